@@ -1,0 +1,41 @@
+# bdn_library(NAME SRCS ... HDRS ... DEPS ... PRIVATE_DEPS ...): a static library whose every header
+# is also compiled alone by the target all_verify_interface_header_sets.
+function(bdn_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SRCS})
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE bdn_options ${ARG_PRIVATE_DEPS})
+  set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+endfunction()
+
+# bdn_test(NAME SRCS ... DEPS ... [LABELS short|medium|long] [TIMEOUT seconds]): one GoogleTest binary,
+# every case of which becomes a ctest case.
+function(bdn_test name)
+  cmake_parse_arguments(ARG "" "LABELS;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS short)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SRCS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE bdn_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# bdn_fuzz(NAME SRCS ... DEPS ...): a libFuzzer target under the fuzz preset, named NAME; every
+# target answers `NAME -max_total_time=SECONDS`.
+function(bdn_fuzz name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(BDN_FUZZ)
+    add_executable(${name} ${ARG_SRCS})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PRIVATE bdn_options ${ARG_DEPS})
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  endif()
+endfunction()

@@ -1,0 +1,74 @@
+#ifndef BANDONEON_COMMON_BASE_CONFIG_H_
+#define BANDONEON_COMMON_BASE_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace bdn {
+
+// One setting of a process: flag --lease-timeout, environment BANDONEON_LEASE_TIMEOUT.
+struct Setting {
+  const char* name;           // "lease-timeout"
+  const char* default_value;  // "" where there is none
+  const char* help;           // one line, with the unit and an example
+};
+
+using Environment = std::map<std::string, std::string>;
+// This process's variables that start with BANDONEON_. The only reader of the environment.
+Environment ReadEnvironment();
+// One variable by its full name, "" where it is not set: for torchrun's RANK and its kin.
+std::string ReadVariable(const char* name);
+
+// The settings of one process: defaults, then environment, then flags. Immutable; thread-safe.
+// An unknown or malformed one is InvalidArgument that names it, and the nearest known name.
+class Config {
+ public:
+  // `args` are flags without the program's name: --name=value, --name value, or --name for true.
+  // `elsewhere` names settings of other processes, which the environment may hold.
+  static absl::StatusOr<Config> Load(std::span<const Setting> settings,
+                                     std::span<const std::string> args, const Environment& environment,
+                                     std::span<const Setting> elsewhere = {});
+
+  // REQUIRES for all of these: `name` is one of the settings.
+  const std::string& Text(std::string_view name) const;
+  bool IsSet(std::string_view name) const;  // by environment or flag
+  absl::StatusOr<int64_t> Int(std::string_view name, int64_t least, int64_t most) const;
+  absl::StatusOr<bool> Bool(std::string_view name) const;
+  absl::StatusOr<absl::Duration> Duration(std::string_view name) const;  // "500ms", "5s", "2m"
+  absl::StatusOr<uint64_t> Bytes(std::string_view name) const;           // "65536", "64KiB", "4MiB"
+  // Bits a second as "200mbit", "1gbit"; "" or "0" is 0, for no limit. In bytes a second.
+  absl::StatusOr<double> Rate(std::string_view name) const;
+
+  // name = value, a line each, where the value came from behind it.
+  std::string ToString() const;
+  static std::string Help(std::span<const Setting> settings);
+
+ private:
+  struct Value {
+    std::string text;
+    const char* source;  // "default", "environment", "flag"
+  };
+  absl::Status Bad(std::string_view name, std::string_view expected) const;
+  const Value& Find(std::string_view name) const;
+
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+// "200mbit" -> 25e6 bytes a second. InvalidArgument says what form it takes.
+absl::StatusOr<double> ParseRate(std::string_view text);
+absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
+
+// The name of `known` nearest to `word` in edit distance, or "" when none is near.
+std::string NearestName(std::string_view word, std::span<const std::string> known);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_CONFIG_H_

@@ -1,0 +1,40 @@
+#include "common/base/draw.h"
+
+namespace bdn {
+namespace {
+
+// The finalizer of SplitMix64: a bijection in which every input bit reaches every output bit.
+uint64_t Mix(uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xBF58476D1CE4E5B9u;
+  x ^= x >> 27;
+  x *= 0x94D049BB133111EBu;
+  x ^= x >> 31;
+  return x;
+}
+
+uint64_t Chain(uint64_t hash, uint64_t value) {
+  return Mix(hash + 0x9E3779B97F4A7C15u + Mix(value + 0xD1B54A32D192ED03u));
+}
+
+}  // namespace
+
+Draw::Draw(const Identity& identity) {
+  uint64_t hash = 0x42616E646F6E656Fu;  // "Bandoneo"
+  hash = Chain(hash, identity.run_seed);
+  hash = Chain(hash, identity.tensor_name_hash);
+  hash = Chain(hash, identity.partition);
+  hash = Chain(hash, identity.step);
+  hash = Chain(hash, static_cast<uint64_t>(identity.purpose));
+  hash = Chain(hash, static_cast<uint64_t>(static_cast<int64_t>(identity.rank)));
+  k0_ = static_cast<uint32_t>(hash);
+  k1_ = static_cast<uint32_t>(hash >> 32);
+}
+
+uint64_t Draw::HashName(std::string_view name) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return Mix(hash);
+}
+
+}  // namespace bdn

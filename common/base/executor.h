@@ -1,0 +1,23 @@
+#ifndef BANDONEON_COMMON_BASE_EXECUTOR_H_
+#define BANDONEON_COMMON_BASE_EXECUTOR_H_
+
+#include <functional>
+#include <memory>
+
+namespace bdn {
+
+// Runs tasks on threads of its own. Thread-safe.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // Runs `task` soon and exactly once, never inside this call. Tasks must not throw or block for long.
+  virtual void Post(std::function<void()> task) = 0;
+};
+
+// A pool of `num_threads` threads (TBB); each task runs under a FloatGuard. The destructor waits for
+// every task that was posted.
+std::unique_ptr<Executor> MakePoolExecutor(int num_threads);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_EXECUTOR_H_

@@ -1,0 +1,54 @@
+#ifndef BANDONEON_COMMON_BASE_IDS_H_
+#define BANDONEON_COMMON_BASE_IDS_H_
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+namespace bdn {
+
+// Given by the scheduler at Join and never reused in a job. 0 is nobody.
+using NodeId = uint32_t;
+// A node's place in its role, from 0. A replacement has a new node id and may take an old rank.
+using Rank = int32_t;
+// Rises with every exchange of a key, need not be contiguous. 0 is before the first.
+using Step = uint64_t;
+// Version of the membership.
+using Epoch = uint32_t;
+
+enum class Role : uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
+
+inline const char* RoleName(Role role) {
+  switch (role) {
+    case Role::kScheduler: return "scheduler";
+    case Role::kServer: return "server";
+    case Role::kWorker: return "worker";
+  }
+  return "unknown role";
+}
+
+// One partition of a tensor, or one fused group of small ones: tensor number (high 32 bits) and
+// partition number (low 32 bits). A group carries the number of its first tensor.
+struct Key {
+  uint64_t value = 0;
+
+  static Key Of(uint32_t tensor, uint32_t partition) {
+    return Key{(uint64_t{tensor} << 32) | partition};
+  }
+  uint32_t tensor() const { return static_cast<uint32_t>(value >> 32); }
+  uint32_t partition() const { return static_cast<uint32_t>(value); }
+  std::string ToString() const { return absl::StrFormat("%d.%d", tensor(), partition()); }
+
+  auto operator<=>(const Key&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Key& key) {
+    return H::combine(std::move(h), key.value);
+  }
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_IDS_H_

@@ -1,0 +1,59 @@
+#include "common/base/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kOff: return spdlog::level::off;
+  }
+  return spdlog::level::off;
+}
+
+// The one mutable global: the log's sink. Never destroyed, so that late threads may still log.
+spdlog::logger& Sink() {
+  static auto* logger = [] {
+    auto* made = new spdlog::logger("bandoneon", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_level(spdlog::level::warn);
+    made->set_pattern("%Y-%m-%d %H:%M:%S.%e %L bandoneon: %v");
+    made->flush_on(spdlog::level::trace);
+    return made;
+  }();
+  return *logger;
+}
+
+}  // namespace
+
+void InitLog(LogLevel level, std::string_view who) {
+  Sink().set_level(ToSpdlog(level));
+  Sink().set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + std::string(who) + ": %v");
+}
+
+absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
+  constexpr struct {
+    const char* name;
+    LogLevel level;
+  } kNames[] = {{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning},
+                {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
+  for (const auto& entry : kNames) {
+    if (text == entry.name) {
+      *level = entry.level;
+      return absl::OkStatus();
+    }
+  }
+  return InvalidArgument("log level '%s' is none of debug, info, warning, error, off",
+                         std::string(text));
+}
+
+void LogLine(LogLevel level, const std::string& line) { Sink().log(ToSpdlog(level), line); }
+
+}  // namespace bdn

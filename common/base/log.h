@@ -1,0 +1,40 @@
+#ifndef BANDONEON_COMMON_BASE_LOG_H_
+#define BANDONEON_COMMON_BASE_LOG_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+
+namespace bdn {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+// Sets the process's sink to standard error at `level`, each line tagged with `who` ("server 0").
+// Before it is called, lines of kWarning and up go to standard error untagged.
+void InitLog(LogLevel level, std::string_view who);
+// InvalidArgument names the word that is no level.
+absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
+void LogLine(LogLevel level, const std::string& line);
+
+template <typename... Args>
+void LogDebug(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  LogLine(LogLevel::kDebug, absl::StrFormat(format, args...));
+}
+template <typename... Args>
+void LogInfo(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  LogLine(LogLevel::kInfo, absl::StrFormat(format, args...));
+}
+template <typename... Args>
+void LogWarning(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  LogLine(LogLevel::kWarning, absl::StrFormat(format, args...));
+}
+template <typename... Args>
+void LogError(const absl::FormatSpec<Args...>& format, const Args&... args) {
+  LogLine(LogLevel::kError, absl::StrFormat(format, args...));
+}
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_LOG_H_

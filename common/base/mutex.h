@@ -1,0 +1,71 @@
+#ifndef BANDONEON_COMMON_BASE_MUTEX_H_
+#define BANDONEON_COMMON_BASE_MUTEX_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace bdn {
+
+// std::mutex with clang's thread-safety annotations. Not absl::Mutex: Debian's build of it is unknown
+// to the thread sanitizer.
+class ABSL_LOCKABLE Mutex {
+ public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mu_;
+};
+
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mu_->Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex* const mu_;
+};
+
+// Wake-ups may be spurious: wait in a loop over the condition.
+class CondVar {
+ public:
+  void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    cv_.wait(lock);
+    lock.release();
+  }
+  // False when `deadline` passed.
+  bool WaitUntil(Mutex* mu, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (deadline == absl::InfiniteFuture()) {
+      Wait(mu);
+      return true;
+    }
+    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    // The steady clock: a step of the system's clock must not stretch a wait.
+    const auto left = absl::ToChronoNanoseconds(deadline - absl::Now());
+    const auto outcome = cv_.wait_until(lock, std::chrono::steady_clock::now() + left);
+    lock.release();
+    return outcome == std::cv_status::no_timeout;
+  }
+  void Signal() { cv_.notify_one(); }
+  void SignalAll() { cv_.notify_all(); }
+
+ private:
+  std::condition_variable cv_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_MUTEX_H_

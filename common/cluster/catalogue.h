@@ -1,0 +1,73 @@
+#ifndef BANDONEON_COMMON_CLUSTER_CATALOGUE_H_
+#define BANDONEON_COMMON_CLUSTER_CATALOGUE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/ids.h"
+
+namespace bdn {
+
+enum class KeyKind : uint8_t {
+  kDense = 0,  // push and reply, summed
+  kBytes = 1,  // init and fetch, opaque
+};
+
+// What a worker says of a tensor before its first use. Every worker must say the same.
+struct TensorDeclaration {
+  std::string name;  // unique in the job, at most 255 bytes
+  DType dtype = DType::kFloat32;
+  uint64_t elements = 0;
+  KeyKind kind = KeyKind::kDense;
+  std::string push_spec = "none";  // canonical codec specs; kDense only
+  std::string pull_spec = "none";
+  std::string rule = "mean";
+  uint64_t warmup_steps = 0;  // the first steps go both ways with `none`
+  float momentum = 0.0f;      // applied by the workers before error feedback
+  // May share a frame with its neighbours of the same declaration call: all of them are then pushed
+  // (or said to be absent) together, step by step.
+  bool fuse = false;
+
+  bool operator==(const TensorDeclaration&) const = default;
+};
+
+// A run of one tensor inside a key.
+struct KeySegment {
+  uint32_t tensor = 0;  // index in Catalogue::tensors
+  uint64_t offset = 0;  // first element, in the tensor
+  uint64_t elements = 0;
+
+  bool operator==(const KeySegment&) const = default;
+};
+
+// One key: the unit that is encoded, sent, summed and answered.
+struct KeyEntry {
+  Key key;
+  DType dtype = DType::kFloat32;
+  KeyKind kind = KeyKind::kDense;
+  std::string push_spec = "none";  // `none` where the key is under the compression threshold
+  std::string pull_spec = "none";
+  std::string rule = "mean";
+  uint64_t warmup_steps = 0;
+  float momentum = 0.0f;
+  std::vector<KeySegment> segments;
+  uint64_t elements = 0;  // of all segments
+  NodeId server = 0;
+
+  bool operator==(const KeyEntry&) const = default;
+};
+
+// Everything declared so far, in the order of rank 0's declarations. A later version only appends.
+struct Catalogue {
+  uint32_t version = 0;
+  std::vector<TensorDeclaration> tensors;
+  std::vector<KeyEntry> keys;  // keys of one tensor are contiguous and rise by partition
+
+  bool operator==(const Catalogue&) const = default;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_CATALOGUE_H_

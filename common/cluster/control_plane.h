@@ -1,0 +1,104 @@
+#ifndef BANDONEON_COMMON_CLUSTER_CONTROL_PLANE_H_
+#define BANDONEON_COMMON_CLUSTER_CONTROL_PLANE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/cluster/catalogue.h"
+#include "common/cluster/membership.h"
+
+namespace bdn {
+
+inline constexpr uint32_t kControlVersion = 1;
+
+// What the scheduler decides for everybody.
+struct JobConfig {
+  std::string job_id;
+  uint64_t run_seed = 0;
+  int num_workers = 0;
+  int num_servers = 0;
+  uint64_t partition_bytes = uint64_t{4} << 20;     // of fp32 a key at most
+  uint64_t fusion_bytes = uint64_t{1} << 20;        // tensors under this are fused up to this
+  uint64_t min_compress_bytes = uint64_t{64} << 10; // keys under this go uncompressed
+  absl::Duration heartbeat_interval = absl::Seconds(1);
+  absl::Duration lease_timeout = absl::Seconds(5);
+
+  bool operator==(const JobConfig&) const = default;
+};
+
+struct JoinRequest {
+  Role role = Role::kWorker;
+  Rank wanted_rank = -1;     // -1: any free one
+  std::string job_id;        // empty: whatever the scheduler runs; else it must match
+  std::string data_address;  // servers: where they listen
+  std::string host;          // "hostname:pid"
+  std::string token;
+};
+
+struct JoinResult {
+  NodeId node = 0;
+  Rank rank = 0;
+  JobConfig config;
+  std::shared_ptr<const Membership> membership;  // of the full house
+};
+
+// What a node tells about itself with each heartbeat, for `bandoneon status`.
+struct NodeProgress {
+  Step step = 0;  // the highest finished
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+};
+
+// A node's line to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`, by the
+// failure of the job, or by Close; its error names who was missing.
+class ControlPlane {
+ public:
+  // Delivered on a thread of the control plane, one at a time, never inside a call of ours.
+  struct Events {
+    std::function<void(std::shared_ptr<const Membership>)> on_membership;
+    // The whole catalogue at a new version. A server that has taken it in calls AcknowledgeCatalogue.
+    std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;
+    // The job is over: a node or the scheduler was lost, or a node left with an error. At most once;
+    // the message names the culprit.
+    std::function<void(absl::Status)> on_failure;
+  };
+
+  virtual ~ControlPlane() = default;
+
+  // Joins and waits for the full house. Once, first.
+  virtual absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) = 0;
+
+  // Begins the delivery of events, starting with what is already known. Once, after Join.
+  virtual void Watch(Events events) = 0;
+
+  // Declares tensors, in the order of this worker's list, and returns the catalogue once all workers
+  // declared the same set and all servers hold it. The n-th call of each worker belongs to the n-th of
+  // the others. InvalidArgument for a conflict names both workers and the tensor.
+  virtual absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
+      const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) = 0;
+
+  virtual absl::Status AcknowledgeCatalogue(uint32_t version) = 0;
+
+  // Waits for all workers to come to the barrier of this name; names may be used again.
+  virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
+
+  // The latest progress goes out with the next heartbeat.
+  virtual void ReportProgress(const NodeProgress& progress) = 0;
+
+  // Leaves: with OK after the job's work is done (a worker's, once all workers have come to leave or
+  // `timeout` passed), with an error to end the job for everybody, naming this node and the reason.
+  virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;
+
+  // Ends every wait and the delivery of events, and waits for the last one. Idempotent.
+  virtual void Close() = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_CONTROL_PLANE_H_

@@ -1,0 +1,47 @@
+#ifndef BANDONEON_COMMON_WIRE_MESSAGE_H_
+#define BANDONEON_COMMON_WIRE_MESSAGE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/buffer.h"
+#include "common/base/bytes.h"
+#include "common/base/ids.h"
+
+// Payloads of frames that carry no tensor: hello, error, waiting. proto/wire_format.md is the norm.
+
+namespace bdn {
+
+// The first frame on every connection.
+struct Hello {
+  std::string job_id;  // at most 255 bytes
+  NodeId node = 0;
+  Role role = Role::kWorker;
+  uint32_t incarnation = 0;        // reserved, 0
+  uint32_t connection_number = 0;  // rises when a node connects again: replies go to the highest
+  uint64_t largest_frame = 0;      // header and payload, bytes
+  uint64_t capabilities = 0;       // reserved, 0
+  std::string token;               // at most 255 bytes; empty without authentication
+
+  bool operator==(const Hello&) const = default;
+};
+
+Buffer EncodeHello(const Hello& hello);
+// InvalidArgument names the field.
+absl::StatusOr<Hello> DecodeHello(ByteSpan bytes);
+
+// An absl status: code and message (cut at 4 KiB). REQUIRES: !status.ok().
+Buffer EncodeError(const absl::Status& status);
+// The status that was sent, or InvalidArgument about the payload itself: never OK.
+absl::Status DecodeError(ByteSpan bytes);
+
+// Ranks whose contribution a round lacks, rising. The asker's own rank among them means: send again.
+Buffer EncodeRanks(const std::vector<Rank>& ranks);
+absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_WIRE_MESSAGE_H_

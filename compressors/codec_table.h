@@ -1,0 +1,32 @@
+#ifndef BANDONEON_COMPRESSORS_CODEC_TABLE_H_
+#define BANDONEON_COMPRESSORS_CODEC_TABLE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "compressors/compressor.h"
+
+namespace bdn {
+
+// What one direction of a key uses: a codec and, around it, a memory.
+struct LinkCodec {
+  std::shared_ptr<const Compressor> codec;
+  bool error_feedback = false;  // ef(...)
+
+  // Canonical: every option that differs from its default, in the table's order.
+  std::string spec() const;
+};
+
+// Parses "onebit", "onebit(block=256)", "ef(topk(ratio=0.01))". Spaces are ignored. InvalidArgument
+// shows the spec, a caret under the bad part, and what was expected there or the nearest known name.
+absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view spec);
+
+// One line a codec, for help texts and errors: name, options with their defaults, what it does.
+std::string DescribeCodecs();
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_CODEC_TABLE_H_

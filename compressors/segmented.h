@@ -1,0 +1,80 @@
+#ifndef BANDONEON_COMPRESSORS_SEGMENTED_H_
+#define BANDONEON_COMPRESSORS_SEGMENTED_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/bytes.h"
+#include "compressors/compressor.h"
+
+namespace bdn {
+
+// The payload of one key: a partition of one tensor, or a group of small tensors in which each keeps a
+// scale and a budget of its own. With one segment the payload is the codec's; with several it is a
+// table of one uint32 length a segment (kAbsentSegment where that tensor had no gradient), then the
+// codec's payloads, each padded with zeros to a multiple of 4 bytes. proto/wire_format.md has an example.
+//
+// Const after construction, thread-safe.
+class SegmentedCodec {
+ public:
+  static constexpr uint32_t kAbsentSegment = 0xffffffffu;
+
+  // One segment's input; `present` false means no gradient (data is not read).
+  struct Input {
+    ConstView x;
+    float scale = 1.0f;
+    bool present = true;
+  };
+
+  // REQUIRES: codec->Supports(dtype); at least one segment.
+  SegmentedCodec(std::shared_ptr<const Compressor> codec, std::vector<size_t> segment_elements,
+                 DType dtype);
+
+  const Compressor& codec() const { return *codec_; }
+  DType dtype() const { return dtype_; }
+  size_t num_segments() const { return elements_.size(); }
+  size_t num_elements() const { return total_; }
+  size_t segment_elements(size_t i) const { return elements_[i]; }
+  size_t segment_offset(size_t i) const { return offsets_[i]; }
+  size_t MaxEncodedBytes() const { return max_bytes_; }
+
+  // Encodes without memory; returns the bytes used. InvalidArgument when a present element is not
+  // finite; then `out` is unspecified. REQUIRES: inputs.size() == num_segments(), sizes equal the
+  // segments', at least one present, out.size() >= MaxEncodedBytes().
+  absl::StatusOr<size_t> Encode(std::span<const Input> inputs, const Draw& draw,
+                                MutableByteSpan out) const;
+
+  // Encodes float32[num_elements()] `residual` and leaves in it what the payload misses; segments that
+  // are not present are skipped, their residual untouched. REQUIRES: as Encode; residual finite.
+  size_t EncodeResidual(std::span<const uint8_t> present, float* residual, const Draw& draw,
+                        MutableByteSpan out) const;
+
+  // As Compressor::Validate, the table and the padding too. At least one segment must be present.
+  absl::Status Validate(ByteSpan in) const;
+
+  // The codec's payload of segment i, or nothing when it is absent. REQUIRES: Validate(in) is OK.
+  bool Present(ByteSpan in, size_t i) const;
+  // y = or += scale * decoded, absent segments: left alone by both. REQUIRES: Validate(in) is OK,
+  // y.n == segment_elements(i).
+  void DecodeSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
+  void DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
+
+ private:
+  ByteSpan SegmentPayload(ByteSpan in, size_t i) const;
+
+  const std::shared_ptr<const Compressor> codec_;
+  const DType dtype_;
+  const std::vector<size_t> elements_;
+  std::vector<size_t> offsets_;
+  size_t total_ = 0;
+  size_t max_bytes_ = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_SEGMENTED_H_

@@ -1,0 +1,216 @@
+/* Bandoneon: push/pull of gradients through compressing parameter servers. The C99 interface.
+ *
+ * Every function that can fail returns 0 or one of BDN_... below, and then bdn_last_error() says, on the
+ * same thread, what happened and what to do next. All functions are thread-safe, except that nothing may
+ * run with a worker or cluster while or after it is freed. No function calls abort() or exit().
+ *
+ * In a process forked from the one that made a worker, every call on it returns BDN_FAILED_PRECONDITION
+ * and bdn_free does nothing.
+ */
+#ifndef BANDONEON_H_
+#define BANDONEON_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BDN_ABI_VERSION 1
+#if defined(__GNUC__)
+#define BDN_API __attribute__((visibility("default")))
+#else
+#define BDN_API
+#endif
+
+/* Codes, equal to absl::StatusCode's. */
+enum {
+  BDN_OK = 0,
+  BDN_CANCELLED = 1,
+  BDN_UNKNOWN = 2,
+  BDN_INVALID_ARGUMENT = 3,
+  BDN_DEADLINE_EXCEEDED = 4,
+  BDN_NOT_FOUND = 5,
+  BDN_ALREADY_EXISTS = 6,
+  BDN_PERMISSION_DENIED = 7,
+  BDN_RESOURCE_EXHAUSTED = 8,
+  BDN_FAILED_PRECONDITION = 9,
+  BDN_ABORTED = 10,
+  BDN_OUT_OF_RANGE = 11,
+  BDN_UNIMPLEMENTED = 12,
+  BDN_INTERNAL = 13,
+  BDN_UNAVAILABLE = 14,
+  BDN_DATA_LOSS = 15
+};
+
+/* Element types. */
+enum {
+  BDN_FLOAT32 = 0,
+  BDN_FLOAT16 = 1,
+  BDN_BFLOAT16 = 2,
+  BDN_FLOAT64 = 3, /* codec "none" only */
+  BDN_UINT8 = 4,   /* this and the following: bdn_broadcast only */
+  BDN_INT8 = 5,
+  BDN_INT16 = 6,
+  BDN_INT32 = 7,
+  BDN_INT64 = 8,
+  BDN_BOOL = 9
+};
+
+typedef struct bdn_worker bdn_worker;
+typedef struct bdn_cluster bdn_cluster;
+typedef uint64_t bdn_ticket; /* one bdn_push_pull in flight; 0 is none */
+
+BDN_API int bdn_abi_version(void);
+BDN_API const char* bdn_version(void);
+
+/* What the last failing call on this thread said; "" if none failed. Valid until the next call. */
+BDN_API const char* bdn_last_error(void);
+/* One fact of it: "tensor", "step", "stage" (encode, exchange, decode), "waiting_for" ("worker 1",
+ * "server 0"). "" where it does not apply. Valid until the next call. */
+BDN_API const char* bdn_last_error_field(const char* field);
+
+/* ---- Life ---- */
+
+typedef struct bdn_options {
+  size_t struct_size;          /* sizeof(bdn_options) */
+  const char* const* settings; /* "name=value" each, over the environment's BANDONEON_NAME; bdn_settings_help() */
+  size_t num_settings;
+} bdn_options;
+
+/* The names, defaults and meanings of the settings of a worker. */
+BDN_API const char* bdn_settings_help(void);
+
+/* Joins the job and waits for the full house. BDN_DEADLINE_EXCEEDED names who is missing;
+ * BDN_INVALID_ARGUMENT names the setting. `options` may be NULL. */
+BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
+
+/* Ends every wait with BDN_CANCELLED and gives everything back. Leave first to part in peace: freed
+ * without bdn_leave, a worker ends the job for everybody. NULL is ignored. */
+BDN_API void bdn_free(bdn_worker* worker);
+
+/* Says that this worker's work is done and waits until all workers came to say so. */
+BDN_API int bdn_leave(bdn_worker* worker, double timeout_seconds);
+
+/* Ends the job for everybody with an error that names this worker and `reason`. */
+BDN_API int bdn_abort_job(bdn_worker* worker, const char* reason);
+
+BDN_API int bdn_rank(const bdn_worker* worker);
+BDN_API int bdn_size(const bdn_worker* worker); /* number of workers */
+
+/* ---- A whole cluster in this process: for tests, sweeps and one-machine experiments ---- */
+
+/* A scheduler and servers on threads of this process, joined by a loopback transport. Settings as of
+ * bdn_create: "workers=4", "servers=2", "seed=7" and those of the scheduler. */
+BDN_API int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out);
+/* As bdn_create, within `cluster`: waits until all its workers were created, so call it from one thread
+ * each. Free the workers before the cluster. */
+BDN_API int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worker** out);
+BDN_API void bdn_local_cluster_free(bdn_cluster* cluster);
+
+/* ---- Tensors ---- */
+
+enum { BDN_FUSE = 1 }; /* bdn_declaration.flags: may share a frame with its neighbours of this call */
+
+typedef struct bdn_declaration {
+  size_t struct_size;     /* sizeof(bdn_declaration) */
+  const char* name;       /* unique in the job */
+  uint64_t elements;
+  int32_t dtype;          /* BDN_FLOAT32, BDN_FLOAT16, BDN_BFLOAT16 or BDN_FLOAT64 */
+  uint32_t flags;
+  const char* push;       /* codec spec, NULL for "none" */
+  const char* pull;
+  uint64_t warmup_steps;  /* the first steps go uncompressed */
+  float momentum;         /* before error feedback; 0 for none. Needs push = ef(...) */
+} bdn_declaration;
+
+/* Declares tensors in forward order and waits until all workers declared the same ones (in any order)
+ * and the servers are ready. ids[i] names tensors[i] in later calls. The n-th call of each worker
+ * belongs to the n-th of the others. A tensor declared before, with the same facts, is answered at
+ * once. BDN_INVALID_ARGUMENT names a conflict and both workers, or shows where a spec is wrong. */
+BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count, uint32_t* ids,
+                        double timeout_seconds);
+
+enum {
+  BDN_ABSENT = 1, /* bdn_push.flags: no gradient this step; data is only written */
+  BDN_NOTIFY = 2  /* the ticket also comes out of bdn_next_done */
+};
+
+typedef struct bdn_push {
+  size_t struct_size;   /* sizeof(bdn_push) */
+  void* data;           /* elements of the declared type, contiguous; read, then overwritten. NULL with
+                           BDN_ABSENT when the result is not wanted */
+  uint32_t tensor;      /* from bdn_declare */
+  uint32_t flags;
+  int32_t priority;     /* higher goes first */
+  int32_t device;       /* reserved, 0: host memory */
+  void* stream;         /* reserved, NULL */
+  float weight;         /* of this worker's contribution, >= 0, usually 1 */
+  float loss_scale;     /* data holds gradients times this; the result comes back times this; usually 1 */
+  float learning_rate;  /* for update rules that need it, else 0 */
+  float reserved;       /* 0 */
+  void (*done)(void* user_data, bdn_ticket ticket, int code); /* optional: runs on a thread of ours, and
+                                                                 must neither block nor free the worker */
+  void* user_data;
+} bdn_push;
+
+/* Starts the exchange of one tensor, in place, and returns at once. `data` must stay valid and untouched
+ * until the ticket is done. A second call for a tensor before the first is done queues behind it.
+ * Tensors that were fused wait for each other's push of the same step. */
+BDN_API int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket);
+
+enum {
+  BDN_RESULT_ABSENT = 1,    /* nobody had a gradient: data is unchanged */
+  BDN_RESULT_NONFINITE = 2  /* somebody's gradient held NaN or infinity: data is filled with NaN */
+};
+
+typedef struct bdn_result {
+  size_t struct_size; /* sizeof(bdn_result) */
+  uint64_t step;
+  uint32_t flags;
+  uint32_t reserved;
+} bdn_result;
+
+/* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid; the
+ * error names what it waits for. Any other error: the exchange failed and data is unspecified. */
+BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_result* result);
+
+/* Waits for any ticket that was started with BDN_NOTIFY to end, each comes out once; collect it with
+ * bdn_wait. BDN_DEADLINE_EXCEEDED: none ended. BDN_CANCELLED: the worker is being freed. */
+BDN_API int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket);
+/* Makes one current or coming bdn_next_done return BDN_CANCELLED. */
+BDN_API int bdn_wake(bdn_worker* worker);
+
+/* Overwrites `data` (bytes long, any element type) with root's, on every worker, under a name of its own
+ * that is declared on first use. All workers call it in the same order. */
+BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes, int root,
+                          double timeout_seconds);
+
+/* Waits for all workers. */
+BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
+
+/* ---- State and statistics ---- */
+
+/* What the link still owes ("residual") or the momentum before it ("momentum"): float32[elements], zeros
+ * where there is none yet. REQUIRES no exchange of the tensor in flight, else BDN_FAILED_PRECONDITION. */
+BDN_API int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out, uint64_t elements);
+BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in, uint64_t elements);
+/* Exchanges of the tensor so far. */
+BDN_API int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step);
+
+/* Counters as a JSON object. Returns the bytes it needs with the final NUL; writes at most `capacity`. */
+BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
+
+/* The scheduler's view of the job as a JSON object, asked of `address` ("host:port") without joining. */
+BDN_API int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
+                            size_t* needed);
+
+/* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as bdn_stats_json. */
+BDN_API int bdn_check_codec(const char* spec, char* canonical, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BANDONEON_H_ */
