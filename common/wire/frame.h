@@ -75,9 +75,9 @@ std::string Describe(const FrameHeader& header);
 // The 96 bytes, with the header's own CRC.
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 
-// Checks everything a header can say about itself: length, magic, version, header length, CRC, type,
-// flags, reserved fields, floats finite and weight >= 0, payload size.
-// InvalidArgument names the field; DataLoss for a wrong CRC. `bytes` may be of any size.
+// Checks everything a header can say about itself: length, magic, version, header length, CRC,
+// type, flags, reserved fields, floats finite and weight >= 0, payload size. InvalidArgument names
+// the field; DataLoss for a wrong CRC. `bytes` may be of any size.
 absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes);
 
 // Fills payload_bytes and payload_crc from `payload`.

@@ -10,6 +10,7 @@
 #include "common/base/buffer.h"
 #include "common/base/bytes.h"
 #include "common/base/ids.h"
+#include "common/wire/frame.h"
 
 // Payloads of frames that carry no tensor: hello, error, waiting. proto/wire_format.md is the norm.
 
@@ -18,17 +19,18 @@ namespace bdn {
 // The first frame on every connection.
 struct Hello {
   std::string job_id;  // at most 255 bytes
-  NodeId node = 0;
+  NodeId node = 0;     // not 0 on the wire
   Role role = Role::kWorker;
   uint32_t incarnation = 0;        // reserved, 0
   uint32_t connection_number = 0;  // rises when a node connects again: replies go to the highest
-  uint64_t largest_frame = 0;      // header and payload, bytes
-  uint64_t capabilities = 0;       // reserved, 0
-  std::string token;               // at most 255 bytes; empty without authentication
+  uint64_t largest_frame = kHeaderBytes + kMaxPayloadBytes;  // header and payload, bytes
+  uint64_t capabilities = 0;                                 // reserved, 0
+  std::string token;  // at most 255 bytes; empty without authentication
 
   bool operator==(const Hello&) const = default;
 };
 
+// A string over 255 bytes is sent as 256 of them, which the far end refuses by name.
 Buffer EncodeHello(const Hello& hello);
 // InvalidArgument names the field.
 absl::StatusOr<Hello> DecodeHello(ByteSpan bytes);
@@ -38,7 +40,8 @@ Buffer EncodeError(const absl::Status& status);
 // The status that was sent, or InvalidArgument about the payload itself: never OK.
 absl::Status DecodeError(ByteSpan bytes);
 
-// Ranks whose contribution a round lacks, rising. The asker's own rank among them means: send again.
+// Ranks whose contribution a round lacks, rising. The asker's own rank among them means: send
+// again.
 Buffer EncodeRanks(const std::vector<Rank>& ranks);
 absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes);
 

@@ -1,0 +1,237 @@
+#include "common/wire/frame.h"
+
+#include <cmath>
+#include <utility>
+
+#include "common/base/crc32c.h"
+#include "common/base/endian.h"
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+// Where each field of the header starts; proto/wire_format.md has the table.
+enum Offset : size_t {
+  kMagicAt = 0,
+  kVersionAt = 4,
+  kHeaderBytesAt = 6,
+  kTypeAt = 8,
+  kCodecAt = 9,
+  kFlagsAt = 10,
+  kSenderAt = 12,
+  kKeyAt = 16,
+  kStepAt = 24,
+  kBaseStepAt = 32,
+  kNumElementsAt = 40,
+  kElementOffsetAt = 48,
+  kEpochAt = 56,
+  kCatalogueVersionAt = 60,
+  kWeightAt = 64,
+  kLearningRateAt = 68,
+  kPayloadBytesAt = 72,
+  kPayloadCrcAt = 76,
+  kHostOrdinalAt = 80,
+  kStalenessClassAt = 82,
+  kIncarnationAt = 84,
+  kReservedAt = 88,
+  kHeaderCrcAt = 92,
+};
+
+uint32_t HeaderCrc(ByteSpan bytes) { return Crc32c(bytes.first(kHeaderCrcAt)); }
+
+bool IsFrameType(uint8_t value) {
+  return value >= static_cast<uint8_t>(FrameType::kHello) &&
+         value <= static_cast<uint8_t>(FrameType::kWaiting);
+}
+
+// What tells whether these bytes are a header of this version at all.
+absl::Status CheckEnvelope(ByteSpan bytes) {
+  if (bytes.size() != kHeaderBytes) {
+    return InvalidArgument("frame header: %d bytes, expected %d", bytes.size(), kHeaderBytes);
+  }
+  if (const auto magic = LoadLittle<uint32_t>(bytes, kMagicAt); magic != kFrameMagic) {
+    return InvalidArgument("frame header: magic 0x%08x, expected 0x%08x", magic, kFrameMagic);
+  }
+  if (const auto version = LoadLittle<uint16_t>(bytes, kVersionAt); version != kWireVersion) {
+    return InvalidArgument("frame header: wire version %d, this process speaks %d", version,
+                           kWireVersion);
+  }
+  if (const auto length = LoadLittle<uint16_t>(bytes, kHeaderBytesAt); length != kHeaderBytes) {
+    return InvalidArgument("frame header: header_bytes %d, expected %d", length, kHeaderBytes);
+  }
+  const auto crc = LoadLittle<uint32_t>(bytes, kHeaderCrcAt);
+  if (const uint32_t computed = HeaderCrc(bytes); computed != crc) {
+    return DataLoss("frame header: header_crc 0x%08x, computed 0x%08x", crc, computed);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReserved(ByteSpan bytes) {
+  struct Field {
+    const char* name;
+    uint64_t value;
+  };
+  const Field fields[] = {
+      {"base_step", LoadLittle<uint64_t>(bytes, kBaseStepAt)},
+      {"element_offset", LoadLittle<uint64_t>(bytes, kElementOffsetAt)},
+      {"host_ordinal", LoadLittle<uint16_t>(bytes, kHostOrdinalAt)},
+      {"staleness_class", LoadLittle<uint16_t>(bytes, kStalenessClassAt)},
+      {"incarnation", LoadLittle<uint32_t>(bytes, kIncarnationAt)},
+      {"reserved", LoadLittle<uint32_t>(bytes, kReservedAt)},
+  };
+  for (const Field& field : fields) {
+    if (field.value != 0) {
+      return InvalidArgument("frame header: %s is %d, must be 0", field.name, field.value);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFlags(const FrameHeader& header) {
+  if ((header.flags & ~kKnownFlags) != 0) {
+    return InvalidArgument("frame header: unknown flags 0x%04x", header.flags & ~kKnownFlags);
+  }
+  if (header.flags == 0) return absl::OkStatus();
+  if (header.type != FrameType::kPush && header.type != FrameType::kReply) {
+    return InvalidArgument("frame header: flags 0x%04x on a %s", header.flags,
+                           FrameTypeName(header.type));
+  }
+  if (header.flags == kKnownFlags) {
+    return InvalidArgument("frame header: flags say absent and non-finite at once");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFloats(const FrameHeader& header) {
+  if (!std::isfinite(header.weight) || header.weight < 0) {
+    return InvalidArgument("frame header: weight %g, must be finite and >= 0", header.weight);
+  }
+  if (!std::isfinite(header.learning_rate)) {
+    return InvalidArgument("frame header: learning_rate %g, must be finite", header.learning_rate);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPayloadFields(const FrameHeader& header) {
+  if (header.payload_bytes > kMaxPayloadBytes) {
+    return InvalidArgument("frame header: payload_bytes %d, at most %d", header.payload_bytes,
+                           kMaxPayloadBytes);
+  }
+  if (header.payload_bytes == 0) {
+    if (header.payload_crc == 0) return absl::OkStatus();
+    return InvalidArgument("frame header: payload_crc 0x%08x of an empty payload",
+                           header.payload_crc);
+  }
+  const bool header_only =
+      header.flags != 0 || header.type == FrameType::kProbe || header.type == FrameType::kFetch;
+  if (header_only) {
+    return InvalidArgument("frame header: payload_bytes %d on a %s with flags 0x%04x, must be 0",
+                           header.payload_bytes, FrameTypeName(header.type), header.flags);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* FrameTypeName(FrameType type) {
+  switch (type) {
+    case FrameType::kHello:
+      return "hello";
+    case FrameType::kPush:
+      return "push";
+    case FrameType::kReply:
+      return "reply";
+    case FrameType::kProbe:
+      return "probe";
+    case FrameType::kInit:
+      return "init";
+    case FrameType::kFetch:
+      return "fetch";
+    case FrameType::kValue:
+      return "value";
+    case FrameType::kError:
+      return "error";
+    case FrameType::kWaiting:
+      return "waiting";
+  }
+  return "unknown frame";
+}
+
+std::string Describe(const FrameHeader& header) {
+  return absl::StrFormat("%s key=%s step=%d from node %d", FrameTypeName(header.type),
+                         header.key.ToString(), header.step, header.sender);
+}
+
+std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
+  std::array<std::byte, kHeaderBytes> bytes{};  // the reserved fields stay zero
+  const MutableByteSpan out(bytes);
+  StoreLittle(out, kMagicAt, kFrameMagic);
+  StoreLittle(out, kVersionAt, kWireVersion);
+  StoreLittle(out, kHeaderBytesAt, static_cast<uint16_t>(kHeaderBytes));
+  StoreLittle(out, kTypeAt, static_cast<uint8_t>(header.type));
+  StoreLittle(out, kCodecAt, header.codec);
+  StoreLittle(out, kFlagsAt, header.flags);
+  StoreLittle(out, kSenderAt, header.sender);
+  StoreLittle(out, kKeyAt, header.key.value);
+  StoreLittle(out, kStepAt, header.step);
+  StoreLittle(out, kBaseStepAt, header.base_step);
+  StoreLittle(out, kNumElementsAt, header.num_elements);
+  StoreLittle(out, kElementOffsetAt, header.element_offset);
+  StoreLittle(out, kEpochAt, header.epoch);
+  StoreLittle(out, kCatalogueVersionAt, header.catalogue_version);
+  StoreLittle(out, kWeightAt, header.weight);
+  StoreLittle(out, kLearningRateAt, header.learning_rate);
+  StoreLittle(out, kPayloadBytesAt, header.payload_bytes);
+  StoreLittle(out, kPayloadCrcAt, header.payload_crc);
+  StoreLittle(out, kHeaderCrcAt, HeaderCrc(out));
+  return bytes;
+}
+
+absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
+  BDN_RETURN_IF_ERROR(CheckEnvelope(bytes));
+  const auto type = LoadLittle<uint8_t>(bytes, kTypeAt);
+  if (!IsFrameType(type)) return InvalidArgument("frame header: unknown type %d", type);
+
+  FrameHeader header;
+  header.type = static_cast<FrameType>(type);
+  header.codec = LoadLittle<uint8_t>(bytes, kCodecAt);
+  header.flags = LoadLittle<uint16_t>(bytes, kFlagsAt);
+  header.sender = LoadLittle<NodeId>(bytes, kSenderAt);
+  header.key = Key{LoadLittle<uint64_t>(bytes, kKeyAt)};
+  header.step = LoadLittle<Step>(bytes, kStepAt);
+  header.base_step = LoadLittle<Step>(bytes, kBaseStepAt);
+  header.num_elements = LoadLittle<uint64_t>(bytes, kNumElementsAt);
+  header.element_offset = LoadLittle<uint64_t>(bytes, kElementOffsetAt);
+  header.epoch = LoadLittle<Epoch>(bytes, kEpochAt);
+  header.catalogue_version = LoadLittle<uint32_t>(bytes, kCatalogueVersionAt);
+  header.weight = LoadLittle<float>(bytes, kWeightAt);
+  header.learning_rate = LoadLittle<float>(bytes, kLearningRateAt);
+  header.payload_bytes = LoadLittle<uint32_t>(bytes, kPayloadBytesAt);
+  header.payload_crc = LoadLittle<uint32_t>(bytes, kPayloadCrcAt);
+
+  BDN_RETURN_IF_ERROR(CheckFlags(header));
+  BDN_RETURN_IF_ERROR(CheckReserved(bytes));
+  BDN_RETURN_IF_ERROR(CheckFloats(header));
+  BDN_RETURN_IF_ERROR(CheckPayloadFields(header));
+  return header;
+}
+
+Frame MakeFrame(FrameHeader header, Buffer payload) {
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  header.payload_crc = Crc32c(payload.span());
+  return Frame{header, std::move(payload)};
+}
+
+absl::Status CheckPayload(const Frame& frame) {
+  if (frame.payload.size() != frame.header.payload_bytes) {
+    return DataLoss("%s: payload of %d bytes, the header says %d", Describe(frame.header),
+                    frame.payload.size(), frame.header.payload_bytes);
+  }
+  if (const uint32_t crc = Crc32c(frame.payload.span()); crc != frame.header.payload_crc) {
+    return DataLoss("%s: payload crc 0x%08x, the header says 0x%08x", Describe(frame.header), crc,
+                    frame.header.payload_crc);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bdn

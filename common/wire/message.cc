@@ -1,0 +1,187 @@
+#include "common/wire/message.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "common/base/endian.h"
+#include "common/base/status.h"
+#include "common/wire/frame.h"
+
+namespace bdn {
+namespace {
+
+// Hello: fixed fields, then the two strings.
+enum HelloOffset : size_t {
+  kNodeAt = 0,
+  kRoleAt = 4,
+  kHelloReservedAt = 5,  // 3 bytes
+  kIncarnationAt = 8,
+  kConnectionNumberAt = 12,
+  kLargestFrameAt = 16,
+  kCapabilitiesAt = 24,
+  kJobIdBytesAt = 32,
+  kTokenBytesAt = 34,
+  kHelloFixedBytes = 36,
+};
+constexpr size_t kMaxStringBytes = 255;
+
+enum ErrorOffset : size_t { kCodeAt = 0, kMessageBytesAt = 4, kErrorFixedBytes = 8 };
+constexpr size_t kMaxMessageBytes = 4096;
+constexpr uint32_t kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+
+constexpr size_t kRanksFixedBytes = 4;
+
+void StoreText(MutableByteSpan out, size_t offset, std::string_view text) {
+  if (!text.empty()) std::memcpy(out.data() + offset, text.data(), text.size());
+}
+
+std::string LoadText(ByteSpan bytes, size_t offset, size_t size) {
+  return std::string(reinterpret_cast<const char*>(bytes.data()) + offset, size);
+}
+
+// A string that is too long stays one, so that the far end refuses it, without overflowing its
+// length.
+std::string_view CutJustTooLong(const std::string& text) {
+  return std::string_view(text).substr(0, kMaxStringBytes + 1);
+}
+
+absl::Status CheckHelloFields(const Hello& hello) {
+  if (hello.node == 0) return InvalidArgument("hello: node is 0, which is nobody");
+  if (hello.incarnation != 0) {
+    return InvalidArgument("hello: incarnation is %d, must be 0", hello.incarnation);
+  }
+  if (hello.capabilities != 0) {
+    return InvalidArgument("hello: capabilities are 0x%x, must be 0", hello.capabilities);
+  }
+  if (hello.largest_frame < kHeaderBytes) {
+    return InvalidArgument("hello: largest_frame %d, a header alone has %d", hello.largest_frame,
+                           kHeaderBytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Buffer EncodeHello(const Hello& hello) {
+  const std::string_view job_id = CutJustTooLong(hello.job_id);
+  const std::string_view token = CutJustTooLong(hello.token);
+  Buffer buffer = Buffer::Allocate(kHelloFixedBytes + job_id.size() + token.size());
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle(out, kNodeAt, hello.node);
+  // The role and three reserved bytes of zero.
+  StoreLittle(out, kRoleAt, uint32_t{static_cast<uint8_t>(hello.role)});
+  StoreLittle(out, kIncarnationAt, hello.incarnation);
+  StoreLittle(out, kConnectionNumberAt, hello.connection_number);
+  StoreLittle(out, kLargestFrameAt, hello.largest_frame);
+  StoreLittle(out, kCapabilitiesAt, hello.capabilities);
+  StoreLittle(out, kJobIdBytesAt, static_cast<uint16_t>(job_id.size()));
+  StoreLittle(out, kTokenBytesAt, static_cast<uint16_t>(token.size()));
+  StoreText(out, kHelloFixedBytes, job_id);
+  StoreText(out, kHelloFixedBytes + job_id.size(), token);
+  return buffer;
+}
+
+absl::StatusOr<Hello> DecodeHello(ByteSpan bytes) {
+  if (bytes.size() < kHelloFixedBytes) {
+    return InvalidArgument("hello: %d bytes, at least %d", bytes.size(), size_t{kHelloFixedBytes});
+  }
+  const size_t job_id_bytes = LoadLittle<uint16_t>(bytes, kJobIdBytesAt);
+  const size_t token_bytes = LoadLittle<uint16_t>(bytes, kTokenBytesAt);
+  if (job_id_bytes > kMaxStringBytes) {
+    return InvalidArgument("hello: job_id of %d bytes, at most %d", job_id_bytes, kMaxStringBytes);
+  }
+  if (token_bytes > kMaxStringBytes) {
+    return InvalidArgument("hello: token of %d bytes, at most %d", token_bytes, kMaxStringBytes);
+  }
+  if (const size_t expected = kHelloFixedBytes + job_id_bytes + token_bytes;
+      bytes.size() != expected) {
+    return InvalidArgument("hello: %d bytes, expected %d", bytes.size(), expected);
+  }
+  const auto role = LoadLittle<uint8_t>(bytes, kRoleAt);
+  if (role > static_cast<uint8_t>(Role::kWorker)) {
+    return InvalidArgument("hello: unknown role %d", role);
+  }
+  for (size_t i = kHelloReservedAt; i < kIncarnationAt; ++i) {
+    if (bytes[i] != std::byte{0}) return InvalidArgument("hello: reserved byte %d is not 0", i);
+  }
+
+  Hello hello;
+  hello.node = LoadLittle<NodeId>(bytes, kNodeAt);
+  hello.role = static_cast<Role>(role);
+  hello.incarnation = LoadLittle<uint32_t>(bytes, kIncarnationAt);
+  hello.connection_number = LoadLittle<uint32_t>(bytes, kConnectionNumberAt);
+  hello.largest_frame = LoadLittle<uint64_t>(bytes, kLargestFrameAt);
+  hello.capabilities = LoadLittle<uint64_t>(bytes, kCapabilitiesAt);
+  hello.job_id = LoadText(bytes, kHelloFixedBytes, job_id_bytes);
+  hello.token = LoadText(bytes, kHelloFixedBytes + job_id_bytes, token_bytes);
+  BDN_RETURN_IF_ERROR(CheckHelloFields(hello));
+  return hello;
+}
+
+Buffer EncodeError(const absl::Status& status) {
+  const std::string_view message(status.message().data(),
+                                 std::min(status.message().size(), kMaxMessageBytes));
+  Buffer buffer = Buffer::Allocate(kErrorFixedBytes + message.size());
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle(out, kCodeAt, static_cast<uint32_t>(status.code()));
+  StoreLittle(out, kMessageBytesAt, static_cast<uint32_t>(message.size()));
+  StoreText(out, kErrorFixedBytes, message);
+  return buffer;
+}
+
+absl::Status DecodeError(ByteSpan bytes) {
+  if (bytes.size() < kErrorFixedBytes) {
+    return InvalidArgument("error frame: %d bytes, at least %d", bytes.size(),
+                           size_t{kErrorFixedBytes});
+  }
+  const auto code = LoadLittle<uint32_t>(bytes, kCodeAt);
+  const size_t message_bytes = LoadLittle<uint32_t>(bytes, kMessageBytesAt);
+  if (code == 0 || code > kLargestCode) {
+    return InvalidArgument("error frame: unknown code %d", code);
+  }
+  if (message_bytes > kMaxMessageBytes) {
+    return InvalidArgument("error frame: message of %d bytes, at most %d", message_bytes,
+                           kMaxMessageBytes);
+  }
+  if (bytes.size() != kErrorFixedBytes + message_bytes) {
+    return InvalidArgument("error frame: %d bytes, expected %d", bytes.size(),
+                           kErrorFixedBytes + message_bytes);
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      LoadText(bytes, kErrorFixedBytes, message_bytes));
+}
+
+Buffer EncodeRanks(const std::vector<Rank>& ranks) {
+  Buffer buffer = Buffer::Allocate(kRanksFixedBytes + ranks.size() * sizeof(Rank));
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle(out, 0, static_cast<uint32_t>(ranks.size()));
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    StoreLittle(out, kRanksFixedBytes + i * sizeof(Rank), ranks[i]);
+  }
+  return buffer;
+}
+
+absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes) {
+  if (bytes.size() < kRanksFixedBytes) {
+    return InvalidArgument("waiting frame: %d bytes, at least %d", bytes.size(), kRanksFixedBytes);
+  }
+  const uint64_t count = LoadLittle<uint32_t>(bytes);
+  // The payload's own size bounds the count, and so the allocation.
+  if (const uint64_t expected = kRanksFixedBytes + count * sizeof(Rank); bytes.size() != expected) {
+    return InvalidArgument("waiting frame: %d bytes, expected %d for %d ranks", bytes.size(),
+                           expected, count);
+  }
+  std::vector<Rank> ranks(count);
+  Rank last = -1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i] = LoadLittle<Rank>(bytes, kRanksFixedBytes + i * sizeof(Rank));
+    if (ranks[i] <= last) {
+      return InvalidArgument("waiting frame: rank %d after %d, must rise from 0", ranks[i], last);
+    }
+    last = ranks[i];
+  }
+  return ranks;
+}
+
+}  // namespace bdn
