@@ -19,7 +19,7 @@ endif()
 
 add_library(bdn_options INTERFACE)
 # No contraction: sums must have the same bits on every instruction set (docs/architecture.md).
-target_compile_options(bdn_options INTERFACE -Wall -Wextra -ffp-contract=off
+target_compile_options(bdn_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
   -fno-math-errno $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(bdn_options INTERFACE -Wthread-safety -Werror=thread-safety)

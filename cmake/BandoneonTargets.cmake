@@ -1,10 +1,13 @@
+# The root of the tree, also when compressors/ is the project.
+get_filename_component(BDN_ROOT ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
+
 # bdn_library(NAME SRCS ... HDRS ... DEPS ... PRIVATE_DEPS ...): a static library whose every header
 # is also compiled alone by the target all_verify_interface_header_sets.
 function(bdn_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
-  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HDRS})
-  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${BDN_ROOT} FILES ${ARG_HDRS})
+  target_include_directories(${name} PUBLIC ${BDN_ROOT})
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE bdn_options ${ARG_PRIVATE_DEPS})
   set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
 endfunction()
@@ -20,7 +23,7 @@ function(bdn_test name)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${name} ${ARG_SRCS})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_include_directories(${name} PRIVATE ${BDN_ROOT})
   target_link_libraries(${name} PRIVATE bdn_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
@@ -32,7 +35,7 @@ function(bdn_fuzz name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   if(BDN_FUZZ)
     add_executable(${name} ${ARG_SRCS})
-    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_include_directories(${name} PRIVATE ${BDN_ROOT})
     target_link_libraries(${name} PRIVATE bdn_options ${ARG_DEPS})
     target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)

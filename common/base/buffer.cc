@@ -13,10 +13,10 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kSmallestClass = 256;
 
 std::byte* AlignedAlloc(size_t size) {
-  return static_cast<std::byte*>(::operator new(size, std::align_val_t{kAlignment}));
+  return static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlignment}));
 }
 
-void AlignedFree(std::byte* block) { ::operator delete(block, std::align_val_t{kAlignment}); }
+void AlignedFree(std::byte* block) { ::operator delete (block, std::align_val_t{kAlignment}); }
 
 }  // namespace
 
@@ -25,9 +25,8 @@ Buffer Buffer::Allocate(size_t size) {
   if (size == 0) return buffer;
   buffer.data_ = AlignedAlloc(size);
   buffer.size_ = size;
-  buffer.owner_ = std::shared_ptr<void>(buffer.data_, [](void* block) {
-    AlignedFree(static_cast<std::byte*>(block));
-  });
+  buffer.owner_ = std::shared_ptr<void>(
+      buffer.data_, [](void* block) { AlignedFree(static_cast<std::byte*>(block)); });
   return buffer;
 }
 

@@ -44,8 +44,9 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Recycles blocks by power-of-two size class, touched when first made, so that the data path neither
-// calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the pool.
+// Recycles blocks by power-of-two size class, touched when first made, so that the data path
+// neither calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the
+// pool.
 class BufferPool {
  public:
   // Keeps at most `max_idle_bytes` of free blocks; what comes back beyond that is freed.

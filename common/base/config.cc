@@ -31,8 +31,8 @@ std::string Hint(std::string_view word, const std::vector<std::string>& known) {
 // Splits "200mbit" into 200 and "mbit". False when it does not start with a number.
 bool SplitNumber(std::string_view text, double* number, std::string* unit) {
   size_t digits = 0;
-  while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 ||
-                                  text[digits] == '.')) {
+  while (digits < text.size() &&
+         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.')) {
     ++digits;
   }
   if (!absl::SimpleAtod(absl::string_view(text.data(), digits), number)) return false;
@@ -100,7 +100,9 @@ absl::StatusOr<Config> Config::Load(std::span<const Setting> settings,
   return config;
 }
 
-const Config::Value& Config::Find(std::string_view name) const { return values_.find(name)->second; }
+const Config::Value& Config::Find(std::string_view name) const {
+  return values_.find(name)->second;
+}
 const std::string& Config::Text(std::string_view name) const { return Find(name).text; }
 bool Config::IsSet(std::string_view name) const {
   return std::string_view(Find(name).source) != "default";
@@ -190,32 +192,11 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
                          : unit == "gib"             ? 0x1p30
                                                      : 0;
     const double bytes = number * scale;
-    if (scale > 0 && bytes < 0x1p62 && bytes == std::floor(bytes)) return static_cast<uint64_t>(bytes);
+    if (scale > 0 && bytes < 0x1p62 && bytes == std::floor(bytes))
+      return static_cast<uint64_t>(bytes);
   }
-  return InvalidArgument("size '%s': expected bytes such as 65536, 64KiB or 4MiB", std::string(text));
-}
-
-std::string NearestName(std::string_view word, std::span<const std::string> known) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const std::string& name : known) {
-    std::vector<size_t> row(name.size() + 1);
-    for (size_t j = 0; j <= name.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= word.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i;
-      for (size_t j = 1; j <= name.size(); ++j) {
-        const size_t above = row[j];
-        row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (word[i - 1] != name[j - 1])});
-        diagonal = above;
-      }
-    }
-    if (row[name.size()] < best_distance) {
-      best_distance = row[name.size()];
-      best = name;
-    }
-  }
-  return best;
+  return InvalidArgument("size '%s': expected bytes such as 65536, 64KiB or 4MiB",
+                         std::string(text));
 }
 
 }  // namespace bdn

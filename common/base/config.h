@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/nearest_name.h"
 
 namespace bdn {
 
@@ -34,7 +35,8 @@ class Config {
   // `args` are flags without the program's name: --name=value, --name value, or --name for true.
   // `elsewhere` names settings of other processes, which the environment may hold.
   static absl::StatusOr<Config> Load(std::span<const Setting> settings,
-                                     std::span<const std::string> args, const Environment& environment,
+                                     std::span<const std::string> args,
+                                     const Environment& environment,
                                      std::span<const Setting> elsewhere = {});
 
   // REQUIRES for all of these: `name` is one of the settings.
@@ -65,9 +67,6 @@ class Config {
 // "200mbit" -> 25e6 bytes a second. InvalidArgument says what form it takes.
 absl::StatusOr<double> ParseRate(std::string_view text);
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
-
-// The name of `known` nearest to `word` in edit distance, or "" when none is near.
-std::string NearestName(std::string_view word, std::span<const std::string> known);
 
 }  // namespace bdn
 

@@ -9,7 +9,12 @@
 namespace bdn {
 
 // Who draws: links of one partition must not share numbers.
-enum class DrawPurpose : uint32_t { kWorkerEncode = 1, kServerEncode = 2, kHostEncode = 3, kShared = 4 };
+enum class DrawPurpose : uint32_t {
+  kWorkerEncode = 1,
+  kServerEncode = 2,
+  kHostEncode = 3,
+  kShared = 4
+};
 
 // All randomness of the system: a counter-based generator. The same identity draws the same numbers
 // on every machine, so a retry or a restart repeats itself, and codecs that share a choice between

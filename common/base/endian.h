@@ -8,16 +8,15 @@
 
 #include "common/base/bytes.h"
 
-// Everything on the wire is little-endian, and so is every machine we build for: loads and stores are
-// plain copies that need no alignment.
+// Everything on the wire is little-endian, and so is every machine we build for: loads and stores
+// are plain copies that need no alignment.
 static_assert(std::endian::native == std::endian::little);
 
 namespace bdn {
 
 // REQUIRES: offset + sizeof(T) <= bytes.size().
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
-T LoadLittle(ByteSpan bytes, size_t offset = 0) {
+requires std::is_trivially_copyable_v<T> T LoadLittle(ByteSpan bytes, size_t offset = 0) {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
@@ -25,7 +24,7 @@ T LoadLittle(ByteSpan bytes, size_t offset = 0) {
 
 // REQUIRES: offset + sizeof(T) <= bytes.size().
 template <typename T>
-  requires std::is_trivially_copyable_v<T>
+requires std::is_trivially_copyable_v<T>
 void StoreLittle(MutableByteSpan bytes, size_t offset, T value) {
   std::memcpy(bytes.data() + offset, &value, sizeof(T));
 }

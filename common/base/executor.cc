@@ -29,18 +29,26 @@ class PoolExecutor final : public Executor {
       MutexLock lock(&mu_);
       ++pending_;
     }
-    arena_.enqueue([this, task = std::move(task)]() mutable {
-      {
-        FloatGuard guard;
-        task();
-        task = nullptr;  // what it holds must be gone before it counts as done
-      }
-      MutexLock lock(&mu_);
-      if (--pending_ == 0) idle_.SignalAll();
-    });
+    arena_.enqueue(Item{this, std::move(task)});
   }
 
  private:
+  // What TBB is handed: it calls a const object.
+  struct Item {
+    PoolExecutor* pool;
+    mutable std::function<void()> task;
+
+    void operator()() const {
+      {
+        const FloatGuard guard;
+        task();
+        task = nullptr;  // what it holds must be gone before it counts as done
+      }
+      MutexLock lock(&pool->mu_);
+      if (--pool->pending_ == 0) pool->idle_.SignalAll();
+    }
+  };
+
   tbb::task_arena arena_;
   Mutex mu_;
   CondVar idle_;

@@ -10,12 +10,13 @@ namespace bdn {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Runs `task` soon and exactly once, never inside this call. Tasks must not throw or block for long.
+  // Runs `task` soon and exactly once, never inside this call. Tasks must not throw or block for
+  // long.
   virtual void Post(std::function<void()> task) = 0;
 };
 
-// A pool of `num_threads` threads (TBB); each task runs under a FloatGuard. The destructor waits for
-// every task that was posted.
+// A pool of `num_threads` threads (TBB); each task runs under a FloatGuard. The destructor waits
+// for every task that was posted.
 std::unique_ptr<Executor> MakePoolExecutor(int num_threads);
 
 }  // namespace bdn

@@ -10,11 +10,16 @@ namespace {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-    case LogLevel::kOff: return spdlog::level::off;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::off;
 }
@@ -42,8 +47,11 @@ absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
   constexpr struct {
     const char* name;
     LogLevel level;
-  } kNames[] = {{"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning},
-                {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
+  } kNames[] = {{"debug", LogLevel::kDebug},
+                {"info", LogLevel::kInfo},
+                {"warning", LogLevel::kWarning},
+                {"error", LogLevel::kError},
+                {"off", LogLevel::kOff}};
   for (const auto& entry : kNames) {
     if (text == entry.name) {
       *level = entry.level;

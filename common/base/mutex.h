@@ -11,8 +11,8 @@
 
 namespace bdn {
 
-// std::mutex with clang's thread-safety annotations. Not absl::Mutex: Debian's build of it is unknown
-// to the thread sanitizer.
+// std::mutex with clang's thread-safety annotations. Not absl::Mutex: Debian's build of it is
+// unknown to the thread sanitizer.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;

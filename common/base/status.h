@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 
 // Codes say what the caller does next: kUnavailable retry; kAborted redo the step;
-// kFailedPrecondition resync first; kInvalidArgument fix the call; kDataLoss drop the frame and keep
-// the peer's state; the others literally.
+// kFailedPrecondition resync first; kInvalidArgument fix the call; kDataLoss drop the frame and
+// keep the peer's state; the others literally.
 
 namespace bdn {
 
@@ -20,10 +20,10 @@ absl::Status MakeStatus(absl::StatusCode code, const absl::FormatSpec<Args...>& 
   return absl::Status(code, absl::StrFormat(format, args...));
 }
 
-#define BDN_STATUS_MAKER(Name, kCode)                                                        \
-  template <typename... Args>                                                                \
-  absl::Status Name(const absl::FormatSpec<Args...>& format, const Args&... args) {          \
-    return absl::Status(absl::StatusCode::kCode, absl::StrFormat(format, args...));          \
+#define BDN_STATUS_MAKER(Name, kCode)                                               \
+  template <typename... Args>                                                       \
+  absl::Status Name(const absl::FormatSpec<Args...>& format, const Args&... args) { \
+    return absl::Status(absl::StatusCode::kCode, absl::StrFormat(format, args...)); \
   }
 BDN_STATUS_MAKER(Aborted, kAborted)
 BDN_STATUS_MAKER(AlreadyExists, kAlreadyExists)
@@ -53,8 +53,8 @@ inline absl::Status Annotate(const absl::Status& status, const std::string& cont
 #define BDN_CONCAT_INNER(a, b) a##b
 #define BDN_CONCAT(a, b) BDN_CONCAT_INNER(a, b)
 
-#define BDN_RETURN_IF_ERROR(expression)                     \
-  do {                                                      \
+#define BDN_RETURN_IF_ERROR(expression)                                              \
+  do {                                                                               \
     if (absl::Status bdn_status = (expression); !bdn_status.ok()) return bdn_status; \
   } while (false)
 

@@ -1,0 +1,69 @@
+#ifndef BANDONEON_SERVER_KEY_STATE_H_
+#define BANDONEON_SERVER_KEY_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/cluster/catalogue.h"
+#include "common/wire/frame.h"
+#include "compressors/codec_table.h"
+#include "compressors/segmented.h"
+#include "server/round.h"
+#include "server/update_rule.h"
+
+namespace bdn {
+
+// What was declared of a key, ready for use. Immutable; shared by copies of the state.
+struct KeyPlan {
+  KeyEntry entry;
+  std::string name;        // of its first tensor, for errors
+  uint64_t name_hash = 0;  // for Draw
+  DType sum_dtype = DType::kFloat32;
+  std::unique_ptr<const SegmentedCodec> push;  // after the warm-up
+  std::unique_ptr<const SegmentedCodec> pull;
+  std::unique_ptr<const SegmentedCodec> dense;  // during it
+  bool pull_feedback = false;
+  std::unique_ptr<const UpdateRule> rule;
+
+  const SegmentedCodec& PushCodec(Step step) const {
+    return step <= entry.warmup_steps ? *dense : *push;
+  }
+  const SegmentedCodec& PullCodec(Step step) const {
+    return step <= entry.warmup_steps ? *dense : *pull;
+  }
+};
+
+// InvalidArgument names the tensor and what is wrong with its specs or rule. For bytes keys the
+// codecs and the rule stay null.
+absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
+                                                           const std::string& tensor_name);
+
+// A value set by the root and fetched by the others.
+struct InitialValue {
+  Step step = 0;  // 0: none yet
+  Rank root = -1;
+  Buffer bytes;
+  uint32_t crc = 0;
+};
+
+// Everything a server holds of one key: a value, copyable, that can be snapshotted and compared.
+struct KeyState {
+  std::shared_ptr<const KeyPlan> plan;
+
+  std::vector<float> residual;  // float32[n] once the reply's error feedback has something to keep
+  std::vector<float> moments;   // float32[n * slots]
+  Step last_step = 0;           // the last closed
+  Frame last_reply;             // its answer, a reply or an error; sent again whenever asked
+  Round round;                  // the open one, if any
+
+  InitialValue value;
+  InitialValue pending_value;  // the root's next, until everybody has asked for it
+  std::vector<Step> fetches;   // by rank: the highest step asked for
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_KEY_STATE_H_

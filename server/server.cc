@@ -1,0 +1,204 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+
+namespace bdn {
+
+Server::Server(const Options& options, ControlPlane* control, Transport* transport)
+    : options_(options),
+      control_(control),
+      transport_(transport),
+      routes_(std::make_shared<const Routes>()) {}
+
+Server::~Server() {
+  Stop();
+  control_->Close();
+  transport_->Close();
+  transport_->Join();
+  shards_.clear();
+}
+
+absl::Status Server::Start() {
+  transport_->Start([this](ConnectionId from, Frame frame) { OnFrame(from, std::move(frame)); });
+  BDN_ASSIGN_OR_RETURN(const std::string bound, transport_->Listen(options_.listen));
+  JoinRequest join = options_.join;
+  join.role = Role::kServer;
+  join.data_address = options_.advertise.empty() ? bound : options_.advertise;
+  LogInfo("listening on %s; joining", join.data_address);
+  BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
+  node_ = joined.node;
+  for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
+    shards_.push_back(std::make_unique<ShardRunner>(
+        ServerShard::Options{node_, joined.config.run_seed, &pool_}, this));
+  }
+  {
+    MutexLock lock(&mu_);
+    shard_bytes_.assign(shards_.size(), 0);
+    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.join.token);
+  }
+  OnMembership(joined.membership);
+  control_->Watch({
+      .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
+      .on_catalogue = [this](auto catalogue) { OnCatalogue(std::move(catalogue)); },
+      .on_failure = [this](const absl::Status& status) { Finish(status); },
+      .on_finished = [this] { Finish(absl::OkStatus()); },
+  });
+  LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id, node_);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Wait() {
+  MutexLock lock(&mu_);
+  while (!finished_) finished_changed_.Wait(&mu_);
+  return result_;
+}
+
+void Server::Stop() { Finish(absl::OkStatus()); }
+
+void Server::Finish(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (finished_) return;
+    finished_ = true;
+    result_ = status;
+  }
+  finished_changed_.SignalAll();
+}
+
+void Server::OnFrame(ConnectionId from, Frame frame) {
+  if (frame.header.type == FrameType::kHello) return OnHello(from, frame);
+  absl::StatusOr<NodeId> node = Unavailable("this server has not joined yet");
+  int shard = 0;
+  {
+    MutexLock lock(&mu_);
+    if (sessions_ != nullptr) node = sessions_->NodeOf(from);
+    if (!node.ok()) {
+      ++frames_unauthenticated_;
+    } else if (*node != frame.header.sender) {
+      ++frames_forged_;
+      return;
+    }
+    const auto route = routes_->find(frame.header.key);
+    if (route != routes_->end()) shard = route->second;
+  }
+  if (!node.ok()) return Answer(from, frame.header, node.status());
+  shards_[shard]->Post(
+      [from = *node, frame = std::move(frame)](ServerShard& owner) { owner.OnFrame(from, frame); });
+}
+
+void Server::OnHello(ConnectionId from, const Frame& frame) {
+  absl::StatusOr<Hello> hello = DecodeHello(frame.payload.span());
+  absl::Status status = CheckPayload(frame);
+  if (status.ok()) status = hello.status();
+  if (status.ok()) {
+    MutexLock lock(&mu_);
+    status = sessions_ == nullptr ? Unavailable("this server has not joined yet")
+                                  : sessions_->OnHello(from, *hello);
+  }
+  if (!status.ok()) LogWarning("hello refused: %s", status.message());
+  Answer(from, frame.header, status);
+}
+
+// An error frame, or a hello in return.
+void Server::Answer(ConnectionId to, FrameHeader header, const absl::Status& status) {
+  header.sender = node_;
+  header.flags = 0;
+  header.codec = 0;
+  header.type = status.ok() ? FrameType::kHello : FrameType::kError;
+  Buffer payload =
+      status.ok() ? EncodeHello({.node = node_, .role = Role::kServer}) : EncodeError(status);
+  transport_->Send(to, MakeFrame(header, std::move(payload)), [](const absl::Status&) {});
+}
+
+void Server::Send(NodeId to, Frame frame) {
+  absl::StatusOr<ConnectionId> connection = NotFound("");
+  {
+    MutexLock lock(&mu_);
+    connection = sessions_->ConnectionOf(to);
+  }
+  if (frame.header.type == FrameType::kReply) ReportProgress(frame.header.step);
+  // A node without a connection asks again when it has one.
+  if (!connection.ok()) return;
+  transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
+}
+
+void Server::ReportProgress(Step step) {
+  const TransportStats traffic = transport_->stats();
+  Step highest;
+  {
+    MutexLock lock(&mu_);
+    highest = highest_step_ = std::max(highest_step_, step);
+  }
+  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
+}
+
+void Server::OnMembership(std::shared_ptr<const Membership> membership) {
+  {
+    MutexLock lock(&mu_);
+    sessions_->SetMembership(membership);
+  }
+  for (const auto& shard : shards_) {
+    shard->Post([membership](ServerShard& owner) { owner.SetMembership(membership); });
+  }
+}
+
+void Server::OnCatalogue(std::shared_ptr<const Catalogue> catalogue) {
+  if (absl::Status status = TakeIn(*catalogue); !status.ok()) {
+    LogError("catalogue version %d: %s", catalogue->version, status.message());
+    (void)control_->Leave(status, absl::ZeroDuration());
+    return Finish(status);
+  }
+  const absl::Status status = control_->AcknowledgeCatalogue(catalogue->version);
+  if (!status.ok()) LogWarning("catalogue version %d: %s", catalogue->version, status.message());
+}
+
+// Gives each new key to the shard with the fewest bytes, and returns when all shards have theirs.
+absl::Status Server::TakeIn(const Catalogue& catalogue) {
+  std::vector<std::vector<std::shared_ptr<const KeyPlan>>> plans(shards_.size());
+  {
+    MutexLock lock(&mu_);
+    auto routes = std::make_shared<Routes>(*routes_);
+    for (const KeyEntry& entry : catalogue.keys) {
+      if (entry.server != node_ || routes->contains(entry.key)) continue;
+      const std::string& name = catalogue.tensors.at(entry.segments.at(0).tensor).name;
+      BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
+      const auto least = std::min_element(shard_bytes_.begin(), shard_bytes_.end());
+      *least += entry.elements * DTypeSize(entry.dtype);
+      const int shard = static_cast<int>(least - shard_bytes_.begin());
+      routes->emplace(entry.key, shard);
+      plans[shard].push_back(std::move(plan));
+    }
+    routes_ = std::move(routes);
+  }
+  Mutex done_mu;
+  CondVar done;
+  size_t left = shards_.size();
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->Post([&, i, version = catalogue.version](ServerShard& owner) {
+      for (auto& plan : plans[i]) owner.AddKey(std::move(plan));
+      owner.SetCatalogueVersion(version);
+      MutexLock lock(&done_mu);
+      --left;
+      done.SignalAll();
+    });
+  }
+  MutexLock lock(&done_mu);
+  while (left > 0) done.Wait(&done_mu);
+  return absl::OkStatus();
+}
+
+Server::Stats Server::stats() const {
+  Stats stats;
+  for (const auto& shard : shards_) stats.shards += shard->stats();
+  stats.transport = transport_->stats();
+  MutexLock lock(&mu_);
+  stats.frames_unauthenticated = frames_unauthenticated_;
+  stats.frames_forged = frames_forged_;
+  return stats;
+}
+
+}  // namespace bdn

@@ -1,0 +1,91 @@
+#ifndef BANDONEON_SERVER_SERVER_H_
+#define BANDONEON_SERVER_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/buffer.h"
+#include "common/base/mutex.h"
+#include "common/cluster/control_plane.h"
+#include "common/transport/transport.h"
+#include "server/session_table.h"
+#include "server/shard_runner.h"
+
+namespace bdn {
+
+// The server process without its main(): shards on threads of their own, fed by a transport and
+// told what to hold by a control plane. Thread-safe.
+class Server final : public ServerShard::Output {
+ public:
+  struct Options {
+    std::string listen = "tcp://127.0.0.1:0";
+    std::string advertise;  // what workers connect to; empty: what listen came to
+    int num_shards = 1;
+    JoinRequest join;  // role and data_address are filled in
+    absl::Duration join_timeout = absl::Minutes(2);
+  };
+  struct Stats {
+    ShardStats shards;
+    TransportStats transport;
+    uint64_t frames_unauthenticated = 0;
+    uint64_t frames_forged = 0;
+  };
+
+  // `control` and `transport` are borrowed and outlive the server.
+  Server(const Options& options, ControlPlane* control, Transport* transport);
+  ~Server() override;
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Listens, joins, waits for the full house, serves. Once.
+  absl::Status Start();
+  // Waits until the job is over: OK when all workers left in peace or Stop() was called, else why
+  // it failed.
+  absl::Status Wait();
+  // Ends Wait(). Async-signal-unsafe; any thread.
+  void Stop();
+
+  Stats stats() const;
+
+  // For the shards, on their threads.
+  void Send(NodeId to, Frame frame) override;
+
+ private:
+  using Routes = absl::flat_hash_map<Key, int>;  // to the shard
+
+  void OnFrame(ConnectionId from, Frame frame);
+  void OnHello(ConnectionId from, const Frame& frame);
+  void Answer(ConnectionId to, FrameHeader header, const absl::Status& status);
+  void OnMembership(std::shared_ptr<const Membership> membership);
+  void OnCatalogue(std::shared_ptr<const Catalogue> catalogue);
+  absl::Status TakeIn(const Catalogue& catalogue);
+  void Finish(const absl::Status& status);
+  void ReportProgress(Step step);
+
+  const Options options_;
+  ControlPlane* const control_;
+  Transport* const transport_;
+  BufferPool pool_;
+  NodeId node_ = 0;                                   // const after Start
+  std::vector<std::unique_ptr<ShardRunner>> shards_;  // const after Start
+
+  mutable Mutex mu_;
+  CondVar finished_changed_;
+  std::unique_ptr<SessionTable> sessions_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Routes> routes_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint64_t> shard_bytes_ ABSL_GUARDED_BY(mu_);
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status result_ ABSL_GUARDED_BY(mu_);
+  uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t frames_forged_ ABSL_GUARDED_BY(mu_) = 0;
+  Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_SERVER_H_

@@ -1,0 +1,472 @@
+#include "server/shard.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "common/base/draw.h"
+#include "common/base/status.h"
+#include "common/wire/message.h"
+#include "compressors/memory/error_feedback.h"
+
+namespace bdn {
+namespace {
+
+// A step further ahead than this of the last closed one is a mistake, not a gap.
+constexpr Step kMaxStepsAhead = Step{1} << 20;
+
+using Kind = Contribution::Kind;
+
+Kind KindOf(uint16_t flags) {
+  if (flags & kFlagNonFinite) return Kind::kNonFinite;
+  if (flags & kFlagAbsent) return Kind::kAbsent;
+  return Kind::kPayload;
+}
+
+bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+
+}  // namespace
+
+ShardStats& ShardStats::operator+=(const ShardStats& other) {
+  pushes += other.pushes;
+  rounds += other.rounds;
+  rounds_nonfinite += other.rounds_nonfinite;
+  rounds_failed += other.rounds_failed;
+  duplicates += other.duplicates;
+  cached_replies += other.cached_replies;
+  probes += other.probes;
+  refused += other.refused;
+  return *this;
+}
+
+void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
+  if (membership->epoch <= membership_->epoch) return;
+  membership_ = std::move(membership);
+  for (auto& [key, state] : keys_) {
+    state.round.Close();
+    state.fetches.assign(membership_->workers.size(), 0);
+  }
+}
+
+void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
+  KeyState& state = keys_[plan->entry.key];
+  if (state.plan != nullptr) return;
+  state.fetches.assign(membership_->workers.size(), 0);
+  state.plan = std::move(plan);
+}
+
+const KeyState* ServerShard::Find(Key key) const {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : &found->second;
+}
+
+void ServerShard::OnFrame(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  if (header.sender != from) {
+    ++stats_.refused;  // a forged sender gets no answer: it would reach the node it names
+    return;
+  }
+  const auto found = keys_.find(header.key);
+  if (found == keys_.end()) {
+    if (header.catalogue_version > catalogue_version_) {
+      return Refuse(from, header,
+                    Unavailable("catalogue version %d is not here yet (this server has %d)",
+                                header.catalogue_version, catalogue_version_));
+    }
+    return Refuse(from, header, NotFound("unknown key %s", header.key.ToString()));
+  }
+  KeyState* state = &found->second;
+  const bool dense = state->plan->entry.kind == KeyKind::kDense;
+  switch (header.type) {
+    case FrameType::kPush:
+      if (dense) return OnPush(from, frame, state);
+      break;
+    case FrameType::kProbe:
+      if (dense) return OnProbe(from, header, state);
+      break;
+    case FrameType::kInit:
+      if (!dense) return OnInit(from, frame, state);
+      break;
+    case FrameType::kFetch:
+      if (!dense) return OnFetch(from, header, state);
+      break;
+    default:
+      break;
+  }
+  Refuse(from, header,
+         InvalidArgument("a %s frame does not go to %s tensor '%s'", FrameTypeName(header.type),
+                         dense ? "dense" : "bytes", state->plan->name));
+}
+
+absl::Status ServerShard::CheckSender(NodeId from, const FrameHeader& header, Rank* rank) const {
+  if (header.epoch < membership_->epoch) {
+    return FailedPrecondition("epoch %d has ended; the membership is at epoch %d", header.epoch,
+                              membership_->epoch);
+  }
+  if (header.epoch > membership_->epoch) {
+    return Unavailable("epoch %d is not known here yet; the membership is at epoch %d",
+                       header.epoch, membership_->epoch);
+  }
+  for (size_t i = 0; i < membership_->workers.size(); ++i) {
+    if (membership_->workers[i].id == from) {
+      *rank = static_cast<Rank>(i);
+      return absl::OkStatus();
+    }
+  }
+  return PermissionDenied("node %d is not in the roster of epoch %d", from, membership_->epoch);
+}
+
+void ServerShard::OnPush(NodeId from, const Frame& frame, KeyState* state) {
+  const FrameHeader& header = frame.header;
+  if (header.step <= state->last_step) return AnswerClosed(from, header, state);
+  Rank rank = -1;
+  if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {
+    return Refuse(from, header, status);
+  }
+  const Round& round = state->round;
+  if (round.is_open()) {
+    const bool contributed = round.by_rank[rank].kind != Kind::kMissing;
+    if (header.step == round.step && contributed) {
+      ++stats_.duplicates;
+      return SendWaiting(from, header, round.MissingRanks());
+    }
+    if (header.step != round.step && contributed) {
+      return Refuse(from, header,
+                    InvalidArgument("rank %d pushed step %d while its step %d is open", rank,
+                                    header.step, round.step));
+    }
+    if (header.step != round.step) {
+      const Rank other = round.FirstRank();
+      return FailRound(
+          state, std::max(header.step, round.step),
+          Aborted("tensor '%s': rank %d is at step %d and rank %d at step %d: all workers "
+                  "must push it equally often",
+                  state->plan->name, other, round.step, rank, header.step));
+    }
+  } else if (header.step > state->last_step + kMaxStepsAhead) {
+    return Refuse(
+        from, header,
+        InvalidArgument("step %d is too far ahead of step %d", header.step, state->last_step));
+  }
+  bool fails_round = false;
+  if (absl::Status status = CheckPush(frame, rank, *state, &fails_round); !status.ok()) {
+    if (fails_round) return FailRound(state, header.step, status);
+    return Refuse(from, header, status);
+  }
+  Accept(frame, rank, state);
+}
+
+absl::Status ServerShard::CheckPush(const Frame& frame, Rank rank, const KeyState& state,
+                                    bool* fails_round) const {
+  const FrameHeader& header = frame.header;
+  const KeyPlan& plan = *state.plan;
+  if (header.num_elements != plan.entry.elements) {
+    return InvalidArgument("tensor '%s' key %s has %d elements, not %d", plan.name,
+                           header.key.ToString(), plan.entry.elements, header.num_elements);
+  }
+  const SegmentedCodec& codec = plan.PushCodec(header.step);
+  if (KindOf(header.flags) == Kind::kPayload) {
+    BDN_RETURN_IF_ERROR(CheckPayload(frame));
+    if (header.codec != static_cast<uint8_t>(codec.codec().id())) {
+      *fails_round = true;
+      return InvalidArgument("tensor '%s' step %d: rank %d pushed codec %d, where %s was declared",
+                             plan.name, header.step, rank, header.codec, codec.codec().spec());
+    }
+    BDN_RETURN_IF_ERROR(Annotate(
+        codec.Validate(frame.payload.span()),
+        absl::StrFormat("tensor '%s' step %d from rank %d", plan.name, header.step, rank)));
+  } else if (!frame.payload.empty()) {
+    return InvalidArgument("a push that is absent or non-finite carries no payload");
+  }
+  const Rank other = state.round.FirstRank();
+  if (other >= 0 && !SameBits(state.round.by_rank[other].learning_rate, header.learning_rate)) {
+    *fails_round = true;
+    return InvalidArgument("tensor '%s' step %d: rank %d has learning rate %g and rank %d has %g",
+                           plan.name, header.step, other, state.round.by_rank[other].learning_rate,
+                           rank, header.learning_rate);
+  }
+  return absl::OkStatus();
+}
+
+void ServerShard::Accept(const Frame& frame, Rank rank, KeyState* state) {
+  const FrameHeader& header = frame.header;
+  Round& round = state->round;
+  if (!round.is_open()) round.Open(header.step, membership_->workers.size());
+  round.by_rank[rank] = {KindOf(header.flags), header.sender, header.weight, header.learning_rate,
+                         frame.payload};
+  ++stats_.pushes;
+  if (round.IsComplete()) CloseRound(state);
+}
+
+void ServerShard::CloseRound(KeyState* state) {
+  const Round& round = state->round;
+  RoundFacts facts{.step = round.step, .learning_rate = round.by_rank[0].learning_rate};
+  bool nonfinite = false;
+  bool all_absent = true;
+  for (const Contribution& contribution : round.by_rank) {
+    facts.total_weight += contribution.weight;
+    nonfinite |= contribution.kind == Kind::kNonFinite;
+    all_absent &= contribution.kind == Kind::kAbsent;
+  }
+  Frame answer;
+  if (nonfinite) {
+    answer.header = AnswerHeader(FrameType::kReply, *state, round.step);
+    answer.header.flags = kFlagNonFinite;
+  } else if (all_absent || facts.total_weight == 0) {
+    answer.header = AnswerHeader(FrameType::kReply, *state, round.step);
+    answer.header.flags = kFlagAbsent;
+  } else {
+    answer = EncodeResult(state, facts);
+  }
+  answer.header.weight = static_cast<float>(round.by_rank.size());
+  if (answer.header.flags & kFlagNonFinite) ++stats_.rounds_nonfinite;
+  ++stats_.rounds;
+  FinishRound(state, round.step, std::move(answer));
+}
+
+// Adds the contributions in rank order, from +0.0; says which segments anybody had.
+std::vector<uint8_t> ServerShard::Sum(const KeyState& state, MutableView sum) const {
+  const SegmentedCodec& codec = state.plan->PushCodec(state.round.step);
+  std::memset(sum.data, 0, sum.n * DTypeSize(sum.dtype));
+  std::vector<uint8_t> present(codec.num_segments(), 0);
+  for (const Contribution& contribution : state.round.by_rank) {
+    if (contribution.kind != Kind::kPayload) continue;
+    const ByteSpan payload = contribution.payload.span();
+    for (size_t i = 0; i < codec.num_segments(); ++i) {
+      if (!codec.Present(payload, i)) continue;
+      present[i] = 1;
+      codec.DecodeAddSegment(payload, i, 1.0f,
+                             sum.Sub(codec.segment_offset(i), codec.segment_elements(i)));
+    }
+  }
+  return present;
+}
+
+// Sum, rule, error feedback, encode. A sum that is not finite changes nothing and says so.
+Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
+  const KeyPlan& plan = *state->plan;
+  const SegmentedCodec& codec = plan.PullCodec(facts.step);
+  const MutableView sum = Scratch(codec.num_elements(), plan.sum_dtype);
+  const std::vector<uint8_t> present = Sum(*state, sum);
+
+  Frame answer;
+  answer.header = AnswerHeader(FrameType::kReply, *state, facts.step);
+  answer.header.flags = kFlagNonFinite;
+  state->moments.resize(sum.n * plan.rule->slots());
+  if (!AllFinite(sum, 1.0f)) return answer;
+  const float scale = plan.rule->Apply(sum, facts, state->moments);
+
+  const Draw draw({.run_seed = options_.run_seed,
+                   .tensor_name_hash = plan.name_hash,
+                   .partition = plan.entry.key.partition(),
+                   .step = facts.step,
+                   .purpose = DrawPurpose::kServerEncode});
+  Buffer payload = NewBuffer(codec.MaxEncodedBytes());
+  size_t used = 0;
+  if (plan.pull_feedback && !codec.codec().lossless()) {
+    state->residual.resize(sum.n);
+    // The residual is in units of the mean, whatever the number of contributors. Segments go one by
+    // one, so that those nobody had keep theirs.
+    for (size_t i = 0; i < codec.num_segments(); ++i) {
+      if (!present[i]) continue;
+      const size_t offset = codec.segment_offset(i);
+      const absl::Status status =
+          Accumulate(sum.Sub(offset, codec.segment_elements(i)), {.scale = scale},
+                     state->residual.data() + offset, nullptr);
+      if (status.ok()) continue;
+      // Finite sums whose feedback overflows: take back the segments before, exactly what they
+      // added.
+      for (size_t j = 0; j < i; ++j) {
+        if (!present[j]) continue;
+        const std::vector<float> nothing(codec.segment_elements(j), 0.0f);
+        Undo(sum.Sub(codec.segment_offset(j), codec.segment_elements(j)), {.scale = scale},
+             nothing.data(), state->residual.data() + codec.segment_offset(j), nullptr);
+      }
+      return answer;
+    }
+    used = codec.EncodeResidual(present, state->residual.data(), draw, payload.mutable_span());
+  } else {
+    std::vector<SegmentedCodec::Input> inputs;
+    for (size_t i = 0; i < codec.num_segments(); ++i) {
+      inputs.push_back(
+          {sum.Sub(codec.segment_offset(i), codec.segment_elements(i)), scale, present[i] != 0});
+    }
+    auto encoded = codec.Encode(inputs, draw, payload.mutable_span());
+    if (!encoded.ok()) return answer;
+    used = *encoded;
+  }
+  answer.header.flags = 0;
+  answer.header.codec = static_cast<uint8_t>(codec.codec().id());
+  return MakeFrame(answer.header, payload.Prefix(used));
+}
+
+void ServerShard::FinishRound(KeyState* state, Step step, Frame answer) {
+  state->last_step = step;
+  state->last_reply = std::move(answer);
+  state->round.Close();
+  Broadcast(state->last_reply);
+}
+
+void ServerShard::FailRound(KeyState* state, Step step, const absl::Status& status) {
+  ++stats_.rounds_failed;
+  const Frame error = MakeFrame(AnswerHeader(FrameType::kError, *state, step), EncodeError(status));
+  if (state->round.is_open() && state->round.step != step) {
+    Frame behind = error;  // those who wait for the open step hear of it under that step
+    behind.header.step = state->round.step;
+    Broadcast(behind);
+  }
+  FinishRound(state, step, error);
+}
+
+// Answers a question about a step that is over, whatever the epoch.
+void ServerShard::AnswerClosed(NodeId from, const FrameHeader& header, KeyState* state) {
+  const bool failed = state->last_reply.header.type == FrameType::kError;
+  if (header.step != state->last_step && !failed) {
+    return Refuse(from, header,
+                  OutOfRange("step %d is over: tensor '%s' stands at step %d", header.step,
+                             state->plan->name, state->last_step));
+  }
+  ++stats_.cached_replies;
+  Frame answer = state->last_reply;
+  answer.header.step = header.step;  // only a failure is sent for another step than its own
+  output_->Send(from, std::move(answer));
+}
+
+void ServerShard::OnProbe(NodeId from, const FrameHeader& header, KeyState* state) {
+  ++stats_.probes;
+  if (header.step <= state->last_step) return AnswerClosed(from, header, state);
+  Rank rank = -1;
+  if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {
+    return Refuse(from, header, status);
+  }
+  Round nobody;
+  nobody.Open(header.step, membership_->workers.size());
+  const bool is_open = state->round.is_open() && state->round.step == header.step;
+  SendWaiting(from, header, (is_open ? state->round : nobody).MissingRanks());
+}
+
+void ServerShard::OnInit(NodeId from, const Frame& frame, KeyState* state) {
+  const FrameHeader& header = frame.header;
+  Rank rank = -1;
+  absl::Status status = CheckSender(from, header, &rank);
+  if (status.ok()) status = CheckPayload(frame);
+  const uint64_t wanted = state->plan->entry.elements * DTypeSize(state->plan->entry.dtype);
+  if (status.ok() &&
+      (header.num_elements != state->plan->entry.elements || frame.payload.size() != wanted)) {
+    status = InvalidArgument("tensor '%s' key %s has %d bytes, not %d", state->plan->name,
+                             header.key.ToString(), wanted, frame.payload.size());
+  }
+  if (!status.ok()) return Refuse(from, header, status);
+
+  for (const InitialValue* known : {&state->value, &state->pending_value}) {
+    if (known->step != header.step) continue;
+    const bool same = known->root == rank && known->crc == header.payload_crc &&
+                      known->bytes.size() == frame.payload.size();
+    if (same) {
+      return output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
+    }
+    return Refuse(from, header,
+                  AlreadyExists("tensor '%s' already has a value from rank %d, and rank %d sends "
+                                "another: one root only",
+                                state->plan->name, known->root, rank));
+  }
+  if (header.step < state->value.step || state->pending_value.step != 0) {
+    return Refuse(from, header,
+                  InvalidArgument("init step %d of tensor '%s', which stands at step %d",
+                                  header.step, state->plan->name, state->value.step));
+  }
+  state->pending_value = {header.step, rank, frame.payload, header.payload_crc};
+  output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
+  PromoteValue(state);
+}
+
+void ServerShard::OnFetch(NodeId from, const FrameHeader& header, KeyState* state) {
+  Rank rank = -1;
+  if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {
+    return Refuse(from, header, status);
+  }
+  if (header.step < state->value.step) {
+    return Refuse(from, header,
+                  OutOfRange("step %d of tensor '%s' is over", header.step, state->plan->name));
+  }
+  state->fetches[rank] = std::max(state->fetches[rank], header.step);
+  if (header.step > state->value.step) {
+    PromoteValue(state);
+    if (header.step > state->value.step) SendWaiting(from, header, {});
+    return;
+  }
+  output_->Send(from, MakeFrame(AnswerHeader(FrameType::kValue, *state, state->value.step),
+                                state->value.bytes));
+}
+
+// The root's next value replaces the one before once nobody can ask for that any more: every other
+// worker has asked for the next. The first value replaces nothing.
+void ServerShard::PromoteValue(KeyState* state) {
+  InitialValue& next = state->pending_value;
+  if (next.step == 0) return;
+  for (size_t rank = 0; rank < state->fetches.size() && state->value.step != 0; ++rank) {
+    if (static_cast<Rank>(rank) != next.root && state->fetches[rank] < next.step) return;
+  }
+  state->value = std::exchange(next, InitialValue{});
+  const Frame value =
+      MakeFrame(AnswerHeader(FrameType::kValue, *state, state->value.step), state->value.bytes);
+  for (size_t rank = 0; rank < state->fetches.size(); ++rank) {
+    if (state->fetches[rank] == state->value.step) {
+      output_->Send(membership_->workers[rank].id, value);
+    }
+  }
+}
+
+FrameHeader ServerShard::AnswerHeader(FrameType type, const KeyState& state, Step step) const {
+  FrameHeader header;
+  header.type = type;
+  header.sender = options_.self;
+  header.key = state.plan->entry.key;
+  header.step = step;
+  header.num_elements = state.plan->entry.elements;
+  header.epoch = membership_->epoch;
+  header.catalogue_version = catalogue_version_;
+  return header;
+}
+
+void ServerShard::Broadcast(const Frame& frame) {
+  for (const NodeInfo& worker : membership_->workers) output_->Send(worker.id, frame);
+}
+
+void ServerShard::Refuse(NodeId to, const FrameHeader& about, const absl::Status& status) {
+  ++stats_.refused;
+  FrameHeader header;
+  header.type = FrameType::kError;
+  header.sender = options_.self;
+  header.key = about.key;
+  header.step = about.step;
+  header.epoch = membership_->epoch;
+  header.catalogue_version = catalogue_version_;
+  output_->Send(to, MakeFrame(header, EncodeError(status)));
+}
+
+void ServerShard::SendWaiting(NodeId to, const FrameHeader& about,
+                              const std::vector<Rank>& missing) {
+  FrameHeader header;
+  header.type = FrameType::kWaiting;
+  header.sender = options_.self;
+  header.key = about.key;
+  header.step = about.step;
+  header.epoch = membership_->epoch;
+  header.catalogue_version = catalogue_version_;
+  output_->Send(to, MakeFrame(header, EncodeRanks(missing)));
+}
+
+MutableView ServerShard::Scratch(size_t n, DType dtype) {
+  const size_t doubles = (n * DTypeSize(dtype) + sizeof(double) - 1) / sizeof(double);
+  if (scratch_.size() < doubles) scratch_.resize(doubles);
+  return {scratch_.data(), dtype, n};
+}
+
+Buffer ServerShard::NewBuffer(size_t size) const {
+  return options_.pool != nullptr ? options_.pool->Get(size) : Buffer::Allocate(size);
+}
+
+}  // namespace bdn

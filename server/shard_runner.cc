@@ -1,0 +1,52 @@
+#include "server/shard_runner.h"
+
+#include <utility>
+
+#include "common/base/float_guard.h"
+
+namespace bdn {
+
+ShardRunner::ShardRunner(const ServerShard::Options& options, ServerShard::Output* output)
+    : shard_(options, output), thread_([this] { Run(); }) {}
+
+ShardRunner::~ShardRunner() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  wake_.Signal();
+  thread_.join();
+}
+
+void ShardRunner::Post(Work work) {
+  {
+    MutexLock lock(&mu_);
+    queue_.push_back(std::move(work));
+  }
+  wake_.Signal();
+}
+
+ShardStats ShardRunner::stats() const {
+  MutexLock lock(&mu_);
+  return stats_;
+}
+
+void ShardRunner::Run() {
+  const FloatGuard guard;
+  for (;;) {
+    Work work;
+    {
+      MutexLock lock(&mu_);
+      while (queue_.empty() && !stopping_) wake_.Wait(&mu_);
+      if (stopping_) return;
+      work = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    work(shard_);
+    work = nullptr;  // a frame's payload goes back before the wait
+    MutexLock lock(&mu_);
+    stats_ = shard_.stats();
+  }
+}
+
+}  // namespace bdn

@@ -1,0 +1,42 @@
+#ifndef BANDONEON_SERVER_SHARD_RUNNER_H_
+#define BANDONEON_SERVER_SHARD_RUNNER_H_
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "common/base/mutex.h"
+#include "server/shard.h"
+
+namespace bdn {
+
+// One thread that owns one ServerShard and runs what is posted, in order, under a FloatGuard.
+// Blocks while there is nothing. Thread-safe.
+class ShardRunner {
+ public:
+  using Work = std::function<void(ServerShard& shard)>;
+
+  ShardRunner(const ServerShard::Options& options, ServerShard::Output* output);
+  ~ShardRunner();  // drops what has not begun, waits for what has
+  ShardRunner(const ShardRunner&) = delete;
+  ShardRunner& operator=(const ShardRunner&) = delete;
+
+  void Post(Work work);
+  // As of the last piece of work.
+  ShardStats stats() const;
+
+ private:
+  void Run();
+
+  ServerShard shard_;  // owned by thread_
+  mutable Mutex mu_;
+  CondVar wake_;
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  ShardStats stats_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;  // last: starts when everything above is there
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_SHARD_RUNNER_H_
