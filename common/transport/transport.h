@@ -17,9 +17,10 @@ using ConnectionId = uint64_t;
 struct TransportStats {
   uint64_t frames_sent = 0;
   uint64_t frames_received = 0;
-  uint64_t bytes_sent = 0;      // headers and payloads
+  uint64_t bytes_sent = 0;  // headers and payloads
   uint64_t bytes_received = 0;
-  uint64_t frames_malformed = 0;  // dropped: no header could be read, or the payload's size was not its
+  uint64_t frames_malformed =
+      0;  // dropped: no header could be read, or the payload's size was not its
   uint64_t sends_failed = 0;
 };
 
@@ -31,25 +32,26 @@ struct TransportStats {
 class Transport {
  public:
   using FrameHandler = std::function<void(ConnectionId from, Frame frame)>;
-  // Runs exactly once for each Send: with OK when the payload is no longer read (which is not when it
-  // arrived), with Unavailable when the connection is gone or the transport closed.
+  // Runs exactly once for each Send: with OK when the payload is no longer read (which is not when
+  // it arrived), with Unavailable when the connection is gone or the transport closed.
   using SendDone = std::function<void(absl::Status status)>;
 
   virtual ~Transport() = default;
 
-  // Must be called once, before Listen or Connect. `handler` gets every well-formed frame; malformed
-  // ones are counted and dropped.
+  // Must be called once, before Listen or Connect. `handler` gets every well-formed frame;
+  // malformed ones are counted and dropped.
   virtual void Start(FrameHandler handler) = 0;
 
-  // Accepts peers at `address` ("tcp://127.0.0.1:0", "ipc:///path", "loopback://name") and returns the
-  // address to connect to, ports filled in. AlreadyExists when it is taken; InvalidArgument for a form
-  // it does not know; both name the address.
+  // Accepts peers at `address` ("tcp://127.0.0.1:0", "ipc:///path", "loopback://name") and returns
+  // the address to connect to, ports filled in. AlreadyExists when it is taken; InvalidArgument for
+  // a form it does not know; both name the address.
   virtual absl::StatusOr<std::string> Listen(const std::string& address) = 0;
 
   // A way to the listener at `address`. May return before the peer exists: frames wait or are lost.
   virtual absl::StatusOr<ConnectionId> Connect(const std::string& address) = 0;
 
-  // Takes over the frame; the payload is shared until `done`. An unknown connection ends in NotFound.
+  // Takes over the frame; the payload is shared until `done`. An unknown connection ends in
+  // NotFound.
   virtual void Send(ConnectionId to, Frame frame, SendDone done) = 0;
 
   virtual TransportStats stats() const = 0;

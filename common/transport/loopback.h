@@ -1,0 +1,31 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_LOOPBACK_H_
+#define BANDONEON_COMMON_TRANSPORT_LOOPBACK_H_
+
+#include <memory>
+#include <thread>
+
+#include "common/transport/scripted_loopback.h"
+#include "common/transport/transport.h"
+
+namespace bdn {
+
+// An in-process network that delivers, in order and without faults, on one thread of its own.
+// Addresses are "loopback://name". Payloads are shared, never copied. Thread-safe; outlives its
+// transports.
+class LoopbackNetwork final {
+ public:
+  LoopbackNetwork();
+  ~LoopbackNetwork();
+  LoopbackNetwork(const LoopbackNetwork&) = delete;
+  LoopbackNetwork& operator=(const LoopbackNetwork&) = delete;
+
+  std::unique_ptr<Transport> MakeTransport();
+
+ private:
+  ScriptedLoopback queue_;
+  std::thread thread_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_LOOPBACK_H_

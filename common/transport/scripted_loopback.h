@@ -1,0 +1,114 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_SCRIPTED_LOOPBACK_H_
+#define BANDONEON_COMMON_TRANSPORT_SCRIPTED_LOOPBACK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "common/transport/transport.h"
+#include "common/wire/frame.h"
+
+namespace bdn {
+
+// An in-process network without a thread: transports that reach each other by "loopback://name",
+// and whose events (a frame's delivery, a send's completion) wait in one queue until somebody
+// steps. What steps runs the callbacks, on its own thread. Payloads are shared, never copied.
+//
+// Faults are scripted: each frame is matched, when it is sent, against the rules in the order they
+// were made, and the first that matches decides. A test reads
+//   net.Drop(OfType(FrameType::kReply), 1);
+//   worker.Push(...);
+//   net.DeliverAll();
+//
+// Thread-safe. Outlives its transports. A transport's Join runs its own outstanding SendDones on
+// the calling thread; frames it sent before Close are still delivered.
+class ScriptedLoopback final {
+ public:
+  // Pure, and must not call back into the network.
+  using Match = std::function<bool(const FrameHeader& header)>;
+  static constexpr int kAlways = std::numeric_limits<int>::max();
+
+  ScriptedLoopback();
+  ~ScriptedLoopback();
+  ScriptedLoopback(const ScriptedLoopback&) = delete;
+  ScriptedLoopback& operator=(const ScriptedLoopback&) = delete;
+
+  std::unique_ptr<Transport> MakeTransport();
+
+  // ---- Delivery ----
+
+  // Runs the next event (the oldest; any, when reordering). False when there was none.
+  bool Step();
+  // Delivers the oldest pending frame that matches, out of turn. False when there was none.
+  bool StepFrame(const Match& match);
+  // Steps until nothing is pending, at most `most` times; returns how often.
+  size_t DeliverAll(size_t most = 1'000'000);
+  size_t num_pending() const;
+  // Frames on their way, oldest first; not those that are held.
+  std::vector<FrameHeader> PendingFrames() const;
+
+  // For a thread that pumps: waits for an event and runs it; false once Interrupt was called.
+  bool WaitAndStep();
+  void Interrupt();
+
+  // ---- Faults: for the next `times` frames that match ----
+
+  void Drop(Match match, int times = kAlways);
+  void Duplicate(Match match, int times = kAlways);
+  // Keeps the frame back until Release; its SendDone is not.
+  void Hold(Match match, int times = kAlways);
+  // Flips one bit of a payload (a copy of it); an empty one passes.
+  void CorruptPayload(Match match, int times = kAlways);
+  // Cuts the connection that the frame is on: it and whatever follows end in Unavailable, both
+  // ways.
+  void Cut(Match match, int times = kAlways);
+  // Puts the held frames at the end of the queue; returns how many.
+  size_t Release();
+  // Forgets all rules and random faults. Held frames stay held.
+  void ClearFaults();
+
+  // Chances between 0 and 1, for frames that no rule matched. They exclude each other.
+  struct RandomFaults {
+    double drop = 0;
+    double duplicate = 0;
+    double corrupt = 0;
+    bool reorder = false;  // Step picks any pending event
+  };
+  // From now on, and the same for the same seed and calls.
+  void Randomize(uint64_t seed, const RandomFaults& faults);
+
+ private:
+  class Core;
+  class Endpoint;
+  const std::unique_ptr<Core> core_;
+};
+
+// ---- Matches ----
+
+inline ScriptedLoopback::Match AnyFrame() {
+  return [](const FrameHeader&) { return true; };
+}
+inline ScriptedLoopback::Match OfType(FrameType type) {
+  return [type](const FrameHeader& header) { return header.type == type; };
+}
+inline ScriptedLoopback::Match FromNode(NodeId node) {
+  return [node](const FrameHeader& header) { return header.sender == node; };
+}
+inline ScriptedLoopback::Match OfKey(Key key) {
+  return [key](const FrameHeader& header) { return header.key == key; };
+}
+inline ScriptedLoopback::Match OfStep(Step step) {
+  return [step](const FrameHeader& header) { return header.step == step; };
+}
+inline ScriptedLoopback::Match Both(ScriptedLoopback::Match a, ScriptedLoopback::Match b) {
+  return [a = std::move(a), b = std::move(b)](const FrameHeader& header) {
+    return a(header) && b(header);
+  };
+}
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_SCRIPTED_LOOPBACK_H_
