@@ -61,6 +61,8 @@ class ControlPlane {
  public:
   // Delivered on a thread of the control plane, one at a time, never inside a call of ours.
   struct Events {
+    // Servers see one more view once all workers have left: a later epoch, no workers. Their work is
+    // done, and they may leave.
     std::function<void(std::shared_ptr<const Membership>)> on_membership;
     // The whole catalogue at a new version. A server that has taken it in calls AcknowledgeCatalogue.
     std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;

@@ -1,0 +1,166 @@
+#include "common/cluster/plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+// Partitions begin at a multiple of this many elements where they are large enough: a block of the
+// reductions and of every codec's default.
+constexpr uint64_t kAlignment = 1024;
+constexpr uint64_t kMaxElements = uint64_t{1} << 48;
+
+uint64_t RoundUp(uint64_t value, uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+uint64_t PlannedBytes(const TensorDeclaration& tensor) {
+  return tensor.elements *
+         (tensor.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(tensor.dtype));
+}
+
+KeyEntry EmptyKey(const TensorDeclaration& tensor, uint32_t number, uint32_t partition) {
+  KeyEntry key;
+  key.key = Key::Of(number, partition);
+  key.dtype = tensor.dtype;
+  key.kind = tensor.kind;
+  key.push_spec = tensor.push_spec;
+  key.pull_spec = tensor.pull_spec;
+  key.rule = tensor.rule;
+  key.warmup_steps = tensor.warmup_steps;
+  key.momentum = tensor.momentum;
+  return key;
+}
+
+void AddSegment(const KeySegment& segment, KeyEntry* key) {
+  key->segments.push_back(segment);
+  key->elements += segment.elements;
+}
+
+// What tensors of one group must agree on.
+bool Alike(const TensorDeclaration& a, const TensorDeclaration& b) {
+  return a.dtype == b.dtype && a.push_spec == b.push_spec && a.pull_spec == b.pull_spec &&
+         a.rule == b.rule && a.warmup_steps == b.warmup_steps && a.momentum == b.momentum;
+}
+
+uint64_t PartitionElements(const TensorDeclaration& tensor, uint64_t partition_bytes) {
+  const uint64_t size = PlannedBytes(tensor) / tensor.elements;
+  const uint64_t most = std::max<uint64_t>(1, partition_bytes / size);
+  const uint64_t count = (tensor.elements + most - 1) / most;
+  return std::min(most, RoundUp((tensor.elements + count - 1) / count, kAlignment));
+}
+
+absl::Status Cut(const TensorDeclaration& tensor, uint32_t number, uint64_t partition_bytes,
+                 std::vector<KeyEntry>* keys) {
+  const uint64_t length = PartitionElements(tensor, partition_bytes);
+  if (tensor.elements / length >= kMaxKeys) {
+    return ResourceExhausted("tensor '%s' would be cut into more than %d partitions", tensor.name,
+                             kMaxKeys);
+  }
+  for (uint64_t offset = 0; offset < tensor.elements; offset += length) {
+    KeyEntry key = EmptyKey(tensor, number, static_cast<uint32_t>(offset / length));
+    AddSegment({number, offset, std::min(length, tensor.elements - offset)}, &key);
+    keys->push_back(std::move(key));
+  }
+  return absl::OkStatus();
+}
+
+// The groups that still take tensors, at most one for each set of attributes.
+class OpenGroups {
+ public:
+  OpenGroups(uint64_t fusion_bytes, std::vector<KeyEntry>* keys)
+      : fusion_bytes_(fusion_bytes), keys_(keys) {}
+
+  void Add(const TensorDeclaration& tensor, uint32_t number) {
+    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& candidate) {
+      return Alike(*candidate.first, tensor);
+    });
+    if (group == groups_.end()) group = groups_.insert(group, Group{&tensor, kNone});
+    if (group->key == kNone ||
+        KeyBytes((*keys_)[group->key]) + PlannedBytes(tensor) > fusion_bytes_) {
+      group->key = keys_->size();
+      keys_->push_back(EmptyKey(tensor, number, 0));
+    }
+    AddSegment({number, 0, tensor.elements}, &(*keys_)[group->key]);
+  }
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+  struct Group {
+    const TensorDeclaration* first;
+    size_t key;  // index in keys_
+  };
+
+  const uint64_t fusion_bytes_;
+  std::vector<KeyEntry>* const keys_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+uint64_t KeyBytes(const KeyEntry& key) {
+  return key.elements * (key.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(key.dtype));
+}
+
+absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
+  if (tensor.name.empty()) return InvalidArgument("a tensor has no name");
+  if (tensor.name.size() > kMaxNameBytes) {
+    return InvalidArgument("tensor '%s...': the name has %d bytes, more than %d",
+                           tensor.name.substr(0, 32), tensor.name.size(), kMaxNameBytes);
+  }
+  const auto bad = [&](const std::string& what) {
+    return InvalidArgument("tensor '%s': %s", tensor.name, what);
+  };
+  if (tensor.elements == 0) return bad("it has no elements");
+  if (tensor.elements > kMaxElements) {
+    return bad(absl::StrFormat("%d elements are more than %d", tensor.elements, kMaxElements));
+  }
+  for (const std::string* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
+    if (text->empty() || text->size() > kMaxNameBytes) {
+      return bad("a codec spec or rule is empty or longer than 255 bytes");
+    }
+  }
+  if (!std::isfinite(tensor.momentum) || tensor.momentum < 0 || tensor.momentum >= 1) {
+    return bad(absl::StrFormat("momentum %g is not in [0, 1)", tensor.momentum));
+  }
+  if (tensor.kind == KeyKind::kDense && !IsFloating(tensor.dtype)) {
+    return bad(absl::StrFormat("%s cannot be summed", DTypeName(tensor.dtype)));
+  }
+  if (tensor.kind == KeyKind::kBytes &&
+      (tensor.push_spec != "none" || tensor.pull_spec != "none")) {
+    return bad("an initial value takes no codec");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration> tensors,
+                                               uint32_t first_tensor, const JobConfig& config) {
+  const uint64_t fusion_bytes = std::min(config.fusion_bytes, config.partition_bytes);
+  std::vector<KeyEntry> keys;
+  OpenGroups groups(fusion_bytes, &keys);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorDeclaration& tensor = tensors[i];
+    const auto number = static_cast<uint32_t>(first_tensor + i);
+    BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+    if (tensor.fuse && tensor.kind == KeyKind::kDense && PlannedBytes(tensor) < fusion_bytes) {
+      groups.Add(tensor, number);
+    } else {
+      BDN_RETURN_IF_ERROR(Cut(tensor, number, config.partition_bytes, &keys));
+    }
+    if (keys.size() > kMaxKeys) {
+      return ResourceExhausted("the declaration needs more than %d keys", kMaxKeys);
+    }
+  }
+  for (KeyEntry& key : keys) {
+    if (key.kind == KeyKind::kDense && KeyBytes(key) < config.min_compress_bytes) {
+      key.push_spec = "none";
+      key.pull_spec = "none";
+    }
+  }
+  return keys;
+}
+
+}  // namespace bdn

@@ -1,0 +1,86 @@
+#include "common/cluster/settings.h"
+
+#include <array>
+#include <vector>
+
+namespace bdn {
+namespace {
+
+constexpr Setting kJobId = {"job-id", "",
+                            "name of the job; others of another name never meet it, e.g. gpt-7"};
+constexpr Setting kToken = {"token", "", "secret that every node of the job must present"};
+constexpr Setting kLogLevel = {"log-level", "info", "debug, info, warning, error or off"};
+constexpr Setting kScheduler = {"scheduler", "", "where the scheduler listens, e.g. 10.0.0.1:7000"};
+constexpr Setting kRank = {"rank", "-1",
+                           "place among the nodes of its role, from 0; -1 for any free one"};
+constexpr Setting kLink = {"link", "",
+                           "pretend the network is this fast, e.g. 200mbit; empty for no limit"};
+constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to come"};
+
+constexpr Setting kSchedulerSettings[] = {
+    {"listen", "127.0.0.1:0", "host:port to listen at; port 0 takes a free one"},
+    {"port-file", "", "write the port listened at to this file"},
+    {"workers", "1", "number of workers of the job"},
+    {"servers", "1", "number of servers of the job"},
+    {"seed", "0", "seed of every random draw of the run"},
+    {"partition-bytes", "4MiB", "largest piece of a tensor, as float32"},
+    {"fusion-bytes", "1MiB", "tensors under this are fused into groups up to this"},
+    {"min-compress-bytes", "64KiB", "groups and tensors under this go uncompressed"},
+    {"heartbeat-interval", "1s", "how often each node says that it lives"},
+    {"lease-timeout", "5s", "a node unheard for this long is lost"},
+    {"exit-when-done", "true", "end when the job has ended"},
+    kJobId,
+    kToken,
+    kJoinTimeout,
+    kLogLevel,
+};
+
+constexpr Setting kServerSettings[] = {
+    kScheduler,
+    {"listen", "tcp://127.0.0.1:0", "where to take frames: tcp://host:port or ipc://path"},
+    {"advertise", "", "address that workers connect to, where it differs from listen"},
+    kRank,
+    {"shards", "0", "threads that sum; 0 chooses by the machine"},
+    kLink,
+    {"health-listen", "127.0.0.1:0", "host:port of the gRPC health service; empty for none"},
+    kJobId,
+    kToken,
+    kJoinTimeout,
+    kLogLevel,
+};
+
+constexpr Setting kWorkerSettings[] = {
+    kScheduler,
+    kRank,
+    {"threads", "2", "threads that encode and decode"},
+    kLink,
+    {"push", "none", "codec of gradients to the servers, e.g. ef(onebit(block=256))"},
+    {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},
+    {"wait-timeout", "300s", "how long one exchange may take"},
+    {"probe-interval", "1s", "how often to ask after a reply that does not come"},
+    {"max-bytes-in-flight", "64MiB", "encoded bytes being sent at once"},
+    kJobId,
+    kToken,
+    kJoinTimeout,
+    kLogLevel,
+};
+
+constexpr auto kAllSettings = [] {
+  std::array<Setting, std::size(kSchedulerSettings) + std::size(kServerSettings) +
+                          std::size(kWorkerSettings)>
+      all{};
+  size_t count = 0;
+  for (const Setting& setting : kSchedulerSettings) all[count++] = setting;
+  for (const Setting& setting : kServerSettings) all[count++] = setting;
+  for (const Setting& setting : kWorkerSettings) all[count++] = setting;
+  return all;
+}();
+
+}  // namespace
+
+std::span<const Setting> SchedulerSettings() { return kSchedulerSettings; }
+std::span<const Setting> ServerSettings() { return kServerSettings; }
+std::span<const Setting> WorkerSettings() { return kWorkerSettings; }
+std::span<const Setting> AllSettings() { return kAllSettings; }
+
+}  // namespace bdn

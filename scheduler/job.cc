@@ -1,0 +1,509 @@
+#include "scheduler/job.h"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/cluster/placement.h"
+#include "common/cluster/plan.h"
+
+namespace bdn {
+namespace {
+
+constexpr size_t kMaxBarriers = 4096;
+constexpr size_t kMaxTensors = size_t{1} << 20;
+constexpr int kMaxNodes = 4096;  // of a role
+
+absl::Status CheckText(const char* what, const std::string& text) {
+  if (text.size() <= kMaxNameBytes) return absl::OkStatus();
+  return InvalidArgument("%s '%s...' has %d bytes, more than %d", what, text.substr(0, 32),
+                         text.size(), kMaxNameBytes);
+}
+
+// Takes as long for any token of the same length.
+bool SameToken(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned char differs = 0;
+  for (size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return differs == 0;
+}
+
+}  // namespace
+
+absl::Status CheckJobOptions(const JobOptions& options) {
+  const JobConfig& config = options.config;
+  BDN_RETURN_IF_ERROR(CheckText("job-id", config.job_id));
+  BDN_RETURN_IF_ERROR(CheckText("token", options.token));
+  if (config.num_workers < 1 || config.num_workers > kMaxNodes) {
+    return InvalidArgument("workers is %d: expected 1 to %d", config.num_workers, kMaxNodes);
+  }
+  if (config.num_servers < 1 || config.num_servers > kMaxNodes) {
+    return InvalidArgument("servers is %d: expected 1 to %d", config.num_servers, kMaxNodes);
+  }
+  constexpr uint64_t kLeastPartition = 4096;
+  constexpr uint64_t kMostPartition = uint64_t{1} << 30;
+  if (config.partition_bytes < kLeastPartition || config.partition_bytes > kMostPartition) {
+    return InvalidArgument("partition-bytes is %d: expected %d to %d", config.partition_bytes,
+                           kLeastPartition, kMostPartition);
+  }
+  if (config.heartbeat_interval < absl::Milliseconds(1)) {
+    return InvalidArgument("heartbeat-interval is %s: expected at least 1ms",
+                           absl::FormatDuration(config.heartbeat_interval));
+  }
+  if (config.lease_timeout < 2 * config.heartbeat_interval) {
+    return InvalidArgument("lease-timeout (%s) must be at least twice heartbeat-interval (%s)",
+                           absl::FormatDuration(config.lease_timeout),
+                           absl::FormatDuration(config.heartbeat_interval));
+  }
+  return absl::OkStatus();
+}
+
+Job::Job(JobOptions options, absl::Time now)
+    : options_(std::move(options)),
+      join_deadline_(now + options_.join_timeout),
+      table_(options_.config.num_workers, options_.config.num_servers,
+             options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
+      catalogue_(std::make_shared<Catalogue>()),
+      leaving_(options_.config.num_workers) {}
+
+// ---- tickets
+
+Ticket Job::NewTicket(Call call) {
+  const Ticket ticket = next_ticket_++;
+  calls_.emplace(ticket, std::move(call));
+  return ticket;
+}
+
+Ticket Job::Refuse(const absl::Status& status) {
+  const Ticket ticket = next_ticket_++;
+  completions_.push_back({ticket, status, {}, nullptr});
+  return ticket;
+}
+
+void Job::Complete(Ticket ticket, absl::Status status) {
+  const auto call = calls_.find(ticket);
+  Completion completion{ticket, std::move(status), {}, nullptr};
+  if (completion.status.ok() && call->second.kind == Call::Kind::kJoin) {
+    const MembershipTable::Member* member = table_.Find(call->second.node);
+    completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
+  }
+  if (completion.status.ok() && call->second.kind == Call::Kind::kDeclare) {
+    completion.catalogue = catalogue_;
+  }
+  completions_.push_back(std::move(completion));
+  calls_.erase(call);
+}
+
+template <typename Condition>
+void Job::CompleteWhere(Condition condition, const absl::Status& status) {
+  for (auto call = calls_.begin(); call != calls_.end();) {
+    const auto next = std::next(call);
+    if (condition(call->second)) Complete(call->first, status);
+    call = next;
+  }
+}
+
+std::vector<Job::Completion> Job::TakeCompletions() { return std::exchange(completions_, {}); }
+
+bool Job::IsWaiting(Call::Kind kind, NodeId node, const std::string& barrier) const {
+  return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
+    const Call& call = entry.second;
+    return call.kind == kind && call.node == node && call.barrier == barrier;
+  });
+}
+
+void Job::Withdraw(const Call& call) {
+  if (IsWaiting(call.kind, call.node, call.barrier)) return;  // asked twice, given up once
+  const MembershipTable::Member* member = table_.Find(call.node);
+  switch (call.kind) {
+    case Call::Kind::kJoin:
+      table_.Remove(call.node);
+      return;
+    case Call::Kind::kDeclare:  // a later call with the same list goes on with the batch
+      return;
+    case Call::Kind::kBarrier: {
+      const auto barrier = barriers_.find(call.barrier);
+      barrier->second.Withdraw(member->info.rank);
+      if (barrier->second.empty()) barriers_.erase(barrier);
+      return;
+    }
+    case Call::Kind::kLeave:
+      leaving_.Withdraw(member->info.rank);
+      Lost(call.node, "gave up waiting to leave");
+      return;
+  }
+}
+
+std::string Job::WaitedFor(const Call& call) const {
+  switch (call.kind) {
+    case Call::Kind::kJoin:
+      return "waiting for " + table_.Missing();
+    case Call::Kind::kBarrier:
+      return absl::StrFormat("barrier '%s': waiting for %s", call.barrier,
+                             barriers_.at(call.barrier).Missing());
+    case Call::Kind::kLeave:
+      return "waiting to leave with " + leaving_.Missing();
+    case Call::Kind::kDeclare:
+      break;
+  }
+  const Batch& batch = batches_.at(call.batch);
+  if (!batch.planned) {
+    return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
+  }
+  for (const NodeInfo& server : table_.membership()->servers) {
+    if (acknowledged_.at(server.id) < batch.version) {
+      return absl::StrFormat("waiting for %s to take in catalogue %d",
+                             MembershipTable::Describe(server), batch.version);
+    }
+  }
+  return "waiting for nobody";
+}
+
+void Job::Cancel(Ticket ticket) {
+  const auto found = calls_.find(ticket);
+  if (found == calls_.end()) return;
+  const Call call = found->second;
+  Complete(ticket, Cancelled("the call was given up"));
+  Withdraw(call);
+}
+
+// ---- checks
+
+absl::Status Job::CheckMember(NodeId node) const {
+  if (!failure_.ok()) return failure_;
+  if (!table_.frozen()) return FailedPrecondition("the house is not full yet");
+  const MembershipTable::Member* member = table_.Find(node);
+  if (member == nullptr) return NotFound("node %d is not of this job", node);
+  if (member->left) return FailedPrecondition("node %d has left", node);
+  return absl::OkStatus();
+}
+
+absl::Status Job::CheckWorker(NodeId node, const char* call) const {
+  BDN_RETURN_IF_ERROR(CheckMember(node));
+  if (table_.Find(node)->info.role == Role::kWorker) return absl::OkStatus();
+  return InvalidArgument("%s: only workers do, node %d is a server", call, node);
+}
+
+absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const {
+  const JobConfig& config = options_.config;
+  if (version != kControlVersion) {
+    return FailedPrecondition("the scheduler speaks control version %d, %s speaks %d",
+                              kControlVersion, request.host, version);
+  }
+  BDN_RETURN_IF_ERROR(CheckText("job id", request.job_id));
+  BDN_RETURN_IF_ERROR(CheckText("data address", request.data_address));
+  BDN_RETURN_IF_ERROR(CheckText("host", request.host));
+  if (!request.job_id.empty() && request.job_id != config.job_id) {
+    return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,
+                              request.host, request.job_id);
+  }
+  if (!options_.token.empty() && !SameToken(options_.token, request.token)) {
+    return PermissionDenied("wrong token from %s", request.host);
+  }
+  if (request.role == Role::kServer && request.data_address.empty()) {
+    return InvalidArgument("a server joined without an address");
+  }
+  if (!failure_.ok()) return failure_;
+  if (table_.frozen()) {
+    return FailedPrecondition("job '%s' has all its nodes and takes no more", config.job_id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::CheckTensors(NodeId node, const std::vector<TensorDeclaration>& tensors) const {
+  const Rank rank = table_.Find(node)->info.rank;
+  if (catalogue_->tensors.size() + tensors.size() > kMaxTensors) {
+    return ResourceExhausted("more than %d tensors", kMaxTensors);
+  }
+  std::unordered_set<std::string> names;
+  for (const TensorDeclaration& tensor : tensors) {
+    BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+    if (!names.insert(tensor.name).second) {
+      return InvalidArgument("tensor '%s': worker %d declares it twice", tensor.name, rank);
+    }
+    const auto known = tensor_index_.find(tensor.name);
+    if (known == tensor_index_.end()) continue;
+    const TensorDeclaration& before = catalogue_->tensors[known->second];
+    if (!(before == tensor)) {
+      return InvalidArgument("tensor '%s': all workers declared %s before, worker %d now says %s",
+                             tensor.name, DescribeDifference(before, tensor), rank,
+                             DescribeDifference(tensor, before));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- joining
+
+Ticket Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadline,
+                 absl::Time now) {
+  Advance(now);
+  if (const absl::Status status = CheckJoin(request, version); !status.ok()) return Refuse(status);
+  const auto node = table_.Add(request, now);
+  if (!node.ok()) return Refuse(node.status());
+  const Ticket ticket = NewTicket({Call::Kind::kJoin, *node, deadline, 0, ""});
+  StartIfFull(now);
+  return ticket;
+}
+
+void Job::StartIfFull(absl::Time now) {
+  if (!table_.full()) return;
+  table_.Freeze(now);
+  for (const NodeInfo& server : table_.membership()->servers) acknowledged_[server.id] = 0;
+  ++revision_;
+  CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kJoin; }, absl::OkStatus());
+}
+
+// ---- declaring
+
+Ticket Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
+                    absl::Time now) {
+  Advance(now);
+  absl::Status status = CheckWorker(node, "declare");
+  if (status.ok() && IsWaiting(Call::Kind::kDeclare, node, "")) {
+    status = FailedPrecondition("worker %d declares twice at once", table_.Find(node)->info.rank);
+  }
+  if (status.ok()) status = CheckTensors(node, tensors);
+  if (!status.ok()) return Refuse(status);
+  const auto batch = EnterBatch(table_.Find(node)->info.rank, std::move(tensors));
+  if (!batch.ok()) return Refuse(batch.status());
+  const Ticket ticket = NewTicket({Call::Kind::kDeclare, node, deadline, *batch, ""});
+  AnswerDeclarations();
+  return ticket;
+}
+
+absl::StatusOr<uint64_t> Job::EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors) {
+  const uint64_t number = next_batch_[rank];
+  Batch& batch = batches_.try_emplace(number, options_.config.num_workers).first->second;
+  if (!batch.failure.ok()) return number;
+  if (batch.declared.Has(rank)) {
+    if (batch.declared.Of(rank) == tensors) return number;
+    return FailedPrecondition("worker %d declares other tensors before its last call was answered",
+                              rank);
+  }
+  batch.failure = batch.declared.Add(rank, std::move(tensors));
+  if (batch.failure.ok() && batch.declared.full()) batch.failure = PlanBatch(&batch);
+  return number;
+}
+
+absl::Status Job::PlanBatch(Batch* batch) {
+  auto grown = std::make_shared<Catalogue>(*catalogue_);
+  for (const TensorDeclaration& tensor : batch->declared.Of(0)) {
+    if (tensor_index_.count(tensor.name) == 0) grown->tensors.push_back(tensor);
+  }
+  const size_t known = catalogue_->tensors.size();
+  if (grown->tensors.size() > known) {
+    BDN_ASSIGN_OR_RETURN(std::vector<KeyEntry> keys,
+                         PlanKeys(std::span(grown->tensors).subspan(known),
+                                  static_cast<uint32_t>(known), options_.config));
+    if (catalogue_->keys.size() + keys.size() > kMaxKeys) {
+      return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
+    }
+    std::vector<NodeId> servers;
+    for (const NodeInfo& server : table_.membership()->servers) servers.push_back(server.id);
+    PlaceKeys(servers, catalogue_->keys, keys);
+    std::move(keys.begin(), keys.end(), std::back_inserter(grown->keys));
+    ++grown->version;
+    for (size_t i = known; i < grown->tensors.size(); ++i) {
+      tensor_index_[grown->tensors[i].name] = i;
+    }
+    catalogue_ = std::move(grown);
+    ++revision_;
+  }
+  batch->planned = true;
+  batch->version = catalogue_->version;
+  return absl::OkStatus();
+}
+
+uint32_t Job::AcknowledgedVersion() const {
+  uint32_t least = catalogue_->version;
+  for (const auto& [server, version] : acknowledged_) least = std::min(least, version);
+  return least;
+}
+
+void Job::AnswerDeclarations() {
+  const uint32_t held = AcknowledgedVersion();
+  for (auto call = calls_.begin(); call != calls_.end();) {
+    const auto [ticket, waiting] = *call++;
+    if (waiting.kind != Call::Kind::kDeclare) continue;
+    const auto found = batches_.find(waiting.batch);
+    Batch& batch = found->second;
+    if (batch.failure.ok() && !(batch.planned && batch.version <= held)) continue;
+    Complete(ticket, batch.failure);
+    const Rank rank = table_.Find(waiting.node)->info.rank;
+    next_batch_[rank] = waiting.batch + 1;
+    batch.answered.Arrive(rank);
+    if (batch.answered.full()) batches_.erase(found);
+  }
+}
+
+absl::Status Job::AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now) {
+  BDN_RETURN_IF_ERROR(CheckMember(node));
+  const auto server = acknowledged_.find(node);
+  if (server == acknowledged_.end()) {
+    return InvalidArgument("node %d is no server and holds no catalogue", node);
+  }
+  if (version > catalogue_->version) {
+    return InvalidArgument("catalogue %d does not exist yet: the latest is %d", version,
+                           catalogue_->version);
+  }
+  table_.Heard(node, now);
+  server->second = std::max(server->second, version);
+  AnswerDeclarations();
+  return absl::OkStatus();
+}
+
+// ---- barriers and leaving
+
+Ticket Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline,
+                          absl::Time now) {
+  Advance(now);
+  absl::Status status = CheckWorker(node, "barrier");
+  if (status.ok()) status = CheckText("barrier", name);
+  if (status.ok() && barriers_.size() >= kMaxBarriers && barriers_.count(name) == 0) {
+    status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
+  }
+  if (!status.ok()) return Refuse(status);
+  const auto barrier = barriers_.try_emplace(name, options_.config.num_workers).first;
+  barrier->second.Arrive(table_.Find(node)->info.rank);
+  const Ticket ticket = NewTicket({Call::Kind::kBarrier, node, deadline, 0, name});
+  if (barrier->second.full()) {
+    CompleteWhere(
+        [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
+        absl::OkStatus());
+    barriers_.erase(barrier);
+  }
+  return ticket;
+}
+
+Ticket Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
+  Advance(now);
+  const MembershipTable::Member* member = table_.Find(node);
+  if (!failure_.ok()) {
+    table_.MarkLeft(node);
+    ++revision_;
+    return Refuse(reason.ok() ? failure_ : absl::OkStatus());
+  }
+  if (const absl::Status status = CheckMember(node); !status.ok()) return Refuse(status);
+  if (!reason.ok()) {
+    table_.MarkLeft(node);
+    Lost(node, absl::StrFormat("left with an error: %s", reason.message()));
+    return Refuse(absl::OkStatus());
+  }
+  if (member->info.role == Role::kServer) {
+    table_.MarkLeft(node);
+    if (!work_done_) {
+      Lost(node, "left before the workers were done");
+      return Refuse(failure_);
+    }
+    ++revision_;
+    return Refuse(absl::OkStatus());
+  }
+  leaving_.Arrive(member->info.rank);
+  const Ticket ticket = NewTicket({Call::Kind::kLeave, node, deadline, 0, ""});
+  if (leaving_.full()) EndWork();
+  return ticket;
+}
+
+void Job::EndWork() {
+  work_done_ = true;
+  auto view = std::make_shared<Membership>(*table_.membership());
+  ++view->epoch;
+  for (const NodeInfo& worker : view->workers) table_.MarkLeft(worker.id);
+  view->workers.clear();
+  last_view_ = std::move(view);
+  ++revision_;
+  CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kLeave; }, absl::OkStatus());
+}
+
+// ---- trouble
+
+void Job::Fail(absl::Status failure) {
+  failure_ = std::move(failure);
+  ++revision_;
+  CompleteWhere([](const Call&) { return true; }, failure_);
+  barriers_.clear();
+  batches_.clear();
+}
+
+void Job::Lost(NodeId node, const std::string& how) {
+  const MembershipTable::Member* member = table_.Find(node);
+  if (member == nullptr || !table_.frozen() || !failure_.ok()) return;
+  if (work_done_) {
+    table_.MarkLeft(node);
+    ++revision_;
+    return;
+  }
+  Fail(Aborted("%s %s", MembershipTable::Describe(member->info), how));
+}
+
+absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now) {
+  BDN_RETURN_IF_ERROR(CheckMember(node));
+  table_.Heard(node, now);
+  table_.Report(node, progress);
+  return absl::OkStatus();
+}
+
+void Job::LineBroke(NodeId node, absl::Time now) {
+  table_.ShortenLease(node, now + options_.broken_line_grace);
+}
+
+void Job::ExpireCalls(absl::Time now) {
+  std::vector<Ticket> late;
+  for (const auto& [ticket, call] : calls_) {
+    if (call.deadline <= now) late.push_back(ticket);
+  }
+  for (const Ticket ticket : late) {
+    const auto found = calls_.find(ticket);
+    if (found == calls_.end()) continue;  // an earlier one failed the job
+    const Call call = found->second;
+    Complete(ticket, absl::DeadlineExceededError(WaitedFor(call)));
+    Withdraw(call);
+  }
+}
+
+void Job::ExpireLeases(absl::Time now) {
+  while (failure_.ok()) {
+    const MembershipTable::Member* member = table_.Expired(now);
+    if (member == nullptr) return;
+    Lost(member->info.id, absl::StrFormat("stopped answering %.1f s ago",
+                                          absl::ToDoubleSeconds(now - member->last_heard)));
+  }
+}
+
+void Job::Advance(absl::Time now) {
+  ExpireLeases(now);
+  ExpireCalls(now);
+  if (state() == State::kWaiting && now >= join_deadline_) {
+    Fail(DeadlineExceeded("not all nodes came in time: waiting for %s", table_.Missing()));
+  }
+}
+
+absl::Time Job::NextDeadline() const {
+  absl::Time next = failure_.ok() ? table_.NextExpiry() : absl::InfiniteFuture();
+  if (state() == State::kWaiting) next = std::min(next, join_deadline_);
+  for (const auto& [ticket, call] : calls_) next = std::min(next, call.deadline);
+  return next;
+}
+
+// ---- what is seen
+
+Job::State Job::state() const {
+  if (!failure_.ok()) return State::kFailed;
+  if (work_done_) return State::kDone;
+  return table_.frozen() ? State::kRunning : State::kWaiting;
+}
+
+bool Job::finished() const { return table_.frozen() && table_.all_left(); }
+
+Job::View Job::ViewOf(NodeId node) const {
+  View view{table_.membership(), catalogue_, failure_};
+  const MembershipTable::Member* member = table_.Find(node);
+  if (last_view_ != nullptr && member != nullptr && member->info.role == Role::kServer) {
+    view.membership = last_view_;
+  }
+  return view;
+}
+
+}  // namespace bdn

@@ -1,0 +1,168 @@
+#ifndef BANDONEON_SCHEDULER_JOB_H_
+#define BANDONEON_SCHEDULER_JOB_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/cluster/control_plane.h"
+#include "scheduler/barrier.h"
+#include "scheduler/declaration_batch.h"
+#include "scheduler/membership_table.h"
+
+namespace bdn {
+
+struct JobOptions {
+  JobConfig config;
+  std::string token;  // empty: none is asked for
+  absl::Duration join_timeout = absl::InfiniteDuration();
+  // What is left of a lease when the node's line breaks.
+  absl::Duration broken_line_grace = absl::Seconds(2);
+  bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
+};
+
+// InvalidArgument names the setting that is out of range or contradicts another.
+absl::Status CheckJobOptions(const JobOptions& options);
+
+// One call that waits for its answer. 0 is none.
+using Ticket = uint64_t;
+
+// One job, from the first node to the last: everything the scheduler decides, as a state machine.
+// Calls that wait return a ticket at once; its answer appears among the completions, exactly once,
+// by the events that bring it, by its deadline or by the job's failure. Not thread-safe; no thread,
+// no clock, no socket: time is an argument and never goes back.
+class Job {
+ public:
+  enum class State { kWaiting, kRunning, kFailed, kDone };
+
+  struct Completion {
+    Ticket ticket = 0;
+    absl::Status status;                         // of all calls
+    JoinResult join;                             // of Join
+    std::shared_ptr<const Catalogue> catalogue;  // of Declare
+  };
+
+  // What a node is told of. Members are null or OK until there is something to tell.
+  struct View {
+    std::shared_ptr<const Membership> membership;
+    std::shared_ptr<const Catalogue> catalogue;
+    absl::Status failure;
+  };
+
+  // REQUIRES: CheckJobOptions(options).ok().
+  Job(JobOptions options, absl::Time now);
+
+  // See ControlPlane for what each call means. `deadline` ends the wait with DeadlineExceeded,
+  // which names who is missing.
+  Ticket Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
+  Ticket Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
+                 absl::Time now);
+  Ticket ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
+  Ticket Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
+  // Nobody waits for this answer any more: it is Cancelled, and what the call stood for is
+  // withdrawn (a node that was joining is forgotten).
+  void Cancel(Ticket ticket);
+
+  absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now);
+  absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
+  // The node's line broke: it has a short while to be heard again.
+  void LineBroke(NodeId node, absl::Time now);
+  // The node is known to be gone. The job fails unless its work is done.
+  void Lost(NodeId node, const std::string& how);
+
+  // Lets time pass: ends what has a deadline or a lease that is over.
+  void Advance(absl::Time now);
+  // When Advance has something to do next.
+  absl::Time NextDeadline() const;
+
+  std::vector<Completion> TakeCompletions();
+  bool has_completions() const { return !completions_.empty(); }
+  // Changes whenever some node's view does.
+  uint64_t revision() const { return revision_; }
+  View ViewOf(NodeId node) const;
+
+  State state() const;
+  // Every node has left or was found gone after the work was done.
+  bool finished() const;
+  const absl::Status& failure() const { return failure_; }
+  // Who the house waits for; REQUIRES: state() is kWaiting.
+  std::string MissingNodes() const { return table_.Missing(); }
+
+  const JobConfig& config() const { return options_.config; }
+  const MembershipTable& table() const { return table_; }
+  const Catalogue& catalogue() const { return *catalogue_; }
+
+ private:
+  struct Call {
+    enum class Kind { kJoin, kDeclare, kBarrier, kLeave } kind;
+    NodeId node = 0;
+    absl::Time deadline;
+    uint64_t batch = 0;   // kDeclare
+    std::string barrier;  // kBarrier
+  };
+  // One declaration of all workers.
+  struct Batch {
+    explicit Batch(int num_workers) : declared(num_workers), answered(num_workers) {}
+    DeclarationBatch declared;
+    Barrier answered;  // workers that know how it ended
+    absl::Status failure;
+    bool planned = false;
+    uint32_t version = 0;  // once planned: the catalogue that holds it
+  };
+
+  Ticket NewTicket(Call call);
+  Ticket Refuse(const absl::Status& status);
+  void Complete(Ticket ticket, absl::Status status);
+  template <typename Condition>
+  void CompleteWhere(Condition condition, const absl::Status& status);
+  absl::Status CheckMember(NodeId node) const;
+  absl::Status CheckWorker(NodeId node, const char* call) const;
+  absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
+  absl::Status CheckTensors(NodeId node, const std::vector<TensorDeclaration>& tensors) const;
+
+  void StartIfFull(absl::Time now);
+  absl::StatusOr<uint64_t> EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors);
+  absl::Status PlanBatch(Batch* batch);
+  void AnswerDeclarations();
+  uint32_t AcknowledgedVersion() const;
+  void EndWork();
+  void Fail(absl::Status failure);
+  // What a call's deadline or cancellation undoes, and what it was waiting for.
+  void Withdraw(const Call& call);
+  bool IsWaiting(Call::Kind kind, NodeId node, const std::string& barrier) const;
+  std::string WaitedFor(const Call& call) const;
+  void ExpireCalls(absl::Time now);
+  void ExpireLeases(absl::Time now);
+
+  const JobOptions options_;
+  const absl::Time join_deadline_;
+
+  MembershipTable table_;
+  absl::Status failure_;
+  bool work_done_ = false;                       // all workers have come to leave
+  std::shared_ptr<const Membership> last_view_;  // for servers, once the work is done
+  uint64_t revision_ = 0;
+
+  std::shared_ptr<const Catalogue> catalogue_;
+  std::unordered_map<std::string, size_t> tensor_index_;  // in catalogue_->tensors
+  std::map<NodeId, uint32_t> acknowledged_;               // by server
+  std::map<uint64_t, Batch> batches_;
+  std::map<Rank, uint64_t> next_batch_;  // the batch of a worker's next declaration
+
+  std::map<std::string, Barrier> barriers_;
+  Barrier leaving_;
+
+  Ticket next_ticket_ = 1;
+  std::map<Ticket, Call> calls_;
+  std::vector<Completion> completions_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_JOB_H_

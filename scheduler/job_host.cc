@@ -1,0 +1,174 @@
+#include "scheduler/job_host.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace bdn {
+namespace {
+
+// Leases must not end because somebody set the system's clock: this one only moves forward.
+absl::Time SteadyNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+}  // namespace
+
+JobHost::JobHost(JobOptions options)
+    : job_(std::move(options), SteadyNow()), thread_([this] { Run(); }) {}
+
+JobHost::~JobHost() { Close(); }
+
+template <typename Start>
+Ticket JobHost::Call(Done done, Start start) {
+  MutexLock lock(&mu_);
+  if (closed_) return 0;
+  const Ticket ticket = start(job_, SteadyNow());
+  waiting_.emplace(ticket, std::move(done));
+  changed_.SignalAll();
+  return ticket;
+}
+
+Ticket JobHost::Join(const JoinRequest& request, uint32_t version, absl::Duration timeout,
+                     Done done) {
+  return Call(std::move(done), [&](Job& job, absl::Time now) {
+    return job.Join(request, version, now + timeout, now);
+  });
+}
+
+Ticket JobHost::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
+                        Done done) {
+  return Call(std::move(done), [&](Job& job, absl::Time now) {
+    return job.Declare(node, std::move(tensors), now + timeout, now);
+  });
+}
+
+Ticket JobHost::ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout,
+                              Done done) {
+  return Call(std::move(done), [&](Job& job, absl::Time now) {
+    return job.ComeToBarrier(node, name, now + timeout, now);
+  });
+}
+
+Ticket JobHost::Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done) {
+  return Call(std::move(done), [&](Job& job, absl::Time now) {
+    return job.Leave(node, reason, now + timeout, now);
+  });
+}
+
+void JobHost::Cancel(Ticket ticket) {
+  MutexLock lock(&mu_);
+  job_.Cancel(ticket);
+  changed_.SignalAll();
+}
+
+absl::Status JobHost::AcknowledgeCatalogue(NodeId node, uint32_t version) {
+  MutexLock lock(&mu_);
+  absl::Status status = job_.AcknowledgeCatalogue(node, version, SteadyNow());
+  changed_.SignalAll();
+  return status;
+}
+
+absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
+  // It only moves a deadline out: the thread finds out when it wakes.
+  MutexLock lock(&mu_);
+  return job_.Heartbeat(node, progress, SteadyNow());
+}
+
+void JobHost::LineBroke(NodeId node) {
+  MutexLock lock(&mu_);
+  job_.LineBroke(node, SteadyNow());
+  changed_.SignalAll();
+}
+
+void JobHost::Lost(NodeId node, const std::string& how) {
+  MutexLock lock(&mu_);
+  job_.Lost(node, how);
+  changed_.SignalAll();
+}
+
+uint64_t JobHost::AddObserver(std::function<void()> observer) {
+  MutexLock lock(&mu_);
+  const uint64_t id = next_observer_++;
+  observers_.emplace(id, std::make_shared<const std::function<void()>>(std::move(observer)));
+  new_observer_ = true;
+  changed_.SignalAll();
+  return id;
+}
+
+void JobHost::RemoveObserver(uint64_t id) {
+  MutexLock lock(&mu_);
+  observers_.erase(id);
+}
+
+Job::View JobHost::ViewOf(NodeId node) const {
+  MutexLock lock(&mu_);
+  return job_.ViewOf(node);
+}
+
+void JobHost::Read(const std::function<void(const Job&, absl::Time now)>& reader) const {
+  MutexLock lock(&mu_);
+  reader(job_, SteadyNow());
+}
+
+void JobHost::WaitForWork() {
+  while (!closed_) {
+    const absl::Time now = SteadyNow();
+    job_.Advance(now);
+    if (job_.has_completions() || new_observer_ || job_.revision() != seen_revision_) return;
+    const absl::Time next = job_.NextDeadline();
+    changed_.WaitUntil(&mu_, next == absl::InfiniteFuture() ? next : absl::Now() + (next - now));
+  }
+}
+
+std::vector<std::function<void()>> JobHost::TakeWork() {
+  std::vector<std::function<void()>> work;
+  for (Job::Completion& completion : job_.TakeCompletions()) {
+    auto done = waiting_.extract(completion.ticket);
+    if (done.empty()) continue;
+    work.push_back([done = std::move(done.mapped()), completion = std::move(completion)] {
+      done(completion);
+    });
+  }
+  if (new_observer_ || job_.revision() != seen_revision_) {
+    for (const auto& [id, observer] : observers_) {
+      work.push_back([observer = observer] { (*observer)(); });
+    }
+  }
+  new_observer_ = false;
+  seen_revision_ = job_.revision();
+  if (closed_) {
+    for (auto& [ticket, done] : waiting_) {
+      work.push_back([done = std::move(done), ticket = ticket] {
+        done({ticket, absl::CancelledError("the scheduler is closing"), {}, nullptr});
+      });
+    }
+    waiting_.clear();
+  }
+  return work;
+}
+
+void JobHost::Run() {
+  for (bool closed = false; !closed;) {
+    std::vector<std::function<void()>> work;
+    {
+      MutexLock lock(&mu_);
+      WaitForWork();
+      work = TakeWork();
+      closed = closed_;
+    }
+    for (const auto& item : work) item();
+  }
+}
+
+void JobHost::Close() {
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace bdn

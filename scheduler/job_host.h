@@ -1,0 +1,81 @@
+#ifndef BANDONEON_SCHEDULER_JOB_HOST_H_
+#define BANDONEON_SCHEDULER_JOB_HOST_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "scheduler/job.h"
+
+namespace bdn {
+
+// A job with a clock and a thread: the shell that its doors (gRPC, one process) share. Thread-safe.
+// All callbacks run on the host's thread, one at a time, without a lock, never inside the call that
+// registered them. The thread sleeps until the next deadline or event.
+class JobHost {
+ public:
+  using Done = std::function<void(const Job::Completion&)>;
+
+  // REQUIRES: CheckJobOptions(options).ok().
+  explicit JobHost(JobOptions options);
+  // As Close.
+  ~JobHost();
+  JobHost(const JobHost&) = delete;
+  JobHost& operator=(const JobHost&) = delete;
+
+  // See Job. `done` runs exactly once, at the latest in Close. After Close: it never runs, and the
+  // ticket is 0.
+  Ticket Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
+  Ticket Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
+                 Done done);
+  Ticket ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
+  Ticket Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
+  void Cancel(Ticket ticket);
+
+  absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version);
+  absl::Status Heartbeat(NodeId node, const NodeProgress& progress);
+  void LineBroke(NodeId node);
+  void Lost(NodeId node, const std::string& how);
+
+  // `observer` runs once soon and then after every change of a view; it may run once more while or
+  // just after it is removed.
+  uint64_t AddObserver(std::function<void()> observer);
+  void RemoveObserver(uint64_t id);
+  Job::View ViewOf(NodeId node) const;
+
+  // Reads anything of the job, under the lock: `reader` must be quick and call nothing of this
+  // host.
+  void Read(const std::function<void(const Job&, absl::Time now)>& reader) const;
+
+  // Fails what waits with Cancelled and stops the thread, after its last callback. Idempotent.
+  void Close();
+
+ private:
+  template <typename Start>
+  Ticket Call(Done done, Start start);
+  void Run();
+  void WaitForWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<std::function<void()>> TakeWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  Job job_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<Ticket, Done> waiting_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, std::shared_ptr<const std::function<void()>>> observers_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_observer_ ABSL_GUARDED_BY(mu_) = 1;
+  bool new_observer_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t seen_revision_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_JOB_HOST_H_

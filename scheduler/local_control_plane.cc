@@ -1,0 +1,224 @@
+#include "scheduler/local_control_plane.h"
+
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+class LocalControlPlane final : public ControlPlane {
+ public:
+  explicit LocalControlPlane(JobHost* host) : host_(host) {}
+  ~LocalControlPlane() override { Close(); }
+
+  absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override {
+    const Job::Completion done = Wait([&](JobHost::Done callback) {
+      return host_->Join(request, kControlVersion, timeout, std::move(callback));
+    });
+    BDN_RETURN_IF_ERROR(done.status);
+    MutexLock lock(&mu_);
+    node_ = done.join.node;
+    return done.join;
+  }
+
+  void Watch(Events events) override {
+    MutexLock lock(&mu_);
+    if (closed_ || pump_.joinable()) return;
+    // The line breaks with no heartbeat to notice it here, so an observer only wakes the pump.
+    observer_ = host_->AddObserver([signal = signal_] { signal->Raise(); });
+    pump_ = std::thread([this, events = std::move(events), node = node_] { Pump(events, node); });
+  }
+
+  absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
+      const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) override {
+    const Job::Completion done = Wait([&](JobHost::Done callback) {
+      return host_->Declare(node(), tensors, timeout, std::move(callback));
+    });
+    BDN_RETURN_IF_ERROR(done.status);
+    return done.catalogue;
+  }
+
+  absl::Status AcknowledgeCatalogue(uint32_t version) override {
+    return host_->AcknowledgeCatalogue(node(), version);
+  }
+
+  absl::Status Barrier(const std::string& name, absl::Duration timeout) override {
+    return Wait([&](JobHost::Done callback) {
+             return host_->ComeToBarrier(node(), name, timeout, std::move(callback));
+           })
+        .status;
+  }
+
+  void ReportProgress(const NodeProgress& progress) override {
+    (void)host_->Heartbeat(node(), progress);  // a job that is over needs none
+  }
+
+  absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override {
+    const absl::Status status = Wait([&](JobHost::Done callback) {
+                                  return host_->Leave(node(), reason, timeout, std::move(callback));
+                                }).status;
+    MutexLock lock(&mu_);
+    left_ = left_ || status.ok();
+    return status;
+  }
+
+  void Close() override {
+    std::set<Ticket> open;
+    uint64_t observer = 0;
+    bool lost = false;
+    {
+      MutexLock lock(&mu_);
+      lost = !closed_ && !left_ && node_ != 0;
+      closed_ = true;
+      open = open_;
+      observer = std::exchange(observer_, 0);
+    }
+    signal_->Close();
+    for (const Ticket ticket : open) host_->Cancel(ticket);
+    if (observer != 0) host_->RemoveObserver(observer);
+    if (lost) host_->Lost(node(), "closed its line without leaving");
+    // Two threads may close at once; one of them joins.
+    std::thread pump;
+    {
+      MutexLock lock(&mu_);
+      pump = std::move(pump_);
+    }
+    if (pump.joinable()) pump.join();
+    WaitForCalls();
+  }
+
+ private:
+  // Raised by the host, waited for by the pump. Outlives both.
+  class Signal {
+   public:
+    void Raise() {
+      MutexLock lock(&mu_);
+      raised_ = true;
+      changed_.SignalAll();
+    }
+    void Close() {
+      MutexLock lock(&mu_);
+      closed_ = true;
+      changed_.SignalAll();
+    }
+    // False once closed.
+    bool Wait() {
+      MutexLock lock(&mu_);
+      while (!raised_ && !closed_) changed_.Wait(&mu_);
+      raised_ = false;
+      return !closed_;
+    }
+
+   private:
+    Mutex mu_;
+    CondVar changed_;
+    bool raised_ ABSL_GUARDED_BY(mu_) = false;
+    bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  };
+
+  struct Answer {
+    Mutex mu;
+    CondVar came;
+    std::optional<Job::Completion> completion ABSL_GUARDED_BY(mu);
+  };
+
+  NodeId node() const {
+    MutexLock lock(&mu_);
+    return node_;
+  }
+
+  // Starts a call and blocks until its answer, which Close brings as Cancelled.
+  template <typename Start>
+  Job::Completion Wait(Start start) {
+    const auto answer = std::make_shared<Answer>();
+    const Ticket ticket = start([answer](const Job::Completion& completion) {
+      MutexLock lock(&answer->mu);
+      answer->completion = completion;
+      answer->came.SignalAll();
+    });
+    if (ticket == 0) return {0, Cancelled("the scheduler is closed"), {}, nullptr};
+    bool closed;
+    {
+      MutexLock lock(&mu_);
+      closed = closed_;
+      open_.insert(ticket);
+    }
+    if (closed) host_->Cancel(ticket);
+    Job::Completion completion;
+    {
+      MutexLock lock(&answer->mu);
+      while (!answer->completion.has_value()) answer->came.Wait(&answer->mu);
+      completion = *answer->completion;
+    }
+    MutexLock lock(&mu_);
+    open_.erase(ticket);
+    if (open_.empty()) no_calls_.SignalAll();
+    return completion;
+  }
+
+  void WaitForCalls() {
+    MutexLock lock(&mu_);
+    while (!open_.empty()) no_calls_.Wait(&mu_);
+  }
+
+  void Pump(const Events& events, NodeId node) {
+    Job::View told;
+    while (signal_->Wait()) {
+      const Job::View view = host_->ViewOf(node);
+      if (view.membership != told.membership && view.membership != nullptr &&
+          events.on_membership) {
+        events.on_membership(view.membership);
+      }
+      if (view.catalogue->version > 0 && view.catalogue != told.catalogue && events.on_catalogue) {
+        events.on_catalogue(view.catalogue);
+      }
+      if (told.failure.ok() && !view.failure.ok() && events.on_failure) {
+        events.on_failure(view.failure);
+      }
+      told = view;
+    }
+  }
+
+  JobHost* const host_;
+  const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
+
+  mutable Mutex mu_;
+  CondVar no_calls_;
+  NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
+  bool left_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<Ticket> open_ ABSL_GUARDED_BY(mu_);
+  uint64_t observer_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread pump_ ABSL_GUARDED_BY(mu_);
+};
+
+JobOptions OptionsOf(const JobConfig& config) {
+  JobOptions options;
+  options.config = config;
+  return options;
+}
+
+JobOptions WithoutLeases(JobOptions options) {
+  options.has_leases = false;
+  return options;
+}
+
+}  // namespace
+
+LocalScheduler::LocalScheduler(const JobConfig& config) : LocalScheduler(OptionsOf(config)) {}
+LocalScheduler::LocalScheduler(JobOptions options) : host_(WithoutLeases(std::move(options))) {}
+
+std::unique_ptr<ControlPlane> LocalScheduler::Connect() {
+  return std::make_unique<LocalControlPlane>(&host_);
+}
+
+}  // namespace bdn

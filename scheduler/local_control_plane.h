@@ -1,0 +1,31 @@
+#ifndef BANDONEON_SCHEDULER_LOCAL_CONTROL_PLANE_H_
+#define BANDONEON_SCHEDULER_LOCAL_CONTROL_PLANE_H_
+
+#include <memory>
+
+#include "common/cluster/control_plane.h"
+#include "scheduler/job.h"
+#include "scheduler/job_host.h"
+
+namespace bdn {
+
+// A scheduler for a cluster that lives in one process: no sockets, no heartbeats, no leases. A node
+// whose control plane is closed before it left is lost at once. Thread-safe.
+class LocalScheduler {
+ public:
+  // REQUIRES: CheckJobOptions of it is OK.
+  explicit LocalScheduler(const JobConfig& config);
+  explicit LocalScheduler(JobOptions options);
+
+  // A line for one node. The scheduler must outlive it.
+  std::unique_ptr<ControlPlane> Connect();
+
+  JobHost* host() { return &host_; }
+
+ private:
+  JobHost host_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_LOCAL_CONTROL_PLANE_H_
