@@ -8,24 +8,15 @@
 namespace bdn {
 namespace {
 
-absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeCodec(const KeyEntry& entry,
-                                                                const LinkCodec& link) {
-  if (!link.codec->Supports(entry.dtype)) {
-    return InvalidArgument("codec %s does not take %s", link.spec(), DTypeName(entry.dtype));
-  }
-  std::vector<size_t> elements;
-  for (const KeySegment& segment : entry.segments) elements.push_back(segment.elements);
-  return std::make_unique<const SegmentedCodec>(link.codec, std::move(elements), entry.dtype);
-}
-
 absl::Status FillDense(const KeyEntry& entry, KeyPlan* plan) {
-  BDN_ASSIGN_OR_RETURN(const LinkCodec push, ParseCodecSpec(entry.push_spec));
-  BDN_ASSIGN_OR_RETURN(const LinkCodec pull, ParseCodecSpec(entry.pull_spec));
-  BDN_ASSIGN_OR_RETURN(const LinkCodec dense, ParseCodecSpec("none"));
-  BDN_ASSIGN_OR_RETURN(plan->push, MakeCodec(entry, push));
-  BDN_ASSIGN_OR_RETURN(plan->pull, MakeCodec(entry, pull));
-  BDN_ASSIGN_OR_RETURN(plan->dense, MakeCodec(entry, dense));
-  plan->pull_feedback = pull.error_feedback;
+  KeyCodecsOptions options{.push_spec = entry.push_spec,
+                           .pull_spec = entry.pull_spec,
+                           .warmup_steps = entry.warmup_steps,
+                           .dtype = entry.dtype};
+  for (const KeySegment& segment : entry.segments) {
+    options.segment_elements.push_back(segment.elements);
+  }
+  BDN_ASSIGN_OR_RETURN(plan->codecs, MakeKeyCodecs(options));
   BDN_ASSIGN_OR_RETURN(plan->rule, MakeUpdateRule(entry.rule));
   if (!plan->rule->Supports(plan->sum_dtype)) {
     return InvalidArgument("rule %s does not take %s", entry.rule, DTypeName(entry.dtype));

@@ -9,8 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
 #include "common/wire/frame.h"
-#include "compressors/codec_table.h"
-#include "compressors/segmented.h"
+#include "compressors/key_codecs.h"
 #include "server/round.h"
 #include "server/update_rule.h"
 
@@ -22,18 +21,8 @@ struct KeyPlan {
   std::string name;        // of its first tensor, for errors
   uint64_t name_hash = 0;  // for Draw
   DType sum_dtype = DType::kFloat32;
-  std::unique_ptr<const SegmentedCodec> push;  // after the warm-up
-  std::unique_ptr<const SegmentedCodec> pull;
-  std::unique_ptr<const SegmentedCodec> dense;  // during it
-  bool pull_feedback = false;
+  KeyCodecs codecs;
   std::unique_ptr<const UpdateRule> rule;
-
-  const SegmentedCodec& PushCodec(Step step) const {
-    return step <= entry.warmup_steps ? *dense : *push;
-  }
-  const SegmentedCodec& PullCodec(Step step) const {
-    return step <= entry.warmup_steps ? *dense : *pull;
-  }
 };
 
 // InvalidArgument names the tensor and what is wrong with its specs or rule. For bytes keys the

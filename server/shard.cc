@@ -166,7 +166,7 @@ absl::Status ServerShard::CheckPush(const Frame& frame, Rank rank, const KeyStat
     return InvalidArgument("tensor '%s' key %s has %d elements, not %d", plan.name,
                            header.key.ToString(), plan.entry.elements, header.num_elements);
   }
-  const SegmentedCodec& codec = plan.PushCodec(header.step);
+  const SegmentedCodec& codec = plan.codecs.Push(header.step);
   if (KindOf(header.flags) == Kind::kPayload) {
     BDN_RETURN_IF_ERROR(CheckPayload(frame));
     if (header.codec != static_cast<uint8_t>(codec.codec().id())) {
@@ -228,7 +228,7 @@ void ServerShard::CloseRound(KeyState* state) {
 
 // Adds the contributions in rank order, from +0.0; says which segments anybody had.
 std::vector<uint8_t> ServerShard::Sum(const KeyState& state, MutableView sum) const {
-  const SegmentedCodec& codec = state.plan->PushCodec(state.round.step);
+  const SegmentedCodec& codec = state.plan->codecs.Push(state.round.step);
   std::memset(sum.data, 0, sum.n * DTypeSize(sum.dtype));
   std::vector<uint8_t> present(codec.num_segments(), 0);
   for (const Contribution& contribution : state.round.by_rank) {
@@ -247,7 +247,7 @@ std::vector<uint8_t> ServerShard::Sum(const KeyState& state, MutableView sum) co
 // Sum, rule, error feedback, encode. A sum that is not finite changes nothing and says so.
 Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
   const KeyPlan& plan = *state->plan;
-  const SegmentedCodec& codec = plan.PullCodec(facts.step);
+  const SegmentedCodec& codec = plan.codecs.Pull(facts.step);
   const MutableView sum = Scratch(codec.num_elements(), plan.sum_dtype);
   const std::vector<uint8_t> present = Sum(*state, sum);
 
@@ -265,7 +265,7 @@ Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
                    .purpose = DrawPurpose::kServerEncode});
   Buffer payload = NewBuffer(codec.MaxEncodedBytes());
   size_t used = 0;
-  if (plan.pull_feedback && !codec.codec().lossless()) {
+  if (plan.codecs.pull_feedback && !codec.codec().lossless()) {
     state->residual.resize(sum.n);
     // The residual is in units of the mean, whatever the number of contributors. Segments go one by
     // one, so that those nobody had keep theirs.

@@ -1,0 +1,34 @@
+#include "compressors/key_codecs.h"
+
+#include "common/base/status.h"
+#include "compressors/codec_table.h"
+
+namespace bdn {
+namespace {
+
+absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeSegmented(const std::string& spec,
+                                                                    const KeyCodecsOptions& options,
+                                                                    bool* feedback) {
+  BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
+  if (!link.codec->Supports(options.dtype)) {
+    return InvalidArgument("codec %s does not take %s; use none", link.spec(),
+                           DTypeName(options.dtype));
+  }
+  if (feedback != nullptr) *feedback = link.error_feedback;
+  return std::make_unique<const SegmentedCodec>(link.codec, options.segment_elements, options.dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
+  KeyCodecs codecs;
+  codecs.warmup_steps = options.warmup_steps;
+  BDN_ASSIGN_OR_RETURN(codecs.push,
+                       MakeSegmented(options.push_spec, options, &codecs.push_feedback));
+  BDN_ASSIGN_OR_RETURN(codecs.pull,
+                       MakeSegmented(options.pull_spec, options, &codecs.pull_feedback));
+  BDN_ASSIGN_OR_RETURN(codecs.dense, MakeSegmented("none", options, nullptr));
+  return codecs;
+}
+
+}  // namespace bdn

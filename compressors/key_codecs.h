@@ -1,0 +1,42 @@
+#ifndef BANDONEON_COMPRESSORS_KEY_CODECS_H_
+#define BANDONEON_COMPRESSORS_KEY_CODECS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "compressors/segmented.h"
+
+namespace bdn {
+
+// What both ends of a key use, step by step: `none` during the warm-up, then the declared codecs.
+// Immutable, thread-safe.
+struct KeyCodecs {
+  std::unique_ptr<const SegmentedCodec> push;
+  std::unique_ptr<const SegmentedCodec> pull;
+  std::unique_ptr<const SegmentedCodec> dense;
+  bool push_feedback = false;
+  bool pull_feedback = false;
+  uint64_t warmup_steps = 0;
+
+  // Steps count from 1.
+  const SegmentedCodec& Push(uint64_t step) const { return step <= warmup_steps ? *dense : *push; }
+  const SegmentedCodec& Pull(uint64_t step) const { return step <= warmup_steps ? *dense : *pull; }
+};
+
+struct KeyCodecsOptions {
+  std::string push_spec;
+  std::string pull_spec;
+  uint64_t warmup_steps = 0;
+  std::vector<size_t> segment_elements;
+  DType dtype = DType::kFloat32;
+};
+
+// InvalidArgument shows a spec that is wrong or does not take the element type.
+absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_KEY_CODECS_H_
