@@ -68,7 +68,10 @@ float HalfToFloat(uint16_t bits) {
 
 uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN
+  if (magnitude < 0x7f800000u && magnitude > 0x7f7f0000u) return sign | 0x7f7fu;    // saturates
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
