@@ -21,7 +21,8 @@ struct LinkCodec {
 };
 
 // Parses "onebit", "onebit(block=256)", "ef(topk(ratio=0.01))". Spaces are ignored. InvalidArgument
-// shows the spec, a caret under the bad part, and what was expected there or the nearest known name.
+// shows the spec, a caret under the bad part, and what was expected there or the nearest known
+// name.
 absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view spec);
 
 // One line a codec, for help texts and errors: name, options with their defaults, what it does.

@@ -22,11 +22,11 @@ enum class CodecId : uint8_t {
   kTopK = 5,
 };
 
-// A codec for a flat array. Stateless, const, thread-safe: the same input and draw give the same bytes
-// on every instruction set, thread and machine, and decoding them gives the same bits.
+// A codec for a flat array. Stateless, const, thread-safe: the same input and draw give the same
+// bytes on every instruction set, thread and machine, and decoding them gives the same bits.
 //
-// Inputs are float32, float16 or bfloat16 (converted inside the loop) and outputs are the same three;
-// float64 in and out is for `none` alone. n may be 0. The mathematics is in float32.
+// Inputs are float32, float16 or bfloat16 (converted inside the loop) and outputs are the same
+// three; float64 in and out is for `none` alone. n may be 0. The mathematics is in float32.
 class Compressor {
  public:
   virtual ~Compressor() = default;
@@ -34,7 +34,8 @@ class Compressor {
   virtual CodecId id() const = 0;
   // The spec that builds it, in canonical form: "onebit(block=256)".
   virtual std::string spec() const = 0;
-  // Whether decode(encode(x)) == x for every finite float32 x. Then error feedback has nothing to keep.
+  // Whether decode(encode(x)) == x for every finite float32 x. Then error feedback has nothing to
+  // keep.
   virtual bool lossless() const { return false; }
   virtual bool Supports(DType dtype) const {
     return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
@@ -49,18 +50,19 @@ class Compressor {
   virtual absl::StatusOr<size_t> Encode(ConstView x, float scale, const Draw& draw,
                                         MutableByteSpan out) const = 0;
 
-  // Encodes residual[i] and leaves in it what the payload misses: residual[i] - decoded[i], fused where
-  // the codec can. float32[n]. The caller has put p = scale * x + rho * e there (see memory/).
-  // REQUIRES: residual is finite, out.size() >= MaxEncodedBytes(n, kFloat32).
+  // Encodes residual[i] and leaves in it what the payload misses: residual[i] - decoded[i], fused
+  // where the codec can. float32[n]. The caller has put p = scale * x + rho * e there (see
+  // memory/). REQUIRES: residual is finite, out.size() >= MaxEncodedBytes(n, kFloat32).
   virtual size_t EncodeResidual(float* residual, size_t n, const Draw& draw,
                                 MutableByteSpan out) const = 0;
 
-  // OK exactly when `in` is a payload that Encode could have written for n elements of `dtype` and is
-  // safe to decode: sizes, counts, indices in range and rising, scales finite. Reads `in` only.
+  // OK exactly when `in` is a payload that Encode could have written for n elements of `dtype` and
+  // is safe to decode: sizes, counts, indices in range and rising, scales finite. Reads `in` only.
   // InvalidArgument says what is wrong. Costs at most one pass over the payload.
   virtual absl::Status Validate(ByteSpan in, size_t n, DType dtype) const = 0;
 
-  // y[i] = scale * decoded[i], all of y written (zeros too). REQUIRES: Validate(in, y.n, ...) is OK.
+  // y[i] = scale * decoded[i], all of y written (zeros too). REQUIRES: Validate(in, y.n, ...) is
+  // OK.
   virtual void Decode(ByteSpan in, float scale, MutableView y) const = 0;
   // y[i] += scale * decoded[i], in two roundings. float32 (float64 for `none` of float64).
   // REQUIRES: as Decode, and y.dtype is kFloat32 (or kFloat64).

@@ -14,10 +14,11 @@
 
 namespace bdn {
 
-// The payload of one key: a partition of one tensor, or a group of small tensors in which each keeps a
-// scale and a budget of its own. With one segment the payload is the codec's; with several it is a
-// table of one uint32 length a segment (kAbsentSegment where that tensor had no gradient), then the
-// codec's payloads, each padded with zeros to a multiple of 4 bytes. proto/wire_format.md has an example.
+// The payload of one key: a partition of one tensor, or a group of small tensors in which each
+// keeps a scale and a budget of its own. With one segment the payload is the codec's; with several
+// it is a table of one uint32 length a segment (kAbsentSegment where that tensor had no gradient),
+// then the codec's payloads, each padded with zeros to a multiple of 4 bytes. proto/wire_format.md
+// has an example.
 //
 // Const after construction, thread-safe.
 class SegmentedCodec {
@@ -49,8 +50,9 @@ class SegmentedCodec {
   absl::StatusOr<size_t> Encode(std::span<const Input> inputs, const Draw& draw,
                                 MutableByteSpan out) const;
 
-  // Encodes float32[num_elements()] `residual` and leaves in it what the payload misses; segments that
-  // are not present are skipped, their residual untouched. REQUIRES: as Encode; residual finite.
+  // Encodes float32[num_elements()] `residual` and leaves in it what the payload misses; segments
+  // that are not present are skipped, their residual untouched. REQUIRES: as Encode; residual
+  // finite.
   size_t EncodeResidual(std::span<const uint8_t> present, float* residual, const Draw& draw,
                         MutableByteSpan out) const;
 

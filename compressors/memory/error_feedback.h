@@ -25,13 +25,14 @@ struct FeedbackOptions {
   float momentum = 0.0f;  // mu
 };
 
-// Puts p into `residual` and advances `momentum` (null where mu is 0). InvalidArgument when an element
-// of a * g or of p would not be finite; then nothing has changed. Two passes over g.
-absl::Status Accumulate(ConstView g, const FeedbackOptions& options, float* residual, float* momentum);
+// Puts p into `residual` and advances `momentum` (null where mu is 0). InvalidArgument when an
+// element of a * g or of p would not be finite; then nothing has changed. Two passes over g.
+absl::Status Accumulate(ConstView g, const FeedbackOptions& options, float* residual,
+                        float* momentum);
 
-// Takes a step back after it was encoded but came to nothing: given the e that EncodeResidual left and
-// d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and m <- (m - a * g) / mu, to
-// rounding. `decoded` is float32[n]. REQUIRES: g, options as they were for Accumulate.
+// Takes a step back after it was encoded but came to nothing: given the e that EncodeResidual left
+// and d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and m <- (m - a * g) / mu,
+// to rounding. `decoded` is float32[n]. REQUIRES: g, options as they were for Accumulate.
 void Undo(ConstView g, const FeedbackOptions& options, const float* decoded, float* residual,
           float* momentum);
 

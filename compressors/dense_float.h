@@ -1,0 +1,48 @@
+#ifndef BANDONEON_COMPRESSORS_DENSE_FLOAT_H_
+#define BANDONEON_COMPRESSORS_DENSE_FLOAT_H_
+
+#include <string>
+
+#include "compressors/compressor.h"
+
+namespace bdn {
+
+// What `none`, `fp16` and `bf16` have in common: every element, in order, as one floating type.
+// Internal to compressors/.
+//
+// Passes over memory: Encode reads x twice (the scan for NaN and infinity, then the conversion) and
+// writes the payload; Decode, DecodeAdd and Validate read the payload once; EncodeResidual reads
+// the residual twice and writes it once.
+class DenseFloatCodec final : public Compressor {
+ public:
+  // `wire` is the type on the wire; float64 input, for `none` alone, stays float64.
+  DenseFloatCodec(CodecId id, const char* name, DType wire, bool takes_float64)
+      : id_(id), name_(name), wire_(wire), takes_float64_(takes_float64) {}
+
+  CodecId id() const override { return id_; }
+  std::string spec() const override { return name_; }
+  bool lossless() const override { return wire_ == DType::kFloat32; }
+  bool Supports(DType dtype) const override {
+    return Compressor::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);
+  }
+  size_t MaxEncodedBytes(size_t n, DType dtype) const override;
+  absl::StatusOr<size_t> Encode(ConstView x, float scale, const Draw& draw,
+                                MutableByteSpan out) const override;
+  size_t EncodeResidual(float* residual, size_t n, const Draw& draw,
+                        MutableByteSpan out) const override;
+  absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override;
+  void Decode(ByteSpan in, float scale, MutableView y) const override;
+  void DecodeAdd(ByteSpan in, float scale, MutableView y) const override;
+
+ private:
+  DType WireType(DType dtype) const { return dtype == DType::kFloat64 ? dtype : wire_; }
+
+  const CodecId id_;
+  const char* const name_;
+  const DType wire_;
+  const bool takes_float64_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_DENSE_FLOAT_H_

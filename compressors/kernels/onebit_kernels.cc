@@ -1,0 +1,178 @@
+#include "compressors/kernels/onebit_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compressors/kernels/onebit_kernels.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace bdn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kLanes = 16;
+constexpr size_t kRun = 1024;
+constexpr size_t kWord = 32;
+
+// Sixteen virtual lanes are one to four vectors. Targets whose vectors have no fixed length run on
+// their fixed-length kin (HWY_DISABLED_TARGETS, compressors/CMakeLists.txt).
+using Tag = hn::CappedTag<float, kLanes>;
+constexpr size_t kVectorLanes = hn::MaxLanes(Tag());
+constexpr size_t kVectors = kLanes / kVectorLanes;
+using Vector = hn::Vec<Tag>;
+
+HWY_INLINE double JoinLanes(const float* lanes) {
+  double joined[kLanes];
+  for (size_t l = 0; l < kLanes; ++l) joined[l] = lanes[l];
+  for (size_t width = kLanes / 2; width > 0; width /= 2) {
+    for (size_t l = 0; l < width; ++l) joined[l] += joined[l + width];
+  }
+  return joined[0];
+}
+
+// One run of n <= kRun elements.
+HWY_INLINE double RunMagnitude(const float* HWY_RESTRICT p, size_t n) {
+  const Tag d;
+  Vector sum[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      sum[v] = hn::Add(sum[v], hn::Abs(hn::LoadU(d, p + i + v * kVectorLanes)));
+    }
+  }
+  HWY_ALIGN float lanes[kLanes];
+  for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, lanes + v * kVectorLanes);
+  for (size_t l = 0; i + l < n; ++l) lanes[l] += std::abs(p[i + l]);
+  return JoinLanes(lanes);
+}
+
+double AddMagnitudesKernel(double total, const float* HWY_RESTRICT p, size_t n) {
+  for (size_t i = 0; i < n; i += kRun) total += RunMagnitude(p + i, std::min(kRun, n - i));
+  return total;
+}
+
+template <class M>
+HWY_INLINE uint32_t MaskBits(const Tag d, M mask) {
+  uint8_t bytes[8] = {};
+  hn::StoreMaskBits(d, mask, bytes);
+  uint32_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return bits;
+}
+
+HWY_INLINE uint32_t WordSigns(const float* HWY_RESTRICT p) {
+  const Tag d;
+  uint32_t word = 0;
+  for (size_t i = 0; i < kWord; i += kVectorLanes) {
+    word |= MaskBits(d, hn::Lt(hn::LoadU(d, p + i), hn::Zero(d))) << i;
+  }
+  return word;
+}
+
+HWY_INLINE uint32_t WordSignsAndSubtract(float* HWY_RESTRICT p, Vector plus, Vector minus) {
+  const Tag d;
+  uint32_t word = 0;
+  for (size_t i = 0; i < kWord; i += kVectorLanes) {
+    const auto value = hn::LoadU(d, p + i);
+    const auto negative = hn::Lt(value, hn::Zero(d));
+    word |= MaskBits(d, negative) << i;
+    hn::StoreU(hn::Sub(value, hn::IfThenElse(negative, minus, plus)), d, p + i);
+  }
+  return word;
+}
+
+HWY_INLINE void StoreWord(void* words, size_t i, uint32_t word) {
+  std::memcpy(static_cast<char*>(words) + i / 8, &word, sizeof(word));
+}
+HWY_INLINE uint32_t LoadWord(const void* words, size_t i) {
+  uint32_t word;
+  std::memcpy(&word, static_cast<const char*>(words) + i / 8, sizeof(word));
+  return word;
+}
+
+void PackSignsKernel(const float* HWY_RESTRICT p, size_t n, void* HWY_RESTRICT words) {
+  size_t i = 0;
+  for (; i + kWord <= n; i += kWord) StoreWord(words, i, WordSigns(p + i));
+  if (i == n) return;
+  float tail[kWord] = {};
+  std::memcpy(tail, p + i, (n - i) * sizeof(float));
+  StoreWord(words, i, WordSigns(tail));
+}
+
+void PackSignsAndSubtractKernel(float* HWY_RESTRICT p, size_t n, float magnitude,
+                                void* HWY_RESTRICT words) {
+  const Tag d;
+  const auto plus = hn::Set(d, magnitude);
+  const auto minus = hn::Neg(plus);
+  size_t i = 0;
+  for (; i + kWord <= n; i += kWord) StoreWord(words, i, WordSignsAndSubtract(p + i, plus, minus));
+  if (i == n) return;
+  float tail[kWord] = {};
+  std::memcpy(tail, p + i, (n - i) * sizeof(float));
+  StoreWord(words, i, WordSignsAndSubtract(tail, plus, minus));
+  std::memcpy(p + i, tail, (n - i) * sizeof(float));
+}
+
+// Plain: a shift by lane, which compilers turn into vectors.
+template <bool kAdd>
+HWY_INLINE void UnpackWord(uint32_t word, uint32_t magnitude, size_t count, float* HWY_RESTRICT y) {
+  for (uint32_t j = 0; j < count; ++j) {
+    const float value = std::bit_cast<float>(magnitude ^ (word << (31 - j) & 0x80000000u));
+    y[j] = kAdd ? y[j] + value : value;
+  }
+}
+
+template <bool kAdd>
+HWY_INLINE void UnpackLoop(const void* HWY_RESTRICT words, size_t n, float magnitude,
+                           float* HWY_RESTRICT y) {
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
+  size_t i = 0;
+  for (; i + kWord <= n; i += kWord) UnpackWord<kAdd>(LoadWord(words, i), bits, kWord, y + i);
+  if (i < n) UnpackWord<kAdd>(LoadWord(words, i), bits, n - i, y + i);
+}
+
+void UnpackSignsKernel(const void* words, size_t n, float magnitude, float* y) {
+  UnpackLoop<false>(words, n, magnitude, y);
+}
+void UnpackSignsAndAddKernel(const void* words, size_t n, float magnitude, float* y) {
+  UnpackLoop<true>(words, n, magnitude, y);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace bdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace bdn {
+
+HWY_EXPORT(AddMagnitudesKernel);
+HWY_EXPORT(PackSignsKernel);
+HWY_EXPORT(PackSignsAndSubtractKernel);
+HWY_EXPORT(UnpackSignsKernel);
+HWY_EXPORT(UnpackSignsAndAddKernel);
+
+double AddMagnitudes(double total, const float* p, size_t n) {
+  return HWY_DYNAMIC_DISPATCH(AddMagnitudesKernel)(total, p, n);
+}
+void PackSigns(const float* p, size_t n, void* words) {
+  HWY_DYNAMIC_DISPATCH(PackSignsKernel)(p, n, words);
+}
+void PackSignsAndSubtract(float* p, size_t n, float magnitude, void* words) {
+  HWY_DYNAMIC_DISPATCH(PackSignsAndSubtractKernel)(p, n, magnitude, words);
+}
+void UnpackSigns(const void* words, size_t n, float magnitude, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackSignsKernel)(words, n, magnitude, y);
+}
+void UnpackSignsAndAdd(const void* words, size_t n, float magnitude, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackSignsAndAddKernel)(words, n, magnitude, y);
+}
+
+}  // namespace bdn
+#endif  // HWY_ONCE

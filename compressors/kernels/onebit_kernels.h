@@ -1,0 +1,30 @@
+#ifndef BANDONEON_COMPRESSORS_KERNELS_ONEBIT_KERNELS_H_
+#define BANDONEON_COMPRESSORS_KERNELS_ONEBIT_KERNELS_H_
+
+#include <cstddef>
+
+// Signs are packed 32 a little-endian word: element i is bit i % 32 of word i / 32, 1 where the
+// element is below zero. Words need no alignment; the unused bits of the last are zero.
+
+namespace bdn {
+
+// total + the sum of |p[i]|, by sixteen virtual lanes: inside each run of 1024 elements element i
+// is added to lane i % 16 in float32; the lanes join in float64, l with l + 8, then 4, 2 and 1;
+// runs are added to `total` in order. A longer sum may be taken in pieces of a multiple of 1024.
+// One pass.
+double AddMagnitudes(double total, const float* p, size_t n);
+
+// words = signs of p. One pass.
+void PackSigns(const float* p, size_t n, void* words);
+
+// The same, and p[i] <- p[i] - (p[i] < 0 ? -magnitude : magnitude).
+void PackSignsAndSubtract(float* p, size_t n, float magnitude, void* words);
+
+// y[i] = magnitude, its sign flipped where the bit is 1.
+void UnpackSigns(const void* words, size_t n, float magnitude, float* y);
+// y[i] += the same.
+void UnpackSignsAndAdd(const void* words, size_t n, float magnitude, float* y);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_KERNELS_ONEBIT_KERNELS_H_

@@ -1,0 +1,12 @@
+#include "compressors/none.h"
+
+#include "compressors/dense_float.h"
+
+namespace bdn {
+
+std::shared_ptr<const Compressor> MakeNone() {
+  return std::make_shared<DenseFloatCodec>(CodecId::kNone, "none", DType::kFloat32,
+                                           /*takes_float64=*/true);
+}
+
+}  // namespace bdn

@@ -1,0 +1,41 @@
+#ifndef BANDONEON_COMPRESSORS_ONEBIT_H_
+#define BANDONEON_COMPRESSORS_ONEBIT_H_
+
+#include <memory>
+
+#include "compressors/compressor.h"
+
+namespace bdn {
+
+// `onebit(block=B)`: the sign of each element and one mean magnitude a block of B elements; B = 0,
+// the default, is one block for the whole array. With p[i] = scale * x[i] in float32 and block b
+// holding elements [bB, min(n, bB + B)):
+//
+//   s[b] = (sum of |p[i]| over block b) / (number of elements of block b)
+//   decoded[i] = -s[b] where p[i] < 0, else s[b]           (so 0 and -0 count as positive)
+//
+// Scaled sign compression with error feedback: arXiv 1901.09847 and, both ways, 1905.10936.
+//
+// The sum: blocks are cut in runs of 1024 elements from their start. Inside a run element j of the
+// run is added to lane j mod 16, in float32, in order, from +0. The 16 lanes become float64 and are
+// joined: lane l += lane l + 8 for l < 8, then + 4 for l < 4, + 2, + 1. Runs are added in order in
+// float64 from 0. If the sum of a block is not finite (it can overflow float32 where every element
+// is finite), it is taken again over |p[i] * 2^-8| and multiplied by 2^8. s is the float64 quotient
+// rounded to float32, and at most the largest finite float32.
+//
+// Payload, little-endian:
+//   float32 s[ceil(n / B)]      finite, not negative, not -0; one for B = 0 and n > 0, none for n =
+//   0 uint32  w[ceil(n / 32)]     bit i % 32 of word i / 32 is 1 where decoded[i] is negative; the
+//   bits
+//                               past n in the last word are 0
+//
+// Passes over memory: Encode reads x three times (finite, sum, signs; the last two inside a block
+// that fits the cache) and EncodeResidual reads the residual twice and writes it once; decoding is
+// one.
+//
+// REQUIRES: block is 0 or a multiple of 32.
+std::shared_ptr<const Compressor> MakeOneBit(size_t block);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_ONEBIT_H_

@@ -1,0 +1,52 @@
+#include "compressors/payload.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/status.h"
+#include "compressors/kernels/float_kernels.h"
+
+namespace bdn {
+namespace {
+
+double ElementTimes(ConstView x, float scale) {
+  if (x.dtype == DType::kFloat64) {
+    double value;
+    std::memcpy(&value, x.data, sizeof(value));
+    return scale * value;
+  }
+  float product;
+  ConvertScaled(x, scale, MutableView{&product, DType::kFloat32, 1});
+  return product;
+}
+
+}  // namespace
+
+absl::Status NonFiniteElement(size_t i, double value) {
+  return InvalidArgument("element %d is %s", i, std::isnan(value) ? "nan" : "infinite");
+}
+
+absl::Status CheckFinite(ConstView x, float scale) {
+  const size_t i = FirstNonFinite(x, scale);
+  if (i == x.n) return absl::OkStatus();
+  return NonFiniteElement(i, ElementTimes(x.Sub(i, 1), scale));
+}
+
+absl::Status CheckPayloadSize(const Compressor& codec, size_t got, size_t expected, size_t n) {
+  if (got == expected) return absl::OkStatus();
+  return InvalidArgument("%s payload of %d elements has %d bytes, expected %d", codec.spec(), n,
+                         got, expected);
+}
+
+absl::Status CheckSupports(const Compressor& codec, DType dtype) {
+  if (codec.Supports(dtype)) return absl::OkStatus();
+  return InvalidArgument("%s does not take %s", codec.spec(), DTypeName(dtype));
+}
+
+const float* TileReader::Read(size_t offset, size_t count) {
+  if (x_.dtype == DType::kFloat32 && scale_ == 1.0f) return x_.f32() + offset;
+  ConvertScaled(x_.Sub(offset, count), scale_, MutableView{tile_, DType::kFloat32, count});
+  return tile_;
+}
+
+}  // namespace bdn
