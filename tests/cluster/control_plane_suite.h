@@ -1,0 +1,446 @@
+#ifndef BANDONEON_TESTS_CLUSTER_CONTROL_PLANE_SUITE_H_
+#define BANDONEON_TESTS_CLUSTER_CONTROL_PLANE_SUITE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/cluster/control_plane.h"
+#include "scheduler/job.h"
+
+// What every ControlPlane owes its node. An implementation adds one INSTANTIATE line.
+
+namespace bdn {
+
+// A scheduler of some kind; it outlives the lines to it.
+class SchedulerUnderTest {
+ public:
+  virtual ~SchedulerUnderTest() = default;
+  virtual std::unique_ptr<ControlPlane> Connect() = 0;
+};
+
+using MakeScheduler = std::function<std::unique_ptr<SchedulerUnderTest>(const JobOptions& options)>;
+
+// Keeps what was delivered and lets a test wait for it.
+class RecordedEvents {
+ public:
+  ControlPlane::Events Callbacks() {
+    return {[this](auto view) { Set(&membership_, std::move(view)); },
+            [this](auto catalogue) { Set(&catalogue_, std::move(catalogue)); },
+            [this](absl::Status failure) {
+              MutexLock lock(&mu_);
+              EXPECT_TRUE(failure_.ok()) << "a second failure";
+              failure_ = std::move(failure);
+              changed_.SignalAll();
+            }};
+  }
+
+  absl::Status AwaitFailure() {
+    Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !failure_.ok(); });
+    MutexLock lock(&mu_);
+    return failure_;
+  }
+  std::shared_ptr<const Membership> AwaitEpoch(Epoch epoch) {
+    Await([this, epoch]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return membership_ != nullptr && membership_->epoch >= epoch;
+    });
+    MutexLock lock(&mu_);
+    return membership_;
+  }
+  std::shared_ptr<const Catalogue> AwaitCatalogue(uint32_t version) {
+    Await([this, version]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return catalogue_ != nullptr && catalogue_->version >= version;
+    });
+    MutexLock lock(&mu_);
+    return catalogue_;
+  }
+
+ private:
+  template <typename T>
+  void Set(std::shared_ptr<const T>* member, std::shared_ptr<const T> value) {
+    MutexLock lock(&mu_);
+    *member = std::move(value);
+    changed_.SignalAll();
+  }
+  template <typename Condition>
+  void Await(Condition condition) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    MutexLock lock(&mu_);
+    while (!condition()) {
+      if (!changed_.WaitUntil(&mu_, deadline) && absl::Now() >= deadline) {
+        ADD_FAILURE() << "the event never came";
+        return;
+      }
+    }
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Catalogue> catalogue_ ABSL_GUARDED_BY(mu_);
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+class ControlPlaneSuite : public ::testing::TestWithParam<MakeScheduler> {
+ protected:
+  static constexpr absl::Duration kLong = absl::Seconds(30);
+  static constexpr absl::Duration kShort = absl::Milliseconds(100);
+
+  // A node of the job and what it was told.
+  struct Node {
+    std::unique_ptr<RecordedEvents> events = std::make_unique<RecordedEvents>();
+    std::unique_ptr<ControlPlane> line;  // goes first: it delivers into `events`
+    JoinResult joined;
+  };
+
+  void Start(int workers, int servers) {
+    options_.config.job_id = "suite";
+    options_.config.num_workers = workers;
+    options_.config.num_servers = servers;
+    options_.config.heartbeat_interval = absl::Milliseconds(50);
+    options_.config.lease_timeout = absl::Seconds(3);
+    options_.broken_line_grace = absl::Milliseconds(300);
+    scheduler_ = GetParam()(options_);
+  }
+
+  static JoinRequest Request(Role role, Rank rank) {
+    JoinRequest request;
+    request.role = role;
+    request.wanted_rank = rank;
+    request.job_id = "suite";
+    request.host = std::string("here:") + RoleName(role) + std::to_string(rank);
+    if (role == Role::kServer) request.data_address = "tcp://127.0.0.1:" + std::to_string(rank);
+    return request;
+  }
+
+  // Everybody joins and watches; servers acknowledge each catalogue.
+  void FillHouse(int workers, int servers) {
+    Start(workers, servers);
+    workers_.resize(static_cast<size_t>(workers));
+    servers_.resize(static_cast<size_t>(servers));
+    std::vector<std::future<absl::StatusOr<JoinResult>>> joins;
+    const auto join = [&](std::vector<Node>& nodes, Role role) {
+      for (size_t rank = 0; rank < nodes.size(); ++rank) {
+        nodes[rank].line = scheduler_->Connect();
+        joins.push_back(std::async(std::launch::async, [&node = nodes[rank], role, rank] {
+          return node.line->Join(Request(role, static_cast<Rank>(rank)), kLong);
+        }));
+      }
+    };
+    join(workers_, Role::kWorker);
+    join(servers_, Role::kServer);
+    size_t next = 0;
+    for (std::vector<Node>* nodes : {&workers_, &servers_}) {
+      for (Node& node : *nodes) {
+        auto joined = joins[next++].get();
+        ASSERT_TRUE(joined.ok()) << joined.status();
+        node.joined = *joined;
+        ControlPlane::Events events = node.events->Callbacks();
+        if (nodes == &servers_) Acknowledging(node.line.get(), &events);
+        node.line->Watch(std::move(events));
+      }
+    }
+  }
+
+  static void Acknowledging(ControlPlane* line, ControlPlane::Events* events) {
+    events->on_catalogue = [line, record = std::move(events->on_catalogue)](
+                               std::shared_ptr<const Catalogue> catalogue) {
+      record(catalogue);
+      EXPECT_TRUE(line->AcknowledgeCatalogue(catalogue->version).ok());
+    };
+  }
+
+  static TensorDeclaration Tensor(const std::string& name, uint64_t elements = 1000) {
+    TensorDeclaration tensor;
+    tensor.name = name;
+    tensor.elements = elements;
+    return tensor;
+  }
+
+  using Declared = absl::StatusOr<std::shared_ptr<const Catalogue>>;
+  std::future<Declared> Declare(size_t worker, std::vector<TensorDeclaration> tensors,
+                                absl::Duration timeout = kLong) {
+    return std::async(std::launch::async,
+                      [line = workers_[worker].line.get(), tensors = std::move(tensors), timeout] {
+                        return line->Declare(tensors, timeout);
+                      });
+  }
+  std::future<absl::Status> Leave(Node& node, absl::Status reason = absl::OkStatus()) {
+    return std::async(std::launch::async,
+                      [line = node.line.get(), reason] { return line->Leave(reason, kLong); });
+  }
+
+  static std::string Text(const absl::Status& status) { return std::string(status.ToString()); }
+
+  JobOptions options_;
+  std::unique_ptr<SchedulerUnderTest> scheduler_;
+  std::vector<Node> servers_;
+  std::vector<Node> workers_;
+};
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameHouse) {
+  options_.config.run_seed = 42;
+  FillHouse(2, 2);
+  for (const std::vector<Node>* nodes : {&workers_, &servers_}) {
+    for (size_t rank = 0; rank < nodes->size(); ++rank) {
+      const JoinResult& joined = (*nodes)[rank].joined;
+      EXPECT_EQ(joined.rank, static_cast<Rank>(rank));
+      EXPECT_EQ(joined.config, options_.config);
+      ASSERT_NE(joined.membership, nullptr);
+      EXPECT_EQ(*joined.membership, *workers_[0].joined.membership);
+      ASSERT_NE(joined.membership->Find(joined.node), nullptr);
+      EXPECT_EQ(joined.membership->Find(joined.node)->rank, joined.rank);
+    }
+  }
+  const Membership& house = *workers_[0].joined.membership;
+  EXPECT_EQ(house.epoch, 1u);
+  ASSERT_EQ(house.servers.size(), 2u);
+  EXPECT_EQ(house.servers[1].data_address, "tcp://127.0.0.1:1");
+  EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), house);
+}
+
+TEST_P(ControlPlaneSuite, NodesThatWantAnyRankGetTheFreeOnes) {
+  Start(2, 1);
+  auto any = scheduler_->Connect();
+  auto zero = scheduler_->Connect();
+  auto server = scheduler_->Connect();
+  auto any_join =
+      std::async(std::launch::async, [&] { return any->Join(Request(Role::kWorker, -1), kLong); });
+  auto zero_join =
+      std::async(std::launch::async, [&] { return zero->Join(Request(Role::kWorker, 0), kLong); });
+  auto server_join = server->Join(Request(Role::kServer, -1), kLong);
+  ASSERT_TRUE(server_join.ok()) << server_join.status();
+  EXPECT_EQ(any_join.get()->rank, 1);
+  EXPECT_EQ(zero_join.get()->rank, 0);
+  EXPECT_EQ(server_join->rank, 0);
+}
+
+TEST_P(ControlPlaneSuite, AJoinThatTimesOutNamesWhoIsMissingAndFreesItsRank) {
+  Start(1, 1);
+  auto line = scheduler_->Connect();
+  const auto late = line->Join(Request(Role::kWorker, 0), kShort);
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Text(late.status()), HasSubstr("server rank 0 (1 of 2 here)"));
+
+  auto again = scheduler_->Connect();
+  auto server = scheduler_->Connect();
+  auto joining = std::async(std::launch::async,
+                            [&] { return server->Join(Request(Role::kServer, 0), kLong); });
+  EXPECT_TRUE(again->Join(Request(Role::kWorker, 0), kLong).ok());
+  EXPECT_TRUE(joining.get().ok());
+}
+
+TEST_P(ControlPlaneSuite, AJoinIsRefusedForAWrongRankJobOrToken) {
+  options_.token = "open sesame";
+  Start(1, 1);
+  const auto refused = [&](JoinRequest request) {
+    return scheduler_->Connect()->Join(request, kLong).status();
+  };
+  JoinRequest request = Request(Role::kWorker, 5);
+  request.token = "open sesame";
+  EXPECT_THAT(Text(refused(request)), HasSubstr("worker rank 5"));
+  request.wanted_rank = 0;
+  request.token = "open barley";
+  EXPECT_EQ(refused(request).code(), absl::StatusCode::kPermissionDenied);
+  request.token = "open sesame";
+  request.job_id = "other";
+  EXPECT_THAT(Text(refused(request)), AllOf(HasSubstr("'suite'"), HasSubstr("'other'")));
+}
+
+TEST_P(ControlPlaneSuite, ASecondClaimToARankNamesTheHolder) {
+  Start(1, 1);
+  std::promise<absl::Status> refused;
+  std::vector<std::future<bool>> claims;
+  std::vector<std::unique_ptr<ControlPlane>> lines;
+  for (int i = 0; i < 2; ++i) {
+    lines.push_back(scheduler_->Connect());
+    claims.push_back(std::async(std::launch::async, [&refused, line = lines.back().get()] {
+      const auto joined = line->Join(Request(Role::kServer, 0), kLong);
+      if (!joined.ok()) refused.set_value(joined.status());
+      return joined.ok();
+    }));
+  }
+  const absl::Status status = refused.get_future().get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(Text(status), AllOf(HasSubstr("server rank 0"), HasSubstr("here:server0")));
+  auto worker = scheduler_->Connect();
+  EXPECT_TRUE(worker->Join(Request(Role::kWorker, 0), kLong).ok());
+  EXPECT_NE(claims[0].get(), claims[1].get());
+}
+
+TEST_P(ControlPlaneSuite, AFullHouseTakesNoMore) {
+  FillHouse(1, 1);
+  const auto third = scheduler_->Connect()->Join(Request(Role::kWorker, -1), kLong);
+  EXPECT_EQ(third.status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(ControlPlaneSuite, WorkersDeclareInAnyOrderAndRankZeroOrdersTheCatalogue) {
+  FillHouse(2, 2);
+  auto second = Declare(1, {Tensor("b"), Tensor("a")});
+  auto first = Declare(0, {Tensor("a"), Tensor("b")});
+  const Declared a = first.get();
+  const Declared b = second.get();
+  ASSERT_TRUE(a.ok()) << a.status();
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ(**a, **b);
+  ASSERT_EQ((*a)->tensors.size(), 2u);
+  EXPECT_EQ((*a)->tensors[0].name, "a");
+  ASSERT_EQ((*a)->keys.size(), 2u);
+  EXPECT_NE((*a)->keys[0].server, (*a)->keys[1].server);
+  for (Node& server : servers_) EXPECT_EQ(*server.events->AwaitCatalogue(1), **a);
+}
+
+TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAppends) {
+  FillHouse(2, 1);
+  const auto declare = [&](const std::vector<TensorDeclaration>& tensors) {
+    auto other = Declare(1, tensors);
+    auto mine = Declare(0, tensors).get();
+    EXPECT_TRUE(mine.ok()) << mine.status();
+    EXPECT_TRUE(other.get().ok());
+    return **mine;
+  };
+  const Catalogue first = declare({Tensor("a")});
+  const Catalogue same = declare({Tensor("a")});
+  const Catalogue more = declare({Tensor("a"), Tensor("b")});
+  EXPECT_EQ(first, same);
+  EXPECT_EQ(more.version, first.version + 1);
+  ASSERT_EQ(more.keys.size(), 2u);
+  EXPECT_EQ(more.keys[0], first.keys[0]);
+}
+
+TEST_P(ControlPlaneSuite, AConflictNamesBothWorkersTheTensorAndWhatDiffers) {
+  FillHouse(2, 1);
+  auto wrong = Tensor("w", 7);
+  wrong.push_spec = "fp16";
+  auto first = Declare(0, {Tensor("w", 5)});
+  auto second = Declare(1, {wrong});
+  for (const absl::Status& status : {first.get().status(), second.get().status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Text(status),
+                AllOf(HasSubstr("tensor 'w'"), HasSubstr("worker 0 says elements=5, push=none"),
+                      HasSubstr("worker 1 says elements=7, push=fp16")));
+  }
+  // The next declaration is a new beginning.
+  auto other = Declare(1, {Tensor("w", 5)});
+  EXPECT_TRUE(Declare(0, {Tensor("w", 5)}).get().ok());
+  EXPECT_TRUE(other.get().ok());
+}
+
+TEST_P(ControlPlaneSuite, ATensorThatOneWorkerLacksIsNamed) {
+  FillHouse(2, 1);
+  auto first = Declare(0, {Tensor("a"), Tensor("extra")});
+  auto second = Declare(1, {Tensor("a")});
+  for (const absl::Status& status : {first.get().status(), second.get().status()}) {
+    EXPECT_THAT(Text(status), HasSubstr("'extra': worker 0 declared it, worker 1 did not"));
+  }
+}
+
+TEST_P(ControlPlaneSuite, ADeclarationThatWaitsNamesWhoIsMissingAndMayBeRepeated) {
+  FillHouse(2, 1);
+  const auto late = Declare(0, {Tensor("a")}, kShort).get();
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Text(late.status()), HasSubstr("worker 1"));
+  auto other = Declare(1, {Tensor("a")});
+  EXPECT_TRUE(Declare(0, {Tensor("a")}).get().ok());
+  EXPECT_TRUE(other.get().ok());
+}
+
+TEST_P(ControlPlaneSuite, ABadDeclarationIsRefusedAtOnce) {
+  FillHouse(2, 1);
+  EXPECT_THAT(Text(Declare(0, {Tensor("none", 0)}).get().status()), HasSubstr("'none'"));
+  EXPECT_THAT(Text(Declare(0, {Tensor("a"), Tensor("a")}).get().status()), HasSubstr("twice"));
+}
+
+TEST_P(ControlPlaneSuite, ABarrierWaitsForAllAndItsNameServesAgain) {
+  FillHouse(2, 1);
+  for (int round = 0; round < 3; ++round) {
+    auto other = std::async(std::launch::async,
+                            [&] { return workers_[1].line->Barrier("epoch end", kLong); });
+    EXPECT_TRUE(workers_[0].line->Barrier("epoch end", kLong).ok());
+    EXPECT_TRUE(other.get().ok());
+  }
+  const absl::Status late = workers_[0].line->Barrier("alone", kShort);
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Text(late), AllOf(HasSubstr("'alone'"), HasSubstr("worker 1")));
+}
+
+TEST_P(ControlPlaneSuite, ALostNodeEndsEveryWaitWithItsName) {
+  FillHouse(2, 1);
+  auto waiting =
+      std::async(std::launch::async, [&] { return workers_[0].line->Barrier("never", kLong); });
+  workers_[1].line->Close();
+  for (Node* node : {&workers_[0], &servers_[0]}) {
+    EXPECT_THAT(Text(node->events->AwaitFailure()),
+                AllOf(HasSubstr("worker 1"), HasSubstr("here:worker1")));
+  }
+  EXPECT_THAT(Text(waiting.get()), HasSubstr("worker 1"));
+  EXPECT_THAT(Text(Declare(0, {Tensor("a")}).get().status()), HasSubstr("worker 1"));
+}
+
+TEST_P(ControlPlaneSuite, ANodeThatLeavesWithAnErrorEndsTheJobForAll) {
+  FillHouse(2, 1);
+  EXPECT_TRUE(Leave(workers_[1], absl::InternalError("out of memory")).get().ok());
+  EXPECT_THAT(Text(workers_[0].events->AwaitFailure()),
+              AllOf(HasSubstr("worker 1"), HasSubstr("out of memory")));
+  EXPECT_THAT(Text(servers_[0].events->AwaitFailure()), HasSubstr("worker 1"));
+}
+
+TEST_P(ControlPlaneSuite, AServerThatLeavesEarlyEndsTheJob) {
+  FillHouse(1, 2);
+  EXPECT_FALSE(Leave(servers_[1]).get().ok());
+  EXPECT_THAT(Text(workers_[0].events->AwaitFailure()), HasSubstr("server 1"));
+}
+
+TEST_P(ControlPlaneSuite, WorkersLeaveTogetherAndThenTheServersMayGo) {
+  FillHouse(2, 1);
+  auto first = Leave(workers_[0]);
+  auto second = Leave(workers_[1]);
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_TRUE(second.get().ok());
+  workers_.clear();
+  const auto last = servers_[0].events->AwaitEpoch(2);
+  EXPECT_TRUE(last->workers.empty());
+  EXPECT_EQ(last->servers.size(), 1u);
+  EXPECT_TRUE(Leave(servers_[0]).get().ok());
+}
+
+TEST_P(ControlPlaneSuite, CloseEndsWaitsAndMayBeCalledTwice) {
+  FillHouse(2, 1);
+  std::promise<void> started;
+  auto waiting = std::async(std::launch::async, [&] {
+    started.set_value();
+    return workers_[0].line->Barrier("never", kLong);
+  });
+  started.get_future().get();
+  workers_[0].line->Close();
+  EXPECT_FALSE(waiting.get().ok());
+  workers_[0].line->Close();
+  EXPECT_FALSE(workers_[0].line->Barrier("closed", kLong).ok());
+}
+
+TEST_P(ControlPlaneSuite, CloseEndsAJoin) {
+  Start(2, 1);
+  auto line = scheduler_->Connect();
+  std::promise<void> started;
+  auto joining = std::async(std::launch::async, [&] {
+    started.set_value();
+    return line->Join(Request(Role::kWorker, 0), kLong).status();
+  });
+  started.get_future().get();
+  line->Close();
+  EXPECT_FALSE(joining.get().ok());
+}
+
+}  // namespace bdn
+
+#endif  // BANDONEON_TESTS_CLUSTER_CONTROL_PLANE_SUITE_H_

@@ -1,0 +1,22 @@
+#include "scheduler/local_control_plane.h"
+
+#include "tests/cluster/control_plane_suite.h"
+
+namespace bdn {
+namespace {
+
+class Local final : public SchedulerUnderTest {
+ public:
+  explicit Local(const JobOptions& options) : scheduler_(options) {}
+  std::unique_ptr<ControlPlane> Connect() override { return scheduler_.Connect(); }
+
+ private:
+  LocalScheduler scheduler_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Local, ControlPlaneSuite, ::testing::Values([](const JobOptions& options) {
+                           return std::make_unique<Local>(options);
+                         }));
+
+}  // namespace
+}  // namespace bdn
