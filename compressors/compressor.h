@@ -51,8 +51,8 @@ class Compressor {
                                         MutableByteSpan out) const = 0;
 
   // Encodes residual[i] and leaves in it what the payload misses: residual[i] - decoded[i], fused
-  // where the codec can. float32[n]. The caller has put p = scale * x + rho * e there (see
-  // memory/). REQUIRES: residual is finite, out.size() >= MaxEncodedBytes(n, kFloat32).
+  // where the codec can. float32[n]. The caller has put p = scale * x + rho * e there (memory/).
+  // REQUIRES: residual is finite, out.size() >= MaxEncodedBytes(n, kFloat32).
   virtual size_t EncodeResidual(float* residual, size_t n, const Draw& draw,
                                 MutableByteSpan out) const = 0;
 
@@ -61,8 +61,7 @@ class Compressor {
   // InvalidArgument says what is wrong. Costs at most one pass over the payload.
   virtual absl::Status Validate(ByteSpan in, size_t n, DType dtype) const = 0;
 
-  // y[i] = scale * decoded[i], all of y written (zeros too). REQUIRES: Validate(in, y.n, ...) is
-  // OK.
+  // y[i] = scale * decoded[i], all of y written (zeros too). REQUIRES: Validate(in, y.n) is OK.
   virtual void Decode(ByteSpan in, float scale, MutableView y) const = 0;
   // y[i] += scale * decoded[i], in two roundings. float32 (float64 for `none` of float64).
   // REQUIRES: as Decode, and y.dtype is kFloat32 (or kFloat64).
