@@ -1,0 +1,218 @@
+"""The C library by ctypes: worker/c_api/bandoneon.h, name for name. Nothing else calls into C."""
+
+import ctypes
+import os
+import pathlib
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint32
+from ctypes import c_uint64, c_void_p, sizeof
+
+from . import errors
+
+ABI_VERSION = 1
+
+OK = 0
+CANCELLED = 1
+DEADLINE_EXCEEDED = 4
+
+FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
+
+FUSE = 1
+ABSENT = 1
+NOTIFY = 2
+RESULT_ABSENT = 1
+RESULT_NONFINITE = 2
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("settings", POINTER(c_char_p)), ("num_settings", c_size_t)]
+
+
+class Declaration(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("elements", c_uint64),
+        ("dtype", c_int32),
+        ("flags", c_uint32),
+        ("push", c_char_p),
+        ("pull", c_char_p),
+        ("warmup_steps", c_uint64),
+        ("momentum", c_float),
+    ]
+
+
+class Push(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("data", c_void_p),
+        ("tensor", c_uint32),
+        ("flags", c_uint32),
+        ("priority", c_int32),
+        ("device", c_int32),
+        ("stream", c_void_p),
+        ("weight", c_float),
+        ("loss_scale", c_float),
+        ("learning_rate", c_float),
+        ("reserved", c_float),
+        ("done", c_void_p),
+        ("user_data", c_void_p),
+    ]
+
+
+class Result(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("flags", c_uint32), ("reserved", c_uint32)]
+
+
+# name -> (result, arguments). A worker and a cluster are opaque pointers, a ticket is a number.
+_FUNCTIONS = {
+    "bdn_abi_version": (c_int, []),
+    "bdn_version": (c_char_p, []),
+    "bdn_last_error": (c_char_p, []),
+    "bdn_last_error_field": (c_char_p, [c_char_p]),
+    "bdn_settings_help": (c_char_p, []),
+    "bdn_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "bdn_free": (None, [c_void_p]),
+    "bdn_leave": (c_int, [c_void_p, c_double]),
+    "bdn_abort_job": (c_int, [c_void_p, c_char_p]),
+    "bdn_rank": (c_int, [c_void_p]),
+    "bdn_size": (c_int, [c_void_p]),
+    "bdn_local_cluster_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),
+    "bdn_create_local": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
+    "bdn_local_cluster_free": (None, [c_void_p]),
+    "bdn_declare": (c_int, [c_void_p, POINTER(Declaration), c_size_t, POINTER(c_uint32), c_double]),
+    "bdn_push_pull": (c_int, [c_void_p, POINTER(Push), POINTER(c_uint64)]),
+    "bdn_wait": (c_int, [c_void_p, c_uint64, c_double, POINTER(Result)]),
+    "bdn_next_done": (c_int, [c_void_p, c_double, POINTER(c_uint64)]),
+    "bdn_wake": (c_int, [c_void_p]),
+    "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),
+    "bdn_barrier": (c_int, [c_void_p, c_char_p, c_double]),
+    "bdn_get_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
+    "bdn_set_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
+    "bdn_get_step": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
+    "bdn_status_json": (c_int, [c_char_p, c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "bdn_check_codec": (c_int, [c_char_p, c_char_p, c_size_t]),
+}
+
+_library = None
+# Whether this process was forked from one that used the library: its threads did not come along.
+_forked = False
+
+
+def library_paths():
+    """Where the library may be, most wanted first."""
+    here = pathlib.Path(__file__).resolve().parent
+    chosen = os.environ.get("BANDONEON_LIBRARY")
+    if chosen:
+        return [pathlib.Path(chosen)]
+    return [
+        here / "lib" / "libbandoneon.so",
+        here.parent.parent / "build" / "release" / "lib" / "libbandoneon.so",
+    ]
+
+
+def library():
+    """The loaded library. Calls through it drop the GIL."""
+    global _library
+    if _forked:
+        raise errors.FailedPrecondition(
+            "this process was forked from one that uses bandoneon; start it with the "
+            "multiprocessing method 'spawn' to use bandoneon in it"
+        )
+    if _library is None:
+        _library = _load()
+        os.register_at_fork(after_in_child=_after_fork)
+    return _library
+
+
+def _load():
+    paths = library_paths()
+    for path in paths:
+        if path.exists():
+            break
+    else:
+        raise errors.NotFound(
+            "libbandoneon.so is at none of " + ", ".join(map(str, paths)) + "; build it "
+            "(scripts/build) or set BANDONEON_LIBRARY to its path"
+        )
+    loaded = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments
+    version = loaded.bdn_abi_version()
+    if version != ABI_VERSION:
+        raise errors.FailedPrecondition(
+            f"{path} speaks version {version} of the C interface, this package version {ABI_VERSION}"
+        )
+    return loaded
+
+
+def _after_fork():
+    global _forked
+    _forked = True
+
+
+def last_error(code):
+    """The exception for what the last call on this thread returned."""
+    lib = library()
+    message = _text(lib.bdn_last_error()) or f"bandoneon failed with code {code}"
+    facts = {
+        field: _text(lib.bdn_last_error_field(field.encode())) or None
+        for field in ("tensor", "step", "stage", "waiting_for")
+    }
+    if facts["step"] is not None and facts["step"].isdigit():
+        facts["step"] = int(facts["step"])
+    return errors.error_for_code(code, message, **facts)
+
+
+def check(code):
+    if code != OK:
+        raise last_error(code)
+
+
+def options(settings):
+    """bdn_options of a dict of settings; underscores in names stand for dashes."""
+    lines = [
+        f"{name.replace('_', '-')}={_setting(value)}".encode()
+        for name, value in settings.items()
+        if value is not None
+    ]
+    array = (c_char_p * len(lines))(*lines)
+    return Options(sizeof(Options), array, len(lines))
+
+
+def read_text(fill):
+    """What `fill(buffer, capacity) -> needed` writes."""
+    buffer = ctypes.create_string_buffer(4096)
+    needed = fill(buffer, len(buffer))
+    while needed > len(buffer):
+        buffer = ctypes.create_string_buffer(needed)
+        needed = fill(buffer, len(buffer))
+    return buffer.value.decode()
+
+
+def check_codec(spec):
+    """The canonical form of a codec spec; InvalidArgument shows where it is wrong."""
+    capacity = len(spec) + 4096
+    canonical = ctypes.create_string_buffer(capacity)
+    check(library().bdn_check_codec(spec.encode(), canonical, capacity))
+    return canonical.value.decode()
+
+
+def status_json(address, timeout):
+    needed = c_size_t(0)
+
+    def fill(buffer, capacity):
+        check(library().bdn_status_json(address.encode(), timeout, buffer, capacity, byref(needed)))
+        return needed.value
+
+    return read_text(fill)
+
+
+def _setting(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(value):
+    return value.decode(errors="replace") if value else ""

@@ -1,0 +1,107 @@
+"""Errors as Python exceptions: one class a code, the facts as attributes."""
+
+
+class BandoneonError(RuntimeError):
+    """What went wrong and what to do next.
+
+    Attributes:
+      code: number of the code, equal to Abseil's.
+      tensor, step, stage, waiting_for: what the failing exchange was about, None where that does
+        not apply. `stage` is "encode", "exchange" or "decode"; `waiting_for` is like "server 0".
+    """
+
+    code = 2
+
+    def __init__(self, message, *, code=None, tensor=None, step=None, stage=None, waiting_for=None):
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        self.tensor = tensor
+        self.step = step
+        self.stage = stage
+        self.waiting_for = waiting_for
+
+    def __reduce__(self):
+        return _rebuild, (type(self), str(self), self.__dict__)
+
+
+def _rebuild(cls, message, facts):
+    error = cls(message)
+    error.__dict__.update(facts)
+    return error
+
+
+class Cancelled(BandoneonError):
+    """The worker is being closed."""
+
+    code = 1
+
+
+class InvalidArgument(BandoneonError, ValueError):
+    """The call or a setting is wrong; nothing was changed."""
+
+    code = 3
+
+
+class DeadlineExceeded(BandoneonError, TimeoutError):
+    """It did not happen in time; `waiting_for` says who was missing."""
+
+    code = 4
+
+
+class NotFound(BandoneonError, LookupError):
+    code = 5
+
+
+class AlreadyExists(BandoneonError):
+    code = 6
+
+
+class PermissionDenied(BandoneonError):
+    code = 7
+
+
+class ResourceExhausted(BandoneonError):
+    code = 8
+
+
+class FailedPrecondition(BandoneonError):
+    """Not now: in a forked child, after close, or while an exchange is in flight."""
+
+    code = 9
+
+
+class JobFailed(BandoneonError):
+    """The job has ended for everybody; the message names the node that ended it."""
+
+    code = 10
+
+
+class OutOfRange(BandoneonError, IndexError):
+    code = 11
+
+
+class Unimplemented(BandoneonError, NotImplementedError):
+    code = 12
+
+
+class InternalError(BandoneonError):
+    code = 13
+
+
+class Unavailable(BandoneonError, ConnectionError):
+    """A node could not be reached or was lost."""
+
+    code = 14
+
+
+class DataLoss(BandoneonError):
+    code = 15
+
+
+_CLASSES = {cls.code: cls for cls in BandoneonError.__subclasses__()}
+
+
+def error_for_code(code, message, **facts):
+    """The exception for one of the C library's codes."""
+    return _CLASSES.get(code, BandoneonError)(message, code=code, **facts)

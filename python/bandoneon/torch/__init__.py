@@ -1,0 +1,41 @@
+"""Bandoneon for PyTorch.
+
+    import bandoneon.torch as bdn
+
+    bdn.init()
+    bdn.broadcast_parameters(model, root=0)
+    optimizer = bdn.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(),
+        push="ef(onebit(block=256))", pull="ef(onebit(block=256))", momentum=0.9, warmup=50)
+    ...  # The training loop as it was: backward() returns with the workers' mean gradients.
+    bdn.shutdown()
+
+Every function that talks to the job takes `worker=`, for several workers in one process; without it
+the one of init() is meant.
+"""
+
+from ..session import default_worker, init, is_initialized, rank, shutdown, size
+from ..worker import LocalCluster
+from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .ddp import DDPState, ddp_hook
+from .exchange import Handle, barrier, push_pull, synchronize
+from .optimizer import DistributedOptimizer
+
+__all__ = [
+    "DDPState",
+    "DistributedOptimizer",
+    "Handle",
+    "LocalCluster",
+    "barrier",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ddp_hook",
+    "default_worker",
+    "init",
+    "is_initialized",
+    "push_pull",
+    "rank",
+    "shutdown",
+    "size",
+    "synchronize",
+]

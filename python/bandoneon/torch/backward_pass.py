@@ -1,0 +1,49 @@
+"""Where in autograd's backward pass we are.
+
+A pass is one call of backward(). Reentrant checkpointing calls backward() inside a node of the pass:
+that inner pass has its own end, but gradients are complete only at the end of the outermost one.
+"""
+
+import sys
+
+import torch
+from torch.autograd.function import BackwardCFunction
+
+_APPLY = BackwardCFunction.apply.__code__
+
+
+def current_task():
+    """Number of the pass that runs on this thread, -1 outside of any."""
+    return torch._C._current_graph_task_id()
+
+
+def outermost_function():
+    """The node of the outermost pass that we are inside of, or None if this is that pass."""
+    found = None
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            found = frame.f_locals["self"]
+        frame = frame.f_back
+    return found
+
+
+def at_end_of_pass(callback):
+    """Runs it as the last action of the pass on this thread; what it raises comes out of backward()."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def when_pass_resumes_after(node, callback):
+    """Runs it once in the pass that `node` belongs to, when node is done."""
+    handles = []
+
+    def resumed(_):
+        for handle in handles:
+            handle.remove()
+        if handles:
+            handles.clear()
+            callback()
+
+    for successor, _ in node.next_functions:
+        if successor is not None:
+            handles.append(successor.register_prehook(resumed))

@@ -1,0 +1,122 @@
+"""One worker's values to all: parameters, buffers, the optimizer's state."""
+
+import ctypes
+import io
+import json
+
+import torch
+
+from ..errors import InvalidArgument
+from ..session import default_worker
+from .tensors import check_exchangeable
+
+# Small tensors travel together, up to this many bytes, aligned so that any type can be viewed.
+_BATCH_BYTES = 64 << 20
+_ALIGNMENT = 16
+
+
+def broadcast_parameters(parameters, root=0, *, worker=None):
+    """Overwrites parameters and buffers of any type with those of worker `root`. Collective.
+
+    `parameters` is a module, a state_dict, or (name, tensor) pairs. What differs in name, shape or
+    type from root's is an error that names it.
+    """
+    worker = worker or default_worker()
+    named = [(name, t) for name, t in _named_tensors(parameters) if t.numel()]
+    for name, tensor in named:
+        check_exchangeable(tensor, name)
+    _check_layout(worker, named, root)
+    with torch.no_grad():
+        for batch in _batches([tensor for _, tensor in named]):
+            _broadcast_batch(worker, batch, root)
+
+
+def broadcast_optimizer_state(optimizer, root=0, *, worker=None):
+    """Gives every worker the optimizer's state and hyperparameters of worker `root`. Collective."""
+    worker = worker or default_worker()
+    payload = b""
+    if worker.rank == root:
+        buffer = io.BytesIO()
+        torch.save(optimizer.state_dict(), buffer)
+        payload = buffer.getvalue()
+    payload = broadcast_bytes(worker, "optimizer", payload, root)
+    if worker.rank != root:
+        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        optimizer.load_state_dict(state)
+
+
+def broadcast_bytes(worker, name, payload, root):
+    """Root's bytes at every worker."""
+    length = ctypes.c_uint64(len(payload))
+    worker.broadcast(f"{name}/length", ctypes.byref(length), 8, root)
+    data = ctypes.create_string_buffer(payload if worker.rank == root else 0, length.value)
+    if length.value:
+        worker.broadcast(name, ctypes.byref(data), length.value, root)
+    return data.raw
+
+
+def _named_tensors(parameters):
+    if isinstance(parameters, torch.nn.Module):
+        parameters = parameters.state_dict()
+    if hasattr(parameters, "items"):
+        parameters = parameters.items()
+    return [(name, t.detach()) for name, t in parameters if isinstance(t, torch.Tensor)]
+
+
+def _check_layout(worker, named, root):
+    """Every worker compares its tensors with root's before any is overwritten."""
+    mine = [[name, str(t.dtype), list(t.shape)] for name, t in named]
+    text = broadcast_bytes(worker, "layout", json.dumps(mine).encode(), root)
+    theirs = json.loads(text)
+    for own, roots in zip(mine, theirs):
+        if own != roots:
+            raise InvalidArgument(
+                f"worker {worker.rank} has {_describe(own)} where worker {root} has {_describe(roots)}",
+                tensor=own[0],
+            )
+    if len(mine) != len(theirs):
+        longer, rank = (mine, worker.rank) if len(mine) > len(theirs) else (theirs, root)
+        extra = longer[min(len(mine), len(theirs))]
+        raise InvalidArgument(
+            f"worker {worker.rank} has {len(mine)} tensors, worker {root} has {len(theirs)}: only worker "
+            f"{rank} has {_describe(extra)}",
+            tensor=extra[0],
+        )
+
+
+def _describe(entry):
+    name, dtype, shape = entry
+    return f"{name!r} ({dtype}, shape {shape})"
+
+
+def _batches(tensors):
+    batch, num_bytes = [], 0
+    for tensor in tensors:
+        if batch and num_bytes + _padded_bytes(tensor) > _BATCH_BYTES:
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(tensor)
+        num_bytes += _padded_bytes(tensor)
+    if batch:
+        yield batch
+
+
+def _broadcast_batch(worker, batch, root):
+    buffer = torch.zeros(sum(map(_padded_bytes, batch)), dtype=torch.uint8)
+    places, offset = [], 0
+    for tensor in batch:
+        num_bytes = tensor.numel() * tensor.element_size()
+        places.append(buffer[offset : offset + num_bytes].view(tensor.dtype))
+        offset += _padded_bytes(tensor)
+    if worker.rank == root:
+        for place, tensor in zip(places, batch):
+            place.copy_(tensor.reshape(-1))
+    worker.broadcast("tensors", buffer.data_ptr(), buffer.numel(), root)
+    if worker.rank != root:
+        for place, tensor in zip(places, batch):
+            tensor.copy_(place.view(tensor.shape))
+
+
+def _padded_bytes(tensor):
+    num_bytes = tensor.numel() * tensor.element_size()
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,192 @@
+"""Bandoneon below DistributedDataParallel, as its communication hook.
+
+    state = bandoneon.torch.DDPState(ddp_model.module.named_parameters(), push="ef(onebit)")
+    ddp_model.register_comm_hook(state, bandoneon.torch.ddp_hook)
+"""
+
+import threading
+
+import torch
+
+from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
+from ..session import default_worker
+from . import backward_pass
+from .loss_scale import AUTO, LossScale
+from .parameters import LinkOptions, ParameterSet
+from .tensors import copy_back, host_copy_or_self
+
+# Waiting comes up for air this often, so that Ctrl-C is answered.
+_SLICE_SECONDS = 0.2
+
+
+class DDPState:
+    """What the hook exchanges and how. Keyed by parameter, because DDP regroups its buckets.
+
+    Constructing it is collective. It can be pickled together with its residuals; after loading,
+    attach() joins it to the model of the new process.
+    """
+
+    def __init__(
+        self,
+        named_parameters,
+        *,
+        push=None,
+        pull=None,
+        momentum=0.0,
+        warmup=0,
+        scaler=AUTO,
+        prefix="",
+        timeout=None,
+        worker=None,
+    ):
+        self._options = LinkOptions.of(push, pull, momentum, warmup)
+        self._prefix = prefix
+        self._timeout = timeout
+        self._loaded = None
+        self.attach(named_parameters, scaler=scaler, worker=worker)
+
+    def attach(self, named_parameters, *, scaler=AUTO, worker=None):
+        """Declares the parameters with this process's worker. Collective."""
+        self._parameters = ParameterSet(worker or default_worker(), self._options, self._prefix)
+        trained = [(name, p) for name, p in named_parameters if p.requires_grad]
+        members = self._parameters.add(trained)
+        self._members = {id(member.param): member for member in members}
+        self._scale = LossScale(scaler, self._options.remembers)
+        self._round = None
+        if self._loaded is not None:
+            self.load_comm_state_dict(self._loaded)
+            self._loaded = None
+
+    def comm_state_dict(self):
+        """This rank's residuals, momentum and steps."""
+        return self._parameters.state_dict()
+
+    def load_comm_state_dict(self, state):
+        self._parameters.load_state_dict(state)
+
+    def close(self):
+        """Frees the parameters' names for another owner."""
+        self._parameters.release()
+
+    def __getstate__(self):
+        return {
+            "options": self._options,
+            "prefix": self._prefix,
+            "timeout": self._timeout,
+            "comm": self._loaded if self._parameters is None else self.comm_state_dict(),
+        }
+
+    def __setstate__(self, saved):
+        self._options = saved["options"]
+        self._prefix = saved["prefix"]
+        self._timeout = saved["timeout"]
+        self._loaded = saved["comm"]
+        self._parameters = None
+        self._round = None
+
+    def _exchange(self, bucket):
+        if self._parameters is None:
+            raise FailedPrecondition("this DDPState was unpickled; call attach(named_parameters) first")
+        if self._round is None or self._round.is_over:
+            self._round = _Round(self._scale.current(), self._timeout)
+        return self._round.exchange(self._parameters, self._members, bucket)
+
+
+def ddp_hook(state, bucket):
+    """The communication hook: a future of the bucket with the workers' mean."""
+    return state._exchange(bucket)
+
+
+class _Round:
+    """The buckets of one backward pass. Its errors come out of backward() as what they are: an
+    exception inside a hook's future would reach the program as text."""
+
+    def __init__(self, loss_scale, timeout):
+        self._loss_scale = loss_scale
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._pending = 0
+        self._error = None
+        self.is_over = False
+        backward_pass.at_end_of_pass(self._end)
+
+    def exchange(self, parameters, members, bucket):
+        future = torch.futures.Future()
+        pairs = list(zip(bucket.parameters(), bucket.gradients()))
+        flight = _Bucket(future, bucket.buffer(), len(pairs))
+        for param, grad in pairs:
+            try:
+                self._push(parameters, members, param, grad, flight)
+            except BandoneonError as error:
+                self._fail(error)
+                flight.finish_one()
+        return future
+
+    def _push(self, parameters, members, param, grad, flight):
+        member = members.get(id(param))
+        if member is None:
+            raise InvalidArgument(
+                f"DDP reduces a parameter of shape {list(param.shape)} that DDPState was not given; "
+                "construct it from ddp_model.module.named_parameters()"
+            )
+        # A bucket's views don't overlap, so each is exclusive though its storage is shared.
+        grad = parameters.dense(member, grad)
+        host = host_copy_or_self(grad, exclusive=True)
+
+        def done(result, error):
+            if error is None:
+                copy_back(host, grad)
+            else:
+                self._fail(error)
+            flight.finish_one()
+            self._count(-1)
+
+        self._count(1)
+        try:
+            parameters.worker.push_notified(
+                member.tensor,
+                host.data_ptr(),
+                done,
+                keep=host,
+                priority=member.priority,
+                loss_scale=self._loss_scale,
+            )
+        except BandoneonError:
+            self._count(-1)
+            raise
+
+    def _end(self):
+        """The last action of the pass, before DDP takes its buckets back."""
+        with self._changed:
+            while self._pending and self._error is None:
+                self._changed.wait(_SLICE_SECONDS)
+        self.is_over = True
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error):
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def _count(self, change):
+        with self._changed:
+            self._pending += change
+            self._changed.notify_all()
+
+
+class _Bucket:
+    """One bucket's future, due when all its gradients are back."""
+
+    def __init__(self, future, buffer, size):
+        self._future = future
+        self._buffer = buffer
+        self._left = size
+        self._lock = threading.Lock()
+
+    def finish_one(self):
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._future.set_result(self._buffer)

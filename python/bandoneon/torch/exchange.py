@@ -1,0 +1,80 @@
+"""Single tensors: push_pull and its handle."""
+
+import os
+
+import torch
+
+from ..session import default_worker
+from ..worker import Declaration
+from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
+
+
+class Handle:
+    """A tensor on its way. It holds the tensor until the mean has arrived."""
+
+    def __init__(self, worker, ticket, tensor, host):
+        self._worker = worker
+        self._ticket = ticket
+        self._tensor = tensor
+        self._host = host
+
+    def is_done(self):
+        """Whether wait() would return at once."""
+        if self._ticket is not None and self._worker.is_done(self._ticket) is not None:
+            self._finish()
+        return self._ticket is None
+
+    def wait(self, timeout=None):
+        """The tensor, now the workers' mean; NaN where a worker's values were not finite.
+
+        DeadlineExceeded after `timeout` seconds says who is missing; wait again for longer.
+        """
+        if self._ticket is not None:
+            self._worker.wait(self._ticket, timeout)
+            self._finish()
+        return self._tensor
+
+    def _finish(self):
+        self._ticket = None
+        copy_back(self._host, self._tensor)
+        self._host = None
+
+    def __del__(self):
+        if getattr(self, "_ticket", None) is not None:
+            self._worker.drop(self._ticket)
+
+
+def push_pull(tensor, name, *, push=None, pull=None, priority=0, worker=None):
+    """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
+
+    The first use of a name declares it, so all workers must use new names in the same order.
+    """
+    worker = worker or default_worker()
+    tensor = tensor.detach()
+    check_exchangeable(tensor, name)
+    declaration = Declaration(
+        name=name,
+        elements=tensor.numel(),
+        dtype=dtype_number(tensor, name),
+        push=default_spec("push", push),
+        pull=default_spec("pull", pull),
+    )
+    number = worker.declare_once(declaration)
+    host = host_copy_or_self(tensor, exclusive=True)
+    ticket = worker.push(number, host.data_ptr(), keep=host, priority=priority)
+    return Handle(worker, ticket, tensor, host)
+
+
+def barrier(name="barrier", *, timeout=None, worker=None):
+    """Waits until all workers have come."""
+    (worker or default_worker()).barrier(name, timeout)
+
+
+def synchronize(handles):
+    """Waits for several handles; their tensors."""
+    return [handle.wait() for handle in handles]
+
+
+def default_spec(direction, spec):
+    """A codec spec: the argument, or BANDONEON_PUSH / BANDONEON_PULL, or "none"."""
+    return spec or os.environ.get(f"BANDONEON_{direction.upper()}") or "none"

@@ -1,0 +1,269 @@
+"""Gradients leave as the backward pass makes them; the pass ends when their means have come back."""
+
+import contextlib
+import weakref
+
+import torch
+
+from .. import _native
+from ..errors import FailedPrecondition
+from . import backward_pass
+from .tensors import copy_back, host_copy_or_self
+
+
+class _Slot:
+    """One parameter's part in the round of the running backward pass."""
+
+    def __init__(self, member):
+        self.member = member
+        self.param = member.param
+        self.hooks = []
+        # For good. A gradient leaves at once where one a pass is all that comes: once that was seen,
+        # and as long as none came from an inner pass, which others may follow.
+        self.seen_alone = False
+        self.may_repeat = False
+        # Between passes:
+        self.is_mean = False  # param.grad holds means, so it must not be pushed again
+        self.clear_round()
+
+    def clear_round(self):
+        self.fired = 0  # gradients accumulated in this pass
+        self.earlier = None  # means of earlier passes, to which this pass's is added
+        self.sent = False
+        self.ticket = None  # of the exchange in flight
+        self.grad = None  # what was pushed, and where the mean goes
+        self.host = None  # the memory that C reads and writes for it
+
+    @property
+    def leaves_at_once(self):
+        return self.seen_alone and not self.may_repeat
+
+
+class Synchronizer:
+    """The hooks on the parameters of a ParameterSet. One backward pass is one round: every tensor is
+    pushed exactly once in it by every worker, if only to say that there is no gradient.
+
+    Used by one thread at a time, the one that autograd runs on.
+    """
+
+    def __init__(self, parameters, loss_scale, overlap=True, timeout=None):
+        self._parameters = parameters
+        self._worker = parameters.worker
+        self._loss_scale = loss_scale
+        self._overlap = overlap
+        self._timeout = timeout
+        self._slots = []
+        self._enabled = True
+        self._closed = False
+        # Since the last optimizer step:
+        self._had_round = False
+        self._had_local_pass = False
+        # Of the running round:
+        self._active = False
+        self._outermost = None  # number of its pass, once known
+        self._tasks = set()  # it and the passes inside it
+        self._scale = 1.0
+
+    # ---- Membership ----
+
+    def add(self, members):
+        self._slots += [_Slot(member) for member in members]
+        self._hook_new_slots()
+
+    def close(self):
+        """Takes the hooks away; the parameters' gradients stay local from now on."""
+        self._closed = True
+        for slot in self._slots:
+            for hook in slot.hooks:
+                hook.remove()
+            slot.hooks = []
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        before, self._enabled = self._enabled, False
+        try:
+            yield
+        finally:
+            self._enabled = before
+
+    def synchronize(self):
+        """Ends a round that is running."""
+        if self._active:
+            self._end_round()
+
+    # ---- Around the optimizer's step ----
+
+    def before_step(self):
+        """Makes up for a round that no backward pass has run or ended: a worker whose batch gave no
+        gradients at all still owes the others its word."""
+        if self._closed:
+            return
+        if self._active or not (self._had_round or self._had_local_pass):
+            self._end_round()
+
+    def after_step(self):
+        self._had_round = False
+        self._had_local_pass = False
+
+    # ---- In the backward pass ----
+
+    def _hook_new_slots(self):
+        """Also finds parameters that were frozen before: a frozen one cannot be hooked."""
+        itself = weakref.ref(self)
+        for slot in self._slots:
+            if slot.hooks or not slot.param.requires_grad or self._closed:
+                continue
+            slot.hooks = [
+                slot.param.register_hook(_forward_to(itself, "_before_accumulation", slot)),
+                slot.param.register_post_accumulate_grad_hook(
+                    _forward_to(itself, "_after_accumulation", slot)
+                ),
+            ]
+
+    def _before_accumulation(self, slot):
+        if not self._enabled:
+            self._had_local_pass = True
+            slot.is_mean = False
+            return
+        self._enter_round(slot)
+        if slot.sent:
+            raise FailedPrecondition(
+                f"{slot.member.name!r} got a second gradient in one backward pass after its first was "
+                "on its way, as it never did before (reentrant checkpointing that comes and goes); "
+                "construct DistributedOptimizer(..., overlap=False)",
+                tensor=slot.member.name,
+            )
+        slot.fired += 1
+        if slot.fired > 1:
+            slot.may_repeat = True
+        elif slot.is_mean and slot.param.grad is not None:
+            slot.earlier, slot.param.grad = slot.param.grad, None
+
+    def _after_accumulation(self, slot):
+        if self._enabled and self._overlap and slot.leaves_at_once:
+            self._push(slot)
+
+    def _enter_round(self, slot):
+        task = backward_pass.current_task()
+        if task == self._outermost:
+            return
+        function = backward_pass.outermost_function()
+        if function is not None:
+            slot.may_repeat = True
+        if task in self._tasks:
+            return
+        if self._active and function is None and self._outermost is not None:
+            self._abandon_round()
+        if not self._active:
+            self._begin_round()
+        self._tasks.add(task)
+        if function is None:
+            self._reach_outermost(task)
+        elif self._outermost is None:
+            backward_pass.when_pass_resumes_after(
+                function, lambda: self._reach_outermost(backward_pass.current_task())
+            )
+
+    def _reach_outermost(self, task):
+        if self._active and self._outermost is None:
+            self._outermost = task
+            backward_pass.at_end_of_pass(self._end_round)
+
+    # ---- The round ----
+
+    def _begin_round(self):
+        self._scale = self._loss_scale.current()
+        self._active = True
+
+    @torch.no_grad()
+    def _end_round(self):
+        """Sends what has not been sent, then waits for everything."""
+        if not self._active:
+            self._begin_round()
+        for slot in self._slots:
+            if not slot.sent:
+                self._push_rest(slot)
+        for slot in self._slots:
+            self._collect(slot)
+        self._had_round = True
+        self._leave_round()
+
+    def _abandon_round(self):
+        """A backward pass broke off and the program went on: the others still get their round."""
+        for slot in self._slots:
+            if not slot.sent:
+                self._start(slot, None, _native.ABSENT)
+        for slot in self._slots:
+            self._wait(slot)
+        self._leave_round()
+
+    def _leave_round(self):
+        for slot in self._slots:
+            slot.clear_round()
+        self._active = False
+        self._outermost = None
+        self._tasks.clear()
+        self._hook_new_slots()
+
+    def _push_rest(self, slot):
+        grad = slot.param.grad
+        if not slot.param.requires_grad:
+            self._start(slot, None, _native.ABSENT)
+        elif grad is not None and (slot.fired or not slot.is_mean):
+            self._push(slot)
+        else:
+            self._push_absent(slot)
+
+    def _push(self, slot):
+        slot.grad = self._parameters.dense(slot.member, slot.param.grad)
+        self._start(slot, host_copy_or_self(slot.grad), 0)
+
+    def _push_absent(self, slot):
+        """No gradient here, but there may be one elsewhere."""
+        if slot.earlier is None:
+            slot.earlier, slot.param.grad = slot.param.grad, None
+        slot.grad = torch.zeros_like(slot.param, requires_grad=False)
+        self._start(slot, host_copy_or_self(slot.grad), _native.ABSENT)
+
+    def _start(self, slot, host, flags):
+        slot.host = host
+        slot.ticket = self._worker.push(
+            slot.member.tensor,
+            None if host is None else host.data_ptr(),
+            keep=host,
+            flags=flags,
+            priority=slot.member.priority,
+            loss_scale=self._scale,
+        )
+        slot.sent = True
+
+    def _wait(self, slot):
+        if slot.ticket is None:
+            return None
+        result = self._worker.wait(slot.ticket, self._timeout)
+        slot.ticket = None
+        return result
+
+    def _collect(self, slot):
+        result = self._wait(slot)
+        if slot.fired == 1:
+            slot.seen_alone = True
+        if slot.host is None:
+            return
+        if result.absent:
+            slot.param.grad = slot.earlier
+        else:
+            copy_back(slot.host, slot.grad)
+            slot.param.grad = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
+        slot.is_mean = True
+
+
+def _forward_to(reference, method, slot):
+    """A hook that does not keep its synchronizer alive."""
+
+    def hook(_):
+        synchronizer = reference()
+        if synchronizer is not None:
+            getattr(synchronizer, method)(slot)
+
+    return hook

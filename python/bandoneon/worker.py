@@ -1,0 +1,476 @@
+"""A worker: this process's, or one of several in a LocalCluster. Speaks in pointers; knows no torch."""
+
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import threading
+import time
+from ctypes import POINTER, byref, c_float, c_uint32, c_uint64, c_void_p, sizeof
+from dataclasses import dataclass
+
+from . import _native, errors
+
+_log = logging.getLogger("bandoneon")
+
+# Waits come up for air this often, so that Ctrl-C is answered; and say what they wait for this often.
+_SLICE_SECONDS = 0.2
+_REPORT_SECONDS = 30.0
+# "No limit" as the C library wants it: a number.
+_FOREVER_SECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What all workers must agree on about one tensor; `dtype` is one of _native's."""
+
+    name: str
+    elements: int
+    dtype: int = _native.FLOAT32
+    push: str = "none"
+    pull: str = "none"
+    warmup: int = 0
+    momentum: float = 0.0
+    fuse: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one exchange ended."""
+
+    step: int
+    absent: bool
+    nonfinite: bool
+
+
+class Worker:
+    """One worker of a job. Thread-safe; a forked child may hold one but not use it."""
+
+    def __init__(self, create):
+        """`create(pointer)` calls one of the C library's constructors; it may block."""
+        self._pid = os.getpid()
+        self._lib = _native.library()
+        self._handle = c_void_p()
+        self._idle = threading.Condition()
+        self._calls = 0
+        self._closing = False
+        self._left = False
+        self._in_flight = {}  # ticket -> what must outlive it
+        self._dropped = []  # tickets nobody waits for any more
+        self._declared = {}  # name -> (Declaration, id)
+        self._owners = {}  # name -> weak reference to what exchanges it
+        self._broadcasts = 0
+        self._completions = None
+        pointer = c_void_p()
+        _run_interruptibly(lambda: _native.check(create(byref(pointer))))
+        self._handle = pointer
+        self.rank = self._lib.bdn_rank(pointer)
+        self.size = self._lib.bdn_size(pointer)
+
+    # ---- Life ----
+
+    def leave(self, timeout=None):
+        """Says that this worker is done and waits until all workers have said so."""
+        self._blocking(lambda lib, handle: lib.bdn_leave(handle, _seconds(timeout)))
+        self._left = True
+
+    def abort_job(self, reason):
+        """Ends the job for everybody with an error that names this worker and `reason`."""
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_abort_job(handle, reason.encode()))
+
+    def close(self):
+        """Gives everything back. Without leave() before, this ends the job for everybody."""
+        if os.getpid() != self._pid or not self._handle:
+            return
+        with self._idle:
+            if self._closing:
+                return
+            self._closing = True
+        lib, handle = self._lib, self._handle
+        if not self._left:
+            lib.bdn_abort_job(handle, b"closed before it left")
+        if self._completions is not None:
+            self._completions.close(lambda: lib.bdn_wake(handle))
+        with self._idle:
+            if not self._idle.wait_for(lambda: self._calls == 0, timeout=30):
+                _log.error("a call on the worker does not end; its memory is not given back")
+                return
+        lib.bdn_free(handle)
+        self._in_flight.clear()
+        self._handle = c_void_p()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        try:
+            if kind is None:
+                self.leave()
+            else:
+                with contextlib.suppress(errors.BandoneonError):
+                    self.abort_job(f"{kind.__name__}: {error}")
+        finally:
+            self.close()
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # ---- Tensors ----
+
+    def declare(self, declarations, timeout=None, owner=None):
+        """Ids of the tensors. Collective: every worker declares the same ones in the same call.
+
+        A name that another live `owner` exchanges is refused: two models must not share a tensor.
+        """
+        for item in declarations:
+            self._check_owner(item.name, owner)
+        array = (_native.Declaration * len(declarations))(*[_c_declaration(d) for d in declarations])
+        ids = (c_uint32 * len(declarations))()
+        self._blocking(
+            lambda lib, handle: lib.bdn_declare(handle, array, len(array), ids, _seconds(timeout))
+        )
+        for item, number in zip(declarations, ids):
+            self._declared[item.name] = (item, number)
+            if owner is not None:
+                self._owners[item.name] = owner
+        return list(ids)
+
+    def declare_once(self, declaration, timeout=None):
+        """The id of one tensor, declared at its first use."""
+        known = self._declared.get(declaration.name)
+        if known is None:
+            return self.declare([declaration], timeout)[0]
+        if known[0] != declaration:
+            raise errors.InvalidArgument(
+                f"tensor {declaration.name!r} was declared as {known[0]}, now it is {declaration}; "
+                "use another name for another tensor",
+                tensor=declaration.name,
+            )
+        self._check_owner(declaration.name, None)
+        return known[1]
+
+    def disown(self, owner):
+        """Frees the names that `owner` held."""
+        for name in [name for name, held in list(self._owners.items()) if held is owner]:
+            self._owners.pop(name, None)
+
+    def push(self, tensor, data, *, keep=None, flags=0, priority=0, weight=1.0, loss_scale=1.0):
+        """Starts an exchange of the memory at address `data`; the ticket. `keep` lives as long."""
+        self._collect_dropped()
+        item = _native.Push(
+            struct_size=sizeof(_native.Push),
+            data=data,
+            tensor=tensor,
+            flags=flags,
+            priority=priority,
+            weight=weight,
+            loss_scale=loss_scale,
+        )
+        ticket = c_uint64()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_push_pull(handle, byref(item), byref(ticket)))
+            self._in_flight[ticket.value] = keep
+        return ticket.value
+
+    def push_notified(self, tensor, data, callback, **how):
+        """As push; `callback(result, error)` runs on the completion thread when it ends."""
+        with self._idle:
+            if self._completions is None:
+                self._completions = _Completions(self)
+        ticket = self.push(tensor, data, flags=_native.NOTIFY | how.pop("flags", 0), **how)
+        self._completions.expect(ticket, callback)
+
+    def wait(self, ticket, timeout=None):
+        """The Result of an exchange. DeadlineExceeded leaves the ticket valid."""
+        deadline = time.monotonic() + _seconds(timeout)
+        report = time.monotonic() + _REPORT_SECONDS
+        while True:
+            left = deadline - time.monotonic()
+            error = self._wait_slice(ticket, min(max(left, 0.0), _SLICE_SECONDS))
+            if not isinstance(error, errors.DeadlineExceeded):
+                break
+            if left <= _SLICE_SECONDS:
+                raise error
+            if time.monotonic() > report:
+                _log.warning("still waiting: %s", error)
+                report += _REPORT_SECONDS
+        if isinstance(error, Exception):
+            raise error
+        return error
+
+    def is_done(self, ticket):
+        """The Result of an exchange if it has ended, else None."""
+        outcome = self._wait_slice(ticket, 0.0)
+        if isinstance(outcome, errors.DeadlineExceeded):
+            return None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def drop(self, ticket):
+        """Nobody will wait for the ticket; what it keeps alive lives until it has ended."""
+        if os.getpid() == self._pid and not self._closing:
+            self._dropped.append(ticket)
+
+    def broadcast(self, name, data, num_bytes, root, timeout=None):
+        """Overwrites memory with root's. Collective, in the same order everywhere."""
+        self._broadcasts += 1
+        unique = f"broadcast/{self._broadcasts}/{name}".encode()
+        self._blocking(
+            lambda lib, handle: lib.bdn_broadcast(handle, unique, data, num_bytes, root, _seconds(timeout))
+        )
+
+    def barrier(self, name="barrier", timeout=None):
+        """Waits for all workers."""
+        self._blocking(lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout)))
+
+    # ---- State and statistics ----
+
+    def get_state(self, tensor, what, out, elements):
+        """Writes the "residual" or "momentum" of a tensor to the float32[elements] at address `out`."""
+        with self._call() as (lib, handle):
+            pointer = ctypes.cast(out, POINTER(c_float))
+            _native.check(lib.bdn_get_state(handle, tensor, what.encode(), pointer, elements))
+
+    def set_state(self, tensor, what, data, elements):
+        with self._call() as (lib, handle):
+            pointer = ctypes.cast(data, POINTER(c_float))
+            _native.check(lib.bdn_set_state(handle, tensor, what.encode(), pointer, elements))
+
+    def get_step(self, tensor):
+        step = c_uint64()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_get_step(handle, tensor, byref(step)))
+        return step.value
+
+    def stats(self):
+        """Counters of this worker: bytes_pushed, bytes_pulled and others."""
+        with self._call() as (lib, handle):
+            return json.loads(
+                _native.read_text(lambda buffer, capacity: lib.bdn_stats_json(handle, buffer, capacity))
+            )
+
+    # ---- Calls ----
+
+    @contextlib.contextmanager
+    def _call(self):
+        if os.getpid() != self._pid:
+            raise errors.FailedPrecondition(
+                "this worker belongs to the process that this one was forked from; use bandoneon in "
+                "the parent only"
+            )
+        with self._idle:
+            if self._closing:
+                raise errors.FailedPrecondition("the worker is closed")
+            self._calls += 1
+        try:
+            yield self._lib, self._handle
+        finally:
+            with self._idle:
+                self._calls -= 1
+                if self._calls == 0:
+                    self._idle.notify_all()
+
+    def _blocking(self, function):
+        """A call that may wait long in C, on a thread of its own where Ctrl-C must get through."""
+
+        def run():
+            with self._call() as (lib, handle):
+                _native.check(function(lib, handle))
+
+        _run_interruptibly(run)
+
+    def _wait_slice(self, ticket, seconds):
+        result = _native.Result(sizeof(_native.Result))
+        with self._call() as (lib, handle):
+            code = lib.bdn_wait(handle, ticket, seconds, byref(result))
+            error = _native.last_error(code) if code else None
+        if isinstance(error, errors.DeadlineExceeded):
+            return error
+        self._in_flight.pop(ticket, None)
+        return error or Result(
+            step=result.step,
+            absent=bool(result.flags & _native.RESULT_ABSENT),
+            nonfinite=bool(result.flags & _native.RESULT_NONFINITE),
+        )
+
+    def _collect_dropped(self):
+        for _ in range(len(self._dropped)):
+            ticket = self._dropped.pop(0)
+            if isinstance(self._wait_slice(ticket, 0.0), errors.DeadlineExceeded):
+                self._dropped.append(ticket)
+
+    def _check_owner(self, name, owner):
+        holder = self._owners.get(name)
+        if holder is not None and holder is not owner and holder() is not None:
+            raise errors.InvalidArgument(
+                f"tensor {name!r} is already exchanged by another optimizer or hook of this worker; "
+                "close() that one first, or give one of them a prefix=",
+                tensor=name,
+            )
+
+
+class _Completions:
+    """The one thread that waits in C for exchanges to end, and runs their callbacks."""
+
+    def __init__(self, worker):
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._callbacks = {}  # ticket -> callback
+        self._early = set()  # tickets that ended before anybody expected them
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="bandoneon-completions", daemon=True)
+        self._thread.start()
+
+    def expect(self, ticket, callback):
+        with self._lock:
+            if ticket not in self._early:
+                self._callbacks[ticket] = callback
+                return
+            self._early.discard(ticket)
+        self._finish(ticket, callback)
+
+    def close(self, wake):
+        """Stops the thread; callbacks that are left get the error."""
+        self._closed = True
+        wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=30)
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, {}
+        for callback in callbacks.values():
+            callback(None, errors.Cancelled("the worker is being closed"))
+
+    def _run(self):
+        lib, handle = self._worker._lib, self._worker._handle
+        ticket = c_uint64()
+        while not self._closed:
+            code = lib.bdn_next_done(handle, _FOREVER_SECONDS, byref(ticket))
+            if code == _native.OK:
+                self._dispatch(ticket.value)
+            elif code not in (_native.CANCELLED, _native.DEADLINE_EXCEEDED):
+                _log.error("completion thread: %s", _native.last_error(code))
+                return
+
+    def _dispatch(self, ticket):
+        with self._lock:
+            callback = self._callbacks.pop(ticket, None)
+            if callback is None:
+                self._early.add(ticket)
+                return
+        self._finish(ticket, callback)
+
+    def _finish(self, ticket, callback):
+        try:
+            callback(self._worker.wait(ticket), None)
+        except Exception as error:  # The callback's own failures end here too: there is no caller.
+            callback(None, error)
+
+
+class LocalCluster:
+    """A scheduler, servers and workers in this process, over a loopback: for tests and experiments.
+
+    cluster = LocalCluster(workers=2, servers=1, seed=7)
+    results = cluster.run(lambda worker: train(worker))
+    """
+
+    def __init__(self, workers, servers=1, seed=0, **settings):
+        self._pid = os.getpid()
+        self._lib = _native.library()
+        self._handle = c_void_p()
+        self.workers = workers
+        pointer = c_void_p()
+        facts = _native.options(dict(workers=workers, servers=servers, seed=seed, **settings))
+        _native.check(self._lib.bdn_local_cluster_create(byref(facts), byref(pointer)))
+        self._handle = pointer
+
+    def worker(self, rank=None, **settings):
+        """Joins as one worker; waits until all have, so call it from one thread each."""
+        facts = _native.options(dict(rank=rank, **settings))
+        return Worker(lambda out: self._lib.bdn_create_local(self._handle, byref(facts), out))
+
+    def run(self, function, **settings):
+        """[function(worker of rank 0), function(worker of rank 1), ...], each on a thread of its own.
+
+        The first failure ends the job and is raised here.
+        """
+        results = [None] * self.workers
+        failures = []
+
+        def run_rank(rank):
+            try:
+                with self.worker(rank, **settings) as worker:
+                    results[rank] = function(worker)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=run_rank, args=(r,)) for r in range(self.workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return results
+
+    def close(self):
+        """Ends the cluster. Close its workers first."""
+        if os.getpid() == self._pid and self._handle:
+            handle, self._handle = self._handle, c_void_p()
+            self._lib.bdn_local_cluster_free(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+def _c_declaration(item):
+    return _native.Declaration(
+        struct_size=sizeof(_native.Declaration),
+        name=item.name.encode(),
+        elements=item.elements,
+        dtype=item.dtype,
+        flags=_native.FUSE if item.fuse else 0,
+        push=item.push.encode(),
+        pull=item.pull.encode(),
+        warmup_steps=item.warmup,
+        momentum=item.momentum,
+    )
+
+
+def _seconds(timeout):
+    return _FOREVER_SECONDS if timeout is None else float(timeout)
+
+
+def _run_interruptibly(function):
+    """Runs it; on the main thread in a helper thread, because C does not hear of Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        function()
+        return
+    outcome = []
+    done = threading.Event()
+
+    def run():
+        try:
+            function()
+        except BaseException as error:
+            outcome.append(error)
+        finally:
+            done.set()
+
+    try:
+        threading.Thread(target=run, name="bandoneon-call", daemon=True).start()
+    except RuntimeError:  # The interpreter is shutting down.
+        run()
+    done.wait()
+    if outcome:
+        raise outcome[0]
