@@ -1,12 +1,14 @@
 #include "common/transport/loopback.h"
 
+#include "common/transport/transport_thread.h"
+
 namespace bdn {
 
 LoopbackNetwork::LoopbackNetwork()
-    : thread_([this] {
+    : thread_(StartTransportThread("bdn-loopback", [this] {
         while (queue_.WaitAndStep()) {
         }
-      }) {}
+      })) {}
 
 LoopbackNetwork::~LoopbackNetwork() {
   queue_.Interrupt();

@@ -1,0 +1,159 @@
+#include "common/transport/throttled.h"
+
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/mutex.h"
+#include "common/transport/link_schedule.h"
+#include "common/transport/transport_thread.h"
+
+namespace bdn {
+namespace {
+
+// Departures and arrivals wait in two queues, each in order of time, for one thread.
+class ThrottledTransport final : public Transport {
+ public:
+  ThrottledTransport(std::unique_ptr<Transport> inner, double bytes_per_second)
+      : inner_(std::move(inner)),
+        egress_(bytes_per_second),
+        ingress_(bytes_per_second),
+        thread_(StartTransportThread("bdn-throttle", [this] { RunLink(); })) {}
+
+  ~ThrottledTransport() override {
+    Close();
+    Join();
+  }
+
+  void Start(FrameHandler handler) override {
+    handler_ = std::move(handler);
+    inner_->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); });
+  }
+
+  absl::StatusOr<std::string> Listen(const std::string& address) override {
+    return inner_->Listen(address);
+  }
+  absl::StatusOr<ConnectionId> Connect(const std::string& address) override {
+    return inner_->Connect(address);
+  }
+
+  void Send(ConnectionId to, Frame frame, SendDone done) override {
+    {
+      MutexLock lock(&mu_);
+      if (!is_closed_) {
+        const absl::Time due = egress_.Depart(absl::Now(), WireBytes(frame));
+        departures_.push_back({due, to, std::move(frame), std::move(done)});
+        changed_.Signal();
+        return;
+      }
+    }
+    inner_->Send(to, std::move(frame), std::move(done));  // which is closed, and says so
+  }
+
+  TransportStats stats() const override { return inner_->stats(); }
+
+  void Close() override {
+    inner_->Close();  // first: what still waits must find it closed
+    MutexLock lock(&mu_);
+    is_closed_ = true;
+    changed_.Signal();
+  }
+
+  void Join() override {
+    {
+      MutexLock lock(&join_mu_);
+      if (thread_.joinable()) thread_.join();
+    }
+    inner_->Join();
+  }
+
+ private:
+  struct Departure {
+    absl::Time due;
+    ConnectionId to;
+    Frame frame;
+    SendDone done;
+  };
+  struct Arrival {
+    absl::Time due;
+    ConnectionId from;
+    Frame frame;
+  };
+
+  static uint64_t WireBytes(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
+
+  void Receive(ConnectionId from, Frame frame) {
+    MutexLock lock(&mu_);
+    if (is_closed_) return;
+    const absl::Time due = ingress_.Arrive(absl::Now(), WireBytes(frame));
+    arrivals_.push_back({due, from, std::move(frame)});
+    changed_.Signal();
+  }
+
+  // Moves what is due into the lists, or waits until something is. False when closed: then
+  // everything that had not left is in `departures`.
+  bool WaitForDue(std::deque<Departure>* departures, std::deque<Arrival>* arrivals)
+      ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    while (!is_closed_) {
+      const absl::Time now = absl::Now();
+      TakeDue(now, &departures_, departures);
+      TakeDue(now, &arrivals_, arrivals);
+      if (!departures->empty() || !arrivals->empty()) return true;
+      absl::Time next = absl::InfiniteFuture();
+      if (!departures_.empty()) next = departures_.front().due;
+      if (!arrivals_.empty()) next = std::min(next, arrivals_.front().due);
+      changed_.WaitUntil(&mu_, next);
+    }
+    departures->swap(departures_);
+    arrivals_.clear();
+    return false;
+  }
+
+  template <typename Item>
+  static void TakeDue(absl::Time now, std::deque<Item>* from, std::deque<Item>* to) {
+    while (!from->empty() && from->front().due <= now) {
+      to->push_back(std::move(from->front()));
+      from->pop_front();
+    }
+  }
+
+  void RunLink() {
+    bool is_open = true;
+    while (is_open) {
+      std::deque<Departure> departures;
+      std::deque<Arrival> arrivals;
+      is_open = WaitForDue(&departures, &arrivals);
+      for (Departure& departure : departures) {
+        inner_->Send(departure.to, std::move(departure.frame), std::move(departure.done));
+      }
+      for (Arrival& arrival : arrivals) handler_(arrival.from, std::move(arrival.frame));
+    }
+  }
+
+  const std::unique_ptr<Transport> inner_;
+  FrameHandler handler_;  // const after Start
+
+  Mutex mu_;
+  CondVar changed_;
+  LinkSchedule egress_ ABSL_GUARDED_BY(mu_);
+  LinkSchedule ingress_ ABSL_GUARDED_BY(mu_);
+  std::deque<Departure> departures_ ABSL_GUARDED_BY(mu_);
+  std::deque<Arrival> arrivals_ ABSL_GUARDED_BY(mu_);
+  bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
+
+  Mutex join_mu_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mu_);  // last: it uses everything above
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeThrottled(std::unique_ptr<Transport> inner,
+                                         double bytes_per_second) {
+  if (bytes_per_second <= 0) return inner;
+  return std::make_unique<ThrottledTransport>(std::move(inner), bytes_per_second);
+}
+
+}  // namespace bdn

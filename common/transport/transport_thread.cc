@@ -1,0 +1,22 @@
+#include "common/transport/transport_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <utility>
+
+namespace bdn {
+
+std::thread StartTransportThread(const char* name, std::function<void()> body) {
+  // A thread inherits the mask of the one that makes it.
+  sigset_t all;
+  sigset_t saved;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &saved);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
+  pthread_setname_np(thread.native_handle(), name);
+  return thread;
+}
+
+}  // namespace bdn

@@ -1,0 +1,471 @@
+// What every transport owes, asked of each of them.
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "common/transport/loopback.h"
+#include "common/transport/scripted_loopback.h"
+#include "common/transport/throttled.h"
+#include "common/transport/transport.h"
+#include "common/transport/zmq_transport.h"
+#include "gmock/gmock.h"
+#include "tests/transport/transport_fixture.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kTestRate = 1e9;  // bytes a second: throttled, and yet quick
+
+// A world in which transports can meet.
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+  virtual std::unique_ptr<Transport> MakeTransport() = 0;
+  // To listen at; a new one each time.
+  virtual std::string NewAddress() = 0;
+  // Whether an address is known before anybody listens there.
+  virtual bool has_names() const { return true; }
+};
+
+class LoopbackFabric final : public Fabric {
+ public:
+  std::unique_ptr<Transport> MakeTransport() override { return network_.MakeTransport(); }
+  std::string NewAddress() override { return absl::StrCat("loopback://", ++last_name_); }
+
+ private:
+  LoopbackNetwork network_;
+  int last_name_ = 0;
+};
+
+class PumpedScriptFabric final : public Fabric {
+ public:
+  PumpedScriptFabric()
+      : pump_([this] {
+          while (network_.WaitAndStep()) {
+          }
+        }) {}
+  ~PumpedScriptFabric() override {
+    network_.Interrupt();
+    pump_.join();
+  }
+  std::unique_ptr<Transport> MakeTransport() override { return network_.MakeTransport(); }
+  std::string NewAddress() override { return absl::StrCat("loopback://", ++last_name_); }
+
+ private:
+  ScriptedLoopback network_;
+  int last_name_ = 0;
+  std::thread pump_;
+};
+
+class TcpFabric final : public Fabric {
+ public:
+  std::unique_ptr<Transport> MakeTransport() override { return *MakeZmqTransport(); }
+  std::string NewAddress() override { return "tcp://127.0.0.1:0"; }
+  bool has_names() const override { return false; }
+};
+
+class IpcFabric final : public Fabric {
+ public:
+  std::unique_ptr<Transport> MakeTransport() override { return *MakeZmqTransport(); }
+  std::string NewAddress() override {
+    return absl::StrCat("ipc://", directory_.path(), "/", ++last_name_);
+  }
+
+ private:
+  TempDir directory_;
+  int last_name_ = 0;
+};
+
+template <typename Inner>
+class ThrottledFabric final : public Fabric {
+ public:
+  std::unique_ptr<Transport> MakeTransport() override {
+    return MakeThrottled(inner_.MakeTransport(), kTestRate);
+  }
+  std::string NewAddress() override { return inner_.NewAddress(); }
+  bool has_names() const override { return inner_.has_names(); }
+
+ private:
+  Inner inner_;
+};
+
+struct FabricParam {
+  const char* name;
+  std::function<std::unique_ptr<Fabric>()> make;
+};
+
+class TransportTest : public testing::TestWithParam<FabricParam> {
+ protected:
+  TransportTest()
+      : fabric_(GetParam().make()),
+        server_(fabric_->MakeTransport()),
+        client_(fabric_->MakeTransport()) {}
+
+  ~TransportTest() override {
+    CloseAndJoin(client_.get());
+    CloseAndJoin(server_.get());
+  }
+
+  static void CloseAndJoin(Transport* transport) {
+    if (transport == nullptr) return;
+    transport->Close();
+    transport->Join();
+  }
+
+  // The client connected to the listening server.
+  ConnectionId StartBoth() {
+    StartServer(server_inbox_.Handler());
+    return StartClient();
+  }
+  void StartServer(Transport::FrameHandler handler) {
+    server_->Start(std::move(handler));
+    address_ = *server_->Listen(fabric_->NewAddress());
+  }
+  ConnectionId StartClient() {
+    client_->Start(client_inbox_.Handler());
+    return *client_->Connect(address_);
+  }
+
+  void Send(Transport* transport, ConnectionId to, Frame frame) {
+    InsideCall inside;
+    transport->Send(to, std::move(frame), completions_.Expect());
+  }
+
+  Completions completions_;  // outlive the transports, whose threads use them
+  Inbox server_inbox_;
+  Inbox client_inbox_;
+  std::string address_;
+  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Transport> server_;
+  std::unique_ptr<Transport> client_;
+};
+
+TEST_P(TransportTest, CarriesFramesBothWays) {
+  const ConnectionId to_server = StartBoth();
+  const std::vector<size_t> sizes = {0, 1, 100, size_t{64} << 10, size_t{4} << 20};
+  for (size_t i = 0; i < sizes.size(); ++i) Send(client_.get(), to_server, FrameOf(i, sizes[i]));
+  const auto arrived = server_inbox_.WaitFor(sizes.size());
+  ASSERT_EQ(arrived.size(), sizes.size());
+  for (const auto& [from, frame] : arrived) {
+    ExpectSameFrame(frame, FrameOf(frame.header.step, sizes.at(frame.header.step)));
+    Send(server_.get(), from, frame);
+  }
+
+  const auto back = client_inbox_.WaitFor(sizes.size());
+  ASSERT_EQ(back.size(), sizes.size());
+  for (const auto& [from, frame] : back) {
+    EXPECT_EQ(from, to_server);
+    ExpectSameFrame(frame, FrameOf(frame.header.step, sizes.at(frame.header.step)));
+  }
+  for (const absl::Status& status : completions_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(TransportTest, TellsConnectionsApart) {
+  const ConnectionId first = StartBoth();
+  const ConnectionId second = *client_->Connect(address_);
+  EXPECT_NE(first, second);
+  Send(client_.get(), first, FrameOf(1, 10));
+  Send(client_.get(), second, FrameOf(2, 10));
+  for (const auto& [from, frame] : server_inbox_.WaitFor(2)) Send(server_.get(), from, frame);
+  for (const auto& [from, frame] : client_inbox_.WaitFor(2)) {
+    EXPECT_EQ(from, frame.header.step == 1 ? first : second);
+  }
+}
+
+TEST_P(TransportTest, MayBeUsedFromItsCallbacks) {
+  constexpr Step kRounds = 100;
+  StartServer([this](ConnectionId from, Frame frame) {
+    server_->Send(from, std::move(frame), completions_.Expect());
+  });
+  Completions pings;
+  Mutex mu;
+  CondVar changed;
+  Step last = 0;
+  client_->Start([&](ConnectionId from, Frame frame) {
+    if (frame.header.step < kRounds) {
+      client_->Send(from, FrameOf(frame.header.step + 1, 1000), pings.Expect());
+    }
+    MutexLock lock(&mu);
+    last = frame.header.step;
+    changed.SignalAll();
+  });
+  client_->Send(*client_->Connect(address_), FrameOf(1, 1000), pings.Expect());
+  {
+    const absl::Time deadline = PatienceEnds();
+    MutexLock lock(&mu);
+    while (last < kRounds && changed.WaitUntil(&mu, deadline)) {
+    }
+    EXPECT_EQ(last, kRounds);
+  }
+  pings.WaitForAll();
+}
+
+TEST_P(TransportTest, RunsNoCallbackInsideACall) {
+  // The callbacks take a mutex that the caller holds: inline they would never return.
+  Mutex mu;
+  StartServer([&](ConnectionId from, Frame frame) {
+    MutexLock lock(&mu);
+    server_->Send(from, std::move(frame), completions_.Expect());
+  });
+  Completions done;
+  const auto locking = [&] {
+    return [&mu, inner = done.Expect()](const absl::Status& status) {
+      MutexLock lock(&mu);
+      inner(status);
+    };
+  };
+  client_->Start(client_inbox_.Handler());
+  {
+    MutexLock lock(&mu);
+    const ConnectionId to_server = *client_->Connect(address_);
+    for (int i = 0; i < 20; ++i) client_->Send(to_server, FrameOf(i, 5000), locking());
+    client_->Send(999, FrameOf(1, 10), locking());
+  }
+  client_inbox_.WaitFor(20);
+  {
+    MutexLock lock(&mu);
+    client_->Close();
+    server_->Close();
+  }
+  done.WaitForAll();
+  client_->Join();
+  server_->Join();
+}
+
+TEST_P(TransportTest, EndsASendToAnUnknownConnectionInNotFound) {
+  StartBoth();
+  Send(client_.get(), 12345, FrameOf(1, 10));
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kNotFound) << completions_.Last();
+  Send(client_.get(), 0, FrameOf(1, 0));
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kNotFound) << completions_.Last();
+}
+
+TEST_P(TransportTest, LetsFramesWaitForTheListener) {
+  if (!fabric_->has_names()) GTEST_SKIP() << "no address before there is a listener";
+  const std::string address = fabric_->NewAddress();
+  client_->Start(client_inbox_.Handler());
+  const ConnectionId to_server = *client_->Connect(address);
+  Send(client_.get(), to_server, FrameOf(1, 1000));
+  server_->Start(server_inbox_.Handler());
+  ASSERT_TRUE(server_->Listen(address).ok());
+  const auto arrived = server_inbox_.WaitFor(1);
+  ExpectSameFrame(arrived.at(0).frame, FrameOf(1, 1000));
+}
+
+TEST_P(TransportTest, RefusesAnAddressInUse) {
+  StartBoth();
+  auto other = fabric_->MakeTransport();
+  other->Start(client_inbox_.Handler());
+  const absl::Status status = other->Listen(address_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(address_));
+  // And its owner still has it.
+  Send(client_.get(), *client_->Connect(address_), FrameOf(1, 10));
+  server_inbox_.WaitFor(1);
+}
+
+TEST_P(TransportTest, FreesItsAddressWhenItIsJoined) {
+  StartBoth();
+  CloseAndJoin(server_.get());
+  auto other = fabric_->MakeTransport();
+  other->Start(server_inbox_.Handler());
+  EXPECT_EQ(other->Listen(address_).status(), absl::OkStatus());
+}
+
+TEST_P(TransportTest, NamesABadAddress) {
+  server_->Start(server_inbox_.Handler());
+  for (const std::string address : {"", "nonsense", "udp://1.2.3.4:5", "tcp://1.2.3.4",
+                                    "tcp://host:notaport", "loopback://", "ipc://"}) {
+    for (const absl::Status& status :
+         {server_->Listen(address).status(), server_->Connect(address).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address << ": " << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+    }
+  }
+}
+
+TEST_P(TransportTest, CarriesTheFramesOfManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kFrames = 200;
+  const ConnectionId to_server = StartBoth();
+  const auto size_of = [](Step step) { return (step * 7919) % 40000; };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kFrames; ++i) {
+        const Step step = static_cast<Step>(t * kFrames + i);
+        Send(client_.get(), to_server, FrameOf(step, size_of(step)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  const auto arrived = server_inbox_.WaitFor(kThreads * kFrames);
+  std::vector<bool> seen(kThreads * kFrames);
+  for (const auto& [from, frame] : arrived) {
+    EXPECT_FALSE(seen.at(frame.header.step));
+    seen.at(frame.header.step) = true;
+    ExpectSameFrame(frame, FrameOf(frame.header.step, size_of(frame.header.step)));
+  }
+  completions_.WaitForAll();
+}
+
+TEST_P(TransportTest, EndsEverySendOnceWhenItIsClosed) {
+  const ConnectionId to_server = StartBoth();
+  const Frame frame = FrameOf(1, size_t{1} << 20);
+  for (int i = 0; i < 50; ++i) Send(client_.get(), to_server, frame);
+  {
+    InsideCall inside;
+    client_->Close();
+    client_->Close();
+  }
+  Send(client_.get(), to_server, frame);
+  for (const absl::Status& status : completions_.WaitForAll()) {
+    EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kUnavailable) << status;
+  }
+  EXPECT_EQ(completions_.size(), 51u);
+  client_->Join();
+  client_->Join();
+}
+
+TEST_P(TransportTest, EndsASendAfterCloseInUnavailable) {
+  const ConnectionId to_server = StartBoth();
+  client_->Close();
+  Send(client_.get(), to_server, FrameOf(1, 100));
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(client_->Connect(address_).ok());
+  EXPECT_FALSE(client_->Listen(fabric_->NewAddress()).ok());
+}
+
+TEST_P(TransportTest, CallsNoHandlerAfterJoin) {
+  const ConnectionId to_server = StartBoth();
+  std::thread sender([&] {
+    for (int i = 0; i < 300; ++i) Send(client_.get(), to_server, FrameOf(i, 2000));
+  });
+  server_inbox_.WaitFor(10);
+  CloseAndJoin(server_.get());
+  server_inbox_.Seal();
+  sender.join();
+  CloseAndJoin(client_.get());
+  completions_.WaitForAll();
+}
+
+TEST_P(TransportTest, MayBeClosedFromItsHandler) {
+  Completions done;
+  Mutex mu;
+  CondVar changed;
+  bool closed = false;
+  StartServer([&](ConnectionId, Frame) {
+    server_->Close();
+    MutexLock lock(&mu);
+    closed = true;
+    changed.SignalAll();
+  });
+  const ConnectionId to_server = StartClient();
+  client_->Send(to_server, FrameOf(1, 10), done.Expect());
+  const absl::Time deadline = PatienceEnds();
+  {
+    MutexLock lock(&mu);
+    while (!closed && changed.WaitUntil(&mu, deadline)) {
+    }
+    EXPECT_TRUE(closed);
+  }
+  server_->Join();
+  CloseAndJoin(client_.get());
+  done.WaitForAll();
+}
+
+TEST_P(TransportTest, EndsSendsToAPeerThatWentInUnavailable) {
+  const ConnectionId to_server = StartBoth();
+  Send(client_.get(), to_server, FrameOf(1, 10));
+  const ConnectionId to_client = server_inbox_.WaitFor(1).at(0).from;
+  CloseAndJoin(client_.get());
+  // The news may need a moment; whoever sends learns of it.
+  const absl::Time deadline = PatienceEnds();
+  absl::Status status;
+  while (status.ok() && absl::Now() < deadline) {
+    Send(server_.get(), to_client, FrameOf(2, 10));
+    status = completions_.Last();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST_P(TransportTest, DropsAndCountsAFrameThatIsNotWhatItSays) {
+  const ConnectionId to_server = StartBoth();
+  Frame longer = FrameOf(1, 10);
+  longer.header.payload_bytes = 9;
+  Frame missing = FrameOf(2, 10);
+  missing.payload = Buffer();
+  Frame unasked = FrameOf(3, 10);
+  unasked.header.payload_bytes = 0;
+  unasked.header.payload_crc = 0;
+  Frame flagged = FrameOf(4, 10);
+  flagged.header.flags = 0x80;
+  for (const Frame& bad : {longer, missing, unasked, flagged}) {
+    Send(client_.get(), to_server, bad);
+  }
+  Send(client_.get(), to_server, FrameOf(5, 10));
+  EXPECT_EQ(server_inbox_.WaitFor(1).at(0).frame.header.step, 5u);
+  EXPECT_EQ(server_->stats().frames_malformed, 4u);
+}
+
+TEST_P(TransportTest, LeavesAWrongPayloadToItsReader) {
+  // The transport reads no payload: a CRC that does not match arrives.
+  const ConnectionId to_server = StartBoth();
+  Frame frame = FrameOf(1, 10);
+  frame.header.payload_crc ^= 1;
+  Send(client_.get(), to_server, frame);
+  EXPECT_EQ(CheckPayload(server_inbox_.WaitFor(1).at(0).frame).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_P(TransportTest, CountsFramesAndBytes) {
+  const ConnectionId to_server = StartBoth();
+  Send(client_.get(), to_server, FrameOf(1, 1000));
+  Send(client_.get(), to_server, FrameOf(2, 0));
+  Send(client_.get(), 999, FrameOf(2, 0));
+  server_inbox_.WaitFor(2);
+  completions_.WaitForAll();
+  EXPECT_EQ(client_->stats().frames_sent, 2u);
+  EXPECT_EQ(client_->stats().bytes_sent, 1000 + 2 * kHeaderBytes);
+  EXPECT_EQ(client_->stats().sends_failed, 1u);
+  EXPECT_EQ(server_->stats().frames_received, 2u);
+  EXPECT_EQ(server_->stats().bytes_received, 1000 + 2 * kHeaderBytes);
+  EXPECT_EQ(server_->stats().frames_malformed, 0u);
+}
+
+TEST_P(TransportTest, ReleasesEachPayloadOnce) {
+  std::atomic<int> released{0};  // read after Join: nothing races
+  std::vector<std::byte> memory(100000);
+  {
+    const ConnectionId to_server = StartBoth();
+    Frame frame =
+        MakeFrame(FrameOf(1, 0).header, Buffer::Wrap(memory, [&released] { ++released; }));
+    Send(client_.get(), to_server, std::move(frame));
+    server_inbox_.WaitFor(1);
+    server_inbox_.Clear();
+    completions_.WaitForAll();
+  }
+  CloseAndJoin(client_.get());
+  CloseAndJoin(server_.get());
+  EXPECT_EQ(released, 1);
+}
+
+template <typename T>
+std::unique_ptr<Fabric> Make() {
+  return std::make_unique<T>();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TransportTest,
+    testing::Values(FabricParam{"Loopback", Make<LoopbackFabric>},
+                    FabricParam{"ScriptedLoopback", Make<PumpedScriptFabric>},
+                    FabricParam{"ZmqTcp", Make<TcpFabric>}, FabricParam{"ZmqIpc", Make<IpcFabric>},
+                    FabricParam{"ThrottledLoopback", Make<ThrottledFabric<LoopbackFabric>>},
+                    FabricParam{"ThrottledZmqTcp", Make<ThrottledFabric<TcpFabric>>}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace bdn
