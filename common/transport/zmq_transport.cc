@@ -65,6 +65,7 @@ struct Socket {
   // Connectors: their one connection. Listeners: 0, and their peers by ZeroMQ's name for them.
   ConnectionId connection = 0;
   absl::flat_hash_map<std::string, ConnectionId> peers = {};
+  std::string socket_file = {};  // listeners over ipc: ours to remove
 };
 
 // Where a connection's frames go.
@@ -130,7 +131,7 @@ class ZmqTransport final : public Transport {
   }
 
   absl::StatusOr<void*> OpenSocket(int type, const ZmqAddress& address);
-  // Hands a socket to the poller. False when closed: then it is closed too.
+  // Hands a socket to the poller. False when this transport is closed: then the socket is too.
   bool Adopt(Socket socket) ABSL_LOCKS_EXCLUDED(mu_);
   ConnectionId NewConnection() ABSL_LOCKS_EXCLUDED(mu_);
   bool WasConnection(ConnectionId id) ABSL_LOCKS_EXCLUDED(mu_);
@@ -181,6 +182,12 @@ void SetOption(void* socket, int option, int value) {
   zmq_setsockopt(socket, option, &value, sizeof(value));
 }
 
+void CloseSocket(const Socket& socket) {
+  // While it is still bound: nobody else can have taken the path.
+  if (!socket.socket_file.empty()) unlink(socket.socket_file.c_str());
+  zmq_close(socket.handle);
+}
+
 absl::StatusOr<void*> ZmqTransport::OpenSocket(int type, const ZmqAddress& address) {
   void* socket = zmq_socket(context_, type);
   if (socket == nullptr) return ResourceExhausted("zmq_socket: %s", zmq_strerror(errno));
@@ -214,7 +221,9 @@ absl::StatusOr<std::string> ZmqTransport::Listen(const std::string& address) {
   char endpoint[256] = {};
   size_t size = sizeof(endpoint);
   zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &size);
-  if (!Adopt({.handle = socket})) return Unavailable("listen at %s: closed", address);
+  if (!Adopt({.handle = socket, .socket_file = parsed.path})) {
+    return Unavailable("listen at %s: closed", address);
+  }
   return std::string(endpoint);
 }
 
@@ -243,7 +252,7 @@ bool ZmqTransport::Adopt(Socket socket) {
       return true;
     }
   }
-  zmq_close(socket.handle);
+  CloseSocket(socket);
   return false;
 }
 
@@ -338,7 +347,7 @@ void ZmqTransport::AddSocket(Socket socket) {
 
 void ZmqTransport::CloseSockets() {
   routes_.clear();
-  for (const auto& socket : sockets_) zmq_close(socket->handle);
+  for (const auto& socket : sockets_) CloseSocket(*socket);
   sockets_.clear();
 }
 

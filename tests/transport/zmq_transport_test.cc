@@ -1,0 +1,223 @@
+// What only ZeroMQ's transport has: hostile bytes, socket files, what lingers at the end.
+
+#include "common/transport/zmq_transport.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "common/transport/zmq_address.h"
+#include "gmock/gmock.h"
+#include "tests/transport/transport_fixture.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<Transport> MakeTransport(const ZmqOptions& options = {}) {
+  return *MakeZmqTransport(options);
+}
+
+// A peer that sends whatever parts it likes.
+class RawPeer {
+ public:
+  explicit RawPeer(const std::string& address) {
+    const int linger_ms = 1000;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof(linger_ms));
+    EXPECT_EQ(zmq_connect(socket_, address.c_str()), 0);
+  }
+  ~RawPeer() {
+    zmq_close(socket_);
+    zmq_ctx_term(context_);
+  }
+
+  void SendParts(const std::vector<std::string>& parts) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int more = i + 1 < parts.size() ? ZMQ_SNDMORE : 0;
+      EXPECT_GE(zmq_send(socket_, parts[i].data(), parts[i].size(), more), 0);
+    }
+  }
+
+ private:
+  void* const context_ = zmq_ctx_new();
+  void* const socket_ = zmq_socket(context_, ZMQ_DEALER);
+};
+
+std::string HeaderText(const Frame& frame) {
+  const auto header = EncodeHeader(frame.header);
+  return std::string(reinterpret_cast<const char*>(header.data()), header.size());
+}
+std::string PayloadText(const Frame& frame) {
+  return std::string(reinterpret_cast<const char*>(frame.payload.data()), frame.payload.size());
+}
+
+class ZmqTransportTest : public testing::Test {
+ protected:
+  Completions completions_;
+  Inbox inbox_;
+  TempDir directory_;
+  const std::string ipc_path_ = directory_.path() + "/socket";
+  const std::string ipc_address_ = "ipc://" + ipc_path_;
+};
+
+TEST_F(ZmqTransportTest, DropsAndCountsWhatIsNoFrame) {
+  auto server = MakeTransport();
+  server->Start(inbox_.Handler());
+  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  RawPeer peer(address);
+  const Frame good = FrameOf(1, 50);
+  const std::string header = HeaderText(good);
+  const std::string payload = PayloadText(good);
+  const std::string empty_header = HeaderText(FrameOf(2, 0));
+
+  size_t bad = 0;
+  const auto send_bad = [&](const std::vector<std::string>& parts) {
+    peer.SendParts(parts);
+    ++bad;
+  };
+  std::mt19937 random(1);
+  for (int i = 0; i < 20; ++i) {
+    std::string noise(random() % 300, '\0');
+    for (char& c : noise) c = static_cast<char>(random());
+    send_bad({noise});
+    send_bad({noise, noise, noise, noise});
+  }
+  for (size_t size = 0; size < header.size(); ++size) send_bad({header.substr(0, size), payload});
+  send_bad({header + "x", payload});
+  send_bad({header});                     // no payload
+  send_bad({header, payload.substr(1)});  // a short one
+  send_bad({header, payload + "x"});      // a long one
+  send_bad({header, payload, ""});        // three parts
+  send_bad({"", header, payload});        // as a REQ socket would
+  send_bad({empty_header, ""});           // an empty part is not none
+  send_bad({empty_header, "x"});
+  peer.SendParts({header, payload});
+
+  ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, good);
+  EXPECT_EQ(server->stats().frames_malformed, bad);
+  EXPECT_EQ(server->stats().frames_received, 1u);
+}
+
+TEST_F(ZmqTransportTest, CutsOffAPeerThatSendsTooMuch) {
+  auto server = MakeTransport({.max_payload_bytes = 1000});
+  server->Start(inbox_.Handler());
+  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  auto client = MakeTransport();
+  client->Start([](ConnectionId, Frame) {});
+  const ConnectionId to_server = *client->Connect(address);
+  client->Send(to_server, FrameOf(1, 1001), completions_.Expect());
+  client->Send(*client->Connect(address), FrameOf(2, 1000), completions_.Expect());
+  EXPECT_EQ(inbox_.WaitFor(1).at(0).frame.header.step, 2u);
+  client.reset();
+  EXPECT_EQ(inbox_.size(), 1u);
+}
+
+TEST_F(ZmqTransportTest, RefusesToSendTooMuch) {
+  auto client = MakeTransport({.max_payload_bytes = 1000});
+  client->Start([](ConnectionId, Frame) {});
+  const ConnectionId to_server = *client->Connect(ipc_address_);
+  client->Send(to_server, FrameOf(1, 1001), completions_.Expect());
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(completions_.Last().message()), HasSubstr("1001"));
+}
+
+TEST_F(ZmqTransportTest, LetsOutWhatWasSentBeforeClose) {
+  constexpr int kFrames = 16;
+  auto server = MakeTransport({.linger = absl::Seconds(30)});
+  server->Start([&](ConnectionId from, Frame) {
+    for (int i = 0; i < kFrames; ++i) {
+      server->Send(from, FrameOf(i, size_t{1} << 20), completions_.Expect());
+    }
+    server->Close();
+  });
+  auto client = MakeTransport();
+  client->Start(inbox_.Handler());
+  client->Send(*client->Connect(*server->Listen(ipc_address_)), FrameOf(1, 0),
+               completions_.Expect());
+  for (const auto& [from, frame] : inbox_.WaitFor(kFrames)) EXPECT_TRUE(CheckPayload(frame).ok());
+  server.reset();
+}
+
+TEST_F(ZmqTransportTest, DoesNotWaitForAPeerThatNeverCameForLongerThanItsLinger) {
+  auto client = MakeTransport({.linger = absl::ZeroDuration()});
+  client->Start(inbox_.Handler());
+  client->Send(*client->Connect(ipc_address_), FrameOf(1, 1000), completions_.Expect());
+  client->Close();
+  client->Join();
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ZmqTransportTest, RemovesItsSocketFile) {
+  auto server = MakeTransport();
+  server->Start(inbox_.Handler());
+  ASSERT_TRUE(server->Listen(ipc_address_).ok());
+  EXPECT_TRUE(std::filesystem::exists(ipc_path_));
+  server->Close();
+  server->Join();
+  EXPECT_FALSE(std::filesystem::exists(ipc_path_));
+}
+
+TEST_F(ZmqTransportTest, TakesOverAStaleSocketFile) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::strncpy(name.sun_path, ipc_path_.c_str(), sizeof(name.sun_path) - 1);
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  close(fd);  // as after a kill: the file stays
+  ASSERT_TRUE(std::filesystem::exists(ipc_path_));
+
+  auto server = MakeTransport();
+  server->Start(inbox_.Handler());
+  EXPECT_EQ(server->Listen(ipc_address_).status(), absl::OkStatus());
+}
+
+TEST_F(ZmqTransportTest, LeavesAFileAloneThatIsNoSocket) {
+  std::ofstream(ipc_path_) << "precious";
+  auto server = MakeTransport();
+  server->Start(inbox_.Handler());
+  const absl::Status status = server->Listen(ipc_address_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(ipc_path_));
+  EXPECT_EQ(std::filesystem::file_size(ipc_path_), 8u);
+}
+
+TEST_F(ZmqTransportTest, ListensAtSeveralAddresses) {
+  auto server = MakeTransport({.io_threads = 2});
+  server->Start(inbox_.Handler());
+  const std::string tcp = *server->Listen("tcp://127.0.0.1:0");
+  const std::string ipc = *server->Listen(ipc_address_);
+  auto client = MakeTransport();
+  client->Start([](ConnectionId, Frame) {});
+  client->Send(*client->Connect(tcp), FrameOf(1, 10), completions_.Expect());
+  client->Send(*client->Connect(ipc), FrameOf(2, 10), completions_.Expect());
+  const auto arrived = inbox_.WaitFor(2);
+  EXPECT_NE(arrived.at(0).from, arrived.at(1).from);
+}
+
+TEST_F(ZmqTransportTest, RefusesOptionsOutOfRange) {
+  EXPECT_FALSE(MakeZmqTransport({.io_threads = 0}).ok());
+  EXPECT_FALSE(MakeZmqTransport({.linger = absl::InfiniteDuration()}).ok());
+  EXPECT_FALSE(MakeZmqTransport({.max_payload_bytes = kMaxPayloadBytes + 1}).ok());
+}
+
+TEST(ZmqAddressTest, NamesWhatIsWrong) {
+  EXPECT_TRUE(ParseZmqAddress("tcp://10.0.0.1:5555").ok());
+  EXPECT_TRUE(ParseZmqAddress("tcp://[::1]:0")->is_ipv6);
+  EXPECT_EQ(ParseZmqAddress("ipc:///a/b")->path, "/a/b");
+  for (const std::string bad : {"tcp://", "tcp://:1", "tcp://a", "tcp://a:", "tcp://a:70000",
+                                "tcp://a:-1", "ipc://relative", "ipc://", "inproc://a"}) {
+    const absl::Status status = ParseZmqAddress(bad).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad));
+  }
+  EXPECT_FALSE(ParseZmqAddress("ipc:///" + std::string(200, 'x')).ok());
+}
+
+}  // namespace
+}  // namespace bdn
