@@ -150,8 +150,9 @@ typedef struct bdn_push {
   float loss_scale;     /* data holds gradients times this; the result comes back times this; usually 1 */
   float learning_rate;  /* for update rules that need it, else 0 */
   float reserved;       /* 0 */
-  void (*done)(void* user_data, bdn_ticket ticket, int code); /* optional: runs on a thread of ours, and
-                                                                 must neither block nor free the worker */
+  /* Optional. Runs on a thread of ours, must neither block nor free the worker, and gives the ticket
+   * up: bdn_wait is then not for it. */
+  void (*done)(void* user_data, bdn_ticket ticket, int code);
   void* user_data;
 } bdn_push;
 

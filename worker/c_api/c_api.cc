@@ -1,0 +1,373 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/float_guard.h"
+#include "common/base/status.h"
+#include "common/cluster/settings.h"
+#include "common/cluster/status_fetch.h"
+#include "compressors/codec_table.h"
+#include "worker/c_api/bandoneon.h"
+#include "worker/c_api/connect.h"
+#include "worker/c_api/local_cluster.h"
+#include "worker/error_fields.h"
+#include "worker/worker.h"
+
+// The C interface: checks what came, calls the worker, keeps the last error of each thread. No
+// exception leaves.
+
+struct bdn_worker {
+  std::unique_ptr<bdn::Worker> worker;
+  pid_t owner = getpid();
+};
+struct bdn_cluster {
+  std::unique_ptr<bdn::LocalCluster> cluster;
+  pid_t owner = getpid();
+};
+
+static_assert(BDN_DATA_LOSS == static_cast<int>(absl::StatusCode::kDataLoss));
+static_assert(BDN_BOOL == static_cast<int>(bdn::DType::kBool));
+
+namespace bdn {
+namespace {
+
+thread_local absl::Status last_error;
+thread_local std::string last_error_text;
+
+int Return(absl::Status status) {
+  if (status.ok()) return BDN_OK;
+  last_error = std::move(status);
+  return static_cast<int>(last_error.code());
+}
+
+// Runs `body`, which returns a Status, with the default floating-point state.
+template <typename Body>
+int Call(Body body) {
+  const FloatGuard guard;
+  try {
+    return Return(body());
+  } catch (const std::bad_alloc&) {
+    return Return(ResourceExhausted("out of memory"));
+  } catch (const std::exception& e) {
+    return Return(Internal("unexpected exception: %s", e.what()));
+  }
+}
+
+// As Call, on a worker: a null or inherited one is refused.
+template <typename Body>
+int CallOn(const bdn_worker* handle, Body body) {
+  if (handle == nullptr) return Return(InvalidArgument("the worker is null"));
+  if (handle->owner != getpid()) {
+    return Return(FailedPrecondition(
+        "this process was forked from the one that made the worker; use it there only"));
+  }
+  return Call([&] { return body(*handle->worker); });
+}
+
+template <typename Struct>
+absl::Status CheckStruct(const Struct* given, const char* name) {
+  if (given == nullptr) return InvalidArgument("%s is null", name);
+  if (given->struct_size != sizeof(Struct)) {
+    return InvalidArgument(
+        "%s.struct_size is %d, and this library's is %d: set it to sizeof, and "
+        "compile with the header of this library",
+        name, given->struct_size, sizeof(Struct));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> Flags(const bdn_options* options) {
+  std::vector<std::string> flags;
+  if (options == nullptr) return flags;
+  BDN_RETURN_IF_ERROR(CheckStruct(options, "bdn_options"));
+  for (size_t i = 0; i < options->num_settings; ++i) {
+    if (options->settings[i] == nullptr) return InvalidArgument("settings[%d] is null", i);
+    flags.push_back(std::string("--") + options->settings[i]);
+  }
+  return flags;
+}
+
+absl::Duration Timeout(double seconds) {
+  if (std::isnan(seconds) || seconds < 0) return absl::ZeroDuration();
+  return absl::Seconds(std::min(seconds, 1e9));
+}
+
+absl::StatusOr<LinkState> StateNamed(const char* what) {
+  const std::string name = what == nullptr ? "" : what;
+  if (name == "residual") return LinkState::kResidual;
+  if (name == "momentum") return LinkState::kMomentum;
+  return InvalidArgument("state '%s' is neither 'residual' nor 'momentum'", name);
+}
+
+size_t CopyText(const std::string& text, char* out, size_t capacity) {
+  if (out != nullptr && capacity > 0) {
+    const size_t used = std::min(text.size(), capacity - 1);
+    std::memcpy(out, text.data(), used);
+    out[used] = '\0';
+  }
+  return text.size() + 1;
+}
+
+absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
+  BDN_RETURN_IF_ERROR(CheckStruct(&given, "bdn_declaration"));
+  if (given.name == nullptr) return InvalidArgument("a declaration's name is null");
+  BDN_ASSIGN_OR_RETURN(const DType dtype, DTypeFromNumber(given.dtype));
+  if (given.flags & ~static_cast<uint32_t>(BDN_FUSE)) {
+    return InvalidArgument("tensor '%s': unknown flags %#x", given.name, given.flags);
+  }
+  return TensorDeclaration{.name = given.name,
+                           .dtype = dtype,
+                           .elements = given.elements,
+                           .push_spec = given.push == nullptr ? "none" : given.push,
+                           .pull_spec = given.pull == nullptr ? "none" : given.pull,
+                           .warmup_steps = given.warmup_steps,
+                           .momentum = given.momentum,
+                           .fuse = (given.flags & BDN_FUSE) != 0};
+}
+
+absl::StatusOr<PushRequest> ToRequest(Worker& worker, const bdn_push* push) {
+  BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
+  if (push->device != 0 || push->stream != nullptr || push->reserved != 0) {
+    return Unimplemented("bdn_push: device, stream and reserved must be 0: host memory only");
+  }
+  if (push->flags & ~static_cast<uint32_t>(BDN_ABSENT | BDN_NOTIFY)) {
+    return InvalidArgument("bdn_push: unknown flags %#x", push->flags);
+  }
+  PushRequest request{.tensor = push->tensor,
+                      .absent = (push->flags & BDN_ABSENT) != 0,
+                      .notify = (push->flags & BDN_NOTIFY) != 0,
+                      .priority = push->priority,
+                      .weight = push->weight,
+                      .loss_scale = push->loss_scale,
+                      .learning_rate = push->learning_rate};
+  if (push->data != nullptr) {
+    BDN_ASSIGN_OR_RETURN(request.data, worker.ViewOf(push->tensor, push->data));
+  }
+  if (push->done != nullptr) {
+    request.done = [done = push->done, user_data = push->user_data](TicketId ticket,
+                                                                    const absl::Status& status) {
+      done(user_data, ticket, static_cast<int>(status.code()));
+    };
+  }
+  return request;
+}
+
+}  // namespace
+}  // namespace bdn
+
+extern "C" {
+
+using bdn::Call;
+using bdn::CallOn;
+
+int bdn_abi_version(void) { return BDN_ABI_VERSION; }
+const char* bdn_version(void) { return BDN_VERSION; }
+
+const char* bdn_last_error(void) {
+  bdn::last_error_text = std::string(bdn::last_error.message());
+  return bdn::last_error_text.c_str();
+}
+
+const char* bdn_last_error_field(const char* field) {
+  bdn::last_error_text = field == nullptr ? "" : bdn::GetErrorField(bdn::last_error, field);
+  return bdn::last_error_text.c_str();
+}
+
+const char* bdn_settings_help(void) {
+  static const std::string help = bdn::Config::Help(bdn::WorkerSettings());
+  return help.c_str();
+}
+
+int bdn_create(const bdn_options* options, bdn_worker** out) {
+  return Call([&]() -> absl::Status {
+    if (out == nullptr) return bdn::InvalidArgument("out is null");
+    BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
+    BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
+    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectWorker(config));
+    *out = new bdn_worker{std::move(worker)};
+    return absl::OkStatus();
+  });
+}
+
+int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worker** out) {
+  return Call([&]() -> absl::Status {
+    if (cluster == nullptr || out == nullptr) return bdn::InvalidArgument("cluster or out is null");
+    BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
+    BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
+    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectLocalWorker(config, cluster->cluster.get()));
+    *out = new bdn_worker{std::move(worker)};
+    return absl::OkStatus();
+  });
+}
+
+void bdn_free(bdn_worker* worker) {
+  if (worker == nullptr || worker->owner != getpid()) return;
+  (void)Call([&] {
+    delete worker;
+    return absl::OkStatus();
+  });
+}
+
+int bdn_leave(bdn_worker* worker, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) { return w.Leave(bdn::Timeout(timeout_seconds)); });
+}
+
+int bdn_abort_job(bdn_worker* worker, const char* reason) {
+  return CallOn(worker, [&](bdn::Worker& w) { return w.Abort(reason == nullptr ? "" : reason); });
+}
+
+int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->worker->rank(); }
+int bdn_size(const bdn_worker* worker) { return worker == nullptr ? 0 : worker->worker->size(); }
+
+int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out) {
+  return Call([&]() -> absl::Status {
+    if (out == nullptr) return bdn::InvalidArgument("out is null");
+    BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
+    BDN_ASSIGN_OR_RETURN(auto cluster, bdn::LocalCluster::Create(flags));
+    *out = new bdn_cluster{std::move(cluster)};
+    return absl::OkStatus();
+  });
+}
+
+void bdn_local_cluster_free(bdn_cluster* cluster) {
+  if (cluster == nullptr || cluster->owner != getpid()) return;
+  delete cluster;
+}
+
+int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count, uint32_t* ids,
+                double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (count > 0 && (tensors == nullptr || ids == nullptr)) {
+      return bdn::InvalidArgument("tensors or ids is null");
+    }
+    std::vector<bdn::TensorDeclaration> declarations;
+    for (size_t i = 0; i < count; ++i) {
+      BDN_ASSIGN_OR_RETURN(auto declaration, bdn::ToDeclaration(tensors[i]));
+      declarations.push_back(std::move(declaration));
+    }
+    BDN_ASSIGN_OR_RETURN(const auto found,
+                         w.Declare(std::move(declarations), bdn::Timeout(timeout_seconds)));
+    std::copy(found.begin(), found.end(), ids);
+    return absl::OkStatus();
+  });
+}
+
+int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(bdn::PushRequest request, bdn::ToRequest(w, push));
+    BDN_ASSIGN_OR_RETURN(*ticket, w.PushPull(std::move(request)));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_result* result) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (result != nullptr) BDN_RETURN_IF_ERROR(bdn::CheckStruct(result, "bdn_result"));
+    BDN_ASSIGN_OR_RETURN(const bdn::PushResult done, w.Wait(ticket, bdn::Timeout(timeout_seconds)));
+    if (result == nullptr) return absl::OkStatus();
+    result->step = done.step;
+    result->flags =
+        (done.absent ? BDN_RESULT_ABSENT : 0) | (done.nonfinite ? BDN_RESULT_NONFINITE : 0);
+    result->reserved = 0;
+    return absl::OkStatus();
+  });
+}
+
+int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
+    BDN_ASSIGN_OR_RETURN(*ticket, w.NextDone(bdn::Timeout(timeout_seconds)));
+    return absl::OkStatus();
+  });
+}
+
+int bdn_wake(bdn_worker* worker) {
+  return CallOn(worker, [](bdn::Worker& w) {
+    w.Wake();
+    return absl::OkStatus();
+  });
+}
+
+int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes, int root,
+                  double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (name == nullptr || (data == nullptr && bytes > 0)) {
+      return bdn::InvalidArgument("name or data is null");
+    }
+    return w.Broadcast(name, {static_cast<std::byte*>(data), bytes}, root,
+                       bdn::Timeout(timeout_seconds));
+  });
+}
+
+int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) {
+    return w.Barrier(name == nullptr ? "" : name, bdn::Timeout(timeout_seconds));
+  });
+}
+
+int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
+                  uint64_t elements) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (out == nullptr) return bdn::InvalidArgument("out is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
+    return w.GetState(tensor, state, {out, elements});
+  });
+}
+
+int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
+                  uint64_t elements) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (in == nullptr) return bdn::InvalidArgument("in is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
+    return w.SetState(tensor, state, {in, elements});
+  });
+}
+
+int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (step == nullptr) return bdn::InvalidArgument("step is null");
+    BDN_ASSIGN_OR_RETURN(*step, w.GetStep(tensor));
+    return absl::OkStatus();
+  });
+}
+
+size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
+  std::string text = "{}";
+  (void)CallOn(worker, [&](bdn::Worker& w) {
+    text = w.StatsJson();
+    return absl::OkStatus();
+  });
+  return bdn::CopyText(text, out, capacity);
+}
+
+int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
+                    size_t* needed) {
+  return Call([&]() -> absl::Status {
+    if (address == nullptr) return bdn::InvalidArgument("address is null");
+    BDN_ASSIGN_OR_RETURN(const std::string text,
+                         bdn::FetchStatusJson(address, bdn::Timeout(timeout_seconds)));
+    const size_t size = bdn::CopyText(text, out, capacity);
+    if (needed != nullptr) *needed = size;
+    return absl::OkStatus();
+  });
+}
+
+int bdn_check_codec(const char* spec, char* canonical, size_t capacity) {
+  return Call([&]() -> absl::Status {
+    if (spec == nullptr) return bdn::InvalidArgument("spec is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::LinkCodec link, bdn::ParseCodecSpec(spec));
+    bdn::CopyText(link.spec(), canonical, capacity);
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,79 @@
+#include "worker/c_api/connect.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/scheduler_client.h"
+#include "common/cluster/settings.h"
+#include "common/transport/malloc_tuning.h"
+#include "common/transport/throttled.h"
+#include "common/transport/zmq_transport.h"
+
+namespace bdn {
+namespace {
+
+std::string HostAndPid() {
+  char name[256] = "unknown";
+  (void)gethostname(name, sizeof(name) - 1);
+  return absl::StrFormat("%s:%d", name, getpid());
+}
+
+absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
+  Worker::Options options;
+  options.join.job_id = config.Text("job-id");
+  options.join.token = config.Text("token");
+  options.join.host = HostAndPid();
+  BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 1, 1024));
+  BDN_ASSIGN_OR_RETURN(options.max_bytes_in_flight, config.Bytes("max-bytes-in-flight"));
+  BDN_ASSIGN_OR_RETURN(options.join_timeout, config.Duration("join-timeout"));
+  BDN_ASSIGN_OR_RETURN(options.wait_timeout, config.Duration("wait-timeout"));
+  BDN_ASSIGN_OR_RETURN(options.probe_interval, config.Duration("probe-interval"));
+  if (options.probe_interval < absl::Milliseconds(1)) {
+    return InvalidArgument("setting probe-interval is %s: expected 1ms or more",
+                           config.Text("probe-interval"));
+  }
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> Connect(const Config& config,
+                                                std::unique_ptr<ControlPlane> control,
+                                                std::unique_ptr<Transport> transport) {
+  BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
+  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
+  return Worker::Create(options, std::move(control), MakeThrottled(std::move(transport), link));
+}
+
+}  // namespace
+
+absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
+  BDN_ASSIGN_OR_RETURN(Config config,
+                       Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
+  LogLevel level;
+  BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &level));
+  BDN_RETURN_IF_ERROR(ReadOptions(config).status());
+  return config;
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config) {
+  if (config.Text("scheduler").empty()) {
+    return InvalidArgument(
+        "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
+        "to "
+        "the host:port that bandoneon-scheduler printed");
+  }
+  TuneMalloc();
+  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
+  BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
+  return Connect(config, std::move(control), std::move(transport));
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> ConnectLocalWorker(const Config& config,
+                                                           LocalCluster* cluster) {
+  return Connect(config, cluster->Connect(), cluster->MakeTransport());
+}
+
+}  // namespace bdn

@@ -1,0 +1,64 @@
+#include "worker/c_api/local_cluster.h"
+
+#include "common/base/config.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/settings.h"
+
+namespace bdn {
+namespace {
+
+constexpr Setting kShards = {"shards", "1", "threads that sum, in each server"};
+
+absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
+  JobConfig job;
+  job.job_id = config.Text("job-id").empty() ? "local" : config.Text("job-id");
+  BDN_ASSIGN_OR_RETURN(job.num_workers, config.Int("workers", 1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(job.num_servers, config.Int("servers", 1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(job.run_seed, config.Int("seed", 0, INT64_MAX));
+  BDN_ASSIGN_OR_RETURN(job.partition_bytes, config.Bytes("partition-bytes"));
+  BDN_ASSIGN_OR_RETURN(job.fusion_bytes, config.Bytes("fusion-bytes"));
+  BDN_ASSIGN_OR_RETURN(job.min_compress_bytes, config.Bytes("min-compress-bytes"));
+  BDN_RETURN_IF_ERROR(CheckJobOptions({.config = job, .has_leases = false}));
+  return job;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
+    const std::vector<std::string>& flags) {
+  const auto scheduler = SchedulerSettings();
+  std::vector<Setting> settings(scheduler.begin(), scheduler.end());
+  settings.push_back(kShards);
+  BDN_ASSIGN_OR_RETURN(const Config config, Config::Load(settings, flags, {}));
+  BDN_ASSIGN_OR_RETURN(const JobConfig job, ReadJobConfig(config));
+  BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 1, 1024));
+  return std::unique_ptr<LocalCluster>(new LocalCluster(job, static_cast<int>(shards)));
+}
+
+LocalCluster::LocalCluster(const JobConfig& config, int num_shards)
+    : scheduler_(config), servers_(config.num_servers) {
+  for (int i = 0; i < config.num_servers; ++i) {
+    ServerNode& node = servers_[i];
+    node.control = scheduler_.Connect();
+    node.transport = network_.MakeTransport();
+    Server::Options options{.listen = absl::StrFormat("loopback://server-%d", i),
+                            .num_shards = num_shards,
+                            .join_timeout = absl::InfiniteDuration()};
+    options.join.wanted_rank = i;
+    options.join.host = absl::StrFormat("server %d of this process", i);
+    node.server = std::make_unique<Server>(options, node.control.get(), node.transport.get());
+    node.starter = std::thread([server = node.server.get(), i] {
+      const absl::Status status = server->Start();
+      if (!status.ok()) LogDebug("server %d: %s", i, status.message());
+    });
+  }
+}
+
+LocalCluster::~LocalCluster() {
+  for (ServerNode& node : servers_) node.control->Close();  // ends a join that still waits
+  for (ServerNode& node : servers_) node.starter.join();
+  servers_.clear();
+}
+
+}  // namespace bdn

@@ -1,0 +1,62 @@
+#ifndef BANDONEON_WORKER_PARTITION_H_
+#define BANDONEON_WORKER_PARTITION_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/cluster/catalogue.h"
+#include "common/wire/frame.h"
+#include "compressors/key_codecs.h"
+
+namespace bdn {
+
+using TicketId = uint64_t;
+
+// One tensor's part of a partition, as its caller handed it over.
+struct PartitionSegment {
+  bool filled = false;  // its tensor was pushed, present or absent
+  bool present = false;
+  MutableView data;  // null: absent, and the result is not wanted
+  float loss_scale = 1.0f;
+  TicketId ticket = 0;
+  // The result.
+  bool absent_everywhere = false;
+};
+
+// One key at one step, on its way through the stages. One owner at a time: the queue, then a stage.
+struct Partition {
+  Step step = 0;
+  int priority = 0;
+  float weight = 1.0f;
+  float learning_rate = 0.0f;
+  std::vector<PartitionSegment> segments;
+  size_t num_filled = 0;
+
+  Frame push;                // encoded once; kept until the reply
+  bool uses_memory = false;  // the push advanced the residual and the momentum
+  bool nonfinite = false;    // the result
+};
+
+// What this worker holds of one key. The queue is the worker's; everything else belongs to the
+// stage that holds the front partition.
+struct WorkerKey {
+  KeyEntry entry;
+  std::vector<std::string> tensor_names;  // by segment
+  uint64_t name_hash = 0;                 // of the first, for Draw
+  uint32_t catalogue_version = 0;
+  KeyCodecs codecs;
+  bool has_memory() const { return codecs.push_feedback || entry.momentum > 0; }
+
+  std::vector<float> residual;  // float32[elements] once there is one
+  std::vector<float> momentum;
+
+  std::deque<std::unique_ptr<Partition>> queue;  // by step; the front may be in flight
+  bool in_flight = false;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PARTITION_H_

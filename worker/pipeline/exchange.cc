@@ -1,0 +1,269 @@
+#include "worker/pipeline/exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/wire/message.h"
+#include "worker/error_fields.h"
+
+namespace bdn {
+namespace {
+
+constexpr int kMaxPayloadLosses = 8;
+constexpr int kMaxProbeBackoff = 8;                             // times the probe interval
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);  // after Unavailable
+
+bool IsAnswer(FrameType question, FrameType answer) {
+  return answer == (question == FrameType::kFetch ? FrameType::kValue : FrameType::kReply);
+}
+
+}  // namespace
+
+void Exchange::SetMembership(std::shared_ptr<const Membership> membership, absl::Time now) {
+  if (membership->epoch <= membership_->epoch) return;
+  membership_ = std::move(membership);
+  for (const NodeInfo& server : membership_->servers) {
+    const auto [peer, is_new] = peers_.try_emplace(server.id);
+    peer->second.rank = server.rank;
+    if (is_new) SayHello(server.id, &peer->second, now);
+  }
+  for (auto& [key, open] : open_) SendQuestion(&open);
+}
+
+void Exchange::SayHello(NodeId server, Peer* peer, absl::Time now) {
+  peer->is_open = false;
+  peer->hello_due = now + options_.probe_interval;
+  Due(peer->hello_due);
+  FrameHeader header;
+  header.type = FrameType::kHello;
+  header.sender = options_.self;
+  output_->Send(server,
+                MakeFrame(header, EncodeHello({.job_id = options_.job_id,
+                                               .node = options_.self,
+                                               .role = Role::kWorker,
+                                               .connection_number = ++peer->connection_number,
+                                               .largest_frame = kHeaderBytes + kMaxPayloadBytes,
+                                               .token = options_.token})));
+}
+
+absl::Status Exchange::Submit(Question question, absl::Time now) {
+  const Key key = question.frame.header.key;
+  const Step step = question.frame.header.step;
+  if (open_.contains(key)) return AlreadyExists("key %s has an open question", key.ToString());
+  Open open{.question = std::move(question),
+            .deadline = now + options_.timeout,
+            .interval = options_.probe_interval};
+  if (!failed_.ok()) {
+    output_->Complete(key, step, Describe(open, failed_));
+    return absl::OkStatus();
+  }
+  Due(open.deadline);
+  SendQuestion(&open_.emplace(key, std::move(open)).first->second);
+  return absl::OkStatus();
+}
+
+// Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
+void Exchange::SendQuestion(Open* open) {
+  open->resend = false;
+  open->due = absl::InfiniteFuture();
+  const auto peer = peers_.find(open->question.server);
+  if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
+  Frame frame = open->question.frame;
+  frame.header.sender = options_.self;
+  frame.header.epoch = membership_->epoch;
+  frame.header.catalogue_version = open->question.catalogue_version;
+  output_->Send(open->question.server, std::move(frame));
+}
+
+void Exchange::SendProbe(Open* open, absl::Time now) {
+  open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
+  open->due = now + open->interval;
+  Due(open->due);
+  ++stats_.probes_sent;
+  const FrameHeader& about = open->question.frame.header;
+  FrameHeader header;
+  header.type = about.type == FrameType::kFetch ? FrameType::kFetch : FrameType::kProbe;
+  header.sender = options_.self;
+  header.key = about.key;
+  header.step = about.step;
+  header.num_elements = about.num_elements;
+  header.epoch = membership_->epoch;
+  header.catalogue_version = open->question.catalogue_version;
+  output_->Send(open->question.server, Frame{header, {}});
+}
+
+void Exchange::OnSent(NodeId server, Key key, Step step, absl::Time now) {
+  const auto found = open_.find(key);
+  if (found == open_.end() || found->second.question.server != server ||
+      found->second.question.frame.header.step != step || found->second.resend) {
+    return;
+  }
+  found->second.due = now + found->second.interval;
+  Due(found->second.due);
+}
+
+void Exchange::OnTick(absl::Time now) {
+  next_tick_ = absl::InfiniteFuture();
+  for (auto& [server, peer] : peers_) {
+    if (!peer.is_open && peer.hello_due <= now) SayHello(server, &peer, now);
+    if (!peer.is_open) Due(peer.hello_due);
+  }
+  for (auto next = open_.begin(); next != open_.end();) {
+    const auto open = next++;  // End erases
+    if (open->second.deadline <= now) {
+      End(open, Describe(open->second, DeadlineExceeded("no answer in %s",
+                                                        absl::FormatDuration(options_.timeout))));
+      continue;
+    }
+    if (open->second.due <= now) {
+      const bool is_init = open->second.question.frame.header.type == FrameType::kInit;
+      if (open->second.resend || is_init) {
+        ++stats_.resends;
+        SendQuestion(&open->second);
+      } else {
+        SendProbe(&open->second, now);
+      }
+    }
+    Due(std::min(open->second.due, open->second.deadline));
+  }
+}
+
+void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
+  if (frame.header.sender != server) {
+    ++stats_.frames_dropped;
+    return;
+  }
+  if (frame.header.type == FrameType::kHello) return OnHello(server, now);
+  const auto found = open_.find(frame.header.key);
+  const bool is_ours = found != open_.end() && found->second.question.server == server &&
+                       found->second.question.frame.header.step == frame.header.step;
+  if (frame.header.type == FrameType::kError) return OnError(server, frame, now);
+  if (!is_ours) {
+    ++stats_.frames_dropped;
+    return;
+  }
+  Open& open = found->second;
+  if (frame.header.type == FrameType::kWaiting) return OnWaiting(frame, &open, now);
+  if (!IsAnswer(open.question.frame.header.type, frame.header.type) ||
+      frame.header.num_elements != open.question.frame.header.num_elements) {
+    ++stats_.frames_dropped;
+    return;
+  }
+  End(found, frame);
+}
+
+void Exchange::OnHello(NodeId server, absl::Time) {
+  const auto found = peers_.find(server);
+  if (found == peers_.end() || found->second.is_open) return;
+  found->second.is_open = true;
+  for (auto& [key, open] : open_) {
+    if (open.question.server == server) SendQuestion(&open);
+  }
+}
+
+void Exchange::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
+  absl::StatusOr<std::vector<Rank>> missing = DecodeRanks(frame.payload.span());
+  if (!CheckPayload(frame).ok() || !missing.ok()) return;  // the next probe asks again
+  const bool lost_ours =
+      std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
+  open->missing = *std::move(missing);
+  if (lost_ours && !open->resend && open->question.frame.header.type == FrameType::kPush) {
+    ++stats_.resends;
+    SendQuestion(open);
+  } else if (open->due == absl::InfiniteFuture()) {
+    open->due = now + open->interval;
+    Due(open->due);
+  }
+}
+
+void Exchange::ResendAt(Open* open, absl::Time due) {
+  open->resend = true;
+  open->due = due;
+  Due(due);
+}
+
+void Exchange::OnError(NodeId server, const Frame& frame, absl::Time now) {
+  const absl::Status status = CheckPayload(frame).ok() ? DecodeError(frame.payload.span())
+                                                       : Unavailable("a damaged error frame");
+  const auto peer = peers_.find(server);
+  if (status.code() == absl::StatusCode::kUnauthenticated && peer != peers_.end()) {
+    // The server has lost our connection (or its own memory of it): greet, and ask again after
+    // that.
+    if (peer->second.is_open) SayHello(server, &peer->second, now);
+    return;
+  }
+  const auto found = open_.find(frame.header.key);
+  const bool about_hello = peer != peers_.end() && !peer->second.is_open && frame.header.step == 0;
+  if (about_hello) {
+    if (status.code() == absl::StatusCode::kUnavailable) {
+      peer->second.hello_due = now + kRetryDelay;
+      Due(peer->second.hello_due);
+      return;
+    }
+    return Fail(Annotate(status, ServerName(server)));
+  }
+  if (found == open_.end() || found->second.question.server != server ||
+      found->second.question.frame.header.step != frame.header.step) {
+    ++stats_.frames_dropped;
+    return;
+  }
+  Open& open = found->second;
+  // Unavailable: not yet. FailedPrecondition: our epoch is over; the next one re-stamps the same
+  // bytes.
+  if (status.code() == absl::StatusCode::kUnavailable ||
+      status.code() == absl::StatusCode::kFailedPrecondition) {
+    return ResendAt(&open, now + kRetryDelay);
+  }
+  if (status.code() == absl::StatusCode::kDataLoss && ++open.payload_losses < kMaxPayloadLosses) {
+    return ResendAt(&open, now);
+  }
+  End(found, Describe(open, Annotate(status, ServerName(server))));
+}
+
+void Exchange::End(OpenMap::iterator open, absl::StatusOr<Frame> answer) {
+  const Key key = open->first;
+  const Step step = open->second.question.frame.header.step;
+  open_.erase(open);
+  output_->Complete(key, step, std::move(answer));
+}
+
+void Exchange::Fail(const absl::Status& status) {
+  if (!failed_.ok()) return;
+  failed_ = status;
+  while (!open_.empty()) End(open_.begin(), Describe(open_.begin()->second, status));
+}
+
+std::string Exchange::WaitingFor(Key key) const {
+  const auto found = open_.find(key);
+  return found == open_.end() ? std::string() : WaitingFor(found->second);
+}
+
+std::string Exchange::WaitingFor(const Open& open) const {
+  const auto peer = peers_.find(open.question.server);
+  const bool server_answers = peer != peers_.end() && peer->second.is_open;
+  std::vector<Rank> ranks = open.missing;
+  if (open.question.frame.header.type == FrameType::kFetch && ranks.empty()) {
+    ranks.push_back(open.question.root);
+  }
+  if (!server_answers || ranks.empty()) return ServerName(open.question.server);
+  std::string names;
+  for (const Rank rank : ranks)
+    names += (names.empty() ? "worker " : ", worker ") + std::to_string(rank);
+  return names;
+}
+
+std::string Exchange::ServerName(NodeId server) const {
+  const auto peer = peers_.find(server);
+  if (peer == peers_.end()) return "server node " + std::to_string(server);
+  return "server " + std::to_string(peer->second.rank);
+}
+
+absl::Status Exchange::Describe(const Open& open, const absl::Status& status) const {
+  return WithFields(status, {.tensor = open.question.tensor,
+                             .step = std::to_string(open.question.frame.header.step),
+                             .stage = "exchange",
+                             .waiting_for = WaitingFor(open)});
+}
+
+}  // namespace bdn

@@ -1,0 +1,120 @@
+#ifndef BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
+#define BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/cluster/membership.h"
+#include "common/wire/frame.h"
+
+namespace bdn {
+
+struct ExchangeStats {
+  uint64_t probes_sent = 0;
+  uint64_t resends = 0;         // of pushes, inits and fetches
+  uint64_t frames_dropped = 0;  // answers that nobody waits for
+};
+
+// A worker's open questions to the servers: at most one a key. Sends them, asks again when an
+// answer is late, sends the same bytes again when a server has lost them, and ends every question
+// with an answer or an error that names whom it waited for. A state machine: no thread, clock or
+// socket; copyable; not thread-safe.
+class Exchange {
+ public:
+  struct Options {
+    NodeId self = 0;
+    Rank rank = 0;
+    std::string job_id;
+    std::string token;
+    absl::Duration probe_interval = absl::Seconds(1);
+    absl::Duration timeout = absl::Minutes(5);  // of one question
+  };
+  struct Question {
+    Frame frame;  // push, init or fetch; sender and epoch are stamped here
+    NodeId server = 0;
+    uint32_t catalogue_version = 0;
+    std::string tensor;  // for errors
+    Rank root = -1;      // fetch: whose value it is
+  };
+  // Must not call back into the exchange.
+  class Output {
+   public:
+    virtual ~Output() = default;
+    // Say OnSent(server, key, step) once the frame is out.
+    virtual void Send(NodeId server, Frame frame) = 0;
+    // A reply (its payload not yet checked), a value, or why there is none. Once a question.
+    virtual void Complete(Key key, Step step, absl::StatusOr<Frame> answer) = 0;
+  };
+
+  Exchange(const Options& options, Output* output) : options_(options), output_(output) {}
+  void set_output(Output* output) { output_ = output; }
+
+  // Servers are greeted, and questions to them wait for the answer. Newer epochs only; open
+  // questions are sent again under the new one.
+  void SetMembership(std::shared_ptr<const Membership> membership, absl::Time now);
+  // Asks. AlreadyExists, and nothing changed, when the key has an open question.
+  absl::Status Submit(Question question, absl::Time now);
+  void OnFrame(NodeId server, const Frame& frame, absl::Time now);
+  void OnSent(NodeId server, Key key, Step step, absl::Time now);
+  // Does what is due.
+  void OnTick(absl::Time now);
+  // When OnTick has something to do next; a moment too early is possible, too late is not.
+  absl::Time NextTick() const { return next_tick_; }
+  // Ends every open and future question with `status`.
+  void Fail(const absl::Status& status);
+
+  // Whom the key's question waits for: "worker 1, worker 3", "server 0"; "" when none is open.
+  std::string WaitingFor(Key key) const;
+  bool IsOpen(Key key) const { return open_.contains(key); }
+  const ExchangeStats& stats() const { return stats_; }
+
+ private:
+  struct Open {
+    Question question;
+    absl::Time deadline;
+    absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`
+    absl::Duration interval;                  // until the next probe
+    bool resend = false;
+    int payload_losses = 0;
+    std::vector<Rank> missing;  // as the server last said
+  };
+  struct Peer {
+    Rank rank = 0;
+    bool is_open = false;  // has answered our hello
+    uint32_t connection_number = 0;
+    absl::Time hello_due = absl::InfiniteFuture();
+  };
+  using OpenMap = std::map<Key, Open>;
+
+  void SayHello(NodeId server, Peer* peer, absl::Time now);
+  void SendQuestion(Open* open);
+  void SendProbe(Open* open, absl::Time now);
+  void OnHello(NodeId server, absl::Time now);
+  void OnError(NodeId server, const Frame& frame, absl::Time now);
+  void OnWaiting(const Frame& frame, Open* open, absl::Time now);
+  void ResendAt(Open* open, absl::Time due);
+  void End(OpenMap::iterator open, absl::StatusOr<Frame> answer);
+  absl::Status Describe(const Open& open, const absl::Status& status) const;
+  std::string WaitingFor(const Open& open) const;
+  std::string ServerName(NodeId server) const;
+  void Due(absl::Time time) { next_tick_ = std::min(next_tick_, time); }
+
+  Options options_;
+  Output* output_;
+  std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
+  std::map<NodeId, Peer> peers_;
+  OpenMap open_;
+  absl::Time next_tick_ = absl::InfiniteFuture();
+  absl::Status failed_;
+  ExchangeStats stats_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PIPELINE_EXCHANGE_H_

@@ -1,0 +1,83 @@
+#ifndef BANDONEON_WORKER_PIPELINE_EXCHANGE_RUNNER_H_
+#define BANDONEON_WORKER_PIPELINE_EXCHANGE_RUNNER_H_
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/mutex.h"
+#include "common/transport/transport.h"
+#include "worker/pipeline/exchange.h"
+
+namespace bdn {
+
+// The Exchange with a lock, a clock and a transport. Callers run it on their own threads (no
+// hand-over on the way of a frame); a thread of its own only waits for what falls due. Thread-safe.
+class ExchangeRunner final : private Exchange::Output {
+ public:
+  // Runs on the transport's threads, the runner's, or the caller's of Submit and Fail; never under
+  // the runner's lock.
+  using CompleteFn = std::function<void(Key key, Step step, absl::StatusOr<Frame> answer)>;
+
+  // `transport` is borrowed, must be started with OnFrame, and closed before the runner goes.
+  ExchangeRunner(const Exchange::Options& options, Transport* transport, CompleteFn complete);
+  ~ExchangeRunner() override;
+  ExchangeRunner(const ExchangeRunner&) = delete;
+  ExchangeRunner& operator=(const ExchangeRunner&) = delete;
+
+  // Connects to servers not known yet. The error names the address.
+  absl::Status SetMembership(std::shared_ptr<const Membership> membership);
+  // `sent` runs once, when the question's payload has gone out for the first time or its answer is
+  // here, whichever is first: then it no longer counts against a budget.
+  absl::Status Submit(Exchange::Question question, std::function<void()> sent);
+  void OnFrame(ConnectionId from, const Frame& frame);
+  void Fail(const absl::Status& status);
+  std::string WaitingFor(Key key) const;
+  ExchangeStats stats() const;
+
+ private:
+  struct Outgoing {
+    NodeId server;
+    Frame frame;
+  };
+  struct Answer {
+    Key key;
+    Step step;
+    absl::StatusOr<Frame> frame;
+  };
+  // What the state machine asked for, done after the lock is gone.
+  struct Actions {
+    std::vector<Outgoing> sends;
+    std::vector<Answer> answers;
+    std::vector<std::function<void()>> sent;
+  };
+
+  void Send(NodeId server, Frame frame) override;
+  void Complete(Key key, Step step, absl::StatusOr<Frame> answer) override;
+  Actions TakeActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(Actions actions);
+  void OnSendDone(NodeId server, Key key, Step step);
+  void Run();
+
+  Transport* const transport_;
+  const CompleteFn complete_;
+
+  mutable Mutex mu_;
+  CondVar wake_;
+  Exchange exchange_ ABSL_GUARDED_BY(mu_);
+  Actions actions_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<Key, std::function<void()>> on_sent_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
+  // What the timer thread waits for; nothing earlier may go unsignalled.
+  absl::Time sleeping_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread timer_;  // last: starts when everything above is there
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PIPELINE_EXCHANGE_RUNNER_H_

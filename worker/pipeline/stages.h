@@ -1,0 +1,39 @@
+#ifndef BANDONEON_WORKER_PIPELINE_STAGES_H_
+#define BANDONEON_WORKER_PIPELINE_STAGES_H_
+
+#include "absl/status/status.h"
+#include "common/base/buffer.h"
+#include "worker/partition.h"
+
+// The two computing stages, as plain functions of a partition that the caller owns. float32 or
+// 64-bit sums, AMP's loss scale, error feedback and momentum meet here (proto/wire_format.md,
+// "Values").
+
+namespace bdn {
+
+struct EncodeContext {
+  uint64_t run_seed = 0;
+  Rank rank = 0;
+  BufferPool* pool = nullptr;  // borrowed
+};
+
+// Fills partition->push from the caller's tensors: p = (weight / loss_scale) * g + memory, encoded.
+// A gradient that is not finite, or absent in every segment, gives a header-only push and leaves
+// the memory alone. Reads the caller's memory; three passes at most.
+void EncodePush(const EncodeContext& context, WorkerKey* key, Partition* partition);
+
+// OK when `reply` may be decoded. DataLoss: damaged on the way, ask again. Internal: the server and
+// we disagree about the codec.
+absl::Status CheckReply(const WorkerKey& key, const Partition& partition, const Frame& reply);
+
+// Writes the result into the caller's tensors, times each one's loss scale. A non-finite round
+// fills them with NaN and takes this worker's own memory back. REQUIRES: CheckReply is OK.
+void DecodeReply(WorkerKey* key, Partition* partition, const Frame& reply);
+
+// Takes back what EncodePush did to the memory, when the round came to nothing. Reads the caller's
+// tensors, which must still hold the gradients. No-op when the memory was not used.
+void UndoPush(WorkerKey* key, Partition* partition);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PIPELINE_STAGES_H_

@@ -1,0 +1,441 @@
+#include "worker/worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/draw.h"
+#include "common/base/status.h"
+#include "worker/error_fields.h"
+
+namespace bdn {
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Options& options,
+                                                       std::unique_ptr<ControlPlane> control,
+                                                       std::unique_ptr<Transport> transport) {
+  std::unique_ptr<Worker> worker(new Worker(options, std::move(control), std::move(transport)));
+  BDN_RETURN_IF_ERROR(worker->Start());
+  return worker;
+}
+
+Worker::Worker(const Options& options, std::unique_ptr<ControlPlane> control,
+               std::unique_ptr<Transport> transport)
+    : options_(options), control_(std::move(control)), transport_(std::move(transport)) {}
+
+absl::Status Worker::Start() {
+  JoinRequest join = options_.join;
+  join.role = Role::kWorker;
+  BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
+  executor_ = MakePoolExecutor(options_.num_threads);
+  queue_ = std::make_unique<StageQueue>(executor_.get(), options_.max_bytes_in_flight);
+  exchange_ = std::make_unique<ExchangeRunner>(
+      Exchange::Options{.self = joined_.node,
+                        .rank = joined_.rank,
+                        .job_id = joined_.config.job_id,
+                        .token = options_.join.token,
+                        .probe_interval = options_.probe_interval,
+                        .timeout = options_.wait_timeout},
+      transport_.get(), [this](Key key, Step step, absl::StatusOr<Frame> answer) {
+        OnAnswer(key, step, std::move(answer));
+      });
+  transport_->Start([this](ConnectionId from, Frame frame) { exchange_->OnFrame(from, frame); });
+  BDN_RETURN_IF_ERROR(exchange_->SetMembership(joined_.membership));
+  control_->Watch({
+      .on_membership =
+          [this](auto membership) {
+            const absl::Status status = exchange_->SetMembership(std::move(membership));
+            if (!status.ok()) FailJob(status);
+          },
+      .on_catalogue = [](auto) {},  // Declare returns what concerns us
+      .on_failure = [this](const absl::Status& status) { FailJob(status); },
+      .on_finished = [] {},
+  });
+  return absl::OkStatus();
+}
+
+Worker::~Worker() {
+  bool in_peace;
+  {
+    MutexLock lock(&mu_);
+    in_peace = left_ || !failed_.ok();
+  }
+  if (joined_.node != 0 && !in_peace) {
+    (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
+  }
+  control_->Close();
+  if (exchange_ == nullptr) return;  // Start did not come that far
+  FailJob(Cancelled("the worker is being closed"));
+  transport_->Close();
+  transport_->Join();
+  executor_.reset();  // runs what is queued; everything ends in an error now
+}
+
+absl::StatusOr<const Worker::Tensor*> Worker::FindDense(uint32_t id) const {
+  if (id >= tensors_.size() || tensors_[id].declaration.kind != KeyKind::kDense) {
+    return NotFound("no tensor of id %d was declared", id);
+  }
+  return &tensors_[id];
+}
+
+absl::Status Worker::CheckRequest(const PushRequest& request) const {
+  BDN_RETURN_IF_ERROR(failed_);
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(request.tensor));
+  const TensorDeclaration& declared = tensor->declaration;
+  const auto bad = [&declared](const std::string& what) {
+    return InvalidArgument("tensor '%s': %s", declared.name, what);
+  };
+  if (request.data.data == nullptr && !request.absent) return bad("data is null");
+  if (request.data.data != nullptr && request.data.dtype != declared.dtype) {
+    return bad(absl::StrFormat("declared as %s, pushed as %s", DTypeName(declared.dtype),
+                               DTypeName(request.data.dtype)));
+  }
+  if (request.data.data != nullptr && request.data.n != declared.elements) {
+    return bad(absl::StrFormat("declared with %d elements, pushed with %d", declared.elements,
+                               request.data.n));
+  }
+  if (!std::isfinite(request.weight) || request.weight < 0)
+    return bad("weight is not finite and >= 0");
+  if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) {
+    return bad("loss_scale is not finite and > 0");
+  }
+  if (!std::isfinite(request.weight / request.loss_scale))
+    return bad("weight / loss_scale overflows");
+  if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
+  return CheckFits(*tensor, request);
+}
+
+absl::Status Worker::CheckFits(const Tensor& tensor, const PushRequest& request) const {
+  for (const TensorPart& part : tensor.parts) {
+    for (const auto& partition : part.key->queue) {
+      if (partition->step != tensor.pushed + 1 || partition->num_filled == 0) continue;
+      if (partition->weight != request.weight ||
+          partition->learning_rate != request.learning_rate) {
+        return InvalidArgument(
+            "tensor '%s': weight %g and learning rate %g, where others of its fused group have %g "
+            "and "
+            "%g in step %d",
+            tensor.declaration.name, request.weight, request.learning_rate, partition->weight,
+            partition->learning_rate, partition->step);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
+  std::vector<WorkerKey*> ready;
+  TicketId id;
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(CheckRequest(request));
+    Tensor& tensor = tensors_[request.tensor];
+    id = ++last_ticket_;
+    const Step step = ++tensor.pushed;
+    for (const TensorPart& part : tensor.parts) {
+      Deposit(part, step, id, request);
+      if (ClaimFront(part.key)) ready.push_back(part.key);
+    }
+    tickets_[id] = {.tensor = request.tensor,
+                    .step = step,
+                    .pending = static_cast<int>(tensor.parts.size()),
+                    .notify = request.notify,
+                    .done = std::move(request.done)};
+  }
+  for (WorkerKey* key : ready) StartEncode(key);
+  return id;
+}
+
+void Worker::Deposit(const TensorPart& part, Step step, TicketId ticket,
+                     const PushRequest& request) {
+  auto& queue = part.key->queue;
+  auto at = std::find_if(queue.begin(), queue.end(),
+                         [step](const auto& partition) { return partition->step == step; });
+  if (at == queue.end()) {
+    auto partition = std::make_unique<Partition>();
+    partition->step = step;
+    partition->priority = request.priority;
+    partition->segments.resize(part.key->entry.segments.size());
+    at = queue.insert(queue.end(), std::move(partition));
+  }
+  Partition& partition = **at;
+  partition.weight = request.weight;
+  partition.learning_rate = request.learning_rate;
+  partition.priority = std::max(partition.priority, request.priority);
+  PartitionSegment& segment = partition.segments[part.segment];
+  segment.filled = true;
+  segment.present = !request.absent;
+  if (request.data.data != nullptr) segment.data = request.data.Sub(part.offset, part.elements);
+  segment.loss_scale = request.loss_scale;
+  segment.ticket = ticket;
+  ++partition.num_filled;
+}
+
+bool Worker::ClaimFront(WorkerKey* key) {
+  if (key->in_flight || key->queue.empty()) return false;
+  const Partition& front = *key->queue.front();
+  if (front.num_filled < front.segments.size()) return false;
+  key->in_flight = true;
+  return true;
+}
+
+void Worker::StartEncode(WorkerKey* key) {
+  Partition* partition;
+  {
+    MutexLock lock(&mu_);
+    partition = key->queue.front().get();
+  }
+  const size_t budget = key->codecs.Push(partition->step).MaxEncodedBytes();
+  // Equal priorities start at different keys, so that workers do not all meet at one server.
+  const Key order{key->entry.key.value ^ static_cast<uint64_t>(joined_.rank)};
+  queue_->Push({.stage = StageQueue::Stage::kEncode,
+                .priority = partition->priority,
+                .step = partition->step,
+                .key = order,
+                .bytes = budget,
+                .run = [this, key, partition, budget] { RunEncode(key, partition, budget); }});
+}
+
+void Worker::RunEncode(WorkerKey* key, Partition* partition, size_t budget) {
+  EncodePush({joined_.config.run_seed, joined_.rank, &pool_}, key, partition);
+  Submit(key, partition, [this, budget] { queue_->Release(budget); });
+}
+
+void Worker::Submit(WorkerKey* key, Partition* partition, std::function<void()> sent) {
+  const absl::Status status = exchange_->Submit({.frame = partition->push,
+                                                 .server = key->entry.server,
+                                                 .catalogue_version = key->catalogue_version,
+                                                 .tensor = key->tensor_names[0]},
+                                                std::move(sent));
+  if (!status.ok()) FailJob(status);  // our own bug: one partition of a key is in flight at a time
+}
+
+void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
+  WorkerKey* key = nullptr;
+  Partition* partition = nullptr;
+  {
+    MutexLock lock(&mu_);
+    if (const auto waiting = rendezvous_.find(key_id); waiting != rendezvous_.end()) {
+      Rendezvous& rendezvous = *waiting->second;
+      rendezvous_.erase(waiting);
+      if (answer.ok())
+        rendezvous.values[key_id] = *std::move(answer);
+      else
+        rendezvous.status = answer.status();
+      if (--rendezvous.left == 0 || !rendezvous.status.ok()) changed_.SignalAll();
+      return;
+    }
+    const auto found = keys_.find(key_id);
+    if (found == keys_.end() || found->second->queue.empty()) return;
+    key = found->second.get();
+    partition = key->queue.front().get();
+    if (!key->in_flight || partition->step != step) return;
+  }
+  queue_->Push({.stage = StageQueue::Stage::kDecode,
+                .priority = partition->priority,
+                .step = step,
+                .key = key_id,
+                .run = [this, key, partition, answer = std::move(answer)] {
+                  RunDecode(key, partition, answer);
+                }});
+}
+
+void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusOr<Frame>& answer) {
+  absl::Status status = answer.status();
+  if (status.ok()) {
+    status = CheckReply(*key, *partition, *answer);
+    // Damaged on the way: the server still has it, and takes the same push for a question.
+    if (status.code() == absl::StatusCode::kDataLoss) return Submit(key, partition, nullptr);
+    status = WithFields(status, {.tensor = key->tensor_names[0],
+                                 .step = std::to_string(partition->step),
+                                 .stage = "decode"});
+  }
+  if (status.ok()) {
+    DecodeReply(key, partition, *answer);
+  } else {
+    UndoPush(key, partition);
+  }
+  Finish(key, status);
+}
+
+void Worker::Finish(WorkerKey* key, const absl::Status& status) {
+  std::vector<Ended> ended;
+  bool start_next = false;
+  Step highest;
+  {
+    MutexLock lock(&mu_);
+    const std::unique_ptr<Partition> partition = std::move(key->queue.front());
+    key->queue.pop_front();
+    key->in_flight = false;
+    highest_step_ = std::max(highest_step_, partition->step);
+    highest = highest_step_;
+    EndSegments(*partition, status, &ended);
+    if (failed_.ok())
+      start_next = ClaimFront(key);
+    else
+      EndQueue(key, &ended);
+  }
+  if (start_next) StartEncode(key);
+  const TransportStats traffic = transport_->stats();
+  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
+  Deliver(ended);
+}
+
+void Worker::EndSegments(const Partition& partition, const absl::Status& status,
+                         std::vector<Ended>* ended) {
+  for (const PartitionSegment& segment : partition.segments) {
+    if (!segment.filled) continue;
+    Ticket& ticket = tickets_[segment.ticket];
+    if (ticket.status.ok()) ticket.status = status;
+    ticket.nonfinite |= partition.nonfinite;
+    ticket.all_absent &= segment.absent_everywhere;
+    if (--ticket.pending > 0) continue;
+    ++tickets_ended_;
+    if (ticket.notify) done_.push_back(segment.ticket);
+    if (ticket.done) ended->push_back({segment.ticket, ticket.status, std::move(ticket.done)});
+  }
+  changed_.SignalAll();
+}
+
+// What waits behind a failure has not begun, and ends with it.
+void Worker::EndQueue(WorkerKey* key, std::vector<Ended>* ended) {
+  for (const auto& partition : key->queue) EndSegments(*partition, failed_, ended);
+  key->queue.clear();
+}
+
+void Worker::Deliver(const std::vector<Ended>& ended) {
+  for (const Ended& end : ended) {
+    end.done(end.ticket, end.status);
+    MutexLock lock(&mu_);
+    tickets_.erase(end.ticket);
+  }
+}
+
+void Worker::FailJob(const absl::Status& status) {
+  std::vector<Ended> ended;
+  {
+    MutexLock lock(&mu_);
+    if (!failed_.ok()) return;
+    failed_ = status;
+    for (auto& [id, key] : keys_) {
+      if (!key->in_flight) EndQueue(key.get(), &ended);
+    }
+    changed_.SignalAll();
+  }
+  exchange_->Fail(status);
+  Deliver(ended);
+}
+
+absl::StatusOr<PushResult> Worker::Wait(TicketId id, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  {
+    MutexLock lock(&mu_);
+    for (;;) {
+      const auto found = tickets_.find(id);
+      if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
+      if (found->second.pending == 0) {
+        const Ticket ticket = std::move(found->second);
+        tickets_.erase(found);
+        if (!ticket.status.ok()) return ticket.status;
+        return PushResult{ticket.step, ticket.all_absent && !ticket.nonfinite, ticket.nonfinite};
+      }
+      if (absl::Now() >= deadline) break;
+      changed_.WaitUntil(&mu_, deadline);
+    }
+  }
+  return DescribeWait(id);
+}
+
+// Names the first of the ticket's partitions that is not done, its stage, and whom it waits for.
+absl::Status Worker::DescribeWait(TicketId id) const {
+  MutexLock lock(&mu_);
+  const auto found = tickets_.find(id);
+  if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
+  const Ticket& ticket = found->second;
+  const Tensor& tensor = tensors_[ticket.tensor];
+  ErrorFields fields{
+      .tensor = tensor.declaration.name, .step = std::to_string(ticket.step), .stage = "exchange"};
+  for (const TensorPart& part : tensor.parts) {
+    for (const auto& partition : part.key->queue) {
+      if (partition->step != ticket.step) continue;
+      for (size_t i = 0; i < partition->segments.size(); ++i) {
+        if (partition->segments[i].filled) continue;
+        fields.stage = "assemble";
+        fields.waiting_for = "this worker's own push of '" + part.key->tensor_names[i] +
+                             "', which shares a frame with it";
+        return WithFields(DeadlineExceeded("still in flight"), fields);
+      }
+      fields.waiting_for = exchange_->WaitingFor(part.key->entry.key);
+      if (fields.waiting_for.empty()) fields.stage = "encode or decode";
+      return WithFields(DeadlineExceeded("still in flight"), fields);
+    }
+  }
+  return WithFields(DeadlineExceeded("still in flight"), fields);
+}
+
+absl::StatusOr<TicketId> Worker::NextDone(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  MutexLock lock(&mu_);
+  for (;;) {
+    if (!done_.empty()) {
+      const TicketId id = done_.front();
+      done_.pop_front();
+      return id;
+    }
+    if (wakes_ > 0) {
+      --wakes_;
+      return Cancelled("woken");
+    }
+    if (failed_.code() == absl::StatusCode::kCancelled) return failed_;
+    if (absl::Now() >= deadline) return DeadlineExceeded("no ticket ended");
+    changed_.WaitUntil(&mu_, deadline);
+  }
+}
+
+void Worker::Wake() {
+  MutexLock lock(&mu_);
+  ++wakes_;
+  changed_.SignalAll();
+}
+
+absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(failed_);
+  }
+  return control_->Barrier(name, timeout);
+}
+
+absl::Status Worker::Leave(absl::Duration timeout) {
+  {
+    MutexLock lock(&mu_);
+    if (left_) return absl::OkStatus();
+    BDN_RETURN_IF_ERROR(failed_);
+  }
+  BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
+  MutexLock lock(&mu_);
+  left_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Abort(const std::string& reason) {
+  const absl::Status status = Aborted("%s", reason);
+  BDN_RETURN_IF_ERROR(control_->Leave(status, absl::ZeroDuration()));
+  FailJob(status);
+  return absl::OkStatus();
+}
+
+std::string Worker::StatsJson() const {
+  const TransportStats traffic = transport_->stats();
+  const ExchangeStats exchange = exchange_->stats();
+  MutexLock lock(&mu_);
+  return absl::StrFormat(
+      "{\"rank\": %d, \"size\": %d, \"step\": %d, \"tensors\": %d, \"tickets_done\": %d, "
+      "\"bytes_pushed\": %d, \"bytes_pulled\": %d, \"frames_sent\": %d, \"frames_received\": %d, "
+      "\"frames_malformed\": %d, \"frames_dropped\": %d, \"probes_sent\": %d, \"resends\": %d}",
+      rank(), size(), highest_step_, tensors_.size(), tickets_ended_, traffic.bytes_sent,
+      traffic.bytes_received, traffic.frames_sent, traffic.frames_received,
+      traffic.frames_malformed, exchange.frames_dropped, exchange.probes_sent, exchange.resends);
+}
+
+}  // namespace bdn

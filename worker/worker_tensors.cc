@@ -1,0 +1,274 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/base/draw.h"
+#include "common/base/status.h"
+#include "compressors/codec_table.h"
+#include "worker/error_fields.h"
+#include "worker/worker.h"
+
+// The worker's tensors: declaring them, broadcasting them, and the state of their links.
+
+namespace bdn {
+namespace {
+
+// Puts the specs into canonical form, so that workers that mean the same say the same.
+absl::Status Canonicalise(TensorDeclaration* tensor) {
+  const auto bad = [tensor](const std::string& what) {
+    return InvalidArgument("tensor '%s': %s", tensor->name, what);
+  };
+  if (tensor->elements == 0) return bad("it has no elements");
+  if (tensor->kind == KeyKind::kBytes) return absl::OkStatus();
+  if (!IsFloating(tensor->dtype)) {
+    return bad(absl::StrFormat("%s cannot be averaged; broadcast it", DTypeName(tensor->dtype)));
+  }
+  if (!(tensor->momentum >= 0 && tensor->momentum < 1)) return bad("momentum is not in [0, 1)");
+  if (tensor->momentum > 0 && tensor->dtype == DType::kFloat64)
+    return bad("no momentum for float64");
+  for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
+    absl::StatusOr<LinkCodec> link = ParseCodecSpec(*spec);
+    if (!link.ok()) return bad(std::string(link.status().message()));
+    if (!link->codec->Supports(tensor->dtype)) {
+      return bad(absl::StrFormat("codec %s does not take %s; use none", link->spec(),
+                                 DTypeName(tensor->dtype)));
+    }
+    *spec = link->spec();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SameAsBefore(const TensorDeclaration& before, const TensorDeclaration& now) {
+  if (before == now) return absl::OkStatus();
+  const auto facts = [](const TensorDeclaration& t) {
+    return absl::StrFormat("%s[%d] push=%s pull=%s warmup=%d momentum=%g%s", DTypeName(t.dtype),
+                           t.elements, t.push_spec, t.pull_spec, t.warmup_steps, t.momentum,
+                           t.fuse ? " fused" : "");
+  };
+  return InvalidArgument("tensor '%s' was declared as %s, and now as %s", now.name, facts(before),
+                         facts(now));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclaration> tensors,
+                                                      absl::Duration timeout) {
+  std::vector<TensorDeclaration> fresh;
+  MutexLock one_at_a_time(&declare_mu_);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(failed_);
+    for (TensorDeclaration& tensor : tensors) {
+      BDN_RETURN_IF_ERROR(Canonicalise(&tensor));
+      const auto known = tensor_ids_.find(tensor.name);
+      if (known == tensor_ids_.end()) {
+        fresh.push_back(tensor);
+      } else {
+        BDN_RETURN_IF_ERROR(SameAsBefore(tensors_[known->second].declaration, tensor));
+      }
+    }
+  }
+  std::shared_ptr<const Catalogue> catalogue;
+  if (!fresh.empty()) {
+    BDN_ASSIGN_OR_RETURN(catalogue, control_->Declare(fresh, timeout));
+  }
+  MutexLock lock(&mu_);
+  if (catalogue != nullptr) BDN_RETURN_IF_ERROR(TakeIn(*catalogue));
+  std::vector<uint32_t> ids;
+  for (const TensorDeclaration& tensor : tensors) {
+    const auto found = tensor_ids_.find(tensor.name);
+    if (found == tensor_ids_.end()) {
+      return Internal("the scheduler's catalogue lacks tensor '%s'", tensor.name);
+    }
+    ids.push_back(found->second);
+  }
+  return ids;
+}
+
+// Adds what is new in the catalogue. Internal when it contradicts itself.
+absl::Status Worker::TakeIn(const Catalogue& catalogue) {
+  for (size_t id = tensors_.size(); id < catalogue.tensors.size(); ++id) {
+    tensor_ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
+    tensors_.push_back({.declaration = catalogue.tensors[id]});
+  }
+  for (const KeyEntry& entry : catalogue.keys) {
+    if (keys_.contains(entry.key)) continue;
+    auto key = std::make_unique<WorkerKey>();
+    key->entry = entry;
+    key->catalogue_version = catalogue.version;
+    KeyCodecsOptions options{.push_spec = entry.push_spec,
+                             .pull_spec = entry.pull_spec,
+                             .warmup_steps = entry.warmup_steps,
+                             .dtype = entry.dtype};
+    for (size_t i = 0; i < entry.segments.size(); ++i) {
+      const KeySegment& segment = entry.segments[i];
+      const bool inside =
+          segment.tensor < tensors_.size() && segment.elements > 0 &&
+          segment.elements <= tensors_[segment.tensor].declaration.elements &&
+          segment.offset <= tensors_[segment.tensor].declaration.elements - segment.elements;
+      if (!inside) return Internal("key %s has a segment outside its tensor", entry.key.ToString());
+      key->tensor_names.push_back(tensors_[segment.tensor].declaration.name);
+      tensors_[segment.tensor].parts.push_back({key.get(), i, segment.offset, segment.elements});
+      options.segment_elements.push_back(segment.elements);
+    }
+    if (key->tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
+    key->name_hash = Draw::HashName(key->tensor_names[0]);
+    if (entry.kind == KeyKind::kDense) {
+      BDN_ASSIGN_OR_RETURN(key->codecs, MakeKeyCodecs(options));
+    }
+    keys_.emplace(entry.key, std::move(key));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {
+  MutexLock lock(&mu_);
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
+  return MutableView{data, tensor->declaration.dtype, tensor->declaration.elements};
+}
+
+absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
+                               absl::Duration timeout) {
+  if (root < 0 || root >= size()) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root, size());
+  }
+  if (data.empty()) return absl::OkStatus();
+  const absl::Time deadline = absl::Now() + timeout;
+  TensorDeclaration declaration{.name = "broadcast/" + name,
+                                .dtype = DType::kUInt8,
+                                .elements = data.size(),
+                                .kind = KeyKind::kBytes};
+  BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
+
+  Rendezvous rendezvous;
+  std::vector<Exchange::Question> questions;
+  std::vector<TensorPart> parts;
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(failed_);
+    Tensor& tensor = tensors_[ids[0]];
+    parts = tensor.parts;
+    for (const TensorPart& part : parts) {
+      if (rendezvous_.contains(part.key->entry.key)) {
+        return FailedPrecondition("broadcast '%s' is already under way", name);
+      }
+    }
+    questions = BroadcastQuestions(&tensor, data, root);
+    rendezvous.left = questions.size();
+    for (const TensorPart& part : parts) rendezvous_[part.key->entry.key] = &rendezvous;
+  }
+  absl::Status status;
+  for (Exchange::Question& question : questions) {
+    if (status.ok()) status = exchange_->Submit(std::move(question), nullptr);
+  }
+  MutexLock lock(&mu_);
+  while (status.ok() && rendezvous.left > 0 && rendezvous.status.ok() && absl::Now() < deadline) {
+    changed_.WaitUntil(&mu_, deadline);
+  }
+  if (status.ok()) status = rendezvous.status;
+  for (const TensorPart& part : parts) {
+    const Key key = part.key->entry.key;
+    if (rendezvous_.erase(key) > 0 && status.ok()) {
+      status = WithFields(
+          DeadlineExceeded("broadcast '%s' took longer than %s", name,
+                           absl::FormatDuration(timeout)),
+          {.tensor = name, .stage = "exchange", .waiting_for = exchange_->WaitingFor(key)});
+    }
+  }
+  if (!status.ok() || rank() == root) return status;
+  for (const TensorPart& part : parts) {
+    const Frame& value = rendezvous.values[part.key->entry.key];
+    BDN_RETURN_IF_ERROR(CheckPayload(value));
+    if (value.payload.size() != part.elements) {
+      return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
+                      part.elements);
+    }
+    std::memcpy(data.data() + part.offset, value.payload.data(), part.elements);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Exchange::Question> Worker::BroadcastQuestions(Tensor* tensor, ByteSpan data,
+                                                           Rank root) {
+  const Step step = ++tensor->broadcasts;
+  std::vector<Exchange::Question> questions;
+  for (const TensorPart& part : tensor->parts) {
+    FrameHeader header;
+    header.type = rank() == root ? FrameType::kInit : FrameType::kFetch;
+    header.key = part.key->entry.key;
+    header.step = step;
+    header.num_elements = part.elements;
+    Buffer payload;
+    if (rank() == root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
+    questions.push_back({.frame = MakeFrame(header, std::move(payload)),
+                         .server = part.key->entry.server,
+                         .catalogue_version = part.key->catalogue_version,
+                         .tensor = tensor->declaration.name,
+                         .root = root});
+  }
+  return questions;
+}
+
+absl::Status Worker::GetState(uint32_t id, LinkState what, std::span<float> out) const {
+  MutexLock lock(&mu_);
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
+  if (out.size() != tensor->declaration.elements) {
+    return InvalidArgument("tensor '%s' has %d elements, not %d", tensor->declaration.name,
+                           tensor->declaration.elements, out.size());
+  }
+  for (const TensorPart& part : tensor->parts) {
+    if (!part.key->queue.empty()) {
+      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
+                                tensor->declaration.name);
+    }
+  }
+  for (const TensorPart& part : tensor->parts) {
+    const WorkerKey& key = *part.key;
+    const std::vector<float>& state = what == LinkState::kResidual ? key.residual : key.momentum;
+    const bool is_kept =
+        !state.empty() && (what == LinkState::kMomentum || key.codecs.push_feedback);
+    float* to = out.data() + part.offset;
+    if (!is_kept) {
+      std::fill_n(to, part.elements, 0.0f);
+    } else {
+      std::copy_n(state.begin() + key.codecs.push->segment_offset(part.segment), part.elements, to);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::SetState(uint32_t id, LinkState what, std::span<const float> in) {
+  MutexLock lock(&mu_);
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
+  if (in.size() != tensor->declaration.elements) {
+    return InvalidArgument("tensor '%s' has %d elements, not %d", tensor->declaration.name,
+                           tensor->declaration.elements, in.size());
+  }
+  if (!std::all_of(in.begin(), in.end(), [](float x) { return std::isfinite(x); })) {
+    return InvalidArgument("tensor '%s': a state that is not finite", tensor->declaration.name);
+  }
+  for (const TensorPart& part : tensor->parts) {
+    if (!part.key->queue.empty()) {
+      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
+                                tensor->declaration.name);
+    }
+  }
+  for (const TensorPart& part : tensor->parts) {
+    WorkerKey& key = *part.key;
+    std::vector<float>& state = what == LinkState::kResidual ? key.residual : key.momentum;
+    state.resize(key.entry.elements);
+    std::copy_n(in.begin() + part.offset, part.elements,
+                state.begin() + key.codecs.push->segment_offset(part.segment));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Step> Worker::GetStep(uint32_t id) const {
+  MutexLock lock(&mu_);
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
+  return tensor->pushed;
+}
+
+}  // namespace bdn
