@@ -1,0 +1,282 @@
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "cli/commands.h"
+#include "cli/guardian.h"
+#include "cli/json_value.h"
+#include "cli/local_job.h"
+#include "cli/memory_roof.h"
+
+namespace bdn::cli {
+namespace {
+
+constexpr Flag kFlags[] = {
+    {"workers", 0, "COUNT", "worker processes [2]"},
+    {"servers", 0, "COUNT", "server processes [1]"},
+    {"tensors", 0, "COUNT", "tensors a worker and iteration [16]"},
+    {"bytes", 0, "COUNT", "size of a tensor, float32 [4194304]"},
+    {"push", 0, "SPEC", "codec of the push [none]"},
+    {"pull", 0, "SPEC", "codec of the pull [none]"},
+    {"iters", 0, "COUNT", "iterations that are timed [20]"},
+    {"warmup", 0, "COUNT", "iterations before those [3]"},
+    {"threads", 0, "COUNT", "threads of each worker that encode and decode"},
+    {"link", 0, "RATE", "pretend that the network is this fast, e.g. 1gbit"},
+    {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
+    {"json", 0, nullptr, "print one line of JSON"},
+};
+
+constexpr char kUsageText[] =
+    "usage: bandoneon bench pushpull [options]\n\n"
+    "Runs real daemons and worker processes on this machine, exchanges tensors, checks the "
+    "results, and\n"
+    "says how fast it was beside what memory allows. docs/benchmarks.md explains each figure.\n";
+
+constexpr char kExamples[] =
+    "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 "
+    "--json\n"
+    "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)'\n"
+    "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
+
+constexpr int kRepeats = 5;
+// Of the mean of values under 0.14, in float32.
+constexpr double kLargestDenseError = 1e-6;
+
+struct BenchOptions {
+  JobOptions job;
+  std::string push = "none";
+  std::string pull = "none";
+  size_t tensors = 0;
+  size_t bytes = 0;
+  int64_t iters = 0;
+  int64_t warmup = 0;
+  std::string threads;
+  std::string link;
+
+  double dense_bytes() const {  // of one worker, one direction, the timed part
+    return static_cast<double>(tensors) * static_cast<double>(bytes) * static_cast<double>(iters);
+  }
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
+  BenchOptions options;
+  const auto workers = flags.Int("workers", 2, 1, 256);
+  const auto servers = flags.Int("servers", 1, 1, 256);
+  const auto tensors = flags.Int("tensors", 16, 1, 1 << 20);
+  const auto bytes = flags.Int("bytes", 4 << 20, 4, int64_t{1} << 34);
+  const auto iters = flags.Int("iters", 20, 1, 1 << 20);
+  const auto warmup = flags.Int("warmup", 3, 0, 1 << 20);
+  const auto threads = flags.Int("threads", 1, 1, 256);
+  for (const auto* number : {&workers, &servers, &tensors, &bytes, &iters, &warmup, &threads}) {
+    if (!number->ok()) return number->status();
+  }
+  if (*bytes % 4 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("option --bytes is %d: expected a multiple of 4", *bytes));
+  }
+  auto settings = JobSettings(flags);
+  if (!settings.ok()) return settings.status();
+  options.job.command = "bench";
+  options.job.workers = static_cast<int>(*workers);
+  options.job.servers = static_cast<int>(*servers);
+  options.job.settings = QuietUnlessAsked(*std::move(settings));
+  options.push = flags.Text("push", "none");
+  options.pull = flags.Text("pull", "none");
+  options.tensors = static_cast<size_t>(*tensors);
+  options.bytes = static_cast<size_t>(*bytes);
+  options.iters = *iters;
+  options.warmup = *warmup;
+  options.threads = flags.Text("threads");
+  options.link = flags.Text("link");
+  if (flags.Has("threads")) options.job.settings.emplace_back("BANDONEON_THREADS", options.threads);
+  return options;
+}
+
+// What came out of one run, and how it is said.
+struct Outcome {
+  std::vector<double> iteration_seconds;  // of the slowest worker
+  double scheduler_cpu = 0;
+  double servers_cpu = 0;
+  double workers_cpu = 0;
+  double bytes_pushed = 0;  // of one worker on average, headers included
+  double bytes_pulled = 0;
+  double memcpy_rate = 0;
+  double roof_rate = 0;
+};
+
+// Leads the workers through the run: all of them are ready, go, all are done, report, leave.
+class Controller {
+ public:
+  explicit Controller(const BenchOptions& options) : options_(options) {}
+
+  int Run(const std::string& directory) {
+    LocalJob job(options_.job, directory,
+                 [this](int rank, std::string_view line) { HandleLine(rank, line); });
+    job_ = &job;
+    absl::Status status = job.StartDaemons();
+    for (int i = 0; status.ok() && i < options_.job.workers; ++i) {
+      status = job.StartWorker({ProgramBeside("bandoneon"), "bench-worker",
+                                absl::StrFormat("--tensors=%d", options_.tensors),
+                                absl::StrFormat("--bytes=%d", options_.bytes),
+                                absl::StrFormat("--iters=%d", options_.iters),
+                                absl::StrFormat("--warmup=%d", options_.warmup),
+                                "--push=" + options_.push, "--pull=" + options_.pull},
+                               /*wants_input=*/true);
+    }
+    return status.ok() ? job.Wait() : job.GiveUp(status);
+  }
+
+  const std::vector<JsonValue>& results() const { return results_; }
+  Outcome outcome() const { return outcome_; }
+
+ private:
+  void HandleLine(int, std::string_view line) {
+    if (line != "ready" && line != "done") {
+      auto result = ParseJson(line);
+      if (!result.ok()) return job_->Fail(1, "a worker said: " + std::string(line));
+      results_.push_back(*std::move(result));
+    }
+    if (++lines_ % options_.job.workers != 0) return;
+    const double sign = line == "ready" ? -1 : line == "done" ? 1 : 0;
+    outcome_.scheduler_cpu += sign * Seconds(job_->SchedulerCpu());
+    outcome_.servers_cpu += sign * Seconds(job_->ServersCpu());
+    for (int rank = 0; rank < options_.job.workers; ++rank) job_->WriteToWorker(rank, "go on\n");
+  }
+
+  const BenchOptions& options_;
+  LocalJob* job_ = nullptr;
+  int lines_ = 0;
+  Outcome outcome_;
+  std::vector<JsonValue> results_;
+};
+
+// Empty when the results are right.
+std::string FindMistake(const BenchOptions& options, const std::vector<JsonValue>& results) {
+  const bool dense = options.push == "none" && options.pull == "none";
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i]["hash"].text != results[0]["hash"].text) {
+      return absl::StrFormat("workers disagree: hash %s and %s", results[0]["hash"].text,
+                             results[i]["hash"].text);
+    }
+    const double error = results[i]["largest_error"].number;
+    if (dense && !(error <= kLargestDenseError)) {
+      return absl::StrFormat("a result is off the mean of the inputs by %g", error);
+    }
+  }
+  return "";
+}
+
+Outcome AddUp(const BenchOptions& options, const std::vector<JsonValue>& results, Outcome outcome) {
+  const auto workers = static_cast<double>(results.size());
+  outcome.iteration_seconds.assign(static_cast<size_t>(options.iters), 0);
+  for (const JsonValue& result : results) {
+    const auto& seconds = result["seconds"].list;
+    for (size_t i = 0; i < std::min(seconds.size(), outcome.iteration_seconds.size()); ++i) {
+      outcome.iteration_seconds[i] = std::max(outcome.iteration_seconds[i], seconds[i].number);
+    }
+    outcome.workers_cpu += result["cpu_s"].number;
+    outcome.bytes_pushed += result["bytes_pushed"].number / workers;
+    outcome.bytes_pulled += result["bytes_pulled"].number / workers;
+  }
+  RoofOptions roof;
+  roof.workers = options.job.workers;
+  roof.servers = options.job.servers;
+  roof.tensors = options.tensors;
+  roof.bytes = options.bytes;
+  roof.push_fraction = std::min(1.0, outcome.bytes_pushed / options.dense_bytes());
+  roof.pull_fraction = std::min(1.0, outcome.bytes_pulled / options.dense_bytes());
+  roof.push_memory = options.push.rfind("ef(", 0) == 0;
+  roof.pull_memory = options.pull.rfind("ef(", 0) == 0;
+  std::vector<double> roofs;
+  std::vector<double> copies;
+  for (int i = 0; i < kRepeats; ++i) {
+    copies.push_back(MeasureMemcpy(options.tensors, options.bytes));
+    roofs.push_back(MeasureRoof(roof));
+  }
+  outcome.memcpy_rate = Median(copies);
+  outcome.roof_rate = Median(roofs);
+  return outcome;
+}
+
+void Print(const BenchOptions& options, const Outcome& outcome, const std::string& hash,
+           bool json) {
+  const double bytes = static_cast<double>(options.tensors) * static_cast<double>(options.bytes);
+  std::vector<double> rates;
+  for (const double seconds : outcome.iteration_seconds) rates.push_back(bytes / seconds / 1e9);
+  const auto [slowest, fastest] = std::minmax_element(rates.begin(), rates.end());
+  const double work = options.job.workers * options.dense_bytes() / 1e9;
+  if (!json) {
+    printf("%d workers, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations\n\n",
+           options.job.workers, options.job.servers, static_cast<int>(options.tensors),
+           static_cast<int>(options.bytes), options.push.c_str(), options.pull.c_str(),
+           static_cast<int>(options.iters));
+    printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(rates), *slowest,
+           *fastest);
+    printf("the same passes, no transport %.3f; memcpy, one thread %.3f\n", outcome.roof_rate,
+           outcome.memcpy_rate);
+    printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler\n",
+           outcome.workers_cpu / work, outcome.servers_cpu / work, outcome.scheduler_cpu / work);
+    printf("bytes a worker         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
+           outcome.bytes_pushed, outcome.bytes_pulled, options.dense_bytes(),
+           2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
+    printf("results                %s at every worker\n", hash.c_str());
+    return;
+  }
+  const std::string line = absl::StrFormat(
+      R"({"bench": "pushpull", "workers": %d, "servers": %d, "tensors": %d, "bytes": %d, )"
+      R"("push": %s, "pull": %s, "iters": %d, "warmup": %d, "threads": %s, "link": %s, )"
+      R"("gb_per_s_per_worker": %.4f, "gb_per_s_slowest": %.4f, "gb_per_s_fastest": %.4f, )"
+      R"("cpu_s_per_gb": {"scheduler": %.5f, "server": %.5f, "worker": %.5f}, )"
+      R"("wire_bytes": %.0f, "bytes_pushed": %.0f, "bytes_pulled": %.0f, "dense_bytes": %.0f, )"
+      R"("memcpy_gb_per_s": %.4f, "roof_gb_per_s": %.4f, "result_hash": %s})",
+      options.job.workers, options.job.servers, options.tensors, options.bytes,
+      JsonQuote(options.push), JsonQuote(options.pull), options.iters, options.warmup,
+      options.threads.empty() ? "null" : options.threads,
+      options.link.empty() ? "null" : JsonQuote(options.link), Median(rates), *slowest, *fastest,
+      outcome.scheduler_cpu / work, outcome.servers_cpu / work, outcome.workers_cpu / work,
+      outcome.bytes_pushed + outcome.bytes_pulled, outcome.bytes_pushed, outcome.bytes_pulled,
+      options.dense_bytes(), outcome.memcpy_rate, outcome.roof_rate, JsonQuote(hash));
+  printf("%s\n", line.c_str());
+}
+
+int RunBench(const BenchOptions& options, bool json, const std::string& directory) {
+  Controller controller(options);
+  if (const int code = controller.Run(directory); code != 0) return code;
+  const std::vector<JsonValue>& results = controller.results();
+  if (results.size() != static_cast<size_t>(options.job.workers)) {
+    fprintf(stderr, "bandoneon bench pushpull: not every worker reported\n");
+    return 1;
+  }
+  if (const std::string mistake = FindMistake(options, results); !mistake.empty()) {
+    fprintf(stderr, "bandoneon bench pushpull: %s\n", mistake.c_str());
+    return 1;
+  }
+  Print(options, AddUp(options, results, controller.outcome()), results[0]["hash"].text, json);
+  return 0;
+}
+
+}  // namespace
+
+int BenchPushPullCommand(Arguments args) {
+  if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
+  constexpr std::string_view kRepeated[] = {"set"};
+  const auto flags = CommandFlags::Parse(kFlags, args, kRepeated);
+  if (!flags.ok()) return UsageError("bench pushpull", flags.status());
+  const auto options = ReadOptions(*flags);
+  if (!options.ok()) return UsageError("bench pushpull", options.status());
+  return RunGuarded([&](const std::string& directory) {
+    return RunBench(*options, flags->Has("json"), directory);
+  });
+}
+
+}  // namespace bdn::cli

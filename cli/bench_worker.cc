@@ -1,0 +1,247 @@
+// Worker processes of the benchmarks. They speak with their parent in lines: they print "ready",
+// wait for a line, do the timed part, print one line of JSON, and wait for a line before they
+// leave.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <iostream>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cli/commands.h"
+#include "cli/json_value.h"
+#include "worker/c_api/bandoneon.h"
+
+namespace bdn::cli {
+namespace {
+
+constexpr double kTimeout = 120;
+
+constexpr Flag kFlags[] = {
+    {"tensors", 0, "COUNT", ""}, {"bytes", 0, "COUNT", ""}, {"push", 0, "SPEC", ""},
+    {"pull", 0, "SPEC", ""},     {"iters", 0, "COUNT", ""}, {"warmup", 0, "COUNT", ""},
+};
+
+struct WorkerDeleter {
+  void operator()(bdn_worker* worker) const { bdn_free(worker); }
+};
+using Worker = std::unique_ptr<bdn_worker, WorkerDeleter>;
+
+double CpuSeconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// The parent's next line; false when it is gone.
+bool AwaitParent() {
+  std::string line;
+  return static_cast<bool>(std::getline(std::cin, line));
+}
+
+void Tell(const std::string& line) {
+  printf("%s\n", line.c_str());
+  fflush(stdout);
+}
+
+absl::Status Check(int code) { return code == BDN_OK ? absl::OkStatus() : LastError(code); }
+
+// Values like a gradient's, the same for the same rank and index: near normal, small.
+float Value(int rank, size_t tensor, size_t i) {
+  uint64_t x = (static_cast<uint64_t>(rank) << 56) ^ (static_cast<uint64_t>(tensor) << 40) ^ i;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  x ^= x >> 31;
+  int32_t sum = -2 * 65535;
+  for (int part = 0; part < 4; ++part) sum += static_cast<int32_t>((x >> (16 * part)) & 0xffff);
+  return static_cast<float>(sum) * 1e-6f;
+}
+
+class BenchWorker {
+ public:
+  BenchWorker(bdn_worker* worker, const CommandFlags& flags)
+      : worker_(worker), push_(flags.Text("push", "none")), pull_(flags.Text("pull", "none")) {}
+
+  absl::Status Prepare(size_t tensors, size_t elements) {
+    const int rank = bdn_rank(worker_);
+    std::vector<std::string> names;
+    std::vector<bdn_declaration> declarations(tensors);
+    for (size_t t = 0; t < tensors; ++t) {
+      names.push_back(absl::StrFormat("bench.%d", t));
+      fresh_.emplace_back(elements);
+      for (size_t i = 0; i < elements; ++i) fresh_[t][i] = Value(rank, t, i);
+    }
+    data_ = fresh_;
+    for (size_t t = 0; t < tensors; ++t) {
+      bdn_declaration& declaration = declarations[t];
+      declaration.struct_size = sizeof(declaration);
+      declaration.name = names[t].c_str();
+      declaration.elements = elements;
+      declaration.dtype = BDN_FLOAT32;
+      declaration.push = push_.c_str();
+      declaration.pull = pull_.c_str();
+    }
+    ids_.resize(tensors);
+    return Check(bdn_declare(worker_, declarations.data(), tensors, ids_.data(), kTimeout));
+  }
+
+  // One exchange of all tensors. Refilling them and meeting the others before is not timed.
+  absl::Status Exchange() {
+    for (size_t t = 0; t < data_.size(); ++t) {
+      memcpy(data_[t].data(), fresh_[t].data(), fresh_[t].size() * sizeof(float));
+    }
+    if (absl::Status met = Check(bdn_barrier(worker_, "bench", kTimeout)); !met.ok()) return met;
+    const double cpu = CpuSeconds();
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<bdn_ticket> tickets(data_.size());
+    for (size_t t = 0; t < data_.size(); ++t) {
+      bdn_push push = {};
+      push.struct_size = sizeof(push);
+      push.data = data_[t].data();
+      push.tensor = ids_[t];
+      push.priority = -static_cast<int32_t>(t);
+      push.weight = 1;
+      push.loss_scale = 1;
+      if (const int code = bdn_push_pull(worker_, &push, &tickets[t])) return Check(code);
+    }
+    for (const bdn_ticket ticket : tickets) {
+      bdn_result result = {};
+      result.struct_size = sizeof(result);
+      if (const int code = bdn_wait(worker_, ticket, kTimeout, &result)) return Check(code);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    seconds_.push_back(took.count());
+    cpu_seconds_ += CpuSeconds() - cpu;
+    return absl::OkStatus();
+  }
+
+  void Restart() {
+    seconds_.clear();
+    cpu_seconds_ = 0;
+    before_ = Stats();
+  }
+
+  std::string Result() const {
+    const JsonValue after = Stats();
+    const auto grown = [&](const char* name) { return after[name].number - before_[name].number; };
+    return absl::StrFormat(
+        R"({"seconds": [%s], "cpu_s": %.9g, "bytes_pushed": %.0f, "bytes_pulled": %.0f, )"
+        R"("hash": "%016x", "largest_error": %.9g})",
+        absl::StrJoin(seconds_, ", "), cpu_seconds_, grown("bytes_pushed"), grown("bytes_pulled"),
+        Hash(), LargestError());
+  }
+
+ private:
+  JsonValue Stats() const {
+    std::string text(bdn_stats_json(worker_, nullptr, 0), '\0');
+    text.resize(std::min(bdn_stats_json(worker_, text.data(), text.size()), text.size()));
+    while (!text.empty() && text.back() == '\0') text.pop_back();
+    auto stats = ParseJson(text);
+    return stats.ok() ? *std::move(stats) : JsonValue();
+  }
+
+  // Of the bits of all results, so that workers can be compared.
+  uint64_t Hash() const {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const std::vector<float>& tensor : data_) {
+      for (const float value : tensor) {
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof(bits));
+        hash = (hash ^ bits) * 0x100000001b3u;
+      }
+    }
+    return hash;
+  }
+
+  // Of the results against the mean of what all workers pushed. Meaningful without lossy codecs.
+  double LargestError() const {
+    const int size = bdn_size(worker_);
+    double largest = 0;
+    for (size_t t = 0; t < data_.size(); ++t) {
+      for (size_t i = 0; i < data_[t].size(); ++i) {
+        double sum = 0;
+        for (int rank = 0; rank < size; ++rank) sum += Value(rank, t, i);
+        const double error = std::abs(data_[t][i] - sum / size);
+        if (!(error <= largest)) largest = error;
+      }
+    }
+    return largest;
+  }
+
+  bdn_worker* const worker_;
+  const std::string push_;
+  const std::string pull_;
+  std::vector<std::vector<float>> fresh_;
+  std::vector<std::vector<float>> data_;
+  std::vector<uint32_t> ids_;
+  std::vector<double> seconds_;
+  double cpu_seconds_ = 0;
+  JsonValue before_;
+};
+
+absl::Status RunBenchWorker(const CommandFlags& flags) {
+  const auto tensors = flags.Int("tensors", 1, 1, INT32_MAX);
+  const auto bytes = flags.Int("bytes", 4, 4, INT64_MAX);
+  const auto iters = flags.Int("iters", 1, 1, INT32_MAX);
+  const auto warmup = flags.Int("warmup", 0, 0, INT32_MAX);
+  for (const auto* number : {&tensors, &bytes, &iters, &warmup}) {
+    if (!number->ok()) return number->status();
+  }
+  bdn_worker* created = nullptr;
+  if (const int code = bdn_create(nullptr, &created)) return Check(code);
+  const Worker worker(created);
+  BenchWorker bench(created, flags);
+  const auto count = static_cast<size_t>(*tensors);
+  absl::Status status = bench.Prepare(count, static_cast<size_t>(*bytes) / sizeof(float));
+  for (int64_t i = 0; status.ok() && i < *warmup; ++i) status = bench.Exchange();
+  if (!status.ok()) return status;
+  Tell("ready");
+  if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
+  bench.Restart();
+  for (int64_t i = 0; status.ok() && i < *iters; ++i) status = bench.Exchange();
+  if (!status.ok()) return status;
+  Tell("done");
+  if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
+  Tell(bench.Result());
+  if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
+  return Check(bdn_leave(created, kTimeout));
+}
+
+// Joins, exchanges once so that every connection stands, and does nothing.
+absl::Status RunIdleWorker() {
+  bdn_worker* created = nullptr;
+  if (const int code = bdn_create(nullptr, &created)) return Check(code);
+  const Worker worker(created);
+  const auto none = CommandFlags::Parse({}, {});
+  BenchWorker bench(created, *none);
+  absl::Status status = bench.Prepare(1, 1024);
+  if (status.ok()) status = bench.Exchange();
+  if (!status.ok()) return status;
+  Tell("ready");
+  if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
+  return Check(bdn_leave(created, kTimeout));
+}
+
+int Report(const absl::Status& status) {
+  if (status.ok()) return 0;
+  fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+
+int BenchWorkerCommand(Arguments args) {
+  const auto flags = CommandFlags::Parse(kFlags, args);
+  return Report(flags.ok() ? RunBenchWorker(*flags) : flags.status());
+}
+
+int IdleWorkerCommand(Arguments) { return Report(RunIdleWorker()); }
+
+}  // namespace bdn::cli

@@ -1,0 +1,112 @@
+#include "cli/commands.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/str_format.h"
+#include "worker/c_api/bandoneon.h"
+
+namespace bdn::cli {
+namespace {
+
+// Settings that a local job decides itself, and what to say instead.
+struct Reserved {
+  const char* name;
+  const char* instead;
+};
+constexpr Reserved kReserved[] = {
+    {"workers", "use -n"},
+    {"servers", "use -s"},
+    {"seed", "use --seed"},
+    {"push", "use --push"},
+    {"pull", "use --pull"},
+    {"link", "use --link"},
+    {"scheduler", "it is started here"},
+    {"rank", "each process has its own"},
+    {"job-id", "each run has its own"},
+    {"listen", "free ports are taken"},
+    {"port-file", "it is private to the run"},
+};
+
+std::string VariableName(const std::string& setting) {
+  std::string name = "BANDONEON_";
+  for (const char c : setting) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+absl::Status AddCodec(const CommandFlags& flags, const char* name, Variables* variables) {
+  if (!flags.Has(name)) return absl::OkStatus();
+  const std::string spec = flags.Text(name);
+  if (const int code = bdn_check_codec(spec.c_str(), nullptr, 0); code != BDN_OK) {
+    const absl::Status why = LastError(code);
+    return absl::InvalidArgumentError(absl::StrFormat("option --%s: %s", name, why.message()));
+  }
+  variables->emplace_back(VariableName(name), spec);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status LastError(int code) {
+  return absl::Status(static_cast<absl::StatusCode>(code), bdn_last_error());
+}
+
+int UsageError(const std::string& command, const absl::Status& status) {
+  fprintf(stderr, "bandoneon %s: %s\nSee bandoneon %s --help.\n", command.c_str(),
+          std::string(status.message()).c_str(), command.c_str());
+  return kUsage;
+}
+
+bool PrintedHelp(Arguments args, const std::string& usage, std::span<const Flag> flags,
+                 const std::string& examples) {
+  const auto end = std::find(args.begin(), args.end(), "--");
+  const auto asked = [](const std::string& arg) { return arg == "--help" || arg == "-h"; };
+  if (std::none_of(args.begin(), end, asked)) return false;
+  printf("%s\n%s  -h, --%-20s %s\n\nExamples:\n%s", usage.c_str(),
+         CommandFlags::Help(flags).c_str(), "help", "this text", examples.c_str());
+  return true;
+}
+
+absl::StatusOr<Variables> JobSettings(const CommandFlags& flags) {
+  Variables variables;
+  for (const char* direction : {"push", "pull"}) {
+    if (absl::Status added = AddCodec(flags, direction, &variables); !added.ok()) return added;
+  }
+  if (flags.Has("link")) variables.emplace_back(VariableName("link"), flags.Text("link"));
+  for (const std::string& setting : flags.All("set")) {
+    const size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    if (equals == std::string::npos || name.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("option --set is '%s': expected name=value", setting));
+    }
+    for (const Reserved& reserved : kReserved) {
+      if (name == reserved.name) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("option --set %s: %s", setting, reserved.instead));
+      }
+    }
+    const std::string variable = VariableName(name);
+    const auto same = [&](const auto& other) { return other.first == variable; };
+    if (std::any_of(variables.begin(), variables.end(), same)) {
+      return absl::InvalidArgumentError(absl::StrFormat("setting %s is given twice", name));
+    }
+    variables.emplace_back(variable, setting.substr(equals + 1));
+  }
+  return variables;
+}
+
+Variables QuietUnlessAsked(Variables settings) {
+  const std::string variable = VariableName("log-level");
+  const auto same = [&](const auto& other) { return other.first == variable; };
+  if (getenv(variable.c_str()) == nullptr && std::none_of(settings.begin(), settings.end(), same)) {
+    settings.emplace_back(variable, "warning");
+  }
+  return settings;
+}
+
+}  // namespace bdn::cli

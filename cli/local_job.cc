@@ -1,0 +1,297 @@
+#include "cli/local_job.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_format.h"
+
+namespace bdn::cli {
+namespace {
+
+constexpr std::chrono::seconds kSchedulerStart{30};
+
+std::string RandomJobId() {
+  uint64_t number = 0;
+  [[maybe_unused]] const ssize_t size = getrandom(&number, sizeof(number), 0);
+  return absl::StrFormat("job-%016x", number);
+}
+
+// A port that is free now, for the rendezvous of torch.distributed.
+std::string FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd, generic, size) != 0 || getsockname(fd, generic, &size) != 0) address.sin_port = 0;
+  close(fd);
+  return absl::StrFormat("%d", ntohs(address.sin_port));
+}
+
+// False when nobody reads `fd` any more.
+bool WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t size = write(fd, text.data(), text.size());
+    if (size > 0) {
+      text.remove_prefix(static_cast<size_t>(size));
+    } else if (errno == EAGAIN) {
+      pollfd polled = {fd, POLLOUT, 0};
+      poll(&polled, 1, -1);
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string ProgramBeside(const std::string& name) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (self.parent_path() / name).string();
+}
+
+LocalJob::LocalJob(JobOptions options, std::string directory, WorkerLine worker_line)
+    : options_(std::move(options)),
+      directory_(std::move(directory)),
+      worker_line_(std::move(worker_line)),
+      job_id_(RandomJobId()),
+      master_port_(FreePort()),
+      group_([this](size_t process, ProcessGroup::Stream stream, std::string_view line) {
+        HandleLine(process, stream, line);
+      }) {}
+
+void LocalJob::HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line) {
+  if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
+    worker_line_(static_cast<int>(process - worker(0)), line);
+  } else {
+    Print(stream, group_.name(process), line);
+  }
+}
+
+void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line) {
+  std::string text = "[";
+  text.append(tag).append("] ").append(line).append("\n");
+  const int fd = stream == ProcessGroup::Stream::kOut ? STDOUT_FILENO : STDERR_FILENO;
+  if (output_lost_ || WriteAll(fd, text)) return;
+  // As a program ends by SIGPIPE when its reader goes, but with everything it started.
+  output_lost_ = true;
+  kill(getpid(), SIGTERM);
+}
+
+absl::Status LocalJob::StartDaemon(const std::string& name, std::vector<std::string> argv) {
+  argv[0] = ProgramBeside(argv[0]);
+  ProcessSpec spec = {name, std::move(argv), options_.settings};
+  if (!scheduler_address_.empty()) {
+    spec.variables.emplace_back("BANDONEON_SCHEDULER", scheduler_address_);
+  }
+  spec.variables.emplace_back("BANDONEON_JOB_ID", job_id_);
+  const auto started = group_.Start(spec);
+  return started.status();
+}
+
+absl::Status LocalJob::StartDaemons() {
+  const std::string port_file = directory_ + "/port";
+  const int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  if (watch_fd < 0 ||
+      inotify_add_watch(watch_fd, directory_.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO) < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("cannot watch %s: %s", directory_, strerror(errno)));
+  }
+  std::vector<std::string> argv = {"bandoneon-scheduler",
+                                   absl::StrFormat("--workers=%d", options_.workers),
+                                   absl::StrFormat("--servers=%d", options_.servers),
+                                   "--listen=127.0.0.1:0", "--port-file=" + port_file};
+  if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
+  absl::Status status = StartDaemon("scheduler", argv);
+  if (status.ok()) status = AwaitPort(watch_fd, port_file);
+  close(watch_fd);
+  for (int i = 0; status.ok() && i < options_.servers; ++i) {
+    status = StartDaemon(
+        absl::StrFormat("server %d", i),
+        {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=tcp://127.0.0.1:0"});
+  }
+  return status;
+}
+
+absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
+  const auto deadline = Clock::now() + kSchedulerStart;
+  while (true) {
+    const ProcessGroup::Event event = group_.Next(deadline, watch_fd);
+    switch (event.kind) {
+      case ProcessGroup::Event::Kind::kReadable: {
+        char drained[4096];
+        while (read(watch_fd, drained, sizeof(drained)) > 0) {
+        }
+        int port = 0;
+        if (std::ifstream(port_file) >> port && port > 0) {
+          scheduler_address_ = absl::StrFormat("127.0.0.1:%d", port);
+          return absl::OkStatus();
+        }
+        break;
+      }
+      case ProcessGroup::Event::Kind::kEnded:
+        code_ = std::max(event.code, 1);
+        return absl::UnavailableError("the scheduler " + DescribeCode(event.code));
+      case ProcessGroup::Event::Kind::kSignal:
+        code_ = 128 + event.signal;
+        return absl::CancelledError(absl::StrFormat("ended by %s", strsignal(event.signal)));
+      case ProcessGroup::Event::Kind::kTimeout:
+        return absl::DeadlineExceededError(absl::StrFormat(
+            "the scheduler did not say within %d s where it listens", kSchedulerStart.count()));
+    }
+  }
+}
+
+absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {
+  const std::string rank = absl::StrFormat("%d", workers_started_);
+  const std::string size = absl::StrFormat("%d", options_.workers);
+  ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input};
+  const Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
+                               {"BANDONEON_RANK", rank},
+                               {"BANDONEON_JOB_ID", job_id_},
+                               // What torch.distributed looks for, so that DDP runs as it is.
+                               {"RANK", rank},
+                               {"LOCAL_RANK", rank},
+                               {"WORLD_SIZE", size},
+                               {"LOCAL_WORLD_SIZE", size},
+                               {"MASTER_ADDR", "127.0.0.1"},
+                               {"MASTER_PORT", master_port_},
+                               // Python would keep its lines back: its output is a pipe.
+                               {"PYTHONUNBUFFERED", "1"}};
+  spec.variables.insert(spec.variables.end(), variables.begin(), variables.end());
+  ++workers_started_;
+  const auto started = group_.Start(spec);
+  if (!started.ok()) code_ = 127;
+  return started.status();
+}
+
+void LocalJob::SetTimer(Clock::time_point when, std::function<void()> task) {
+  timer_ = when;
+  timer_task_ = std::move(task);
+}
+
+void LocalJob::Enter(Phase phase, std::chrono::milliseconds limit) {
+  phase_ = phase;
+  deadline_ = Clock::now() + limit;
+}
+
+void LocalJob::SignalAll(bool workers, int signal) {
+  for (size_t i = 0; i < group_.size(); ++i) {
+    if (is_worker(i) == workers) group_.Signal(i, signal);
+  }
+}
+
+bool LocalJob::WorkersAlive() const {
+  for (size_t i = worker(0); i < group_.size(); ++i) {
+    if (group_.alive(i)) return true;
+  }
+  return false;
+}
+
+void LocalJob::Fail(int code, std::string_view why) {
+  if (code_ != 0 || phase_ != Phase::kRunning) return;
+  code_ = code;
+  Say(why);
+  Enter(Phase::kLingering, options_.linger);
+}
+
+void LocalJob::HandleEnd(size_t process, int code) {
+  const bool told = phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons;
+  const bool expected = code == 0 || (told && (code <= 128 || code == 128 + SIGTERM));
+  if (expected) return;
+  const std::string what = absl::StrFormat("%s (pid %d) %s", group_.name(process),
+                                           group_.pid(process), DescribeCode(code));
+  if (phase_ == Phase::kRunning) {
+    Fail(code, what + ": ending the job");
+    return;
+  }
+  Say(what);
+  if (code_ == 0) code_ = code;
+}
+
+bool LocalJob::HandleSignal(int signal) {
+  if (signal == SIGUSR2) return false;  // our parent was killed
+  if (phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons) return false;
+  if (code_ == 0) code_ = 128 + signal;
+  Say(absl::StrFormat("%s: passed on to the workers; once more kills everything",
+                      strsignal(signal)));
+  SignalAll(true, signal);
+  Enter(Phase::kEndingWorkers, options_.grace);
+  return true;
+}
+
+bool LocalJob::HandleTimeout() {
+  const auto now = Clock::now();
+  if (timer_ && *timer_ <= now) {
+    timer_.reset();
+    timer_task_();
+  }
+  if (!deadline_ || *deadline_ > now) return true;
+  if (phase_ != Phase::kLingering) return false;
+  SignalAll(true, SIGTERM);
+  Enter(Phase::kEndingWorkers, options_.grace);
+  return true;
+}
+
+int LocalJob::Wait() {
+  bool go_on = true;
+  while (go_on && group_.num_alive() > 0) {
+    if (phase_ != Phase::kEndingDaemons && !WorkersAlive()) {
+      SignalAll(false, SIGTERM);
+      Enter(Phase::kEndingDaemons, options_.grace);
+    }
+    std::optional<Clock::time_point> wake = deadline_;
+    if (timer_ && (!wake || *timer_ < *wake)) wake = timer_;
+    const ProcessGroup::Event event = group_.Next(wake);
+    switch (event.kind) {
+      case ProcessGroup::Event::Kind::kEnded:
+        HandleEnd(event.process, event.code);
+        break;
+      case ProcessGroup::Event::Kind::kSignal:
+        go_on = HandleSignal(event.signal);
+        break;
+      case ProcessGroup::Event::Kind::kTimeout:
+        go_on = HandleTimeout();
+        break;
+      case ProcessGroup::Event::Kind::kReadable:
+        break;
+    }
+  }
+  group_.KillAll();
+  return code_;
+}
+
+int LocalJob::GiveUp(const absl::Status& why) {
+  Say(std::string(why.message()));
+  group_.KillAll();
+  return code_ == 0 ? 1 : code_;
+}
+
+std::chrono::nanoseconds LocalJob::ServersCpu() const {
+  std::chrono::nanoseconds sum{0};
+  for (int i = 0; i < options_.servers; ++i) sum += group_.CpuTime(1 + static_cast<size_t>(i));
+  return sum;
+}
+
+std::chrono::nanoseconds LocalJob::WorkersCpu() const {
+  std::chrono::nanoseconds sum{0};
+  for (int i = 0; i < workers_started_; ++i) sum += group_.CpuTime(worker(i));
+  return sum;
+}
+
+}  // namespace bdn::cli

@@ -1,0 +1,108 @@
+#ifndef BANDONEON_CLI_LOCAL_JOB_H_
+#define BANDONEON_CLI_LOCAL_JOB_H_
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cli/process_group.h"
+
+namespace bdn::cli {
+
+struct JobOptions {
+  const char* command = "run";  // what our own lines are tagged with
+  int workers = 1;
+  int servers = 1;
+  std::string seed;    // of the scheduler; "" leaves it to its default
+  Variables settings;  // BANDONEON_NAME=value for every process
+  // After one process failed the others may end with errors of their own for so long, then they get
+  // SIGTERM, and `grace` later SIGKILL.
+  std::chrono::milliseconds linger{6000};
+  std::chrono::milliseconds grace{5000};
+};
+
+// A whole job on this machine: a scheduler, servers and workers, from start to end. When one of
+// them fails all are ended, and so are they when a signal comes for us. Not thread-safe.
+class LocalJob {
+ public:
+  // A line that a worker wrote to standard output.
+  using WorkerLine = std::function<void(int rank, std::string_view line)>;
+
+  // `directory` is private and temporary, and outlives this. Without a handler workers' lines are
+  // printed, as all others are: "[worker 0] line" to the stream it came from.
+  LocalJob(JobOptions options, std::string directory, WorkerLine worker_line = nullptr);
+
+  // Starts the scheduler, waits until it listens, and starts the servers. Errors name the process.
+  absl::Status StartDaemons();
+  // Starts the next worker, from rank 0, with the variables that it needs to join. After
+  // StartDaemons.
+  absl::Status StartWorker(const std::vector<std::string>& argv, bool wants_input = false);
+
+  // Calls `task` inside Wait at `when`; a later call replaces an earlier one.
+  void SetTimer(Clock::time_point when, std::function<void()> task);
+  void WriteToWorker(int rank, std::string_view text) { group_.Write(worker(rank), text); }
+  // Ends the job as if a process had failed with `code`.
+  void Fail(int code, std::string_view why);
+
+  // Supervises until everything has ended, which it makes sure of. 0 when all workers returned 0,
+  // else the code of the process that failed first, or 128 + the signal that came for us.
+  int Wait();
+  // After Start... failed: says why, kills what runs, and returns the exit code.
+  int GiveUp(const absl::Status& why);
+
+  const std::string& scheduler_address() const { return scheduler_address_; }
+  // CPU time so far of all processes of a role, those that run.
+  std::chrono::nanoseconds SchedulerCpu() const { return group_.CpuTime(0); }
+  std::chrono::nanoseconds ServersCpu() const;
+  std::chrono::nanoseconds WorkersCpu() const;
+
+ private:
+  enum class Phase {
+    kRunning,
+    kLingering,      // one failed; the others may end on their own
+    kEndingWorkers,  // they were told to
+    kEndingDaemons,  // all workers have ended, the rest was told to
+  };
+
+  size_t worker(int rank) const { return 1 + static_cast<size_t>(options_.servers + rank); }
+  bool is_worker(size_t process) const { return process >= worker(0); }
+  bool WorkersAlive() const;
+  void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
+  void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
+  void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
+  absl::Status StartDaemon(const std::string& name, std::vector<std::string> argv);
+  absl::Status AwaitPort(int watch_fd, const std::string& port_file);
+  void HandleEnd(size_t process, int code);
+  // False when everything is to be killed at once.
+  bool HandleSignal(int signal);
+  bool HandleTimeout();
+  void Enter(Phase phase, std::chrono::milliseconds limit);
+  void SignalAll(bool workers, int signal);
+
+  const JobOptions options_;
+  const std::string directory_;
+  const WorkerLine worker_line_;
+  const std::string job_id_;
+  const std::string master_port_;
+  std::string scheduler_address_;
+  int workers_started_ = 0;
+
+  Phase phase_ = Phase::kRunning;
+  int code_ = 0;
+  bool output_lost_ = false;
+  std::optional<Clock::time_point> deadline_;  // of the phase
+  std::optional<Clock::time_point> timer_;
+  std::function<void()> timer_task_;
+  ProcessGroup group_;  // last: its destructor still hands over lines
+};
+
+// The path of a program beside this one.
+std::string ProgramBeside(const std::string& name);
+
+}  // namespace bdn::cli
+
+#endif  // BANDONEON_CLI_LOCAL_JOB_H_

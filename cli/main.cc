@@ -1,0 +1,69 @@
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/commands.h"
+#include "worker/c_api/bandoneon.h"
+
+namespace bdn::cli {
+namespace {
+
+constexpr char kHelp[] =
+    "usage: bandoneon COMMAND [options]\n\n"
+    "  run              start a whole job on this machine\n"
+    "  status           show the nodes of a running job\n"
+    "  bench pushpull   measure exchanges\n"
+    "  bench idle       measure what a job costs that does nothing\n\n"
+    "  --version        print the version\n"
+    "  -h, --help       this text; bandoneon COMMAND --help has each command's\n\n"
+    "Examples:\n"
+    "  bandoneon run -n 2 -s 2 -- python train.py\n"
+    "  bandoneon status --scheduler 127.0.0.1:7000\n"
+    "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)' --json\n";
+
+struct Command {
+  std::string_view name;
+  int (*run)(Arguments);
+};
+constexpr Command kCommands[] = {
+    {"run", RunCommand},
+    {"status", StatusCommand},
+    {"bench pushpull", BenchPushPullCommand},
+    {"bench idle", BenchIdleCommand},
+    // Not for people: what the benchmarks run as workers.
+    {"bench-worker", BenchWorkerCommand},
+    {"idle-worker", IdleWorkerCommand},
+};
+
+int Main(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+    fputs(kHelp, args.empty() ? stderr : stdout);
+    return args.empty() ? kUsage : 0;
+  }
+  if (args[0] == "--version") {
+    printf("bandoneon %s\n", bdn_version());
+    return 0;
+  }
+  std::string name = args[0];
+  size_t used = 1;
+  if (name == "bench") {
+    if (args.size() == 1 || args[1] == "--help" || args[1] == "-h") {
+      fputs(kHelp, args.size() == 1 ? stderr : stdout);
+      return args.size() == 1 ? kUsage : 0;
+    }
+    name += " " + args[used++];
+  }
+  for (const Command& command : kCommands) {
+    if (command.name == name) return command.run(Arguments(args).subspan(used));
+  }
+  fprintf(stderr, "bandoneon: unknown command '%s'\nSee bandoneon --help.\n", name.c_str());
+  return kUsage;
+}
+
+}  // namespace
+}  // namespace bdn::cli
+
+int main(int argc, char** argv) {
+  return bdn::cli::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,342 @@
+#include "cli/process_group.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+
+namespace bdn::cli {
+namespace {
+
+// A line longer than this is handed over in pieces.
+constexpr size_t kLongestLine = size_t{1} << 16;
+constexpr int kNotRunnable = 127;
+
+std::vector<std::string> EnvironmentWith(const Variables& variables) {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view line(*entry);
+    const std::string_view name = line.substr(0, line.find('='));
+    const auto same = [&](const auto& variable) { return variable.first == name; };
+    if (std::none_of(variables.begin(), variables.end(), same)) entries.emplace_back(line);
+  }
+  for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+  return entries;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+struct PipeEnds {
+  int read = -1;
+  int write = -1;
+};
+
+absl::Status MakePipe(PipeEnds* ends) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrFormat("pipe: %s", strerror(errno)));
+  }
+  *ends = {fds[0], fds[1]};
+  return absl::OkStatus();
+}
+
+void CloseBoth(const PipeEnds& ends) {
+  if (ends.read >= 0) close(ends.read);
+  if (ends.write >= 0) close(ends.write);
+}
+
+// Between fork and exec: only what is safe there. Tells `failure` why exec failed.
+[[noreturn]] void Become(pid_t parent, int input, int out, int error, int failure,
+                         char* const* argv, char* const* environment) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kNotRunnable);  // it died before the line above
+  // What is ignored would stay so: SIGPIPE by us, SIGINT by a shell that runs us in the background.
+  for (const int signal_number : {SIGPIPE, SIGINT, SIGQUIT}) signal(signal_number, SIG_DFL);
+  const sigset_t none = {};
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  dup2(input, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(error, STDERR_FILENO);
+  execvpe(argv[0], argv, environment);
+  const int why = errno;
+  [[maybe_unused]] const ssize_t written = write(failure, &why, sizeof(why));
+  _exit(kNotRunnable);
+}
+
+// The processes whose parent is this one.
+std::vector<pid_t> DirectChildren() {
+  std::vector<pid_t> children;
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return children;
+  while (const dirent* entry = readdir(proc)) {
+    const pid_t pid = static_cast<pid_t>(strtol(entry->d_name, nullptr, 10));
+    if (pid <= 0) continue;
+    FILE* stat = fopen(absl::StrFormat("/proc/%d/stat", pid).c_str(), "re");
+    if (stat == nullptr) continue;
+    char line[512] = {};
+    const size_t size = fread(line, 1, sizeof(line) - 1, stat);
+    fclose(stat);
+    // "pid (name) state ppid ...", where the name may hold anything.
+    const char* name_end = size == 0 ? nullptr : strrchr(line, ')');
+    int parent = 0;
+    if (name_end != nullptr && sscanf(name_end + 1, " %*c %d", &parent) == 1 &&
+        parent == getpid()) {
+      children.push_back(pid);
+    }
+  }
+  closedir(proc);
+  return children;
+}
+
+}  // namespace
+
+sigset_t SupervisedSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR2}) sigaddset(&set, signal);
+  struct sigaction hangup = {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
+  return set;
+}
+
+int ExitCode(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+std::string DescribeCode(int code) {
+  if (code <= 128) return absl::StrFormat("exited with code %d", code);
+  return absl::StrFormat("was killed by signal %d (%s)", code - 128, strsignal(code - 128));
+}
+
+void KillDescendants(const std::function<void(pid_t, int)>& on_reaped) {
+  // Only direct children are signalled: nobody else can reap them, so their numbers are still
+  // theirs. Each one's own children then become ours, until there are none.
+  while (true) {
+    for (const pid_t pid : DirectChildren()) kill(pid, SIGKILL);
+    int status;
+    const pid_t reaped = waitpid(-1, &status, 0);
+    if (reaped < 0 && errno == ECHILD) return;
+    if (reaped > 0 && on_reaped) on_reaped(reaped, status);
+  }
+}
+
+ProcessGroup::ProcessGroup(LineHandler on_line) : on_line_(std::move(on_line)) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  signal(SIGPIPE, SIG_IGN);
+  const sigset_t ours = SupervisedSignals();
+  sigprocmask(SIG_BLOCK, &ours, nullptr);
+  signal_fd_ = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+ProcessGroup::~ProcessGroup() {
+  KillAll();
+  close(signal_fd_);
+}
+
+absl::StatusOr<size_t> ProcessGroup::Start(const ProcessSpec& spec) {
+  PipeEnds input;
+  PipeEnds out;
+  PipeEnds error;
+  PipeEnds failure;
+  absl::Status made = MakePipe(&out);
+  if (made.ok()) made = MakePipe(&error);
+  if (made.ok()) made = MakePipe(&failure);
+  if (made.ok() && spec.wants_input) made = MakePipe(&input);
+  if (made.ok() && !spec.wants_input) input.read = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const std::vector<std::string> environment = EnvironmentWith(spec.variables);
+  const std::vector<char*> argv = Pointers(spec.argv);
+  const std::vector<char*> envp = Pointers(environment);
+  const pid_t parent = getpid();
+  const pid_t pid = made.ok() ? fork() : -1;
+  if (pid == 0) {
+    Become(parent, input.read, out.write, error.write, failure.write, argv.data(), envp.data());
+  }
+  int why = errno;
+  if (pid > 0) {
+    close(failure.write);
+    failure.write = -1;
+    // End of file, and so `why` untouched, once exec has closed the child's end.
+    if (read(failure.read, &why, sizeof(why)) <= 0) why = 0;
+    if (why != 0) waitpid(pid, nullptr, 0);
+  }
+  CloseBoth(failure);
+  if (pid < 0 || why != 0) {
+    for (const PipeEnds& ends : {input, out, error}) CloseBoth(ends);
+    if (!made.ok()) return made;
+    return absl::NotFoundError(
+        absl::StrFormat("%s: cannot run %s: %s", spec.name, spec.argv[0], strerror(why)));
+  }
+  for (const int fd : {input.read, out.write, error.write}) close(fd);
+  fcntl(out.read, F_SETFL, O_NONBLOCK);
+  fcntl(error.read, F_SETFL, O_NONBLOCK);
+  Child& child = children_.emplace_back();
+  child.name = spec.name;
+  child.pid = pid;
+  child.alive = true;
+  child.input = input.write;
+  child.pipes[0].fd = out.read;
+  child.pipes[1].fd = error.read;
+  return children_.size() - 1;
+}
+
+ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline, int watched) {
+  while (true) {
+    Event event;
+    if (ReapOne(&event) || ReadSignal(&event)) return event;
+    // Asked here too: poll does not time out while a child prints without pause.
+    if (deadline && Clock::now() >= *deadline) return event;
+    std::vector<pollfd> polled = {{signal_fd_, POLLIN, 0}, {watched, POLLIN, 0}};
+    std::vector<std::pair<size_t, Stream>> sources;
+    for (size_t i = 0; i < children_.size(); ++i) {
+      for (const Stream stream : {Stream::kOut, Stream::kError}) {
+        const int fd = children_[i].pipes[static_cast<size_t>(stream)].fd;
+        if (fd < 0) continue;
+        polled.push_back({fd, POLLIN, 0});
+        sources.emplace_back(i, stream);
+      }
+    }
+    int timeout = -1;
+    if (deadline) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+      timeout = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+    }
+    if (poll(polled.data(), polled.size(), timeout) <= 0) continue;  // the deadline, or EINTR
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (polled[i + 2].revents != 0) ReadPipe(sources[i].first, sources[i].second);
+    }
+    if (polled[1].revents != 0) {
+      event.kind = Event::Kind::kReadable;
+      return event;
+    }
+  }
+}
+
+bool ProcessGroup::ReapOne(Event* event) {
+  while (true) {
+    int status;
+    const pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid <= 0) return false;
+    for (size_t i = 0; i < children_.size(); ++i) {
+      if (children_[i].pid != pid || !children_[i].alive) continue;
+      children_[i].alive = false;
+      // What it said last belongs before the news of its end.
+      ReadPipe(i, Stream::kOut);
+      ReadPipe(i, Stream::kError);
+      *event = {Event::Kind::kEnded, i, ExitCode(status), 0};
+      return true;
+    }
+  }
+}
+
+bool ProcessGroup::ReadSignal(Event* event) {
+  signalfd_siginfo info;
+  while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo == SIGCHLD) {
+      if (ReapOne(event)) return true;
+      continue;
+    }
+    *event = {Event::Kind::kSignal, 0, 0, static_cast<int>(info.ssi_signo)};
+    return true;
+  }
+  return false;
+}
+
+void ProcessGroup::ReadPipe(size_t process, Stream stream) {
+  char chunk[1 << 14];
+  // More than a pipe holds, and an end for a child that prints without pause.
+  for (int i = 0; i < 32; ++i) {
+    Pipe& pipe = children_[process].pipes[static_cast<size_t>(stream)];
+    if (pipe.fd < 0) return;
+    const ssize_t size = read(pipe.fd, chunk, sizeof(chunk));
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0 && errno == EAGAIN) return;
+    if (size <= 0) return ClosePipe(process, stream);
+    pipe.partial.append(chunk, static_cast<size_t>(size));
+    // The handler may start a child, which moves `pipe`: work on a copy of the text.
+    std::string text = std::move(pipe.partial);
+    pipe.partial.clear();
+    size_t begin = 0;
+    for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      on_line_(process, stream, std::string_view(text).substr(begin, end - begin));
+    }
+    text.erase(0, begin);
+    if (text.size() >= kLongestLine) {
+      on_line_(process, stream, text);
+      text.clear();
+    }
+    children_[process].pipes[static_cast<size_t>(stream)].partial = std::move(text);
+  }
+}
+
+void ProcessGroup::ClosePipe(size_t process, Stream stream) {
+  Pipe& pipe = children_[process].pipes[static_cast<size_t>(stream)];
+  if (pipe.fd >= 0) close(pipe.fd);
+  pipe.fd = -1;
+  const std::string rest = std::move(pipe.partial);
+  pipe.partial.clear();
+  if (!rest.empty()) on_line_(process, stream, rest);
+}
+
+void ProcessGroup::Write(size_t process, std::string_view text) {
+  const int fd = children_[process].input;
+  while (fd >= 0 && !text.empty()) {
+    const ssize_t size = write(fd, text.data(), text.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return;
+    text.remove_prefix(static_cast<size_t>(size));
+  }
+}
+
+void ProcessGroup::Signal(size_t process, int signal) {
+  if (children_[process].alive) kill(-children_[process].pid, signal);
+}
+
+void ProcessGroup::KillAll() {
+  KillDescendants([this](pid_t pid, int) {
+    for (Child& child : children_) {
+      if (child.pid == pid) child.alive = false;
+    }
+  });
+  for (size_t i = 0; i < children_.size(); ++i) {
+    for (const Stream stream : {Stream::kOut, Stream::kError}) {
+      ReadPipe(i, stream);
+      ClosePipe(i, stream);
+    }
+    if (children_[i].input >= 0) close(children_[i].input);
+    children_[i].input = -1;
+  }
+}
+
+size_t ProcessGroup::num_alive() const {
+  return static_cast<size_t>(std::count_if(children_.begin(), children_.end(),
+                                           [](const Child& child) { return child.alive; }));
+}
+
+std::chrono::nanoseconds ProcessGroup::CpuTime(size_t process) const {
+  clockid_t clock;
+  timespec time = {};
+  if (clock_getcpuclockid(children_[process].pid, &clock) == 0) clock_gettime(clock, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+}  // namespace bdn::cli

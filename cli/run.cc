@@ -1,0 +1,90 @@
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/guardian.h"
+#include "cli/local_job.h"
+
+namespace bdn::cli {
+namespace {
+
+constexpr Flag kFlags[] = {
+    {"workers", 'n', "COUNT", "worker processes, each runs COMMAND [1]"},
+    {"servers", 's', "COUNT", "server processes [1]"},
+    {"push", 0, "SPEC", "codec of gradients to the servers [none]"},
+    {"pull", 0, "SPEC", "codec of sums back to the workers [none]"},
+    {"link", 0, "RATE", "pretend that the network is this fast, e.g. 200mbit"},
+    {"seed", 0, "NUMBER", "seed of every random draw of the run"},
+    {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
+    {"linger", 0, "TIME", "after one process failed the others may end on their own so long [6s]"},
+    {"grace", 0, "TIME", "from SIGTERM to SIGKILL [5s]"},
+};
+
+constexpr char kUsageText[] =
+    "usage: bandoneon run -n WORKERS -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n\n"
+    "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT "
+    "and\n"
+    "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of "
+    "the\n"
+    "process that failed first (128 + N when signal N ended it). Workers find the job by "
+    "BANDONEON_...\n"
+    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as "
+    "well.\n";
+
+constexpr char kExamples[] =
+    "  bandoneon run -n 2 -s 2 -- python train.py\n"
+    "  bandoneon run -n 2 -s 1 --push 'ef(onebit(block=256))' --pull 'ef(onebit(block=256))' \\\n"
+    "    --link 200mbit -- python train.py --epochs 3\n"
+    "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
+
+absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
+  JobOptions options;
+  const auto workers = flags.Int("workers", 1, 1, 4096);
+  if (!workers.ok()) return workers.status();
+  const auto servers = flags.Int("servers", 1, 1, 4096);
+  if (!servers.ok()) return servers.status();
+  const auto seed = flags.Int("seed", 0, 0, INT64_MAX);
+  if (!seed.ok()) return seed.status();
+  const auto linger = flags.Duration("linger", options.linger);
+  if (!linger.ok()) return linger.status();
+  const auto grace = flags.Duration("grace", options.grace);
+  if (!grace.ok()) return grace.status();
+  auto settings = JobSettings(flags);
+  if (!settings.ok()) return settings.status();
+  if (flags.command().empty()) {
+    return absl::InvalidArgumentError("no command to run: put it behind --");
+  }
+  options.workers = static_cast<int>(*workers);
+  options.servers = static_cast<int>(*servers);
+  options.seed = flags.Text("seed");
+  options.linger = *linger;
+  options.grace = *grace;
+  options.settings = *std::move(settings);
+  return options;
+}
+
+int RunJob(const JobOptions& options, const std::vector<std::string>& command,
+           const std::string& directory) {
+  LocalJob job(options, directory);
+  absl::Status status = job.StartDaemons();
+  if (status.ok()) {
+    fprintf(stderr, "[run] scheduler at %s\n", job.scheduler_address().c_str());
+  }
+  for (int i = 0; status.ok() && i < options.workers; ++i) status = job.StartWorker(command);
+  if (!status.ok()) return job.GiveUp(status);
+  return job.Wait();
+}
+
+}  // namespace
+
+int RunCommand(Arguments args) {
+  if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
+  constexpr std::string_view kRepeated[] = {"set"};
+  const auto flags = CommandFlags::Parse(kFlags, args, kRepeated);
+  if (!flags.ok()) return UsageError("run", flags.status());
+  const auto options = ReadOptions(*flags);
+  if (!options.ok()) return UsageError("run", options.status());
+  return RunGuarded(
+      [&](const std::string& directory) { return RunJob(*options, flags->command(), directory); });
+}
+
+}  // namespace bdn::cli

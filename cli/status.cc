@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "cli/commands.h"
+#include "cli/json_value.h"
+#include "worker/c_api/bandoneon.h"
+
+namespace bdn::cli {
+namespace {
+
+constexpr Flag kFlags[] = {
+    {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
+    {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
+    {"json", 0, nullptr, "print the scheduler's answer as it is"},
+};
+
+constexpr char kUsageText[] =
+    "usage: bandoneon status [options]\n\n"
+    "Asks a scheduler about its job: who is in it, how far each node is, when it was last heard.\n";
+
+constexpr char kExamples[] =
+    "  bandoneon status --scheduler 127.0.0.1:7000\n"
+    "  bandoneon status --scheduler 127.0.0.1:7000 --json | python3 -m json.tool\n";
+
+absl::StatusOr<std::string> AskScheduler(const std::string& address, double timeout_seconds) {
+  std::string text(size_t{1} << 16, '\0');
+  while (true) {
+    size_t needed = 0;
+    if (const int code =
+            bdn_status_json(address.c_str(), timeout_seconds, text.data(), text.size(), &needed)) {
+      return LastError(code);
+    }
+    if (needed <= text.size()) {
+      text.resize(needed == 0 ? 0 : needed - 1);  // without the NUL
+      return text;
+    }
+    text.assign(needed + 4096, '\0');  // it may grow until we ask again
+  }
+}
+
+std::string HumanBytes(double bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  size_t unit = 0;
+  while (bytes >= 1000 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+}
+
+// Rows of equal length, the first is the heading: columns as wide as they need.
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows[0].size(), 0);
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += absl::StrFormat("%-*s", static_cast<int>(widths[i] + 2), row[i]);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string Describe(const JsonValue& job) {
+  std::string text = absl::StrFormat(
+      "job %s: %s, epoch %s, %s tensors in %s keys\n", job["job_id"].ToText(),
+      job["state"].ToText(), job["epoch"].ToText(), job["tensors"].ToText(), job["keys"].ToText());
+  if (!job["missing"].text.empty()) text += "waits for " + job["missing"].text + "\n";
+  if (!job["failure"].text.empty()) text += "failed: " + job["failure"].text + "\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"ROLE", "RANK", "NODE", "HOST", "STATE", "STEP", "SENT", "RECEIVED", "KEYS", "LAST HEARD"}};
+  for (const JsonValue& node : job["nodes"].list) {
+    rows.push_back({node["role"].ToText(), node["rank"].ToText(), node["node"].ToText(),
+                    node["host"].ToText(), node["left"].number != 0 ? "left" : "here",
+                    node["step"].ToText(), HumanBytes(node["bytes_sent"].number),
+                    HumanBytes(node["bytes_received"].number), node["keys"].ToText(),
+                    absl::StrFormat("%.1f s ago", node["seconds_since_heard"].number)});
+  }
+  return text + Table(rows);
+}
+
+}  // namespace
+
+int StatusCommand(Arguments args) {
+  if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
+  const auto flags = CommandFlags::Parse(kFlags, args);
+  if (!flags.ok()) return UsageError("status", flags.status());
+  const auto timeout = flags->Duration("timeout", std::chrono::seconds(5));
+  if (!timeout.ok()) return UsageError("status", timeout.status());
+  const char* variable = getenv("BANDONEON_SCHEDULER");
+  const std::string address = flags->Text("scheduler", variable == nullptr ? "" : variable);
+  if (address.empty()) {
+    return UsageError("status", absl::InvalidArgumentError("which scheduler? say --scheduler"));
+  }
+  const auto answer = AskScheduler(address, std::chrono::duration<double>(*timeout).count());
+  if (!answer.ok()) {
+    fprintf(stderr, "bandoneon status: %s\n", std::string(answer.status().message()).c_str());
+    return 1;
+  }
+  if (flags->Has("json")) {
+    printf("%s\n", answer->c_str());
+    return 0;
+  }
+  const auto job = ParseJson(*answer);
+  if (!job.ok()) {
+    fprintf(stderr, "bandoneon status: the scheduler's answer is %s\n",
+            std::string(job.status().message()).c_str());
+    return 1;
+  }
+  printf("%s", Describe(*job).c_str());
+  return 0;
+}
+
+}  // namespace bdn::cli
