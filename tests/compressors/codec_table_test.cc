@@ -1,0 +1,118 @@
+#include "compressors/codec_table.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string SpecOf(const std::string& text) {
+  const auto link = ParseCodecSpec(text);
+  return link.ok() ? link->spec() : std::string(link.status().message());
+}
+
+std::string ErrorOf(const std::string& text) {
+  const auto link = ParseCodecSpec(text);
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kInvalidArgument) << text;
+  return std::string(link.status().message());
+}
+
+TEST(CodecSpec, CanonicalFormDropsDefaultsAndSpaces) {
+  EXPECT_EQ(SpecOf("none"), "none");
+  EXPECT_EQ(SpecOf("none()"), "none");
+  EXPECT_EQ(SpecOf("  fp16 "), "fp16");
+  EXPECT_EQ(SpecOf("onebit(block=0)"), "onebit");
+  EXPECT_EQ(SpecOf("onebit( block = 256 )"), "onebit(block=256)");
+  EXPECT_EQ(SpecOf("ef(onebit)"), "ef(onebit)");
+  EXPECT_EQ(SpecOf(" ef ( topk ( ratio = 1e-2 ) ) "), "ef(topk(ratio=0.01))");
+}
+
+TEST(CodecSpec, CanonicalFormParsesToItself) {
+  for (const char* text : {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "ef(none)",
+                           "ef(onebit(block=256))", "topk(ratio=0.01)", "topk(ratio=1e-05)",
+                           "topk(ratio=0.3333333333333333)", "topk(ratio=1)"}) {
+    EXPECT_EQ(SpecOf(text), text);
+  }
+}
+
+TEST(CodecSpec, SaysWhetherThereIsErrorFeedback) {
+  EXPECT_TRUE(ParseCodecSpec("ef(onebit)")->error_feedback);
+  EXPECT_FALSE(ParseCodecSpec("onebit")->error_feedback);
+}
+
+TEST(CodecSpec, PutsACaretUnderTheBadPart) {
+  EXPECT_EQ(ErrorOf("ef(onebot(block=256))"),
+            "codec spec: unknown codec 'onebot'; did you mean onebit?\n"
+            "  ef(onebot(block=256))\n"
+            "     ^^^^^^");
+  EXPECT_EQ(ErrorOf("onebit(blok=256)"),
+            "codec spec: unknown option of onebit 'blok'; did you mean block?\n"
+            "  onebit(blok=256)\n"
+            "         ^^^^");
+  EXPECT_EQ(ErrorOf("topk(ratio=1.5)"),
+            "codec spec: ratio must be a number above 0 and at most 1\n"
+            "  topk(ratio=1.5)\n"
+            "             ^^^");
+}
+
+TEST(CodecSpec, ListsWhatIsKnownWhereNothingIsNear) {
+  EXPECT_THAT(ErrorOf("zstandardised"), HasSubstr("known: ef, none, fp16, bf16, onebit, topk"));
+  EXPECT_THAT(ErrorOf(""), HasSubstr("expected a codec"));
+}
+
+TEST(CodecSpec, RefusesWhatIsNoSpec) {
+  for (const char* text : {"",
+                           " ",
+                           "(",
+                           ")",
+                           "ef",
+                           "ef(",
+                           "ef()",
+                           "ef(ef(onebit))",
+                           "ef(onebit",
+                           "ef(onebit))",
+                           "onebit)",
+                           "onebit(",
+                           "onebit(block",
+                           "onebit(block=",
+                           "onebit(block=)",
+                           "onebit(block=-32)",
+                           "onebit(block=31)",
+                           "onebit(block=32x)",
+                           "onebit(block=99999999999999999999)",
+                           "onebit(block=4294967296)",
+                           "onebit(block=32,block=64)",
+                           "topk",
+                           "topk()",
+                           "topk(0.1)",
+                           "topk(ratio=0)",
+                           "topk(ratio=-0.1)",
+                           "topk(ratio=nan)",
+                           "topk(ratio=inf)",
+                           "topk(ratio=1e400)",
+                           "topk(ratio=0.1 0.2)",
+                           "none(block=32)",
+                           "fp16(x)",
+                           "onebit onebit",
+                           "ONEBIT",
+                           "one bit"}) {
+    EXPECT_FALSE(ParseCodecSpec(text).ok()) << text;
+  }
+}
+
+TEST(CodecSpec, ShowsUnprintableBytesAsQuestionMarks) {
+  EXPECT_THAT(ErrorOf(std::string("one\0bit\n", 8)), HasSubstr("  one?bit?\n  ^^^"));
+}
+
+TEST(DescribeCodecs, NamesEveryCodecAndItsOptions) {
+  for (const char* word : {"none", "fp16", "bf16", "onebit(block=0)", "topk(ratio=", "ef("}) {
+    EXPECT_THAT(DescribeCodecs(), HasSubstr(word));
+  }
+}
+
+}  // namespace
+}  // namespace bdn

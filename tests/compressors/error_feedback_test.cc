@@ -1,0 +1,196 @@
+#include "compressors/memory/error_feedback.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compressors/codec_table.h"
+#include "compressors/kernels/kernel_targets.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/compressors/codec_inputs.h"
+
+namespace bdn {
+namespace {
+
+constexpr size_t kN = 1003;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// One end of a link: a codec, its residual and its momentum.
+class Link {
+ public:
+  explicit Link(const std::string& spec, FeedbackOptions options = {})
+      : codec_(ParseCodecSpec(spec)->codec), options_(options) {}
+
+  absl::Status Accumulate(ConstView g) {
+    return bdn::Accumulate(g, options_, residual_.data(), Momentum());
+  }
+  // Accumulates, encodes, and returns what the far end decodes.
+  std::vector<float> Send(ConstView g) {
+    EXPECT_TRUE(Accumulate(g).ok());
+    const auto payload = EncodeResidualToVector(*codec_, &residual_);
+    return DecodeToVector(*codec_, AsBytes(payload), kN);
+  }
+  void Undo(ConstView g, const std::vector<float>& decoded) {
+    bdn::Undo(g, options_, decoded.data(), residual_.data(), Momentum());
+  }
+  FeedbackOptions& options() { return options_; }
+  std::vector<float> residual_ = std::vector<float>(kN);
+  std::vector<float> momentum_ = std::vector<float>(kN);
+
+ private:
+  float* Momentum() { return options_.momentum == 0 ? nullptr : momentum_.data(); }
+  const std::shared_ptr<const Compressor> codec_;
+  FeedbackOptions options_;
+};
+
+TypedArray Gradient(uint64_t step, DType dtype = DType::kFloat32) {
+  return TypedArray::Of(dtype, MakeData("normal", kN, step));
+}
+
+class ErrorFeedback : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ErrorFeedback, SentAndLeftAreAllThatCameIn) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Link link(GetParam());
+    std::vector<double> in(kN);
+    std::vector<double> out(kN);
+    for (uint64_t step = 1; step <= 30; ++step) {
+      // A loss scale that moves: the residual is in unscaled units.
+      link.options().scale = step < 10 ? 1.0f : 0.25f;
+      const TypedArray g = Gradient(step, dtype);
+      const auto decoded = link.Send(g.view());
+      for (size_t i = 0; i < kN; ++i) {
+        in[i] += static_cast<double>(link.options().scale) * g.Get(i);
+        out[i] += decoded[i];
+      }
+    }
+    for (size_t i = 0; i < kN; ++i) ASSERT_NEAR(in[i], out[i] + link.residual_[i], 1e-3) << i;
+  }
+}
+
+TEST_P(ErrorFeedback, UndoRestoresResidualAndMomentum) {
+  for (const FeedbackOptions options :
+       {FeedbackOptions{}, FeedbackOptions{.scale = 0.5f, .decay = 0.9f},
+        FeedbackOptions{.scale = 0.5f, .momentum = 0.9f}}) {
+    Link link(GetParam(), options);
+    link.Send(Gradient(1).view());
+    const auto residual = link.residual_;
+    const auto momentum = link.momentum_;
+    const TypedArray g = Gradient(2);
+    const auto decoded = link.Send(g.view());
+    link.Undo(g.view(), decoded);
+    for (size_t i = 0; i < kN; ++i) {
+      ASSERT_NEAR(link.residual_[i], residual[i], 2e-5) << i;
+      ASSERT_NEAR(link.momentum_[i], momentum[i], 2e-6) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, ErrorFeedback,
+                         ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=256)",
+                                           "topk(ratio=0.01)"));
+
+TEST(Accumulate, ComputesEachElementInTheOrderWritten) {
+  const FeedbackOptions options{.scale = 0.3f, .decay = 0.7f, .momentum = 0.9f};
+  for (const std::string& target : KernelTargets()) {
+    const ScopedKernelTarget on(target);
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      const TypedArray g = Gradient(1, dtype);
+      auto residual = MakeData("normal", kN, 2);
+      auto momentum = MakeData("normal", kN, 3);
+      auto expected_residual = residual;
+      auto expected_momentum = momentum;
+      for (size_t i = 0; i < kN; ++i) {
+        const float ag = options.scale * g.Get(i);
+        expected_momentum[i] = options.momentum * momentum[i] + ag;
+        expected_residual[i] =
+            (ag + options.momentum * expected_momentum[i]) + options.decay * residual[i];
+      }
+      ASSERT_TRUE(Accumulate(g.view(), options, residual.data(), momentum.data()).ok());
+      EXPECT_TRUE(SameBits(residual, expected_residual)) << target;
+      EXPECT_TRUE(SameBits(momentum, expected_momentum)) << target;
+    }
+  }
+}
+
+TEST(Accumulate, WithoutMomentumLeavesTheArrayAlone) {
+  const TypedArray g = Gradient(1);
+  auto residual = std::vector<float>(kN);
+  auto momentum = MakeData("normal", kN, 3);
+  const auto untouched = momentum;
+  ASSERT_TRUE(Accumulate(g.view(), {}, residual.data(), momentum.data()).ok());
+  EXPECT_TRUE(SameBits(momentum, untouched));
+  EXPECT_TRUE(SameBits(residual, g.ToFloat()));
+}
+
+class AccumulateRefuses : public ::testing::Test {
+ protected:
+  // Expects InvalidArgument with `words` and nothing changed, on every target.
+  void Expect(const TypedArray& g, const std::string& words) {
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget on(target);
+      Link link("onebit", options_);
+      link.residual_ = residual_;
+      link.momentum_ = momentum_;
+      const absl::Status status = link.Accumulate(g.view());
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(words));
+      EXPECT_TRUE(SameBits(link.residual_, residual_));
+      EXPECT_TRUE(SameBits(link.momentum_, momentum_));
+    }
+  }
+  FeedbackOptions options_;
+  std::vector<float> residual_ = MakeData("normal", kN, 7);
+  std::vector<float> momentum_ = MakeData("normal", kN, 8);
+};
+
+TEST_F(AccumulateRefuses, NanAndInfinity) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    TypedArray g = Gradient(1, dtype);
+    g.Set(1002, kInfinity);
+    Expect(g, "element 1002 is infinite");
+    g.Set(3, std::numeric_limits<float>::quiet_NaN());
+    Expect(g, "element 3 is nan");
+  }
+}
+
+TEST_F(AccumulateRefuses, WhatOverflowsWhenScaled) {
+  options_.scale = 1e30f;
+  TypedArray g = Gradient(1);
+  g.Set(5, 1e20f);
+  Expect(g, "element 5 is infinite");
+}
+
+TEST_F(AccumulateRefuses, WhatOverflowsWithTheResidual) {
+  TypedArray g = Gradient(1);
+  g.Set(9, 3e38f);
+  residual_[9] = 3e38f;
+  Expect(g, "element 9 is not finite once its memory is added");
+}
+
+TEST_F(AccumulateRefuses, WhatOverflowsWithTheMomentum) {
+  options_.momentum = 0.9f;
+  TypedArray g = Gradient(1);
+  g.Set(9, 3e38f);
+  momentum_[9] = 3e38f;
+  Expect(g, "element 9 is not finite once its memory is added");
+}
+
+TEST(AllFinite, SeesTheScaledElement) {
+  TypedArray x = Gradient(1);
+  EXPECT_TRUE(AllFinite(x.view(), 1.0f));
+  x.Set(1000, 1e38f);
+  EXPECT_TRUE(AllFinite(x.view(), 1.0f));
+  EXPECT_FALSE(AllFinite(x.view(), 10.0f));
+  EXPECT_TRUE(AllFinite(TypedArray(DType::kFloat32, 0).view(), 1.0f));
+  std::vector<double> wide(10, 1e300);
+  EXPECT_TRUE(AllFinite({wide.data(), DType::kFloat64, wide.size()}, 1.0f));
+  wide[9] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(AllFinite({wide.data(), DType::kFloat64, wide.size()}, 1.0f));
+}
+
+}  // namespace
+}  // namespace bdn

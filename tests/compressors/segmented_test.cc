@@ -1,0 +1,187 @@
+#include "compressors/segmented.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "compressors/codec_table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/compressors/codec_inputs.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+SegmentedCodec Make(const std::string& spec, std::vector<size_t> elements,
+                    DType dtype = DType::kFloat32) {
+  return SegmentedCodec(ParseCodecSpec(spec)->codec, std::move(elements), dtype);
+}
+
+// A group of three tensors, the second of which may be absent.
+class Segmented : public ::testing::TestWithParam<const char*> {
+ protected:
+  static constexpr size_t kSizes[] = {33, 7, 100};
+
+  std::vector<SegmentedCodec::Input> Inputs(bool second_present) const {
+    std::vector<SegmentedCodec::Input> inputs;
+    for (size_t i = 0; i < 3; ++i) inputs.push_back({.x = data_[i].view(), .scale = 0.5f});
+    inputs[1].present = second_present;
+    return inputs;
+  }
+  std::vector<uint8_t> Encode(bool second_present) const {
+    std::vector<uint8_t> out(codec_.MaxEncodedBytes());
+    const auto used =
+        codec_.Encode(Inputs(second_present), Draw(), std::as_writable_bytes(std::span(out)));
+    EXPECT_TRUE(used.ok()) << used.status();
+    out.resize(used.value_or(0));
+    return out;
+  }
+
+  const SegmentedCodec codec_ = Make(GetParam(), {33, 7, 100});
+  const std::vector<TypedArray> data_ = {
+      TypedArray::Of(DType::kFloat32, MakeData("normal", 33, 1)),
+      TypedArray::Of(DType::kFloat32, MakeData("normal", 7, 2)),
+      TypedArray::Of(DType::kFloat32, MakeData("normal", 100, 3))};
+};
+
+TEST_P(Segmented, EachSegmentIsTheCodecsOwnPayload) {
+  for (const bool second_present : {true, false}) {
+    const auto payload = Encode(second_present);
+    ASSERT_TRUE(codec_.Validate(AsBytes(payload)).ok());
+    EXPECT_EQ(payload.size() % 4, 0u);
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(codec_.Present(AsBytes(payload), i), i != 1 || second_present);
+      std::vector<float> y(kSizes[i], 7.0f);
+      codec_.DecodeSegment(AsBytes(payload), i, 2.0f, {y.data(), DType::kFloat32, y.size()});
+      std::vector<float> expected(kSizes[i], 7.0f);
+      if (codec_.Present(AsBytes(payload), i)) {
+        const auto alone = EncodeToVector(codec_.codec(), data_[i].view(), 0.5f);
+        expected = DecodeToVector(codec_.codec(), AsBytes(alone), kSizes[i], 2.0f);
+      }
+      EXPECT_TRUE(SameBits(y, expected)) << i;
+      std::vector<float> sum(kSizes[i], 1.0f);
+      codec_.DecodeAddSegment(AsBytes(payload), i, 2.0f, {sum.data(), DType::kFloat32, sum.size()});
+      for (size_t j = 0; j < kSizes[i]; ++j) {
+        EXPECT_EQ(sum[j], codec_.Present(AsBytes(payload), i) ? 1.0f + expected[j] : 1.0f);
+      }
+    }
+  }
+}
+
+TEST_P(Segmented, EncodeResidualLeavesAbsentSegmentsAlone) {
+  std::vector<float> residual;
+  for (const TypedArray& x : data_) {
+    for (const float value : x.ToFloat()) residual.push_back(value * 0.5f);
+  }
+  const auto before = residual;
+  const std::vector<uint8_t> present = {1, 0, 1};
+  std::vector<uint8_t> out(codec_.MaxEncodedBytes());
+  out.resize(codec_.EncodeResidual(present, residual.data(), Draw(),
+                                   std::as_writable_bytes(std::span(out))));
+  EXPECT_TRUE(out == Encode(/*second_present=*/false));
+  for (size_t i = 0; i < 3; ++i) {
+    std::vector<float> decoded(kSizes[i], 0.0f);
+    codec_.DecodeSegment(AsBytes(out), i, 1.0f, {decoded.data(), DType::kFloat32, kSizes[i]});
+    for (size_t j = 0; j < kSizes[i]; ++j) {
+      const size_t at = codec_.segment_offset(i) + j;
+      ASSERT_EQ(residual[at], before[at] - decoded[j]);
+    }
+  }
+}
+
+TEST_P(Segmented, OneSegmentIsTheBarePayload) {
+  const auto single = Make(GetParam(), {100});
+  std::vector<uint8_t> out(single.MaxEncodedBytes());
+  const std::vector<SegmentedCodec::Input> inputs = {{.x = data_[2].view()}};
+  const auto used = single.Encode(inputs, Draw(), std::as_writable_bytes(std::span(out)));
+  ASSERT_TRUE(used.ok());
+  out.resize(*used);
+  EXPECT_TRUE(out == EncodeToVector(single.codec(), data_[2].view()));
+  EXPECT_TRUE(single.Validate(AsBytes(out)).ok());
+  EXPECT_TRUE(single.Present(AsBytes(out), 0));
+}
+
+TEST_P(Segmented, HostileBytesAreRefusedOrSafe) {
+  const auto good = Encode(/*second_present=*/true);
+  const auto try_payload = [&](const std::vector<uint8_t>& bytes) {
+    const std::vector<uint8_t> exact(bytes);
+    if (!codec_.Validate(AsBytes(exact)).ok()) return false;
+    for (size_t i = 0; i < 3; ++i) {
+      std::vector<float> y(kSizes[i]);
+      codec_.DecodeAddSegment(AsBytes(exact), i, 1.0f, {y.data(), DType::kFloat32, y.size()});
+      codec_.DecodeSegment(AsBytes(exact), i, 1.0f, {y.data(), DType::kFloat32, y.size()});
+    }
+    return true;
+  };
+  ASSERT_TRUE(try_payload(good));
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_FALSE(try_payload({good.begin(), good.begin() + static_cast<ptrdiff_t>(size)}));
+  }
+  for (size_t extra = 1; extra <= 8; ++extra) {
+    auto longer = good;
+    longer.resize(good.size() + extra);
+    EXPECT_FALSE(try_payload(longer));
+  }
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    auto flipped = good;
+    flipped[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
+    const bool accepted = try_payload(flipped);
+    if (bit < 8 * 12) {
+      EXPECT_FALSE(accepted) << "the table's bit " << bit;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, Segmented,
+                         ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)",
+                                           "topk(ratio=0.1)"));
+
+TEST(SegmentedCodec, OffsetsFollowTheSizes) {
+  const auto codec = Make("onebit", {33, 0, 100});
+  EXPECT_EQ(codec.num_segments(), 3u);
+  EXPECT_EQ(codec.num_elements(), 133u);
+  EXPECT_EQ(codec.segment_offset(2), 33u);
+}
+
+TEST(SegmentedCodec, RefusesAPayloadWithNothingIn) {
+  const auto codec = Make("none", {4, 4});
+  EXPECT_THAT(std::string(codec.Validate(AsBytes(std::vector<uint8_t>(8, 0xff))).message()),
+              HasSubstr("all 2 segments are absent"));
+}
+
+TEST(SegmentedCodec, ChecksThePadding) {
+  const auto codec = Make("fp16", {1, 2});
+  std::vector<uint8_t> payload = {2, 0, 0, 0, 4, 0, 0, 0, /*first*/ 0, 0x3c, 0, 0, 0, 0, 0, 0};
+  EXPECT_TRUE(codec.Validate(AsBytes(payload)).ok());
+  payload[10] = 1;
+  EXPECT_THAT(std::string(codec.Validate(AsBytes(payload)).message()), HasSubstr("padded"));
+}
+
+TEST(SegmentedCodec, NamesTheSegmentOfANonFiniteElement) {
+  const auto codec = Make("onebit", {4, 4});
+  const std::vector<float> good(4, 1.0f);
+  std::vector<float> bad(4, 1.0f);
+  bad[3] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<SegmentedCodec::Input> inputs = {{.x = {good.data(), DType::kFloat32, 4}},
+                                                     {.x = {bad.data(), DType::kFloat32, 4}}};
+  std::vector<std::byte> out(codec.MaxEncodedBytes());
+  EXPECT_EQ(codec.Encode(inputs, Draw(), out).status().message(), "segment 1: element 3 is nan");
+}
+
+TEST(SegmentedCodec, CarriesFloat64WithoutAlignment) {
+  const auto codec = Make("none", {1, 2}, DType::kFloat64);
+  const std::vector<double> x = {1e-300, 2.5, -3e300};
+  const std::vector<SegmentedCodec::Input> inputs = {{.x = {x.data(), DType::kFloat64, 1}},
+                                                     {.x = {x.data() + 1, DType::kFloat64, 2}}};
+  std::vector<std::byte> out(codec.MaxEncodedBytes());
+  ASSERT_TRUE(codec.Encode(inputs, Draw(), out).ok());
+  ASSERT_TRUE(codec.Validate(out).ok());
+  std::vector<double> y(2);
+  codec.DecodeSegment(out, 1, 1.0f, {y.data(), DType::kFloat64, 2});
+  EXPECT_EQ(y, (std::vector<double>{2.5, -3e300}));
+}
+
+}  // namespace
+}  // namespace bdn

@@ -1,0 +1,129 @@
+#include <cmath>
+#include <vector>
+
+#include "compressors/codec_table.h"
+#include "compressors/topk_select.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/compressors/codec_inputs.h"
+#include "tests/reference/codec_reference.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<uint32_t> Select(const std::vector<float>& x, size_t k) {
+  return SelectTopK({x.data(), DType::kFloat32, x.size()}, 1.0f, k).index;
+}
+
+TEST(TopK, TakesTheLowerIndexWhereMagnitudesAreEqual) {
+  EXPECT_THAT(Select({1, -2, 2, 3, -2, 2}, 3), ElementsAre(1, 2, 3));
+  EXPECT_THAT(Select({0, -0.0f, 0}, 2), ElementsAre(0, 1));
+}
+
+TEST(TopK, SendsAtLeastOneAndAtMostAll) {
+  const auto codec = ParseCodecSpec("topk(ratio=0.001)")->codec;
+  EXPECT_EQ(codec->MaxEncodedBytes(0, DType::kFloat32), 4u);
+  EXPECT_EQ(codec->MaxEncodedBytes(1, DType::kFloat32), 4u + 4 + 2 + 2 + 4);
+  EXPECT_EQ(codec->MaxEncodedBytes(1001, DType::kFloat32), 4u + 4 + 2 * 2 + 2 * 4);
+  const auto all = ParseCodecSpec("topk(ratio=1)")->codec;
+  EXPECT_EQ(all->MaxEncodedBytes(3, DType::kFloat32), 4u + 4 + 3 * 2 + 2 + 3 * 4);
+}
+
+// The sample that guesses a threshold looks at one element in 61. These arrays mislead it.
+void ExpectReference(const std::vector<float>& x, double ratio) {
+  const auto codec = ParseCodecSpec("topk(ratio=" + std::to_string(ratio) + ")")->codec;
+  const auto payload = EncodeToVector(*codec, ConstView{x.data(), DType::kFloat32, x.size()});
+  EXPECT_TRUE(payload == reference::Encode({"topk", 0, ratio}, x)) << ratio;
+}
+
+TEST(TopK, IsExactWhereTheSampleSeesOnlyTheLargest) {
+  auto x = MakeData("normal", 200000);
+  for (size_t i = 0; i < x.size(); i += 61) x[i] = 100.0f + static_cast<float>(i);
+  for (const double ratio : {0.001, 0.01, 0.125}) ExpectReference(x, ratio);
+}
+
+TEST(TopK, IsExactWhereTheSampleSeesOnlyTheSmallest) {
+  auto x = MakeData("normal", 200000);
+  for (size_t i = 0; i < x.size(); i += 61) x[i] = 0.0f;
+  for (const double ratio : {0.001, 0.01, 0.125}) ExpectReference(x, ratio);
+}
+
+TEST(TopK, IsExactWhereMagnitudesDifferInTheLastBitOnly) {
+  std::vector<float> x(100000, 1.0f);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i % 3 == 0) x[i] = std::nextafter(1.0f, i % 2 == 0 ? 2.0f : 0.0f);
+  }
+  for (const double ratio : {0.0001, 0.1, 0.2, 0.6}) ExpectReference(x, ratio);
+}
+
+TEST(TopK, IsExactOnSortedArrays) {
+  std::vector<float> x(150000);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 40000.0f;
+  for (const double ratio : {0.0001, 0.01, 0.3}) ExpectReference(x, ratio);
+}
+
+TEST(TopK, AddsNothingWhereNothingWasSent) {
+  const auto codec = ParseCodecSpec("topk(ratio=0.1)")->codec;
+  const std::vector<float> x = {0, 0, 5, 0, 0, 0, 0, 0, 0, 0};
+  const auto payload = EncodeToVector(*codec, {x.data(), DType::kFloat32, x.size()});
+  std::vector<float> y(10, -0.0f);
+  codec->DecodeAdd(AsBytes(payload), 2.0f, {y.data(), DType::kFloat32, y.size()});
+  EXPECT_EQ(y[2], 10.0f);
+  EXPECT_TRUE(std::signbit(y[0]));
+}
+
+std::vector<uint8_t> GoodPayload(const Compressor& codec) {
+  const auto x = MakeData("normal", 100);
+  return EncodeToVector(codec, {x.data(), DType::kFloat32, x.size()});
+}
+
+// Layout for n = 100, k = 3: k at 0, count at 4, indices at 8, 10 and 12, padding at 14, values
+// at 16.
+class TopKHostile : public ::testing::Test {
+ protected:
+  void SetU16(size_t at, uint16_t value) { std::memcpy(payload_.data() + at, &value, 2); }
+  void SetU32(size_t at, uint32_t value) { std::memcpy(payload_.data() + at, &value, 4); }
+  std::string Refusal() const {
+    const auto status = codec_->Validate(AsBytes(payload_), 100, DType::kFloat32);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+  const std::shared_ptr<const Compressor> codec_ = ParseCodecSpec("topk(ratio=0.03)")->codec;
+  std::vector<uint8_t> payload_ = GoodPayload(*codec_);
+};
+
+TEST_F(TopKHostile, RefusesAnotherCount) {
+  SetU32(0, 4);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("sends 4, expected 3"));
+}
+TEST_F(TopKHostile, RefusesABlockThatCountsMore) {
+  SetU32(4, 0xffffffff);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("block 0 counts"));
+}
+TEST_F(TopKHostile, RefusesABlockThatCountsLess) {
+  SetU32(4, 2);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("blocks count 2"));
+}
+TEST_F(TopKHostile, RefusesAnIndexPastTheEnd) {
+  SetU16(12, 100);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("index 100 of block 0"));
+}
+TEST_F(TopKHostile, RefusesAnIndexTwice) {
+  SetU16(8, 5);
+  SetU16(10, 5);
+  SetU16(12, 6);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("out of range or order"));
+}
+TEST_F(TopKHostile, RefusesPaddingThatIsNotZero) {
+  SetU16(14, 1);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("padding"));
+}
+TEST_F(TopKHostile, RefusesAValueThatIsNotFinite) {
+  SetU32(20, 0x7fc00000);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("element 1 is nan"));
+}
+
+}  // namespace
+}  // namespace bdn

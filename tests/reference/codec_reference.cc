@@ -1,0 +1,206 @@
+#include "tests/reference/codec_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+namespace bdn::reference {
+namespace {
+
+void PutU16(Bytes* out, uint32_t value) {
+  out->push_back(static_cast<uint8_t>(value & 255));
+  out->push_back(static_cast<uint8_t>(value >> 8 & 255));
+}
+void PutU32(Bytes* out, uint32_t value) {
+  PutU16(out, value & 65535);
+  PutU16(out, value >> 16);
+}
+void PutF32(Bytes* out, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  PutU32(out, bits);
+}
+
+uint32_t GetU16(const Bytes& in, size_t at) { return in.at(at) + 256u * in.at(at + 1); }
+uint32_t GetU32(const Bytes& in, size_t at) { return GetU16(in, at) + 65536u * GetU16(in, at + 2); }
+float GetF32(const Bytes& in, size_t at) {
+  const uint32_t bits = GetU32(in, at);
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// A 16-bit format by the list of its finite values of no sign, 0 first: entry i is what bits i
+// mean.
+class SmallFloat {
+ public:
+  SmallFloat(int mantissa_bits, int least_exponent, size_t num_finite) {
+    const uint32_t per_exponent = 1u << mantissa_bits;
+    for (uint32_t bits = 0; bits < num_finite; ++bits) {
+      const uint32_t exponent = bits / per_exponent;
+      const uint32_t fraction = bits % per_exponent;
+      const double whole = exponent == 0 ? fraction : per_exponent + fraction;
+      const int power = least_exponent + static_cast<int>(exponent == 0 ? 0 : exponent - 1);
+      values_.push_back(std::ldexp(whole, power));
+    }
+  }
+  uint32_t Round(float value) const {
+    const uint32_t sign = std::signbit(value) ? 0x8000 : 0;
+    const double wanted = std::fabs(static_cast<double>(value));
+    const auto above = std::lower_bound(values_.begin(), values_.end(), wanted);
+    if (above == values_.end()) return sign | static_cast<uint32_t>(values_.size() - 1);
+    auto bits = static_cast<uint32_t>(above - values_.begin());
+    if (*above != wanted) {
+      const double up = *above - wanted;
+      const double down = wanted - values_[bits - 1];
+      if (down < up || (down == up && bits % 2 == 1)) --bits;
+    }
+    return sign | bits;
+  }
+  float Value(uint32_t bits) const {
+    const double magnitude = values_.at(bits & 0x7fff);
+    return static_cast<float>((bits & 0x8000) != 0 ? -magnitude : magnitude);
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+const SmallFloat& FormatOf(const Codec& codec) {
+  static const SmallFloat half(10, -24, 0x7c00);
+  static const SmallFloat brain(7, -133, 0x7f80);
+  return codec.name == "fp16" ? half : brain;
+}
+
+double SumOfMagnitudes(const std::vector<float>& p, size_t begin, size_t end, float factor) {
+  double total = 0;
+  for (size_t run = begin; run < end; run += 1024) {
+    float lane[16] = {};
+    for (size_t j = 0; j < 1024 && run + j < end; ++j) {
+      lane[j % 16] += std::fabs(p[run + j] * factor);
+    }
+    double joined[16];
+    for (int l = 0; l < 16; ++l) joined[l] = lane[l];
+    for (int l = 0; l < 8; ++l) joined[l] += joined[l + 8];
+    for (int l = 0; l < 4; ++l) joined[l] += joined[l + 4];
+    for (int l = 0; l < 2; ++l) joined[l] += joined[l + 2];
+    total += joined[0] + joined[1];
+  }
+  return total;
+}
+
+float Mean(const std::vector<float>& p, size_t begin, size_t end) {
+  double sum = SumOfMagnitudes(p, begin, end, 1.0f);
+  if (!std::isfinite(sum)) sum = SumOfMagnitudes(p, begin, end, 1.0f / 256) * 256;
+  const double mean = sum / static_cast<double>(end - begin);
+  const double most = std::numeric_limits<float>::max();
+  return static_cast<float>(mean > most ? most : mean);
+}
+
+size_t BlockLength(const Codec& codec, size_t n) { return codec.block == 0 ? n : codec.block; }
+
+Bytes EncodeOneBit(const Codec& codec, const std::vector<float>& p) {
+  Bytes out;
+  for (size_t begin = 0; begin < p.size(); begin += BlockLength(codec, p.size())) {
+    PutF32(&out, Mean(p, begin, std::min(p.size(), begin + BlockLength(codec, p.size()))));
+  }
+  for (size_t begin = 0; begin < p.size(); begin += 32) {
+    uint32_t word = 0;
+    for (size_t j = 0; j < 32 && begin + j < p.size(); ++j) {
+      if (p[begin + j] < 0) word += 1u << j;
+    }
+    PutU32(&out, word);
+  }
+  return out;
+}
+
+std::vector<float> DecodeOneBit(const Codec& codec, const Bytes& in, size_t n) {
+  std::vector<float> decoded;
+  const size_t length = BlockLength(codec, n);
+  const size_t num_blocks = n == 0 ? 0 : (n + length - 1) / length;
+  for (size_t i = 0; i < n; ++i) {
+    const float scale = GetF32(in, 4 * (i / length));
+    const bool negative = (GetU32(in, 4 * (num_blocks + i / 32)) >> (i % 32) & 1) != 0;
+    decoded.push_back(negative ? -scale : scale);
+  }
+  return decoded;
+}
+
+Bytes EncodeTopK(const Codec& codec, const std::vector<float>& p) {
+  const size_t n = p.size();
+  const auto wanted = static_cast<size_t>(std::ceil(codec.ratio * static_cast<double>(n)));
+  const size_t k = n == 0 ? 0 : std::min(n, std::max<size_t>(1, wanted));
+  std::vector<uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return std::fabs(p[a]) > std::fabs(p[b]); });
+  order.resize(k);
+  std::sort(order.begin(), order.end());
+  std::vector<uint32_t> counts((n + 65535) / 65536);
+  for (const uint32_t i : order) ++counts[i / 65536];
+  Bytes out;
+  PutU32(&out, static_cast<uint32_t>(k));
+  for (const uint32_t count : counts) PutU32(&out, count);
+  for (const uint32_t i : order) PutU16(&out, i % 65536);
+  if (k % 2 == 1) PutU16(&out, 0);
+  for (const uint32_t i : order) PutF32(&out, p[i]);
+  return out;
+}
+
+std::vector<float> DecodeTopK(const Bytes& in, size_t n) {
+  std::vector<float> decoded(n, 0.0f);
+  const size_t k = GetU32(in, 0);
+  const size_t num_blocks = (n + 65535) / 65536;
+  const size_t indices = 4 + 4 * num_blocks;
+  const size_t values = indices + 2 * k + (k % 2) * 2;
+  size_t at = 0;
+  for (size_t b = 0; b < num_blocks; ++b) {
+    for (uint32_t left = GetU32(in, 4 + 4 * b); left > 0; --left, ++at) {
+      decoded.at(b * 65536 + GetU16(in, indices + 2 * at)) = GetF32(in, values + 4 * at);
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+Bytes Encode(const Codec& codec, const std::vector<float>& p) {
+  if (codec.name == "onebit") return EncodeOneBit(codec, p);
+  if (codec.name == "topk") return EncodeTopK(codec, p);
+  Bytes out;
+  for (const float value : p) {
+    if (codec.name == "none") {
+      PutF32(&out, value);
+    } else {
+      PutU16(&out, FormatOf(codec).Round(value));
+    }
+  }
+  return out;
+}
+
+std::vector<float> Decode(const Codec& codec, const Bytes& payload, size_t n) {
+  if (codec.name == "onebit") return DecodeOneBit(codec, payload, n);
+  if (codec.name == "topk") return DecodeTopK(payload, n);
+  std::vector<float> decoded;
+  for (size_t i = 0; i < n; ++i) {
+    decoded.push_back(codec.name == "none" ? GetF32(payload, 4 * i)
+                                           : FormatOf(codec).Value(GetU16(payload, 2 * i)));
+  }
+  return decoded;
+}
+
+Bytes EncodeFloat64(const std::vector<double>& p) {
+  Bytes out;
+  for (const double value : p) {
+    uint64_t bits;
+    std::memcpy(&bits, &value, 8);
+    PutU32(&out, static_cast<uint32_t>(bits));
+    PutU32(&out, static_cast<uint32_t>(bits >> 32));
+  }
+  return out;
+}
+
+}  // namespace bdn::reference
