@@ -48,10 +48,12 @@ def broadcast_optimizer_state(optimizer, root=0, *, worker=None):
 def broadcast_bytes(worker, name, payload, root):
     """Root's bytes at every worker."""
     length = ctypes.c_uint64(len(payload))
-    worker.broadcast(f"{name}/length", ctypes.byref(length), 8, root)
-    data = ctypes.create_string_buffer(payload if worker.rank == root else 0, length.value)
+    worker.broadcast(f"{name}/length", ctypes.addressof(length), 8, root)
+    data = (ctypes.c_char * length.value)()
+    if worker.rank == root:
+        data.raw = payload
     if length.value:
-        worker.broadcast(name, ctypes.byref(data), length.value, root)
+        worker.broadcast(name, ctypes.addressof(data), length.value, root)
     return data.raw
 
 

@@ -1,0 +1,148 @@
+import gc
+
+import pytest
+import torch
+
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import assert_same, grads, make_batch, make_model, mean_grads, model_hash, run_job, sgd
+
+EF = dict(push="ef(onebit(block=256))", pull="ef(onebit(block=256))")
+
+
+def make_scaler(**options):
+    return torch.amp.GradScaler("cpu", **{"init_scale": 2.0**10, "growth_interval": 2, **options})
+
+
+def amp_loop(worker, model, optimizer, scaler, steps, poison=None):
+    for step in range(steps):
+        optimizer.zero_grad()
+        batch = make_batch(worker.rank, step, width=model[0].in_features)
+        if step == poison and worker.rank == 1:
+            batch[0, 0] = float("inf")
+        scaler.scale(model(batch).square().mean()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_loop_written_for_plain_torch_skips_the_bad_step_on_every_worker(fused):
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+        optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
+        scaler = make_scaler()
+        amp_loop(worker, model, optimizer, scaler, steps=5, poison=2)
+        return scaler.get_scale(), model_hash(model), all(p.isfinite().all() for p in model.parameters())
+
+    first, second = run_job(job)
+    assert first == second
+    assert first[0] == 2.0**11 and first[2]  # Grew twice, halved once.
+
+
+def test_residuals_are_in_unscaled_units_while_the_scale_changes():
+    def job(worker, scaled):
+        model = make_model(width=4096)
+        scaler = make_scaler(enabled=scaled)
+        optimizer = sgd(worker, model, lr=0.05, scaler=scaler, momentum=0.9, **EF)
+        scales = []
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = model(make_batch(worker.rank, step, width=4096)).square().mean()
+            scales.append(scaler.get_scale())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert not scaled or len(set(scales)) == 3
+        state = optimizer.comm_state_dict()["tensors"]["0.weight"]
+        return model_hash(model), state["residual"], state["momentum"]
+
+    plain = run_job(lambda worker: job(worker, False))
+    scaled = run_job(lambda worker: job(worker, True))
+    for one, two in zip(plain, scaled):
+        # A scale is a power of two, so that even the bits must agree.
+        assert one[0] == two[0]
+        assert torch.equal(one[1], two[1]) and torch.equal(one[2], two[2])
+
+
+def test_the_scale_is_passed_only_where_something_is_remembered():
+    def scales(worker, **options):
+        model, seen, push = make_model(), [], worker.push
+
+        def record(tensor, data, **how):
+            seen.append(how["loss_scale"])
+            return push(tensor, data, **how)
+
+        scaler = make_scaler()
+        optimizer = sgd(worker, model, scaler=scaler, prefix=str(options), **options)
+        worker.push = record
+        scaler.scale(model(make_batch(worker.rank)).square().mean()).backward()
+        optimizer.set_loss_scale(8.0)
+        model(make_batch(worker.rank)).square().mean().backward()
+        del worker.push
+        return seen
+
+    def job(worker):
+        return scales(worker, push="fp16", pull="fp16"), scales(worker, **EF)
+
+    for half, remembered in run_job(job):
+        assert set(half[:6]) == {1.0} and set(half[6:]) == {8.0}
+        assert set(remembered[:6]) == {1024.0} and set(remembered[6:]) == {8.0}
+
+
+def test_the_only_scaler_alive_is_found():
+    gc.collect()
+    scaler = make_scaler()
+    disabled = make_scaler(enabled=False)
+
+    def job(worker):
+        model, seen, push = make_model(), [], worker.push
+
+        def record(tensor, data, **how):
+            seen.append(how["loss_scale"])
+            return push(tensor, data, **how)
+
+        sgd(worker, model, scaler="auto", **EF)
+        worker.push = record
+        model(make_batch(worker.rank)).square().mean().backward()
+        del worker.push
+        return seen
+
+    for seen in run_job(job):
+        assert set(seen) == {1024.0}
+    assert not disabled.is_enabled()
+    second = make_scaler()
+
+    def ambiguous(worker):
+        model = make_model()
+        sgd(worker, model, scaler="auto", **EF)
+        with pytest.raises(bandoneon.FailedPrecondition, match="scaler="):
+            model(make_batch(worker.rank)).square().mean().backward()
+
+    run_job(ambiguous)
+    assert scaler.is_enabled() and second.is_enabled()
+
+
+def test_gradients_come_back_scaled_as_they_went():
+    def job(worker):
+        model = make_model()
+        scaler = make_scaler()
+        optimizer = sgd(worker, model, scaler=scaler, warmup=10, **EF)
+        scaler.scale(model(make_batch(worker.rank)).square().mean()).backward()
+        scaler.unscale_(optimizer)
+        return grads(model)
+
+    for result in run_job(job):
+        assert_same(result, mean_grads(make_model()), rtol=1e-6, atol=1e-8)
+
+
+def test_a_scale_that_is_none_is_refused():
+    def job(worker):
+        optimizer = sgd(worker, make_model())
+        for scale in (0.0, -1.0, float("inf"), float("nan")):
+            with pytest.raises(bandoneon.InvalidArgument, match="loss scale"):
+                optimizer.set_loss_scale(scale)
+
+    run_job(job)

@@ -1,0 +1,85 @@
+import pytest
+import torch
+
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import assert_same, fill, make_batch, make_model, model_hash, run_job
+
+
+class Everything(torch.nn.Module):
+    """Buffers of all types, a scalar, an empty tensor, a transposed one and tied weights."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.tied = torch.nn.Linear(4, 4)
+        fill(self, seed)
+        self.tied.weight = self.first.weight
+        self.half = torch.nn.Parameter(torch.full((5,), float(seed), dtype=torch.float16))
+        self.transposed = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).t() + seed)
+        self.register_buffer("count", torch.tensor(seed))
+        self.register_buffer("mask", torch.tensor([seed % 2 == 0, True, False]))
+        self.register_buffer("bytes", torch.full((3,), seed, dtype=torch.uint8))
+        self.register_buffer("small", torch.full((3,), -seed, dtype=torch.int16))
+        self.register_buffer("brain", torch.full((3,), float(seed), dtype=torch.bfloat16))
+        self.register_buffer("double", torch.full((3,), seed + 0.1, dtype=torch.float64))
+        self.register_buffer("empty", torch.zeros(0))
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_parameters_and_buffers_of_every_type(root):
+    def job(worker):
+        module = Everything(seed=worker.rank + 1)
+        bdn.broadcast_parameters(module, root=root, worker=worker)
+        return module.state_dict()
+
+    for state in run_job(job, workers=3):
+        assert_same(dict(state), dict(Everything(seed=root + 1).state_dict()))
+
+
+def test_state_dict_and_named_parameters_do_as_well():
+    def job(worker):
+        one, two = make_model(worker.rank), make_model(worker.rank + 10)
+        bdn.broadcast_parameters(one.state_dict(), worker=worker)
+        bdn.broadcast_parameters(two.named_parameters(), worker=worker)
+        return model_hash(one), model_hash(two)
+
+    assert run_job(job) == [(model_hash(make_model(0)), model_hash(make_model(10)))] * 2
+
+
+def test_a_tensor_that_differs_is_named_before_anything_is_overwritten():
+    def job(worker):
+        model = make_model(worker.rank, width=6 + worker.rank)
+        before = model_hash(model)
+        if worker.rank == 0:
+            try:
+                bdn.broadcast_parameters(model, worker=worker)
+            except bandoneon.BandoneonError:
+                pass  # The other one has left the job by then.
+            return None
+        with pytest.raises(bandoneon.InvalidArgument, match=r"0\.weight.*\[8, 7\].*\[8, 6\]"):
+            bdn.broadcast_parameters(model, worker=worker)
+        assert model_hash(model) == before
+
+    run_job(job)
+
+
+def test_the_optimizers_state_goes_on_from_roots():
+    def step(model, optimizer, number):
+        optimizer.zero_grad()
+        model(make_batch(0, number)).square().mean().backward()
+        optimizer.step()
+
+    def job(worker):
+        model = make_model(0)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * (worker.rank + 1))
+        if worker.rank == 0:
+            step(model, optimizer, 0)
+        bdn.broadcast_parameters(model, worker=worker)
+        bdn.broadcast_optimizer_state(optimizer, worker=worker)
+        step(model, optimizer, 1)
+        assert optimizer.param_groups[0]["lr"] == 0.1
+        return model_hash(model)
+
+    first, second = run_job(job)
+    assert first == second

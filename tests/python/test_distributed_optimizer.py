@@ -1,0 +1,907 @@
+import contextlib
+import copy
+import io
+import threading
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import (
+    assert_same,
+    fill,
+    grads,
+    loss_of,
+    make_batch,
+    make_model,
+    mean_grads,
+    model_hash,
+    run_job,
+    sgd,
+    train,
+)
+
+ONEBIT = dict(push="ef(onebit(block=256))", pull="ef(onebit(block=256))")
+
+
+def after_backward(worker, model, optimizer, step=0, loss=loss_of):
+    loss(model, make_batch(worker.rank, step)).backward()
+    return grads(model)
+
+
+# ---- The last action of backward waits ----
+
+
+def test_backward_returns_with_the_mean_gradients():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for step in range(3):
+            optimizer.zero_grad()
+            result = after_backward(worker, model, optimizer, step)
+            assert_same(result, mean_grads(model, step=step))
+
+    run_job(job, servers=2)
+
+
+def test_clipping_written_for_plain_torch_is_right():
+    def job(worker):
+        model = make_model()
+        sgd(worker, model)
+        loss_of(model, make_batch(worker.rank)).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        return norm, grads(model)
+
+    reference = make_model()
+    for param, grad in zip(reference.parameters(), mean_grads(reference).values()):
+        param.grad = grad
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.01)
+    for result_norm, result in run_job(job):
+        assert torch.equal(result_norm, norm)
+        assert_same(result, grads(reference))
+
+
+def test_pushes_leave_during_the_backward_pass_most_urgent_for_the_first_layer(monkeypatch):
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        after_backward(worker, model, optimizer)
+        optimizer.step()
+        optimizer.zero_grad()
+        events, push = [], worker.push
+
+        def record(tensor, data, **how):
+            events.append((threading.get_ident(), how["priority"]))
+            return push(tensor, data, **how)
+
+        model[0].register_full_backward_hook(lambda *_: events.append("layer 0 is done"))
+        worker.push = record
+        model(make_batch(worker.rank).requires_grad_()).square().mean().backward()
+        del worker.push
+        return events
+
+    for events in run_job(job):
+        last = events.index("layer 0 is done")
+        assert last >= 4  # Those of the last two layers were on their way before.
+        priorities = [event[1] for event in events if event != "layer 0 is done"]
+        assert len(set(priorities)) == 6 and priorities[0] < priorities[-1]
+
+
+def test_errors_come_out_of_backward_as_what_they_are():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model, timeout=1.5)
+        after_backward(worker, model, optimizer)
+        if worker.rank == 0:
+            with pytest.raises(bandoneon.DeadlineExceeded) as raised:
+                after_backward(worker, model, optimizer)
+            worker.barrier("done")
+            return raised.value
+        worker.barrier("done")
+
+    error = run_job_that_may_end_badly(job)
+    assert error.tensor is not None and error.step == 2 or error.step == 1
+
+
+def run_job_that_may_end_badly(job):
+    found = []
+
+    def wrapped(worker):
+        with contextlib.suppress(bandoneon.BandoneonError):
+            found.append(job(worker))
+
+    with contextlib.suppress(bandoneon.BandoneonError):
+        run_job(wrapped)
+    return next(value for value in found if value is not None)
+
+
+# ---- Which gradients there are ----
+
+
+class Branches(torch.nn.Module):
+    """Uses the branches it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches = torch.nn.ModuleList(torch.nn.Linear(6, 3) for _ in range(3))
+        fill(self)
+
+    def forward(self, batch, used):
+        return sum(self.branches[i](batch).square().mean() for i in used)
+
+
+def test_an_unused_parameter_keeps_none_if_unused_everywhere_and_gets_the_mean_if_not():
+    def job(worker):
+        model = Branches()
+        optimizer = sgd(worker, model)
+        results = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank), used=[[0, 1], [0]][worker.rank]).backward()
+            results.append(grads(model))
+        return results
+
+    local = Branches()
+    local(make_batch(0), used=[1]).backward()
+    for results in run_job(job):
+        for result in results:
+            assert result["branches.2.weight"] is None
+            assert torch.equal(result["branches.1.weight"], local.branches[1].weight.grad / 2)
+            assert result["branches.0.weight"] is not None
+
+
+def test_a_worker_without_any_gradients_does_not_hold_up_the_others():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for step in range(3):
+            optimizer.zero_grad()
+            if worker.rank == 0 or step == 1:
+                loss_of(model, make_batch(0, step)).backward()
+            optimizer.step()
+        return model_hash(model)
+
+    first, second = run_job(job)
+    assert first == second != model_hash(make_model())
+
+
+def test_freezing_and_unfreezing():
+    def job(worker):
+        model = make_model()
+        model[0].requires_grad_(False)  # Frozen from the start: it has no hooks yet.
+        optimizer = sgd(worker, model)
+        first = after_backward(worker, model, optimizer)
+        optimizer.zero_grad()
+        model[0].requires_grad_(True)
+        model[2].requires_grad_(False)
+        second = after_backward(worker, model, optimizer)
+        optimizer.zero_grad()
+        model[2].requires_grad_(True)
+        return first, second, after_backward(worker, model, optimizer)
+
+    expected = mean_grads(make_model())
+    for first, second, third in run_job(job):
+        assert_same(first, {**expected, "0.weight": None, "0.bias": None})
+        assert_same(second, {**expected, "2.weight": None, "2.bias": None})
+        assert_same(third, expected)
+
+
+def test_tied_weights_travel_once():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Linear(6, 6, bias=False)
+            self.head = torch.nn.Linear(6, 6, bias=False)
+            self.head.weight = self.embed.weight
+            fill(self)
+
+        def forward(self, batch):
+            return self.head(torch.tanh(self.embed(batch)))
+
+    def job(worker):
+        model = Tied()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        names = model.named_parameters(remove_duplicate=False)
+        optimizer = bdn.DistributedOptimizer(inner, names, worker=worker)
+        assert list(optimizer.comm_state_dict()["tensors"]) == ["embed.weight"]
+        return after_backward(worker, model, optimizer)
+
+    for result in run_job(job):
+        assert_same(result, mean_grads(Tied()))
+
+
+def test_a_second_backward_before_the_step_accumulates():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        results = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            after_backward(worker, model, optimizer, step=0)
+            results.append(after_backward(worker, model, optimizer, step=1))
+            optimizer.step()
+            fill(model)
+        return results
+
+    model = make_model()
+    one, two = mean_grads(model, step=0), mean_grads(model, step=1)
+    for results in run_job(job):
+        for result in results:
+            assert_same(result, {name: one[name] + two[name] for name in one})
+
+
+def test_a_second_backward_through_other_parameters_leaves_the_first_ones_means():
+    def job(worker):
+        model = Branches()
+        sgd(worker, model)
+        model(make_batch(worker.rank), used=[0]).backward()
+        first = grads(model)
+        model(make_batch(worker.rank), used=[1] if worker.rank else [1, 2]).backward()
+        return first, grads(model)
+
+    for first, second in run_job(job):
+        assert torch.equal(first["branches.0.weight"], second["branches.0.weight"])
+        assert first["branches.1.weight"] is None and second["branches.1.weight"] is not None
+        assert second["branches.2.weight"] is not None
+
+
+def test_a_retained_graph_gives_the_same_again():
+    def job(worker):
+        model = make_model()
+        sgd(worker, model)
+        loss = loss_of(model, make_batch(worker.rank))
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return grads(model)
+
+    expected = mean_grads(make_model())
+    for result in run_job(job):
+        assert_same(result, {name: 2 * value for name, value in expected.items()})
+
+
+def test_no_sync_sums_locally_as_ddp():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with optimizer.no_sync():
+                local = after_backward(worker, model, optimizer, step=0)
+            result = after_backward(worker, model, optimizer, step=1)
+            optimizer.step()
+            fill(model)
+        return local, result
+
+    def both(model, batch):
+        seed = 0 if torch.equal(batch, make_batch(0)) else 1
+        return loss_of(model, make_batch(seed, 0)) + loss_of(model, make_batch(seed, 1))
+
+    expected = mean_grads(make_model(), loss=both)
+    results = run_job(job)
+    for _, result in results:
+        assert_same(result, expected, rtol=1e-6, atol=1e-7)
+    assert_same(results[0][1], results[1][1])
+    assert not torch.equal(results[0][0]["0.weight"], results[1][0]["0.weight"])
+
+
+def test_no_sync_leaves_the_residuals_alone():
+    def job(worker):
+        model = make_model(width=128)
+        optimizer = sgd(worker, model, **ONEBIT)
+        batch = make_batch(worker.rank, width=128)
+        model(batch).square().mean().backward()
+        before = optimizer.comm_state_dict()
+        with optimizer.no_sync():
+            model(batch).square().mean().backward()
+        after = optimizer.comm_state_dict()
+        for name, entry in before["tensors"].items():
+            assert entry["step"] == after["tensors"][name]["step"] == 1
+            assert torch.equal(entry["residual"], after["tensors"][name]["residual"])
+
+    run_job(job)
+
+
+# ---- Reentrant checkpointing ----
+
+
+class Checkpointed(torch.nn.Module):
+    """One layer, used in two reentrant checkpoints and outside of them as told."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = torch.nn.Linear(6, 6)
+        self.shared = torch.nn.Linear(6, 6)
+        self.outside = torch.nn.Linear(6, 3)
+        fill(self)
+
+    def forward(self, batch, reentrant=True, shared_last=True):
+        x = batch.detach().clone().requires_grad_()
+        for _ in range(2):
+            if reentrant:
+                x = checkpoint(self._block, x, use_reentrant=True)
+            else:
+                x = self._block(x)
+        return self.outside(self.shared(x) if shared_last else x)
+
+    def _block(self, x):
+        return torch.tanh(self.inside(torch.tanh(self.shared(x))))
+
+
+@pytest.mark.parametrize("shared_last", [True, False])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_reentrant_checkpointing_accumulates(shared_last, overlap):
+    def job(worker):
+        model = Checkpointed()
+        optimizer = sgd(worker, model, overlap=overlap)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, step), shared_last=shared_last).square().mean().backward()
+            result = grads(model)  # Before the step: backward has waited.
+            expected = mean_grads(
+                model,
+                step=step,
+                loss=lambda m, b: m(b, reentrant=False, shared_last=shared_last).square().mean(),
+            )
+            assert_same(result, expected, rtol=1e-5, atol=1e-7)
+            optimizer.step()
+        return model_hash(model)
+
+    first, second = run_job(job)
+    assert first == second
+
+
+def test_everything_inside_one_checkpoint():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for step in range(2):
+            optimizer.zero_grad()
+            batch = make_batch(worker.rank, step).requires_grad_()
+            checkpoint(model, batch, use_reentrant=True).square().mean().backward()
+            assert_same(grads(model), mean_grads(model, step=step))
+            optimizer.step()
+
+    run_job(job)
+
+
+def test_nested_checkpoints():
+    def job(worker):
+        model = make_model()
+        sgd(worker, model)
+
+        def inner(x):
+            return checkpoint(model[:2], x, use_reentrant=True)
+
+        batch = make_batch(worker.rank).requires_grad_()
+        x = checkpoint(inner, batch, use_reentrant=True)
+        model[2:](x).square().mean().backward()
+        return grads(model)
+
+    for result in run_job(job):
+        assert_same(result, mean_grads(make_model()))
+
+
+def test_a_second_gradient_that_comes_too_late_is_an_error_that_says_what_to_do():
+    def job(worker):
+        model = Checkpointed()
+        optimizer = sgd(worker, model)
+        x = make_batch(worker.rank)
+        for _ in range(2):
+            model.outside(model.inside(x)).square().mean().backward()
+            optimizer.zero_grad()
+        # `inside` now leaves at once; here it is used after a checkpoint that uses it again.
+        y = checkpoint(lambda t: torch.tanh(model.inside(t)), x.requires_grad_(), use_reentrant=True)
+        with pytest.raises(bandoneon.FailedPrecondition, match="'inside.*overlap=False"):
+            (model.outside(y.detach()).sum() + model.inside(x).sum() * 1.0 + y.sum()).backward()
+        return "raised"
+
+    with contextlib.suppress(bandoneon.BandoneonError):
+        assert run_job(job)[0] == "raised"
+
+
+def test_after_a_backward_pass_that_broke_off_the_next_one_is_right():
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise RuntimeError("broke off")
+
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        after_backward(worker, model, optimizer)
+        optimizer.zero_grad()
+        batch = make_batch(worker.rank)
+        if worker.rank == 0:
+            with pytest.raises(RuntimeError, match="broke off"):
+                model[2:](Breaks.apply(model[:2](batch))).square().mean().backward()
+        else:
+            loss_of(model, batch).backward()
+        optimizer.zero_grad()
+        return after_backward(worker, model, optimizer)
+
+    for result in run_job(job):
+        assert_same(result, mean_grads(make_model()))
+
+
+# ---- Gradients in memory ----
+
+
+def test_gradients_that_move_every_step_and_those_that_stay():
+    for set_to_none in (True, False):
+
+        def job(worker, set_to_none=set_to_none):
+            model = make_model()
+            optimizer = sgd(worker, model)
+            for step in range(4):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                junk = [torch.empty(n) for n in (48, 8, 64, 24)]  # Takes the places that were freed.
+                result = after_backward(worker, model, optimizer, step)
+                assert_same(result, mean_grads(model, step=step))
+                optimizer.step()
+                del junk
+
+        run_job(job)
+
+
+def test_channels_last_and_non_contiguous_gradients():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 4, 3)
+            self.transposed = torch.nn.Parameter(torch.zeros(4, 5).t())
+            fill(self)
+
+        def forward(self, batch):
+            image = batch.reshape(1, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+            return self.conv(image).mean((2, 3)) @ self.transposed.t()
+
+    def batch_of(rank):
+        return make_batch(rank, width=48, rows=1)
+
+    def job(worker):
+        # Worker 1 keeps another memory format; the values must not care.
+        model = Net()
+        if worker.rank == 0:
+            model = model.to(memory_format=torch.channels_last)
+        sgd(worker, model)
+        model(batch_of(worker.rank)).square().mean().backward()
+        assert not model.transposed.grad.is_contiguous()
+        return grads(model)
+
+    per_rank = []
+    for rank in range(2):
+        model = Net()
+        model(batch_of(rank)).square().mean().backward()
+        per_rank.append(grads(model))
+    expected = {name: (per_rank[0][name] + per_rank[1][name]) / 2 for name in per_rank[0]}
+    for result in run_job(job):
+        assert_same(result, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_sparse_gradients_are_refused_by_name_or_made_dense():
+    def backward(worker, **options):
+        model = torch.nn.Embedding(10, 3, sparse=True)
+        fill(model)
+        optimizer = sgd(worker, model, **options)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.tensor([1 + worker.rank, 5])).sum().backward()
+        return model.weight.grad
+
+    def refused(worker):
+        with pytest.raises(bandoneon.InvalidArgument, match="'weight' is sparse.*sparse_as_dense=True"):
+            backward(worker)
+
+    with contextlib.suppress(bandoneon.JobFailed):
+        run_job(refused)
+
+    expected = torch.zeros(10, 3)
+    expected[[1, 2]], expected[5] = 0.5, 1.0
+    for grad in run_job(lambda worker: backward(worker, sparse_as_dense=True)):
+        assert torch.equal(grad.to_dense(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_types(dtype):
+    def job(worker):
+        model = make_model().to(dtype)
+        optimizer = sgd(worker, model)
+        return after_backward(worker, model, optimizer, loss=lambda m, b: loss_of(m, b.to(dtype)))
+
+    expected = mean_grads(make_model().to(dtype), loss=lambda m, b: loss_of(m, b.to(dtype)))
+    for result in run_job(job):
+        assert_same(result, expected, rtol=1e-2, atol=1e-3)
+
+
+def test_float64_with_a_codec_is_refused_by_name():
+    def job(worker):
+        with pytest.raises(bandoneon.InvalidArgument, match="'0.weight' is float64.*'none'"):
+            sgd(worker, make_model().double(), push="fp16")
+
+    run_job(job)
+
+
+def test_nan_in_one_workers_gradient_is_nan_everywhere_and_the_next_step_is_right():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        batch = make_batch(worker.rank)
+        if worker.rank == 1:
+            batch[0, 0] = float("nan")
+        loss_of(model, batch).backward()
+        poisoned = grads(model)
+        optimizer.zero_grad()
+        return poisoned, after_backward(worker, model, optimizer)
+
+    for poisoned, good in run_job(job):
+        assert all(grad.isnan().all() for grad in poisoned.values())
+        assert_same(good, mean_grads(make_model()))
+
+
+def test_dtensor_is_refused_with_the_alternative(tmp_path):
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        param = torch.nn.Parameter(distribute_tensor(torch.zeros(4), mesh))
+    finally:
+        dist.destroy_process_group()
+
+    def job(worker):
+        inner = torch.optim.SGD([param], lr=0.1)
+        with pytest.raises(bandoneon.Unimplemented, match="'w' is a DTensor.*ddp_hook"):
+            bdn.DistributedOptimizer(inner, [("w", param)], worker=worker)
+
+    run_job(job)
+
+
+# ---- Optimizers ----
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+        lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
+        lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True),
+        lambda p: torch.optim.RMSprop(p, lr=0.01),
+    ],
+    ids=["fused AdamW", "foreach AdamW", "fused SGD", "RMSprop"],
+)
+def test_any_optimizer_steps_on_the_means(make):
+    def job(worker):
+        model = make_model()
+        optimizer = bdn.DistributedOptimizer(
+            make(model.parameters()), model.named_parameters(), worker=worker
+        )
+        return model_hash(train(worker, model, optimizer))
+
+    reference = make_model()
+    optimizer = make(reference.parameters())
+    for step in range(3):
+        for param, grad in zip(reference.parameters(), mean_grads(reference, step=step).values()):
+            param.grad = grad
+        optimizer.step()
+    assert run_job(job) == [model_hash(reference)] * 2
+
+
+def test_it_is_the_optimizer_it_wraps():
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.Adam(model.parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
+        assert isinstance(optimizer, torch.optim.Adam) and isinstance(optimizer, torch.optim.Optimizer)
+        assert optimizer.param_groups is inner.param_groups
+        train(worker, model, optimizer, steps=1)
+        plain = torch.optim.Adam(make_model().parameters(), lr=0.1)
+        state = optimizer.state_dict()
+        assert state.keys() == plain.state_dict().keys() == inner.state_dict().keys()
+        plain.load_state_dict(state)
+        optimizer.load_state_dict(copy.deepcopy(state))
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        with pytest.raises(bandoneon.InvalidArgument, match="already"):
+            bdn.DistributedOptimizer(optimizer, worker=worker)
+
+    run_job(job)
+
+
+@pytest.mark.parametrize("scheduler_first", [True, False])
+def test_schedulers_made_before_or_after(scheduler_first):
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        if scheduler_first:
+            scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
+        optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
+        if not scheduler_first:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        rates = []
+        for step in range(3):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.zero_grad()
+            after_backward(worker, model, optimizer, step)
+            optimizer.step()
+            scheduler.step()
+        return rates, model_hash(model)
+
+    first, second = run_job(job)
+    assert first == second and first[0] == [0.1, 0.05, 0.025]
+
+
+def test_groups_with_rates_of_their_own():
+    def job(worker):
+        model = make_model()
+        groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2:].parameters(), "lr": 0.1}]
+        optimizer = bdn.DistributedOptimizer(
+            torch.optim.SGD(groups), model.named_parameters(), worker=worker
+        )
+        before = copy.deepcopy(model)
+        train(worker, model, optimizer)
+        assert torch.equal(before[0].weight, model[0].weight)
+        assert not torch.equal(before[2].weight, model[2].weight)
+        return model_hash(model)
+
+    first, second = run_job(job)
+    assert first == second
+
+
+def test_add_param_group():
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model[:4].parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
+        train(worker, model, optimizer, steps=1)
+        optimizer.add_param_group({"params": model[4].parameters(), "lr": 0.5})
+        optimizer.zero_grad()
+        return after_backward(worker, model, optimizer), mean_grads(model)
+
+    for result, expected in run_job(job):
+        assert_same(result, expected)
+
+
+def test_add_param_group_without_a_name_changes_nothing():
+    def job(worker):
+        model, extra = make_model(), torch.nn.Parameter(torch.zeros(3))
+        optimizer = sgd(worker, model)
+        with pytest.raises(bandoneon.InvalidArgument, match="named_parameters"):
+            optimizer.add_param_group({"params": [extra]})
+        assert len(optimizer.param_groups) == 1
+        optimizer.add_param_group({"params": [extra]}, named_parameters=[("extra", extra)])
+        (extra * (worker.rank + 1)).sum().backward()
+        return extra.grad
+
+    for grad in run_job(job):
+        assert torch.equal(grad, torch.full((3,), 1.5))
+
+
+def test_names_are_made_where_none_are_given():
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, worker=worker)
+        return after_backward(worker, model, optimizer)
+
+    for result in run_job(job):
+        assert_same(result, mean_grads(make_model()))
+
+
+def test_closures_are_refused():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for call in (lambda: optimizer.step(lambda: 0), lambda: optimizer.step(closure=lambda: 0)):
+            with pytest.raises(bandoneon.Unimplemented, match="closure"):
+                call()
+
+    run_job(job)
+
+
+def test_two_owners_of_one_name_are_refused():
+    def job(worker):
+        model = make_model()
+        first = sgd(worker, model)
+        with pytest.raises(bandoneon.InvalidArgument, match="prefix="):
+            sgd(worker, make_model())
+        sgd(worker, make_model(), prefix="second/")
+        first.close()
+        optimizer = sgd(worker, model)
+        return after_backward(worker, model, optimizer)
+
+    for result in run_job(job):
+        assert_same(result, mean_grads(make_model()))
+
+
+def test_a_closed_optimizer_is_a_plain_one():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        optimizer.close()
+        local = after_backward(worker, model, optimizer)
+        optimizer.step()
+        return local
+
+    results = run_job(job)
+    assert not torch.equal(results[0]["0.weight"], results[1]["0.weight"])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model(backend):
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        with compiling:  # The compiler's state belongs to the process.
+            compiled = torch.compile(model, backend=backend)
+            compiled(make_batch(worker.rank))
+        for step in range(2):
+            optimizer.zero_grad()
+            with compiling:
+                loss = compiled(make_batch(worker.rank, step)).square().mean()
+            loss.backward()
+            assert_same(grads(model), mean_grads(model, step=step), rtol=1e-5, atol=1e-7)
+            optimizer.step()
+        return model_hash(model)
+
+    compiling = threading.Lock()
+    first, second = run_job(job)
+    assert first == second
+
+
+# ---- Compression ----
+
+
+def big_train(worker, steps=6, seed=0, **options):
+    """Large enough that its groups are compressed."""
+    model = make_model(seed, width=4096)
+    optimizer = sgd(worker, model, lr=0.05, **options)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(make_batch(worker.rank, step, width=4096)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(push="fp16", pull="fp16"),
+        dict(ONEBIT, momentum=0.9, warmup=2),
+        dict(push="ef(topk(ratio=0.01))", pull="ef(topk(ratio=0.01))", momentum=0.9, warmup=2),
+        dict(push="bf16", pull="none"),
+    ],
+    ids=["fp16", "onebit", "topk", "bf16 one way"],
+)
+def test_all_workers_models_are_equal_bit_for_bit(options):
+    hashes = run_job(lambda worker: model_hash(big_train(worker, **options)[0]), workers=3, servers=2)
+    assert len(set(hashes)) == 1
+
+
+def test_the_same_bits_from_1_2_or_3_servers_and_1_or_2_threads():
+    options = dict(ONEBIT, momentum=0.9, warmup=1)
+    hashes = set()
+    for servers in (1, 2, 3):
+        for threads in (1, 2):
+            with bandoneon.LocalCluster(workers=2, servers=servers, seed=5) as cluster:
+                job = lambda worker: model_hash(big_train(worker, **options)[0])  # noqa: E731
+                hashes.update(cluster.run(job, threads=threads))
+    assert len(hashes) == 1
+
+
+def test_warmup_steps_go_uncompressed():
+    def job(worker):
+        model = make_model(width=4096)
+        optimizer = sgd(worker, model, warmup=1, **ONEBIT)
+        results = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, width=4096)).square().mean().backward()
+            results.append(model[0].weight.grad.clone())
+        return results
+
+    def local(rank):
+        model = make_model(width=4096)
+        model(make_batch(rank, width=4096)).square().mean().backward()
+        return model[0].weight.grad
+
+    mean = (local(0) + local(1)) / 2
+    for dense, compressed in run_job(job):
+        assert torch.equal(dense, mean) and not torch.equal(compressed, mean)
+
+
+def test_momentum_before_error_feedback_is_sgds_momentum():
+    # While everything goes uncompressed the two must agree, which pins down whose momentum it is.
+    def job(worker, **how):
+        return big_train(worker, steps=4, **how)[0].state_dict()
+
+    before = run_job(lambda w: job(w, momentum=0.9, warmup=100, **ONEBIT))
+    inside = run_job(lambda w: job(w, inner_momentum=0.9))
+    for name, value in inside[0].items():
+        torch.testing.assert_close(before[0][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_momentum_twice_is_refused_naming_both():
+    def job(worker):
+        with pytest.raises(bandoneon.InvalidArgument, match=r"momentum=0.9 .*momentum=0.8"):
+            sgd(worker, make_model(), momentum=0.9, inner_momentum=0.8, **ONEBIT)
+        with pytest.raises(bandoneon.InvalidArgument, match="error feedback"):
+            sgd(worker, make_model(), momentum=0.9, push="fp16")
+
+    run_job(job)
+
+
+def test_comm_state_dict_resumes_where_it_was():
+    options = dict(push="ef(onebit(block=256))", pull="none", momentum=0.9)
+
+    def train_on(worker, model, optimizer, steps):
+        for step in steps:
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, step, width=4096)).square().mean().backward()
+            optimizer.step()
+
+    def start(worker):
+        model = make_model(width=4096)
+        return model, sgd(worker, model, lr=0.05, **options)
+
+    def whole(worker):
+        model, optimizer = start(worker)
+        train_on(worker, model, optimizer, range(6))
+        return model_hash(model)
+
+    def first_half(worker):
+        model, optimizer = start(worker)
+        train_on(worker, model, optimizer, range(3))
+        buffer = io.BytesIO()
+        torch.save((model.state_dict(), optimizer.state_dict(), optimizer.comm_state_dict()), buffer)
+        return buffer.getvalue()
+
+    checkpoints = run_job(first_half)
+
+    def second_half(worker):
+        model, optimizer = start(worker)
+        parts = torch.load(io.BytesIO(checkpoints[worker.rank]), weights_only=True)
+        model.load_state_dict(parts[0])
+        optimizer.load_state_dict(parts[1])
+        with pytest.raises(bandoneon.InvalidArgument, match="own"):
+            optimizer.load_comm_state_dict({**parts[2], "rank": 1 - worker.rank})
+        optimizer.load_comm_state_dict(parts[2])
+        assert parts[2]["tensors"]["0.weight"]["step"] == 3
+        assert parts[2]["tensors"]["0.weight"]["residual"].abs().sum() > 0
+        train_on(worker, model, optimizer, range(3, 6))
+        return model_hash(model)
+
+    assert run_job(second_half) == run_job(whole)
+
+
+def test_what_was_sent_and_what_is_owed_sum_up_to_the_gradients():
+    def job(worker):
+        generator = torch.Generator().manual_seed(worker.rank)
+        weight = torch.nn.Parameter(torch.zeros(1 << 15))
+        inner = torch.optim.SGD([weight], lr=1.0)
+        optimizer = bdn.DistributedOptimizer(
+            inner, [("w", weight)], worker=worker, push="ef(onebit(block=256))", pull="none", scaler=None
+        )
+        given, received = torch.zeros(1 << 15), torch.zeros(1 << 15)
+        for step in range(8):
+            grad = torch.randn(1 << 15, generator=generator)
+            optimizer.zero_grad()
+            poison = step == 3 and worker.rank == 1
+            (weight * (grad * float("nan") if poison else grad)).sum().backward()
+            if step != 3:
+                given += grad
+                received += weight.grad
+            else:
+                assert weight.grad.isnan().all()
+        return given, received, optimizer.comm_state_dict()["tensors"]["w"]["residual"]
+
+    (given0, received, owed0), (given1, same, owed1) = run_job(job)
+    assert torch.equal(received, same)
+    torch.testing.assert_close(received + (owed0 + owed1) / 2, (given0 + given1) / 2, rtol=1e-4, atol=1e-4)
