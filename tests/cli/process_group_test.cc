@@ -1,0 +1,132 @@
+#include "cli/process_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+namespace bdn::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = ProcessGroup::Event::Kind;
+
+class ProcessGroupTest : public ::testing::Test {
+ protected:
+  // Runs a line of shell as a child.
+  size_t Shell(const std::string& line, bool wants_input = false) {
+    const auto started = group_.Start({"shell", {"/bin/sh", "-c", line}, {}, wants_input});
+    EXPECT_TRUE(started.ok()) << started.status();
+    return *started;
+  }
+  // The next event; a test that hangs here fails by ctest's time limit.
+  ProcessGroup::Event Next() { return group_.Next(std::nullopt); }
+  // Waits until the child has printed that it is ready.
+  void AwaitLines(size_t count) {
+    while (lines_.size() < count) group_.Next(Clock::now() + std::chrono::milliseconds(10));
+  }
+
+  std::vector<std::string> lines_;
+  ProcessGroup group_{
+      [this](size_t, ProcessGroup::Stream, std::string_view line) { lines_.emplace_back(line); }};
+};
+
+TEST_F(ProcessGroupTest, TellsHowAChildEnded) {
+  const size_t child = Shell("exit 7");
+  const ProcessGroup::Event event = Next();
+  EXPECT_EQ(event.kind, Kind::kEnded);
+  EXPECT_EQ(event.process, child);
+  EXPECT_EQ(event.code, 7);
+  EXPECT_EQ(group_.num_alive(), 0u);
+}
+
+TEST_F(ProcessGroupTest, TellsWhichSignalEndedAChild) {
+  Shell("kill -9 $$");
+  EXPECT_EQ(Next().code, 128 + SIGKILL);
+  EXPECT_THAT(DescribeCode(128 + SIGKILL), HasSubstr("signal 9"));
+}
+
+TEST_F(ProcessGroupTest, HandsOverLinesBeforeTheEnd) {
+  Shell("echo one; printf 'two\nthree'; echo four >&2");
+  EXPECT_EQ(Next().kind, Kind::kEnded);
+  group_.KillAll();  // hands over the line without an end
+  EXPECT_THAT(lines_, ::testing::UnorderedElementsAre("one", "two", "three", "four"));
+}
+
+TEST_F(ProcessGroupTest, CutsALineWithoutEnd) {
+  Shell("head -c 1000000 /dev/zero | tr '\\0' x");
+  EXPECT_EQ(Next().kind, Kind::kEnded);
+  group_.KillAll();
+  size_t size = 0;
+  for (const std::string& line : lines_) size += line.size();
+  EXPECT_EQ(size, 1000000u);
+  EXPECT_GT(lines_.size(), 1u);
+}
+
+TEST_F(ProcessGroupTest, NamesAProgramThatIsNotThere) {
+  const auto started = group_.Start({"worker 3", {"no-such-program"}, {}});
+  EXPECT_EQ(started.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(started.status().message()), HasSubstr("worker 3"));
+  EXPECT_THAT(std::string(started.status().message()), HasSubstr("no-such-program"));
+  EXPECT_EQ(group_.size(), 0u);
+}
+
+TEST_F(ProcessGroupTest, GivesVariablesAndInput) {
+  const auto started = group_.Start({"shell",
+                                     {"/bin/sh", "-c", "read line; echo $SOME_NAME $line"},
+                                     {{"SOME_NAME", "value"}},
+                                     true});
+  ASSERT_TRUE(started.ok());
+  group_.Write(*started, "hello\n");
+  EXPECT_EQ(Next().code, 0);
+  EXPECT_THAT(lines_, ElementsAre("value hello"));
+}
+
+TEST_F(ProcessGroupTest, SignalsTheChildrenOfAChildToo) {
+  const size_t child =
+      Shell("sh -c 'trap \"echo inner; exit 0\" TERM; echo ready; read x' & wait", true);
+  AwaitLines(1);
+  group_.Signal(child, SIGTERM);
+  EXPECT_EQ(Next().code, 128 + SIGTERM);
+  AwaitLines(2);
+  EXPECT_THAT(lines_, ElementsAre("ready", "inner"));
+}
+
+TEST_F(ProcessGroupTest, DeadlinePassesWhileAChildPrintsWithoutPause) {
+  Shell("while :; do echo x; done");
+  EXPECT_EQ(group_.Next(Clock::now() + std::chrono::milliseconds(30)).kind, Kind::kTimeout);
+  EXPECT_EQ(group_.num_alive(), 1u);
+}
+
+TEST_F(ProcessGroupTest, SignalsForUsAreEvents) {
+  kill(getpid(), SIGTERM);
+  const ProcessGroup::Event event = Next();
+  EXPECT_EQ(event.kind, Kind::kSignal);
+  EXPECT_EQ(event.signal, SIGTERM);
+}
+
+TEST_F(ProcessGroupTest, KillAllReachesWhatLeftItsGroup) {
+  Shell("trap '' TERM INT; setsid sleep 1000 & echo $!; sleep 1000");
+  AwaitLines(1);
+  const pid_t stray = static_cast<pid_t>(std::stol(lines_[0]));
+  ASSERT_EQ(kill(stray, 0), 0);
+  group_.KillAll();
+  EXPECT_EQ(kill(stray, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+  EXPECT_EQ(group_.num_alive(), 0u);
+}
+
+TEST_F(ProcessGroupTest, CountsTheCpuTimeOfAChild) {
+  const size_t child =
+      Shell("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; read x", true);
+  AwaitLines(1);
+  EXPECT_GT(group_.CpuTime(child), std::chrono::nanoseconds(0));
+}
+
+}  // namespace
+}  // namespace bdn::cli
