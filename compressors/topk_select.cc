@@ -67,25 +67,37 @@ Threshold ThresholdAmong(const std::vector<float>& candidates, size_t k) {
   return {key, k - static_cast<size_t>(above)};
 }
 
-// The 31 bits of a key, from the top: 11, 10 and 10. Each level counts the keys that agree with
-// what the levels before it found.
+// How often each value of `bits` bits above `shift` occurs among keys with `prefix` above those.
+// Four counters a value, by index: one alone would wait for itself where neighbours are equal.
+using Histogram = std::array<std::array<uint32_t, 4>, 2048>;
+void Count(TileReader& tiles, size_t n, int shift, int bits, uint32_t prefix,
+           Histogram* histogram) {
+  const uint32_t mask = (1u << bits) - 1;
+  ForEachTile(0, n, [&](size_t at, size_t count) {
+    const float* p = tiles.Read(at, count);
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t key = MagnitudeKey(p[i]) >> shift;
+      if (key >> bits == prefix) ++(*histogram)[key & mask][i % 4];
+    }
+  });
+}
+
+// The 31 bits of a key, from the top: 11, 10 and 10. Each level looks where the one before it
+// ended.
 Threshold ThresholdByHistogram(TileReader& tiles, size_t n, size_t k) {
   uint32_t prefix = 0;
   size_t left = k;
   int shift = 31;
   for (const int bits : {11, 10, 10}) {
-    const int above = shift;
     shift -= bits;
-    std::array<size_t, 2048> histogram{};
-    ForEachTile(0, n, [&](size_t at, size_t count) {
-      const float* p = tiles.Read(at, count);
-      for (size_t i = 0; i < count; ++i) {
-        const uint32_t key = MagnitudeKey(p[i]);
-        if (key >> above == prefix) ++histogram[key >> shift & ((1u << bits) - 1)];
-      }
-    });
+    Histogram histogram{};
+    Count(tiles, n, shift, bits, prefix, &histogram);
     uint32_t digit = (1u << bits) - 1;
-    while (histogram[digit] < left) left -= histogram[digit--];
+    const auto occurs = [&] {
+      const auto& four = histogram[digit];
+      return size_t{four[0]} + four[1] + four[2] + four[3];
+    };
+    for (; occurs() < left; --digit) left -= occurs();
     prefix = prefix << bits | digit;
   }
   return {prefix, left};
