@@ -1,0 +1,142 @@
+#include "tests/reference/wire_reference.h"
+
+#include <cmath>
+#include <cstddef>
+
+namespace wire_reference {
+namespace {
+
+// `count` bytes from `offset` as one little-endian number.
+uint64_t Number(const Bytes& bytes, size_t offset, size_t count) {
+  uint64_t value = 0;
+  for (size_t i = count; i > 0; --i) value = value * 256 + bytes.at(offset + i - 1);
+  return value;
+}
+
+// IEEE 754 binary32, from its parts.
+float Float(uint32_t bits) {
+  const bool negative = (bits >> 31) != 0;
+  const int exponent = static_cast<int>((bits >> 23) & 0xff);
+  const uint32_t fraction = bits & 0x7fffff;
+  float value;
+  if (exponent == 255) {
+    value = fraction != 0 ? NAN : INFINITY;
+  } else if (exponent == 0) {
+    value = std::ldexp(static_cast<float>(fraction), -149);
+  } else {
+    value = std::ldexp(static_cast<float>(fraction | 0x800000), exponent - 150);
+  }
+  return negative ? -value : value;
+}
+
+std::string Text(const Bytes& bytes, size_t offset, size_t count) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text.push_back(static_cast<char>(bytes.at(offset + i)));
+  return text;
+}
+
+bool AllZero(const Bytes& bytes, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i) {
+    if (bytes.at(i) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+uint32_t Crc32c(const Bytes& bytes) {
+  uint32_t crc = 0xffffffffu;
+  for (const uint8_t byte : bytes) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      const bool low = (crc & 1) != 0;
+      crc >>= 1;
+      if (low) crc ^= 0x82f63b78u;  // the Castagnoli polynomial, reflected
+    }
+  }
+  return crc ^ 0xffffffffu;
+}
+
+std::optional<Header> ReadHeader(const Bytes& bytes) {
+  if (bytes.size() != 96) return std::nullopt;
+  if (Number(bytes, 0, 4) != 0x464e4442) return std::nullopt;
+  if (Number(bytes, 4, 2) != 1) return std::nullopt;
+  if (Number(bytes, 6, 2) != 96) return std::nullopt;
+  if (Number(bytes, 92, 4) != Crc32c(Bytes(bytes.begin(), bytes.begin() + 92))) return std::nullopt;
+
+  Header header;
+  header.type = static_cast<uint8_t>(Number(bytes, 8, 1));
+  header.codec = static_cast<uint8_t>(Number(bytes, 9, 1));
+  header.flags = static_cast<uint16_t>(Number(bytes, 10, 2));
+  header.sender = static_cast<uint32_t>(Number(bytes, 12, 4));
+  header.key = Number(bytes, 16, 8);
+  header.step = Number(bytes, 24, 8);
+  header.num_elements = Number(bytes, 40, 8);
+  header.epoch = static_cast<uint32_t>(Number(bytes, 56, 4));
+  header.catalogue_version = static_cast<uint32_t>(Number(bytes, 60, 4));
+  header.weight = Float(static_cast<uint32_t>(Number(bytes, 64, 4)));
+  header.learning_rate = Float(static_cast<uint32_t>(Number(bytes, 68, 4)));
+  header.payload_bytes = static_cast<uint32_t>(Number(bytes, 72, 4));
+  header.payload_crc = static_cast<uint32_t>(Number(bytes, 76, 4));
+
+  constexpr uint8_t kPush = 2, kReply = 3, kProbe = 4, kFetch = 6;
+  if (header.type < 1 || header.type > 9) return std::nullopt;
+  const bool may_have_flags = header.type == kPush || header.type == kReply;
+  if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
+  const bool reserved_is_zero =
+      AllZero(bytes, 32, 40) && AllZero(bytes, 48, 56) && AllZero(bytes, 80, 92);
+  if (!reserved_is_zero) return std::nullopt;
+  if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
+  if (!std::isfinite(header.learning_rate)) return std::nullopt;
+  if (header.payload_bytes > 1073741824) return std::nullopt;
+  const bool has_no_payload = header.type == kProbe || header.type == kFetch || header.flags != 0;
+  if (has_no_payload && header.payload_bytes != 0) return std::nullopt;
+  if (header.payload_bytes == 0 && header.payload_crc != 0) return std::nullopt;
+  return header;
+}
+
+std::optional<Hello> ReadHello(const Bytes& bytes) {
+  if (bytes.size() < 36) return std::nullopt;
+  const size_t job_id_bytes = Number(bytes, 32, 2);
+  const size_t token_bytes = Number(bytes, 34, 2);
+  if (job_id_bytes > 255 || token_bytes > 255) return std::nullopt;
+  if (bytes.size() != 36 + job_id_bytes + token_bytes) return std::nullopt;
+  Hello hello;
+  hello.node = static_cast<uint32_t>(Number(bytes, 0, 4));
+  hello.role = static_cast<uint8_t>(Number(bytes, 4, 1));
+  hello.connection_number = static_cast<uint32_t>(Number(bytes, 12, 4));
+  hello.largest_frame = Number(bytes, 16, 8);
+  hello.job_id = Text(bytes, 36, job_id_bytes);
+  hello.token = Text(bytes, 36 + job_id_bytes, token_bytes);
+  if (hello.node == 0 || hello.role > 2 || hello.largest_frame < 96) return std::nullopt;
+  const bool reserved_is_zero = AllZero(bytes, 5, 12) && AllZero(bytes, 24, 32);
+  if (!reserved_is_zero) return std::nullopt;
+  return hello;
+}
+
+std::optional<Error> ReadError(const Bytes& bytes) {
+  if (bytes.size() < 8) return std::nullopt;
+  const size_t message_bytes = Number(bytes, 4, 4);
+  if (message_bytes > 4096 || bytes.size() != 8 + message_bytes) return std::nullopt;
+  Error error;
+  error.code = static_cast<uint32_t>(Number(bytes, 0, 4));
+  error.message = Text(bytes, 8, message_bytes);
+  if (error.code < 1 || error.code > 16) return std::nullopt;
+  return error;
+}
+
+std::optional<std::vector<int32_t>> ReadRanks(const Bytes& bytes) {
+  if (bytes.size() < 4) return std::nullopt;
+  const uint64_t count = Number(bytes, 0, 4);
+  if (bytes.size() != 4 + 4 * count) return std::nullopt;
+  std::vector<int32_t> ranks;
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto rank = static_cast<int64_t>(Number(bytes, 4 + 4 * i, 4));
+    if (rank > 0x7fffffff) return std::nullopt;  // below 0 in two's complement
+    if (!ranks.empty() && rank <= ranks.back()) return std::nullopt;
+    ranks.push_back(static_cast<int32_t>(rank));
+  }
+  return ranks;
+}
+
+}  // namespace wire_reference

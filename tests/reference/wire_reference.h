@@ -1,0 +1,52 @@
+#ifndef BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_
+#define BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+// A second decoder of the wire format, written from proto/wire_format.md alone: byte by byte, with
+// no code of the project's, to be read beside that document. Nothing comes back for what a receiver
+// MUST refuse.
+namespace wire_reference {
+
+using Bytes = std::vector<uint8_t>;
+
+// Section 3, bit by bit.
+uint32_t Crc32c(const Bytes& bytes);
+
+struct Header {
+  uint8_t type, codec;
+  uint16_t flags;
+  uint32_t sender;
+  uint64_t key, step, num_elements;
+  uint32_t epoch, catalogue_version;
+  float weight, learning_rate;
+  uint32_t payload_bytes, payload_crc;
+};
+std::optional<Header> ReadHeader(const Bytes& bytes);
+
+// Section 5.1.
+struct Hello {
+  uint32_t node;
+  uint8_t role;
+  uint32_t connection_number;
+  uint64_t largest_frame;
+  std::string job_id, token;
+};
+std::optional<Hello> ReadHello(const Bytes& bytes);
+
+// Section 5.2.
+struct Error {
+  uint32_t code;
+  std::string message;
+};
+std::optional<Error> ReadError(const Bytes& bytes);
+
+// Section 5.3.
+std::optional<std::vector<int32_t>> ReadRanks(const Bytes& bytes);
+
+}  // namespace wire_reference
+
+#endif  // BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_

@@ -1,0 +1,313 @@
+#include "common/wire/frame.h"
+
+#include <bit>
+#include <limits>
+#include <random>
+
+#include "common/wire/message.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/reference/wire_reference.h"
+#include "tests/wire/wire_bytes.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
+
+FrameHeader PushHeader() {
+  FrameHeader header;
+  header.type = FrameType::kPush;
+  header.codec = 4;
+  header.sender = 3;
+  header.key = Key::Of(7, 2);
+  header.step = 12;
+  header.num_elements = 9;
+  header.epoch = 1;
+  header.catalogue_version = 4;
+  return header;
+}
+
+FrameHeader Changed(FrameHeader header, const std::function<void(FrameHeader&)>& change) {
+  change(header);
+  return header;
+}
+
+Buffer BufferOf(const Bytes& bytes) { return Buffer::CopyOf(Span(bytes)); }
+
+// The frames of tests/golden/frames.txt, built through the interface.
+std::map<std::string, Frame> GoldenFrames() {
+  const Buffer onebit = BufferOf({0, 0, 0xa0, 0x40, 0xaa, 0, 0, 0});
+  const Buffer raw = BufferOf({1, 2, 3, 4, 5});
+  const FrameHeader push = PushHeader();
+  const FrameHeader reply = Changed(push, [](FrameHeader& h) {
+    h.type = FrameType::kReply;
+    h.sender = 1;
+    h.weight = 2;
+  });
+  const FrameHeader answer = Changed(reply, [](FrameHeader& h) {
+    h.codec = 0;
+    h.num_elements = 0;
+    h.weight = 1;
+  });
+  const auto header_only = [](FrameHeader header, uint16_t flags, Step step) {
+    header.codec = 0;
+    header.flags = flags;
+    header.step = step;
+    return Frame{header, {}};
+  };
+  const auto bytes_key = [&](FrameType type, NodeId sender) {
+    return Changed(push, [&](FrameHeader& h) {
+      h.type = type;
+      h.codec = 0;
+      h.sender = sender;
+      h.key = Key::Of(9, 0);
+      h.step = 1;
+      h.num_elements = 5;
+    });
+  };
+  const auto of_type = [](FrameHeader header, FrameType type) {
+    header.type = type;
+    return header;
+  };
+
+  std::map<std::string, Frame> frames;
+  FrameHeader hello;
+  hello.sender = 3;
+  frames["hello"] = MakeFrame(hello, EncodeHello({.job_id = "job-1",
+                                                  .node = 3,
+                                                  .role = Role::kWorker,
+                                                  .connection_number = 1,
+                                                  .largest_frame = 1 << 20,
+                                                  .token = "secret"}));
+  frames["push"] = MakeFrame(push, onebit);
+  frames["push_weighted"] = MakeFrame(Changed(push,
+                                              [](FrameHeader& h) {
+                                                h.sender = 4;
+                                                h.weight = 0.5f;
+                                                h.learning_rate = 0.001f;
+                                              }),
+                                      onebit);
+  frames["push_absent"] = header_only(push, kFlagAbsent, 13);
+  frames["push_nonfinite"] = header_only(push, kFlagNonFinite, 14);
+  frames["reply"] = MakeFrame(reply, onebit);
+  frames["reply_absent"] = header_only(reply, kFlagAbsent, 13);
+  frames["reply_nonfinite"] = header_only(reply, kFlagNonFinite, 14);
+  frames["probe"] = header_only(of_type(push, FrameType::kProbe), 0, 12);
+  frames["init"] = MakeFrame(bytes_key(FrameType::kInit, 3), raw);
+  frames["fetch"] = Frame{bytes_key(FrameType::kFetch, 4), {}};
+  frames["value"] = MakeFrame(bytes_key(FrameType::kValue, 1), raw);
+  frames["error"] = MakeFrame(of_type(answer, FrameType::kError),
+                              EncodeError(absl::FailedPreconditionError("epoch 1 has ended")));
+  frames["waiting"] = MakeFrame(of_type(answer, FrameType::kWaiting), EncodeRanks({0, 2, 5}));
+  frames["largest"] = MakeFrame({.type = FrameType::kWaiting,
+                                 .codec = 255,
+                                 .sender = ~NodeId{0},
+                                 .key = Key{~uint64_t{0}},
+                                 .step = ~Step{0},
+                                 .num_elements = ~uint64_t{0},
+                                 .epoch = ~Epoch{0},
+                                 .catalogue_version = ~uint32_t{0},
+                                 .weight = kMaxFloat,
+                                 .learning_rate = -kMaxFloat},
+                                EncodeRanks({}));
+  return frames;
+}
+
+void ExpectAgreement(const FrameHeader& ours, const wire_reference::Header& theirs) {
+  EXPECT_EQ(static_cast<uint8_t>(ours.type), theirs.type);
+  EXPECT_EQ(ours.codec, theirs.codec);
+  EXPECT_EQ(ours.flags, theirs.flags);
+  EXPECT_EQ(ours.sender, theirs.sender);
+  EXPECT_EQ(ours.key.value, theirs.key);
+  EXPECT_EQ(ours.step, theirs.step);
+  EXPECT_EQ(ours.num_elements, theirs.num_elements);
+  EXPECT_EQ(ours.epoch, theirs.epoch);
+  EXPECT_EQ(ours.catalogue_version, theirs.catalogue_version);
+  EXPECT_EQ(std::bit_cast<uint32_t>(ours.weight), std::bit_cast<uint32_t>(theirs.weight));
+  EXPECT_EQ(std::bit_cast<uint32_t>(ours.learning_rate),
+            std::bit_cast<uint32_t>(theirs.learning_rate));
+  EXPECT_EQ(ours.payload_bytes, theirs.payload_bytes);
+  EXPECT_EQ(ours.payload_crc, theirs.payload_crc);
+}
+
+// Both decoders take it, or neither; what they take they read alike, and it encodes to itself.
+void ExpectBothAgree(const Bytes& bytes) {
+  const auto ours = DecodeHeader(Span(bytes));
+  const auto theirs = wire_reference::ReadHeader(bytes);
+  ASSERT_EQ(ours.ok(), theirs.has_value()) << ours.status();
+  if (!ours.ok()) return;
+  ExpectAgreement(*ours, *theirs);
+  EXPECT_EQ(HeaderBytes(*ours), bytes);
+}
+
+void ExpectRefused(const Bytes& bytes, absl::StatusCode code, const std::string& named) {
+  const absl::Status status = DecodeHeader(Span(bytes)).status();
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+  EXPECT_FALSE(wire_reference::ReadHeader(bytes).has_value()) << named;
+}
+
+TEST(FrameTest, WritesTheGoldenBytes) {
+  const auto golden = ReadGoldenFrames();
+  const auto frames = GoldenFrames();
+  EXPECT_EQ(golden.size(), frames.size());
+  for (const auto& [name, frame] : frames) {
+    ASSERT_TRUE(golden.contains(name)) << name;
+    EXPECT_EQ(FrameBytes(frame), golden.at(name)) << name;
+  }
+}
+
+TEST(FrameTest, ReadsTheGoldenBytes) {
+  const auto frames = GoldenFrames();
+  for (const auto& [name, bytes] : ReadGoldenFrames()) {
+    SCOPED_TRACE(name);
+    const Bytes header_bytes(bytes.begin(), bytes.begin() + kHeaderBytes);
+    const auto header = DecodeHeader(Span(header_bytes));
+    ASSERT_TRUE(header.ok()) << header.status();
+    EXPECT_EQ(*header, frames.at(name).header);
+    const Frame frame{*header, BufferOf(Bytes(bytes.begin() + kHeaderBytes, bytes.end()))};
+    EXPECT_EQ(CheckPayload(frame), absl::OkStatus());
+    ExpectBothAgree(header_bytes);
+  }
+}
+
+TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    FrameHeader header;
+    header.type = static_cast<FrameType>(1 + random() % 9);
+    header.codec = static_cast<uint8_t>(random());
+    header.sender = static_cast<NodeId>(random());
+    header.key = Key{random()};
+    header.step = random();
+    header.num_elements = random();
+    header.epoch = static_cast<Epoch>(random());
+    header.catalogue_version = static_cast<uint32_t>(random());
+    header.weight = static_cast<float>(random() % 1000) / 7;
+    header.learning_rate = static_cast<float>(random()) - 1e18f;
+    if (header.type != FrameType::kProbe && header.type != FrameType::kFetch) {
+      header.payload_bytes = static_cast<uint32_t>(1 + random() % kMaxPayloadBytes);
+      header.payload_crc = static_cast<uint32_t>(random());
+    }
+    const Bytes bytes = HeaderBytes(header);
+    const auto decoded = DecodeHeader(Span(bytes));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, header);
+    ExpectBothAgree(bytes);
+  }
+}
+
+TEST(FrameTest, AgreesWithTheReferenceOnDamagedHeaders) {
+  std::mt19937_64 random(2);
+  const auto golden = ReadGoldenFrames();
+  for (int i = 0; i < 300; ++i) {
+    for (const auto& [name, frame] : golden) {
+      Bytes header(frame.begin(), frame.begin() + kHeaderBytes);
+      const int changes = 1 + static_cast<int>(random() % 3);
+      for (int change = 0; change < changes; ++change) {
+        header[8 + random() % 84] ^= static_cast<uint8_t>(1u << (random() % 8));
+      }
+      ExpectBothAgree(Sealed(header));
+    }
+  }
+}
+
+TEST(FrameTest, RefusesEveryOtherLength) {
+  const Bytes header = HeaderBytes(PushHeader());
+  for (size_t size = 0; size < header.size(); ++size) {
+    ExpectRefused(Bytes(header.begin(), header.begin() + size), absl::StatusCode::kInvalidArgument,
+                  absl::StrFormat("%d bytes", size));
+  }
+  Bytes longer = header;
+  longer.push_back(0);
+  ExpectRefused(longer, absl::StatusCode::kInvalidArgument, "97 bytes");
+}
+
+TEST(FrameTest, CatchesEachFlippedBit) {
+  const Bytes header = HeaderBytes(PushHeader());
+  for (size_t bit = 0; bit < header.size() * 8; ++bit) {
+    Bytes damaged = header;
+    damaged[bit / 8] ^= static_cast<uint8_t>(1u << (bit % 8));
+    EXPECT_FALSE(DecodeHeader(Span(damaged)).ok()) << bit;
+    if (bit >= 64) ExpectRefused(damaged, absl::StatusCode::kDataLoss, "header_crc");
+  }
+}
+
+TEST(FrameTest, NamesTheFieldThatIsWrong) {
+  const Bytes good = HeaderBytes(PushHeader());
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto invalid = [](const Bytes& bytes, const std::string& named) {
+    ExpectRefused(bytes, absl::StatusCode::kInvalidArgument, named);
+  };
+  invalid(With(good, 0, uint32_t{0x12345678}), "magic 0x12345678");
+  invalid(With(good, 4, uint16_t{2}), "version 2, this process speaks 1");
+  invalid(With(good, 4, uint16_t{0}), "version 0");
+  invalid(With(good, 6, uint16_t{104}), "header_bytes 104");
+  invalid(With(good, 8, uint8_t{0}), "type 0");
+  invalid(With(good, 8, uint8_t{10}), "type 10");
+  invalid(With(good, 10, uint16_t{4}), "flags 0x0004");
+  invalid(With(good, 10, uint16_t{0x8001}), "flags 0x8000");
+  invalid(With(good, 10, uint16_t{3}), "absent and non-finite");
+  invalid(With(With(good, 8, uint8_t{4}), 10, uint16_t{1}), "probe");
+  invalid(With(good, 32, uint64_t{1}), "base_step");
+  invalid(With(good, 48, uint64_t{1} << 63), "element_offset");
+  invalid(With(good, 64, -1.0f), "weight");
+  invalid(With(good, 64, nan), "weight");
+  invalid(With(good, 64, infinity), "weight");
+  invalid(With(good, 68, nan), "learning_rate");
+  invalid(With(good, 68, -infinity), "learning_rate");
+  invalid(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes + 1)), "payload_bytes");
+  invalid(With(good, 76, uint32_t{1}), "payload_crc");
+  invalid(With(With(good, 72, uint32_t{4}), 10, uint16_t{1}), "payload_bytes");
+  invalid(With(With(good, 72, uint32_t{4}), 8, uint8_t{4}), "payload_bytes");
+  invalid(With(With(good, 72, uint32_t{4}), 8, uint8_t{6}), "payload_bytes");
+  invalid(With(good, 80, uint16_t{1}), "host_ordinal");
+  invalid(With(good, 82, uint16_t{1}), "staleness_class");
+  invalid(With(good, 84, uint32_t{1}), "incarnation");
+  invalid(With(good, 88, uint32_t{1}), "reserved");
+}
+
+TEST(FrameTest, TakesTheExtremesOfEachField) {
+  const Bytes good = HeaderBytes(PushHeader());
+  ExpectBothAgree(With(good, 64, -0.0f));
+  ExpectBothAgree(With(good, 64, std::numeric_limits<float>::denorm_min()));
+  ExpectBothAgree(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes)));
+  EXPECT_TRUE(DecodeHeader(Span(With(good, 64, -0.0f))).ok());
+  EXPECT_TRUE(DecodeHeader(Span(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes)))).ok());
+}
+
+TEST(FrameTest, FillsInAndChecksThePayload) {
+  Frame frame = MakeFrame(PushHeader(), BufferOf({1, 2, 3}));
+  EXPECT_EQ(frame.header.payload_bytes, 3u);
+  EXPECT_EQ(frame.header.payload_crc, wire_reference::Crc32c({1, 2, 3}));
+  EXPECT_EQ(CheckPayload(frame), absl::OkStatus());
+
+  Frame flipped = frame;
+  flipped.payload = BufferOf({1, 2, 2});
+  EXPECT_EQ(CheckPayload(flipped).code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(CheckPayload(flipped).message()),
+              HasSubstr("push key=7.2 step=12 from node 3"));
+  Frame shorter = frame;
+  shorter.payload = frame.payload.Prefix(2);
+  EXPECT_EQ(CheckPayload(shorter).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(FrameTest, GivesAnEmptyPayloadNoCrc) {
+  const Frame frame = MakeFrame(PushHeader(), Buffer());
+  EXPECT_EQ(frame.header.payload_bytes, 0u);
+  EXPECT_EQ(frame.header.payload_crc, 0u);
+  EXPECT_EQ(CheckPayload(frame), absl::OkStatus());
+}
+
+TEST(FrameTest, NamesEveryType) {
+  EXPECT_STREQ(FrameTypeName(FrameType::kHello), "hello");
+  EXPECT_STREQ(FrameTypeName(FrameType::kWaiting), "waiting");
+  EXPECT_STREQ(FrameTypeName(static_cast<FrameType>(99)), "unknown frame");
+}
+
+}  // namespace
+}  // namespace bdn

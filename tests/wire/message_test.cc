@@ -1,0 +1,185 @@
+#include "common/wire/message.h"
+
+#include <random>
+
+#include "common/wire/frame.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/reference/wire_reference.h"
+#include "tests/wire/wire_bytes.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+Hello SomeHello() {
+  return {.job_id = "job-1",
+          .node = 3,
+          .role = Role::kServer,
+          .connection_number = 7,
+          .largest_frame = 1 << 20,
+          .token = "secret"};
+}
+
+Bytes HelloBytes(const Hello& hello) { return ToBytes(EncodeHello(hello).span()); }
+Bytes ErrorBytes(const absl::Status& status) { return ToBytes(EncodeError(status).span()); }
+Bytes RanksBytes(const std::vector<Rank>& ranks) { return ToBytes(EncodeRanks(ranks).span()); }
+
+template <typename T>
+Bytes Put(Bytes bytes, size_t offset, T value) {
+  StoreLittle(std::as_writable_bytes(std::span(bytes)), offset, value);
+  return bytes;
+}
+
+void ExpectBadHello(const Bytes& bytes, const std::string& named) {
+  const absl::Status status = DecodeHello(Span(bytes)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << named;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+  EXPECT_FALSE(wire_reference::ReadHello(bytes).has_value()) << named;
+}
+
+TEST(HelloTest, ComesBackAsItWas) {
+  for (const size_t size : {0, 1, 255}) {
+    Hello hello = SomeHello();
+    hello.job_id = std::string(size, 'j');
+    hello.token = std::string(255 - size, '\0');
+    const auto decoded = DecodeHello(EncodeHello(hello).span());
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, hello);
+  }
+}
+
+TEST(HelloTest, IsReadAlikeByTheReference) {
+  const auto theirs = wire_reference::ReadHello(HelloBytes(SomeHello()));
+  ASSERT_TRUE(theirs.has_value());
+  EXPECT_EQ(theirs->node, 3u);
+  EXPECT_EQ(theirs->role, 1);
+  EXPECT_EQ(theirs->connection_number, 7u);
+  EXPECT_EQ(theirs->largest_frame, uint64_t{1} << 20);
+  EXPECT_EQ(theirs->job_id, "job-1");
+  EXPECT_EQ(theirs->token, "secret");
+}
+
+TEST(HelloTest, RefusesEveryOtherLength) {
+  Bytes bytes = HelloBytes(SomeHello());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    ExpectBadHello(Bytes(bytes.begin(), bytes.begin() + size), "bytes");
+  }
+  bytes.push_back(0);
+  ExpectBadHello(bytes, "bytes");
+}
+
+TEST(HelloTest, NamesTheFieldThatIsWrong) {
+  const Bytes good = HelloBytes(SomeHello());
+  ExpectBadHello(Put(good, 0, uint32_t{0}), "node");
+  ExpectBadHello(Put(good, 4, uint8_t{3}), "role 3");
+  for (size_t at = 5; at < 8; ++at) ExpectBadHello(Put(good, at, uint8_t{1}), "reserved");
+  ExpectBadHello(Put(good, 8, uint32_t{1}), "incarnation");
+  ExpectBadHello(Put(good, 16, uint64_t{95}), "largest_frame");
+  ExpectBadHello(Put(good, 24, uint64_t{1}), "capabilities");
+}
+
+TEST(HelloTest, RefusesALongString) {
+  Hello hello = SomeHello();
+  hello.job_id = std::string(100000, 'x');
+  ExpectBadHello(HelloBytes(hello), "job_id");
+  hello = SomeHello();
+  hello.token = std::string(256, 'x');
+  ExpectBadHello(HelloBytes(hello), "token");
+}
+
+TEST(HelloTest, IsDecodableByDefaultButForItsNode) {
+  Hello hello;
+  hello.node = 1;
+  EXPECT_EQ(DecodeHello(EncodeHello(hello).span()).value(), hello);
+}
+
+TEST(ErrorTest, ComesBackAsItWas) {
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), absl::StrCat("code ", code));
+    EXPECT_EQ(DecodeError(EncodeError(status).span()), status);
+    const auto theirs = wire_reference::ReadError(ErrorBytes(status));
+    ASSERT_TRUE(theirs.has_value());
+    EXPECT_EQ(theirs->code, static_cast<uint32_t>(code));
+    EXPECT_EQ(theirs->message, std::string(status.message()));
+  }
+}
+
+TEST(ErrorTest, IsCutAtFourKibibytes) {
+  const absl::Status status = absl::InternalError(std::string(10000, 'x'));
+  const absl::Status decoded = DecodeError(EncodeError(status).span());
+  EXPECT_EQ(decoded.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(decoded.message().size(), 4096u);
+}
+
+TEST(ErrorTest, IsNeverOk) {
+  const Bytes good = ErrorBytes(absl::AbortedError("why"));
+  std::vector<Bytes> bad = {Put(good, 0, uint32_t{0}), Put(good, 0, uint32_t{17}),
+                            Put(good, 4, uint32_t{4097}), Put(good, 4, uint32_t{2})};
+  for (size_t size = 0; size < good.size(); ++size) {
+    bad.emplace_back(good.begin(), good.begin() + size);
+  }
+  for (const Bytes& bytes : bad) {
+    const absl::Status status = DecodeError(Span(bytes));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("error frame"));
+    EXPECT_FALSE(wire_reference::ReadError(bytes).has_value());
+  }
+}
+
+TEST(RanksTest, ComeBackAsTheyWere) {
+  const std::vector<std::vector<Rank>> lists = {{}, {0}, {0, 2, 5}, {2147483647}};
+  for (const std::vector<Rank>& ranks : lists) {
+    EXPECT_EQ(DecodeRanks(EncodeRanks(ranks).span()).value(), ranks);
+    EXPECT_EQ(wire_reference::ReadRanks(RanksBytes(ranks)).value(), ranks);
+  }
+}
+
+TEST(RanksTest, MustRiseFromZero) {
+  const std::vector<std::vector<Rank>> lists = {{-1}, {1, 1}, {2, 1}, {0, -5}};
+  for (const std::vector<Rank>& ranks : lists) {
+    const absl::Status status = DecodeRanks(EncodeRanks(ranks).span()).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("must rise"));
+    EXPECT_FALSE(wire_reference::ReadRanks(RanksBytes(ranks)).has_value());
+  }
+}
+
+TEST(RanksTest, AllocateNothingForACountThatIsNotThere) {
+  const Bytes good = RanksBytes({0, 2});
+  for (const uint32_t count : {0u, 1u, 3u, 0xffffffffu, 0x40000002u}) {
+    EXPECT_EQ(DecodeRanks(Span(Put(good, 0, count))).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_FALSE(DecodeRanks(Span(Bytes(good.begin(), good.begin() + size))).ok());
+  }
+}
+
+TEST(MessageTest, AgreesWithTheReferenceOnDamagedPayloads) {
+  std::mt19937 random(1);
+  const std::vector<Bytes> originals = {HelloBytes(SomeHello()),
+                                        ErrorBytes(absl::AbortedError("some words")),
+                                        RanksBytes({0, 1, 2, 3, 9})};
+  for (int i = 0; i < 20000; ++i) {
+    Bytes bytes = originals[i % originals.size()];
+    for (int change = 0; change < 1 + i % 2; ++change) {
+      bytes[random() % bytes.size()] = static_cast<uint8_t>(random() % 4);
+    }
+    EXPECT_EQ(DecodeHello(Span(bytes)).ok(), wire_reference::ReadHello(bytes).has_value());
+    EXPECT_EQ(DecodeRanks(Span(bytes)).ok(), wire_reference::ReadRanks(bytes).has_value());
+    const auto error = wire_reference::ReadError(bytes);
+    const absl::Status ours = DecodeError(Span(bytes));
+    EXPECT_FALSE(ours.ok());
+    if (error.has_value()) {
+      EXPECT_EQ(static_cast<uint32_t>(ours.code()), error->code);
+      EXPECT_EQ(std::string(ours.message()), error->message);
+    } else {
+      EXPECT_EQ(ours.code(), absl::StatusCode::kInvalidArgument);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bdn
