@@ -38,11 +38,11 @@ inline const char* RoleName(Role role) {
 struct Key {
   uint64_t value = 0;
 
-  static Key Of(uint32_t tensor, uint32_t partition) {
+  static constexpr Key Of(uint32_t tensor, uint32_t partition) {
     return Key{(uint64_t{tensor} << 32) | partition};
   }
-  uint32_t tensor() const { return static_cast<uint32_t>(value >> 32); }
-  uint32_t partition() const { return static_cast<uint32_t>(value); }
+  constexpr uint32_t tensor() const { return static_cast<uint32_t>(value >> 32); }
+  constexpr uint32_t partition() const { return static_cast<uint32_t>(value); }
   std::string ToString() const { return absl::StrFormat("%d.%d", tensor(), partition()); }
 
   auto operator<=>(const Key&) const = default;

@@ -1,0 +1,103 @@
+#include "tests/support/shard_rig.h"
+
+#include "compressors/codec_table.h"
+
+namespace bdn::testing {
+namespace {
+
+SegmentedCodec CodecOf(const std::string& spec, const KeyOptions& options) {
+  return SegmentedCodec(ParseCodecSpec(spec)->codec, options.segments, options.dtype);
+}
+
+}  // namespace
+
+std::shared_ptr<const Membership> MakeMembership(int workers, Epoch epoch) {
+  auto membership = std::make_shared<Membership>();
+  membership->epoch = epoch;
+  for (Rank rank = 0; rank < workers; ++rank) {
+    membership->workers.push_back({.id = WorkerNode(rank), .role = Role::kWorker, .rank = rank});
+  }
+  membership->servers.push_back(
+      {.id = kServerNode, .role = Role::kServer, .rank = 0, .data_address = "loopback://server"});
+  return membership;
+}
+
+KeyEntry MakeEntry(Key key, const KeyOptions& options) {
+  KeyEntry entry{.key = key,
+                 .dtype = options.dtype,
+                 .kind = options.kind,
+                 .push_spec = options.push,
+                 .pull_spec = options.pull,
+                 .warmup_steps = options.warmup,
+                 .server = kServerNode};
+  for (size_t i = 0; i < options.segments.size(); ++i) {
+    entry.segments.push_back(
+        {.tensor = key.tensor() + static_cast<uint32_t>(i), .elements = options.segments[i]});
+    entry.elements += options.segments[i];
+  }
+  return entry;
+}
+
+std::shared_ptr<const KeyPlan> MakePlan(Key key, const KeyOptions& options) {
+  return MakeKeyPlan(MakeEntry(key, options), "tensor").value();
+}
+
+const Frame* Outbox::LastTo(Rank rank) const {
+  for (auto it = sent.rbegin(); it != sent.rend(); ++it) {
+    if (it->to == WorkerNode(rank)) return &it->frame;
+  }
+  return nullptr;
+}
+
+Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
+               const KeyOptions& options) {
+  const SegmentedCodec codec =
+      CodecOf(step <= options.warmup ? std::string("none") : options.push, options);
+  Buffer payload = Buffer::Allocate(codec.MaxEncodedBytes());
+  std::vector<SegmentedCodec::Input> inputs;
+  for (size_t i = 0; i < codec.num_segments(); ++i) {
+    inputs.push_back({{values.data() + codec.segment_offset(i), DType::kFloat32,
+                       codec.segment_elements(i)}});
+  }
+  const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
+  Frame bare = MakeBare(FrameType::kPush, key, step, rank, codec.num_elements());
+  bare.header.codec = static_cast<uint8_t>(codec.codec().id());
+  return MakeFrame(bare.header, payload.Prefix(used));
+}
+
+Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint16_t flags) {
+  FrameHeader header;
+  header.type = type;
+  header.flags = flags;
+  header.sender = WorkerNode(rank);
+  header.key = key;
+  header.step = step;
+  header.num_elements = elements;
+  header.epoch = 1;
+  return Frame{header, {}};
+}
+
+std::vector<float> ValuesOf(const Frame& reply, const KeyOptions& options) {
+  const SegmentedCodec codec =
+      CodecOf(reply.header.step <= options.warmup ? std::string("none") : options.pull, options);
+  std::vector<float> values(codec.num_elements(), 0.0f);
+  if (!codec.Validate(reply.payload.span()).ok()) return {};
+  for (size_t i = 0; i < codec.num_segments(); ++i) {
+    codec.DecodeSegment(reply.payload.span(), i, 1.0f,
+                        {values.data() + codec.segment_offset(i), DType::kFloat32,
+                         codec.segment_elements(i)});
+  }
+  return values;
+}
+
+absl::Status ErrorOf(const Frame& frame) {
+  if (frame.header.type != FrameType::kError) return absl::OkStatus();
+  return DecodeError(frame.payload.span());
+}
+
+std::vector<Rank> RanksOf(const Frame& frame) {
+  if (frame.header.type != FrameType::kWaiting) return {-1};
+  return DecodeRanks(frame.payload.span()).value();
+}
+
+}  // namespace bdn::testing
