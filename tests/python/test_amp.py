@@ -104,7 +104,7 @@ def test_the_only_scaler_alive_is_found():
             seen.append(how["loss_scale"])
             return push(tensor, data, **how)
 
-        sgd(worker, model, scaler="auto", **EF)
+        optimizer = sgd(worker, model, scaler="auto", **EF)  # noqa: F841
         worker.push = record
         model(make_batch(worker.rank)).square().mean().backward()
         del worker.push
@@ -117,7 +117,7 @@ def test_the_only_scaler_alive_is_found():
 
     def ambiguous(worker):
         model = make_model()
-        sgd(worker, model, scaler="auto", **EF)
+        optimizer = sgd(worker, model, scaler="auto", **EF)  # noqa: F841
         with pytest.raises(bandoneon.FailedPrecondition, match="scaler="):
             model(make_batch(worker.rank)).square().mean().backward()
 

@@ -15,14 +15,14 @@ class Everything(torch.nn.Module):
         self.tied = torch.nn.Linear(4, 4)
         fill(self, seed)
         self.tied.weight = self.first.weight
-        self.half = torch.nn.Parameter(torch.full((5,), float(seed), dtype=torch.float16))
+        self.sixteen = torch.nn.Parameter(torch.full((5,), float(seed), dtype=torch.float16))
         self.transposed = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).t() + seed)
         self.register_buffer("count", torch.tensor(seed))
         self.register_buffer("mask", torch.tensor([seed % 2 == 0, True, False]))
-        self.register_buffer("bytes", torch.full((3,), seed, dtype=torch.uint8))
+        self.register_buffer("octets", torch.full((3,), seed, dtype=torch.uint8))
         self.register_buffer("small", torch.full((3,), -seed, dtype=torch.int16))
         self.register_buffer("brain", torch.full((3,), float(seed), dtype=torch.bfloat16))
-        self.register_buffer("double", torch.full((3,), seed + 0.1, dtype=torch.float64))
+        self.register_buffer("sixtyfour", torch.full((3,), seed + 0.1, dtype=torch.float64))
         self.register_buffer("empty", torch.zeros(0))
 
 

