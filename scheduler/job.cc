@@ -21,15 +21,14 @@ absl::Status CheckText(const char* what, const std::string& text) {
                          text.size(), kMaxNameBytes);
 }
 
-// Takes as long for any token of the same length.
+}  // namespace
+
 bool SameToken(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
   unsigned char differs = 0;
   for (size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned char>(a[i] ^ b[i]);
   return differs == 0;
 }
-
-}  // namespace
 
 absl::Status CheckJobOptions(const JobOptions& options) {
   const JobConfig& config = options.config;
@@ -436,6 +435,10 @@ void Job::Lost(NodeId node, const std::string& how) {
     return;
   }
   Fail(Aborted("%s %s", MembershipTable::Describe(member->info), how));
+}
+
+void Job::Stop(const std::string& why) {
+  if (failure_.ok() && !work_done_) Fail(Aborted("%s", why));
 }
 
 absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now) {

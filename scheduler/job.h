@@ -30,6 +30,9 @@ struct JobOptions {
 // InvalidArgument names the setting that is out of range or contradicts another.
 absl::Status CheckJobOptions(const JobOptions& options);
 
+// Takes as long for any token of the same length.
+bool SameToken(const std::string& a, const std::string& b);
+
 // One call that waits for its answer. 0 is none.
 using Ticket = uint64_t;
 
@@ -75,6 +78,9 @@ class Job {
   void LineBroke(NodeId node, absl::Time now);
   // The node is known to be gone. The job fails unless its work is done.
   void Lost(NodeId node, const std::string& how);
+
+  // Ends the job for everybody, unless it is over already.
+  void Stop(const std::string& why);
 
   // Lets time pass: ends what has a deadline or a lease that is over.
   void Advance(absl::Time now);

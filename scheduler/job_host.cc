@@ -88,6 +88,12 @@ void JobHost::Lost(NodeId node, const std::string& how) {
   changed_.SignalAll();
 }
 
+void JobHost::Stop(const std::string& why) {
+  MutexLock lock(&mu_);
+  job_.Stop(why);
+  changed_.SignalAll();
+}
+
 uint64_t JobHost::AddObserver(std::function<void()> observer) {
   MutexLock lock(&mu_);
   const uint64_t id = next_observer_++;

@@ -43,6 +43,7 @@ class JobHost {
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress);
   void LineBroke(NodeId node);
   void Lost(NodeId node, const std::string& how);
+  void Stop(const std::string& why);
 
   // `observer` runs once soon and then after every change of a view; it may run once more while or
   // just after it is removed.

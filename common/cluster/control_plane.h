@@ -23,9 +23,9 @@ struct JobConfig {
   uint64_t run_seed = 0;
   int num_workers = 0;
   int num_servers = 0;
-  uint64_t partition_bytes = uint64_t{4} << 20;     // of fp32 a key at most
-  uint64_t fusion_bytes = uint64_t{1} << 20;        // tensors under this are fused up to this
-  uint64_t min_compress_bytes = uint64_t{64} << 10; // keys under this go uncompressed
+  uint64_t partition_bytes = uint64_t{4} << 20;      // of fp32 a key at most
+  uint64_t fusion_bytes = uint64_t{1} << 20;         // tensors under this are fused up to this
+  uint64_t min_compress_bytes = uint64_t{64} << 10;  // keys under this go uncompressed
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration lease_timeout = absl::Seconds(5);
 
@@ -61,15 +61,17 @@ class ControlPlane {
  public:
   // Delivered on a thread of the control plane, one at a time, never inside a call of ours.
   struct Events {
-    // Servers see one more view once all workers have left: a later epoch, no workers. Their work is
-    // done, and they may leave.
+    // Servers see one more view once all workers have left: a later epoch, no workers. Their work
+    // is done, and they may leave.
     std::function<void(std::shared_ptr<const Membership>)> on_membership;
-    // The whole catalogue at a new version. A server that has taken it in calls AcknowledgeCatalogue.
+    // The whole catalogue at a new version. A server that has taken it in calls
+    // AcknowledgeCatalogue.
     std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;
-    // The job is over: a node or the scheduler was lost, or a node left with an error. At most once;
-    // the message names the culprit.
+    // The job is over: a node or the scheduler was lost, or a node left with an error. At most
+    // once; the message names the culprit.
     std::function<void(absl::Status)> on_failure;
-    // All workers left in peace: the job is done, and servers may go. At most once; never with the other.
+    // All workers left in peace: the job is done, and servers may go. At most once; never with the
+    // other.
     std::function<void()> on_finished;
   };
 
@@ -81,9 +83,9 @@ class ControlPlane {
   // Begins the delivery of events, starting with what is already known. Once, after Join.
   virtual void Watch(Events events) = 0;
 
-  // Declares tensors, in the order of this worker's list, and returns the catalogue once all workers
-  // declared the same set and all servers hold it. The n-th call of each worker belongs to the n-th of
-  // the others. InvalidArgument for a conflict names both workers and the tensor.
+  // Declares tensors, in the order of this worker's list, and returns the catalogue once all
+  // workers declared the same set and all servers hold it. The n-th call of each worker belongs to
+  // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor.
   virtual absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
       const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) = 0;
 
@@ -95,8 +97,9 @@ class ControlPlane {
   // The latest progress goes out with the next heartbeat.
   virtual void ReportProgress(const NodeProgress& progress) = 0;
 
-  // Leaves: with OK after the job's work is done (a worker's, once all workers have come to leave or
-  // `timeout` passed), with an error to end the job for everybody, naming this node and the reason.
+  // Leaves: with OK after the job's work is done (a worker's, once all workers have come to leave
+  // or `timeout` passed), with an error to end the job for everybody, naming this node and the
+  // reason.
   virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;
 
   // Ends every wait and the delivery of events, and waits for the last one. Idempotent.

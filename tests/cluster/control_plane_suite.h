@@ -378,6 +378,7 @@ TEST_P(ControlPlaneSuite, ALostNodeEndsEveryWaitWithItsName) {
   FillHouse(2, 1);
   auto waiting =
       std::async(std::launch::async, [&] { return workers_[0].line->Barrier("never", kLong); });
+  workers_[1].events->AwaitEpoch(1);  // its line is up
   workers_[1].line->Close();
   for (Node* node : {&workers_[0], &servers_[0]}) {
     EXPECT_THAT(Text(node->events->AwaitFailure()),

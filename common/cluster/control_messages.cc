@@ -1,0 +1,274 @@
+#include "common/cluster/control_messages.h"
+
+#include <grpcpp/support/status.h>
+
+#include <limits>
+
+#include "common/base/status.h"
+#include "common/cluster/plan.h"
+#include "proto/control.pb.h"
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::control;
+
+absl::StatusOr<KeyKind> ReadKind(uint32_t value) {
+  if (value > 1) return InvalidArgument("key kind %d is unknown", value);
+  return static_cast<KeyKind>(value);
+}
+
+absl::StatusOr<DType> ReadDType(uint32_t value) {
+  if (value >= kNumDTypes) return InvalidArgument("dtype %d is unknown", value);
+  return static_cast<DType>(value);
+}
+
+absl::StatusOr<Role> ReadRole(uint32_t value) {
+  if (value != static_cast<uint32_t>(Role::kServer) &&
+      value != static_cast<uint32_t>(Role::kWorker)) {
+    return InvalidArgument("role %d is none that joins", value);
+  }
+  return static_cast<Role>(value);
+}
+
+void WriteTensor(const TensorDeclaration& tensor, wire::TensorDeclaration* message) {
+  message->set_name(tensor.name);
+  message->set_dtype(static_cast<uint32_t>(tensor.dtype));
+  message->set_elements(tensor.elements);
+  message->set_kind(static_cast<uint32_t>(tensor.kind));
+  message->set_push_spec(tensor.push_spec);
+  message->set_pull_spec(tensor.pull_spec);
+  message->set_rule(tensor.rule);
+  message->set_warmup_steps(tensor.warmup_steps);
+  message->set_momentum(tensor.momentum);
+  message->set_fuse(tensor.fuse);
+}
+
+absl::StatusOr<TensorDeclaration> ReadTensor(const wire::TensorDeclaration& message) {
+  TensorDeclaration tensor;
+  tensor.name = message.name();
+  BDN_ASSIGN_OR_RETURN(tensor.dtype, ReadDType(message.dtype()));
+  tensor.elements = message.elements();
+  BDN_ASSIGN_OR_RETURN(tensor.kind, ReadKind(message.kind()));
+  tensor.push_spec = message.push_spec();
+  tensor.pull_spec = message.pull_spec();
+  tensor.rule = message.rule();
+  tensor.warmup_steps = message.warmup_steps();
+  tensor.momentum = message.momentum();
+  tensor.fuse = message.fuse();
+  BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+  return tensor;
+}
+
+void WriteKey(const KeyEntry& key, wire::KeyEntry* message) {
+  message->set_key(key.key.value);
+  message->set_dtype(static_cast<uint32_t>(key.dtype));
+  message->set_kind(static_cast<uint32_t>(key.kind));
+  message->set_push_spec(key.push_spec);
+  message->set_pull_spec(key.pull_spec);
+  message->set_rule(key.rule);
+  message->set_warmup_steps(key.warmup_steps);
+  message->set_momentum(key.momentum);
+  for (const KeySegment& segment : key.segments) {
+    wire::KeySegment* added = message->add_segments();
+    added->set_tensor(segment.tensor);
+    added->set_offset(segment.offset);
+    added->set_elements(segment.elements);
+  }
+  message->set_server(key.server);
+}
+
+absl::StatusOr<KeyEntry> ReadKey(const wire::KeyEntry& message,
+                                 const std::vector<TensorDeclaration>& tensors) {
+  KeyEntry key;
+  key.key = Key{message.key()};
+  BDN_ASSIGN_OR_RETURN(key.dtype, ReadDType(message.dtype()));
+  BDN_ASSIGN_OR_RETURN(key.kind, ReadKind(message.kind()));
+  key.push_spec = message.push_spec();
+  key.pull_spec = message.pull_spec();
+  key.rule = message.rule();
+  key.warmup_steps = message.warmup_steps();
+  key.momentum = message.momentum();
+  for (const wire::KeySegment& part : message.segments()) {
+    const KeySegment segment{part.tensor(), part.offset(), part.elements()};
+    if (segment.tensor >= tensors.size() || segment.offset > tensors[segment.tensor].elements ||
+        segment.elements > tensors[segment.tensor].elements - segment.offset) {
+      return InvalidArgument("key %s has a segment outside of its tensor", key.key.ToString());
+    }
+    key.segments.push_back(segment);
+    key.elements += segment.elements;
+  }
+  if (key.segments.empty()) return InvalidArgument("key %s is empty", key.key.ToString());
+  key.server = message.server();
+  return key;
+}
+
+absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
+  NodeInfo node;
+  node.id = message.id();
+  BDN_ASSIGN_OR_RETURN(node.role, ReadRole(message.role()));
+  node.rank = message.rank();
+  node.data_address = message.data_address();
+  node.host = message.host();
+  return node;
+}
+
+// Ranks are places in the list.
+absl::Status ReadNodes(const google::protobuf::RepeatedPtrField<wire::NodeInfo>& messages,
+                       std::vector<NodeInfo>* nodes) {
+  for (const wire::NodeInfo& message : messages) {
+    BDN_ASSIGN_OR_RETURN(NodeInfo node, ReadNode(message));
+    if (node.rank != static_cast<Rank>(nodes->size())) {
+      return InvalidArgument("rank %d is not in its place", node.rank);
+    }
+    nodes->push_back(std::move(node));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Duration TimeoutFromMilliseconds(int64_t milliseconds) {
+  return milliseconds < 0 ? absl::InfiniteDuration() : absl::Milliseconds(milliseconds);
+}
+
+int64_t TimeoutToMilliseconds(absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) return -1;
+  return absl::ToInt64Milliseconds(std::max(timeout, absl::ZeroDuration()));
+}
+
+void Write(const JobConfig& config, wire::JobConfig* message) {
+  message->set_job_id(config.job_id);
+  message->set_run_seed(config.run_seed);
+  message->set_num_workers(static_cast<uint32_t>(config.num_workers));
+  message->set_num_servers(static_cast<uint32_t>(config.num_servers));
+  message->set_partition_bytes(config.partition_bytes);
+  message->set_fusion_bytes(config.fusion_bytes);
+  message->set_min_compress_bytes(config.min_compress_bytes);
+  message->set_heartbeat_interval_ns(absl::ToInt64Nanoseconds(config.heartbeat_interval));
+  message->set_lease_timeout_ns(absl::ToInt64Nanoseconds(config.lease_timeout));
+}
+
+void Write(const NodeInfo& node, wire::NodeInfo* message) {
+  message->set_id(node.id);
+  message->set_role(static_cast<uint32_t>(node.role));
+  message->set_rank(node.rank);
+  message->set_data_address(node.data_address);
+  message->set_host(node.host);
+}
+
+void Write(const Membership& membership, wire::Membership* message) {
+  message->set_epoch(membership.epoch);
+  for (const NodeInfo& node : membership.workers) Write(node, message->add_workers());
+  for (const NodeInfo& node : membership.servers) Write(node, message->add_servers());
+}
+
+void Write(const Catalogue& catalogue, wire::Catalogue* message) {
+  message->set_version(catalogue.version);
+  for (const TensorDeclaration& tensor : catalogue.tensors) {
+    WriteTensor(tensor, message->add_tensors());
+  }
+  for (const KeyEntry& key : catalogue.keys) WriteKey(key, message->add_keys());
+}
+
+void Write(const std::vector<TensorDeclaration>& tensors, wire::DeclareRequest* message) {
+  for (const TensorDeclaration& tensor : tensors) WriteTensor(tensor, message->add_tensors());
+}
+
+void Write(const JoinRequest& request, wire::JoinRequest* message) {
+  message->set_version(kControlVersion);
+  message->set_role(static_cast<uint32_t>(request.role));
+  message->set_wanted_rank(request.wanted_rank);
+  message->set_job_id(request.job_id);
+  message->set_data_address(request.data_address);
+  message->set_host(request.host);
+  message->set_token(request.token);
+}
+
+void Write(const absl::Status& status, wire::Failure* message) {
+  message->set_code(static_cast<uint32_t>(status.code()));
+  message->set_message(std::string(status.message()));
+}
+
+absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
+  JobConfig config;
+  config.job_id = message.job_id();
+  config.run_seed = message.run_seed();
+  constexpr uint32_t kMost = std::numeric_limits<int>::max();
+  if (message.num_workers() == 0 || message.num_workers() > kMost || message.num_servers() == 0 ||
+      message.num_servers() > kMost) {
+    return InvalidArgument("the job has %d workers and %d servers", message.num_workers(),
+                           message.num_servers());
+  }
+  config.num_workers = static_cast<int>(message.num_workers());
+  config.num_servers = static_cast<int>(message.num_servers());
+  config.partition_bytes = message.partition_bytes();
+  config.fusion_bytes = message.fusion_bytes();
+  config.min_compress_bytes = message.min_compress_bytes();
+  config.heartbeat_interval = absl::Nanoseconds(message.heartbeat_interval_ns());
+  config.lease_timeout = absl::Nanoseconds(message.lease_timeout_ns());
+  if (config.heartbeat_interval <= absl::ZeroDuration() ||
+      config.lease_timeout <= absl::ZeroDuration()) {
+    return InvalidArgument("a heartbeat interval of %s and leases of %s",
+                           absl::FormatDuration(config.heartbeat_interval),
+                           absl::FormatDuration(config.lease_timeout));
+  }
+  return config;
+}
+
+absl::StatusOr<Membership> Read(const wire::Membership& message) {
+  Membership membership;
+  membership.epoch = message.epoch();
+  BDN_RETURN_IF_ERROR(ReadNodes(message.workers(), &membership.workers));
+  BDN_RETURN_IF_ERROR(ReadNodes(message.servers(), &membership.servers));
+  return membership;
+}
+
+absl::StatusOr<Catalogue> Read(const wire::Catalogue& message) {
+  Catalogue catalogue;
+  catalogue.version = message.version();
+  for (const wire::TensorDeclaration& tensor : message.tensors()) {
+    BDN_ASSIGN_OR_RETURN(catalogue.tensors.emplace_back(), ReadTensor(tensor));
+  }
+  for (const wire::KeyEntry& key : message.keys()) {
+    BDN_ASSIGN_OR_RETURN(catalogue.keys.emplace_back(), ReadKey(key, catalogue.tensors));
+  }
+  return catalogue;
+}
+
+absl::StatusOr<std::vector<TensorDeclaration>> Read(const wire::DeclareRequest& message) {
+  std::vector<TensorDeclaration> tensors;
+  tensors.reserve(static_cast<size_t>(message.tensors_size()));
+  for (const wire::TensorDeclaration& tensor : message.tensors()) {
+    BDN_ASSIGN_OR_RETURN(tensors.emplace_back(), ReadTensor(tensor));
+  }
+  return tensors;
+}
+
+absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
+  JoinRequest request;
+  BDN_ASSIGN_OR_RETURN(request.role, ReadRole(message.role()));
+  request.wanted_rank = message.wanted_rank();
+  request.job_id = message.job_id();
+  request.data_address = message.data_address();
+  request.host = message.host();
+  request.token = message.token();
+  return request;
+}
+
+absl::Status ReadFailure(const wire::Failure& message) {
+  const bool known = message.code() >= 1 && message.code() <= 16;
+  return absl::Status(
+      known ? static_cast<absl::StatusCode>(message.code()) : absl::StatusCode::kUnknown,
+      message.message());
+}
+
+}  // namespace bdn

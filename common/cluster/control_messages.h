@@ -1,0 +1,63 @@
+#ifndef BANDONEON_COMMON_CLUSTER_CONTROL_MESSAGES_H_
+#define BANDONEON_COMMON_CLUSTER_CONTROL_MESSAGES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/cluster/control_plane.h"
+
+namespace grpc {
+class Status;
+}
+namespace bandoneon::control {
+class Catalogue;
+class DeclareRequest;
+class Failure;
+class JobConfig;
+class JoinReply;
+class JoinRequest;
+class Membership;
+class NodeInfo;
+}  // namespace bandoneon::control
+
+// Between our types and the generated messages, for both ends of the control plane. Reading checks
+// everything that a peer could have got wrong: InvalidArgument names the field.
+
+namespace bdn {
+
+// The metadata of every call that carries the job's token.
+inline constexpr char kTokenMetadata[] = "bandoneon-token";
+// Of one message: the catalogue of some hundred thousand keys.
+inline constexpr int kMaxMessageBytes = 256 << 20;
+
+absl::Status FromGrpc(const grpc::Status& status);
+grpc::Status ToGrpc(const absl::Status& status);
+
+// Negative is for ever.
+absl::Duration TimeoutFromMilliseconds(int64_t milliseconds);
+int64_t TimeoutToMilliseconds(absl::Duration timeout);
+
+void Write(const JobConfig& config, bandoneon::control::JobConfig* message);
+void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
+void Write(const Membership& membership, bandoneon::control::Membership* message);
+void Write(const Catalogue& catalogue, bandoneon::control::Catalogue* message);
+void Write(const std::vector<TensorDeclaration>& tensors,
+           bandoneon::control::DeclareRequest* message);
+void Write(const JoinRequest& request, bandoneon::control::JoinRequest* message);
+void Write(const absl::Status& status, bandoneon::control::Failure* message);
+
+absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
+absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
+absl::StatusOr<Catalogue> Read(const bandoneon::control::Catalogue& message);
+absl::StatusOr<std::vector<TensorDeclaration>> Read(
+    const bandoneon::control::DeclareRequest& message);
+absl::StatusOr<JoinRequest> Read(const bandoneon::control::JoinRequest& message);
+// A code that is none, or OK, becomes Unknown: it is a failure all the same.
+absl::Status ReadFailure(const bandoneon::control::Failure& message);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_CONTROL_MESSAGES_H_

@@ -1,0 +1,53 @@
+#include "common/cluster/health.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <chrono>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/listen_address.h"
+
+namespace bdn {
+namespace {
+
+class HealthServerImpl final : public HealthServer {
+ public:
+  HealthServerImpl(std::unique_ptr<grpc::Server> server, int port)
+      : server_(std::move(server)), port_(port) {
+    SetServing(false);
+  }
+  ~HealthServerImpl() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  int port() const override { return port_; }
+  void SetServing(bool serving) override {
+    server_->GetHealthCheckService()->SetServingStatus(serving);
+  }
+
+ private:
+  const std::unique_ptr<grpc::Server> server_;
+  const int port_;
+};
+
+}  // namespace
+
+void RouteGrpcLog() {
+  gpr_set_log_function([](gpr_log_func_args* args) { LogDebug("grpc: %s", args->message); });
+}
+
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen) {
+  BDN_RETURN_IF_ERROR(CheckListenAddress(listen));
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  int port = 0;
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) return ListenError(listen);
+  return std::make_unique<HealthServerImpl>(std::move(server), port);
+}
+
+}  // namespace bdn

@@ -1,0 +1,29 @@
+#ifndef BANDONEON_COMMON_CLUSTER_HEALTH_H_
+#define BANDONEON_COMMON_CLUSTER_HEALTH_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace bdn {
+
+// gRPC's own log lines go to ours, at debug. Once, early in main().
+void RouteGrpcLog();
+
+// The standard gRPC health service, alone at an address: for daemons that speak no other gRPC. Says
+// NOT_SERVING until told otherwise. Thread-safe.
+class HealthServer {
+ public:
+  // `listen` is host:port, port 0 for a free one. Errors as SchedulerService::Start has them.
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& listen);
+  // Stops serving and waits.
+  virtual ~HealthServer() = default;
+
+  virtual int port() const = 0;
+  virtual void SetServing(bool serving) = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_HEALTH_H_

@@ -1,0 +1,65 @@
+#include "common/cluster/listen_address.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+// "host:port", or "[::1]:port".
+bool Split(const std::string& address, std::string* host, std::string* port) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  *host = address.substr(0, colon);
+  *port = address.substr(colon + 1);
+  if (host->front() == '[' && host->back() == ']') *host = host->substr(1, host->size() - 2);
+  return !host->empty();
+}
+
+}  // namespace
+
+absl::Status CheckListenAddress(const std::string& address) {
+  std::string host;
+  std::string port;
+  int number = 0;
+  if (!Split(address, &host, &port) || !absl::SimpleAtoi(port, &number) || number < 0 ||
+      number > 65535) {
+    return InvalidArgument("address '%s': expected host:port, such as 127.0.0.1:7000", address);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ListenError(const std::string& address) {
+  BDN_RETURN_IF_ERROR(CheckListenAddress(address));
+  std::string host;
+  std::string port;
+  Split(address, &host, &port);
+  addrinfo hints = {};
+  hints.ai_flags = AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return InvalidArgument("cannot listen at %s: %s", address, gai_strerror(error));
+  }
+  std::string reason = "the address was refused";
+  const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
+  if (fd >= 0) {
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
+      reason = std::strerror(errno);
+    }
+    close(fd);
+  }
+  freeaddrinfo(found);
+  return Unavailable("cannot listen at %s: %s", address, reason);
+}
+
+}  // namespace bdn

@@ -1,0 +1,453 @@
+#include "common/cluster/scheduler_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/cluster/control_messages.h"
+#include "proto/control.grpc.pb.h"
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::control;
+
+// The scheduler ends a wait by itself and says who was missing; this is for when it does not.
+constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
+// Between two attempts at a stream that broke.
+constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A connection of its own: two nodes in one process must not share the fate of one.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // The scheduler is reached directly, whatever the environment says of web proxies.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
+  if (timeout == absl::InfiniteDuration()) return;
+  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+}
+
+class SchedulerClient final : public ControlPlane {
+ public:
+  explicit SchedulerClient(const std::string& address)
+      : address_(address), stub_(wire::Scheduler::NewStub(MakeChannel(address))) {}
+  ~SchedulerClient() override { Close(); }
+
+  absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
+  void Watch(Events events) override;
+  absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
+      const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) override;
+  absl::Status AcknowledgeCatalogue(uint32_t version) override;
+  absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
+  void ReportProgress(const NodeProgress& progress) override;
+  absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
+  void Close() override;
+
+ private:
+  // A call in progress: Close and a failure cancel all of them.
+  class Call {
+   public:
+    Call(SchedulerClient* client, absl::Duration timeout) : client_(client) {
+      SetDeadline(timeout, &context_);
+      client->Begin(&context_);
+    }
+    ~Call() { client_->End(&context_); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    grpc::ClientContext* context() { return &context_; }
+
+   private:
+    SchedulerClient* const client_;
+    grpc::ClientContext context_;
+  };
+
+  void Begin(grpc::ClientContext* context);
+  void End(grpc::ClientContext* context);
+  // What a call's end means to its caller.
+  absl::Status Explain(const grpc::Status& status) const;
+  void SetCaller(wire::Caller* caller) const;
+
+  void Beat();
+  bool WaitToBeat(absl::Time until);
+  absl::Status SendHeartbeat();
+  void GiveUp(const absl::Status& failure);
+
+  void ReadEvents(const Events& events);
+  bool ReadStream(const Events& events, absl::Status* end);
+  bool Deliver(const Events& events, const wire::Event& event);
+
+  const std::string address_;
+  const std::unique_ptr<wire::Scheduler::Stub> stub_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  CondVar no_calls_;
+  std::string token_ ABSL_GUARDED_BY(mu_);
+  NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
+  JobConfig config_ ABSL_GUARDED_BY(mu_);
+  NodeProgress progress_ ABSL_GUARDED_BY(mu_);
+  bool left_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  std::thread heart_ ABSL_GUARDED_BY(mu_);
+  std::thread reader_ ABSL_GUARDED_BY(mu_);
+};
+
+// ---- calls
+
+void SchedulerClient::Begin(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  if (!token_.empty()) context->AddMetadata(kTokenMetadata, token_);
+  calls_.insert(context);
+  if (closed_ || !failure_.ok()) context->TryCancel();
+}
+
+void SchedulerClient::End(grpc::ClientContext* context) {
+  MutexLock lock(&mu_);
+  calls_.erase(context);
+  if (calls_.empty()) no_calls_.SignalAll();
+}
+
+absl::Status SchedulerClient::Explain(const grpc::Status& status) const {
+  if (status.ok()) return absl::OkStatus();
+  MutexLock lock(&mu_);
+  if (!failure_.ok()) return failure_;
+  if (closed_) return Cancelled("the line to the scheduler was closed");
+  const absl::Status error = FromGrpc(status);
+  if (error.code() == absl::StatusCode::kUnavailable) {
+    return Unavailable("scheduler at %s cannot be reached: %s", address_, error.message());
+  }
+  return error;
+}
+
+void SchedulerClient::SetCaller(wire::Caller* caller) const {
+  MutexLock lock(&mu_);
+  caller->set_node(node_);
+  caller->set_incarnation(incarnation_);
+}
+
+absl::StatusOr<JoinResult> SchedulerClient::Join(const JoinRequest& request,
+                                                 absl::Duration timeout) {
+  {
+    MutexLock lock(&mu_);
+    token_ = request.token;
+  }
+  wire::JoinRequest message;
+  Write(request, &message);
+  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  wire::JoinReply reply;
+  grpc::Status end;
+  {
+    Call call(this, timeout + kAnswerGrace);
+    call.context()->set_wait_for_ready(true);
+    end = stub_->Join(call.context(), message, &reply);
+  }
+  BDN_RETURN_IF_ERROR(Explain(end));
+  JoinResult result;
+  result.node = reply.caller().node();
+  result.rank = reply.rank();
+  BDN_ASSIGN_OR_RETURN(result.config, Read(reply.config()));
+  BDN_ASSIGN_OR_RETURN(Membership membership, Read(reply.membership()));
+  const NodeInfo* self = membership.Find(result.node);
+  if (self == nullptr || self->rank != result.rank || self->role != request.role) {
+    return Internal("scheduler at %s answered with a house that lacks this node", address_);
+  }
+  result.membership = std::make_shared<const Membership>(std::move(membership));
+  MutexLock lock(&mu_);
+  if (closed_) return Cancelled("the line to the scheduler was closed");
+  node_ = result.node;
+  incarnation_ = reply.caller().incarnation();
+  config_ = result.config;
+  heart_ = std::thread([this] { Beat(); });
+  return result;
+}
+
+absl::StatusOr<std::shared_ptr<const Catalogue>> SchedulerClient::Declare(
+    const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) {
+  wire::DeclareRequest message;
+  SetCaller(message.mutable_caller());
+  Write(tensors, &message);
+  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  wire::Catalogue reply;
+  grpc::Status end;
+  {
+    Call call(this, timeout + kAnswerGrace);
+    end = stub_->Declare(call.context(), message, &reply);
+  }
+  BDN_RETURN_IF_ERROR(Explain(end));
+  BDN_ASSIGN_OR_RETURN(Catalogue catalogue, Read(reply));
+  return std::make_shared<const Catalogue>(std::move(catalogue));
+}
+
+absl::Status SchedulerClient::AcknowledgeCatalogue(uint32_t version) {
+  wire::AcknowledgeRequest message;
+  SetCaller(message.mutable_caller());
+  message.set_version(version);
+  wire::Empty reply;
+  Call call(this, 2 * kAnswerGrace);
+  return Explain(stub_->AcknowledgeCatalogue(call.context(), message, &reply));
+}
+
+absl::Status SchedulerClient::Barrier(const std::string& name, absl::Duration timeout) {
+  wire::BarrierRequest message;
+  SetCaller(message.mutable_caller());
+  message.set_name(name);
+  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  wire::Empty reply;
+  Call call(this, timeout + kAnswerGrace);
+  return Explain(stub_->Barrier(call.context(), message, &reply));
+}
+
+void SchedulerClient::ReportProgress(const NodeProgress& progress) {
+  MutexLock lock(&mu_);
+  progress_ = progress;
+}
+
+absl::Status SchedulerClient::Leave(const absl::Status& reason, absl::Duration timeout) {
+  wire::LeaveRequest message;
+  SetCaller(message.mutable_caller());
+  Write(reason, message.mutable_reason());
+  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  wire::Empty reply;
+  Call call(this, timeout + kAnswerGrace);
+  const absl::Status status = Explain(stub_->Leave(call.context(), message, &reply));
+  MutexLock lock(&mu_);
+  if (status.ok()) left_ = true;
+  changed_.SignalAll();
+  return status;
+}
+
+void SchedulerClient::Close() {
+  std::thread heart;
+  std::thread reader;
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    for (grpc::ClientContext* context : calls_) context->TryCancel();
+    changed_.SignalAll();
+    heart = std::move(heart_);
+    reader = std::move(reader_);
+  }
+  if (heart.joinable()) heart.join();
+  if (reader.joinable()) reader.join();
+  MutexLock lock(&mu_);
+  while (!calls_.empty()) no_calls_.Wait(&mu_);
+}
+
+// ---- heartbeats
+
+// False when there is nothing more to beat for.
+bool SchedulerClient::WaitToBeat(absl::Time until) {
+  MutexLock lock(&mu_);
+  while (!closed_ && !left_ && failure_.ok()) {
+    if (absl::Now() >= until) return true;
+    changed_.WaitUntil(&mu_, until);
+  }
+  return false;
+}
+
+absl::Status SchedulerClient::SendHeartbeat() {
+  wire::HeartbeatRequest message;
+  SetCaller(message.mutable_caller());
+  absl::Duration patience;
+  {
+    MutexLock lock(&mu_);
+    message.set_step(progress_.step);
+    message.set_bytes_sent(progress_.bytes_sent);
+    message.set_bytes_received(progress_.bytes_received);
+    patience = config_.lease_timeout / 2;
+  }
+  wire::Empty reply;
+  Call call(this, patience);
+  return FromGrpc(stub_->Heartbeat(call.context(), message, &reply));
+}
+
+void SchedulerClient::Beat() {
+  absl::Duration interval;
+  absl::Duration lease;
+  {
+    MutexLock lock(&mu_);
+    interval = config_.heartbeat_interval;
+    lease = config_.lease_timeout;
+  }
+  absl::Time answered = absl::Now();
+  while (WaitToBeat(absl::Now() + interval)) {
+    const absl::Status status = SendHeartbeat();
+    if (status.ok()) {
+      answered = absl::Now();
+    } else if (status.code() != absl::StatusCode::kUnavailable &&
+               status.code() != absl::StatusCode::kDeadlineExceeded &&
+               status.code() != absl::StatusCode::kCancelled) {
+      return GiveUp(status);  // the job has failed, or the scheduler does not know us
+    } else if (absl::Now() - answered > lease) {
+      return GiveUp(Aborted("scheduler at %s stopped answering %.1f s ago", address_,
+                            absl::ToDoubleSeconds(absl::Now() - answered)));
+    }
+  }
+}
+
+// Ends every wait; the reader tells of it.
+void SchedulerClient::GiveUp(const absl::Status& failure) {
+  MutexLock lock(&mu_);
+  if (left_ || closed_ || !failure_.ok()) return;
+  failure_ = failure;
+  for (grpc::ClientContext* context : calls_) context->TryCancel();
+  changed_.SignalAll();
+}
+
+// ---- events
+
+void SchedulerClient::Watch(Events events) {
+  MutexLock lock(&mu_);
+  if (closed_ || reader_.joinable()) return;
+  reader_ = std::thread([this, events = std::move(events)] { ReadEvents(events); });
+}
+
+void SchedulerClient::ReadEvents(const Events& events) {
+  absl::Status end;
+  while (ReadStream(events, &end)) {
+    MutexLock lock(&mu_);
+    const absl::Time until = absl::Now() + kRewatchDelay;
+    while (!closed_ && !left_ && failure_.ok() && absl::Now() < until) {
+      changed_.WaitUntil(&mu_, until);
+    }
+    if (closed_ || left_) return;
+    if (!failure_.ok()) {
+      end = failure_;
+      break;
+    }
+  }
+  if (!end.ok() && events.on_failure) events.on_failure(end);
+}
+
+// Reads one stream to its end. False when there will be no other; `end` is then what on_failure has
+// still to be told, if anything.
+bool SchedulerClient::ReadStream(const Events& events, absl::Status* end) {
+  wire::Caller caller;
+  SetCaller(&caller);
+  grpc::Status finish;
+  bool told = false;
+  {
+    Call call(this, absl::InfiniteDuration());
+    call.context()->set_wait_for_ready(true);
+    const auto stream = stub_->Watch(call.context(), caller);
+    wire::Event event;
+    while (!told && stream->Read(&event)) told = !Deliver(events, event);
+    if (told) call.context()->TryCancel();
+    finish = stream->Finish();
+  }
+  *end = absl::OkStatus();
+  MutexLock lock(&mu_);
+  if (told || closed_ || left_) return false;
+  if (!failure_.ok()) {
+    *end = failure_;
+    return false;
+  }
+  const absl::StatusCode code = FromGrpc(finish).code();
+  if (finish.ok() || code == absl::StatusCode::kUnavailable ||
+      code == absl::StatusCode::kCancelled || code == absl::StatusCode::kUnknown) {
+    return true;
+  }
+  failure_ = FromGrpc(finish);  // the scheduler does not know us
+  *end = failure_;
+  return false;
+}
+
+// False after the failure, which is the last event.
+bool SchedulerClient::Deliver(const Events& events, const wire::Event& event) {
+  absl::Status bad;
+  if (event.has_membership()) {
+    auto membership = Read(event.membership());
+    bad = membership.status();
+    if (bad.ok() && events.on_membership) {
+      events.on_membership(std::make_shared<const Membership>(*std::move(membership)));
+    }
+  } else if (event.has_catalogue()) {
+    auto catalogue = Read(event.catalogue());
+    bad = catalogue.status();
+    if (bad.ok() && events.on_catalogue) {
+      events.on_catalogue(std::make_shared<const Catalogue>(*std::move(catalogue)));
+    }
+  } else if (event.has_failure()) {
+    bad = ReadFailure(event.failure());
+  }
+  if (bad.ok()) return true;
+  GiveUp(bad);
+  if (events.on_failure) events.on_failure(bad);
+  return false;
+}
+
+// ---- status
+
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += std::string("\\") + c;
+    } else if (byte < 0x20 || byte >= 0x7f) {
+      quoted += absl::StrFormat("\\u%04x", byte);  // bytes of no known encoding, as Latin-1
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string NodeJson(const wire::StatusReply::Node& node) {
+  return absl::StrFormat(
+      "{\"role\": %s, \"rank\": %d, \"node\": %d, \"host\": %s, \"address\": %s, \"left\": %s, "
+      "\"step\": %d, \"bytes_sent\": %d, \"bytes_received\": %d, "
+      "\"seconds_since_heartbeat\": %.3f, \"keys\": %d, \"key_bytes\": %d}",
+      Quoted(RoleName(static_cast<Role>(node.info().role()))), node.info().rank(), node.info().id(),
+      Quoted(node.info().host()), Quoted(node.info().data_address()),
+      node.left() ? "true" : "false", node.step(), node.bytes_sent(), node.bytes_received(),
+      node.seconds_since_heard(), node.keys(), node.key_bytes());
+}
+
+}  // namespace
+
+std::unique_ptr<ControlPlane> ConnectToScheduler(const std::string& address) {
+  return std::make_unique<SchedulerClient>(address);
+}
+
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
+                                            const std::string& token) {
+  const auto stub = wire::Scheduler::NewStub(MakeChannel(address));
+  grpc::ClientContext context;
+  SetDeadline(timeout, &context);
+  if (!token.empty()) context.AddMetadata(kTokenMetadata, token);
+  wire::StatusReply reply;
+  const grpc::Status status = stub->Status(&context, wire::Empty(), &reply);
+  if (!status.ok()) {
+    return Annotate(FromGrpc(status), absl::StrFormat("status of the scheduler at %s", address));
+  }
+  std::string nodes;
+  for (const auto& node : reply.nodes()) nodes += (nodes.empty() ? "" : ", ") + NodeJson(node);
+  return absl::StrFormat(
+      "{\"job_id\": %s, \"state\": %s, \"missing\": %s, \"failure\": %s, \"epoch\": %d, "
+      "\"catalogue_version\": %d, \"tensors\": %d, \"keys\": %d, \"nodes\": [%s]}",
+      Quoted(reply.config().job_id()), Quoted(reply.state()), Quoted(reply.missing()),
+      Quoted(reply.failure().message()), reply.epoch(), reply.catalogue_version(), reply.tensors(),
+      reply.keys(), nodes);
+}
+
+}  // namespace bdn

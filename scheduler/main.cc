@@ -1,0 +1,208 @@
+// bandoneon-scheduler: the control plane of one job.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/config.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/health.h"
+#include "common/cluster/settings.h"
+#include "scheduler/scheduler_options.h"
+#include "scheduler/service.h"
+
+namespace bdn {
+namespace {
+
+constexpr char kUsage[] =
+    "bandoneon-scheduler: gathers the nodes of one job and keeps them in step.\n"
+    "\n"
+    "usage: bandoneon-scheduler [--check-config] [--help] [--version] [settings]\n"
+    "\n"
+    "examples:\n"
+    "  bandoneon-scheduler --listen 0.0.0.0:7000 --workers 2 --servers 2\n"
+    "  bandoneon-scheduler --workers 2 --port-file /tmp/port   # takes a free port and says which\n"
+    "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
+    "\n"
+    "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when "
+    "it\n"
+    "could not start.\n"
+    "\n"
+    "settings:\n";
+
+constexpr absl::Duration kMissingInterval = absl::Seconds(5);
+constexpr absl::Duration kDeliveryTimeout = absl::Seconds(2);
+
+// SIGTERM and SIGINT as something to poll for. Before the first thread, so that all inherit the
+// mask.
+int BlockEndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+// Whoever waits for the file sees all of it or nothing.
+absl::Status WritePortFile(const std::string& path, int port) {
+  const std::string temporary = absl::StrFormat("%s.%d", path, getpid());
+  std::FILE* file = std::fopen(temporary.c_str(), "w");
+  bool written = file != nullptr && std::fprintf(file, "%d\n", port) > 0;
+  if (file != nullptr) written = std::fclose(file) == 0 && written;
+  if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const absl::Status status =
+        InvalidArgument("cannot write port-file %s: %s", path, std::strerror(errno));
+    std::remove(temporary.c_str());
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+// The daemon after its start: waits for the job's end or a signal.
+class Watchman {
+ public:
+  Watchman(SchedulerService* service, int signal_fd, bool exit_when_done)
+      : service_(service),
+        signal_fd_(signal_fd),
+        changed_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        exit_when_done_(exit_when_done) {}
+  ~Watchman() { close(changed_fd_); }
+  Watchman(const Watchman&) = delete;
+  Watchman& operator=(const Watchman&) = delete;
+
+  // The process's exit code.
+  int Run() {
+    const uint64_t observer = service_->host()->AddObserver([this] {
+      const uint64_t one = 1;
+      (void)!write(changed_fd_, &one, sizeof(one));
+    });
+    while (!over_) Turn();
+    service_->host()->RemoveObserver(observer);
+    service_->Close();
+    return failed_ ? 1 : 0;
+  }
+
+ private:
+  void Turn() {
+    pollfd fds[] = {{signal_fd_, POLLIN, 0}, {changed_fd_, POLLIN, 0}};
+    const int patience =
+        waiting_ ? static_cast<int>(absl::ToInt64Milliseconds(kMissingInterval)) : -1;
+    const int ready = poll(fds, 2, patience);
+    if (ready < 0) return;  // interrupted
+    if (ready == 0) return SayWhoIsMissing();
+    if (fds[0].revents != 0) return OnSignal();
+    uint64_t count;
+    (void)!read(changed_fd_, &count, sizeof(count));
+    OnChange();
+  }
+
+  void SayWhoIsMissing() {
+    std::string missing;
+    service_->host()->Read([&](const Job& job, absl::Time) {
+      if (job.state() == Job::State::kWaiting) missing = job.MissingNodes();
+    });
+    if (!missing.empty()) LogInfo("waiting for %s", missing);
+  }
+
+  void OnSignal() {
+    signalfd_siginfo info;
+    (void)!read(signal_fd_, &info, sizeof(info));
+    const char* name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+    LogInfo("ending on %s", name);
+    service_->host()->Stop(absl::StrFormat("the scheduler was stopped by %s", name));
+    service_->AwaitFailureDelivered(kDeliveryTimeout);
+    over_ = true;
+  }
+
+  void OnChange() {
+    bool finished = false;
+    absl::Status failure;
+    bool waiting = false;
+    service_->host()->Read([&](const Job& job, absl::Time) {
+      finished = job.finished();
+      failure = job.failure();
+      waiting = job.state() == Job::State::kWaiting;
+    });
+    if (waiting_ && !waiting && failure.ok()) LogInfo("all nodes are here");
+    waiting_ = waiting;
+    if (!failure.ok() && !failed_) {
+      failed_ = true;
+      LogError("the job failed: %s", failure.message());
+      service_->AwaitFailureDelivered(kDeliveryTimeout);
+      over_ = exit_when_done_;
+    } else if (failure.ok() && finished) {
+      LogInfo("the job is done");
+      over_ = exit_when_done_;
+    }
+  }
+
+  SchedulerService* const service_;
+  const int signal_fd_;
+  const int changed_fd_;
+  const bool exit_when_done_;
+  bool waiting_ = true;
+  bool failed_ = false;
+  bool over_ = false;
+};
+
+absl::StatusOr<int> Serve(const SchedulerOptions& options) {
+  const int signal_fd = BlockEndSignals();
+  RouteGrpcLog();
+  BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(options.listen, options.job));
+  if (!options.port_file.empty()) {
+    BDN_RETURN_IF_ERROR(WritePortFile(options.port_file, service->port()));
+  }
+  const JobConfig& job = options.job.config;
+  LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
+          service->port(), options.listen, job.num_workers, job.num_servers);
+  Watchman watchman(service.get(), signal_fd, options.exit_when_done);
+  return watchman.Run();
+}
+
+absl::StatusOr<int> Main(std::vector<std::string> args) {
+  const auto take = [&args](const char* flag) {
+    const auto found = std::find(args.begin(), args.end(), flag);
+    if (found == args.end()) return false;
+    args.erase(found);
+    return true;
+  };
+  if (take("--help")) {
+    std::printf("%s%s", kUsage, Config::Help(SchedulerSettings()).c_str());
+    return 0;
+  }
+  if (take("--version")) {
+    std::printf("bandoneon-scheduler %s, control version %u\n", BDN_VERSION, kControlVersion);
+    return 0;
+  }
+  const bool check_only = take("--check-config");
+  BDN_ASSIGN_OR_RETURN(const Config config,
+                       Config::Load(SchedulerSettings(), args, ReadEnvironment(), AllSettings()));
+  BDN_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions(config));
+  if (check_only) {
+    std::printf("%s", config.ToString().c_str());
+    return 0;
+  }
+  InitLog(options.log_level, "scheduler");
+  return Serve(options);
+}
+
+}  // namespace
+}  // namespace bdn
+
+int main(int argc, char** argv) {
+  const auto code = bdn::Main({argv + 1, argv + argc});
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "bandoneon-scheduler: %s\n", std::string(code.status().message()).c_str());
+  return 2;
+}

@@ -1,0 +1,48 @@
+#include "scheduler/scheduler_options.h"
+
+#include <limits>
+#include <random>
+
+#include "common/base/status.h"
+#include "common/cluster/listen_address.h"
+
+namespace bdn {
+namespace {
+
+constexpr int64_t kMostNodes = 4096;
+
+std::string RandomJobId() {
+  std::random_device random;
+  return absl::StrFormat("job-%08x%08x", random(), random());
+}
+
+}  // namespace
+
+absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
+  SchedulerOptions options;
+  JobConfig& job = options.job.config;
+  options.listen = config.Text("listen");
+  options.port_file = config.Text("port-file");
+  options.job.token = config.Text("token");
+  job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
+  BDN_RETURN_IF_ERROR(CheckListenAddress(options.listen));
+  BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
+  BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
+  BDN_ASSIGN_OR_RETURN(options.job.join_timeout, config.Duration("join-timeout"));
+  BDN_ASSIGN_OR_RETURN(const int64_t workers, config.Int("workers", 1, kMostNodes));
+  BDN_ASSIGN_OR_RETURN(const int64_t servers, config.Int("servers", 1, kMostNodes));
+  job.num_workers = static_cast<int>(workers);
+  job.num_servers = static_cast<int>(servers);
+  BDN_ASSIGN_OR_RETURN(const int64_t seed,
+                       config.Int("seed", 0, std::numeric_limits<int64_t>::max()));
+  job.run_seed = static_cast<uint64_t>(seed);
+  BDN_ASSIGN_OR_RETURN(job.partition_bytes, config.Bytes("partition-bytes"));
+  BDN_ASSIGN_OR_RETURN(job.fusion_bytes, config.Bytes("fusion-bytes"));
+  BDN_ASSIGN_OR_RETURN(job.min_compress_bytes, config.Bytes("min-compress-bytes"));
+  BDN_ASSIGN_OR_RETURN(job.heartbeat_interval, config.Duration("heartbeat-interval"));
+  BDN_ASSIGN_OR_RETURN(job.lease_timeout, config.Duration("lease-timeout"));
+  BDN_RETURN_IF_ERROR(CheckJobOptions(options.job));
+  return options;
+}
+
+}  // namespace bdn

@@ -1,0 +1,28 @@
+#ifndef BANDONEON_SCHEDULER_SCHEDULER_OPTIONS_H_
+#define BANDONEON_SCHEDULER_SCHEDULER_OPTIONS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/config.h"
+#include "common/base/log.h"
+#include "scheduler/job.h"
+
+namespace bdn {
+
+// The daemon's settings, checked.
+struct SchedulerOptions {
+  std::string listen;
+  std::string port_file;
+  JobOptions job;
+  bool exit_when_done = true;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+// `config` is of SchedulerSettings(). A job without a name gets one that no other job has.
+// InvalidArgument names the setting that is wrong or contradicts another.
+absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_SCHEDULER_OPTIONS_H_

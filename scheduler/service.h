@@ -1,0 +1,37 @@
+#ifndef BANDONEON_SCHEDULER_SERVICE_H_
+#define BANDONEON_SCHEDULER_SERVICE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/job.h"
+#include "scheduler/job_host.h"
+
+namespace bdn {
+
+// The job behind gRPC, with the standard health service beside it. One thread serves every call and
+// stream: a call that waits costs memory only, and an idle service does nothing. Thread-safe.
+class SchedulerService {
+ public:
+  // Serves at `listen` (host:port, port 0 for a free one). InvalidArgument for bad options or a bad
+  // address; Unavailable where the address is in use.
+  static absl::StatusOr<std::unique_ptr<SchedulerService>> Start(const std::string& listen,
+                                                                 JobOptions options);
+  // As Close.
+  virtual ~SchedulerService() = default;
+
+  virtual int port() const = 0;
+  virtual JobHost* host() = 0;
+
+  // Waits until every node that watches was told that the job failed; false when `timeout` passed.
+  virtual bool AwaitFailureDelivered(absl::Duration timeout) = 0;
+
+  // Ends every call and waits for the threads. Idempotent.
+  virtual void Close() = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_SERVICE_H_

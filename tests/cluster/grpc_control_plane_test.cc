@@ -1,0 +1,30 @@
+#include <string>
+
+#include "common/cluster/scheduler_client.h"
+#include "scheduler/service.h"
+#include "tests/cluster/control_plane_suite.h"
+
+namespace bdn {
+namespace {
+
+class OverGrpc final : public SchedulerUnderTest {
+ public:
+  explicit OverGrpc(const JobOptions& options) {
+    auto service = SchedulerService::Start("127.0.0.1:0", options);
+    EXPECT_TRUE(service.ok()) << service.status();
+    service_ = *std::move(service);
+  }
+  std::unique_ptr<ControlPlane> Connect() override {
+    return ConnectToScheduler("127.0.0.1:" + std::to_string(service_->port()));
+  }
+
+ private:
+  std::unique_ptr<SchedulerService> service_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite, ::testing::Values([](const JobOptions& options) {
+                           return std::make_unique<OverGrpc>(options);
+                         }));
+
+}  // namespace
+}  // namespace bdn
