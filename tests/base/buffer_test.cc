@@ -1,0 +1,111 @@
+#include "common/base/buffer.h"
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+TEST(Buffer, SharesItsBlockUntilTheLastCopyGoes) {
+  int released = 0;
+  std::byte memory[8] = {};
+  {
+    Buffer first = Buffer::Wrap(memory, [&] { ++released; });
+    const Buffer second = first.Slice(2, 4);
+    EXPECT_EQ(second.data(), memory + 2);
+    EXPECT_EQ(second.size(), 4u);
+    first = Buffer();
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_EQ(released, 1);
+}
+
+TEST(Buffer, CopyOfHoldsTheSameBytes) {
+  const std::vector<std::byte> bytes = {std::byte{1}, std::byte{2}, std::byte{3}};
+  const Buffer copy = Buffer::CopyOf(bytes);
+  EXPECT_NE(copy.data(), bytes.data());
+  EXPECT_EQ(std::memcmp(copy.data(), bytes.data(), 3), 0);
+  EXPECT_EQ(copy.Prefix(2).size(), 2u);
+}
+
+TEST(Buffer, IsEmptyWithoutBytes) {
+  EXPECT_TRUE(Buffer().empty());
+  EXPECT_TRUE(Buffer::Allocate(0).empty());
+  EXPECT_EQ(Buffer::CopyOf({}).data(), nullptr);
+  EXPECT_TRUE(BufferPool().Get(0).empty());
+}
+
+TEST(BufferPool, GivesAlignedBlocksOfTheSizeAskedFor) {
+  BufferPool pool;
+  for (const size_t size : {1, 63, 256, 257, 100000}) {
+    const Buffer buffer = pool.Get(size);
+    EXPECT_EQ(buffer.size(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    std::memset(buffer.data(), 0xff, size);
+  }
+}
+
+TEST(BufferPool, GivesAReturnedBlockOfTheSameClassAgain) {
+  BufferPool pool;
+  const std::byte* block = nullptr;
+  {
+    const Buffer buffer = pool.Get(5000);
+    block = buffer.data();
+  }
+  const Buffer again = pool.Get(8000);  // 5000 and 8000 are both of class 8192
+  EXPECT_EQ(again.data(), block);
+  const Buffer other = pool.Get(8000);
+  EXPECT_NE(other.data(), block);
+}
+
+TEST(BufferPool, DoesNotReuseABlockThatIsHeld) {
+  BufferPool pool;
+  Buffer first = pool.Get(1000);
+  const Buffer held = first.Slice(10, 10);
+  first = Buffer();
+  EXPECT_NE(pool.Get(1000).data(), held.data() - 10);
+}
+
+TEST(BufferPool, KeepsNoMoreThanItMay) {
+  BufferPool pool(/*max_idle_bytes=*/1024);
+  const std::byte* kept = nullptr;
+  {
+    const Buffer first = pool.Get(1024);
+    const Buffer second = pool.Get(1024);
+    kept = second.data();  // goes first, and fills the allowance
+  }
+  const Buffer again = pool.Get(1024);
+  EXPECT_EQ(again.data(), kept);
+}
+
+TEST(BufferPool, MayGoBeforeItsBuffers) {
+  std::optional<BufferPool> pool(std::in_place);
+  const Buffer buffer = pool->Get(1000);
+  pool.reset();
+  std::memset(buffer.data(), 1, buffer.size());
+}
+
+TEST(BufferPool, ServesManyThreads) {
+  BufferPool pool(/*max_idle_bytes=*/1 << 16);
+  std::vector<std::jthread> threads;
+  for (uint32_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool, t] {
+      for (uint32_t i = 0; i < 2000; ++i) {
+        const Buffer buffer = pool.Get(256 + 512 * (i % 7));
+        const auto mark = static_cast<std::byte>(t * 50 + i % 50);
+        std::memset(buffer.data(), static_cast<int>(mark), buffer.size());
+        const Buffer copy = buffer;
+        ASSERT_EQ(copy.data()[copy.size() - 1], mark);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bdn

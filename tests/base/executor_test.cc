@@ -1,0 +1,90 @@
+#include "common/base/executor.h"
+
+#include <atomic>
+#include <latch>
+#include <memory>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace bdn {
+namespace {
+
+TEST(PoolExecutor, RunsEveryTaskOnceBeforeItGoes) {
+  std::atomic<int> runs = 0;
+  {
+    const auto executor = MakePoolExecutor(2);
+    for (int i = 0; i < 1000; ++i) executor->Post([&] { ++runs; });
+  }
+  EXPECT_EQ(runs, 1000);
+}
+
+TEST(PoolExecutor, RunsTasksThatTasksPost) {
+  std::atomic<int> runs = 0;
+  {
+    const auto executor = MakePoolExecutor(2);
+    std::latch posted(1);
+    executor->Post([&] {
+      for (int i = 0; i < 10; ++i) executor->Post([&] { ++runs; });
+      posted.count_down();
+    });
+    posted.wait();
+  }
+  EXPECT_EQ(runs, 10);
+}
+
+TEST(PoolExecutor, NeverRunsATaskInsidePost) {
+  const auto executor = MakePoolExecutor(1);
+  std::latch done(1);
+  std::thread::id ran_on;
+  executor->Post([&] {
+    ran_on = std::this_thread::get_id();
+    done.count_down();
+  });
+  done.wait();
+  EXPECT_NE(ran_on, std::this_thread::get_id());
+}
+
+TEST(PoolExecutor, DropsWhatATaskHoldsBeforeItGoes) {
+  const auto held = std::make_shared<int>(1);
+  {
+    const auto executor = MakePoolExecutor(2);
+    for (int i = 0; i < 100; ++i) executor->Post([held] {});
+  }
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(PoolExecutor, RunsTwoTasksAtATime) {
+  const auto executor = MakePoolExecutor(2);
+  std::latch both(2);
+  std::latch done(2);
+  for (int i = 0; i < 2; ++i) {
+    executor->Post([&] {
+      both.arrive_and_wait();  // ends only when the other runs too
+      done.count_down();
+    });
+  }
+  done.wait();
+}
+
+#if defined(__x86_64__)
+TEST(PoolExecutor, RunsTasksUnderTheDefaultFloatingPointState) {
+  // The pool's threads inherit what their maker has set.
+  const unsigned saved = _mm_getcsr();
+  _mm_setcsr(saved | 0x8040);
+  std::atomic<unsigned> seen = 0;
+  {
+    const auto executor = MakePoolExecutor(2);
+    for (int i = 0; i < 20; ++i) executor->Post([&] { seen |= _mm_getcsr(); });
+  }
+  _mm_setcsr(saved);
+  EXPECT_EQ(seen & 0xe040u, 0u);
+}
+#endif
+
+}  // namespace
+}  // namespace bdn
