@@ -30,13 +30,13 @@ absl::Status Server::Start() {
   join.data_address = options_.advertise.empty() ? bound : options_.advertise;
   LogInfo("listening on %s; joining", join.data_address);
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
-  node_ = joined.node;
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{node_, joined.config.run_seed, &pool_}, this));
+        ServerShard::Options{joined.node, joined.config.run_seed, &pool_}, this));
   }
   {
     MutexLock lock(&mu_);
+    node_ = joined.node;
     shard_bytes_.assign(shards_.size(), 0);
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.join.token);
   }
@@ -47,7 +47,8 @@ absl::Status Server::Start() {
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
   });
-  LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id, node_);
+  LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id,
+          joined.node);
   return absl::OkStatus();
 }
 
@@ -70,47 +71,50 @@ void Server::Finish(const absl::Status& status) {
 }
 
 void Server::OnFrame(ConnectionId from, Frame frame) {
-  if (frame.header.type == FrameType::kHello) return OnHello(from, frame);
-  absl::StatusOr<NodeId> node = Unavailable("this server has not joined yet");
+  absl::Status refusal;
+  NodeId self;
+  NodeId sender = 0;
   int shard = 0;
   {
     MutexLock lock(&mu_);
-    if (sessions_ != nullptr) node = sessions_->NodeOf(from);
-    if (!node.ok()) {
+    // Before the job has begun nobody can be known: frames are lost, and workers greet again.
+    if (sessions_ == nullptr) return;
+    self = node_;
+    if (frame.header.type == FrameType::kHello) {
+      refusal = OnHello(from, frame);
+    } else if (const auto node = sessions_->NodeOf(from); !node.ok()) {
       ++frames_unauthenticated_;
+      refusal = node.status();
     } else if (*node != frame.header.sender) {
       ++frames_forged_;
       return;
+    } else {
+      sender = *node;
+      const auto route = routes_->find(frame.header.key);
+      if (route != routes_->end()) shard = route->second;
     }
-    const auto route = routes_->find(frame.header.key);
-    if (route != routes_->end()) shard = route->second;
   }
-  if (!node.ok()) return Answer(from, frame.header, node.status());
+  if (sender == 0) return Answer(from, self, frame.header, refusal);
   shards_[shard]->Post(
-      [from = *node, frame = std::move(frame)](ServerShard& owner) { owner.OnFrame(from, frame); });
+      [sender, frame = std::move(frame)](ServerShard& owner) { owner.OnFrame(sender, frame); });
 }
 
-void Server::OnHello(ConnectionId from, const Frame& frame) {
-  absl::StatusOr<Hello> hello = DecodeHello(frame.payload.span());
-  absl::Status status = CheckPayload(frame);
-  if (status.ok()) status = hello.status();
-  if (status.ok()) {
-    MutexLock lock(&mu_);
-    status = sessions_ == nullptr ? Unavailable("this server has not joined yet")
-                                  : sessions_->OnHello(from, *hello);
-  }
+absl::Status Server::OnHello(ConnectionId from, const Frame& frame) {
+  BDN_RETURN_IF_ERROR(CheckPayload(frame));
+  BDN_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(frame.payload.span()));
+  const absl::Status status = sessions_->OnHello(from, hello);
   if (!status.ok()) LogWarning("hello refused: %s", status.message());
-  Answer(from, frame.header, status);
+  return status;
 }
 
 // An error frame, or a hello in return.
-void Server::Answer(ConnectionId to, FrameHeader header, const absl::Status& status) {
-  header.sender = node_;
+void Server::Answer(ConnectionId to, NodeId self, FrameHeader header, const absl::Status& status) {
+  header.sender = self;
   header.flags = 0;
   header.codec = 0;
   header.type = status.ok() ? FrameType::kHello : FrameType::kError;
   Buffer payload =
-      status.ok() ? EncodeHello({.node = node_, .role = Role::kServer}) : EncodeError(status);
+      status.ok() ? EncodeHello({.node = self, .role = Role::kServer}) : EncodeError(status);
   transport_->Send(to, MakeFrame(header, std::move(payload)), [](const absl::Status&) {});
 }
 
@@ -161,9 +165,10 @@ absl::Status Server::TakeIn(const Catalogue& catalogue) {
   std::vector<std::vector<std::shared_ptr<const KeyPlan>>> plans(shards_.size());
   {
     MutexLock lock(&mu_);
+    const NodeId self = node_;
     auto routes = std::make_shared<Routes>(*routes_);
     for (const KeyEntry& entry : catalogue.keys) {
-      if (entry.server != node_ || routes->contains(entry.key)) continue;
+      if (entry.server != self || routes->contains(entry.key)) continue;
       const std::string& name = catalogue.tensors.at(entry.segments.at(0).tensor).name;
       BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
       const auto least = std::min_element(shard_bytes_.begin(), shard_bytes_.end());

@@ -59,8 +59,8 @@ class Server final : public ServerShard::Output {
   using Routes = absl::flat_hash_map<Key, int>;  // to the shard
 
   void OnFrame(ConnectionId from, Frame frame);
-  void OnHello(ConnectionId from, const Frame& frame);
-  void Answer(ConnectionId to, FrameHeader header, const absl::Status& status);
+  absl::Status OnHello(ConnectionId from, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Answer(ConnectionId to, NodeId self, FrameHeader header, const absl::Status& status);
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnCatalogue(std::shared_ptr<const Catalogue> catalogue);
   absl::Status TakeIn(const Catalogue& catalogue);
@@ -71,11 +71,11 @@ class Server final : public ServerShard::Output {
   ControlPlane* const control_;
   Transport* const transport_;
   BufferPool pool_;
-  NodeId node_ = 0;                                   // const after Start
-  std::vector<std::unique_ptr<ShardRunner>> shards_;  // const after Start
+  std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 
   mutable Mutex mu_;
   CondVar finished_changed_;
+  NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<SessionTable> sessions_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Routes> routes_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> shard_bytes_ ABSL_GUARDED_BY(mu_);

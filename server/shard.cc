@@ -84,8 +84,7 @@ void ServerShard::OnFrame(NodeId from, const Frame& frame) {
       if (dense) return OnPush(from, frame, state);
       break;
     case FrameType::kProbe:
-      if (dense) return OnProbe(from, header, state);
-      break;
+      return dense ? OnProbe(from, header, state) : OnValueProbe(from, header, state);
     case FrameType::kInit:
       if (!dense) return OnInit(from, frame, state);
       break;
@@ -364,9 +363,7 @@ void ServerShard::OnInit(NodeId from, const Frame& frame, KeyState* state) {
     if (known->step != header.step) continue;
     const bool same = known->root == rank && known->crc == header.payload_crc &&
                       known->bytes.size() == frame.payload.size();
-    if (same) {
-      return output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
-    }
+    if (same) return OnValueProbe(from, header, state);
     return Refuse(from, header,
                   AlreadyExists("tensor '%s' already has a value from rank %d, and rank %d sends "
                                 "another: one root only",
@@ -378,8 +375,33 @@ void ServerShard::OnInit(NodeId from, const Frame& frame, KeyState* state) {
                                   header.step, state->plan->name, state->value.step));
   }
   state->pending_value = {header.step, rank, frame.payload, header.payload_crc};
-  output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
   PromoteValue(state);
+}
+
+// The root asks whether its value is in force: a reply, or whom it waits for, or its own rank when
+// the value has not come.
+void ServerShard::OnValueProbe(NodeId from, const FrameHeader& header, KeyState* state) {
+  Rank rank = -1;
+  if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {
+    return Refuse(from, header, status);
+  }
+  if (header.step <= state->value.step) {
+    return output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
+  }
+  const bool is_pending = header.step == state->pending_value.step;
+  SendWaiting(from, header, is_pending ? BehindValue(*state) : std::vector<Rank>{rank});
+}
+
+// Ranks other than the root that have not asked for the pending value yet.
+std::vector<Rank> ServerShard::BehindValue(const KeyState& state) const {
+  std::vector<Rank> behind;
+  for (size_t i = 0; i < state.fetches.size(); ++i) {
+    const Rank rank = static_cast<Rank>(i);
+    if (rank != state.pending_value.root && state.fetches[i] < state.pending_value.step) {
+      behind.push_back(rank);
+    }
+  }
+  return behind;
 }
 
 void ServerShard::OnFetch(NodeId from, const FrameHeader& header, KeyState* state) {
@@ -401,21 +423,18 @@ void ServerShard::OnFetch(NodeId from, const FrameHeader& header, KeyState* stat
                                 state->value.bytes));
 }
 
-// The root's next value replaces the one before once nobody can ask for that any more: every other
-// worker has asked for the next. The first value replaces nothing.
+// The root's next value replaces the one before, and the root hears so, once nobody can ask for
+// that any more: every other worker has asked for the next. The first value replaces nothing.
 void ServerShard::PromoteValue(KeyState* state) {
-  InitialValue& next = state->pending_value;
-  if (next.step == 0) return;
-  for (size_t rank = 0; rank < state->fetches.size() && state->value.step != 0; ++rank) {
-    if (static_cast<Rank>(rank) != next.root && state->fetches[rank] < next.step) return;
-  }
-  state->value = std::exchange(next, InitialValue{});
-  const Frame value =
-      MakeFrame(AnswerHeader(FrameType::kValue, *state, state->value.step), state->value.bytes);
+  if (state->pending_value.step == 0) return;
+  if (state->value.step != 0 && !BehindValue(*state).empty()) return;
+  state->value = std::exchange(state->pending_value, InitialValue{});
+  const Step step = state->value.step;
+  output_->Send(membership_->workers[state->value.root].id,
+                Frame{AnswerHeader(FrameType::kReply, *state, step), {}});
+  const Frame value = MakeFrame(AnswerHeader(FrameType::kValue, *state, step), state->value.bytes);
   for (size_t rank = 0; rank < state->fetches.size(); ++rank) {
-    if (state->fetches[rank] == state->value.step) {
-      output_->Send(membership_->workers[rank].id, value);
-    }
+    if (state->fetches[rank] == step) output_->Send(membership_->workers[rank].id, value);
   }
 }
 

@@ -73,6 +73,8 @@ class ServerShard {
   void OnProbe(NodeId from, const FrameHeader& header, KeyState* state);
   void AnswerClosed(NodeId from, const FrameHeader& header, KeyState* state);
   void OnInit(NodeId from, const Frame& frame, KeyState* state);
+  void OnValueProbe(NodeId from, const FrameHeader& header, KeyState* state);
+  std::vector<Rank> BehindValue(const KeyState& state) const;
   void OnFetch(NodeId from, const FrameHeader& header, KeyState* state);
 
   absl::Status CheckSender(NodeId from, const FrameHeader& header, Rank* rank) const;

@@ -1,7 +1,7 @@
 #include "common/base/executor.h"
 
+#include <tbb/global_control.h>
 #include <tbb/task_arena.h>
-#include <tbb/task_group.h>
 
 #include <utility>
 
@@ -14,8 +14,10 @@ namespace {
 class PoolExecutor final : public Executor {
  public:
   explicit PoolExecutor(int num_threads)
-      // No slot is reserved for a calling thread: callers never join the work.
-      : arena_(num_threads, /*reserved_for_masters=*/0) {
+      // TBB makes one thread fewer than there are processors unless told otherwise. No slot of the
+      // arena is reserved for a calling thread: callers never join the work.
+      : parallelism_(tbb::global_control::max_allowed_parallelism, num_threads + 1),
+        arena_(num_threads, /*reserved_for_masters=*/0) {
     arena_.initialize();
   }
 
@@ -49,6 +51,7 @@ class PoolExecutor final : public Executor {
     }
   };
 
+  tbb::global_control parallelism_;
   tbb::task_arena arena_;
   Mutex mu_;
   CondVar idle_;

@@ -4,9 +4,9 @@
 #include <limits>
 #include <random>
 
+#include "common/base/endian.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "common/base/endian.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {
@@ -98,7 +98,7 @@ TEST_F(ShardTest, GivesASlowWorkerItsOwnStepsResultWhenAFastOneIsAhead) {
   Start(2);
   Push(0, 1, {1, 1, 1, 1});
   Push(1, 1, {3, 3, 3, 3});
-  outbox_.Take();           // worker 1 never gets it
+  outbox_.Take();  // worker 1 never gets it
   Push(0, 2, {100, 100, 100, 100});
   Push(1, 1, {3, 3, 3, 3});  // and asks again by pushing
   EXPECT_EQ(outbox_.LastTo(1)->header.step, 1u);
@@ -124,7 +124,8 @@ TEST_F(ShardTest, FailsTheRoundForAllWhenWorkersAreAtDifferentSteps) {
   Push(1, 5, {1, 1, 1, 1});
   for (const Rank rank : {0, 1}) {
     EXPECT_EQ(Error(rank).code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(std::string(Error(rank).message()), HasSubstr("rank 0 is at step 4 and rank 1 at step 5"));
+    EXPECT_THAT(std::string(Error(rank).message()),
+                HasSubstr("rank 0 is at step 4 and rank 1 at step 5"));
   }
   Probe(0, 4);  // whoever missed it hears it under its own step
   EXPECT_EQ(outbox_.LastTo(0)->header.step, 4u);
@@ -152,7 +153,8 @@ TEST_F(ShardTest, FailsTheRoundForAllWhenLearningRatesDiffer) {
   b.header.learning_rate = 0.2f;
   shard_.OnFrame(WorkerNode(0), a);
   shard_.OnFrame(WorkerNode(1), b);
-  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("rank 0 has learning rate 0.1 and rank 1 has 0.2"));
+  EXPECT_THAT(std::string(Error(0).message()),
+              HasSubstr("rank 0 has learning rate 0.1 and rank 1 has 0.2"));
 }
 
 TEST_F(ShardTest, WeighsContributions) {
@@ -382,6 +384,9 @@ TEST_F(ShardValueTest, TakesARepeatAndRefusesASecondRootOrAnotherValue) {
 TEST_F(ShardValueTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
   Init(0, 1, "aaaa");
   Init(0, 2, "bbbb");
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 1u);  // not in force yet
+  Init(0, 2, "bbbb");
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1, 2));
   Fetch(1, 1);
   EXPECT_EQ(Value(1), "aaaa");
   Fetch(1, 2);
@@ -389,6 +394,13 @@ TEST_F(ShardValueTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
   Fetch(2, 2);
   EXPECT_EQ(Value(1), "bbbb");
   EXPECT_EQ(Value(2), "bbbb");
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
+}
+
+TEST_F(ShardValueTest, TellsARootWhoseValueWasLostToSendItAgain) {
+  shard_.OnFrame(WorkerNode(0), MakeBare(FrameType::kProbe, kKey, 1, 0, 4));
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0));
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
   Buffer payload = Buffer::Allocate(codec.MaxEncodedBytes());
   std::vector<SegmentedCodec::Input> inputs;
   for (size_t i = 0; i < codec.num_segments(); ++i) {
-    inputs.push_back({{values.data() + codec.segment_offset(i), DType::kFloat32,
-                       codec.segment_elements(i)}});
+    inputs.push_back(
+        {{values.data() + codec.segment_offset(i), DType::kFloat32, codec.segment_elements(i)}});
   }
   const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
   Frame bare = MakeBare(FrameType::kPush, key, step, rank, codec.num_elements());
@@ -83,9 +83,9 @@ std::vector<float> ValuesOf(const Frame& reply, const KeyOptions& options) {
   std::vector<float> values(codec.num_elements(), 0.0f);
   if (!codec.Validate(reply.payload.span()).ok()) return {};
   for (size_t i = 0; i < codec.num_segments(); ++i) {
-    codec.DecodeSegment(reply.payload.span(), i, 1.0f,
-                        {values.data() + codec.segment_offset(i), DType::kFloat32,
-                         codec.segment_elements(i)});
+    codec.DecodeSegment(
+        reply.payload.span(), i, 1.0f,
+        {values.data() + codec.segment_offset(i), DType::kFloat32, codec.segment_elements(i)});
   }
   return values;
 }

@@ -32,8 +32,10 @@ void Exchange::SetMembership(std::shared_ptr<const Membership> membership, absl:
 }
 
 void Exchange::SayHello(NodeId server, Peer* peer, absl::Time now) {
+  // Before a server's job has begun it hears nothing: ask soon, then less often.
   peer->is_open = false;
-  peer->hello_due = now + options_.probe_interval;
+  peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
+  peer->hello_due = now + peer->hello_interval;
   Due(peer->hello_due);
   FrameHeader header;
   header.type = FrameType::kHello;
@@ -117,8 +119,7 @@ void Exchange::OnTick(absl::Time now) {
       continue;
     }
     if (open->second.due <= now) {
-      const bool is_init = open->second.question.frame.header.type == FrameType::kInit;
-      if (open->second.resend || is_init) {
+      if (open->second.resend) {
         ++stats_.resends;
         SendQuestion(&open->second);
       } else {
@@ -157,6 +158,7 @@ void Exchange::OnHello(NodeId server, absl::Time) {
   const auto found = peers_.find(server);
   if (found == peers_.end() || found->second.is_open) return;
   found->second.is_open = true;
+  found->second.hello_interval = kFirstHelloInterval;
   for (auto& [key, open] : open_) {
     if (open.question.server == server) SendQuestion(&open);
   }
@@ -168,7 +170,7 @@ void Exchange::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
-  if (lost_ours && !open->resend && open->question.frame.header.type == FrameType::kPush) {
+  if (lost_ours && !open->resend && open->question.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendQuestion(open);
   } else if (open->due == absl::InfiniteFuture()) {

@@ -84,8 +84,10 @@ class Exchange {
     int payload_losses = 0;
     std::vector<Rank> missing;  // as the server last said
   };
+  static constexpr absl::Duration kFirstHelloInterval = absl::Milliseconds(10);
   struct Peer {
     Rank rank = 0;
+    absl::Duration hello_interval = kFirstHelloInterval;
     bool is_open = false;  // has answered our hello
     uint32_t connection_number = 0;
     absl::Time hello_due = absl::InfiniteFuture();

@@ -1,0 +1,180 @@
+// bandoneon-server: holds a shard of the keys, sums what the workers push, and answers.
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/config.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/health.h"
+#include "common/cluster/scheduler_client.h"
+#include "common/cluster/settings.h"
+#include "common/transport/malloc_tuning.h"
+#include "common/transport/throttled.h"
+#include "common/transport/zmq_transport.h"
+#include "server/server.h"
+
+namespace bdn {
+namespace {
+
+constexpr char kUsage[] =
+    "bandoneon-server: sums what the workers push of its share of the model, and answers.\n"
+    "\n"
+    "usage: bandoneon-server --scheduler HOST:PORT [--check-config] [--help] [--version] "
+    "[settings]\n"
+    "\n"
+    "examples:\n"
+    "  bandoneon-server --scheduler 10.0.0.1:7000 --listen tcp://0.0.0.0:0 "
+    "--advertise tcp://10.0.0.2:7100\n"
+    "  BANDONEON_SCHEDULER=127.0.0.1:7000 bandoneon-server --shards 4\n"
+    "  bandoneon-server --scheduler 127.0.0.1:7000 --check-config\n"
+    "\n"
+    "Ends with 0 when all workers have left or on SIGTERM, with 1 when the job failed, with 2 when "
+    "it\n"
+    "could not start.\n"
+    "\n"
+    "settings:\n";
+
+struct ServerOptions {
+  Server::Options server;
+  std::string scheduler;
+  std::string health_listen;
+  double link = 0;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+absl::StatusOr<ServerOptions> ReadOptions(const Config& config) {
+  ServerOptions options;
+  options.scheduler = config.Text("scheduler");
+  if (options.scheduler.empty()) {
+    return InvalidArgument(
+        "setting scheduler is missing: give --scheduler HOST:PORT, as "
+        "bandoneon-scheduler printed it");
+  }
+  options.health_listen = config.Text("health-listen");
+  options.server.listen = config.Text("listen");
+  options.server.advertise = config.Text("advertise");
+  options.server.join.job_id = config.Text("job-id");
+  options.server.join.token = config.Text("token");
+  char host[256] = "unknown";
+  (void)gethostname(host, sizeof(host) - 1);
+  options.server.join.host = absl::StrFormat("%s:%d", host, getpid());
+  BDN_ASSIGN_OR_RETURN(options.server.join.wanted_rank, config.Int("rank", -1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 0, 1024));
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  options.server.num_shards =
+      shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
+  BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
+  BDN_ASSIGN_OR_RETURN(options.link, config.Rate("link"));
+  BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
+  return options;
+}
+
+// SIGTERM and SIGINT as something to poll for. Before the first thread, so that all inherit the
+// mask.
+int BlockEndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+// Starts the server and waits for the job's end, until a signal on `signal_fd`.
+absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
+                        HealthServer* health) {
+  absl::Status result;
+  bool started = false;
+  const int over_fd = eventfd(0, EFD_CLOEXEC);
+  std::thread job([&] {
+    result = server->Start();
+    started = result.ok();
+    if (started) {
+      if (health != nullptr) health->SetServing(true);
+      result = server->Wait();
+    }
+    const uint64_t one = 1;
+    (void)!write(over_fd, &one, sizeof(one));
+  });
+  pollfd fds[] = {{signal_fd, POLLIN, 0}, {over_fd, POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0) continue;  // interrupted
+  const bool signalled = fds[1].revents == 0;
+  if (signalled) {
+    LogInfo("ending on a signal");
+    control->Close();
+    server->Stop();
+  }
+  job.join();
+  close(over_fd);
+  if (signalled) return absl::OkStatus();
+  // The job is done: part in peace, so that the scheduler need not look for us.
+  if (started && result.ok()) (void)control->Leave(absl::OkStatus(), absl::Seconds(2));
+  return result;
+}
+
+absl::Status Serve(const ServerOptions& options) {
+  const int signal_fd = BlockEndSignals();
+  RouteGrpcLog();
+  TuneMalloc();
+  std::unique_ptr<HealthServer> health;
+  if (!options.health_listen.empty()) {
+    BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
+    LogInfo("health service at port %d", health->port());
+  }
+  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(options.scheduler));
+  BDN_ASSIGN_OR_RETURN(auto zmq, MakeZmqTransport());
+  const std::unique_ptr<Transport> transport = MakeThrottled(std::move(zmq), options.link);
+  Server server(options.server, control.get(), transport.get());
+  return ServeUntil(signal_fd, &server, control.get(), health.get());
+}
+
+int Main(std::vector<std::string> args) {
+  const auto take = [&args](const char* flag) {
+    const auto found = std::find(args.begin(), args.end(), flag);
+    if (found == args.end()) return false;
+    args.erase(found);
+    return true;
+  };
+  if (take("--help")) {
+    std::printf("%s%s", kUsage, Config::Help(ServerSettings()).c_str());
+    return 0;
+  }
+  if (take("--version")) {
+    std::printf("bandoneon-server %s, wire version %u\n", BDN_VERSION, kWireVersion);
+    return 0;
+  }
+  const bool check_only = take("--check-config");
+  const auto config = Config::Load(ServerSettings(), args, ReadEnvironment(), AllSettings());
+  absl::StatusOr<ServerOptions> options =
+      config.ok() ? ReadOptions(*config) : absl::StatusOr<ServerOptions>(config.status());
+  if (!options.ok()) {
+    std::fprintf(stderr, "bandoneon-server: %s\n", std::string(options.status().message()).c_str());
+    return 2;
+  }
+  if (check_only) {
+    std::printf("%s", config->ToString().c_str());
+    return 0;
+  }
+  InitLog(options->log_level, "server");
+  const absl::Status status = Serve(*options);
+  if (status.ok()) return 0;
+  LogError("%s", status.message());
+  return 1;
+}
+
+}  // namespace
+}  // namespace bdn
+
+int main(int argc, char** argv) { return bdn::Main({argv + 1, argv + argc}); }

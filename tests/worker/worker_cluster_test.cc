@@ -1,0 +1,375 @@
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/worker_rig.h"
+#include "worker/error_fields.h"
+
+// Workers against a real scheduler and real servers, in one process over the loopback transport.
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Floats = std::vector<float>;
+constexpr absl::Duration kLong = absl::Minutes(1);
+
+Floats Normal(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Floats values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+TEST(WorkerCluster, AveragesATensorOfSeveralPartitionsInPlace) {
+  ClusterRig rig(3, {"--servers=2", "--partition-bytes=4096"});
+  rig.OnEach([](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", 5000)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (int step = 1; step <= 5; ++step) {
+      Floats data(5000, static_cast<float>(rank * step));
+      const auto result = PushPull(worker, ids->at(0), data);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->step, static_cast<Step>(step));
+      EXPECT_THAT(data, Each(static_cast<float>(step)));
+    }
+  });
+}
+
+TEST(WorkerCluster, GivesTheSameBitsToEveryWorkerForEveryCodec) {
+  for (const std::string codec :
+       {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "topk(ratio=0.05)",
+        "ef(onebit(block=64))", "ef(topk(ratio=0.05))"}) {
+    ClusterRig rig(2, {"--servers=2", "--min-compress-bytes=0"});
+    Floats results[2];
+    rig.OnEach([&](Worker& worker, int rank) {
+      const auto ids = worker.Declare({Tensor("w", 3000, codec, codec)}, kLong);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      for (int step = 0; step < 3; ++step) {
+        results[rank] = Normal(3000, 10 * step + rank);
+        ASSERT_TRUE(PushPull(worker, ids->at(0), results[rank]).ok());
+      }
+    });
+    EXPECT_EQ(results[0], results[1]) << codec;
+  }
+}
+
+TEST(WorkerCluster, ErrorFeedbackLosesNothingAtEitherEnd) {
+  constexpr size_t kN = 2000;
+  ClusterRig rig(2, {"--min-compress-bytes=0"});
+  std::vector<double> given(kN, 0.0);
+  Floats received(kN, 0.0f);
+  Floats residual[2] = {Floats(kN), Floats(kN)};
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", kN, "ef(onebit)", "ef(topk(ratio=0.1))")}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (int step = 0; step < 50; ++step) {
+      Floats data = Normal(kN, 100 * step + rank);
+      ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
+      if (rank == 0) {
+        for (size_t i = 0; i < kN; ++i) received[i] += data[i];
+      }
+    }
+    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residual[rank]).ok());
+  });
+  for (int step = 0; step < 50; ++step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const Floats data = Normal(kN, 100 * step + rank);
+      for (size_t i = 0; i < kN; ++i) given[i] += data[i] / 2;
+    }
+  }
+  // The server keeps the rest; what it and the workers owe stays small beside what was sent.
+  double owed = 0;
+  double sent = 0;
+  for (size_t i = 0; i < kN; ++i) {
+    const double workers_owe = (residual[0][i] + residual[1][i]) / 2;
+    owed += std::pow(given[i] - received[i] - workers_owe, 2);
+    sent += std::pow(given[i], 2);
+  }
+  EXPECT_LT(owed, sent);
+  EXPECT_GT(owed, 0);
+}
+
+TEST(WorkerCluster, FusesSmallTensorsAndLetsSomeBeAbsent) {
+  ClusterRig rig(2);
+  rig.OnEach([](Worker& worker, int rank) {
+    std::vector<TensorDeclaration> tensors = {Tensor("a", 3), Tensor("b", 4), Tensor("c", 5)};
+    for (auto& tensor : tensors) tensor.fuse = true;
+    const auto ids = worker.Declare(tensors, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    Floats a(3, 2.0f), b(4, 8.0f), c(5, 7.0f);
+    const auto view = [](Floats& x) { return MutableView{x.data(), DType::kFloat32, x.size()}; };
+    const auto ticket_a = worker.PushPull({.tensor = ids->at(0), .data = view(a)});
+    const auto ticket_b =
+        worker.PushPull({.tensor = ids->at(1), .data = view(b), .absent = rank == 1});
+    const auto ticket_c = worker.PushPull({.tensor = ids->at(2), .data = view(c), .absent = true});
+    const auto done_a = worker.Wait(*ticket_a, kLong);
+    const auto done_b = worker.Wait(*ticket_b, kLong);
+    const auto done_c = worker.Wait(*ticket_c, kLong);
+    ASSERT_TRUE(done_a.ok() && done_b.ok() && done_c.ok());
+    EXPECT_THAT(a, Each(2.0f));
+    EXPECT_THAT(b, Each(4.0f));
+    EXPECT_FALSE(done_b->absent);
+    EXPECT_TRUE(done_c->absent);
+    EXPECT_THAT(c, Each(7.0f));
+  });
+}
+
+TEST(WorkerCluster, ANonFiniteGradientSkipsTheStepForAllAndTheNextIsRight) {
+  ClusterRig rig(2, {"--min-compress-bytes=0"});
+  rig.OnEach([](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", 100, "ef(onebit)", "ef(onebit)")}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    Floats data = Normal(100, rank);
+    ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
+    Floats before(100);
+    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, before).ok());
+
+    Floats bad = Normal(100, 7 + rank);
+    if (rank == 1) bad[17] = std::numeric_limits<float>::infinity();
+    const auto skipped = PushPull(worker, ids->at(0), bad);
+    ASSERT_TRUE(skipped.ok());
+    EXPECT_TRUE(skipped->nonfinite);
+    EXPECT_TRUE(std::isnan(bad[0]));
+    Floats after(100);
+    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, after).ok());
+    for (size_t i = 0; i < 100; ++i) EXPECT_NEAR(after[i], before[i], 1e-6);
+
+    Floats next(100, 0.0f);
+    const auto result = PushPull(worker, ids->at(0), next);
+    ASSERT_TRUE(result.ok());
+    EXPECT_FALSE(result->nonfinite);
+    EXPECT_TRUE(std::isfinite(next[0]));
+  });
+}
+
+TEST(WorkerCluster, ResidualsAreUnscaledWhateverTheLossScale) {
+  Floats residuals[2][2];
+  for (const int scaled : {0, 1}) {
+    ClusterRig rig(2, {"--min-compress-bytes=0"});
+    rig.OnEach([&](Worker& worker, int rank) {
+      const auto ids = worker.Declare({Tensor("w", 64, "ef(onebit)", "none")}, kLong);
+      for (int step = 0; step < 4; ++step) {
+        const float scale = scaled ? 1024.0f / static_cast<float>(1 << step) : 1.0f;
+        Floats data = Normal(64, step * 2 + rank);
+        for (float& x : data) x *= scale;
+        ASSERT_TRUE(PushPull(worker, ids->at(0), data, scale).ok());
+      }
+      residuals[scaled][rank].resize(64);
+      ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residuals[scaled][rank]).ok());
+    });
+  }
+  EXPECT_EQ(residuals[0][0], residuals[1][0]);
+  EXPECT_EQ(residuals[0][1], residuals[1][1]);
+}
+
+TEST(WorkerCluster, MomentumComesBeforeErrorFeedback) {
+  ClusterRig rig(1);
+  rig.OnEach([](Worker& worker, int) {
+    TensorDeclaration tensor = Tensor("w", 2);
+    tensor.momentum = 0.5f;
+    const auto ids = worker.Declare({tensor}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    // m = 1, p = 1 + 0.5;  m = 1.5, p = 1 + 0.75
+    Floats first(2, 1.0f);
+    ASSERT_TRUE(PushPull(worker, ids->at(0), first).ok());
+    EXPECT_THAT(first, Each(1.5f));
+    Floats second(2, 1.0f);
+    ASSERT_TRUE(PushPull(worker, ids->at(0), second).ok());
+    EXPECT_THAT(second, Each(1.75f));
+    Floats momentum(2);
+    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kMomentum, momentum).ok());
+    EXPECT_THAT(momentum, Each(1.5f));
+  });
+}
+
+TEST(WorkerCluster, BroadcastsTheRootsBytesAgainAndAgain) {
+  ClusterRig rig(3, {"--servers=2", "--partition-bytes=4096"});
+  rig.OnEach([](Worker& worker, int rank) {
+    for (int round = 0; round < 3; ++round) {
+      std::vector<uint8_t> data(10000, static_cast<uint8_t>(10 * round + rank));
+      const auto status =
+          worker.Broadcast("state", std::as_writable_bytes(std::span(data)), 1, kLong);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_THAT(data, Each(static_cast<uint8_t>(10 * round + 1)));
+    }
+  });
+}
+
+TEST(WorkerCluster, ASecondCallOnATensorQueuesBehindTheFirst) {
+  ClusterRig rig(2);
+  rig.OnEach([](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", 10)}, kLong);
+    std::vector<Floats> data;
+    std::vector<TicketId> tickets;
+    for (int i = 0; i < 8; ++i) data.emplace_back(10, static_cast<float>(i + rank));
+    for (Floats& x : data) {
+      tickets.push_back(
+          *worker.PushPull({.tensor = ids->at(0), .data = {x.data(), DType::kFloat32, 10}}));
+    }
+    for (int i = 0; i < 8; ++i) {
+      ASSERT_TRUE(worker.Wait(tickets[i], kLong).ok());
+      EXPECT_THAT(data[i], Each(i + 0.5f));
+    }
+  });
+}
+
+TEST(WorkerCluster, AWaitThatTimesOutNamesTheWorkerItWaitsFor) {
+  Worker::Options options;
+  options.probe_interval = absl::Milliseconds(5);
+  ClusterRig rig(2, {}, options);
+  std::vector<uint32_t> ids[2];
+  rig.OnEach(
+      [&](Worker& worker, int rank) { ids[rank] = *worker.Declare({Tensor("w", 10)}, kLong); });
+  Floats data(10, 1.0f);
+  const auto ticket =
+      rig.worker(0).PushPull({.tensor = ids[0][0], .data = {data.data(), DType::kFloat32, 10}});
+  absl::Status status;
+  do {  // until the server has answered a probe
+    status = rig.worker(0).Wait(*ticket, absl::Milliseconds(20)).status();
+    ASSERT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  } while (GetErrorField(status, "waiting_for") != "worker 1");
+  EXPECT_EQ(GetErrorField(status, "tensor"), "w");
+  EXPECT_EQ(GetErrorField(status, "step"), "1");
+  EXPECT_EQ(GetErrorField(status, "stage"), "exchange");
+  Floats other(10, 3.0f);
+  ASSERT_TRUE(PushPull(rig.worker(1), ids[1][0], other).ok());
+  ASSERT_TRUE(rig.worker(0).Wait(*ticket, kLong).ok());
+  EXPECT_THAT(data, Each(2.0f));
+}
+
+TEST(WorkerCluster, ADeadWorkerEndsTheWaitsOfTheOthersByName) {
+  ClusterRig rig(2);
+  std::vector<uint32_t> ids[2];
+  rig.OnEach(
+      [&](Worker& worker, int rank) { ids[rank] = *worker.Declare({Tensor("w", 10)}, kLong); });
+  Floats data(10, 1.0f);
+  const auto ticket =
+      rig.worker(0).PushPull({.tensor = ids[0][0], .data = {data.data(), DType::kFloat32, 10}});
+  rig.Kill(1);
+  const absl::Status status = rig.worker(0).Wait(*ticket, kLong).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker 1"));
+  EXPECT_FALSE(rig.worker(0).Declare({Tensor("x", 1)}, kLong).ok());
+}
+
+TEST(WorkerCluster, RequestsThatDoNotFitTheirDeclarationAreRefused) {
+  ClusterRig rig(1);
+  Worker& worker = rig.worker(0);
+  const auto ids = worker.Declare({Tensor("w", 10)}, kLong);
+  Floats data(10, 1.0f);
+  const MutableView view{data.data(), DType::kFloat32, 10};
+  const auto refuse = [&](PushRequest request, const std::string& why) {
+    const absl::Status status = worker.PushPull(std::move(request)).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  };
+  refuse({.tensor = 99, .data = view}, "no tensor of id 99");
+  refuse({.tensor = ids->at(0)}, "data is null");
+  refuse({.tensor = ids->at(0), .data = {data.data(), DType::kFloat16, 10}}, "declared as float32");
+  refuse({.tensor = ids->at(0), .data = {data.data(), DType::kFloat32, 9}}, "pushed with 9");
+  refuse({.tensor = ids->at(0), .data = view, .weight = -1}, "weight");
+  refuse({.tensor = ids->at(0), .data = view, .loss_scale = 0}, "loss_scale");
+  EXPECT_THAT(std::string(worker.Declare({Tensor("w", 11)}, kLong).status().message()),
+              HasSubstr("was declared as"));
+  EXPECT_THAT(std::string(worker.Declare({Tensor("v", 1, "onebot")}, kLong).status().message()),
+              HasSubstr("onebit"));
+  EXPECT_FALSE(worker.Declare({Tensor("v", 0)}, kLong).ok());
+  TensorDeclaration doubles = Tensor("d", 4, "onebit");
+  doubles.dtype = DType::kFloat64;
+  EXPECT_THAT(std::string(worker.Declare({doubles}, kLong).status().message()),
+              HasSubstr("float64"));
+  EXPECT_EQ(worker.Wait(12345, absl::ZeroDuration()).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
+}
+
+TEST(WorkerCluster, ConflictingDeclarationsNameBothWorkers) {
+  ClusterRig rig(2);
+  rig.OnEach([](Worker& worker, int rank) {
+    const absl::Status status = worker.Declare({Tensor("w", 10 + rank)}, kLong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("w"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("0"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("1"));
+  });
+}
+
+TEST(WorkerCluster, EndsTicketsByCallbackAndThroughTheDoneQueue) {
+  ClusterRig rig(1);
+  Worker& worker = rig.worker(0);
+  const auto ids = worker.Declare({Tensor("w", 10)}, kLong);
+  Floats data(10, 1.0f);
+  std::atomic<int> calls = 0;
+  const auto by_callback = worker.PushPull(
+      {.tensor = ids->at(0),
+       .data = {data.data(), DType::kFloat32, 10},
+       .done = [&](TicketId, const absl::Status& status) { calls += status.ok() ? 1 : 100; }});
+  ASSERT_TRUE(by_callback.ok());
+  Floats other(10, 1.0f);
+  const auto notified = worker.PushPull(
+      {.tensor = ids->at(0), .data = {other.data(), DType::kFloat32, 10}, .notify = true});
+  EXPECT_EQ(*worker.NextDone(kLong), *notified);
+  EXPECT_TRUE(worker.Wait(*notified, kLong).ok());
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(worker.NextDone(absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  worker.Wake();
+  EXPECT_EQ(worker.NextDone(kLong).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST(WorkerCluster, TakesHalfPrecisionAndDoubleInPlace) {
+  ClusterRig rig(2);
+  rig.OnEach([](Worker& worker, int rank) {
+    TensorDeclaration half = Tensor("half", 4, "fp16", "fp16");
+    half.dtype = DType::kFloat16;
+    TensorDeclaration brain = Tensor("brain", 4, "bf16", "bf16");
+    brain.dtype = DType::kBFloat16;
+    TensorDeclaration wide = Tensor("wide", 4);
+    wide.dtype = DType::kFloat64;
+    const auto ids = worker.Declare({half, brain, wide}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    std::vector<uint16_t> h(4, FloatToHalf(1.0f + rank));
+    std::vector<uint16_t> b(4, FloatToBFloat16(3.0f + rank));
+    std::vector<double> d(4, 1.0 / 3 + rank);
+    const auto push = [&](uint32_t id, MutableView view) {
+      const auto ticket = worker.PushPull({.tensor = id, .data = view});
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
+      ASSERT_TRUE(worker.Wait(*ticket, kLong).ok());
+    };
+    push(ids->at(0), {h.data(), DType::kFloat16, 4});
+    push(ids->at(1), {b.data(), DType::kBFloat16, 4});
+    push(ids->at(2), {d.data(), DType::kFloat64, 4});
+    EXPECT_THAT(h, Each(FloatToHalf(1.5f)));
+    EXPECT_THAT(b, Each(FloatToBFloat16(3.5f)));
+    EXPECT_THAT(d, Each((1.0 / 3 + (1.0 / 3 + 1)) * 0.5));
+  });
+}
+
+TEST(WorkerCluster, WorkersThatPushInOppositeOrdersWithATinyBudgetBothFinish) {
+  Worker::Options options;
+  options.max_bytes_in_flight = 1;
+  ClusterRig rig(2, {}, options);
+  rig.OnEach([](Worker& worker, int rank) {
+    std::vector<TensorDeclaration> tensors;
+    for (int i = 0; i < 16; ++i) tensors.push_back(Tensor("t" + std::to_string(i), 1000));
+    const auto ids = worker.Declare(tensors, kLong);
+    std::vector<Floats> data(16, Floats(1000, static_cast<float>(rank)));
+    std::vector<TicketId> tickets;
+    for (int i = 0; i < 16; ++i) {
+      const int at = rank == 0 ? i : 15 - i;
+      tickets.push_back(*worker.PushPull({.tensor = ids->at(at),
+                                          .data = {data[at].data(), DType::kFloat32, 1000},
+                                          .priority = rank == 0 ? -i : i}));
+    }
+    for (const TicketId ticket : tickets) ASSERT_TRUE(worker.Wait(ticket, kLong).ok());
+    for (const Floats& x : data) EXPECT_THAT(x, Each(0.5f));
+  });
+}
+
+}  // namespace
+}  // namespace bdn::testing
