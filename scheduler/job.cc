@@ -501,7 +501,7 @@ Job::State Job::state() const {
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
 
 Job::View Job::ViewOf(NodeId node) const {
-  View view{table_.membership(), catalogue_, failure_};
+  View view{table_.membership(), catalogue_, failure_, work_done_};
   const MembershipTable::Member* member = table_.Find(node);
   if (last_view_ != nullptr && member != nullptr && member->info.role == Role::kServer) {
     view.membership = last_view_;

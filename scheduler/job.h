@@ -56,6 +56,7 @@ class Job {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
     absl::Status failure;
+    bool done = false;  // all workers left in peace
   };
 
   // REQUIRES: CheckJobOptions(options).ok().

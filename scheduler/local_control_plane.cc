@@ -184,6 +184,7 @@ class LocalControlPlane final : public ControlPlane {
       if (told.failure.ok() && !view.failure.ok() && events.on_failure) {
         events.on_failure(view.failure);
       }
+      if (!told.done && view.done && events.on_finished) events.on_finished();
       told = view;
     }
   }

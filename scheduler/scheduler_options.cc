@@ -25,7 +25,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   options.port_file = config.Text("port-file");
   options.job.token = config.Text("token");
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
-  BDN_RETURN_IF_ERROR(CheckListenAddress(options.listen));
+  BDN_RETURN_IF_ERROR(CheckAddress(options.listen));
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   BDN_ASSIGN_OR_RETURN(options.job.join_timeout, config.Duration("join-timeout"));

@@ -110,6 +110,7 @@ class WatchStream final {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
     bool failure_said = false;
+    bool done_said = false;
   };
 
   void OnOperation(bool ok);
@@ -314,6 +315,11 @@ bool WatchStream::NextEvent(wire::Event* event) {
   if (!view.failure.ok() && !told_.failure_said) {
     told_.failure_said = true;
     Write(view.failure, event->mutable_failure());
+    return true;
+  }
+  if (view.done && !told_.done_said) {
+    told_.done_said = true;
+    event->mutable_done();
     return true;
   }
   return false;
@@ -525,7 +531,7 @@ void ServiceImpl::AcceptCalls() {
 }
 
 absl::Status ServiceImpl::Listen(const std::string& listen) {
-  BDN_RETURN_IF_ERROR(CheckListenAddress(listen));
+  BDN_RETURN_IF_ERROR(CheckAddress(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   // Two schedulers at one port must not share its calls.

@@ -39,7 +39,7 @@ void RouteGrpcLog() {
 }
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen) {
-  BDN_RETURN_IF_ERROR(CheckListenAddress(listen));
+  BDN_RETURN_IF_ERROR(CheckAddress(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

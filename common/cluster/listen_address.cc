@@ -25,7 +25,7 @@ bool Split(const std::string& address, std::string* host, std::string* port) {
 
 }  // namespace
 
-absl::Status CheckListenAddress(const std::string& address) {
+absl::Status CheckAddress(const std::string& address) {
   std::string host;
   std::string port;
   int number = 0;
@@ -37,7 +37,7 @@ absl::Status CheckListenAddress(const std::string& address) {
 }
 
 absl::Status ListenError(const std::string& address) {
-  BDN_RETURN_IF_ERROR(CheckListenAddress(address));
+  BDN_RETURN_IF_ERROR(CheckAddress(address));
   std::string host;
   std::string port;
   Split(address, &host, &port);

@@ -8,7 +8,7 @@
 namespace bdn {
 
 // InvalidArgument where `address` is not host:port with a port of 0 to 65535.
-absl::Status CheckListenAddress(const std::string& address);
+absl::Status CheckAddress(const std::string& address);
 
 // Why nobody can listen at `address` just now, in the system's words ("Address already in use"):
 // for libraries that only say that they could not. Never OK.

@@ -12,7 +12,9 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
+#include "common/cluster/listen_address.h"
 #include "proto/control.grpc.pb.h"
 
 namespace bdn {
@@ -25,29 +27,11 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
 // Between two attempts at a stream that broke.
 constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A connection of its own: two nodes in one process must not share the fate of one.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The scheduler is reached directly, whatever the environment says of web proxies.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
-void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
-  if (timeout == absl::InfiniteDuration()) return;
-  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-}
-
-class SchedulerClient final : public ControlPlane {
+class SchedulerLine final : public ControlPlane {
  public:
-  explicit SchedulerClient(const std::string& address)
-      : address_(address), stub_(wire::Scheduler::NewStub(MakeChannel(address))) {}
-  ~SchedulerClient() override { Close(); }
+  explicit SchedulerLine(const std::string& address)
+      : address_(address), stub_(wire::Scheduler::NewStub(ConnectChannel(address))) {}
+  ~SchedulerLine() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
   void Watch(Events events) override;
@@ -63,7 +47,7 @@ class SchedulerClient final : public ControlPlane {
   // A call in progress: Close and a failure cancel all of them.
   class Call {
    public:
-    Call(SchedulerClient* client, absl::Duration timeout) : client_(client) {
+    Call(SchedulerLine* client, absl::Duration timeout) : client_(client) {
       SetDeadline(timeout, &context_);
       client->Begin(&context_);
     }
@@ -73,7 +57,7 @@ class SchedulerClient final : public ControlPlane {
     grpc::ClientContext* context() { return &context_; }
 
    private:
-    SchedulerClient* const client_;
+    SchedulerLine* const client_;
     grpc::ClientContext context_;
   };
 
@@ -113,20 +97,20 @@ class SchedulerClient final : public ControlPlane {
 
 // ---- calls
 
-void SchedulerClient::Begin(grpc::ClientContext* context) {
+void SchedulerLine::Begin(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   if (!token_.empty()) context->AddMetadata(kTokenMetadata, token_);
   calls_.insert(context);
   if (closed_ || !failure_.ok()) context->TryCancel();
 }
 
-void SchedulerClient::End(grpc::ClientContext* context) {
+void SchedulerLine::End(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   calls_.erase(context);
   if (calls_.empty()) no_calls_.SignalAll();
 }
 
-absl::Status SchedulerClient::Explain(const grpc::Status& status) const {
+absl::Status SchedulerLine::Explain(const grpc::Status& status) const {
   if (status.ok()) return absl::OkStatus();
   MutexLock lock(&mu_);
   if (!failure_.ok()) return failure_;
@@ -138,14 +122,13 @@ absl::Status SchedulerClient::Explain(const grpc::Status& status) const {
   return error;
 }
 
-void SchedulerClient::SetCaller(wire::Caller* caller) const {
+void SchedulerLine::SetCaller(wire::Caller* caller) const {
   MutexLock lock(&mu_);
   caller->set_node(node_);
   caller->set_incarnation(incarnation_);
 }
 
-absl::StatusOr<JoinResult> SchedulerClient::Join(const JoinRequest& request,
-                                                 absl::Duration timeout) {
+absl::StatusOr<JoinResult> SchedulerLine::Join(const JoinRequest& request, absl::Duration timeout) {
   {
     MutexLock lock(&mu_);
     token_ = request.token;
@@ -180,7 +163,7 @@ absl::StatusOr<JoinResult> SchedulerClient::Join(const JoinRequest& request,
   return result;
 }
 
-absl::StatusOr<std::shared_ptr<const Catalogue>> SchedulerClient::Declare(
+absl::StatusOr<std::shared_ptr<const Catalogue>> SchedulerLine::Declare(
     const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) {
   wire::DeclareRequest message;
   SetCaller(message.mutable_caller());
@@ -197,7 +180,7 @@ absl::StatusOr<std::shared_ptr<const Catalogue>> SchedulerClient::Declare(
   return std::make_shared<const Catalogue>(std::move(catalogue));
 }
 
-absl::Status SchedulerClient::AcknowledgeCatalogue(uint32_t version) {
+absl::Status SchedulerLine::AcknowledgeCatalogue(uint32_t version) {
   wire::AcknowledgeRequest message;
   SetCaller(message.mutable_caller());
   message.set_version(version);
@@ -206,7 +189,7 @@ absl::Status SchedulerClient::AcknowledgeCatalogue(uint32_t version) {
   return Explain(stub_->AcknowledgeCatalogue(call.context(), message, &reply));
 }
 
-absl::Status SchedulerClient::Barrier(const std::string& name, absl::Duration timeout) {
+absl::Status SchedulerLine::Barrier(const std::string& name, absl::Duration timeout) {
   wire::BarrierRequest message;
   SetCaller(message.mutable_caller());
   message.set_name(name);
@@ -216,12 +199,12 @@ absl::Status SchedulerClient::Barrier(const std::string& name, absl::Duration ti
   return Explain(stub_->Barrier(call.context(), message, &reply));
 }
 
-void SchedulerClient::ReportProgress(const NodeProgress& progress) {
+void SchedulerLine::ReportProgress(const NodeProgress& progress) {
   MutexLock lock(&mu_);
   progress_ = progress;
 }
 
-absl::Status SchedulerClient::Leave(const absl::Status& reason, absl::Duration timeout) {
+absl::Status SchedulerLine::Leave(const absl::Status& reason, absl::Duration timeout) {
   wire::LeaveRequest message;
   SetCaller(message.mutable_caller());
   Write(reason, message.mutable_reason());
@@ -235,7 +218,7 @@ absl::Status SchedulerClient::Leave(const absl::Status& reason, absl::Duration t
   return status;
 }
 
-void SchedulerClient::Close() {
+void SchedulerLine::Close() {
   std::thread heart;
   std::thread reader;
   {
@@ -255,7 +238,7 @@ void SchedulerClient::Close() {
 // ---- heartbeats
 
 // False when there is nothing more to beat for.
-bool SchedulerClient::WaitToBeat(absl::Time until) {
+bool SchedulerLine::WaitToBeat(absl::Time until) {
   MutexLock lock(&mu_);
   while (!closed_ && !left_ && failure_.ok()) {
     if (absl::Now() >= until) return true;
@@ -264,7 +247,7 @@ bool SchedulerClient::WaitToBeat(absl::Time until) {
   return false;
 }
 
-absl::Status SchedulerClient::SendHeartbeat() {
+absl::Status SchedulerLine::SendHeartbeat() {
   wire::HeartbeatRequest message;
   SetCaller(message.mutable_caller());
   absl::Duration patience;
@@ -280,7 +263,7 @@ absl::Status SchedulerClient::SendHeartbeat() {
   return FromGrpc(stub_->Heartbeat(call.context(), message, &reply));
 }
 
-void SchedulerClient::Beat() {
+void SchedulerLine::Beat() {
   absl::Duration interval;
   absl::Duration lease;
   {
@@ -305,7 +288,7 @@ void SchedulerClient::Beat() {
 }
 
 // Ends every wait; the reader tells of it.
-void SchedulerClient::GiveUp(const absl::Status& failure) {
+void SchedulerLine::GiveUp(const absl::Status& failure) {
   MutexLock lock(&mu_);
   if (left_ || closed_ || !failure_.ok()) return;
   failure_ = failure;
@@ -315,13 +298,13 @@ void SchedulerClient::GiveUp(const absl::Status& failure) {
 
 // ---- events
 
-void SchedulerClient::Watch(Events events) {
+void SchedulerLine::Watch(Events events) {
   MutexLock lock(&mu_);
   if (closed_ || reader_.joinable()) return;
   reader_ = std::thread([this, events = std::move(events)] { ReadEvents(events); });
 }
 
-void SchedulerClient::ReadEvents(const Events& events) {
+void SchedulerLine::ReadEvents(const Events& events) {
   absl::Status end;
   while (ReadStream(events, &end)) {
     MutexLock lock(&mu_);
@@ -340,7 +323,7 @@ void SchedulerClient::ReadEvents(const Events& events) {
 
 // Reads one stream to its end. False when there will be no other; `end` is then what on_failure has
 // still to be told, if anything.
-bool SchedulerClient::ReadStream(const Events& events, absl::Status* end) {
+bool SchedulerLine::ReadStream(const Events& events, absl::Status* end) {
   wire::Caller caller;
   SetCaller(&caller);
   grpc::Status finish;
@@ -372,7 +355,7 @@ bool SchedulerClient::ReadStream(const Events& events, absl::Status* end) {
 }
 
 // False after the failure, which is the last event.
-bool SchedulerClient::Deliver(const Events& events, const wire::Event& event) {
+bool SchedulerLine::Deliver(const Events& events, const wire::Event& event) {
   absl::Status bad;
   if (event.has_membership()) {
     auto membership = Read(event.membership());
@@ -388,6 +371,8 @@ bool SchedulerClient::Deliver(const Events& events, const wire::Event& event) {
     }
   } else if (event.has_failure()) {
     bad = ReadFailure(event.failure());
+  } else if (event.has_done() && events.on_finished) {
+    events.on_finished();
   }
   if (bad.ok()) return true;
   GiveUp(bad);
@@ -395,59 +380,11 @@ bool SchedulerClient::Deliver(const Events& events, const wire::Event& event) {
   return false;
 }
 
-// ---- status
-
-std::string Quoted(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += std::string("\\") + c;
-    } else if (byte < 0x20 || byte >= 0x7f) {
-      quoted += absl::StrFormat("\\u%04x", byte);  // bytes of no known encoding, as Latin-1
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
-
-std::string NodeJson(const wire::StatusReply::Node& node) {
-  return absl::StrFormat(
-      "{\"role\": %s, \"rank\": %d, \"node\": %d, \"host\": %s, \"address\": %s, \"left\": %s, "
-      "\"step\": %d, \"bytes_sent\": %d, \"bytes_received\": %d, "
-      "\"seconds_since_heartbeat\": %.3f, \"keys\": %d, \"key_bytes\": %d}",
-      Quoted(RoleName(static_cast<Role>(node.info().role()))), node.info().rank(), node.info().id(),
-      Quoted(node.info().host()), Quoted(node.info().data_address()),
-      node.left() ? "true" : "false", node.step(), node.bytes_sent(), node.bytes_received(),
-      node.seconds_since_heard(), node.keys(), node.key_bytes());
-}
-
 }  // namespace
 
-std::unique_ptr<ControlPlane> ConnectToScheduler(const std::string& address) {
-  return std::make_unique<SchedulerClient>(address);
-}
-
-absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
-                                            const std::string& token) {
-  const auto stub = wire::Scheduler::NewStub(MakeChannel(address));
-  grpc::ClientContext context;
-  SetDeadline(timeout, &context);
-  if (!token.empty()) context.AddMetadata(kTokenMetadata, token);
-  wire::StatusReply reply;
-  const grpc::Status status = stub->Status(&context, wire::Empty(), &reply);
-  if (!status.ok()) {
-    return Annotate(FromGrpc(status), absl::StrFormat("status of the scheduler at %s", address));
-  }
-  std::string nodes;
-  for (const auto& node : reply.nodes()) nodes += (nodes.empty() ? "" : ", ") + NodeJson(node);
-  return absl::StrFormat(
-      "{\"job_id\": %s, \"state\": %s, \"missing\": %s, \"failure\": %s, \"epoch\": %d, "
-      "\"catalogue_version\": %d, \"tensors\": %d, \"keys\": %d, \"nodes\": [%s]}",
-      Quoted(reply.config().job_id()), Quoted(reply.state()), Quoted(reply.missing()),
-      Quoted(reply.failure().message()), reply.epoch(), reply.catalogue_version(), reply.tensors(),
-      reply.keys(), nodes);
+absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(const std::string& address) {
+  BDN_RETURN_IF_ERROR(CheckAddress(address));
+  return std::make_unique<SchedulerLine>(address);
 }
 
 }  // namespace bdn

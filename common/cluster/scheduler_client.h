@@ -5,24 +5,21 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
 
 namespace bdn {
 
-// A node's line to the scheduler at `address` (host:port) over gRPC. Connects in Join, which waits
-// for a scheduler that is not up yet. From Join on it sends heartbeats; when the scheduler has not
-// answered for a lease it ends every wait and tells on_failure. Closing it before Leave loses the
-// node.
-std::unique_ptr<ControlPlane> ConnectToScheduler(const std::string& address);
+// A node's line to a scheduler over gRPC.
+class SchedulerClient {
+ public:
+  SchedulerClient() = delete;
 
-// The state of the job at `address` as one JSON object, for `bandoneon status`:
-// {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
-//  "nodes": [{"role", "rank", "node", "host", "address", "left", "step", "bytes_sent",
-//             "bytes_received", "seconds_since_heartbeat", "keys", "key_bytes"}]}.
-// Unavailable where nobody answers in time.
-absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
-                                            const std::string& token = "");
+  // `address` is host:port; InvalidArgument where it is not. Connects in Join, which waits for a
+  // scheduler that is not up yet. From Join on the line sends heartbeats on a thread of its own;
+  // when the scheduler has not answered for a lease, every wait ends and on_failure says so.
+  // Closing the line before Leave loses the node.
+  static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address);
+};
 
 }  // namespace bdn
 
