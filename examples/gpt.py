@@ -1,0 +1,194 @@
+"""Trains a small byte-level GPT, every step's gradients going through Bandoneon.
+
+    build/release/bin/bandoneon run -n 2 -s 2 -- build/venv/bin/python examples/gpt.py --mode onebit
+
+What is distributed about it are the six lines that say `bdn`. The text is the Python standard
+library's sources, or --data FILE. With --record DIR each worker leaves worker-RANK.json there.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import pathlib
+import statistics
+import sysconfig
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bandoneon.torch as bdn
+
+CONTEXT = 128
+BATCH = 8
+WIDTH = 160
+HEADS = 4
+LAYERS = 4
+
+ONEBIT = "ef(onebit(block=256))"
+TOPK = "ef(topk(ratio=0.01))"
+# Codec both ways, and where the momentum goes: error feedback wants it before the compression.
+MODES = {
+    "none": dict(push="none", pull="none", momentum=0.0),
+    "fp16": dict(push="fp16", pull="fp16", momentum=0.0),
+    "onebit": dict(push=ONEBIT, pull=ONEBIT, momentum=0.9),
+    "topk": dict(push=TOPK, pull=TOPK, momentum=0.9),
+}
+MOMENTUM = 0.9
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.expand = nn.Linear(WIDTH, 4 * WIDTH)
+        self.shrink = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        heads = self.qkv(self.norm1(x)).view(batch, length, 3 * HEADS, -1).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(*heads.chunk(3, dim=1), is_causal=True)
+        x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.shrink(F.gelu(self.expand(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bytes = nn.Embedding(256, WIDTH)
+        self.places = nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 256, bias=False)
+        for name, param in self.named_parameters():
+            if name.endswith(("project.weight", "shrink.weight")):
+                nn.init.normal_(param, std=0.02 / math.sqrt(2 * LAYERS))
+            elif param.dim() == 2:
+                nn.init.normal_(param, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(param)
+
+    def forward(self, text):
+        x = self.bytes(text) + self.places(torch.arange(text.shape[1]))
+        return self.head(self.norm(self.blocks(x)))
+
+    def loss(self, text):
+        return F.cross_entropy(self(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+
+
+def load_text(path):
+    """(for training, for validation) as bytes: every 20th file, or the last twentieth of one."""
+    if path:
+        text = torch.frombuffer(bytearray(pathlib.Path(path).read_bytes()), dtype=torch.uint8)
+        cut = len(text) * 19 // 20
+        parts = text[:cut], text[cut:]
+    else:
+        files = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+        texts = [file.read_bytes() for file in files]
+        train = b"".join(text for i, text in enumerate(texts) if i % 20)
+        held_out = b"".join(texts[::20])
+        parts = [torch.frombuffer(bytearray(t), dtype=torch.uint8) for t in (train, held_out)]
+    if min(map(len, parts)) <= CONTEXT:
+        raise SystemExit(f"the text is too short: give at least {20 * (CONTEXT + 2)} bytes")
+    return parts
+
+
+def sample(text, generator, count=BATCH):
+    starts = torch.randint(len(text) - CONTEXT, (count,), generator=generator).tolist()
+    return torch.stack([text[start : start + CONTEXT + 1] for start in starts]).long()
+
+
+@torch.no_grad()
+def validate(model, text, batches=16):
+    """Nats a byte on the same held-out samples every time."""
+    generator = torch.Generator().manual_seed(99)
+    return statistics.fmean(model.loss(sample(text, generator)).item() for _ in range(batches))
+
+
+def rate(step, steps, top):
+    """Up in a line over the first tenth, down to a tenth of the top in half a cosine."""
+    rise = max(steps // 10, 1)
+    if step < rise:
+        return top * (step + 1) / rise
+    return top * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1))))
+
+
+def hash_of(model):
+    digest = hashlib.sha256()
+    for param in model.parameters():
+        digest.update(param.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def train(options):
+    worker = bdn.init()
+    torch.manual_seed(options.seed)
+    train_text, held_out = load_text(options.data)
+    model = GPT()
+    bdn.broadcast_parameters(model, root=0)
+    mode = MODES[options.mode]
+    sgd = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.0 if mode["momentum"] else MOMENTUM)
+    optimizer = bdn.DistributedOptimizer(sgd, model.named_parameters(), warmup=options.warmup, **mode)
+
+    generator = torch.Generator().manual_seed(1000 * options.seed + worker.rank)
+    record = dict(mode=options.mode, rank=worker.rank, warmup=options.warmup)
+    record["parameters"] = sum(p.numel() for p in model.parameters())
+    losses, step_seconds, byte_counts, validations = [], [], [traffic(worker)], []
+    for step in range(options.steps):
+        if options.eval_every and step % options.eval_every == 0:
+            validations.append((step, validate(model, held_out)))
+            report(worker, options, step, validations[-1][1])
+        start = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, options.steps, options.lr)
+        optimizer.zero_grad()
+        loss = model.loss(sample(train_text, generator))
+        loss.backward()
+        optimizer.step()
+        step_seconds.append(time.perf_counter() - start)
+        losses.append(loss.item())
+        byte_counts.append(traffic(worker))
+    if options.eval_every:
+        validations.append((options.steps, validate(model, held_out)))
+        report(worker, options, options.steps, validations[-1][1])
+
+    record.update(losses=losses, step_seconds=step_seconds, validations=validations)
+    record.update(traffic=byte_counts, model_hash=hash_of(model), stats=worker.stats())
+    if options.record:
+        path = pathlib.Path(options.record) / f"worker-{worker.rank}.json"
+        path.write_text(json.dumps(record))
+    bdn.shutdown()
+
+
+def traffic(worker):
+    """(bytes pushed, bytes pulled) by this worker since it came."""
+    stats = worker.stats()
+    return stats["bytes_pushed"], stats["bytes_pulled"]
+
+
+def report(worker, options, step, loss):
+    if worker.rank == 0:
+        print(f"{options.mode}: step {step}/{options.steps}, validation loss {loss:.4f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--mode", choices=MODES, default="none")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--warmup", type=int, default=30, help="steps that go uncompressed at first")
+    parser.add_argument("--lr", type=float, default=0.3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", help="a file to train on")
+    parser.add_argument("--eval-every", type=int, default=50, help="0 for never")
+    parser.add_argument("--record", help="directory for worker-RANK.json")
+    torch.set_num_threads(1)
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
