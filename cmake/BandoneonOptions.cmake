@@ -32,3 +32,7 @@ if(BDN_SANITIZE)
     target_link_options(bdn_options INTERFACE -fsanitize=undefined)
   endif()
 endif()
+if(BDN_FUZZ)
+  # So that the fuzzers see which branches of the libraries they reach.
+  target_compile_options(bdn_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()

@@ -127,7 +127,7 @@ absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
 absl::Status Serve(const ServerOptions& options) {
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
-  TuneMalloc();
+  TuneMallocForLargeBlocks();
   std::unique_ptr<HealthServer> health;
   if (!options.health_listen.empty()) {
     BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));

@@ -89,7 +89,7 @@ TEST_F(ProcessGroupTest, GivesVariablesAndInput) {
 
 TEST_F(ProcessGroupTest, SignalsTheChildrenOfAChildToo) {
   const size_t child =
-      Shell("sh -c 'trap \"echo inner; exit 0\" TERM; echo ready; read x' & wait", true);
+      Shell("sh -c 'trap \"echo inner; exit 0\" TERM; echo ready; sleep 1000 & wait' & wait");
   AwaitLines(1);
   group_.Signal(child, SIGTERM);
   EXPECT_EQ(Next().code, 128 + SIGTERM);

@@ -15,7 +15,7 @@ class OverGrpc final : public SchedulerUnderTest {
     service_ = *std::move(service);
   }
   std::unique_ptr<ControlPlane> Connect() override {
-    return ConnectToScheduler("127.0.0.1:" + std::to_string(service_->port()));
+    return *SchedulerClient::Create("127.0.0.1:" + std::to_string(service_->port()));
   }
 
  private:

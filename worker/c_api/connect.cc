@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config) {
         "to "
         "the host:port that bandoneon-scheduler printed");
   }
-  TuneMalloc();
+  TuneMallocForLargeBlocks();
   BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
   return Connect(config, std::move(control), std::move(transport));
