@@ -357,7 +357,12 @@ void ZmqTransport::WaitForWork() {
   for (const auto& socket : sockets_) {
     poll_items_.push_back({.socket = socket->handle, .fd = 0, .events = ZMQ_POLLIN, .revents = 0});
   }
-  if (zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), -1) <= 0) return;
+  const int ready = zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), -1);
+  {
+    MutexLock lock(&mu_);
+    is_woken_ = true;  // callbacks may send: what they ask is taken before the next wait
+  }
+  if (ready <= 0) return;
   if (poll_items_[0].revents != 0) {
     uint64_t count;
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
