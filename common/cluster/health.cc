@@ -1,6 +1,7 @@
 #include "common/cluster/health.h"
 
 #include <grpc/support/log.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -16,8 +17,9 @@ namespace {
 
 class HealthServerImpl final : public HealthServer {
  public:
-  HealthServerImpl(std::unique_ptr<grpc::Server> server, int port)
-      : server_(std::move(server)), port_(port) {
+  HealthServerImpl(std::unique_ptr<grpc::CallbackGenericService> nothing_else,
+                   std::unique_ptr<grpc::Server> server, int port)
+      : nothing_else_(std::move(nothing_else)), server_(std::move(server)), port_(port) {
     SetServing(false);
   }
   ~HealthServerImpl() override { server_->Shutdown(std::chrono::system_clock::now()); }
@@ -28,6 +30,7 @@ class HealthServerImpl final : public HealthServer {
   }
 
  private:
+  const std::unique_ptr<grpc::CallbackGenericService> nothing_else_;
   const std::unique_ptr<grpc::Server> server_;
   const int port_;
 };
@@ -43,11 +46,14 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A server of gRPC's does not start with its health service alone; this answers UNIMPLEMENTED.
+  auto nothing_else = std::make_unique<grpc::CallbackGenericService>();
+  builder.RegisterCallbackGenericService(nothing_else.get());
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) return ListenError(listen);
-  return std::make_unique<HealthServerImpl>(std::move(server), port);
+  return std::make_unique<HealthServerImpl>(std::move(nothing_else), std::move(server), port);
 }
 
 }  // namespace bdn
