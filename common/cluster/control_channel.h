@@ -1,0 +1,25 @@
+#ifndef BANDONEON_COMMON_CLUSTER_CONTROL_CHANNEL_H_
+#define BANDONEON_COMMON_CLUSTER_CONTROL_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace grpc {
+class Channel;
+class ClientContext;
+}  // namespace grpc
+
+namespace bdn {
+
+// A connection of its own to the scheduler at `address`, made when it is first used and again when
+// it breaks.
+std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
+
+// Infinite is none.
+void SetDeadline(absl::Duration timeout, grpc::ClientContext* context);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_CONTROL_CHANNEL_H_

@@ -1,0 +1,22 @@
+#ifndef BANDONEON_COMMON_CLUSTER_STATUS_FETCH_H_
+#define BANDONEON_COMMON_CLUSTER_STATUS_FETCH_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace bdn {
+
+// The state of the job whose scheduler listens at `address`, as one JSON object:
+// {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
+//  "nodes": [{"role", "rank", "node", "host", "address", "left", "step", "bytes_sent",
+//             "bytes_received", "seconds_since_heard", "keys", "key_bytes"}]}.
+// InvalidArgument for a malformed address; Unavailable or DeadlineExceeded where nobody answers in
+// time.
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
+                                            const std::string& token = "");
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_STATUS_FETCH_H_

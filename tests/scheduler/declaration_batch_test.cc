@@ -1,0 +1,64 @@
+#include "scheduler/declaration_batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace bdn {
+namespace {
+
+TensorDeclaration Tensor(const std::string& name) {
+  TensorDeclaration tensor;
+  tensor.name = name;
+  tensor.elements = 8;
+  return tensor;
+}
+
+TEST(DeclarationBatch, IsFullWhenAllWorkersSaidTheSameInAnyOrder) {
+  DeclarationBatch batch(3);
+  EXPECT_TRUE(batch.Add(2, {Tensor("a"), Tensor("b"), Tensor("c")}).ok());
+  EXPECT_TRUE(batch.Add(0, {Tensor("c"), Tensor("a"), Tensor("b")}).ok());
+  EXPECT_EQ(batch.Missing(), "worker 1");
+  EXPECT_FALSE(batch.full());
+  EXPECT_TRUE(batch.Add(1, {Tensor("b"), Tensor("c"), Tensor("a")}).ok());
+  EXPECT_TRUE(batch.full());
+  EXPECT_EQ(batch.Of(0)[0].name, "c");
+}
+
+TEST(DeclarationBatch, NamesTheWorkerThatLacksATensorOnEitherSide) {
+  DeclarationBatch more(2);
+  ASSERT_TRUE(more.Add(0, {Tensor("a")}).ok());
+  EXPECT_EQ(more.Add(1, {Tensor("a"), Tensor("b")}).message(),
+            "tensor 'b': worker 1 declared it, worker 0 did not");
+  DeclarationBatch fewer(2);
+  ASSERT_TRUE(fewer.Add(1, {Tensor("a"), Tensor("b")}).ok());
+  EXPECT_EQ(fewer.Add(0, {Tensor("b")}).message(),
+            "tensor 'a': worker 1 declared it, worker 0 did not");
+}
+
+TEST(DeclarationBatch, SaysWhatDiffersInEveryField) {
+  const TensorDeclaration base = Tensor("w");
+  const auto expect = [&](auto change, const std::string& mine, const std::string& theirs) {
+    TensorDeclaration other = base;
+    change(other);
+    EXPECT_EQ(DescribeDifference(base, other), mine);
+    EXPECT_EQ(DescribeDifference(other, base), theirs);
+    DeclarationBatch batch(2);
+    ASSERT_TRUE(batch.Add(0, {base}).ok());
+    const absl::Status conflict = batch.Add(1, {other});
+    EXPECT_EQ(conflict.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(conflict.message(),
+              "tensor 'w': worker 0 says " + mine + ", worker 1 says " + theirs);
+  };
+  expect([](auto& t) { t.dtype = DType::kFloat16; }, "dtype=float32", "dtype=float16");
+  expect([](auto& t) { t.elements = 9; }, "elements=8", "elements=9");
+  expect([](auto& t) { t.kind = KeyKind::kBytes; }, "kind=dense", "kind=bytes");
+  expect([](auto& t) { t.push_spec = "fp16"; }, "push=none", "push=fp16");
+  expect([](auto& t) { t.pull_spec = "bf16"; }, "pull=none", "pull=bf16");
+  expect([](auto& t) { t.rule = "sgd"; }, "rule=mean", "rule=sgd");
+  expect([](auto& t) { t.warmup_steps = 3; }, "warmup=0", "warmup=3");
+  expect([](auto& t) { t.momentum = 0.5f; }, "momentum=0", "momentum=0.5");
+  expect([](auto& t) { t.fuse = true; }, "fuse=false", "fuse=true");
+}
+
+}  // namespace
+}  // namespace bdn

@@ -1,0 +1,356 @@
+#include "scheduler/job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+namespace bdn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+JobOptions Options(int workers, int servers) {
+  JobOptions options;
+  options.config.job_id = "job";
+  options.config.num_workers = workers;
+  options.config.num_servers = servers;
+  options.join_timeout = absl::Seconds(60);
+  return options;
+}
+
+TensorDeclaration Tensor(const std::string& name, uint64_t elements = 10) {
+  TensorDeclaration tensor;
+  tensor.name = name;
+  tensor.elements = elements;
+  return tensor;
+}
+
+class JobTest : public ::testing::Test {
+ protected:
+  static constexpr double kNever = 1e9;
+
+  void Start(int workers, int servers) { job_.emplace(Options(workers, servers), At(0)); }
+  // Nodes 1.. are the workers, then come the servers.
+  void Fill(int workers, int servers) {
+    Start(workers, servers);
+    for (Rank rank = 0; rank < workers; ++rank) Join(Role::kWorker, rank);
+    for (Rank rank = 0; rank < servers; ++rank) Join(Role::kServer, rank);
+    Collect();
+  }
+  Ticket Join(Role role, Rank rank, double deadline = kNever, double now = 0) {
+    JoinRequest request;
+    request.role = role;
+    request.wanted_rank = rank;
+    request.host = "host:" + std::to_string(rank);
+    if (role == Role::kServer) request.data_address = "tcp://x";
+    return job_->Join(request, kControlVersion, At(deadline), At(now));
+  }
+  Ticket Declare(NodeId node, std::vector<TensorDeclaration> tensors, double deadline = kNever,
+                 double now = 0) {
+    return job_->Declare(node, std::move(tensors), At(deadline), At(now));
+  }
+
+  void Collect() {
+    for (Job::Completion& completion : job_->TakeCompletions()) {
+      EXPECT_EQ(answers_.count(completion.ticket), 0u) << "answered twice";
+      answers_[completion.ticket] = std::move(completion);
+    }
+  }
+  bool Answered(Ticket ticket) {
+    Collect();
+    return answers_.count(ticket) > 0;
+  }
+  absl::Status StatusOf(Ticket ticket) {
+    return Answered(ticket) ? answers_[ticket].status : absl::UnknownError("no answer yet");
+  }
+  std::string MessageOf(Ticket ticket) { return std::string(StatusOf(ticket).message()); }
+  std::string Failure() { return std::string(job_->failure().message()); }
+
+  std::optional<Job> job_;
+  std::map<Ticket, Job::Completion> answers_;
+};
+
+TEST_F(JobTest, AnswersEveryJoinWhenTheHouseIsFull) {
+  Start(2, 1);
+  const Ticket first = Join(Role::kWorker, 0);
+  const Ticket second = Join(Role::kWorker, 1);
+  EXPECT_FALSE(Answered(first));
+  EXPECT_EQ(job_->state(), Job::State::kWaiting);
+  const Ticket server = Join(Role::kServer, 0);
+  for (const Ticket ticket : {first, second, server}) EXPECT_TRUE(StatusOf(ticket).ok());
+  EXPECT_EQ(answers_[second].join.rank, 1);
+  EXPECT_EQ(job_->state(), Job::State::kRunning);
+}
+
+TEST_F(JobTest, EndsWhenTheHouseDoesNotFillInTime) {
+  Start(2, 1);
+  const Ticket ticket = Join(Role::kWorker, 0);
+  EXPECT_EQ(job_->NextDeadline(), At(60));
+  job_->Advance(At(59));
+  EXPECT_FALSE(Answered(ticket));
+  job_->Advance(At(60));
+  EXPECT_EQ(MessageOf(ticket),
+            "not all nodes came in time: waiting for worker rank 1, server rank 0 (1 of 3 here)");
+  EXPECT_EQ(job_->state(), Job::State::kFailed);
+}
+
+TEST_F(JobTest, RefusesAnotherControlVersionNamingBoth) {
+  Start(1, 1);
+  const Ticket ticket = job_->Join({.host = "old"}, kControlVersion + 7, At(9), At(0));
+  EXPECT_THAT(MessageOf(ticket), AllOf(HasSubstr("version 1"), HasSubstr("speaks 8")));
+}
+
+TEST_F(JobTest, RefusesOverlongTextAndAServerWithoutAnAddress) {
+  Start(1, 1);
+  JoinRequest request{.host = std::string(300, 'h')};
+  EXPECT_THAT(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
+              HasSubstr("300 bytes"));
+  request = {.role = Role::kServer, .host = "h"};
+  EXPECT_THAT(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
+              HasSubstr("without an address"));
+}
+
+TEST_F(JobTest, ANodeWhoseJoinIsCancelledIsForgotten) {
+  Start(1, 1);
+  const Ticket ticket = Join(Role::kWorker, 0);
+  job_->Cancel(ticket);
+  EXPECT_EQ(StatusOf(ticket).code(), absl::StatusCode::kCancelled);
+  Join(Role::kServer, 0);
+  EXPECT_EQ(job_->state(), Job::State::kWaiting);
+  EXPECT_FALSE(Answered(Join(Role::kWorker, 7)) && job_->state() == Job::State::kRunning);
+  EXPECT_TRUE(StatusOf(Join(Role::kWorker, 0)).ok());
+}
+
+TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
+  Fill(2, 1);
+  const Ticket barrier = job_->ComeToBarrier(1, "b", At(kNever), At(1));
+  for (const NodeId node : {1, 3}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
+  EXPECT_EQ(job_->NextDeadline(), At(5));
+  job_->Advance(At(4.9));
+  EXPECT_TRUE(job_->failure().ok());
+  job_->Advance(At(5.2));
+  EXPECT_EQ(Failure(), "worker 1 (node 2, host:1) stopped answering 5.2 s ago");
+  EXPECT_EQ(MessageOf(barrier), Failure());
+  EXPECT_EQ(job_->ViewOf(3).failure, job_->failure());
+  EXPECT_EQ(job_->Heartbeat(1, {}, At(6)), job_->failure());
+  EXPECT_EQ(job_->NextDeadline(), absl::InfiniteFuture());
+}
+
+TEST_F(JobTest, ABrokenLineShortensTheLeaseUntilTheNodeIsHeardAgain) {
+  Fill(1, 1);
+  job_->LineBroke(2, At(1));
+  EXPECT_EQ(job_->NextDeadline(), At(3));
+  EXPECT_TRUE(job_->Heartbeat(2, {}, At(2)).ok());
+  EXPECT_TRUE(job_->Heartbeat(1, {}, At(2)).ok());
+  job_->Advance(At(3));
+  EXPECT_TRUE(job_->failure().ok());
+  job_->LineBroke(2, At(4));
+  job_->Advance(At(6));
+  EXPECT_THAT(Failure(), HasSubstr("server 0 (node 2, host:0) stopped answering 4.0 s ago"));
+}
+
+TEST_F(JobTest, WithoutLeasesOnlyALossThatIsReportedCounts) {
+  JobOptions options = Options(1, 1);
+  options.has_leases = false;
+  job_.emplace(options, At(0));
+  Join(Role::kWorker, 0);
+  Join(Role::kServer, 0);
+  EXPECT_EQ(job_->NextDeadline(), absl::InfiniteFuture());
+  job_->Advance(At(1e6));
+  EXPECT_TRUE(job_->failure().ok());
+  job_->Lost(1, "vanished");
+  EXPECT_EQ(Failure(), "worker 0 (node 1, host:0) vanished");
+}
+
+TEST_F(JobTest, ADeclarationWaitsForAllWorkersAndThenForAllServers) {
+  Fill(2, 2);
+  const Ticket first = Declare(1, {Tensor("a"), Tensor("b")});
+  EXPECT_EQ(job_->catalogue().version, 0u);
+  const Ticket second = Declare(2, {Tensor("b"), Tensor("a")});
+  EXPECT_EQ(job_->catalogue().version, 1u);
+  EXPECT_EQ(job_->catalogue().tensors[0].name, "a");
+  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
+  EXPECT_FALSE(Answered(first));
+  EXPECT_TRUE(job_->AcknowledgeCatalogue(4, 1, At(0)).ok());
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_TRUE(StatusOf(second).ok());
+  EXPECT_EQ(answers_[first].catalogue->keys.size(), 2u);
+}
+
+TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
+  Fill(2, 1);
+  const Ticket first = Declare(1, {Tensor("a")}, 1);
+  job_->Advance(At(1));
+  EXPECT_EQ(MessageOf(first), "waiting for worker 1 to declare the same tensors");
+  const Ticket second = Declare(2, {Tensor("a")}, 2, 1);
+  job_->Advance(At(2));
+  EXPECT_EQ(MessageOf(second), "waiting for server 0 (node 3, host:0) to take in catalogue 1");
+  // Both call again with what they said.
+  const Ticket third = Declare(1, {Tensor("a")}, kNever, 2);
+  const Ticket fourth = Declare(2, {Tensor("a")}, kNever, 2);
+  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(2)).ok());
+  EXPECT_TRUE(StatusOf(third).ok());
+  EXPECT_TRUE(StatusOf(fourth).ok());
+  EXPECT_EQ(job_->catalogue().version, 1u);
+}
+
+TEST_F(JobTest, ADeclarationThatIsOpenCannotBeReplacedByAnother) {
+  Fill(2, 1);
+  const Ticket first = Declare(1, {Tensor("a")}, 1);
+  EXPECT_THAT(MessageOf(Declare(1, {Tensor("a")})), HasSubstr("twice at once"));
+  job_->Advance(At(1));
+  EXPECT_TRUE(Answered(first));
+  EXPECT_THAT(MessageOf(Declare(1, {Tensor("z")}, kNever, 1)), HasSubstr("other tensors"));
+}
+
+TEST_F(JobTest, AFailedDeclarationFailsTheSameCallOfEveryWorkerAndNothingElse) {
+  Fill(3, 1);
+  const Ticket first = Declare(1, {Tensor("w", 5)});
+  const Ticket second = Declare(2, {Tensor("w", 6)});
+  EXPECT_THAT(MessageOf(first), HasSubstr("worker 0 says elements=5, worker 1 says elements=6"));
+  EXPECT_EQ(StatusOf(second), StatusOf(first));
+  EXPECT_EQ(job_->catalogue().version, 0u);
+  const Ticket third = Declare(3, {Tensor("w", 5)});
+  EXPECT_EQ(StatusOf(third), StatusOf(first));
+  for (const NodeId node : {1, 2, 3}) Declare(node, {Tensor("w", 5)});
+  EXPECT_EQ(job_->catalogue().version, 1u);
+  EXPECT_TRUE(job_->failure().ok());
+}
+
+TEST_F(JobTest, ATensorCannotBeDeclaredDifferentlyLater) {
+  Fill(1, 1);
+  Declare(1, {Tensor("w", 5)});
+  ASSERT_TRUE(job_->AcknowledgeCatalogue(2, 1, At(0)).ok());
+  EXPECT_THAT(MessageOf(Declare(1, {Tensor("w", 6)})),
+              AllOf(HasSubstr("tensor 'w'"), HasSubstr("elements=5 before"),
+                    HasSubstr("worker 0 now says elements=6")));
+}
+
+TEST_F(JobTest, OnlyServersAcknowledgeAndOnlyWhatExists) {
+  Fill(1, 1);
+  EXPECT_EQ(job_->AcknowledgeCatalogue(1, 0, At(0)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(job_->AcknowledgeCatalogue(2, 1, At(0)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(job_->AcknowledgeCatalogue(77, 0, At(0)).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(JobTest, OnlyWorkersDeclareAndMeetAtBarriers) {
+  Fill(1, 1);
+  EXPECT_EQ(StatusOf(Declare(2, {Tensor("a")})).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(StatusOf(job_->ComeToBarrier(2, "b", At(9), At(0))).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(JobTest, ABarrierIsPassedByThoseWhoAreThereAtOnce) {
+  Fill(2, 1);
+  const Ticket early = job_->ComeToBarrier(1, "b", At(1), At(0));
+  job_->Advance(At(1));
+  EXPECT_EQ(MessageOf(early), "barrier 'b': waiting for worker 1");
+  const Ticket second = job_->ComeToBarrier(2, "b", At(kNever), At(1));
+  EXPECT_FALSE(Answered(second));
+  const Ticket again = job_->ComeToBarrier(1, "b", At(kNever), At(1));
+  EXPECT_TRUE(StatusOf(second).ok());
+  EXPECT_TRUE(StatusOf(again).ok());
+}
+
+TEST_F(JobTest, OneOfTwoWaitsAtABarrierMayBeGivenUp) {
+  Fill(2, 1);
+  const Ticket first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const Ticket second = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  job_->Cancel(first);
+  job_->ComeToBarrier(2, "b", At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(second).ok());
+}
+
+TEST_F(JobTest, BarriersAreBounded) {
+  Fill(2, 1);
+  EXPECT_THAT(MessageOf(job_->ComeToBarrier(1, std::string(256, 'b'), At(9), At(0))),
+              HasSubstr("256 bytes"));
+  Ticket last = 0;
+  for (int i = 0; i <= 4096; ++i) {
+    last = job_->ComeToBarrier(1, std::to_string(i), At(9), At(0));
+  }
+  EXPECT_EQ(StatusOf(last).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(JobTest, WorkersLeaveTogetherThenServersAndThenItIsOver) {
+  Fill(2, 1);
+  const Ticket first = job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_FALSE(Answered(first));
+  const Ticket second = job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(first).ok());
+  EXPECT_TRUE(StatusOf(second).ok());
+  EXPECT_EQ(job_->state(), Job::State::kDone);
+  EXPECT_TRUE(job_->ViewOf(3).membership->workers.empty());
+  EXPECT_EQ(job_->ViewOf(3).membership->epoch, 2u);
+  EXPECT_EQ(job_->ViewOf(1).membership->epoch, 1u);
+  EXPECT_FALSE(job_->finished());
+  EXPECT_TRUE(StatusOf(job_->Leave(3, absl::OkStatus(), At(kNever), At(0))).ok());
+  EXPECT_TRUE(job_->finished());
+  EXPECT_TRUE(job_->failure().ok());
+}
+
+TEST_F(JobTest, AServerLostAfterTheWorkIsDoneHarmsNobody) {
+  Fill(1, 1);
+  job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  job_->Advance(At(100));
+  EXPECT_TRUE(job_->failure().ok());
+  EXPECT_TRUE(job_->finished());
+}
+
+TEST_F(JobTest, AWorkerThatGivesUpWaitingToLeaveFailsTheJob) {
+  Fill(2, 1);
+  const Ticket ticket = job_->Leave(1, absl::OkStatus(), At(3), At(0));
+  job_->Advance(At(3));
+  EXPECT_EQ(MessageOf(ticket), "waiting to leave with worker 1");
+  EXPECT_THAT(Failure(), HasSubstr("worker 0 (node 1, host:0) gave up waiting to leave"));
+}
+
+TEST_F(JobTest, AnErrorOnLeavingIsPassedOnToAll) {
+  Fill(2, 1);
+  const Ticket waiting = Declare(1, {Tensor("a")});
+  EXPECT_TRUE(StatusOf(job_->Leave(2, absl::InternalError("CUDA died"), At(9), At(0))).ok());
+  EXPECT_EQ(MessageOf(waiting), "worker 1 (node 2, host:1) left with an error: CUDA died");
+  EXPECT_FALSE(StatusOf(job_->Leave(1, absl::OkStatus(), At(9), At(0))).ok());
+}
+
+TEST_F(JobTest, StoppingEndsEveryWait) {
+  Fill(2, 1);
+  const Ticket waiting = Declare(1, {Tensor("a")});
+  job_->Stop("the scheduler was stopped");
+  EXPECT_EQ(MessageOf(waiting), "the scheduler was stopped");
+}
+
+TEST_F(JobTest, TheRevisionMovesWithEveryView) {
+  Fill(1, 1);
+  uint64_t seen = job_->revision();
+  const auto moved = [&] { return std::exchange(seen, job_->revision()) != job_->revision(); };
+  EXPECT_TRUE(job_->Heartbeat(1, {5, 6, 7}, At(0)).ok());
+  EXPECT_FALSE(moved());
+  EXPECT_EQ(job_->table().Find(1)->progress.step, 5u);
+  Declare(1, {Tensor("a")});
+  EXPECT_TRUE(moved());
+  job_->Leave(1, absl::OkStatus(), At(9), At(0));
+  EXPECT_TRUE(moved());
+}
+
+TEST(JobOptions, NamesTheSettingThatIsWrong) {
+  const auto expect = [](auto change, const std::string& named) {
+    JobOptions options = Options(1, 1);
+    change(options);
+    EXPECT_THAT(std::string(CheckJobOptions(options).message()), HasSubstr(named));
+  };
+  EXPECT_TRUE(CheckJobOptions(Options(1, 1)).ok());
+  expect([](auto& o) { o.config.num_workers = 0; }, "workers");
+  expect([](auto& o) { o.config.num_servers = -1; }, "servers");
+  expect([](auto& o) { o.config.partition_bytes = 3; }, "partition-bytes");
+  expect([](auto& o) { o.config.heartbeat_interval = absl::ZeroDuration(); }, "heartbeat-interval");
+  expect([](auto& o) { o.config.lease_timeout = absl::Seconds(1); }, "lease-timeout");
+  expect([](auto& o) { o.config.job_id = std::string(300, 'j'); }, "job-id");
+}
+
+}  // namespace
+}  // namespace bdn

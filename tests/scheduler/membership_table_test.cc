@@ -1,0 +1,114 @@
+#include "scheduler/membership_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/barrier.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Time kStart = absl::UnixEpoch();
+
+absl::Time At(double seconds) { return kStart + absl::Seconds(seconds); }
+
+class MembershipTableTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<NodeId> Add(Role role, Rank rank, const std::string& host = "h:1") {
+    JoinRequest request;
+    request.role = role;
+    request.wanted_rank = rank;
+    request.host = host;
+    return table_.Add(request, At(0));
+  }
+  void Fill() {
+    for (const Rank rank : {0, 1}) ASSERT_TRUE(Add(Role::kWorker, rank).ok());
+    ASSERT_TRUE(Add(Role::kServer, 0).ok());
+    table_.Freeze(At(0));
+  }
+
+  MembershipTable table_{2, 1, absl::Seconds(5)};
+};
+
+TEST_F(MembershipTableTest, NamesEveryoneWhoIsMissing) {
+  EXPECT_EQ(table_.Missing(), "worker rank 0, worker rank 1, server rank 0 (0 of 3 here)");
+  ASSERT_TRUE(Add(Role::kWorker, 0).ok());
+  EXPECT_EQ(table_.Missing(), "worker rank 1, server rank 0 (1 of 3 here)");
+  ASSERT_TRUE(Add(Role::kServer, -1).ok());
+  EXPECT_EQ(table_.Missing(), "worker rank 1 (2 of 3 here)");
+  EXPECT_FALSE(table_.full());
+}
+
+TEST_F(MembershipTableTest, GivesFreeRanksOnlyWhenTheHouseIsFull) {
+  const NodeId any = *Add(Role::kWorker, -1);
+  const NodeId zero = *Add(Role::kWorker, 0);
+  ASSERT_TRUE(Add(Role::kServer, -1).ok());
+  ASSERT_TRUE(table_.full());
+  table_.Freeze(At(0));
+  EXPECT_EQ(table_.Find(any)->info.rank, 1);
+  EXPECT_EQ(table_.Find(zero)->info.rank, 0);
+  EXPECT_EQ(table_.membership()->workers[0].id, zero);
+  EXPECT_EQ(table_.membership()->epoch, 1u);
+}
+
+TEST_F(MembershipTableTest, RefusesARankThatIsTakenOrThatTheJobLacks) {
+  ASSERT_TRUE(Add(Role::kWorker, 1, "first:7").ok());
+  const auto taken = Add(Role::kWorker, 1, "second:8");
+  EXPECT_EQ(taken.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(taken.status().message()), HasSubstr("node 1 (first:7)"));
+  for (const Rank rank : {2, -2, 2147483647, -2147483647}) {
+    EXPECT_EQ(Add(Role::kWorker, rank).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(Add(Role::kScheduler, 0).status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Add(Role::kWorker, -1).ok());
+  EXPECT_EQ(Add(Role::kWorker, -1).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(MembershipTableTest, ANodeThatWentAwayFreesItsRankButNotItsId) {
+  const NodeId first = *Add(Role::kWorker, 0);
+  table_.Remove(first);
+  const NodeId second = *Add(Role::kWorker, 0);
+  EXPECT_NE(first, second);
+}
+
+TEST_F(MembershipTableTest, ALeaseEndsUnlessTheNodeIsHeard) {
+  Fill();
+  EXPECT_EQ(table_.NextExpiry(), At(5));
+  table_.Heard(1, At(4));
+  table_.Heard(3, At(4));
+  EXPECT_EQ(table_.Expired(At(4.9)), nullptr);
+  ASSERT_NE(table_.Expired(At(5)), nullptr);
+  EXPECT_EQ(table_.Expired(At(5))->info.id, 2u);
+  table_.MarkLeft(2);
+  EXPECT_EQ(table_.Expired(At(5)), nullptr);
+  EXPECT_EQ(table_.NextExpiry(), At(9));
+}
+
+TEST_F(MembershipTableTest, AShortenedLeaseComesBackWhenTheNodeIsHeard) {
+  Fill();
+  table_.ShortenLease(2, At(2));
+  ASSERT_NE(table_.Expired(At(2)), nullptr);
+  table_.Heard(2, At(1.5));
+  EXPECT_EQ(table_.Expired(At(2)), nullptr);
+  table_.ShortenLease(2, At(60));
+  EXPECT_NE(table_.Expired(At(6.5)), nullptr);
+}
+
+TEST(Barrier, KnowsWhoIsMissing) {
+  Barrier barrier(3);
+  EXPECT_TRUE(barrier.empty());
+  barrier.Arrive(1);
+  barrier.Arrive(1);
+  EXPECT_EQ(barrier.Missing(), "worker 0, worker 2");
+  barrier.Arrive(0);
+  barrier.Arrive(2);
+  EXPECT_TRUE(barrier.full());
+  barrier.Withdraw(0);
+  EXPECT_EQ(barrier.Missing(), "worker 0");
+  EXPECT_FALSE(barrier.empty());
+}
+
+}  // namespace
+}  // namespace bdn

@@ -1,0 +1,229 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "common/cluster/scheduler_client.h"
+
+// The daemon as a process: its exit codes, its log, and what its sudden death does to others.
+
+namespace bdn {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A child with its standard error and output in a pipe.
+class Process {
+ public:
+  explicit Process(std::vector<std::string> args) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) abort();
+    args.insert(args.begin(), BDN_SCHEDULER_BINARY);
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      dup2(ends[1], STDERR_FILENO);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    output_fd_ = ends[0];
+  }
+  ~Process() {
+    if (pid_ > 0) Kill(SIGKILL), Wait();
+    close(output_fd_);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void Kill(int signal) const { kill(pid_, signal); }
+
+  // Reads the output until `text` is in it.
+  bool AwaitOutput(const std::string& text) {
+    while (output_.find(text) == std::string::npos) {
+      if (!ReadMore()) return false;
+    }
+    return true;
+  }
+  // The exit code, or 128 and the signal.
+  int Wait() {
+    while (ReadMore()) {
+    }
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  const std::string& output() const { return output_; }
+  int port() const {
+    const size_t at = output_.find("listens at port ");
+    return at == std::string::npos ? 0 : std::atoi(output_.c_str() + at + 16);
+  }
+
+ private:
+  bool ReadMore() {
+    pollfd ready{output_fd_, POLLIN, 0};
+    if (poll(&ready, 1, 30000) <= 0) {
+      ADD_FAILURE() << "no more output after:\n" << output_;
+      return false;
+    }
+    char buffer[4096];
+    const ssize_t count = read(output_fd_, buffer, sizeof(buffer));
+    if (count > 0) output_.append(buffer, static_cast<size_t>(count));
+    return count > 0;
+  }
+
+  pid_t pid_ = -1;
+  int output_fd_ = -1;
+  std::string output_;
+};
+
+class SchedulerDaemonTest : public ::testing::Test {
+ protected:
+  void Start(std::vector<std::string> args = {}) {
+    args.push_back("--lease-timeout=1s");
+    args.push_back("--heartbeat-interval=100ms");
+    daemon_ = std::make_unique<Process>(std::move(args));
+    ASSERT_TRUE(daemon_->AwaitOutput("worker(s) and"));
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(daemon_->port()); }
+
+  // One worker and one server join and watch.
+  void Fill() {
+    server_ = *SchedulerClient::Create(address());
+    auto server = std::async(std::launch::async, [this] {
+      return server_->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "s"}, kLong);
+    });
+    worker_ = *SchedulerClient::Create(address());
+    ASSERT_TRUE(worker_->Join({.role = Role::kWorker, .host = "w"}, kLong).ok());
+    ASSERT_TRUE(server.get().ok());
+    worker_->Watch({.on_membership = [this](const auto&) { worker_watches_.set_value(); },
+                    .on_failure = [this](const absl::Status& s) { worker_failure_.set_value(s); }});
+    server_->Watch({.on_membership =
+                        [this](const auto& view) {
+                          (view->workers.empty() ? work_done_ : server_watches_).set_value();
+                        },
+                    .on_failure = [this](const absl::Status& s) { server_failure_.set_value(s); }});
+    worker_watches_.get_future().get();
+    server_watches_.get_future().get();
+  }
+
+  static constexpr absl::Duration kLong = absl::Seconds(30);
+
+  std::unique_ptr<Process> daemon_;
+  std::promise<absl::Status> worker_failure_;
+  std::promise<absl::Status> server_failure_;
+  std::promise<void> worker_watches_;
+  std::promise<void> server_watches_;
+  std::promise<void> work_done_;
+  std::unique_ptr<ControlPlane> worker_;
+  std::unique_ptr<ControlPlane> server_;
+};
+
+TEST_F(SchedulerDaemonTest, EndsWithZeroWhenAllHaveLeft) {
+  Start();
+  Fill();
+  EXPECT_TRUE(worker_->Leave(absl::OkStatus(), kLong).ok());
+  work_done_.get_future().get();
+  EXPECT_TRUE(server_->Leave(absl::OkStatus(), kLong).ok());
+  EXPECT_EQ(daemon_->Wait(), 0);
+  EXPECT_THAT(daemon_->output(), HasSubstr("the job is done"));
+}
+
+TEST_F(SchedulerDaemonTest, EndsWithOneWhenANodeIsLostAndTellsTheOthers) {
+  Start();
+  Fill();
+  worker_->Close();
+  const absl::Status failure = server_failure_.get_future().get();
+  EXPECT_THAT(std::string(failure.message()),
+              AllOf(HasSubstr("worker 0 (node"), HasSubstr("stopped answering")));
+  EXPECT_EQ(daemon_->Wait(), 1);
+  EXPECT_THAT(daemon_->output(), HasSubstr(std::string(failure.message())));
+}
+
+TEST_F(SchedulerDaemonTest, ItsSuddenDeathEndsEveryWaitAndIsNamed) {
+  Start();
+  Fill();
+  auto waiting = std::async(std::launch::async, [this] {
+    return worker_->Declare({{.name = "w", .elements = 4}}, kLong).status();
+  });
+  daemon_->Kill(SIGKILL);
+  for (std::promise<absl::Status>* failure : {&worker_failure_, &server_failure_}) {
+    EXPECT_THAT(std::string(failure->get_future().get().message()),
+                AllOf(HasSubstr("scheduler at " + address()), HasSubstr("stopped answering")));
+  }
+  EXPECT_THAT(std::string(waiting.get().message()), HasSubstr("scheduler at " + address()));
+  EXPECT_THAT(std::string(worker_->Barrier("b", kLong).message()), HasSubstr("stopped answering"));
+}
+
+TEST_F(SchedulerDaemonTest, ASchedulerThatHangsIsNoticedToo) {
+  Start();
+  Fill();
+  auto waiting =
+      std::async(std::launch::async, [this] { return worker_->Barrier("b", absl::Hours(1)); });
+  daemon_->Kill(SIGSTOP);
+  EXPECT_THAT(std::string(worker_failure_.get_future().get().message()),
+              HasSubstr("stopped answering"));
+  EXPECT_THAT(std::string(waiting.get().message()), HasSubstr("stopped answering"));
+}
+
+TEST_F(SchedulerDaemonTest, SigtermEndsItCleanlyAndTellsTheNodes) {
+  Start();
+  Fill();
+  daemon_->Kill(SIGTERM);
+  EXPECT_THAT(std::string(worker_failure_.get_future().get().message()), HasSubstr("SIGTERM"));
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+TEST_F(SchedulerDaemonTest, NamesWhoIsMissingAtTheDeadline) {
+  Start({"--workers=2", "--join-timeout=300ms"});
+  EXPECT_EQ(daemon_->Wait(), 1);
+  EXPECT_THAT(daemon_->output(),
+              HasSubstr("waiting for worker rank 0, worker rank 1, server rank 0 (0 of 3 here)"));
+}
+
+TEST_F(SchedulerDaemonTest, WritesItsPortToAFile) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("bdn-port-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  Start({"--port-file=" + (folder / "port").string()});
+  int port = 0;
+  std::ifstream(folder / "port") >> port;
+  EXPECT_EQ(port, daemon_->port());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(SchedulerDaemonTest, SaysWhyItCannotStart) {
+  Start();
+  const auto output_of = [](const std::vector<std::string>& args, int code) {
+    Process process(args);
+    EXPECT_EQ(process.Wait(), code);
+    return process.output();
+  };
+  EXPECT_THAT(output_of({"--listen=" + address()}, 2), HasSubstr("in use"));
+  EXPECT_THAT(output_of({"--wrkers=2"}, 2), HasSubstr("did you mean --workers"));
+  EXPECT_THAT(output_of({"--port-file=/nonexistent/port"}, 2), HasSubstr("/nonexistent/port"));
+  EXPECT_THAT(output_of({"--check-config", "--workers=3"}, 0), HasSubstr("workers = 3 (flag)"));
+  EXPECT_THAT(output_of({"--check-config", "--lease-timeout=1s"}, 2),
+              HasSubstr("heartbeat-interval"));
+  EXPECT_THAT(output_of({"--help"}, 0), HasSubstr("examples:"));
+  EXPECT_THAT(output_of({"--version"}, 0), HasSubstr("control version"));
+}
+
+}  // namespace
+}  // namespace bdn

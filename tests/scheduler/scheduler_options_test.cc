@@ -1,0 +1,68 @@
+#include "scheduler/scheduler_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/cluster/settings.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<SchedulerOptions> ReadFlags(const std::vector<std::string>& flags) {
+  const auto config = Config::Load(SchedulerSettings(), flags, {});
+  return config.ok() ? ReadSchedulerOptions(*config) : config.status();
+}
+
+TEST(SchedulerOptions, ReadsEverySetting) {
+  const auto options =
+      ReadFlags({"--listen=0.0.0.0:7000", "--workers=3", "--servers=2", "--seed=9",
+                 "--partition-bytes=1MiB", "--fusion-bytes=64KiB", "--min-compress-bytes=0",
+                 "--heartbeat-interval=500ms", "--lease-timeout=4s", "--join-timeout=7s",
+                 "--job-id=gpt", "--token=secret", "--exit-when-done=false", "--log-level=error"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  const JobConfig& job = options->job.config;
+  EXPECT_EQ(options->listen, "0.0.0.0:7000");
+  EXPECT_EQ(job.num_workers, 3);
+  EXPECT_EQ(job.num_servers, 2);
+  EXPECT_EQ(job.run_seed, 9u);
+  EXPECT_EQ(job.partition_bytes, 1u << 20);
+  EXPECT_EQ(job.fusion_bytes, 64u << 10);
+  EXPECT_EQ(job.min_compress_bytes, 0u);
+  EXPECT_EQ(job.heartbeat_interval, absl::Milliseconds(500));
+  EXPECT_EQ(job.lease_timeout, absl::Seconds(4));
+  EXPECT_EQ(options->job.join_timeout, absl::Seconds(7));
+  EXPECT_EQ(job.job_id, "gpt");
+  EXPECT_EQ(options->job.token, "secret");
+  EXPECT_FALSE(options->exit_when_done);
+  EXPECT_EQ(options->log_level, LogLevel::kError);
+}
+
+TEST(SchedulerOptions, JobsWithoutANameGetDifferentOnes) {
+  const auto one = ReadFlags({});
+  const auto other = ReadFlags({});
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_FALSE(one->job.config.job_id.empty());
+  EXPECT_NE(one->job.config.job_id, other->job.config.job_id);
+}
+
+TEST(SchedulerOptions, AWrongOrContradictorySettingIsNamed) {
+  const auto expect = [](const std::string& flag, const std::string& named) {
+    const auto options = ReadFlags({flag});
+    EXPECT_THAT(std::string(options.status().message()), HasSubstr(named)) << flag;
+  };
+  expect("--workers=none", "workers");
+  expect("--servers=0", "servers");
+  expect("--listen=7000", "'7000'");
+  expect("--listen=host:70000", "'host:70000'");
+  expect("--partition-bytes=1", "partition-bytes");
+  expect("--lease-timeout=1s", "heartbeat-interval");
+  expect("--join-timeout=soon", "join-timeout");
+  expect("--log-level=loud", "loud");
+  expect("--exit-when-done=maybe", "exit-when-done");
+  expect("--wokers=2", "--workers");
+}
+
+}  // namespace
+}  // namespace bdn

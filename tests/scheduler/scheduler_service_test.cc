@@ -1,0 +1,245 @@
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cluster/control_messages.h"
+#include "common/cluster/control_plane.h"
+#include "common/cluster/health.h"
+#include "common/cluster/scheduler_client.h"
+#include "common/cluster/status_fetch.h"
+#include "proto/control.grpc.pb.h"
+#include "scheduler/service.h"
+
+// The service beyond ControlPlane's contract: bytes from strangers, status, health, addresses.
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::control;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class SchedulerServiceTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& token = "") {
+    options_.config.job_id = "service \"test\"";
+    options_.config.num_workers = 1;
+    options_.config.num_servers = 1;
+    options_.token = token;
+    auto service = SchedulerService::Start("127.0.0.1:0", options_);
+    ASSERT_TRUE(service.ok()) << service.status();
+    service_ = *std::move(service);
+    stub_ = wire::Scheduler::NewStub(
+        grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(service_->port()); }
+
+  // Both nodes join by raw messages; `worker_` and `server_` are then who calls.
+  void Fill() {
+    auto server = std::async(std::launch::async, [this] { return Join(Role::kServer); });
+    worker_ = Join(Role::kWorker);
+    server_ = server.get();
+  }
+  wire::Caller Join(Role role) {
+    wire::JoinRequest request;
+    Write(JoinRequest{.role = role, .data_address = "tcp://x", .host = "raw\x01:\xff"}, &request);
+    request.set_timeout_ms(30000);
+    wire::JoinReply reply;
+    grpc::ClientContext context;
+    const grpc::Status status = stub_->Join(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.caller();
+  }
+
+  template <typename Request, typename Reply>
+  using Method = grpc::Status (wire::Scheduler::Stub::*)(grpc::ClientContext*, const Request&,
+                                                         Reply*);
+  template <typename Request, typename Reply>
+  grpc::Status Call(Method<Request, Reply> method, const Request& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    Reply reply;
+    return (stub_.get()->*method)(&context, request, &reply);
+  }
+
+  JobOptions options_;
+  std::unique_ptr<SchedulerService> service_;
+  std::unique_ptr<wire::Scheduler::Stub> stub_;
+  wire::Caller worker_;
+  wire::Caller server_;
+};
+
+TEST_F(SchedulerServiceTest, RefusesAJoinOfNonsense) {
+  Start();
+  const auto refused = [this](auto change) {
+    wire::JoinRequest request;
+    request.set_version(kControlVersion);
+    request.set_role(2);
+    request.set_wanted_rank(0);
+    change(&request);
+    const grpc::Status status = Call(&wire::Scheduler::Stub::Join, request);
+    EXPECT_FALSE(status.ok());
+    return status.error_message();
+  };
+  EXPECT_THAT(refused([](auto* r) { r->set_role(0); }), HasSubstr("role 0"));
+  EXPECT_THAT(refused([](auto* r) { r->set_role(4000000000u); }), HasSubstr("role 4000000000"));
+  EXPECT_THAT(refused([](auto* r) { r->set_version(0); }), HasSubstr("version"));
+  EXPECT_THAT(refused([](auto* r) { r->set_wanted_rank(-2147483647 - 1); }), HasSubstr("rank"));
+  EXPECT_THAT(refused([](auto* r) { r->set_host(std::string(100000, 'h')); }),
+              HasSubstr("100000 bytes"));
+  EXPECT_THAT(refused([](auto* r) { r->set_job_id("other"); }), HasSubstr("'other'"));
+}
+
+TEST_F(SchedulerServiceTest, RefusesADeclarationOfNonsense) {
+  Start();
+  Fill();
+  const auto refused = [this](auto change) {
+    wire::DeclareRequest request;
+    *request.mutable_caller() = worker_;
+    Write(std::vector<TensorDeclaration>{{.name = "w", .elements = 5}}, &request);
+    change(request.mutable_tensors(0));
+    const grpc::Status status = Call(&wire::Scheduler::Stub::Declare, request);
+    EXPECT_FALSE(status.ok());
+    return status.error_message();
+  };
+  EXPECT_THAT(refused([](auto* t) { t->set_dtype(10); }), HasSubstr("dtype 10"));
+  EXPECT_THAT(refused([](auto* t) { t->set_kind(2); }), HasSubstr("kind 2"));
+  EXPECT_THAT(refused([](auto* t) { t->set_elements(~uint64_t{0}); }), HasSubstr("elements"));
+  EXPECT_THAT(refused([](auto* t) { t->set_elements(uint64_t{1} << 47); }), HasSubstr("partition"));
+  EXPECT_THAT(refused([](auto* t) { t->set_name(std::string(256, 'n')); }), HasSubstr("256 bytes"));
+  EXPECT_THAT(refused([](auto* t) { t->set_momentum(-1); }), HasSubstr("momentum"));
+  EXPECT_THAT(refused([](auto* t) { t->set_push_spec(""); }), HasSubstr("codec"));
+}
+
+TEST_F(SchedulerServiceTest, RefusesCallersThatAreNotOfThisJob) {
+  Start();
+  Fill();
+  wire::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = worker_;
+  EXPECT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
+  heartbeat.mutable_caller()->set_node(99);
+  EXPECT_EQ(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  *heartbeat.mutable_caller() = worker_;
+  heartbeat.mutable_caller()->set_incarnation(worker_.incarnation() + 1);
+  EXPECT_THAT(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_message(),
+              HasSubstr("a scheduler that is gone"));
+
+  grpc::ClientContext context;
+  wire::Event event;
+  const auto stream = stub_->Watch(&context, heartbeat.caller());
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(SchedulerServiceTest, RefusesEveryCallWithoutTheToken) {
+  Start("secret");
+  EXPECT_EQ(Call(&wire::Scheduler::Stub::Heartbeat, wire::HeartbeatRequest()).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(FetchStatusJson(address(), absl::Seconds(30)).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(FetchStatusJson(address(), absl::Seconds(30), "secret").ok());
+}
+
+TEST_F(SchedulerServiceTest, TellsItsStatusAsJson) {
+  Start();
+  const auto waiting = FetchStatusJson(address(), absl::Seconds(30));
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  EXPECT_THAT(
+      *waiting,
+      AllOf(HasSubstr(R"("job_id": "service \"test\"")"), HasSubstr(R"("state": "waiting")"),
+            HasSubstr("worker rank 0, server rank 0 (0 of 2 here)"), HasSubstr(R"("nodes": [])")));
+  Fill();
+  wire::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = worker_;
+  heartbeat.set_step(7);
+  heartbeat.set_bytes_sent(123456789012345);
+  ASSERT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
+  const auto running = FetchStatusJson(address(), absl::Seconds(30));
+  ASSERT_TRUE(running.ok()) << running.status();
+  EXPECT_THAT(*running, AllOf(HasSubstr(R"("state": "running")"), HasSubstr(R"("step": 7)"),
+                              HasSubstr(R"("bytes_sent": 123456789012345)"),
+                              HasSubstr(R"("host": "raw\u0001:\u00ff")"),
+                              HasSubstr(R"("role": "server", "rank": 0)")));
+}
+
+TEST_F(SchedulerServiceTest, StatusSaysWhoDoesNotAnswer) {
+  Start();
+  const std::string gone = address();
+  service_.reset();
+  const auto status = FetchStatusJson(gone, absl::Seconds(5));
+  EXPECT_THAT(std::string(status.status().message()), HasSubstr(gone));
+  EXPECT_EQ(FetchStatusJson("nonsense", absl::Seconds(5)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SchedulerClient::Create("nonsense").status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SchedulerServiceTest, AnAddressInUseIsSaid) {
+  Start();
+  const auto second = SchedulerService::Start(address(), options_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()),
+              AllOf(HasSubstr(address()), HasSubstr("in use")));
+  EXPECT_THAT(std::string(HealthServer::Start(address()).status().message()), HasSubstr("in use"));
+}
+
+TEST_F(SchedulerServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
+  Start();
+  Fill();
+  grpc::ClientContext context;
+  const auto stream = stub_->Watch(&context, worker_);
+  wire::Event event;
+  ASSERT_TRUE(stream->Read(&event));
+  EXPECT_TRUE(event.has_membership());
+  service_->host()->Stop("stopped for the test");
+  EXPECT_TRUE(service_->AwaitFailureDelivered(absl::Seconds(30)));
+  service_->Close();
+  ASSERT_TRUE(stream->Read(&event));
+  EXPECT_EQ(event.failure().message(), "stopped for the test");
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// The health protocol, by hand: its generated code is not installed.
+std::string AskHealth(const std::string& address) {
+  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
+                                         grpc::internal::RpcMethod::NORMAL_RPC);
+  grpc::ByteBuffer reply;
+  const grpc::Status status = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+      channel.get(), method, &context, grpc::ByteBuffer(nullptr, 0), &reply);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice slice;
+  if (!reply.DumpToSingleSlice(&slice).ok()) return "";
+  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
+}
+
+// HealthCheckResponse{status: ...}, field 1.
+constexpr char kServing[] = "\x08\x01";
+constexpr char kNotServing[] = "\x08\x02";
+
+TEST_F(SchedulerServiceTest, AnswersTheStandardHealthCheck) {
+  Start();
+  EXPECT_EQ(AskHealth(address()), kServing);
+}
+
+TEST(HealthServer, SaysWhatItIsTold) {
+  const auto health = HealthServer::Start("127.0.0.1:0");
+  ASSERT_TRUE(health.ok()) << health.status();
+  const std::string address = "127.0.0.1:" + std::to_string((*health)->port());
+  EXPECT_EQ(AskHealth(address), kNotServing);
+  (*health)->SetServing(true);
+  EXPECT_EQ(AskHealth(address), kServing);
+}
+
+}  // namespace
+}  // namespace bdn
