@@ -95,6 +95,8 @@ class ThrottledFabric final : public Fabric {
 struct FabricParam {
   const char* name;
   std::function<std::unique_ptr<Fabric>()> make;
+
+  friend void PrintTo(const FabricParam& param, std::ostream* out) { *out << param.name; }
 };
 
 class TransportTest : public testing::TestWithParam<FabricParam> {
