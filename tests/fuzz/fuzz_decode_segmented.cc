@@ -1,0 +1,43 @@
+// A group of one to eight segments of any codec: refused, or every segment decodes inside memory of
+// exactly its size.
+
+#include <algorithm>
+#include <memory>
+
+#include "compressors/segmented.h"
+#include "tests/fuzz/decoder_property.h"
+
+namespace {
+
+using bdn::fuzz::Check;
+
+void CheckSegment(const bdn::SegmentedCodec& codec, bdn::ByteSpan in, size_t i) {
+  const size_t n = codec.segment_elements(i);
+  const auto decoded = std::make_unique<float[]>(n);
+  const auto sum = std::make_unique<float[]>(n);
+  codec.DecodeSegment(in, i, 1.0f, {decoded.get(), bdn::DType::kFloat32, n});
+  codec.DecodeAddSegment(in, i, 1.0f, {sum.get(), bdn::DType::kFloat32, n});
+  for (size_t j = 0; j < n; ++j) Check(decoded[j] == sum[j]);
+  if (codec.Present(in, i)) return;
+  Check(std::all_of(decoded.get(), decoded.get() + n, [](float value) { return value == 0; }));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  constexpr const char* kSpecs[] = {
+      "none", "fp16", "onebit", "onebit(block=32)", "topk(ratio=0.01)", "topk(ratio=0.5)"};
+  bdn::fuzz::InputReader input(data, size);
+  const uint8_t choice = input.Byte();
+  std::vector<size_t> elements(1 + choice % 8);
+  for (size_t& n : elements) n = input.Byte();
+  const bdn::SegmentedCodec codec(bdn::fuzz::CodecOf(kSpecs[choice / 8 % std::size(kSpecs)]),
+                                  elements, bdn::DType::kFloat32);
+  const std::vector<uint8_t> rest = input.Rest();
+  const auto exact = std::make_unique<uint8_t[]>(rest.size());
+  std::copy(rest.begin(), rest.end(), exact.get());
+  const auto in = std::as_bytes(std::span(exact.get(), rest.size()));
+  if (!codec.Validate(in).ok()) return 0;
+  for (size_t i = 0; i < codec.num_segments(); ++i) CheckSegment(codec, in, i);
+  return 0;
+}
