@@ -144,6 +144,8 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
         }
         break;
       }
+      case ProcessGroup::Event::Kind::kLines:
+        break;
       case ProcessGroup::Event::Kind::kEnded:
         code_ = std::max(event.code, 1);
         return absl::UnavailableError("the scheduler " + DescribeCode(event.code));
@@ -269,6 +271,7 @@ int LocalJob::Wait() {
         go_on = HandleTimeout();
         break;
       case ProcessGroup::Event::Kind::kReadable:
+      case ProcessGroup::Event::Kind::kLines:
         break;
     }
   }

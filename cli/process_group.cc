@@ -222,12 +222,13 @@ ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline
     }
     if (poll(polled.data(), polled.size(), timeout) <= 0) continue;  // the deadline, or EINTR
     for (size_t i = 0; i < sources.size(); ++i) {
-      if (polled[i + 2].revents != 0) ReadPipe(sources[i].first, sources[i].second);
+      if (polled[i + 2].revents == 0) continue;
+      ReadPipe(sources[i].first, sources[i].second);
+      event.kind = Event::Kind::kLines;
     }
-    if (polled[1].revents != 0) {
-      event.kind = Event::Kind::kReadable;
-      return event;
-    }
+    if (polled[1].revents != 0) event.kind = Event::Kind::kReadable;
+    // After lines too: their handler may have moved the caller's deadline.
+    if (event.kind != Event::Kind::kTimeout) return event;
   }
 }
 

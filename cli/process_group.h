@@ -46,6 +46,7 @@ class ProcessGroup {
       kEnded,     // `process` ended with `code`
       kSignal,    // `signal` (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2) came for us
       kReadable,  // the descriptor given to Next is readable
+      kLines,     // lines were handed over
       kTimeout,   // `deadline` passed
     };
     Kind kind = Kind::kTimeout;

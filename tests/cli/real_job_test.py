@@ -1,0 +1,112 @@
+"""The command among the real daemons."""
+
+import json
+import os
+import signal
+import subprocess
+
+from conftest import LIMIT, Watched, children_of, descendants_of, read_until
+
+
+def test_a_job_that_does_nothing_ends_well(real):
+    run = real.start("run", "-n", 2, "-s", 2, "--", "sh", "-c", "echo ready")
+    out, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    assert out.count("ready") == 2
+    assert real.left_behind() == []
+
+
+def test_an_unknown_setting_is_named(real):
+    done = real.run("run", "--set", "thraeds=3", "--", "true")
+    assert done.returncode != 0
+    assert "BANDONEON_THRAEDS" in done.stderr and "did you mean BANDONEON_THREADS" in done.stderr
+
+
+def start_idle_job(real, *more):
+    """A job of two workers that have joined; its scheduler's address."""
+    run = real.start("run", "-n", 2, "-s", 1, *more, "--", "sh", "-c",
+                     f"mkfifo in.$RANK; exec {real.path} idle-worker 0<>in.$RANK")
+    address = read_until(run.stderr, 1, "scheduler at")[-1].split()[-1]
+    read_until(run.stdout, 2, "ready")
+    return run, address
+
+
+def test_status_shows_every_node(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, address = start_idle_job(real, "--linger", "0s")
+    table = real.run("status", "--scheduler", address)
+    assert table.returncode == 0, table.stderr
+    lines = table.stdout.splitlines()
+    assert "running" in lines[0]
+    roles = sorted(line.split()[0] + line.split()[1] for line in lines[2:])
+    assert roles == ["server0", "worker0", "worker1"]
+    status = json.loads(real.run("status", "--scheduler", address, "--json").stdout)
+    assert len(status["nodes"]) == 3
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + signal.SIGTERM
+
+
+def test_status_names_a_scheduler_that_is_not_there(real):
+    done = real.run("status", "--scheduler", "127.0.0.1:1", "--timeout", "1s")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+    done = real.run("status")
+    assert done.returncode == 2 and "--scheduler" in done.stderr
+
+
+def test_names_a_server_that_was_killed_and_leaves_nothing(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, _ = start_idle_job(real, "--linger", "0s")
+    everybody = [Watched(pid) for pid in descendants_of(run.pid)]
+    (guardian,) = children_of(run.pid)
+    (server,) = [pid for pid in children_of(guardian) if "bandoneon-server" in program(pid)]
+    os.kill(server, signal.SIGKILL)
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + 9
+    assert f"server 0 (pid {server}) was killed by signal 9" in error
+    assert all(process.ends() for process in everybody)
+
+
+def test_two_jobs_on_one_host_do_not_meet(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    benches = [start_bench(real, "none") for _ in range(2)]
+    for bench in benches:
+        out, error = bench.communicate(timeout=2 * LIMIT)
+        assert bench.returncode == 0, error
+        assert json.loads(out)["workers"] == 2
+
+
+def test_bench_pushpull_checks_and_reports(real):
+    for codec, ratio in [("none", 1), ("ef(onebit(block=256))", 24)]:
+        bench = start_bench(real, codec)
+        out, error = bench.communicate(timeout=2 * LIMIT)
+        assert bench.returncode == 0, error
+        (line,) = out.splitlines()
+        result = json.loads(line)
+        assert result["push"] == codec and result["iters"] == 2
+        assert result["gb_per_s_slowest"] <= result["gb_per_s_per_worker"] <= result["gb_per_s_fastest"]
+        assert set(result["cpu_s_per_gb"]) == {"scheduler", "server", "worker"}
+        assert all(value >= 0 for value in result["cpu_s_per_gb"].values())
+        assert result["memcpy_gb_per_s"] > 0 and result["roof_gb_per_s"] > 0
+        assert result["dense_bytes"] == 2 * 2 * 262144
+        assert result["wire_bytes"] == result["bytes_pushed"] + result["bytes_pulled"]
+        assert 0.9 * ratio < 2 * result["dense_bytes"] / result["wire_bytes"] <= 1.4 * ratio
+
+
+def test_bench_idle_reports_a_share_of_a_core(real):
+    done = real.run("bench", "idle", "--seconds", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["seconds"] >= 1
+    # A thread that polls uses a whole core; what is allowed for ten seconds is in docs/benchmarks.md.
+    assert 0 <= result["cores_total"] < 0.5
+
+
+def start_bench(real, codec) -> subprocess.Popen:
+    return real.start("bench", "pushpull", "--workers", 2, "--servers", 1, "--tensors", 2, "--bytes", 262144,
+                      "--push", codec, "--pull", codec, "--iters", 2, "--warmup", 1, "--json")
+
+
+def program(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/exe")
