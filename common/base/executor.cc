@@ -14,10 +14,8 @@ namespace {
 class PoolExecutor final : public Executor {
  public:
   explicit PoolExecutor(int num_threads)
-      // TBB makes one thread fewer than there are processors unless told otherwise. No slot of the
-      // arena is reserved for a calling thread: callers never join the work.
-      : parallelism_(tbb::global_control::max_allowed_parallelism, num_threads + 1),
-        arena_(num_threads, /*reserved_for_masters=*/0) {
+      // No slot of the arena is reserved for a calling thread: callers never join the work.
+      : arena_(num_threads, /*reserved_for_masters=*/0) {
     arena_.initialize();
   }
 
@@ -51,7 +49,6 @@ class PoolExecutor final : public Executor {
     }
   };
 
-  tbb::global_control parallelism_;
   tbb::task_arena arena_;
   Mutex mu_;
   CondVar idle_;
@@ -61,6 +58,12 @@ class PoolExecutor final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> MakePoolExecutor(int num_threads) {
+  // Unless told otherwise TBB makes one thread fewer than there are processors, for all arenas
+  // together; and of several limits the least holds. One for the process, then, that no pool meets:
+  // threads are made only as the arenas ask for them.
+  constexpr size_t kMostThreads = 1024;
+  static const tbb::global_control control(tbb::global_control::max_allowed_parallelism,
+                                           kMostThreads);
   return std::make_unique<PoolExecutor>(num_threads);
 }
 

@@ -71,6 +71,20 @@ TEST(PoolExecutor, RunsTwoTasksAtATime) {
   done.wait();
 }
 
+TEST(PoolExecutor, DoesNotTakeAnothersThreads) {
+  const auto small = MakePoolExecutor(1);
+  const auto large = MakePoolExecutor(3);
+  std::latch all(4);
+  std::latch done(4);
+  for (int i = 0; i < 4; ++i) {
+    (i == 0 ? small : large)->Post([&] {
+      all.arrive_and_wait();  // ends only when all four run
+      done.count_down();
+    });
+  }
+  done.wait();
+}
+
 #if defined(__x86_64__)
 TEST(PoolExecutor, RunsTasksUnderTheDefaultFloatingPointState) {
   // The pool's threads inherit what their maker has set.
