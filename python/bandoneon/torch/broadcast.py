@@ -8,6 +8,7 @@ import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from .exchange import push_pull
 from .tensors import check_exchangeable
 
 # Small tensors travel together, up to this many bytes, aligned so that any type can be viewed.
@@ -66,24 +67,36 @@ def _named_tensors(parameters):
 
 
 def _check_layout(worker, named, root):
-    """Every worker compares its tensors with root's before any is overwritten."""
+    """Every worker compares its tensors with root's; if any differs, all raise and none is changed."""
     mine = [[name, str(t.dtype), list(t.shape)] for name, t in named]
-    text = broadcast_bytes(worker, "layout", json.dumps(mine).encode(), root)
-    theirs = json.loads(text)
+    theirs = json.loads(broadcast_bytes(worker, "layout", json.dumps(mine).encode(), root))
+    error = _difference(worker, mine, theirs, root)
+    verdict = torch.tensor([float(error is not None)])
+    push_pull(verdict, "layout/differs", push="none", pull="none", worker=worker).wait()
+    if error is None and verdict.item() > 0:
+        error = InvalidArgument(
+            f"other workers' tensors differ from those of worker {root}; their errors say which"
+        )
+    if error is not None:
+        raise error
+
+
+def _difference(worker, mine, theirs, root):
     for own, roots in zip(mine, theirs):
         if own != roots:
-            raise InvalidArgument(
+            return InvalidArgument(
                 f"worker {worker.rank} has {_describe(own)} where worker {root} has {_describe(roots)}",
                 tensor=own[0],
             )
-    if len(mine) != len(theirs):
-        longer, rank = (mine, worker.rank) if len(mine) > len(theirs) else (theirs, root)
-        extra = longer[min(len(mine), len(theirs))]
-        raise InvalidArgument(
-            f"worker {worker.rank} has {len(mine)} tensors, worker {root} has {len(theirs)}: only worker "
-            f"{rank} has {_describe(extra)}",
-            tensor=extra[0],
-        )
+    if len(mine) == len(theirs):
+        return None
+    longer, rank = (mine, worker.rank) if len(mine) > len(theirs) else (theirs, root)
+    extra = longer[min(len(mine), len(theirs))]
+    return InvalidArgument(
+        f"worker {worker.rank} has {len(mine)} tensors, worker {root} has {len(theirs)}: only worker "
+        f"{rank} has {_describe(extra)}",
+        tensor=extra[0],
+    )
 
 
 def _describe(entry):
