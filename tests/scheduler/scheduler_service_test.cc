@@ -25,7 +25,7 @@ namespace wire = bandoneon::control;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class SchedulerServiceTest : public ::testing::Test {
+class GrpcServiceTest : public ::testing::Test {
  protected:
   void Start(const std::string& token = "") {
     options_.config.job_id = "service \"test\"";
@@ -75,7 +75,7 @@ class SchedulerServiceTest : public ::testing::Test {
   wire::Caller server_;
 };
 
-TEST_F(SchedulerServiceTest, RefusesAJoinOfNonsense) {
+TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
   Start();
   const auto refused = [this](auto change) {
     wire::JoinRequest request;
@@ -96,7 +96,7 @@ TEST_F(SchedulerServiceTest, RefusesAJoinOfNonsense) {
   EXPECT_THAT(refused([](auto* r) { r->set_job_id("other"); }), HasSubstr("'other'"));
 }
 
-TEST_F(SchedulerServiceTest, RefusesADeclarationOfNonsense) {
+TEST_F(GrpcServiceTest, RefusesADeclarationOfNonsense) {
   Start();
   Fill();
   const auto refused = [this](auto change) {
@@ -117,7 +117,7 @@ TEST_F(SchedulerServiceTest, RefusesADeclarationOfNonsense) {
   EXPECT_THAT(refused([](auto* t) { t->set_push_spec(""); }), HasSubstr("codec"));
 }
 
-TEST_F(SchedulerServiceTest, RefusesCallersThatAreNotOfThisJob) {
+TEST_F(GrpcServiceTest, RefusesCallersThatAreNotOfThisJob) {
   Start();
   Fill();
   wire::HeartbeatRequest heartbeat;
@@ -138,7 +138,7 @@ TEST_F(SchedulerServiceTest, RefusesCallersThatAreNotOfThisJob) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-TEST_F(SchedulerServiceTest, RefusesEveryCallWithoutTheToken) {
+TEST_F(GrpcServiceTest, RefusesEveryCallWithoutTheToken) {
   Start("secret");
   EXPECT_EQ(Call(&wire::Scheduler::Stub::Heartbeat, wire::HeartbeatRequest()).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
@@ -147,7 +147,7 @@ TEST_F(SchedulerServiceTest, RefusesEveryCallWithoutTheToken) {
   EXPECT_TRUE(FetchStatusJson(address(), absl::Seconds(30), "secret").ok());
 }
 
-TEST_F(SchedulerServiceTest, TellsItsStatusAsJson) {
+TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   Start();
   const auto waiting = FetchStatusJson(address(), absl::Seconds(30));
   ASSERT_TRUE(waiting.ok()) << waiting.status();
@@ -169,7 +169,7 @@ TEST_F(SchedulerServiceTest, TellsItsStatusAsJson) {
                               HasSubstr(R"("role": "server", "rank": 0)")));
 }
 
-TEST_F(SchedulerServiceTest, StatusSaysWhoDoesNotAnswer) {
+TEST_F(GrpcServiceTest, StatusSaysWhoDoesNotAnswer) {
   Start();
   const std::string gone = address();
   service_.reset();
@@ -181,7 +181,7 @@ TEST_F(SchedulerServiceTest, StatusSaysWhoDoesNotAnswer) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(SchedulerServiceTest, AnAddressInUseIsSaid) {
+TEST_F(GrpcServiceTest, AnAddressInUseIsSaid) {
   Start();
   const auto second = SchedulerService::Start(address(), options_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
@@ -190,7 +190,7 @@ TEST_F(SchedulerServiceTest, AnAddressInUseIsSaid) {
   EXPECT_THAT(std::string(HealthServer::Start(address()).status().message()), HasSubstr("in use"));
 }
 
-TEST_F(SchedulerServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
+TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
   Start();
   Fill();
   grpc::ClientContext context;
@@ -227,12 +227,12 @@ std::string AskHealth(const std::string& address) {
 constexpr char kServing[] = "\x08\x01";
 constexpr char kNotServing[] = "\x08\x02";
 
-TEST_F(SchedulerServiceTest, AnswersTheStandardHealthCheck) {
+TEST_F(GrpcServiceTest, AnswersTheStandardHealthCheck) {
   Start();
   EXPECT_EQ(AskHealth(address()), kServing);
 }
 
-TEST(HealthServer, SaysWhatItIsTold) {
+TEST(GrpcHealthServer, SaysWhatItIsTold) {
   const auto health = HealthServer::Start("127.0.0.1:0");
   ASSERT_TRUE(health.ok()) << health.status();
   const std::string address = "127.0.0.1:" + std::to_string((*health)->port());
