@@ -29,14 +29,15 @@ LAYERS = 4
 
 ONEBIT = "ef(onebit(block=256))"
 TOPK = "ef(topk(ratio=0.01))"
-# Codec both ways, and where the momentum goes: error feedback wants it before the compression.
+MOMENTUM = 0.9
+# Codec both ways, and the momentum that goes before it. Error feedback wants it there, so that what is
+# owed is owed once; the others leave the same Nesterov momentum to the optimizer.
 MODES = {
     "none": dict(push="none", pull="none", momentum=0.0),
     "fp16": dict(push="fp16", pull="fp16", momentum=0.0),
-    "onebit": dict(push=ONEBIT, pull=ONEBIT, momentum=0.9),
-    "topk": dict(push=TOPK, pull=TOPK, momentum=0.9),
+    "onebit": dict(push=ONEBIT, pull=ONEBIT, momentum=MOMENTUM),
+    "topk": dict(push=TOPK, pull=TOPK, momentum=MOMENTUM),
 }
-MOMENTUM = 0.9
 
 
 class Block(nn.Module):
@@ -132,7 +133,8 @@ def train(options):
     model = GPT()
     bdn.broadcast_parameters(model, root=0)
     mode = MODES[options.mode]
-    sgd = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.0 if mode["momentum"] else MOMENTUM)
+    inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
     optimizer = bdn.DistributedOptimizer(sgd, model.named_parameters(), warmup=options.warmup, **mode)
 
     generator = torch.Generator().manual_seed(1000 * options.seed + worker.rank)

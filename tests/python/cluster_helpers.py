@@ -54,9 +54,9 @@ def mean_grads(model, workers=2, step=0, loss=loss_of):
     return {name: sum(g[name] for g in per_rank) / workers for name in per_rank[0]}
 
 
-def sgd(worker, model, lr=0.1, momentum=0.0, inner_momentum=0.0, **options):
+def sgd(worker, model, lr=0.1, momentum=0.0, inner_momentum=0.0, nesterov=False, **options):
     """A distributed SGD, of which unknown options go to DistributedOptimizer."""
-    inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=inner_momentum)
+    inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=inner_momentum, nesterov=nesterov)
     return bdn.DistributedOptimizer(
         inner, model.named_parameters(), momentum=momentum, worker=worker, **{"scaler": None, **options}
     )

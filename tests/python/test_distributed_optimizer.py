@@ -817,13 +817,13 @@ def test_warmup_steps_go_uncompressed():
         assert torch.equal(dense, mean) and not torch.equal(compressed, mean)
 
 
-def test_momentum_before_error_feedback_is_sgds_momentum():
+def test_momentum_before_error_feedback_is_sgds_nesterov_momentum():
     # While everything goes uncompressed the two must agree, which pins down whose momentum it is.
     def job(worker, **how):
         return big_train(worker, steps=4, **how)[0].state_dict()
 
     before = run_job(lambda w: job(w, momentum=0.9, warmup=100, **ONEBIT))
-    inside = run_job(lambda w: job(w, inner_momentum=0.9))
+    inside = run_job(lambda w: job(w, inner_momentum=0.9, nesterov=True))
     for name, value in inside[0].items():
         torch.testing.assert_close(before[0][name], value, rtol=1e-4, atol=1e-6)
 

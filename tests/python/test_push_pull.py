@@ -97,7 +97,6 @@ def test_a_dropped_handle_keeps_the_memory_until_the_exchange_has_ended():
     def job(worker):
         for step in range(20):
             bdn.push_pull(torch.full((1000,), float(step)), "t", worker=worker)
-            gc.collect()
         last = bdn.push_pull(torch.full((1000,), 7.0), "t", worker=worker).wait()
         assert torch.equal(last, torch.full((1000,), 7.0))
 

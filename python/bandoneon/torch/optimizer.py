@@ -35,7 +35,8 @@ def DistributedOptimizer(
     named_parameters: model.named_parameters(), in forward order; also names what add_param_group()
         adds later.
     push, pull: codec specs; BANDONEON_PUSH and BANDONEON_PULL, else "none".
-    momentum: applied before error feedback, in place of the optimizer's own, which must be 0.
+    momentum: Nesterov's, applied before error feedback: instead of SGD(momentum=, nesterov=True). The
+        optimizer's own must be 0 then.
     warmup: the first steps of every parameter go uncompressed.
     scaler: the GradScaler, if several are alive; None if gradients are not scaled.
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
