@@ -15,7 +15,7 @@ double ElementTimes(ConstView x, float scale) {
     std::memcpy(&value, x.data, sizeof(value));
     return scale * value;
   }
-  float product;
+  float product = 0;
   ConvertScaled(x, scale, MutableView{&product, DType::kFloat32, 1});
   return product;
 }
