@@ -15,7 +15,8 @@ absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeSegmented(const std::s
                            DTypeName(options.dtype));
   }
   if (feedback != nullptr) *feedback = link.error_feedback;
-  return std::make_unique<const SegmentedCodec>(link.codec, options.segment_elements, options.dtype);
+  return std::make_unique<const SegmentedCodec>(link.codec, options.segment_elements,
+                                                options.dtype);
 }
 
 }  // namespace
