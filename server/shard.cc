@@ -117,8 +117,19 @@ absl::Status ServerShard::CheckSender(NodeId from, const FrameHeader& header, Ra
   return PermissionDenied("node %d is not in the roster of epoch %d", from, membership_->epoch);
 }
 
+absl::Status ServerShard::CheckStep(const FrameHeader& header, const KeyState& state) const {
+  if (header.step == 0) return InvalidArgument("steps count from 1");
+  if (header.step > state.last_step + kMaxStepsAhead) {
+    return InvalidArgument("step %d is too far ahead of step %d", header.step, state.last_step);
+  }
+  return absl::OkStatus();
+}
+
 void ServerShard::OnPush(NodeId from, const Frame& frame, KeyState* state) {
   const FrameHeader& header = frame.header;
+  if (absl::Status status = CheckStep(header, *state); !status.ok()) {
+    return Refuse(from, header, status);
+  }
   if (header.step <= state->last_step) return AnswerClosed(from, header, state);
   Rank rank = -1;
   if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {
@@ -144,10 +155,6 @@ void ServerShard::OnPush(NodeId from, const Frame& frame, KeyState* state) {
                   "must push it equally often",
                   state->plan->name, other, round.step, rank, header.step));
     }
-  } else if (header.step > state->last_step + kMaxStepsAhead) {
-    return Refuse(
-        from, header,
-        InvalidArgument("step %d is too far ahead of step %d", header.step, state->last_step));
   }
   bool fails_round = false;
   if (absl::Status status = CheckPush(frame, rank, *state, &fails_round); !status.ok()) {
@@ -335,6 +342,9 @@ void ServerShard::AnswerClosed(NodeId from, const FrameHeader& header, KeyState*
 
 void ServerShard::OnProbe(NodeId from, const FrameHeader& header, KeyState* state) {
   ++stats_.probes;
+  if (absl::Status status = CheckStep(header, *state); !status.ok()) {
+    return Refuse(from, header, status);
+  }
   if (header.step <= state->last_step) return AnswerClosed(from, header, state);
   Rank rank = -1;
   if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {

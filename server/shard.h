@@ -78,6 +78,7 @@ class ServerShard {
   void OnFetch(NodeId from, const FrameHeader& header, KeyState* state);
 
   absl::Status CheckSender(NodeId from, const FrameHeader& header, Rank* rank) const;
+  absl::Status CheckStep(const FrameHeader& header, const KeyState& state) const;
   absl::Status CheckPush(const Frame& frame, Rank rank, const KeyState& state,
                          bool* fails_round) const;
   void Accept(const Frame& frame, Rank rank, KeyState* state);

@@ -309,8 +309,21 @@ TEST_F(ShardTest, RefusesWhatOnlyConcernsTheSenderAndGoesOn) {
   EXPECT_THAT(Result(0), ElementsAre(2, 2, 2, 2));
 }
 
-TEST_F(ShardTest, RefusesAStepThatIsTooFarAheadOrLongOver) {
+TEST_F(ShardTest, AnAbsurdStepDoesNotCloseAnOpenRound) {
+  Start(2);
+  Push(0, 1, {1, 1, 1, 1});
+  Push(1, Step{1} << 60, {1, 1, 1, 1});
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
+  Push(1, 1, {3, 3, 3, 3});
+  EXPECT_THAT(Result(0), ElementsAre(2, 2, 2, 2));
+}
+
+TEST_F(ShardTest, RefusesAStepThatIsZeroTooFarAheadOrLongOver) {
   Start(1);
+  Push(0, 0, {1, 1, 1, 1});
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("count from 1"));
+  Probe(0, 0);
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("count from 1"));
   Push(0, Step{1} << 40, {1, 1, 1, 1});
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("too far ahead"));
   Push(0, 1, {1, 1, 1, 1});

@@ -18,10 +18,12 @@ T Must(absl::StatusOr<T> value) {
 
 }  // namespace
 
-ClusterRig::ClusterRig(int workers, std::vector<std::string> flags, Worker::Options options)
+ClusterRig::ClusterRig(int workers, std::vector<std::string> flags, Worker::Options options,
+                       LocalCluster::TransportFactory make_transport)
     : workers_(workers) {
   flags.push_back("--workers=" + std::to_string(workers));
-  cluster_ = Must(LocalCluster::Create(flags));
+  cluster_ = Must(make_transport ? LocalCluster::Create(flags, std::move(make_transport))
+                                 : LocalCluster::Create(flags));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers; ++rank) {
     threads.emplace_back([this, rank, options]() mutable {

@@ -16,7 +16,8 @@ class ClusterRig {
  public:
   // `flags` as LocalCluster's ("--servers=2"); `workers` comes first.
   explicit ClusterRig(int workers, std::vector<std::string> flags = {},
-                      Worker::Options options = {});
+                      Worker::Options options = {},
+                      LocalCluster::TransportFactory make_transport = nullptr);
   ~ClusterRig();
 
   int size() const { return static_cast<int>(workers_.size()); }

@@ -23,25 +23,51 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
   return job;
 }
 
-}  // namespace
+struct ClusterConfig {
+  JobConfig job;
+  int shards = 1;
+};
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
-    const std::vector<std::string>& flags) {
+absl::StatusOr<ClusterConfig> ReadClusterConfig(const std::vector<std::string>& flags) {
   const auto scheduler = SchedulerSettings();
   std::vector<Setting> settings(scheduler.begin(), scheduler.end());
   settings.push_back(kShards);
   BDN_ASSIGN_OR_RETURN(const Config config, Config::Load(settings, flags, {}));
-  BDN_ASSIGN_OR_RETURN(const JobConfig job, ReadJobConfig(config));
-  BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 1, 1024));
-  return std::unique_ptr<LocalCluster>(new LocalCluster(job, static_cast<int>(shards)));
+  ClusterConfig cluster;
+  BDN_ASSIGN_OR_RETURN(cluster.job, ReadJobConfig(config));
+  BDN_ASSIGN_OR_RETURN(cluster.shards, config.Int("shards", 1, 1024));
+  return cluster;
 }
 
-LocalCluster::LocalCluster(const JobConfig& config, int num_shards)
-    : scheduler_(config), servers_(config.num_servers) {
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
+    const std::vector<std::string>& flags) {
+  BDN_ASSIGN_OR_RETURN(const ClusterConfig config, ReadClusterConfig(flags));
+  auto network = std::make_unique<LoopbackNetwork>();
+  auto make_transport = [network = network.get()] { return network->MakeTransport(); };
+  return std::unique_ptr<LocalCluster>(
+      new LocalCluster(config.job, config.shards, std::move(network), std::move(make_transport)));
+}
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
+    const std::vector<std::string>& flags, TransportFactory make_transport) {
+  BDN_ASSIGN_OR_RETURN(const ClusterConfig config, ReadClusterConfig(flags));
+  return std::unique_ptr<LocalCluster>(
+      new LocalCluster(config.job, config.shards, nullptr, std::move(make_transport)));
+}
+
+LocalCluster::LocalCluster(const JobConfig& config, int num_shards,
+                           std::unique_ptr<LoopbackNetwork> network,
+                           TransportFactory make_transport)
+    : network_(std::move(network)),
+      make_transport_(std::move(make_transport)),
+      scheduler_(config),
+      servers_(config.num_servers) {
   for (int i = 0; i < config.num_servers; ++i) {
     ServerNode& node = servers_[i];
     node.control = scheduler_.Connect();
-    node.transport = network_.MakeTransport();
+    node.transport = make_transport_();
     Server::Options options{.listen = absl::StrFormat("loopback://server-%d", i),
                             .num_shards = num_shards,
                             .join_timeout = absl::InfiniteDuration()};

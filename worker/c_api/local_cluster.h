@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_C_API_LOCAL_CLUSTER_H_
 #define BANDONEON_WORKER_C_API_LOCAL_CLUSTER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,15 +20,20 @@ namespace bdn {
 // machines and shells, without sockets. Thread-safe. Its workers must be gone before it is.
 class LocalCluster {
  public:
-  // Settings as flags ("--workers=4"): the scheduler's, and `shards` and `link` of each server.
+  using TransportFactory = std::function<std::unique_ptr<Transport>()>;
+
+  // Settings as flags ("--workers=4"): the scheduler's, and `shards` of each server.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
       const std::vector<std::string>& flags);
+  // Over another network, whose transports know "loopback://" addresses and which outlives the cluster.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
+      const std::vector<std::string>& flags, TransportFactory make_transport);
   ~LocalCluster();
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
 
   std::unique_ptr<ControlPlane> Connect() { return scheduler_.Connect(); }
-  std::unique_ptr<Transport> MakeTransport() { return network_.MakeTransport(); }
+  std::unique_ptr<Transport> MakeTransport() { return make_transport_(); }
 
  private:
   struct ServerNode {
@@ -37,9 +43,11 @@ class LocalCluster {
     std::thread starter;  // waits for the full house
   };
 
-  LocalCluster(const JobConfig& config, int num_shards);
+  LocalCluster(const JobConfig& config, int num_shards, std::unique_ptr<LoopbackNetwork> network,
+               TransportFactory make_transport);
 
-  LoopbackNetwork network_;
+  const std::unique_ptr<LoopbackNetwork> network_;  // null when somebody else has it
+  const TransportFactory make_transport_;
   LocalScheduler scheduler_;
   std::vector<ServerNode> servers_;
 };

@@ -151,6 +151,10 @@ void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
     ++stats_.frames_dropped;
     return;
   }
+  // A reply's checksum is read by the stage that decodes it, on the pool; a value has no such stage.
+  if (frame.header.type == FrameType::kValue && !CheckPayload(frame).ok()) {
+    return ResendAt(&open, now);
+  }
   End(found, frame);
 }
 
@@ -198,7 +202,8 @@ void Exchange::OnError(NodeId server, const Frame& frame, absl::Time now) {
   const auto found = open_.find(frame.header.key);
   const bool about_hello = peer != peers_.end() && !peer->second.is_open && frame.header.step == 0;
   if (about_hello) {
-    if (status.code() == absl::StatusCode::kUnavailable) {
+    if (status.code() == absl::StatusCode::kUnavailable ||
+        status.code() == absl::StatusCode::kDataLoss) {
       peer->second.hello_due = now + kRetryDelay;
       Due(peer->second.hello_due);
       return;
@@ -234,6 +239,17 @@ void Exchange::Fail(const absl::Status& status) {
   if (!failed_.ok()) return;
   failed_ = status;
   while (!open_.empty()) End(open_.begin(), Describe(open_.begin()->second, status));
+}
+
+std::string Exchange::Fingerprint() const {
+  std::string text = absl::StrFormat("epoch %d;", membership_->epoch);
+  for (const auto& [node, peer] : peers_) absl::StrAppendFormat(&text, "%d%d;", node, peer.is_open);
+  for (const auto& [key, open] : open_) {
+    absl::StrAppendFormat(&text, "%s@%d due%d resend%d losses%d;", key.ToString(),
+                          open.question.frame.header.step, open.due < absl::InfiniteFuture(),
+                          open.resend, open.payload_losses);
+  }
+  return text;
 }
 
 std::string Exchange::WaitingFor(Key key) const {

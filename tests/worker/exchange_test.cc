@@ -1,0 +1,264 @@
+#include "worker/pipeline/exchange.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "common/base/status.h"
+#include "tests/support/shard_rig.h"
+#include "worker/error_fields.h"
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr Key kKey = Key::Of(3, 0);
+
+class Log final : public Exchange::Output {
+ public:
+  void Send(NodeId server, Frame frame) override {
+    EXPECT_EQ(server, kServerNode);
+    sent.push_back(std::move(frame));
+  }
+  void Complete(Key, Step step, absl::StatusOr<Frame> answer) override {
+    completed.push_back({step, std::move(answer)});
+  }
+  FrameType LastSent() const { return sent.empty() ? FrameType{} : sent.back().header.type; }
+
+  std::vector<Frame> sent;
+  std::vector<std::pair<Step, absl::StatusOr<Frame>>> completed;
+};
+
+class ExchangeTest : public ::testing::Test {
+ protected:
+  ExchangeTest() {
+    exchange_.SetMembership(MakeMembership(2), now_);
+    Answer(FrameType::kHello, 0);
+    log_.sent.clear();
+  }
+  static Exchange::Options Options() {
+    return {.self = WorkerNode(0),
+            .rank = 0,
+            .job_id = "job",
+            .probe_interval = absl::Seconds(1),
+            .timeout = absl::Minutes(1)};
+  }
+  void Ask(Step step, FrameType type = FrameType::kPush) {
+    Frame frame = MakePush(kKey, step, 0, {1, 2, 3, 4});
+    frame.header.type = type;
+    if (type == FrameType::kFetch) frame = Frame{frame.header, {}};
+    ASSERT_TRUE(
+        exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_).ok());
+  }
+  void Sent(Step step) { exchange_.OnSent(kServerNode, kKey, step, now_); }
+  void Answer(FrameType type, Step step, Buffer payload = {}) {
+    FrameHeader header;
+    header.type = type;
+    header.sender = kServerNode;
+    header.key = type == FrameType::kHello ? Key{} : kKey;
+    header.step = step;
+    header.num_elements = type == FrameType::kHello ? 0 : 4;
+    header.epoch = 1;
+    exchange_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_);
+  }
+  void Fail(Step step, absl::StatusCode code) {
+    Answer(FrameType::kError, step, EncodeError(absl::Status(code, "because")));
+  }
+  void Wait(absl::Duration time) {
+    now_ += time;
+    if (exchange_.NextTick() <= now_) exchange_.OnTick(now_);
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  Log log_;
+  Exchange exchange_{Options(), &log_};
+};
+
+TEST_F(ExchangeTest, CompletesAQuestionWithItsReplyOnce) {
+  Ask(1);
+  ASSERT_THAT(log_.sent, SizeIs(1));
+  EXPECT_EQ(log_.sent[0].header.epoch, 1u);
+  Answer(FrameType::kReply, 1);
+  Answer(FrameType::kReply, 1);
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  EXPECT_TRUE(log_.completed[0].second.ok());
+  EXPECT_EQ(exchange_.stats().frames_dropped, 1u);
+}
+
+TEST_F(ExchangeTest, HasOneOpenQuestionAKey) {
+  Ask(1);
+  const Frame second = MakePush(kKey, 2, 0, {1, 2, 3, 4});
+  EXPECT_EQ(exchange_.Submit({.frame = second, .server = kServerNode}, now_).code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ExchangeTest, DropsAnswersToOtherSteps) {
+  Ask(5);
+  Answer(FrameType::kReply, 4);
+  Fail(4, absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(log_.completed, SizeIs(0));
+  EXPECT_EQ(exchange_.stats().frames_dropped, 2u);
+}
+
+TEST_F(ExchangeTest, ProbesOnlyAfterThePayloadWentOut) {
+  Ask(1);
+  Wait(absl::Seconds(30));
+  EXPECT_THAT(log_.sent, SizeIs(1));
+  Sent(1);
+  Wait(absl::Seconds(1));
+  EXPECT_EQ(log_.LastSent(), FrameType::kProbe);
+  EXPECT_EQ(log_.sent.back().payload.size(), 0u);
+}
+
+TEST_F(ExchangeTest, ProbesLessAndLessOften) {
+  Ask(1);
+  Sent(1);
+  for (int i = 0; i < 50; ++i) Wait(absl::Seconds(1));
+  EXPECT_GE(exchange_.stats().probes_sent, 4u);
+  EXPECT_LE(exchange_.stats().probes_sent, 9u);
+}
+
+TEST_F(ExchangeTest, SendsTheSameBytesAgainWhenTheServerLacksThem) {
+  Ask(1);
+  Sent(1);
+  Answer(FrameType::kWaiting, 1, EncodeRanks({1}));
+  EXPECT_THAT(log_.sent, SizeIs(1));
+  Answer(FrameType::kWaiting, 1, EncodeRanks({0, 1}));
+  ASSERT_THAT(log_.sent, SizeIs(2));
+  EXPECT_EQ(log_.sent[1].payload.data(), log_.sent[0].payload.data());
+}
+
+TEST_F(ExchangeTest, SendsAgainAtOnceWhatWasDamagedButNotForEver) {
+  Ask(1);
+  for (int i = 0; i < 20 && log_.completed.empty(); ++i) {
+    Fail(1, absl::StatusCode::kDataLoss);
+    Wait(absl::ZeroDuration());
+  }
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  EXPECT_EQ(log_.completed[0].second.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(log_.sent, SizeIs(8));
+}
+
+TEST_F(ExchangeTest, SendsAgainUnderTheNewEpochWhenTheOldOneHasEnded) {
+  Ask(1);
+  Fail(1, absl::StatusCode::kFailedPrecondition);
+  exchange_.SetMembership(MakeMembership(2, /*epoch=*/2), now_);
+  ASSERT_THAT(log_.sent, SizeIs(2));
+  EXPECT_EQ(log_.sent[1].header.epoch, 2u);
+  Answer(FrameType::kReply, 1);
+  EXPECT_TRUE(log_.completed[0].second.ok());
+}
+
+TEST_F(ExchangeTest, GreetsAgainWhenTheServerHasForgottenIt) {
+  Ask(1);
+  Fail(1, absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(log_.LastSent(), FrameType::kHello);
+  Answer(FrameType::kHello, 0);
+  EXPECT_EQ(log_.LastSent(), FrameType::kPush);
+}
+
+TEST_F(ExchangeTest, EndsAtItsDeadlineNamingTheMissingRanks) {
+  Ask(7);
+  Sent(7);
+  Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
+  Wait(absl::Minutes(2));
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  const absl::Status status = log_.completed[0].second.status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(GetErrorField(status, "tensor"), "w");
+  EXPECT_EQ(GetErrorField(status, "step"), "7");
+  EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1");
+}
+
+TEST_F(ExchangeTest, NamesTheServerWhenNothingWasHeard) {
+  Ask(1);
+  EXPECT_EQ(exchange_.WaitingFor(kKey), "server 0");
+  EXPECT_EQ(exchange_.WaitingFor(Key::Of(9, 9)), "");
+}
+
+TEST_F(ExchangeTest, AFetchIsAskedAgainAndNamesTheRoot) {
+  Ask(1, FrameType::kFetch);
+  Sent(1);
+  Wait(absl::Seconds(1));
+  EXPECT_EQ(log_.LastSent(), FrameType::kFetch);
+  EXPECT_EQ(exchange_.WaitingFor(kKey), "worker 1");
+  Answer(FrameType::kReply, 1);
+  EXPECT_THAT(log_.completed, SizeIs(0));
+  Answer(FrameType::kValue, 1);
+  EXPECT_THAT(log_.completed, SizeIs(1));
+}
+
+TEST_F(ExchangeTest, ADamagedValueIsFetchedAgain) {
+  Ask(1, FrameType::kFetch);
+  FrameHeader header;
+  header.type = FrameType::kValue;
+  header.sender = kServerNode;
+  header.key = kKey;
+  header.step = 1;
+  header.num_elements = 4;
+  Frame value = MakeFrame(header, Buffer::Allocate(4));
+  value.header.payload_crc ^= 1;
+  exchange_.OnFrame(kServerNode, value, now_);
+  EXPECT_THAT(log_.completed, SizeIs(0));
+  Wait(absl::ZeroDuration());
+  EXPECT_THAT(log_.sent, SizeIs(2));
+}
+
+TEST_F(ExchangeTest, AFailureEndsEveryQuestionOfTodayAndTomorrow) {
+  Ask(1);
+  exchange_.Fail(Aborted("worker 1 was lost"));
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  EXPECT_THAT(std::string(log_.completed[0].second.status().message()), HasSubstr("worker 1 was lost"));
+  Ask(2);
+  ASSERT_THAT(log_.completed, SizeIs(2));
+}
+
+TEST_F(ExchangeTest, IgnoresAForgedSender) {
+  Ask(1);
+  FrameHeader header;
+  header.type = FrameType::kReply;
+  header.sender = WorkerNode(1);
+  header.key = kKey;
+  header.step = 1;
+  header.num_elements = 4;
+  exchange_.OnFrame(kServerNode, Frame{header, {}}, now_);
+  EXPECT_THAT(log_.completed, SizeIs(0));
+}
+
+TEST(ExchangeHello, GreetsFirstAndSendsQuestionsAfterTheAnswer) {
+  Log log;
+  Exchange exchange({.self = WorkerNode(0), .job_id = "job"}, &log);
+  const absl::Time now = absl::UnixEpoch();
+  exchange.SetMembership(MakeMembership(1), now);
+  ASSERT_EQ(log.LastSent(), FrameType::kHello);
+  EXPECT_EQ(DecodeHello(log.sent[0].payload.span())->job_id, "job");
+  ASSERT_TRUE(
+      exchange.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now).ok());
+  EXPECT_THAT(log.sent, SizeIs(1));
+  exchange.OnTick(now + absl::Seconds(1));
+  EXPECT_THAT(log.sent, SizeIs(2));  // the greeting again
+  FrameHeader hello;
+  hello.sender = kServerNode;
+  exchange.OnFrame(kServerNode, Frame{hello, {}}, now);
+  EXPECT_EQ(log.LastSent(), FrameType::kPush);
+}
+
+TEST(ExchangeHello, ARefusedGreetingFailsEverythingWithTheReason) {
+  Log log;
+  Exchange exchange({.self = WorkerNode(0), .job_id = "job"}, &log);
+  exchange.SetMembership(MakeMembership(1), absl::UnixEpoch());
+  FrameHeader header;
+  header.type = FrameType::kError;
+  header.sender = kServerNode;
+  exchange.OnFrame(kServerNode, MakeFrame(header, EncodeError(PermissionDenied("another job"))),
+                   absl::UnixEpoch());
+  ASSERT_TRUE(exchange
+                  .Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
+                          absl::UnixEpoch())
+                  .ok());
+  ASSERT_THAT(log.completed, SizeIs(1));
+  EXPECT_THAT(std::string(log.completed[0].second.status().message()), HasSubstr("another job"));
+}
+
+}  // namespace
+}  // namespace bdn::testing

@@ -1,0 +1,304 @@
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_set>
+
+#include "gtest/gtest.h"
+#include "tests/support/shard_rig.h"
+#include "worker/pipeline/exchange.h"
+
+// Explicit-state search: the real shard and the real exchanges of two workers, and every order in which
+// the network can deliver, lose and repeat their frames while the epoch changes once. In every state:
+// what a worker is given for a step is, byte for byte, what an undisturbed run gives. From every state:
+// once faults stop, both workers finish.
+
+namespace bdn::testing {
+namespace {
+
+constexpr Key kKey = Key::Of(1, 0);
+constexpr int kWorkers = 2;
+
+struct Limits {
+  Step steps = 2;
+  int drops = 1;
+  int repeats = 1;
+  int ticks = 2;
+  int epochs = 1;
+};
+
+KeyOptions Spec() { return {.push = "none", .pull = "ef(onebit)", .segments = {3}}; }
+
+std::vector<float> Gradient(Rank rank, Step step) {
+  const float x = static_cast<float>(step * 3 + rank);
+  return {x, -2 * x + 1, 0.5f};
+}
+
+// Everything that is, as one copyable value.
+class World {
+ public:
+  struct Flight {
+    bool to_server;
+    Rank rank;
+    Frame frame;
+  };
+
+  World() : shard_({.self = kServerNode}, nullptr) {
+    Outbox none;
+    shard_.set_output(&none);
+    shard_.SetMembership(MakeMembership(kWorkers));
+    shard_.AddKey(MakePlan(kKey, Spec()));
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      exchanges_.emplace_back(Exchange::Options{.self = WorkerNode(rank),
+                                                .rank = rank,
+                                                .timeout = absl::InfiniteDuration()},
+                              nullptr);
+      // Greetings are tested elsewhere: both ends know each other.
+      Run(rank, [&](Exchange& exchange) {
+        exchange.SetMembership(MakeMembership(kWorkers), now_);
+        FrameHeader hello;
+        hello.sender = kServerNode;
+        exchange.OnFrame(kServerNode, Frame{hello, {}}, now_);
+      });
+    }
+    flights_.clear();
+    for (Rank rank = 0; rank < kWorkers; ++rank) Submit(rank);
+  }
+
+  const std::vector<Flight>& flights() const { return flights_; }
+  bool AllDone(Step steps) const { return given_[0].size() == steps && given_[1].size() == steps; }
+  // By worker, by step: the payload's bytes.
+  const std::vector<std::string>& given(Rank rank) const { return given_[rank]; }
+  const std::string& trouble() const { return trouble_; }
+
+  void Deliver(size_t i, Step steps, bool keep) {
+    const Flight flight = flights_[i];
+    if (!keep) flights_.erase(flights_.begin() + static_cast<long>(i));
+    if (flight.to_server) {
+      Outbox outbox;
+      shard_.set_output(&outbox);
+      shard_.OnFrame(WorkerNode(flight.rank), flight.frame);
+      for (auto& sent : outbox.sent) {
+        flights_.push_back({false, static_cast<Rank>(sent.to - 1), std::move(sent.frame)});
+      }
+    } else {
+      const size_t before = given_[flight.rank].size();
+      Run(flight.rank, [&](Exchange& e) { e.OnFrame(kServerNode, flight.frame, now_); });
+      if (given_[flight.rank].size() > before && given_[flight.rank].size() < steps) {
+        Submit(flight.rank);
+      }
+    }
+    drop_same_flights();
+  }
+  void Drop(size_t i) { flights_.erase(flights_.begin() + static_cast<long>(i)); }
+  bool Tick(Rank rank) {
+    const absl::Time due = exchanges_[rank].NextTick();
+    if (due == absl::InfiniteFuture()) return false;
+    now_ = std::max(now_, due);
+    Run(rank, [&](Exchange& e) { e.OnTick(now_); });
+    drop_same_flights();
+    return true;
+  }
+  // The server, or one worker, hears of the next epoch.
+  bool EpochAtServer() {
+    if (server_epoch_ == 2) return false;
+    server_epoch_ = 2;
+    Outbox none;
+    shard_.set_output(&none);
+    shard_.SetMembership(MakeMembership(kWorkers, 2));
+    return true;
+  }
+  bool EpochAtWorker(Rank rank) {
+    if (worker_epoch_[rank] == 2) return false;
+    worker_epoch_[rank] = 2;
+    Run(rank, [&](Exchange& e) { e.SetMembership(MakeMembership(kWorkers, 2), now_); });
+    drop_same_flights();
+    return true;
+  }
+  bool EpochHasBegun() const {
+    return server_epoch_ == 2 || worker_epoch_[0] == 2 || worker_epoch_[1] == 2;
+  }
+
+  std::string Fingerprint() const {
+    const KeyState& state = *shard_.Find(kKey);
+    std::string text = absl::StrFormat("S%d,%d|", server_epoch_, state.last_step);
+    for (const Contribution& c : state.round.by_rank) {
+      absl::StrAppendFormat(&text, "%d", static_cast<int>(c.kind));
+    }
+    absl::StrAppendFormat(&text, "@%d|", state.round.step);
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      absl::StrAppendFormat(&text, "W%d,%d,%s|", worker_epoch_[rank], given_[rank].size(),
+                            exchanges_[rank].Fingerprint());
+    }
+    std::multiset<std::string> flights;
+    for (const Flight& flight : flights_) flights.insert(Name(flight));
+    for (const std::string& flight : flights) text += flight + ";";
+    return text;
+  }
+
+ private:
+  class Collect final : public Exchange::Output {
+   public:
+    Collect(World* world, Rank rank) : world_(world), rank_(rank) {}
+    void Send(NodeId, Frame frame) override {
+      world_->flights_.push_back({true, rank_, frame});
+      sent.push_back(frame.header);
+    }
+    void Complete(Key, Step step, absl::StatusOr<Frame> answer) override {
+      if (!answer.ok()) {
+        world_->trouble_ += std::string(answer.status().message()) + "\n";
+        return;
+      }
+      std::vector<std::string>& given = world_->given_[rank_];
+      if (given.size() + 1 != step) world_->trouble_ += "an answer for another step\n";
+      given.emplace_back(reinterpret_cast<const char*>(answer->payload.data()),
+                         answer->payload.size());
+    }
+    std::vector<FrameHeader> sent;
+
+   private:
+    World* const world_;
+    const Rank rank_;
+  };
+
+  template <typename Body>
+  void Run(Rank rank, Body body) {
+    Collect output(this, rank);
+    exchanges_[rank].set_output(&output);
+    body(exchanges_[rank]);
+    for (const FrameHeader& header : output.sent) {
+      exchanges_[rank].OnSent(kServerNode, header.key, header.step, now_);
+    }
+  }
+  void Submit(Rank rank) {
+    const Step step = given_[rank].size() + 1;
+    Run(rank, [&](Exchange& exchange) {
+      const Frame push = MakePush(kKey, step, rank, Gradient(rank, step), Spec());
+      ASSERT_TRUE(exchange.Submit({.frame = push, .server = kServerNode}, now_).ok());
+    });
+  }
+  static std::string Name(const Flight& flight) {
+    const FrameHeader& h = flight.frame.header;
+    return absl::StrFormat("%d%d t%d s%d e%d c%x f%d", flight.to_server, flight.rank,
+                           static_cast<int>(h.type), h.step, h.epoch, h.payload_crc, h.flags);
+  }
+  // Two equal frames on their way lead nowhere that one and a repeat do not.
+  void drop_same_flights() {
+    std::set<std::string> seen;
+    std::erase_if(flights_, [&](const Flight& flight) { return !seen.insert(Name(flight)).second; });
+  }
+
+  ServerShard shard_;
+  std::vector<Exchange> exchanges_;
+  std::vector<Flight> flights_;
+  std::vector<std::string> given_[kWorkers];
+  Epoch server_epoch_ = 1;
+  Epoch worker_epoch_[kWorkers] = {1, 1};
+  std::string trouble_;
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+// No more faults: everything is delivered in order, and clocks run. True when both workers finish.
+bool FinishesFairly(World world, Step steps) {
+  for (int turn = 0; turn < 60; ++turn) {
+    if (world.AllDone(steps)) return true;
+    if (world.EpochHasBegun()) {
+      world.EpochAtServer();
+      world.EpochAtWorker(0);
+      world.EpochAtWorker(1);
+    }
+    for (int i = 0; i < 40 && !world.flights().empty(); ++i) world.Deliver(0, steps, false);
+    if (world.AllDone(steps)) return true;
+    world.Tick(0);
+    world.Tick(1);
+  }
+  return false;
+}
+
+struct Node {
+  World world;
+  Limits left;
+};
+
+class Search {
+ public:
+  explicit Search(Limits limits) : limits_(limits) {
+    World calm;
+    while (!calm.AllDone(limits.steps)) calm.Deliver(0, limits.steps, false);
+    golden_ = calm.given(0);
+    Add({World(), limits});
+  }
+
+  // The number of states.
+  size_t Run() {
+    while (!open_.empty() && !::testing::Test::HasFailure()) {
+      const Node node = std::move(open_.front());
+      open_.pop_front();
+      Expand(node);
+    }
+    return seen_.size();
+  }
+
+ private:
+  void Expand(const Node& node) {
+    for (size_t i = 0; i < node.world.flights().size(); ++i) {
+      Next(node, [i](Node& n) { n.world.Deliver(i, n.left.steps, false); return true; });
+      if (node.left.drops > 0) {
+        Next(node, [i](Node& n) { --n.left.drops; n.world.Drop(i); return true; });
+      }
+      if (node.left.repeats > 0) {
+        Next(node, [i](Node& n) { --n.left.repeats; n.world.Deliver(i, n.left.steps, true); return true; });
+      }
+    }
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      if (node.left.ticks > 0) {
+        Next(node, [rank](Node& n) { --n.left.ticks; return n.world.Tick(rank); });
+      }
+      if (node.left.epochs > 0) Next(node, [rank](Node& n) { return n.world.EpochAtWorker(rank); });
+    }
+    if (node.left.epochs > 0) Next(node, [](Node& n) { return n.world.EpochAtServer(); });
+  }
+  template <typename Action>
+  void Next(Node node, Action action) {
+    if (action(node)) Add(std::move(node));
+  }
+  void Add(Node node) {
+    const Limits& left = node.left;
+    const std::string name = absl::StrFormat("%d%d%d|%s", left.drops, left.repeats, left.ticks,
+                                             node.world.Fingerprint());
+    if (!seen_.insert(name).second) return;
+    Check(node.world, name);
+    open_.push_back(std::move(node));
+  }
+  void Check(const World& world, const std::string& name) {
+    ASSERT_EQ(world.trouble(), "") << name;
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      for (size_t i = 0; i < world.given(rank).size(); ++i) {
+        ASSERT_EQ(world.given(rank)[i], golden_[i]) << "worker " << rank << " step " << i + 1 << name;
+      }
+    }
+    if (seen_.size() % 7 == 0) {
+      ASSERT_TRUE(FinishesFairly(world, limits_.steps)) << name;
+    }
+  }
+
+  const Limits limits_;
+  std::vector<std::string> golden_;
+  std::unordered_set<std::string> seen_;
+  std::deque<Node> open_;
+};
+
+TEST(ProtocolSearch, EveryOrderOfLossAndRepetitionGivesTheSameBytes) {
+  const size_t states = Search({.steps = 3, .drops = 2, .repeats = 2, .ticks = 2, .epochs = 0}).Run();
+  RecordProperty("states", static_cast<int>(states));
+  EXPECT_GT(states, 30000u);
+}
+
+TEST(ProtocolSearch, EveryOrderOfAnEpochChangeGivesTheSameBytes) {
+  const size_t states = Search({.steps = 2, .drops = 1, .repeats = 1, .ticks = 1, .epochs = 1}).Run();
+  RecordProperty("states", static_cast<int>(states));
+  EXPECT_GT(states, 30000u);
+}
+
+}  // namespace
+}  // namespace bdn::testing
