@@ -47,7 +47,10 @@ install_packages() {
 build_preset() {
   local preset=$1
   shift
+  local log="build/$preset-configure.log"
+  mkdir -p build
   say "building preset $preset in build/$preset"
-  [[ -f "build/$preset/build.ninja" ]] || cmake --preset "$preset" || die "cmake --preset $preset failed"
+  # Each time, as it is quick: what an earlier configuration cached must not decide what is built.
+  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; die "cmake --preset $preset failed"; }
   ninja -C "build/$preset" -j "$JOBS" "$@" || die "the build of preset $preset failed"
 }

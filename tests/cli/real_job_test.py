@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 
-from conftest import LIMIT, Watched, children_of, descendants_of, read_until
+from command_helpers import LIMIT, Watched, children_of, descendants_of, read_until
 
 
 def test_a_job_that_does_nothing_ends_well(real):

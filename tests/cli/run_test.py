@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import LIMIT, Watched, children_of, descendants_of, read_until, write_program
+from command_helpers import LIMIT, Watched, children_of, descendants_of, read_until, write_program
 
 
 def shell(line):
