@@ -36,12 +36,10 @@ class DDPState:
         warmup=0,
         scaler=AUTO,
         prefix="",
-        timeout=None,
         worker=None,
     ):
         self._options = LinkOptions.of(push, pull, momentum, warmup)
         self._prefix = prefix
-        self._timeout = timeout
         self._loaded = None
         self.attach(named_parameters, scaler=scaler, worker=worker)
 
@@ -72,14 +70,12 @@ class DDPState:
         return {
             "options": self._options,
             "prefix": self._prefix,
-            "timeout": self._timeout,
             "comm": self._loaded if self._parameters is None else self.comm_state_dict(),
         }
 
     def __setstate__(self, saved):
         self._options = saved["options"]
         self._prefix = saved["prefix"]
-        self._timeout = saved["timeout"]
         self._loaded = saved["comm"]
         self._parameters = None
         self._round = None
@@ -88,7 +84,7 @@ class DDPState:
         if self._parameters is None:
             raise FailedPrecondition("this DDPState was unpickled; call attach(named_parameters) first")
         if self._round is None or self._round.is_over:
-            self._round = _Round(self._scale.current(), self._timeout)
+            self._round = _Round(self._scale.current())
         return self._round.exchange(self._parameters, self._members, bucket)
 
 
@@ -101,9 +97,8 @@ class _Round:
     """The buckets of one backward pass. Its errors come out of backward() as what they are: an
     exception inside a hook's future would reach the program as text."""
 
-    def __init__(self, loss_scale, timeout):
+    def __init__(self, loss_scale):
         self._loss_scale = loss_scale
-        self._timeout = timeout
         self._changed = threading.Condition()
         self._pending = 0
         self._error = None

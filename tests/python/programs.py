@@ -1,0 +1,106 @@
+"""Programs that tests run as real processes: python programs.py NAME DIRECTORY [ARGUMENT ...].
+
+Each worker leaves what it found in DIRECTORY/RANK.json.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import torch
+
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import make_batch, make_model, model_hash
+
+STEPS = 50
+
+
+def train_plainly(model, forward, optimizer, rank):
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        forward(make_batch(rank, step, width=600)).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def equals_ddp(directory, spec):
+    """The same training by DDP over gloo, DDP over our hook, and DistributedOptimizer."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    models = {}
+
+    def sgd(model):
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    # Buckets so small that there are several, which DDP rebuilds after the first step.
+    def ddp(model):
+        return DistributedDataParallel(model, bucket_cap_mb=0.005)
+
+    if spec == "none":
+        model = models["gloo"] = make_model(width=600)
+        train_plainly(model, ddp(model), sgd(model), worker.rank)
+
+    model = models["hook"] = make_model(width=600)
+    wrapped = ddp(model)
+    state = bdn.DDPState(model.named_parameters(), push=spec, pull=spec, prefix="hook/")
+    wrapped.register_comm_hook(state, bdn.ddp_hook)
+    train_plainly(model, wrapped, sgd(model), worker.rank)
+
+    model = models["optimizer"] = make_model(width=600)
+    optimizer = bdn.DistributedOptimizer(sgd(model), model.named_parameters(), push=spec, pull=spec)
+    train_plainly(model, model, optimizer, worker.rank)
+
+    if worker.rank == 0:
+        torch.save({name: model.state_dict() for name, model in models.items()}, f"{directory}/models.pt")
+    record(directory, worker, {name: model_hash(model) for name, model in models.items()})
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def tells_its_place(directory):
+    worker = bdn.init()
+    record(directory, worker, dict(rank=worker.rank, size=bdn.size(), torch=os.environ["RANK"]))
+    bdn.shutdown()
+
+
+def wrong_world_size(directory):
+    del os.environ["BANDONEON_RANK"]
+    os.environ["WORLD_SIZE"] = "5"
+    rank = int(os.environ["RANK"])
+    try:
+        bdn.init()
+    except bandoneon.InvalidArgument as error:
+        pathlib.Path(directory, f"{rank}.json").write_text(json.dumps(str(error)))
+
+
+def ends_without_shutdown(directory):
+    worker = bdn.init()
+    tensor = torch.full((10,), float(worker.rank))
+    bdn.push_pull(tensor, "t").wait()
+    record(directory, worker, tensor.tolist())
+
+
+def fails_in_one_worker(directory):
+    worker = bdn.init()
+    bdn.push_pull(torch.zeros(3), "t").wait()
+    if worker.rank == 1:
+        raise RuntimeError("the disk is full")
+    try:
+        bdn.push_pull(torch.zeros(3), "t").wait()
+    except bandoneon.BandoneonError as error:
+        record(directory, worker, str(error))
+        raise
+
+
+def record(directory, worker, facts):
+    pathlib.Path(directory, f"{worker.rank}.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,173 @@
+import io
+import pickle
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import assert_same, grads, make_batch, make_model, mean_grads, model_hash, run_job, sgd, train
+
+ONEBIT = "ef(onebit(block=256))"
+building = threading.Lock()
+
+
+@pytest.fixture(autouse=True)
+def group_of_one(tmp_path):
+    """Each thread's DDP believes to be alone, so that all that is exchanged goes through the hook."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def wrap(worker, model, **options):
+    with building:
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    state = bdn.DDPState(model.named_parameters(), worker=worker, **{"scaler": None, **options})
+    wrapped.register_comm_hook(state, bdn.ddp_hook)
+    return wrapped, state
+
+
+def train_ddp(worker, wrapped, steps, width=6):
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
+    for step in steps:
+        optimizer.zero_grad()
+        wrapped(make_batch(worker.rank, step, width=width)).square().mean().backward()
+        optimizer.step()
+
+
+def test_backward_returns_with_the_mean_gradients_though_buckets_are_rebuilt():
+    def job(worker):
+        model = make_model()
+        wrapped, _ = wrap(worker, model)
+        for step in range(4):
+            wrapped.zero_grad()
+            wrapped(make_batch(worker.rank, step)).square().mean().backward()
+            assert_same(grads(model), mean_grads(model, step=step))
+
+    run_job(job)
+
+
+@pytest.mark.parametrize("options", [dict(push="none", pull="none"), dict(push=ONEBIT, pull=ONEBIT, momentum=0.9)])
+def test_equals_the_distributed_optimizer(options):
+    def by_hook(worker):
+        model = make_model(width=4096)
+        wrapped, _ = wrap(worker, model, **options)
+        train_ddp(worker, wrapped, range(5), width=4096)
+        return model_hash(model)
+
+    def by_optimizer(worker):
+        model = make_model(width=4096)
+        optimizer = sgd(worker, model, lr=0.05, **options)
+        for step in range(5):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, step, width=4096)).square().mean().backward()
+            optimizer.step()
+        return model_hash(model)
+
+    assert len(set(run_job(by_hook) + run_job(by_optimizer))) == 1
+
+
+def test_no_sync_is_ddps():
+    def job(worker):
+        model = make_model()
+        wrapped, state = wrap(worker, model)
+        with wrapped.no_sync():
+            wrapped(make_batch(worker.rank, 0)).square().mean().backward()
+        assert state.comm_state_dict()["tensors"]["0.weight"]["step"] == 0
+        wrapped(make_batch(worker.rank, 1)).square().mean().backward()
+        return grads(model)
+
+    first, second = run_job(job)
+    assert_same(first, second)
+
+
+def test_errors_come_out_of_backward_as_our_exceptions():
+    def job(worker):
+        model = make_model()
+        wrapped, _ = wrap(worker, model)
+        train_ddp(worker, wrapped, range(2))
+        worker.barrier("trained")
+        if worker.rank == 1:
+            worker.abort_job("gave up")
+            return None
+        with pytest.raises(bandoneon.BandoneonError, match="gave up") as raised:
+            train_ddp(worker, wrapped, range(2))
+        assert raised.value.code
+        return "raised"
+
+    results = []
+
+    def wrapped_job(worker):
+        results.append(job(worker))
+
+    with pytest.raises(bandoneon.BandoneonError):
+        run_job(wrapped_job)
+    assert "raised" in results
+
+
+def test_a_parameter_it_was_not_given_is_an_error():
+    def job(worker):
+        model = make_model()
+        with building:
+            wrapped = DistributedDataParallel(model)
+        names = [(n, p) for n, p in model.named_parameters() if n != "2.bias"]
+        wrapped.register_comm_hook(bdn.DDPState(names, worker=worker), bdn.ddp_hook)
+        with pytest.raises(bandoneon.InvalidArgument, match=r"shape \[8\]"):
+            wrapped(make_batch(worker.rank)).square().mean().backward()
+
+    run_job(job)
+
+
+def test_nan_of_one_worker_is_everybodys():
+    def job(worker):
+        model = make_model()
+        wrapped, _ = wrap(worker, model)
+        batch = make_batch(worker.rank)
+        if worker.rank == 0:
+            batch[0, 0] = float("nan")
+        wrapped(batch).square().mean().backward()
+        poisoned = grads(model)
+        wrapped.zero_grad()
+        wrapped(make_batch(worker.rank)).square().mean().backward()
+        assert_same(grads(model), mean_grads(model))
+        return all(grad.isnan().all() for grad in poisoned.values())
+
+    assert run_job(job) == [True, True]
+
+
+def test_the_state_is_pickled_with_what_it_owes():
+    options = dict(push=ONEBIT, pull="none", momentum=0.9)
+
+    def first_half(worker):
+        model = make_model(width=4096)
+        wrapped, state = wrap(worker, model, **options)
+        train_ddp(worker, wrapped, range(3), width=4096)
+        return model.state_dict(), pickle.dumps(state)
+
+    saved = run_job(first_half)
+
+    def second_half(worker):
+        model = make_model(width=4096)
+        weights, pickled = saved[worker.rank]
+        model.load_state_dict(weights)
+        with building:
+            wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0001)
+        state = pickle.loads(pickled)
+        with pytest.raises(bandoneon.FailedPrecondition, match="attach"):
+            bdn.ddp_hook(state, None)
+        state.attach(model.named_parameters(), worker=worker, scaler=None)
+        wrapped.register_comm_hook(state, bdn.ddp_hook)
+        train_ddp(worker, wrapped, range(3, 6), width=4096)
+        return model_hash(model)
+
+    def whole(worker):
+        model = make_model(width=4096)
+        wrapped, _ = wrap(worker, model, **options)
+        train_ddp(worker, wrapped, range(6), width=4096)
+        return model_hash(model)
+
+    assert run_job(second_half) == run_job(whole)

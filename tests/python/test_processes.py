@@ -1,0 +1,129 @@
+"""Real daemons and processes, through the command."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = pathlib.Path(__file__).parent / "programs.py"
+BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
+
+
+def run_processes(directory, name, *arguments, workers=2, servers=2, code=0, options=()):
+    """[what each worker recorded] of a job under `bandoneon run`."""
+    command = [BIN / "bandoneon", "run", "-n", workers, "-s", servers, *options, "--"]
+    command += [sys.executable, PROGRAMS, name, directory, *arguments]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
+    return records(directory, workers)
+
+
+def records(directory, workers=2):
+    paths = [pathlib.Path(directory, f"{rank}.json") for rank in range(workers)]
+    return [json.loads(path.read_text()) if path.exists() else None for path in paths]
+
+
+def test_two_workers_equal_ddp_over_gloo_bit_for_bit_and_so_does_the_hook(tmp_path):
+    first, second = run_processes(tmp_path, "equals_ddp", "none")
+    assert first == second and len(set(first.values())) == 1
+
+
+def test_three_workers_equal_ddp_to_rounding(tmp_path):
+    all_records = run_processes(tmp_path, "equals_ddp", "none", workers=3)
+    assert all_records[0] == all_records[1] == all_records[2]
+    assert all_records[0]["hook"] == all_records[0]["optimizer"]
+    models = torch.load(tmp_path / "models.pt", weights_only=True)
+    for name, value in models["gloo"].items():
+        torch.testing.assert_close(models["optimizer"][name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_the_hook_equals_the_optimizer_when_compressed(tmp_path):
+    first, second = run_processes(
+        tmp_path, "equals_ddp", "ef(onebit(block=256))", options=["--set", "min-compress-bytes=1KiB"]
+    )
+    assert first == second and first["hook"] == first["optimizer"]
+
+
+def test_bandoneon_runs_environment(tmp_path):
+    for rank, entry in enumerate(run_processes(tmp_path, "tells_its_place")):
+        assert entry == dict(rank=rank, size=2, torch=str(rank))
+
+
+def test_torchruns_environment(tmp_path):
+    with daemons(tmp_path, workers=2) as address:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        environment = {**os.environ, "BANDONEON_SCHEDULER": address}
+        subprocess.run(
+            [*command, "--no-python", sys.executable, str(PROGRAMS), "tells_its_place", str(tmp_path)],
+            env=environment,
+            check=True,
+            timeout=120,
+        )
+    for rank, entry in enumerate(records(tmp_path)):
+        assert entry == dict(rank=rank, size=2, torch=str(rank))
+
+
+def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path):
+    for message in run_processes(tmp_path, "wrong_world_size", code=None):
+        assert "WORLD_SIZE is 5" in message and "2 workers" in message
+
+
+def test_a_program_that_ends_well_needs_no_shutdown(tmp_path):
+    assert run_processes(tmp_path, "ends_without_shutdown") == [[0.5] * 10] * 2
+
+
+def test_the_others_hear_what_ended_a_worker(tmp_path):
+    message, _ = run_processes(tmp_path, "fails_in_one_worker", code=1)
+    assert "worker 1" in message and "the disk is full" in message
+
+
+class daemons:
+    """A scheduler and one server, as one would start them by hand."""
+
+    def __init__(self, directory, workers):
+        self._port_file = pathlib.Path(directory, "port")
+        self._workers = workers
+        self._processes = []
+
+    def __enter__(self):
+        self._start("bandoneon-scheduler", f"--workers={self._workers}", "--servers=1",
+                    f"--port-file={self._port_file}")
+        while not self._port_file.exists() or not self._port_file.read_text().strip():
+            assert self._processes[0].poll() is None
+            time.sleep(0.02)  # There is no event to wait for: the file appears.
+        address = f"127.0.0.1:{self._port_file.read_text().strip()}"
+        self._start("bandoneon-server", f"--scheduler={address}")
+        return address
+
+    def _start(self, name, *flags):
+        self._processes.append(subprocess.Popen([str(BIN / name), *flags, "--log-level=warning"]))
+
+    def __exit__(self, kind, *_):
+        for process in self._processes:
+            if kind is not None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=30)
+            finally:
+                process.kill()
+
+
+def test_without_a_scheduler_the_error_says_what_to_do(monkeypatch):
+    import bandoneon
+
+    monkeypatch.delenv("BANDONEON_SCHEDULER", raising=False)
+    with pytest.raises(bandoneon.InvalidArgument, match="bandoneon run -n N"):
+        bandoneon.init()
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(bandoneon.InvalidArgument, match=r"torchrun .*BANDONEON_SCHEDULER=host:port"):
+        bandoneon.init()
+    monkeypatch.setenv("RANK", "zero")
+    with pytest.raises(bandoneon.InvalidArgument, match="torchrun's RANK is not a number: 'zero'"):
+        bandoneon.init(scheduler="127.0.0.1:1")

@@ -1,0 +1,257 @@
+"""What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
+
+import os
+import pickle
+import signal
+import threading
+
+import pytest
+import torch
+
+import bandoneon
+import bandoneon.torch as bdn
+from bandoneon import _native, errors
+from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
+
+
+# ---- Errors ----
+
+
+def test_every_code_has_its_class_and_is_what_python_calls_it():
+    assert issubclass(bandoneon.InvalidArgument, ValueError)
+    assert issubclass(bandoneon.DeadlineExceeded, TimeoutError)
+    assert issubclass(bandoneon.Unavailable, ConnectionError)
+    for code in (1, *range(3, 16)):
+        error = errors.error_for_code(code, "what happened")
+        assert type(error) is not bandoneon.BandoneonError and error.code == code
+    assert errors.error_for_code(99, "?").code == 99
+
+
+def test_errors_survive_pickling():
+    error = errors.error_for_code(4, "late", tensor="w", step=3, stage="exchange", waiting_for="worker 1")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is bandoneon.DeadlineExceeded and str(again) == "late"
+    assert (again.tensor, again.step, again.stage, again.waiting_for) == ("w", 3, "exchange", "worker 1")
+
+
+def test_a_library_that_is_not_there_is_an_error_that_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(_native, "_library", None)
+    monkeypatch.setenv("BANDONEON_LIBRARY", "/nowhere/libbandoneon.so")
+    with pytest.raises(bandoneon.NotFound, match=r"/nowhere/libbandoneon\.so.*BANDONEON_LIBRARY"):
+        _native.library()
+
+
+def test_codecs_are_checked_without_a_job():
+    assert bandoneon.check_codec("ef(onebit(block=256))") == "ef(onebit(block=256))"
+    with pytest.raises(bandoneon.InvalidArgument, match="onebitt"):
+        bandoneon.check_codec("ef(onebitt)")
+
+
+def test_an_unknown_setting_is_named():
+    with pytest.raises(bandoneon.InvalidArgument, match="serverz"):
+        bandoneon.LocalCluster(workers=1, serverz=2)
+    assert "probe-interval" in bandoneon.settings_help()
+
+
+def test_before_init_everything_says_so():
+    for call in (bdn.rank, bdn.size, bdn.barrier, lambda: bdn.push_pull(torch.zeros(1), "t")):
+        with pytest.raises(bandoneon.FailedPrecondition, match=r"init\(\)"):
+            call()
+    bdn.shutdown()  # Harmless.
+
+
+def test_a_closed_worker_says_so():
+    with bandoneon.LocalCluster(workers=1) as cluster:
+        with cluster.worker() as worker:
+            assert (worker.rank, worker.size) == (0, 1)
+        with pytest.raises(bandoneon.FailedPrecondition, match="closed"):
+            worker.barrier()
+        worker.close()
+
+
+def test_a_worker_that_fails_ends_the_wait_of_the_others_and_says_why():
+    seen = []
+
+    def job(worker):
+        bdn.push_pull(torch.zeros(3), "t", worker=worker).wait()
+        if worker.rank == 1:
+            raise RuntimeError("the disk is full")
+        try:
+            bdn.push_pull(torch.zeros(3), "t", worker=worker).wait()
+        except bandoneon.BandoneonError as error:
+            seen.append(error)
+            raise
+
+    with pytest.raises((RuntimeError, bandoneon.BandoneonError), match="the disk is full"):
+        run_job(job)
+    assert "worker 1" in str(seen[0]) and "the disk is full" in str(seen[0])
+
+
+def test_stats_count_bytes():
+    def job(worker):
+        before = worker.stats()
+        bdn.push_pull(torch.zeros(1000), "t", worker=worker).wait()
+        after = worker.stats()
+        assert 4000 < after["bytes_pushed"] - before["bytes_pushed"] < 5000
+        assert 4000 < after["bytes_pulled"] - before["bytes_pulled"] < 5000
+
+    run_job(job)
+
+
+# ---- Ctrl-C ----
+
+
+@pytest.mark.parametrize("wait", ["push_pull", "barrier", "backward"])
+def test_ctrl_c_ends_a_wait_on_the_main_thread(wait):
+    with bandoneon.LocalCluster(workers=2) as cluster:
+        workers = [None, None]
+        ready, finish = threading.Event(), threading.Event()
+
+        def other():
+            with cluster.worker(1) as worker:
+                bdn.push_pull(torch.zeros(3), "t", worker=worker).wait()
+                if wait == "backward":
+                    sgd(worker, make_model())
+                ready.set()
+                finish.wait()
+                worker._left = True  # The job has been ended by the other one.
+
+        def interrupt():
+            ready.wait()
+            threading.Event().wait(0.3)  # Until the main thread waits; later is as good.
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threads = [threading.Thread(target=silently(other)), threading.Thread(target=interrupt)]
+        for thread in threads:
+            thread.start()
+        workers[0] = worker = cluster.worker(0)
+        bdn.push_pull(torch.zeros(3), "t", worker=worker).wait()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                if wait == "push_pull":
+                    bdn.push_pull(torch.zeros(3), "t", worker=worker).wait()
+                elif wait == "barrier":
+                    bdn.barrier(worker=worker)
+                else:
+                    model = make_model()
+                    optimizer = sgd(worker, model)
+                    loss_of(model, make_batch(0)).backward()
+                    optimizer.step()
+        finally:
+            finish.set()
+            worker.close()
+            for thread in threads:
+                thread.join()
+
+
+def silently(function):
+    def run():
+        try:
+            function()
+        except bandoneon.BandoneonError:
+            pass
+
+    return run
+
+
+# ---- Forks ----
+
+
+def outcome_in_child(function):
+    """What `function` returns in a forked child."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write_end, function().encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(child, 0)
+    with os.fdopen(read_end) as pipe:
+        return pipe.read()
+
+
+def what_it_raises(call):
+    try:
+        call()
+    except bandoneon.FailedPrecondition as error:
+        return f"FailedPrecondition: {error}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_in_a_forked_child_every_call_raises_and_destructors_do_nothing():
+    with bandoneon.LocalCluster(workers=1) as cluster, cluster.worker() as worker:
+        handle = bdn.push_pull(torch.ones(3), "t", worker=worker)
+        calls = [
+            handle.wait,
+            worker.barrier,
+            worker.stats,
+            lambda: worker.abort_job("no"),
+            lambda: bdn.push_pull(torch.zeros(3), "t", worker=worker),
+            lambda: bandoneon.LocalCluster(workers=1),
+            lambda: bandoneon.init(scheduler="127.0.0.1:1"),
+        ]
+        for call in calls:
+            assert outcome_in_child(lambda call=call: what_it_raises(call)).startswith("FailedPrecondition")
+
+        def destroy():
+            worker.close()
+            worker.__del__()
+            cluster.close()
+            handle.__del__()
+            return "alive"
+
+        assert outcome_in_child(destroy) == "alive"
+        assert torch.equal(handle.wait(), torch.ones(3))
+
+
+class Forked(torch.utils.data.Dataset):
+    def __init__(self, worker):
+        self.worker = worker
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return make_batch(0, index)[0], "FailedPrecondition" in what_it_raises(self.worker.stats)
+
+
+def test_training_goes_on_beside_forked_data_loaders():
+    with bandoneon.LocalCluster(workers=1) as cluster, cluster.worker() as worker:
+        model = make_model()
+        optimizer = sgd(worker, model)
+        loader = torch.utils.data.DataLoader(
+            Forked(worker), batch_size=4, num_workers=2, multiprocessing_context="fork"
+        )
+        for _ in range(2):
+            for batch, refused in loader:
+                assert refused.all()
+                optimizer.zero_grad()
+                loss_of(model, batch).backward()
+                optimizer.step()
+
+
+# ---- Other people's floating-point modes ----
+
+
+@pytest.mark.parametrize("spec", ["none", "fp16", "ef(onebit(block=256))", "ef(topk(ratio=0.01))"])
+def test_flush_to_zero_in_one_worker_changes_no_bit(spec):
+    def job(worker, flush):
+        generator = torch.Generator().manual_seed(worker.rank)
+        tensors = [torch.randn(1 << 16, generator=generator) * scale for scale in (1e-39, 1e-38, 1e-7, 1.0)]
+        torch.set_flush_denormal(flush and worker.rank == 1)
+        try:
+            for step in range(2):
+                for i, tensor in enumerate(tensors):
+                    bdn.push_pull(tensor, f"t{i}", push=spec, pull=spec, worker=worker).wait()
+        finally:
+            torch.set_flush_denormal(False)
+        return [tensor.view(torch.int32) for tensor in tensors]
+
+    plain = run_job(lambda worker: job(worker, False))
+    flushed = run_job(lambda worker: job(worker, True))
+    for values in zip(*plain, *flushed):
+        assert all(torch.equal(values[0], other) for other in values[1:])
