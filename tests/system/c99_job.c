@@ -1,0 +1,186 @@
+/* A job in C99 over the public header alone: two workers on threads of their own in a cluster inside this
+ * process. Exits with 0 when every result is right. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/c_api/bandoneon.h"
+
+#define ELEMENTS 1000
+#define WORKERS 2
+
+static bdn_cluster* cluster;
+
+static void must(int code, const char* what) {
+  if (code == BDN_OK) return;
+  fprintf(stderr, "%s: code %d: %s\n", what, code, bdn_last_error());
+  exit(1);
+}
+
+static void expect(int condition, const char* what) {
+  if (condition) return;
+  fprintf(stderr, "expected: %s\n", what);
+  exit(1);
+}
+
+struct signal {
+  pthread_mutex_t mutex;
+  pthread_cond_t raised;
+  int calls;
+  int code;
+};
+
+static void on_done(void* user_data, bdn_ticket ticket, int code) {
+  struct signal* done = user_data;
+  (void)ticket;
+  pthread_mutex_lock(&done->mutex);
+  ++done->calls;
+  done->code = code;
+  pthread_cond_signal(&done->raised);
+  pthread_mutex_unlock(&done->mutex);
+}
+
+static void push_and_wait(bdn_worker* worker, uint32_t id, float* data, bdn_result* result) {
+  bdn_push push;
+  bdn_ticket ticket = 0;
+  memset(&push, 0, sizeof push);
+  push.struct_size = sizeof push;
+  push.data = data;
+  push.tensor = id;
+  push.weight = 1.0f;
+  push.loss_scale = 1.0f;
+  must(bdn_push_pull(worker, &push, &ticket), "bdn_push_pull");
+  memset(result, 0, sizeof *result);
+  result->struct_size = sizeof *result;
+  must(bdn_wait(worker, ticket, 60.0, result), "bdn_wait");
+}
+
+static void errors(bdn_worker* worker, uint32_t id) {
+  bdn_push push;
+  bdn_ticket ticket = 0;
+  float value = 0.0f;
+  memset(&push, 0, sizeof push);
+  push.tensor = id;
+  push.data = &value;
+  expect(bdn_push_pull(worker, &push, &ticket) == BDN_INVALID_ARGUMENT, "struct_size is checked");
+  expect(strstr(bdn_last_error(), "struct_size") != NULL, "the error names struct_size");
+  push.struct_size = sizeof push;
+  push.weight = 1.0f;
+  push.loss_scale = 1.0f;
+  push.tensor = 12345;
+  expect(bdn_push_pull(worker, &push, &ticket) == BDN_NOT_FOUND, "an unknown tensor is refused");
+  expect(bdn_wait(worker, 98765, 0.0, NULL) == BDN_NOT_FOUND, "an unknown ticket is refused");
+  expect(bdn_rank(NULL) == -1, "a null worker has no rank");
+  expect(bdn_barrier(NULL, "b", 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
+  expect(bdn_check_codec("onebit(blok=4)", NULL, 0) == BDN_INVALID_ARGUMENT, "a typo is refused");
+  expect(strstr(bdn_last_error(), "block") != NULL, "and what was meant is named");
+}
+
+static void* run(void* argument) {
+  const int rank = *(int*)argument;
+  char setting[32];
+  const char* settings[1];
+  bdn_options options = {sizeof options, settings, 1};
+  bdn_worker* worker = NULL;
+  bdn_declaration tensor;
+  bdn_result result;
+  uint32_t id = 0;
+  uint64_t step = 0;
+  float data[ELEMENTS];
+  float state[ELEMENTS];
+  char stats[1024];
+  int64_t shared[4] = {rank, rank, rank, rank};
+  struct signal done = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, -1};
+  bdn_push push;
+  bdn_ticket ticket = 0;
+  int i;
+
+  snprintf(setting, sizeof setting, "rank=%d", rank);
+  settings[0] = setting;
+  must(bdn_create_local(cluster, &options, &worker), "bdn_create_local");
+  expect(bdn_rank(worker) == rank && bdn_size(worker) == WORKERS, "rank and size");
+
+  memset(&tensor, 0, sizeof tensor);
+  tensor.struct_size = sizeof tensor;
+  tensor.name = "weights";
+  tensor.elements = ELEMENTS;
+  tensor.dtype = BDN_FLOAT32;
+  tensor.push = "ef(onebit(block=64))";
+  tensor.warmup_steps = 1;
+  must(bdn_declare(worker, &tensor, 1, &id, 60.0), "bdn_declare");
+
+  for (i = 0; i < ELEMENTS; ++i) data[i] = (float)(i + rank);
+  push_and_wait(worker, id, data, &result);
+  for (i = 0; i < ELEMENTS; ++i) expect(data[i] == (float)i + 0.5f, "the mean of two workers");
+  expect(result.step == 1 && result.flags == 0, "step 1, no flags");
+
+  for (i = 0; i < ELEMENTS; ++i) data[i] = (float)(i % 7) - 3.0f;
+  push_and_wait(worker, id, data, &result);
+  must(bdn_get_state(worker, id, "residual", state, ELEMENTS), "bdn_get_state");
+  for (i = 0; i < ELEMENTS; ++i) {
+    const float sent = data[i] + state[i] - ((float)(i % 7) - 3.0f);
+    expect(sent < 1e-4f && sent > -1e-4f, "sent + residual == input");
+  }
+  must(bdn_set_state(worker, id, "residual", state, ELEMENTS), "bdn_set_state");
+  must(bdn_get_step(worker, id, &step), "bdn_get_step");
+  expect(step == 2, "two steps so far");
+
+  must(bdn_broadcast(worker, "counters", shared, sizeof shared, 1, 60.0), "bdn_broadcast");
+  expect(shared[3] == 1, "root 1's value everywhere");
+
+  memset(&push, 0, sizeof push);
+  push.struct_size = sizeof push;
+  push.data = data;
+  push.tensor = id;
+  push.weight = 1.0f;
+  push.loss_scale = 1.0f;
+  push.flags = BDN_NOTIFY;
+  must(bdn_push_pull(worker, &push, &ticket), "bdn_push_pull with BDN_NOTIFY");
+  {
+    bdn_ticket next = 0;
+    must(bdn_next_done(worker, 60.0, &next), "bdn_next_done");
+    expect(next == ticket, "the ticket that was started");
+    must(bdn_wait(worker, next, 0.0, NULL), "bdn_wait");
+  }
+  push.flags = 0;
+  push.done = on_done;
+  push.user_data = &done;
+  must(bdn_push_pull(worker, &push, &ticket), "bdn_push_pull with a callback");
+  pthread_mutex_lock(&done.mutex);
+  while (done.calls == 0) pthread_cond_wait(&done.raised, &done.mutex);
+  pthread_mutex_unlock(&done.mutex);
+  must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
+
+  errors(worker, id);
+  expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
+  expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");
+  must(bdn_leave(worker, 60.0), "bdn_leave");
+  bdn_free(worker);
+  expect(done.calls == 1 && done.code == BDN_OK, "the callback ran once, with BDN_OK");
+  return NULL;
+}
+
+int main(void) {
+  const char* settings[] = {"workers=2", "servers=2", "min-compress-bytes=0"};
+  const char* wrong[] = {"wokers=2"};
+  bdn_options options = {sizeof options, settings, 3};
+  bdn_options misspelt = {sizeof misspelt, wrong, 1};
+  bdn_cluster* none = NULL;
+  pthread_t threads[WORKERS];
+  int ranks[WORKERS];
+  int i;
+
+  expect(bdn_abi_version() == BDN_ABI_VERSION, "header and library agree");
+  expect(bdn_local_cluster_create(&misspelt, &none) == BDN_INVALID_ARGUMENT, "a misspelt setting");
+  expect(strstr(bdn_last_error(), "--workers") != NULL, "and what was meant");
+  must(bdn_local_cluster_create(&options, &cluster), "bdn_local_cluster_create");
+  for (i = 0; i < WORKERS; ++i) {
+    ranks[i] = i;
+    if (pthread_create(&threads[i], NULL, run, &ranks[i]) != 0) return 1;
+  }
+  for (i = 0; i < WORKERS; ++i) pthread_join(threads[i], NULL);
+  bdn_local_cluster_free(cluster);
+  puts("ok");
+  return 0;
+}
