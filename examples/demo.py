@@ -34,35 +34,59 @@ def main():
     for mode in options.modes:
         print(f"== {LABELS[mode]}: {options.steps} steps", flush=True)
         warmup = ["--warmup", str(options.warmup)]
-        records = run(options, out / mode, mode, options.steps, [*warmup, "--eval-every", str(options.eval_every)])
+        records = run(
+            options,
+            out / mode,
+            mode,
+            options.steps,
+            [*warmup, "--eval-every", str(options.eval_every)],
+        )
         # From the first step on as it is after the warm-up.
-        slow = run(options, out / f"{mode}-link", mode, options.link_steps, ["--warmup", "0", "--eval-every", "0"],
-                   link=options.link)
+        slow = run(
+            options,
+            out / f"{mode}-link",
+            mode,
+            options.link_steps,
+            ["--warmup", "0", "--eval-every", "0"],
+            link=options.link,
+        )
         results.append(summary(records, slow))
         curves[mode] = records[0]
         print(f"   {time.monotonic() - started:.0f} s so far", flush=True)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     draw(curves, out / "loss.png")
     print_table(results, options)
-    print(f"\n{out / 'results.json'} and {out / 'loss.png'} written; {time.monotonic() - started:.0f} s in all")
+    print(
+        f"\n{out / 'results.json'} and {out / 'loss.png'} written; {time.monotonic() - started:.0f} s in all"
+    )
     if any(len(set(entry["model_hashes"])) > 1 for entry in results):
         sys.exit("the workers' models differ")
 
 
 def read_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", help="a file to train on, instead of the Python standard library's sources")
-    parser.add_argument("--modes", type=lambda text: text.split(","), default=list(MODES),
-                        help="of " + ",".join(MODES))
+    parser.add_argument(
+        "--data", help="a file to train on, instead of the Python standard library's sources"
+    )
+    parser.add_argument(
+        "--modes",
+        type=lambda text: text.split(","),
+        default=list(MODES),
+        help="of " + ",".join(MODES),
+    )
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--warmup", type=int, default=30, help="steps that go uncompressed at first")
+    parser.add_argument(
+        "--warmup", type=int, default=30, help="steps that go uncompressed at first"
+    )
     parser.add_argument("--eval-every", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--link", default="200mbit", help="rate of the slow link of each process")
     parser.add_argument("--link-steps", type=int, default=12)
     parser.add_argument("--out", default=str(ROOT / "build" / "demo"))
-    parser.add_argument("--bandoneon", default=str(ROOT / "build" / "release" / "bin" / "bandoneon"))
+    parser.add_argument(
+        "--bandoneon", default=str(ROOT / "build" / "release" / "bin" / "bandoneon")
+    )
     options = parser.parse_args()
     for mode in options.modes:
         if mode not in MODES:
@@ -76,10 +100,25 @@ def run(options, directory, mode, steps, more, link=None):
     for old in directory.glob("worker-*.json"):
         old.unlink()
     command = [options.bandoneon, "run", "-n", str(options.workers), "-s", str(options.servers)]
-    command += ["--set", "log-level=warning", *(["--link", link] if link else []), "--", sys.executable]
+    command += [
+        "--set",
+        "log-level=warning",
+        *(["--link", link] if link else []),
+        "--",
+        sys.executable,
+    ]
     command += [str(ROOT / "examples" / "gpt.py"), "--mode", mode, "--steps", str(steps)]
-    command += ["--record", str(directory), *more, *(["--data", options.data] if options.data else [])]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_") or k == "BANDONEON_LIBRARY"}
+    command += [
+        "--record",
+        str(directory),
+        *more,
+        *(["--data", options.data] if options.data else []),
+    ]
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("BANDONEON_") or k == "BANDONEON_LIBRARY"
+    }
     environment["OMP_NUM_THREADS"] = "1"
     job = subprocess.Popen(command, env=environment)
     try:
@@ -90,7 +129,10 @@ def run(options, directory, mode, steps, more, link=None):
         raise
     if code:
         sys.exit(f"{' '.join(command)} failed with {code}")
-    return [json.loads((directory / f"worker-{rank}.json").read_text()) for rank in range(options.workers)]
+    return [
+        json.loads((directory / f"worker-{rank}.json").read_text())
+        for rank in range(options.workers)
+    ]
 
 
 def summary(records, slow):
@@ -121,30 +163,57 @@ def median_step(record):
 
 def print_table(results, options):
     reference = next((entry["val_loss"] for entry in results if entry["mode"] == "none"), None)
-    print(f"\n{options.workers} workers, {options.servers} servers; bytes of one worker over the whole run, with "
-          "headers, dense parts, warm-up and the first broadcast;")
-    print("ratio to dense fp32 both ways: of the whole run, and after the warm-up; loss in nats a byte\n")
-    head = ("mode", "pushed MB", "pulled MB", "ratio run", "steady", "val loss", "gap", "step ms",
-            f"at {options.link}", "models")
+    print(
+        f"\n{options.workers} workers, {options.servers} servers; bytes of one worker over the whole run, with "
+        "headers, dense parts, warm-up and the first broadcast;"
+    )
+    print(
+        "ratio to dense fp32 both ways: of the whole run, and after the warm-up; loss in nats a byte\n"
+    )
+    head = (
+        "mode",
+        "pushed MB",
+        "pulled MB",
+        "ratio run",
+        "steady",
+        "val loss",
+        "gap",
+        "step ms",
+        f"at {options.link}",
+        "models",
+    )
     rows = [head]
     for entry in results:
         moved = entry["bytes_pushed"] + entry["bytes_pulled"]
         gap = "-" if reference is None else f"{entry['val_loss'] - reference:+.4f}"
         hashes = sorted({value[:10] for value in entry["model_hashes"]})
-        rows.append((
-            entry["mode"], f"{entry['bytes_pushed'] / 1e6:.1f}", f"{entry['bytes_pulled'] / 1e6:.1f}",
-            f"{2 * entry['dense_bytes'] / moved:.1f}", f"{entry['ratio_steady']:.1f}", f"{entry['val_loss']:.4f}",
-            gap, f"{entry['step_ms']:.0f}", f"{entry['step_ms_at_link']:.0f}",
-            f"equal, {hashes[0]}" if len(hashes) == 1 else "DIFFER: " + " ".join(hashes),
-        ))
+        rows.append(
+            (
+                entry["mode"],
+                f"{entry['bytes_pushed'] / 1e6:.1f}",
+                f"{entry['bytes_pulled'] / 1e6:.1f}",
+                f"{2 * entry['dense_bytes'] / moved:.1f}",
+                f"{entry['ratio_steady']:.1f}",
+                f"{entry['val_loss']:.4f}",
+                gap,
+                f"{entry['step_ms']:.0f}",
+                f"{entry['step_ms_at_link']:.0f}",
+                f"equal, {hashes[0]}" if len(hashes) == 1 else "DIFFER: " + " ".join(hashes),
+            )
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     for row in rows:
-        cells = [cell.ljust(w) if i in (0, 9) else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))]
+        cells = [
+            cell.ljust(w) if i in (0, 9) else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths))
+        ]
         print("  ".join(cells))
     if reference is not None:
         for entry in results:
             if entry["mode"] != "none":
-                print(f"{entry['mode']}: validation loss {entry['val_loss'] - reference:+.4f} against uncompressed")
+                print(
+                    f"{entry['mode']}: validation loss {entry['val_loss'] - reference:+.4f} against uncompressed"
+                )
 
 
 def draw(curves, path):
@@ -175,7 +244,10 @@ def draw(curves, path):
     for axes in (by_step, by_bytes):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("A small GPT trained through Bandoneon; points: validation, thin lines: training", fontsize=11)
+    figure.suptitle(
+        "A small GPT trained through Bandoneon; points: validation, thin lines: training",
+        fontsize=11,
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=130)
 

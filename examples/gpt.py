@@ -69,6 +69,8 @@ class GPT(nn.Module):
         for name, param in self.named_parameters():
             if name.endswith(("project.weight", "shrink.weight")):
                 nn.init.normal_(param, std=0.02 / math.sqrt(2 * LAYERS))
+            elif name in ("bytes.weight", "places.weight"):
+                nn.init.normal_(param, std=0.3)  # Plain SGD learns little from smaller ones.
             elif param.dim() == 2:
                 nn.init.normal_(param, std=0.02)
             elif name.endswith("bias"):
@@ -135,7 +137,9 @@ def train(options):
     mode = MODES[options.mode]
     inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
-    optimizer = bdn.DistributedOptimizer(sgd, model.named_parameters(), warmup=options.warmup, **mode)
+    optimizer = bdn.DistributedOptimizer(
+        sgd, model.named_parameters(), warmup=options.warmup, **mode
+    )
 
     generator = torch.Generator().manual_seed(1000 * options.seed + worker.rank)
     record = dict(mode=options.mode, rank=worker.rank, warmup=options.warmup)
@@ -175,15 +179,19 @@ def traffic(worker):
 
 def report(worker, options, step, loss):
     if worker.rank == 0:
-        print(f"{options.mode}: step {step}/{options.steps}, validation loss {loss:.4f}", flush=True)
+        print(
+            f"{options.mode}: step {step}/{options.steps}, validation loss {loss:.4f}", flush=True
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mode", choices=MODES, default="none")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--warmup", type=int, default=30, help="steps that go uncompressed at first")
-    parser.add_argument("--lr", type=float, default=0.3)
+    parser.add_argument(
+        "--warmup", type=int, default=30, help="steps that go uncompressed at first"
+    )
+    parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", help="a file to train on")
     parser.add_argument("--eval-every", type=int, default=50, help="0 for never")

@@ -59,6 +59,7 @@ constexpr Setting kWorkerSettings[] = {
     {"wait-timeout", "300s", "how long one exchange may take"},
     {"probe-interval", "1s", "how often to ask after a reply that does not come"},
     {"max-bytes-in-flight", "64MiB", "encoded bytes being sent at once"},
+    {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,
     kToken,
     kJoinTimeout,

@@ -24,7 +24,11 @@ RESULT_NONFINITE = 2
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("settings", POINTER(c_char_p)), ("num_settings", c_size_t)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("settings", POINTER(c_char_p)),
+        ("num_settings", c_size_t),
+    ]
 
 
 class Declaration(ctypes.Structure):
@@ -60,7 +64,12 @@ class Push(ctypes.Structure):
 
 
 class Result(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("step", c_uint64), ("flags", c_uint32), ("reserved", c_uint32)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("step", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
 
 
 # name -> (result, arguments). A worker and a cluster are opaque pointers, a ticket is a number.

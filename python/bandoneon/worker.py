@@ -127,7 +127,9 @@ class Worker:
         """
         for item in declarations:
             self._check_owner(item.name, owner)
-        array = (_native.Declaration * len(declarations))(*[_c_declaration(d) for d in declarations])
+        array = (_native.Declaration * len(declarations))(
+            *[_c_declaration(d) for d in declarations]
+        )
         ids = (c_uint32 * len(declarations))()
         self._blocking(
             lambda lib, handle: lib.bdn_declare(handle, array, len(array), ids, _seconds(timeout))
@@ -220,12 +222,16 @@ class Worker:
         self._broadcasts += 1
         unique = f"broadcast/{self._broadcasts}/{name}".encode()
         self._blocking(
-            lambda lib, handle: lib.bdn_broadcast(handle, unique, data, num_bytes, root, _seconds(timeout))
+            lambda lib, handle: lib.bdn_broadcast(
+                handle, unique, data, num_bytes, root, _seconds(timeout)
+            )
         )
 
     def barrier(self, name="barrier", timeout=None):
         """Waits for all workers."""
-        self._blocking(lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout)))
+        self._blocking(
+            lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout))
+        )
 
     # ---- State and statistics ----
 
@@ -250,7 +256,9 @@ class Worker:
         """Counters of this worker: bytes_pushed, bytes_pulled and others."""
         with self._call() as (lib, handle):
             return json.loads(
-                _native.read_text(lambda buffer, capacity: lib.bdn_stats_json(handle, buffer, capacity))
+                _native.read_text(
+                    lambda buffer, capacity: lib.bdn_stats_json(handle, buffer, capacity)
+                )
             )
 
     # ---- Calls ----

@@ -18,7 +18,11 @@ def run_job(function, workers=2, servers=1, **settings):
 def make_model(seed=0, width=6):
     """The same on every worker. Built without touching the random state that threads share."""
     model = torch.nn.Sequential(
-        torch.nn.Linear(width, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+        torch.nn.Linear(width, 8),
+        torch.nn.Tanh(),
+        torch.nn.Linear(8, 8),
+        torch.nn.Tanh(),
+        torch.nn.Linear(8, 3),
     )
     fill(model, seed)
     return model
@@ -40,7 +44,9 @@ def loss_of(model, batch):
 
 
 def grads(model):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
+    }
 
 
 def mean_grads(model, workers=2, step=0, loss=loss_of):
@@ -58,7 +64,11 @@ def sgd(worker, model, lr=0.1, momentum=0.0, inner_momentum=0.0, nesterov=False,
     """A distributed SGD, of which unknown options go to DistributedOptimizer."""
     inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=inner_momentum, nesterov=nesterov)
     return bdn.DistributedOptimizer(
-        inner, model.named_parameters(), momentum=momentum, worker=worker, **{"scaler": None, **options}
+        inner,
+        model.named_parameters(),
+        momentum=momentum,
+        worker=worker,
+        **{"scaler": None, **options},
     )
 
 
@@ -83,6 +93,8 @@ def assert_same(actual, expected, **tolerance):
         if value is None or actual[name] is None:
             assert value is None and actual[name] is None, name
         elif tolerance:
-            torch.testing.assert_close(actual[name], value, msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+            torch.testing.assert_close(
+                actual[name], value, msg=lambda m, n=name: f"{n}: {m}", **tolerance
+            )
         else:
             assert torch.equal(actual[name], value), name

@@ -56,7 +56,9 @@ def equals_ddp(directory, spec):
     train_plainly(model, model, optimizer, worker.rank)
 
     if worker.rank == 0:
-        torch.save({name: model.state_dict() for name, model in models.items()}, f"{directory}/models.pt")
+        torch.save(
+            {name: model.state_dict() for name, model in models.items()}, f"{directory}/models.pt"
+        )
     record(directory, worker, {name: model_hash(model) for name, model in models.items()})
     dist.destroy_process_group()
     bdn.shutdown()

@@ -5,7 +5,16 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import assert_same, grads, make_batch, make_model, mean_grads, model_hash, run_job, sgd
+from cluster_helpers import (
+    assert_same,
+    grads,
+    make_batch,
+    make_model,
+    mean_grads,
+    model_hash,
+    run_job,
+    sgd,
+)
 
 EF = dict(push="ef(onebit(block=256))", pull="ef(onebit(block=256))")
 
@@ -35,7 +44,11 @@ def test_a_loop_written_for_plain_torch_skips_the_bad_step_on_every_worker(fused
         optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
         scaler = make_scaler()
         amp_loop(worker, model, optimizer, scaler, steps=5, poison=2)
-        return scaler.get_scale(), model_hash(model), all(p.isfinite().all() for p in model.parameters())
+        return (
+            scaler.get_scale(),
+            model_hash(model),
+            all(p.isfinite().all() for p in model.parameters()),
+        )
 
     first, second = run_job(job)
     assert first == second

@@ -9,7 +9,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import assert_same, grads, make_batch, make_model, mean_grads, model_hash, run_job, sgd, train
+from cluster_helpers import (
+    assert_same,
+    grads,
+    make_batch,
+    make_model,
+    mean_grads,
+    model_hash,
+    run_job,
+    sgd,
+    train,
+)
 
 ONEBIT = "ef(onebit(block=256))"
 building = threading.Lock()
@@ -51,7 +61,9 @@ def test_backward_returns_with_the_mean_gradients_though_buckets_are_rebuilt():
     run_job(job)
 
 
-@pytest.mark.parametrize("options", [dict(push="none", pull="none"), dict(push=ONEBIT, pull=ONEBIT, momentum=0.9)])
+@pytest.mark.parametrize(
+    "options", [dict(push="none", pull="none"), dict(push=ONEBIT, pull=ONEBIT, momentum=0.9)]
+)
 def test_equals_the_distributed_optimizer(options):
     def by_hook(worker):
         model = make_model(width=4096)

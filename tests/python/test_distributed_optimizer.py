@@ -392,7 +392,9 @@ def test_a_second_gradient_that_comes_too_late_is_an_error_that_says_what_to_do(
             model.outside(model.inside(x)).square().mean().backward()
             optimizer.zero_grad()
         # `inside` now leaves at once; here it is used after a checkpoint that uses it again.
-        y = checkpoint(lambda t: torch.tanh(model.inside(t)), x.requires_grad_(), use_reentrant=True)
+        y = checkpoint(
+            lambda t: torch.tanh(model.inside(t)), x.requires_grad_(), use_reentrant=True
+        )
         with pytest.raises(bandoneon.FailedPrecondition, match="'inside.*overlap=False"):
             (model.outside(y.detach()).sum() + model.inside(x).sum() * 1.0 + y.sum()).backward()
         return "raised"
@@ -440,7 +442,9 @@ def test_gradients_that_move_every_step_and_those_that_stay():
             optimizer = sgd(worker, model)
             for step in range(4):
                 optimizer.zero_grad(set_to_none=set_to_none)
-                junk = [torch.empty(n) for n in (48, 8, 64, 24)]  # Takes the places that were freed.
+                junk = [
+                    torch.empty(n) for n in (48, 8, 64, 24)
+                ]  # Takes the places that were freed.
                 result = after_backward(worker, model, optimizer, step)
                 assert_same(result, mean_grads(model, step=step))
                 optimizer.step()
@@ -495,7 +499,9 @@ def test_sparse_gradients_are_refused_by_name_or_made_dense():
         return model.weight.grad
 
     def refused(worker):
-        with pytest.raises(bandoneon.InvalidArgument, match="'weight' is sparse.*sparse_as_dense=True"):
+        with pytest.raises(
+            bandoneon.InvalidArgument, match="'weight' is sparse.*sparse_as_dense=True"
+        ):
             backward(worker)
 
     with contextlib.suppress(bandoneon.JobFailed):
@@ -599,7 +605,9 @@ def test_it_is_the_optimizer_it_wraps():
         model = make_model()
         inner = torch.optim.Adam(model.parameters(), lr=0.1)
         optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
-        assert isinstance(optimizer, torch.optim.Adam) and isinstance(optimizer, torch.optim.Optimizer)
+        assert isinstance(optimizer, torch.optim.Adam) and isinstance(
+            optimizer, torch.optim.Optimizer
+        )
         assert optimizer.param_groups is inner.param_groups
         train(worker, model, optimizer, steps=1)
         plain = torch.optim.Adam(make_model().parameters(), lr=0.1)
@@ -641,7 +649,10 @@ def test_schedulers_made_before_or_after(scheduler_first):
 def test_groups_with_rates_of_their_own():
     def job(worker):
         model = make_model()
-        groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2:].parameters(), "lr": 0.1}]
+        groups = [
+            {"params": model[0].parameters(), "lr": 0.0},
+            {"params": model[2:].parameters(), "lr": 0.1},
+        ]
         optimizer = bdn.DistributedOptimizer(
             torch.optim.SGD(groups), model.named_parameters(), worker=worker
         )
@@ -781,7 +792,9 @@ def big_train(worker, steps=6, seed=0, **options):
     ids=["fp16", "onebit", "topk", "bf16 one way"],
 )
 def test_all_workers_models_are_equal_bit_for_bit(options):
-    hashes = run_job(lambda worker: model_hash(big_train(worker, **options)[0]), workers=3, servers=2)
+    hashes = run_job(
+        lambda worker: model_hash(big_train(worker, **options)[0]), workers=3, servers=2
+    )
     assert len(set(hashes)) == 1
 
 
@@ -860,7 +873,9 @@ def test_comm_state_dict_resumes_where_it_was():
         model, optimizer = start(worker)
         train_on(worker, model, optimizer, range(3))
         buffer = io.BytesIO()
-        torch.save((model.state_dict(), optimizer.state_dict(), optimizer.comm_state_dict()), buffer)
+        torch.save(
+            (model.state_dict(), optimizer.state_dict(), optimizer.comm_state_dict()), buffer
+        )
         return buffer.getvalue()
 
     checkpoints = run_job(first_half)
@@ -887,7 +902,12 @@ def test_what_was_sent_and_what_is_owed_sum_up_to_the_gradients():
         weight = torch.nn.Parameter(torch.zeros(1 << 15))
         inner = torch.optim.SGD([weight], lr=1.0)
         optimizer = bdn.DistributedOptimizer(
-            inner, [("w", weight)], worker=worker, push="ef(onebit(block=256))", pull="none", scaler=None
+            inner,
+            [("w", weight)],
+            worker=worker,
+            push="ef(onebit(block=256))",
+            pull="none",
+            scaler=None,
         )
         given, received = torch.zeros(1 << 15), torch.zeros(1 << 15)
         for step in range(8):
@@ -904,4 +924,6 @@ def test_what_was_sent_and_what_is_owed_sum_up_to_the_gradients():
 
     (given0, received, owed0), (given1, same, owed1) = run_job(job)
     assert torch.equal(received, same)
-    torch.testing.assert_close(received + (owed0 + owed1) / 2, (given0 + given1) / 2, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        received + (owed0 + owed1) / 2, (given0 + given1) / 2, rtol=1e-4, atol=1e-4
+    )

@@ -46,7 +46,10 @@ def test_three_workers_equal_ddp_to_rounding(tmp_path):
 
 def test_the_hook_equals_the_optimizer_when_compressed(tmp_path):
     first, second = run_processes(
-        tmp_path, "equals_ddp", "ef(onebit(block=256))", options=["--set", "min-compress-bytes=1KiB"]
+        tmp_path,
+        "equals_ddp",
+        "ef(onebit(block=256))",
+        options=["--set", "min-compress-bytes=1KiB"],
     )
     assert first == second and first["hook"] == first["optimizer"]
 
@@ -58,10 +61,25 @@ def test_bandoneon_runs_environment(tmp_path):
 
 def test_torchruns_environment(tmp_path):
     with daemons(tmp_path, workers=2) as address:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--master-port",
+            "0",
+        ]
         environment = {**os.environ, "BANDONEON_SCHEDULER": address}
         subprocess.run(
-            [*command, "--no-python", sys.executable, str(PROGRAMS), "tells_its_place", str(tmp_path)],
+            [
+                *command,
+                "--no-python",
+                sys.executable,
+                str(PROGRAMS),
+                "tells_its_place",
+                str(tmp_path),
+            ],
             env=environment,
             check=True,
             timeout=120,
@@ -93,8 +111,12 @@ class daemons:
         self._processes = []
 
     def __enter__(self):
-        self._start("bandoneon-scheduler", f"--workers={self._workers}", "--servers=1",
-                    f"--port-file={self._port_file}")
+        self._start(
+            "bandoneon-scheduler",
+            f"--workers={self._workers}",
+            "--servers=1",
+            f"--port-file={self._port_file}",
+        )
         while not self._port_file.exists() or not self._port_file.read_text().strip():
             assert self._processes[0].poll() is None
             time.sleep(0.02)  # There is no event to wait for: the file appears.
@@ -122,7 +144,9 @@ def test_without_a_scheduler_the_error_says_what_to_do(monkeypatch):
     with pytest.raises(bandoneon.InvalidArgument, match="bandoneon run -n N"):
         bandoneon.init()
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(bandoneon.InvalidArgument, match=r"torchrun .*BANDONEON_SCHEDULER=host:port"):
+    with pytest.raises(
+        bandoneon.InvalidArgument, match=r"torchrun .*BANDONEON_SCHEDULER=host:port"
+    ):
         bandoneon.init()
     monkeypatch.setenv("RANK", "zero")
     with pytest.raises(bandoneon.InvalidArgument, match="torchrun's RANK is not a number: 'zero'"):

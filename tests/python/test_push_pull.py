@@ -196,7 +196,9 @@ def test_specs_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("BANDONEON_PULL", "fp16")
 
     def job(worker):
-        tensor = torch.full((1 << 16,), 1.0 + 2.0**-14)  # Not a half; large enough to be compressed.
+        tensor = torch.full(
+            (1 << 16,), 1.0 + 2.0**-14
+        )  # Not a half; large enough to be compressed.
         return bdn.push_pull(tensor, "t", worker=worker).wait()
 
     for tensor in run_job(job):

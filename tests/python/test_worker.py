@@ -28,10 +28,17 @@ def test_every_code_has_its_class_and_is_what_python_calls_it():
 
 
 def test_errors_survive_pickling():
-    error = errors.error_for_code(4, "late", tensor="w", step=3, stage="exchange", waiting_for="worker 1")
+    error = errors.error_for_code(
+        4, "late", tensor="w", step=3, stage="exchange", waiting_for="worker 1"
+    )
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is bandoneon.DeadlineExceeded and str(again) == "late"
-    assert (again.tensor, again.step, again.stage, again.waiting_for) == ("w", 3, "exchange", "worker 1")
+    assert (again.tensor, again.step, again.stage, again.waiting_for) == (
+        "w",
+        3,
+        "exchange",
+        "worker 1",
+    )
 
 
 def test_a_library_that_is_not_there_is_an_error_that_says_what_to_do(monkeypatch):
@@ -195,7 +202,9 @@ def test_in_a_forked_child_every_call_raises_and_destructors_do_nothing():
             lambda: bandoneon.init(scheduler="127.0.0.1:1"),
         ]
         for call in calls:
-            assert outcome_in_child(lambda call=call: what_it_raises(call)).startswith("FailedPrecondition")
+            assert outcome_in_child(lambda call=call: what_it_raises(call)).startswith(
+                "FailedPrecondition"
+            )
 
         def destroy():
             worker.close()
@@ -241,7 +250,9 @@ def test_training_goes_on_beside_forked_data_loaders():
 def test_flush_to_zero_in_one_worker_changes_no_bit(spec):
     def job(worker, flush):
         generator = torch.Generator().manual_seed(worker.rank)
-        tensors = [torch.randn(1 << 16, generator=generator) * scale for scale in (1e-39, 1e-38, 1e-7, 1.0)]
+        tensors = [
+            torch.randn(1 << 16, generator=generator) * scale for scale in (1e-39, 1e-38, 1e-7, 1.0)
+        ]
         torch.set_flush_denormal(flush and worker.rank == 1)
         try:
             for step in range(2):

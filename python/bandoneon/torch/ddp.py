@@ -1,7 +1,7 @@
 """Bandoneon below DistributedDataParallel, as its communication hook.
 
-    state = bandoneon.torch.DDPState(ddp_model.module.named_parameters(), push="ef(onebit)")
-    ddp_model.register_comm_hook(state, bandoneon.torch.ddp_hook)
+state = bandoneon.torch.DDPState(ddp_model.module.named_parameters(), push="ef(onebit)")
+ddp_model.register_comm_hook(state, bandoneon.torch.ddp_hook)
 """
 
 import threading
@@ -82,7 +82,9 @@ class DDPState:
 
     def _exchange(self, bucket):
         if self._parameters is None:
-            raise FailedPrecondition("this DDPState was unpickled; call attach(named_parameters) first")
+            raise FailedPrecondition(
+                "this DDPState was unpickled; call attach(named_parameters) first"
+            )
         if self._round is None or self._round.is_over:
             self._round = _Round(self._scale.current())
         return self._round.exchange(self._parameters, self._members, bucket)

@@ -22,7 +22,9 @@ class LinkOptions:
 
     @classmethod
     def of(cls, push=None, pull=None, momentum=0.0, warmup=0):
-        options = cls(default_spec("push", push), default_spec("pull", pull), float(momentum), int(warmup))
+        options = cls(
+            default_spec("push", push), default_spec("pull", pull), float(momentum), int(warmup)
+        )
         if not 0.0 <= options.momentum < 1.0:
             raise InvalidArgument(f"momentum={momentum} is not in [0, 1)")
         if options.warmup < 0:
@@ -114,7 +116,9 @@ class ParameterSet:
         for name, entry in state["tensors"].items():
             member = by_name.get(name)
             if member is None:
-                raise InvalidArgument(f"the state has {name!r}, which is not a parameter here", tensor=name)
+                raise InvalidArgument(
+                    f"the state has {name!r}, which is not a parameter here", tensor=name
+                )
             for what in self._memories():
                 if what in entry and entry[what].numel() != member.param.numel():
                     raise InvalidArgument(
