@@ -48,7 +48,7 @@ std::string HumanBytes(double bytes) {
     bytes /= 1000;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, bytes, kUnits[unit]);
 }
 
 // Rows of equal length, the first is the heading: columns as wide as they need.
