@@ -71,6 +71,9 @@ class Worker {
 
   Rank rank() const { return joined_.rank; }
   int size() const { return joined_.config.num_workers; }
+  NodeId node() const { return joined_.node; }
+  // As of the join.
+  const std::vector<NodeInfo>& servers() const { return joined_.membership->servers; }
 
   // Ids of the tensors, in order. Collective: see ControlPlane::Declare. Those declared before with
   // the same facts are answered at once; with others, InvalidArgument says what differs.
