@@ -35,7 +35,10 @@ void UndoSegment(WorkerKey* key, const Partition& partition, size_t i, size_t of
        Momentum(key, offset));
 }
 
+// Looks before the first segment is touched, so that a later one cannot make it come and go to
+// rounding. A single one is looked at by Accumulate itself.
 bool AllSegmentsFinite(const Partition& partition) {
+  if (partition.segments.size() == 1) return true;
   for (const PartitionSegment& segment : partition.segments) {
     if (segment.present && !AllFinite(segment.data, PushScale(partition, segment))) return false;
   }
