@@ -124,6 +124,16 @@ absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
   return result;
 }
 
+void LogStats(const Server::Stats& stats) {
+  LogInfo(
+      "%d rounds (%d non-finite, %d failed) of %d pushes; %d repeated, %d answered from the cache, "
+      "%d refused; frames: %d malformed, %d of no session, %d forged; %d bytes in, %d out",
+      stats.shards.rounds, stats.shards.rounds_nonfinite, stats.shards.rounds_failed,
+      stats.shards.pushes, stats.shards.duplicates, stats.shards.cached_replies,
+      stats.shards.refused, stats.transport.frames_malformed, stats.frames_unauthenticated,
+      stats.frames_forged, stats.transport.bytes_received, stats.transport.bytes_sent);
+}
+
 absl::Status Serve(const ServerOptions& options) {
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
@@ -137,7 +147,9 @@ absl::Status Serve(const ServerOptions& options) {
   BDN_ASSIGN_OR_RETURN(auto zmq, MakeZmqTransport());
   const std::unique_ptr<Transport> transport = MakeThrottled(std::move(zmq), options.link);
   Server server(options.server, control.get(), transport.get());
-  return ServeUntil(signal_fd, &server, control.get(), health.get());
+  const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
+  LogStats(server.stats());
+  return result;
 }
 
 int Main(std::vector<std::string> args) {

@@ -1,8 +1,8 @@
 #include "worker/pipeline/exchange.h"
 
+#include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "common/base/status.h"
 #include "tests/support/shard_rig.h"
 #include "worker/error_fields.h"
 
@@ -48,7 +48,8 @@ class ExchangeTest : public ::testing::Test {
     frame.header.type = type;
     if (type == FrameType::kFetch) frame = Frame{frame.header, {}};
     ASSERT_TRUE(
-        exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_).ok());
+        exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_)
+            .ok());
   }
   void Sent(Step step) { exchange_.OnSent(kServerNode, kKey, step, now_); }
   void Answer(FrameType type, Step step, Buffer payload = {}) {
@@ -208,7 +209,8 @@ TEST_F(ExchangeTest, AFailureEndsEveryQuestionOfTodayAndTomorrow) {
   Ask(1);
   exchange_.Fail(Aborted("worker 1 was lost"));
   ASSERT_THAT(log_.completed, SizeIs(1));
-  EXPECT_THAT(std::string(log_.completed[0].second.status().message()), HasSubstr("worker 1 was lost"));
+  EXPECT_THAT(std::string(log_.completed[0].second.status().message()),
+              HasSubstr("worker 1 was lost"));
   Ask(2);
   ASSERT_THAT(log_.completed, SizeIs(2));
 }
@@ -233,7 +235,8 @@ TEST(ExchangeHello, GreetsFirstAndSendsQuestionsAfterTheAnswer) {
   ASSERT_EQ(log.LastSent(), FrameType::kHello);
   EXPECT_EQ(DecodeHello(log.sent[0].payload.span())->job_id, "job");
   ASSERT_TRUE(
-      exchange.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now).ok());
+      exchange.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now)
+          .ok());
   EXPECT_THAT(log.sent, SizeIs(1));
   exchange.OnTick(now + absl::Seconds(1));
   EXPECT_THAT(log.sent, SizeIs(2));  // the greeting again

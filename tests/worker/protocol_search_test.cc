@@ -8,10 +8,10 @@
 #include "tests/support/shard_rig.h"
 #include "worker/pipeline/exchange.h"
 
-// Explicit-state search: the real shard and the real exchanges of two workers, and every order in which
-// the network can deliver, lose and repeat their frames while the epoch changes once. In every state:
-// what a worker is given for a step is, byte for byte, what an undisturbed run gives. From every state:
-// once faults stop, both workers finish.
+// Explicit-state search: the real shard and the real exchanges of two workers, and every order in
+// which the network can deliver, lose and repeat their frames while the epoch changes once. In
+// every state: what a worker is given for a step is, byte for byte, what an undisturbed run gives.
+// From every state: once faults stop, both workers finish.
 
 namespace bdn::testing {
 namespace {
@@ -49,10 +49,10 @@ class World {
     shard_.SetMembership(MakeMembership(kWorkers));
     shard_.AddKey(MakePlan(kKey, Spec()));
     for (Rank rank = 0; rank < kWorkers; ++rank) {
-      exchanges_.emplace_back(Exchange::Options{.self = WorkerNode(rank),
-                                                .rank = rank,
-                                                .timeout = absl::InfiniteDuration()},
-                              nullptr);
+      exchanges_.emplace_back(
+          Exchange::Options{
+              .self = WorkerNode(rank), .rank = rank, .timeout = absl::InfiniteDuration()},
+          nullptr);
       // Greetings are tested elsewhere: both ends know each other.
       Run(rank, [&](Exchange& exchange) {
         exchange.SetMembership(MakeMembership(kWorkers), now_);
@@ -185,7 +185,8 @@ class World {
   // Two equal frames on their way lead nowhere that one and a repeat do not.
   void drop_same_flights() {
     std::set<std::string> seen;
-    std::erase_if(flights_, [&](const Flight& flight) { return !seen.insert(Name(flight)).second; });
+    std::erase_if(flights_,
+                  [&](const Flight& flight) { return !seen.insert(Name(flight)).second; });
   }
 
   ServerShard shard_;
@@ -242,17 +243,31 @@ class Search {
  private:
   void Expand(const Node& node) {
     for (size_t i = 0; i < node.world.flights().size(); ++i) {
-      Next(node, [i](Node& n) { n.world.Deliver(i, n.left.steps, false); return true; });
+      Next(node, [i](Node& n) {
+        n.world.Deliver(i, n.left.steps, false);
+        return true;
+      });
       if (node.left.drops > 0) {
-        Next(node, [i](Node& n) { --n.left.drops; n.world.Drop(i); return true; });
+        Next(node, [i](Node& n) {
+          --n.left.drops;
+          n.world.Drop(i);
+          return true;
+        });
       }
       if (node.left.repeats > 0) {
-        Next(node, [i](Node& n) { --n.left.repeats; n.world.Deliver(i, n.left.steps, true); return true; });
+        Next(node, [i](Node& n) {
+          --n.left.repeats;
+          n.world.Deliver(i, n.left.steps, true);
+          return true;
+        });
       }
     }
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       if (node.left.ticks > 0) {
-        Next(node, [rank](Node& n) { --n.left.ticks; return n.world.Tick(rank); });
+        Next(node, [rank](Node& n) {
+          --n.left.ticks;
+          return n.world.Tick(rank);
+        });
       }
       if (node.left.epochs > 0) Next(node, [rank](Node& n) { return n.world.EpochAtWorker(rank); });
     }
@@ -274,7 +289,8 @@ class Search {
     ASSERT_EQ(world.trouble(), "") << name;
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       for (size_t i = 0; i < world.given(rank).size(); ++i) {
-        ASSERT_EQ(world.given(rank)[i], golden_[i]) << "worker " << rank << " step " << i + 1 << name;
+        ASSERT_EQ(world.given(rank)[i], golden_[i])
+            << "worker " << rank << " step " << i + 1 << name;
       }
     }
     if (seen_.size() % 7 == 0) {
@@ -289,13 +305,15 @@ class Search {
 };
 
 TEST(ProtocolSearch, EveryOrderOfLossAndRepetitionGivesTheSameBytes) {
-  const size_t states = Search({.steps = 3, .drops = 2, .repeats = 2, .ticks = 2, .epochs = 0}).Run();
+  const size_t states =
+      Search({.steps = 3, .drops = 2, .repeats = 2, .ticks = 2, .epochs = 0}).Run();
   RecordProperty("states", static_cast<int>(states));
   EXPECT_GT(states, 30000u);
 }
 
 TEST(ProtocolSearch, EveryOrderOfAnEpochChangeGivesTheSameBytes) {
-  const size_t states = Search({.steps = 2, .drops = 1, .repeats = 1, .ticks = 1, .epochs = 1}).Run();
+  const size_t states =
+      Search({.steps = 2, .drops = 1, .repeats = 1, .ticks = 1, .epochs = 1}).Run();
   RecordProperty("states", static_cast<int>(states));
   EXPECT_GT(states, 30000u);
 }

@@ -61,6 +61,43 @@ TEST(WorkerCluster, GivesTheSameBitsToEveryWorkerForEveryCodec) {
   }
 }
 
+TEST(WorkerCluster, GivesTheSameBitsOnAnyNumberOfServersShardsAndThreads) {
+  std::vector<Floats> results;
+  for (const auto& [servers, shards, threads] :
+       {std::tuple{1, 1, 1}, std::tuple{2, 1, 2}, std::tuple{3, 2, 1}, std::tuple{3, 1, 4}}) {
+    Worker::Options options;
+    options.num_threads = threads;
+    ClusterRig rig(2,
+                   {"--servers=" + std::to_string(servers), "--shards=" + std::to_string(shards),
+                    "--min-compress-bytes=0", "--partition-bytes=4096", "--fusion-bytes=4096"},
+                   options);
+    Floats result;
+    rig.OnEach([&](Worker& worker, int rank) {
+      std::vector<TensorDeclaration> tensors = {
+          Tensor("a", 5000, "ef(onebit(block=64))", "ef(topk(ratio=0.05))"),
+          Tensor("b", 100, "ef(topk(ratio=0.05))", "ef(onebit)"),
+          Tensor("c", 300, "ef(topk(ratio=0.05))", "ef(onebit)")};
+      for (auto& tensor : tensors) tensor.fuse = true;
+      const auto ids = worker.Declare(tensors, kLong);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      for (int step = 0; step < 10; ++step) {
+        std::vector<Floats> data;
+        std::vector<TicketId> tickets;
+        for (size_t t = 0; t < 3; ++t) {
+          data.push_back(Normal(tensors[t].elements, 100 * step + 10 * t + rank));
+          tickets.push_back(*worker.PushPull(
+              {.tensor = ids->at(t), .data = {data[t].data(), DType::kFloat32, data[t].size()}}));
+        }
+        for (const TicketId ticket : tickets) ASSERT_TRUE(worker.Wait(ticket, kLong).ok());
+        if (rank != 0) continue;
+        for (const Floats& x : data) result.insert(result.end(), x.begin(), x.end());
+      }
+    });
+    results.push_back(result);
+  }
+  for (const Floats& result : results) EXPECT_EQ(result, results[0]);
+}
+
 TEST(WorkerCluster, ErrorFeedbackLosesNothingAtEitherEnd) {
   constexpr size_t kN = 2000;
   ClusterRig rig(2, {"--min-compress-bytes=0"});
