@@ -76,7 +76,7 @@ def read_options():
     )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument(
-        "--warmup", type=int, default=30, help="steps that go uncompressed at first"
+        "--warmup", type=int, default=30, help="first steps of onebit and topk that go uncompressed"
     )
     parser.add_argument("--eval-every", type=int, default=50)
     parser.add_argument("--workers", type=int, default=2)

@@ -67,12 +67,14 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, 256, bias=False)
         for name, param in self.named_parameters():
-            if name.endswith(("project.weight", "shrink.weight")):
-                nn.init.normal_(param, std=0.02 / math.sqrt(2 * LAYERS))
-            elif name in ("bytes.weight", "places.weight"):
-                nn.init.normal_(param, std=0.3)  # Plain SGD learns little from smaller ones.
-            elif param.dim() == 2:
+            if name in ("bytes.weight", "places.weight"):
+                nn.init.normal_(param, std=0.5)  # Plain SGD learns little from smaller ones.
+            elif name == "head.weight":
                 nn.init.normal_(param, std=0.02)
+            elif param.dim() == 2:
+                ends_branch = name.endswith(("project.weight", "shrink.weight"))
+                spread = 2 * LAYERS if ends_branch else 1
+                nn.init.normal_(param, std=(param.shape[1] * spread) ** -0.5)
             elif name.endswith("bias"):
                 nn.init.zeros_(param)
 
@@ -137,12 +139,11 @@ def train(options):
     mode = MODES[options.mode]
     inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
-    optimizer = bdn.DistributedOptimizer(
-        sgd, model.named_parameters(), warmup=options.warmup, **mode
-    )
+    warmup = options.warmup if mode["momentum"] else 0
+    optimizer = bdn.DistributedOptimizer(sgd, model.named_parameters(), warmup=warmup, **mode)
 
     generator = torch.Generator().manual_seed(1000 * options.seed + worker.rank)
-    record = dict(mode=options.mode, rank=worker.rank, warmup=options.warmup)
+    record = dict(mode=options.mode, rank=worker.rank, warmup=warmup)
     record["parameters"] = sum(p.numel() for p in model.parameters())
     losses, step_seconds, byte_counts, validations = [], [], [traffic(worker)], []
     for step in range(options.steps):
@@ -189,9 +190,9 @@ def main():
     parser.add_argument("--mode", choices=MODES, default="none")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument(
-        "--warmup", type=int, default=30, help="steps that go uncompressed at first"
+        "--warmup", type=int, default=30, help="first steps of onebit and topk that go uncompressed"
     )
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", help="a file to train on")
     parser.add_argument("--eval-every", type=int, default=50, help="0 for never")
