@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/config.h"
+#include "common/base/daemon.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
@@ -42,17 +43,6 @@ constexpr char kUsage[] =
 
 constexpr absl::Duration kMissingInterval = absl::Seconds(5);
 constexpr absl::Duration kDeliveryTimeout = absl::Seconds(2);
-
-// SIGTERM and SIGINT as something to poll for. Before the first thread, so that all inherit the
-// mask.
-int BlockEndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signalfd(-1, &signals, SFD_CLOEXEC);
-}
 
 // Whoever waits for the file sees all of it or nothing.
 absl::Status WritePortFile(const std::string& path, int port) {
@@ -156,7 +146,9 @@ class Watchman {
   bool over_ = false;
 };
 
-absl::StatusOr<int> Serve(const SchedulerOptions& options) {
+absl::StatusOr<int> Serve(const Config& config) {
+  BDN_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions(config));
+  InitLog(options.log_level, "scheduler");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
   BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(options.listen, options.job));
@@ -170,39 +162,17 @@ absl::StatusOr<int> Serve(const SchedulerOptions& options) {
   return watchman.Run();
 }
 
-absl::StatusOr<int> Main(std::vector<std::string> args) {
-  const auto take = [&args](const char* flag) {
-    const auto found = std::find(args.begin(), args.end(), flag);
-    if (found == args.end()) return false;
-    args.erase(found);
-    return true;
-  };
-  if (take("--help")) {
-    std::printf("%s%s", kUsage, Config::Help(SchedulerSettings()).c_str());
-    return 0;
-  }
-  if (take("--version")) {
-    std::printf("bandoneon-scheduler %s, control version %u\n", BDN_VERSION, kControlVersion);
-    return 0;
-  }
-  const bool check_only = take("--check-config");
-  BDN_ASSIGN_OR_RETURN(const Config config,
-                       Config::Load(SchedulerSettings(), args, ReadEnvironment(), AllSettings()));
-  BDN_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions(config));
-  if (check_only) {
-    std::printf("%s", config.ToString().c_str());
-    return 0;
-  }
-  InitLog(options.log_level, "scheduler");
-  return Serve(options);
-}
-
 }  // namespace
 }  // namespace bdn
 
 int main(int argc, char** argv) {
-  const auto code = bdn::Main({argv + 1, argv + argc});
-  if (code.ok()) return *code;
-  std::fprintf(stderr, "bandoneon-scheduler: %s\n", std::string(code.status().message()).c_str());
-  return 2;
+  return bdn::RunDaemon(
+      {.name = "bandoneon-scheduler",
+       .usage = bdn::kUsage,
+       .version = absl::StrFormat("%s, control version %d", BDN_VERSION, bdn::kControlVersion),
+       .settings = bdn::SchedulerSettings(),
+       .elsewhere = bdn::AllSettings(),
+       .check = [](const auto& config) { return bdn::ReadSchedulerOptions(config).status(); },
+       .serve = bdn::Serve},
+      {argv + 1, argv + argc});
 }

@@ -1,9 +1,7 @@
 // bandoneon-server: holds a shard of the keys, sums what the workers push, and answers.
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "common/base/config.h"
+#include "common/base/daemon.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
@@ -81,17 +80,6 @@ absl::StatusOr<ServerOptions> ReadOptions(const Config& config) {
   return options;
 }
 
-// SIGTERM and SIGINT as something to poll for. Before the first thread, so that all inherit the
-// mask.
-int BlockEndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signalfd(-1, &signals, SFD_CLOEXEC);
-}
-
 // Starts the server and waits for the job's end, until a signal on `signal_fd`.
 absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
                         HealthServer* health) {
@@ -134,7 +122,9 @@ void LogStats(const Server::Stats& stats) {
       stats.frames_forged, stats.transport.bytes_received, stats.transport.bytes_sent);
 }
 
-absl::Status Serve(const ServerOptions& options) {
+absl::StatusOr<int> Serve(const Config& config) {
+  BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadOptions(config));
+  InitLog(options.log_level, "server");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
   TuneMallocForLargeBlocks();
@@ -149,44 +139,22 @@ absl::Status Serve(const ServerOptions& options) {
   Server server(options.server, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
   LogStats(server.stats());
-  return result;
-}
-
-int Main(std::vector<std::string> args) {
-  const auto take = [&args](const char* flag) {
-    const auto found = std::find(args.begin(), args.end(), flag);
-    if (found == args.end()) return false;
-    args.erase(found);
-    return true;
-  };
-  if (take("--help")) {
-    std::printf("%s%s", kUsage, Config::Help(ServerSettings()).c_str());
-    return 0;
-  }
-  if (take("--version")) {
-    std::printf("bandoneon-server %s, wire version %u\n", BDN_VERSION, kWireVersion);
-    return 0;
-  }
-  const bool check_only = take("--check-config");
-  const auto config = Config::Load(ServerSettings(), args, ReadEnvironment(), AllSettings());
-  absl::StatusOr<ServerOptions> options =
-      config.ok() ? ReadOptions(*config) : absl::StatusOr<ServerOptions>(config.status());
-  if (!options.ok()) {
-    std::fprintf(stderr, "bandoneon-server: %s\n", std::string(options.status().message()).c_str());
-    return 2;
-  }
-  if (check_only) {
-    std::printf("%s", config->ToString().c_str());
-    return 0;
-  }
-  InitLog(options->log_level, "server");
-  const absl::Status status = Serve(*options);
-  if (status.ok()) return 0;
-  LogError("%s", status.message());
+  if (result.ok()) return 0;
+  LogError("%s", result.message());
   return 1;
 }
 
 }  // namespace
 }  // namespace bdn
 
-int main(int argc, char** argv) { return bdn::Main({argv + 1, argv + argc}); }
+int main(int argc, char** argv) {
+  return bdn::RunDaemon(
+      {.name = "bandoneon-server",
+       .usage = bdn::kUsage,
+       .version = absl::StrFormat("%s, wire version %d", BDN_VERSION, bdn::kWireVersion),
+       .settings = bdn::ServerSettings(),
+       .elsewhere = bdn::AllSettings(),
+       .check = [](const auto& config) { return bdn::ReadOptions(config).status(); },
+       .serve = bdn::Serve},
+      {argv + 1, argv + argc});
+}

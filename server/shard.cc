@@ -449,15 +449,24 @@ void ServerShard::PromoteValue(KeyState* state) {
   }
 }
 
-FrameHeader ServerShard::AnswerHeader(FrameType type, const KeyState& state, Step step) const {
+// About whatever was asked, of a key that may not exist.
+FrameHeader ServerShard::AnswerTo(const FrameHeader& about, FrameType type) const {
   FrameHeader header;
   header.type = type;
   header.sender = options_.self;
-  header.key = state.plan->entry.key;
-  header.step = step;
-  header.num_elements = state.plan->entry.elements;
+  header.key = about.key;
+  header.step = about.step;
   header.epoch = membership_->epoch;
   header.catalogue_version = catalogue_version_;
+  return header;
+}
+
+FrameHeader ServerShard::AnswerHeader(FrameType type, const KeyState& state, Step step) const {
+  FrameHeader about;
+  about.key = state.plan->entry.key;
+  about.step = step;
+  FrameHeader header = AnswerTo(about, type);
+  header.num_elements = state.plan->entry.elements;
   return header;
 }
 
@@ -467,26 +476,12 @@ void ServerShard::Broadcast(const Frame& frame) {
 
 void ServerShard::Refuse(NodeId to, const FrameHeader& about, const absl::Status& status) {
   ++stats_.refused;
-  FrameHeader header;
-  header.type = FrameType::kError;
-  header.sender = options_.self;
-  header.key = about.key;
-  header.step = about.step;
-  header.epoch = membership_->epoch;
-  header.catalogue_version = catalogue_version_;
-  output_->Send(to, MakeFrame(header, EncodeError(status)));
+  output_->Send(to, MakeFrame(AnswerTo(about, FrameType::kError), EncodeError(status)));
 }
 
 void ServerShard::SendWaiting(NodeId to, const FrameHeader& about,
                               const std::vector<Rank>& missing) {
-  FrameHeader header;
-  header.type = FrameType::kWaiting;
-  header.sender = options_.self;
-  header.key = about.key;
-  header.step = about.step;
-  header.epoch = membership_->epoch;
-  header.catalogue_version = catalogue_version_;
-  output_->Send(to, MakeFrame(header, EncodeRanks(missing)));
+  output_->Send(to, MakeFrame(AnswerTo(about, FrameType::kWaiting), EncodeRanks(missing)));
 }
 
 MutableView ServerShard::Scratch(size_t n, DType dtype) {
