@@ -56,7 +56,7 @@ class Worker {
     int num_threads = 2;
     size_t max_bytes_in_flight = size_t{64} << 20;
     absl::Duration join_timeout = absl::Minutes(2);
-    absl::Duration wait_timeout = absl::Minutes(5);  // of one exchange
+    absl::Duration wait_timeout = absl::Minutes(30);  // of one exchange
     absl::Duration probe_interval = absl::Seconds(1);
   };
 

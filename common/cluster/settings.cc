@@ -56,7 +56,7 @@ constexpr Setting kWorkerSettings[] = {
     kLink,
     {"push", "none", "codec of gradients to the servers, e.g. ef(onebit(block=256))"},
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},
-    {"wait-timeout", "300s", "how long one exchange may take"},
+    {"wait-timeout", "1800s", "how long one exchange may take, a slow worker's step included"},
     {"probe-interval", "1s", "how often to ask after a reply that does not come"},
     {"max-bytes-in-flight", "64MiB", "encoded bytes being sent at once"},
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},

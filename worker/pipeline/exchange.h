@@ -33,7 +33,7 @@ class Exchange {
     std::string job_id;
     std::string token;
     absl::Duration probe_interval = absl::Seconds(1);
-    absl::Duration timeout = absl::Minutes(5);  // of one question
+    absl::Duration timeout = absl::Minutes(30);  // of one question
   };
   struct Question {
     Frame frame;  // push, init or fetch; sender and epoch are stamped here
