@@ -23,7 +23,7 @@ TEST(Settings, EveryDefaultReads) {
   EXPECT_EQ(*server->Rate("link"), 0);
   const auto worker = Config::Load(WorkerSettings(), {}, {});
   ASSERT_TRUE(worker.ok());
-  EXPECT_EQ(*worker->Duration("wait-timeout"), absl::Seconds(300));
+  EXPECT_EQ(*worker->Duration("wait-timeout"), absl::Seconds(1800));
   EXPECT_EQ(*worker->Bytes("max-bytes-in-flight"), uint64_t{64} << 20);
 }
 
