@@ -13,7 +13,7 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = pathlib.Path(__file__).parent / "programs.py"
-BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
+BIN = ROOT / "build" / "release" / "bin"
 
 
 def run_processes(directory, name, *arguments, workers=2, servers=2, code=0, options=()):

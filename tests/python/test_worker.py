@@ -48,6 +48,13 @@ def test_a_library_that_is_not_there_is_an_error_that_says_what_to_do(monkeypatc
         _native.library()
 
 
+def test_the_library_may_be_chosen(monkeypatch):
+    path = next(path for path in _native.library_paths() if path.exists())
+    monkeypatch.setattr(_native, "_library", None)
+    monkeypatch.setenv("BANDONEON_LIBRARY", str(path))
+    assert run_job(lambda worker: worker.size) == [2, 2]
+
+
 def test_codecs_are_checked_without_a_job():
     assert bandoneon.check_codec("ef(onebit(block=256))") == "ef(onebit(block=256))"
     with pytest.raises(bandoneon.InvalidArgument, match="onebitt"):
