@@ -1,5 +1,5 @@
-/* A job in C99 over the public header alone: two workers on threads of their own in a cluster inside this
- * process. Exits with 0 when every result is right. */
+/* A job in C99 over the public header alone: two workers on threads of their own, in a cluster
+ * inside this process. Exits with 0 when every result is right. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

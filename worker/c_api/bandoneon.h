@@ -1,14 +1,17 @@
 /* Bandoneon: push/pull of gradients through compressing parameter servers. The C99 interface.
  *
- * Every function that can fail returns 0 or one of BDN_... below, and then bdn_last_error() says, on the
- * same thread, what happened and what to do next. All functions are thread-safe, except that nothing may
- * run with a worker or cluster while or after it is freed. No function calls abort() or exit().
+ * Every function that can fail returns 0 or one of BDN_... below, and then bdn_last_error() says,
+ * on the same thread, what happened and what to do next. All functions are thread-safe, except that
+ * nothing may run with a worker or cluster while or after it is freed. No function calls abort() or
+ * exit().
  *
- * In a process forked from the one that made a worker, every call on it returns BDN_FAILED_PRECONDITION
- * and bdn_free does nothing.
+ * In a process forked from the one that made a worker, every call on it returns
+ * BDN_FAILED_PRECONDITION and bdn_free does nothing.
  */
 #ifndef BANDONEON_H_
 #define BANDONEON_H_
+
+/* clang-format off: aligned by hand, for people */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -74,8 +77,9 @@ BDN_API const char* bdn_last_error_field(const char* field);
 /* ---- Life ---- */
 
 typedef struct bdn_options {
-  size_t struct_size;          /* sizeof(bdn_options) */
-  const char* const* settings; /* "name=value" each, over the environment's BANDONEON_NAME; bdn_settings_help() */
+  size_t struct_size; /* sizeof(bdn_options) */
+  const char* const*
+      settings; /* "name=value" each, over the environment's BANDONEON_NAME; bdn_settings_help() */
   size_t num_settings;
 } bdn_options;
 
@@ -101,36 +105,39 @@ BDN_API int bdn_size(const bdn_worker* worker); /* number of workers */
 
 /* ---- A whole cluster in this process: for tests, sweeps and one-machine experiments ---- */
 
-/* A scheduler and servers on threads of this process, joined by a loopback transport. Settings as of
- * bdn_create: "workers=4", "servers=2", "seed=7" and those of the scheduler. */
+/* A scheduler and servers on threads of this process, joined by a loopback transport. Settings as
+ * of bdn_create: "workers=4", "servers=2", "seed=7" and those of the scheduler. */
 BDN_API int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out);
-/* As bdn_create, within `cluster`: waits until all its workers were created, so call it from one thread
- * each. Free the workers before the cluster. */
+/* As bdn_create, within `cluster`: waits until all its workers were created, so call it from one
+ * thread each. Free the workers before the cluster. */
 BDN_API int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worker** out);
 BDN_API void bdn_local_cluster_free(bdn_cluster* cluster);
 
 /* ---- Tensors ---- */
 
-enum { BDN_FUSE = 1 }; /* bdn_declaration.flags: may share a frame with its neighbours of this call */
+enum {
+  BDN_FUSE = 1
+}; /* bdn_declaration.flags: may share a frame with its neighbours of this call */
 
 typedef struct bdn_declaration {
-  size_t struct_size;     /* sizeof(bdn_declaration) */
-  const char* name;       /* unique in the job */
+  size_t struct_size; /* sizeof(bdn_declaration) */
+  const char* name;   /* unique in the job */
   uint64_t elements;
-  int32_t dtype;          /* BDN_FLOAT32, BDN_FLOAT16, BDN_BFLOAT16 or BDN_FLOAT64 */
+  int32_t dtype; /* BDN_FLOAT32, BDN_FLOAT16, BDN_BFLOAT16 or BDN_FLOAT64 */
   uint32_t flags;
-  const char* push;       /* codec spec, NULL for "none" */
+  const char* push; /* codec spec, NULL for "none" */
   const char* pull;
-  uint64_t warmup_steps;  /* the first steps go uncompressed */
-  float momentum;         /* before error feedback; 0 for none. Needs push = ef(...) */
+  uint64_t warmup_steps; /* the first steps go uncompressed */
+  float momentum;        /* before error feedback; 0 for none. Needs push = ef(...) */
 } bdn_declaration;
 
-/* Declares tensors in forward order and waits until all workers declared the same ones (in any order)
- * and the servers are ready. ids[i] names tensors[i] in later calls. The n-th call of each worker
- * belongs to the n-th of the others. A tensor declared before, with the same facts, is answered at
- * once. BDN_INVALID_ARGUMENT names a conflict and both workers, or shows where a spec is wrong. */
-BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count, uint32_t* ids,
-                        double timeout_seconds);
+/* Declares tensors in forward order and waits until all workers declared the same ones (in any
+ * order) and the servers are ready. ids[i] names tensors[i] in later calls. The n-th call of each
+ * worker belongs to the n-th of the others. A tensor declared before, with the same facts, is
+ * answered at once. BDN_INVALID_ARGUMENT names a conflict and both workers, or shows where a spec
+ * is wrong. */
+BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count,
+                        uint32_t* ids, double timeout_seconds);
 
 enum {
   BDN_ABSENT = 1, /* bdn_push.flags: no gradient this step; data is only written */
@@ -138,32 +145,33 @@ enum {
 };
 
 typedef struct bdn_push {
-  size_t struct_size;   /* sizeof(bdn_push) */
-  void* data;           /* elements of the declared type, contiguous; read, then overwritten. NULL with
-                           BDN_ABSENT when the result is not wanted */
-  uint32_t tensor;      /* from bdn_declare */
+  size_t struct_size; /* sizeof(bdn_push) */
+  void* data;      /* elements of the declared type, contiguous; read, then overwritten. NULL with
+                      BDN_ABSENT when the result is not wanted */
+  uint32_t tensor; /* from bdn_declare */
   uint32_t flags;
-  int32_t priority;     /* higher goes first */
-  int32_t device;       /* reserved, 0: host memory */
-  void* stream;         /* reserved, NULL */
-  float weight;         /* of this worker's contribution, >= 0, usually 1 */
-  float loss_scale;     /* data holds gradients times this; the result comes back times this; usually 1 */
-  float learning_rate;  /* for update rules that need it, else 0 */
-  float reserved;       /* 0 */
-  /* Optional. Runs on a thread of ours, must neither block nor free the worker, and gives the ticket
-   * up: bdn_wait is then not for it. */
+  int32_t priority; /* higher goes first */
+  int32_t device;   /* reserved, 0: host memory */
+  void* stream;     /* reserved, NULL */
+  float weight;     /* of this worker's contribution, >= 0, usually 1 */
+  float
+      loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
+  float learning_rate; /* for update rules that need it, else 0 */
+  float reserved;      /* 0 */
+  /* Optional. Runs on a thread of ours, must neither block nor free the worker, and gives the
+   * ticket up: bdn_wait is then not for it. */
   void (*done)(void* user_data, bdn_ticket ticket, int code);
   void* user_data;
 } bdn_push;
 
-/* Starts the exchange of one tensor, in place, and returns at once. `data` must stay valid and untouched
- * until the ticket is done. A second call for a tensor before the first is done queues behind it.
- * Tensors that were fused wait for each other's push of the same step. */
+/* Starts the exchange of one tensor, in place, and returns at once. `data` must stay valid and
+ * untouched until the ticket is done. A second call for a tensor before the first is done queues
+ * behind it. Tensors that were fused wait for each other's push of the same step. */
 BDN_API int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket);
 
 enum {
-  BDN_RESULT_ABSENT = 1,    /* nobody had a gradient: data is unchanged */
-  BDN_RESULT_NONFINITE = 2  /* somebody's gradient held NaN or infinity: data is filled with NaN */
+  BDN_RESULT_ABSENT = 1,   /* nobody had a gradient: data is unchanged */
+  BDN_RESULT_NONFINITE = 2 /* somebody's gradient held NaN or infinity: data is filled with NaN */
 };
 
 typedef struct bdn_result {
@@ -173,41 +181,49 @@ typedef struct bdn_result {
   uint32_t reserved;
 } bdn_result;
 
-/* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid; the
- * error names what it waits for. Any other error: the exchange failed and data is unspecified. */
-BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_result* result);
+/* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid;
+ * the error names what it waits for. Any other error: the exchange failed and data is unspecified.
+ */
+BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds,
+                     bdn_result* result);
 
-/* Waits for any ticket that was started with BDN_NOTIFY to end, each comes out once; collect it with
- * bdn_wait. BDN_DEADLINE_EXCEEDED: none ended. BDN_CANCELLED: the worker is being freed. */
+/* Waits for any ticket that was started with BDN_NOTIFY to end, each comes out once; collect it
+ * with bdn_wait. BDN_DEADLINE_EXCEEDED: none ended. BDN_CANCELLED: the worker is being freed. */
 BDN_API int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket);
 /* Makes one current or coming bdn_next_done return BDN_CANCELLED. */
 BDN_API int bdn_wake(bdn_worker* worker);
 
-/* Overwrites `data` (bytes long, any element type) with root's, on every worker, under a name of its own
- * that is declared on first use. All workers call it in the same order. */
-BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes, int root,
-                          double timeout_seconds);
+/* Overwrites `data` (bytes long, any element type) with root's, on every worker, under a name of
+ * its own that is declared on first use. All workers call it in the same order. */
+BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes,
+                          int root, double timeout_seconds);
 
 /* Waits for all workers. */
 BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
 
 /* ---- State and statistics ---- */
 
-/* What the link still owes ("residual") or the momentum before it ("momentum"): float32[elements], zeros
- * where there is none yet. REQUIRES no exchange of the tensor in flight, else BDN_FAILED_PRECONDITION. */
-BDN_API int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out, uint64_t elements);
-BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in, uint64_t elements);
+/* What the link still owes ("residual") or the momentum before it ("momentum"): float32[elements],
+ * zeros where there is none yet. REQUIRES no exchange of the tensor in flight, else
+ * BDN_FAILED_PRECONDITION. */
+BDN_API int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
+                          uint64_t elements);
+BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
+                          uint64_t elements);
 /* Exchanges of the tensor so far. */
 BDN_API int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step);
 
-/* Counters as a JSON object. Returns the bytes it needs with the final NUL; writes at most `capacity`. */
+/* Counters as a JSON object. Returns the bytes it needs with the final NUL; writes at most
+ * `capacity`. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 
-/* The scheduler's view of the job as a JSON object, asked of `address` ("host:port") without joining. */
+/* The scheduler's view of the job as a JSON object, asked of `address` ("host:port") without
+ * joining. */
 BDN_API int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
                             size_t* needed);
 
-/* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as bdn_stats_json. */
+/* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as
+ * bdn_stats_json. */
 BDN_API int bdn_check_codec(const char* spec, char* canonical, size_t capacity);
 
 #ifdef __cplusplus

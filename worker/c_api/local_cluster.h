@@ -25,9 +25,10 @@ class LocalCluster {
   // Settings as flags ("--workers=4"): the scheduler's, and `shards` of each server.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
       const std::vector<std::string>& flags);
-  // Over another network, whose transports know "loopback://" addresses and which outlives the cluster.
-  static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
-      const std::vector<std::string>& flags, TransportFactory make_transport);
+  // Over another network, whose transports know "loopback://" addresses and which outlives the
+  // cluster.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(const std::vector<std::string>& flags,
+                                                              TransportFactory make_transport);
   ~LocalCluster();
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;

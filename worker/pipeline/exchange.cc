@@ -151,7 +151,8 @@ void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
     ++stats_.frames_dropped;
     return;
   }
-  // A reply's checksum is read by the stage that decodes it, on the pool; a value has no such stage.
+  // A reply's checksum is read by the stage that decodes it, on the pool; a value has no such
+  // stage.
   if (frame.header.type == FrameType::kValue && !CheckPayload(frame).ok()) {
     return ResendAt(&open, now);
   }

@@ -48,7 +48,8 @@ class Exchange {
     virtual ~Output() = default;
     // Say OnSent(server, key, step) once the frame is out.
     virtual void Send(NodeId server, Frame frame) = 0;
-    // A reply (its payload not yet checked), a value (checked), or why there is none. Once a question.
+    // A reply (its payload not yet checked), a value (checked), or why there is none. Once a
+    // question.
     virtual void Complete(Key key, Step step, absl::StatusOr<Frame> answer) = 0;
   };
 
@@ -73,7 +74,8 @@ class Exchange {
   std::string WaitingFor(Key key) const;
   bool IsOpen(Key key) const { return open_.contains(key); }
   const ExchangeStats& stats() const { return stats_; }
-  // The state without its times, for tests that search states: equal texts behave alike but for when.
+  // The state without its times, for tests that search states: equal texts behave alike but for
+  // when.
   std::string Fingerprint() const;
 
  private:
