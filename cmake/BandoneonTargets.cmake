@@ -30,7 +30,7 @@ function(bdn_test name)
 endfunction()
 
 # bdn_fuzz(NAME SRCS ... DEPS ...): a libFuzzer target under the fuzz preset, named NAME; every
-# target answers `NAME -max_total_time=SECONDS`.
+# target answers `NAME -max_total_time=SECONDS`. The target `fuzzers` is all of them.
 function(bdn_fuzz name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   if(BDN_FUZZ)
@@ -40,5 +40,9 @@ function(bdn_fuzz name)
     target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+    if(NOT TARGET fuzzers)
+      add_custom_target(fuzzers)
+    endif()
+    add_dependencies(fuzzers ${name})
   endif()
 endfunction()
