@@ -50,6 +50,7 @@ class Server final : public ServerShard::Output {
   // Ends Wait(). Async-signal-unsafe; any thread.
   void Stop();
 
+  // REQUIRES: Start has returned.
   Stats stats() const;
 
   // For the shards, on their threads.
