@@ -26,6 +26,14 @@ building = threading.Lock()
 
 
 @pytest.fixture(autouse=True)
+def no_module_left_active(monkeypatch):
+    """DDP notes the module in forward in one variable of the process and puts back what was there before:
+    two ranks on threads of one process can leave each other's module there, which torch.compile would
+    take for its own in a later test."""
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
+
+
+@pytest.fixture(autouse=True)
 def group_of_one(tmp_path):
     """Each thread's DDP believes to be alone, so that all that is exchanged goes through the hook."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
