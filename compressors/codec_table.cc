@@ -2,73 +2,24 @@
 
 #include <array>
 #include <cctype>
-#include <charconv>
-#include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "common/base/nearest_name.h"
 #include "common/base/status.h"
-#include "compressors/bf16.h"
-#include "compressors/fp16.h"
-#include "compressors/none.h"
-#include "compressors/onebit.h"
-#include "compressors/topk.h"
+#include "compressors/codec_options.h"
 
 namespace bdn {
 namespace {
 
 using Codec = std::shared_ptr<const Compressor>;
 
-// The only option a codec of today has. Codecs with more will take a list.
-struct OptionRow {
-  const char* name;           // null: no options
-  const char* default_value;  // null: must be given
-  const char* expected;
-};
-
-struct CodecRow {
-  const char* name;
-  OptionRow option;
-  const char* help;
-  Codec (*make)(std::string_view option_value);  // null when the value is not as expected
-};
-
-Codec MakeOneBitFrom(std::string_view text) {
-  constexpr uint64_t kMostElements = uint64_t{1} << 30;
-  uint64_t block = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), block);
-  if (error != std::errc() || end != text.data() + text.size()) return nullptr;
-  if (block % 32 != 0 || block > kMostElements) return nullptr;
-  return MakeOneBit(block);
-}
-
-Codec MakeTopKFrom(std::string_view text) {
-  double ratio = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ratio);
-  if (error != std::errc() || end != text.data() + text.size()) return nullptr;
-  if (!(ratio > 0 && ratio <= 1)) return nullptr;
-  return MakeTopK(ratio);
-}
-
-constexpr std::array kCodecs = {
-    CodecRow{"none",
-             {},
-             "no compression: float32 (float64 for float64)",
-             [](std::string_view) { return MakeNone(); }},
-    CodecRow{"fp16", {}, "half precision, 2x", [](std::string_view) { return MakeFp16(); }},
-    CodecRow{"bf16", {}, "bfloat16, 2x", [](std::string_view) { return MakeBf16(); }},
-    CodecRow{"onebit",
-             {"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"},
-             "sign and mean magnitude, 32x less a scale for every block elements",
-             MakeOneBitFrom},
-    CodecRow{"topk",
-             {"ratio", nullptr, "a number above 0 and at most 1"},
-             "the ratio * n elements of largest magnitude, 6 bytes each",
-             MakeTopKFrom},
-};
 constexpr const char* kErrorFeedback = "ef";
+constexpr const char* kDelta = "delta";
+constexpr std::array kFeedbackOptions = {OptionRow{"decay", "1", "a number above 0 and at most 1"},
+                                         OptionRow{"correction", "none", "none or lr"}};
+
+bool IsMemory(std::string_view name) { return name == kErrorFeedback || name == kDelta; }
 
 // Recursive descent over the text; the first error stops it.
 class SpecParser {
@@ -79,15 +30,8 @@ class SpecParser {
     LinkCodec link;
     const size_t begin = SkipSpaces();
     const std::string_view name = Word();
-    if (name == kErrorFeedback) {
-      link.error_feedback = true;
-      BDN_RETURN_IF_ERROR(Expect('(', "( and a codec, as in ef(onebit)"));
-      SkipSpaces();
-      const size_t inner = at_;
-      if (Word() == kErrorFeedback) return Bad(inner, at_, "a memory inside a memory");
-      at_ = inner;
-      BDN_ASSIGN_OR_RETURN(link.codec, ParseCodec());
-      BDN_RETURN_IF_ERROR(Expect(')', "a closing )"));
+    if (IsMemory(name)) {
+      BDN_RETURN_IF_ERROR(ParseMemory(name, &link));
     } else {
       at_ = begin;
       BDN_ASSIGN_OR_RETURN(link.codec, ParseCodec());
@@ -97,58 +41,121 @@ class SpecParser {
   }
 
  private:
+  // An option's text and where it stands.
+  struct Given {
+    std::string_view value;
+    size_t begin = 0;
+    size_t end = 0;
+    bool given = false;
+  };
+
+  // "(" codec {"," option} ")"
+  absl::Status ParseMemory(std::string_view name, LinkCodec* link) {
+    link->error_feedback = name == kErrorFeedback;
+    link->delta = name == kDelta;
+    BDN_RETURN_IF_ERROR(Expect('(', "( and a codec, as in " + std::string(name) + "(onebit)"));
+    const size_t inner = SkipSpaces();
+    if (IsMemory(Word())) return Bad(inner, at_, "a memory inside a memory");
+    at_ = inner;
+    BDN_ASSIGN_OR_RETURN(link->codec, ParseCodec());
+    const std::span<const OptionRow> rows = link->error_feedback
+                                                ? std::span<const OptionRow>(kFeedbackOptions)
+                                                : std::span<const OptionRow>();
+    std::vector<Given> given = Defaults(rows);
+    while (Next(',')) BDN_RETURN_IF_ERROR(ParseOption(name, rows, &given));
+    BDN_RETURN_IF_ERROR(Expect(')', "a closing )"));
+    if (rows.empty()) return absl::OkStatus();
+    const std::vector<std::string_view> text = Texts(given);
+    OptionValues values(text);
+    constexpr std::array kCorrections = {"none", "lr"};
+    link->decay = values.Real(0, 0, 1);
+    link->learning_rate_correction = values.OneOf(1, kCorrections) == 1;
+    return values.ok() ? absl::OkStatus() : BadOption(rows, given, values.bad());
+  }
+
   absl::StatusOr<Codec> ParseCodec() {
     const size_t begin = SkipSpaces();
     const std::string_view name = Word();
-    for (const CodecRow& row : kCodecs) {
+    std::vector<std::string> known{kErrorFeedback, kDelta};
+    for (const CodecRow& row : CodecRows()) {
       if (name == row.name) return ParseOptions(row, begin);
+      known.emplace_back(row.name);
     }
-    std::vector<std::string> known{kErrorFeedback};
-    for (const CodecRow& row : kCodecs) known.emplace_back(row.name);
     return Bad(begin, at_,
                name.empty() ? "expected a codec: " + Joined(known) : Unknown("codec", name, known));
   }
 
-  // "" | "(" [name "=" value] ")"
+  // "" | "(" [option {"," option}] ")"
   absl::StatusOr<Codec> ParseOptions(const CodecRow& row, size_t begin) {
-    std::string_view value = row.option.default_value == nullptr ? "" : row.option.default_value;
-    size_t value_begin = begin;
-    size_t value_end = at_;
-    bool given = false;
-    if (SkipSpaces() < text_.size() && text_[at_] == '(') {
-      ++at_;
-      if (SkipSpaces() >= text_.size() || text_[at_] != ')') {
-        BDN_RETURN_IF_ERROR(ParseOptionName(row));
-        BDN_RETURN_IF_ERROR(Expect('=', "= and a value"));
-        value_begin = SkipSpaces();
-        value = Value();
-        value_end = at_;
-        given = true;
-      }
+    std::vector<Given> given = Defaults(row.options);
+    for (Given& option : given) option.begin = begin, option.end = at_;
+    if (Next('(') && !Next(')')) {
+      do {
+        BDN_RETURN_IF_ERROR(ParseOption(row.name, row.options, &given));
+      } while (Next(','));
       BDN_RETURN_IF_ERROR(Expect(')', "a closing )"));
     }
-    if (!given && row.option.name != nullptr && row.option.default_value == nullptr) {
-      return Bad(
-          begin, value_end,
-          absl::StrFormat("%s needs %s=, %s", row.name, row.option.name, row.option.expected));
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (given[i].given || row.options[i].default_value != nullptr) continue;
+      return Bad(begin, at_,
+                 absl::StrFormat("%s needs %s=, %s", row.name, row.options[i].name,
+                                 row.options[i].expected));
     }
-    Codec codec = row.make(value);
-    if (codec == nullptr) {
-      return Bad(value_begin, value_end,
-                 absl::StrFormat("%s must be %s", row.option.name, row.option.expected));
-    }
+    const std::vector<std::string_view> text = Texts(given);
+    OptionValues values(text);
+    Codec codec = row.make(values);
+    if (!values.ok()) return BadOption(row.options, given, values.bad());
     return codec;
   }
 
-  absl::Status ParseOptionName(const CodecRow& row) {
-    const size_t begin = at_;
-    const std::string_view name = Word();
-    if (row.option.name == nullptr) {
-      return Bad(begin, at_, absl::StrFormat("%s takes no options", row.name));
+  static std::vector<Given> Defaults(std::span<const OptionRow> rows) {
+    std::vector<Given> given(rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].default_value != nullptr) given[i].value = rows[i].default_value;
     }
-    if (name == row.option.name) return absl::OkStatus();
-    const std::vector<std::string> known{row.option.name};
-    return Bad(begin, at_, Unknown(absl::StrFormat("option of %s", row.name), name, known));
+    return given;
+  }
+
+  static std::vector<std::string_view> Texts(const std::vector<Given>& given) {
+    std::vector<std::string_view> text;
+    for (const Given& option : given) text.push_back(option.value);
+    return text;
+  }
+
+  absl::Status BadOption(std::span<const OptionRow> rows, const std::vector<Given>& given,
+                         size_t i) const {
+    return Bad(given[i].begin, given[i].end,
+               absl::StrFormat("%s must be %s", rows[i].name, rows[i].expected));
+  }
+
+  // name "=" value
+  absl::Status ParseOption(std::string_view owner, std::span<const OptionRow> rows,
+                           std::vector<Given>* given) {
+    const size_t begin = SkipSpaces();
+    const std::string_view name = Word();
+    const std::string of(owner);
+    if (rows.empty()) return Bad(begin, at_, absl::StrFormat("%s takes no options", of));
+    std::vector<std::string> known;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      known.emplace_back(rows[i].name);
+      if (name != rows[i].name) continue;
+      Given& option = (*given)[i];
+      if (option.given) return Bad(begin, at_, absl::StrFormat("%s is given twice", rows[i].name));
+      BDN_RETURN_IF_ERROR(Expect('=', "= and a value"));
+      option.given = true;
+      option.begin = SkipSpaces();
+      option.value = Value();
+      option.end = at_;
+      return absl::OkStatus();
+    }
+    return Bad(begin, at_, Unknown(absl::StrFormat("option of %s", of), name, known));
+  }
+
+  // Steps over `wanted` where it is next.
+  bool Next(char wanted) {
+    if (SkipSpaces() == text_.size() || text_[at_] != wanted) return false;
+    ++at_;
+    return true;
   }
 
   size_t SkipSpaces() {
@@ -175,10 +182,7 @@ class SpecParser {
   }
 
   absl::Status Expect(char wanted, std::string_view expected) {
-    if (SkipSpaces() < text_.size() && text_[at_] == wanted) {
-      ++at_;
-      return absl::OkStatus();
-    }
+    if (Next(wanted)) return absl::OkStatus();
     return Bad(at_, at_ + 1, "expected " + std::string(expected));
   }
 
@@ -212,28 +216,33 @@ class SpecParser {
 }  // namespace
 
 std::string LinkCodec::spec() const {
-  return error_feedback ? std::string(kErrorFeedback) + "(" + codec->spec() + ")" : codec->spec();
+  if (delta) return absl::StrFormat("%s(%s)", kDelta, codec->spec());
+  if (!error_feedback) return codec->spec();
+  std::string text = absl::StrFormat("%s(%s", kErrorFeedback, codec->spec());
+  if (decay != 1.0) text += "," + RealOption("decay", decay);
+  if (learning_rate_correction) text += ",correction=lr";
+  return text + ")";
 }
 
 absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view spec) { return SpecParser(spec).Parse(); }
 
 std::string DescribeCodecs() {
   std::string text;
-  for (const CodecRow& row : kCodecs) {
-    std::string form = row.name;
-    if (row.option.name != nullptr) {
-      form += absl::StrFormat("(%s=%s)", row.option.name,
-                              row.option.default_value == nullptr ? "R" : row.option.default_value);
+  for (const CodecRow& row : CodecRows()) {
+    std::vector<std::string> options;
+    std::string explained;
+    for (const OptionRow& option : row.options) {
+      const char* value = option.default_value == nullptr ? "R" : option.default_value;
+      options.push_back(absl::StrFormat("%s=%s", option.name, value));
+      explained += absl::StrFormat("; %s is %s", option.name, option.expected);
     }
-    text += absl::StrFormat("  %-16s %s", form, row.help);
-    if (row.option.name != nullptr) {
-      text += absl::StrFormat("; %s is %s", row.option.name, row.option.expected);
-    }
-    text += "\n";
+    text += absl::StrFormat("  %-16s %s%s\n", SpecText(row.name, options), row.help, explained);
   }
   return text +
          "  ef(CODEC)        the codec with error feedback: what it misses goes into the next "
-         "step\n";
+         "step;\n"
+         "                   options: decay=1 (above 0, at most 1), correction=none or lr\n"
+         "  delta(CODEC)     for weights: the codec of what changed since the last step\n";
 }
 
 }  // namespace bdn

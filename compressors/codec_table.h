@@ -14,15 +14,18 @@ namespace bdn {
 // What one direction of a key uses: a codec and, around it, a memory.
 struct LinkCodec {
   std::shared_ptr<const Compressor> codec;
-  bool error_feedback = false;  // ef(...)
+  bool error_feedback = false;            // ef(...)
+  double decay = 1.0;                     // ef(..., decay=0.9)
+  bool learning_rate_correction = false;  // ef(..., correction=lr)
+  bool delta = false;                     // delta(...)
 
   // Canonical: every option that differs from its default, in the table's order.
   std::string spec() const;
 };
 
-// Parses "onebit", "onebit(block=256)", "ef(topk(ratio=0.01))". Spaces are ignored. InvalidArgument
-// shows the spec, a caret under the bad part, and what was expected there or the nearest known
-// name.
+// Parses "onebit", "onebit(block=256)", "ef(topk(ratio=0.01),decay=0.9)", "delta(int4)". Spaces are
+// ignored. InvalidArgument shows the spec, a caret under the bad part, and what was expected there
+// or the nearest known name.
 absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view spec);
 
 // One line a codec, for help texts and errors: name, options with their defaults, what it does.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "common/base/bytes.h"
 #include "common/base/draw.h"
 #include "common/base/dtype.h"
+#include "compressors/encode_source.h"
 
 namespace bdn {
 
@@ -20,6 +22,14 @@ enum class CodecId : uint8_t {
   kBf16 = 3,
   kOneBit = 4,
   kTopK = 5,
+  kRandomK = 6,
+  kBlocks = 7,
+  kDither = 8,
+  kInt8 = 9,
+  kInt4 = 10,
+  kInt2 = 11,
+  kSketch = 12,
+  kExactSketch = 13,
 };
 
 // A codec for a flat array. Stateless, const, thread-safe: the same input and draw give the same
@@ -27,6 +37,7 @@ enum class CodecId : uint8_t {
 //
 // Inputs are float32, float16 or bfloat16 (converted inside the loop) and outputs are the same
 // three; float64 in and out is for `none` alone. n may be 0. The mathematics is in float32.
+// Nothing allocates once a thread has used a codec of this size before (scratch.h).
 class Compressor {
  public:
   virtual ~Compressor() = default;
@@ -37,6 +48,11 @@ class Compressor {
   // Whether decode(encode(x)) == x for every finite float32 x. Then error feedback has nothing to
   // keep.
   virtual bool lossless() const { return false; }
+  // Whether all nodes must draw alike (Draw with kSharedRank), so that what they chose to send
+  // meets.
+  virtual bool shares_draw() const { return false; }
+  // Whether payloads drawn alike add up without decoding: AddEncoded.
+  virtual bool linear() const { return false; }
   virtual bool Supports(DType dtype) const {
     return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
   }
@@ -44,17 +60,27 @@ class Compressor {
   // No encoding of n elements of `dtype` is longer.
   virtual size_t MaxEncodedBytes(size_t n, DType dtype) const = 0;
 
-  // Encodes scale * x[i] into `out` and returns the bytes used. InvalidArgument, before anything is
-  // written, when a scaled element is NaN or infinite ("element 17 is nan").
-  // REQUIRES: Supports(x.dtype), out.size() >= MaxEncodedBytes(x.n, x.dtype), scale finite.
-  virtual absl::StatusOr<size_t> Encode(ConstView x, float scale, const Draw& draw,
-                                        MutableByteSpan out) const = 0;
+  // Encodes the p of `source` into `out` and returns the bytes used. Where the source keeps a
+  // residual, leaves p - decoded in it. InvalidArgument when an element that the codec reads is
+  // NaN or infinite ("element 17 is nan"): then `out` is unspecified and the residual is as it was.
+  // REQUIRES: Supports(source.dtype()), out.size() >= MaxEncodedBytes(source.n(), source.dtype()).
+  virtual absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& draw,
+                                            MutableByteSpan out) const = 0;
 
-  // Encodes residual[i] and leaves in it what the payload misses: residual[i] - decoded[i], fused
-  // where the codec can. float32[n]. The caller has put p = scale * x + rho * e there (memory/).
-  // REQUIRES: residual is finite, out.size() >= MaxEncodedBytes(n, kFloat32).
-  virtual size_t EncodeResidual(float* residual, size_t n, const Draw& draw,
-                                MutableByteSpan out) const = 0;
+  // p = scale * x. REQUIRES: scale finite.
+  absl::StatusOr<size_t> Encode(ConstView x, float scale, const Draw& draw,
+                                MutableByteSpan out) const {
+    EncodeSource source(x, scale);
+    return EncodeFrom(source, draw, out);
+  }
+  // p = scale * g + decay * residual, and the residual becomes p - decoded (memory/error_feedback.h
+  // has the whole of it). The same bits as accumulating, encoding and subtracting one after the
+  // other, fused.
+  absl::StatusOr<size_t> EncodeFeedback(const Feedback& feedback, const Draw& draw,
+                                        MutableByteSpan out) const {
+    EncodeSource source(feedback);
+    return EncodeFrom(source, draw, out);
+  }
 
   // OK exactly when `in` is a payload that Encode could have written for n elements of `dtype` and
   // is safe to decode: sizes, counts, indices in range and rising, scales finite. Reads `in` only.
@@ -66,6 +92,29 @@ class Compressor {
   // y[i] += scale * decoded[i], in two roundings. float32 (float64 for `none` of float64).
   // REQUIRES: as Decode, and y.dtype is kFloat32 (or kFloat64).
   virtual void DecodeAdd(ByteSpan in, float scale, MutableView y) const = 0;
+
+  // y[i] = ((0 + scale * decoded_0[i]) + scale * decoded_1[i]) + ..., the bits that DecodeAdd of
+  // each in order onto zeros gives; dense codecs take one pass over y, a cache's worth at a time.
+  // A codec that transforms (Transforms()) adds the transformed values instead, and transforms the
+  // sum back once. REQUIRES: as DecodeAdd, for every payload.
+  virtual void DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const;
+
+  // Codecs that quantize after a linear transform can add before they transform back.
+  virtual bool Transforms() const { return false; }
+  // DecodeAdd without transforming back. REQUIRES: as DecodeAdd.
+  virtual void DecodeAddTransformed(ByteSpan in, float scale, MutableView y) const {
+    DecodeAdd(in, scale, y);
+  }
+  // Transforms y back, in place.
+  virtual void InverseTransform(MutableView /*y*/) const {}
+
+  // Writes to `out` the payload whose decoding is scale * (the sum of what `in` decode to), added
+  // in order from +0, and returns its size. The values of `in` are neither decoded nor spread out.
+  // FailedPrecondition when the payloads were not drawn alike; InvalidArgument when a sum is not
+  // finite. `out` is unspecified then. REQUIRES: linear(), at least one payload, each valid for n
+  // elements of `dtype`, out.size() >= MaxEncodedBytes(n, dtype), `out` overlaps none of `in`.
+  virtual absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale, size_t n,
+                                            DType dtype, MutableByteSpan out) const;
 };
 
 }  // namespace bdn

@@ -10,20 +10,36 @@ size_t DenseFloatCodec::MaxEncodedBytes(size_t n, DType dtype) const {
   return n * DTypeSize(WireType(dtype));
 }
 
-absl::StatusOr<size_t> DenseFloatCodec::Encode(ConstView x, float scale, const Draw& /*draw*/,
-                                               MutableByteSpan out) const {
+absl::StatusOr<size_t> DenseFloatCodec::EncodeFloat64(ConstView x, float scale,
+                                                      MutableByteSpan out) const {
   BDN_RETURN_IF_ERROR(CheckFinite(x, scale));
-  ConvertScaled(x, scale, MutableView{out.data(), WireType(x.dtype), x.n});
+  ConvertScaled(x, scale, MutableView{out.data(), DType::kFloat64, x.n});
   return MaxEncodedBytes(x.n, x.dtype);
 }
 
-size_t DenseFloatCodec::EncodeResidual(float* residual, size_t n, const Draw& /*draw*/,
-                                       MutableByteSpan out) const {
-  const MutableView payload{out.data(), wire_, n};
-  const MutableView kept{residual, DType::kFloat32, n};
-  ConvertScaled(kept, 1.0f, payload);
-  AddScaled(payload, -1.0f, kept);
-  return MaxEncodedBytes(n, DType::kFloat32);
+absl::StatusOr<size_t> DenseFloatCodec::EncodeFrom(EncodeSource& source, const Draw& /*draw*/,
+                                                   MutableByteSpan out) const {
+  if (source.dtype() == DType::kFloat64) {
+    return EncodeFloat64(source.scaled_input(), source.scale(), out);
+  }
+  const MutableView payload{out.data(), wire_, source.n()};
+  if (source.keeps_residual()) {
+    BDN_RETURN_IF_ERROR(source.CheckFinite());
+    ForEachTileBackward(0, source.n(), [&](size_t at, size_t count) {
+      const MutableView p{source.Take(at, count), DType::kFloat32, count};
+      ConvertScaled(p, 1.0f, payload.Sub(at, count));
+      AddScaled(payload.Sub(at, count), -1.0f, p);
+    });
+    return MaxEncodedBytes(source.n(), source.dtype());
+  }
+  bool finite = true;
+  ForEachTile(0, source.n(), [&](size_t at, size_t count) {
+    const ConstView p{source.Peek(at, count), DType::kFloat32, count};
+    finite = finite && FirstNonFinite(p, 1.0f) == count;
+    ConvertScaled(p, 1.0f, payload.Sub(at, count));
+  });
+  if (!finite) return source.CheckFinite();
+  return MaxEncodedBytes(source.n(), source.dtype());
 }
 
 absl::Status DenseFloatCodec::Validate(ByteSpan in, size_t n, DType dtype) const {
@@ -38,6 +54,12 @@ void DenseFloatCodec::Decode(ByteSpan in, float scale, MutableView y) const {
 
 void DenseFloatCodec::DecodeAdd(ByteSpan in, float scale, MutableView y) const {
   AddScaled(ConstView{in.data(), WireType(y.dtype), y.n}, scale, y);
+}
+
+void DenseFloatCodec::DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const {
+  SumByTiles(in, y, [&](ByteSpan payload, size_t at, MutableView tile) {
+    AddScaled(ConstView{payload.data(), WireType(y.dtype), y.n}.Sub(at, tile.n), scale, tile);
+  });
 }
 
 }  // namespace bdn

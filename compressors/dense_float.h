@@ -10,9 +10,8 @@ namespace bdn {
 // What `none`, `fp16` and `bf16` have in common: every element, in order, as one floating type.
 // Internal to compressors/.
 //
-// Passes over memory: Encode reads x twice (the scan for NaN and infinity, then the conversion) and
-// writes the payload; Decode, DecodeAdd and Validate read the payload once; EncodeResidual reads
-// the residual twice and writes it once.
+// Passes over memory: Encode reads x once and writes the payload; EncodeFeedback reads g once more,
+// before it changes the residual; Decode, DecodeAdd and Validate read the payload once.
 class DenseFloatCodec final : public Compressor {
  public:
   // `wire` is the type on the wire; float64 input, for `none` alone, stays float64.
@@ -26,15 +25,15 @@ class DenseFloatCodec final : public Compressor {
     return Compressor::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);
   }
   size_t MaxEncodedBytes(size_t n, DType dtype) const override;
-  absl::StatusOr<size_t> Encode(ConstView x, float scale, const Draw& draw,
-                                MutableByteSpan out) const override;
-  size_t EncodeResidual(float* residual, size_t n, const Draw& draw,
-                        MutableByteSpan out) const override;
+  absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& draw,
+                                    MutableByteSpan out) const override;
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override;
   void Decode(ByteSpan in, float scale, MutableView y) const override;
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override;
+  void DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const override;
 
  private:
+  absl::StatusOr<size_t> EncodeFloat64(ConstView x, float scale, MutableByteSpan out) const;
   DType WireType(DType dtype) const { return dtype == DType::kFloat64 ? dtype : wire_; }
 
   const CodecId id_;

@@ -8,13 +8,21 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeSegmented(const std::string& spec,
                                                                     const KeyCodecsOptions& options,
-                                                                    bool* feedback) {
+                                                                    LinkFeedback* feedback) {
   BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
   if (!link.codec->Supports(options.dtype)) {
     return InvalidArgument("codec %s does not take %s; use none", link.spec(),
                            DTypeName(options.dtype));
   }
-  if (feedback != nullptr) *feedback = link.error_feedback;
+  if (link.delta) {
+    return InvalidArgument("%s is for weights that servers hold; gradients take ef(...)",
+                           link.spec());
+  }
+  if (feedback != nullptr) {
+    *feedback = {.on = link.error_feedback,
+                 .decay = static_cast<float>(link.decay),
+                 .learning_rate_correction = link.learning_rate_correction};
+  }
   return std::make_unique<const SegmentedCodec>(link.codec, options.segment_elements,
                                                 options.dtype);
 }
@@ -29,6 +37,9 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   BDN_ASSIGN_OR_RETURN(codecs.pull,
                        MakeSegmented(options.pull_spec, options, &codecs.pull_feedback));
   BDN_ASSIGN_OR_RETURN(codecs.dense, MakeSegmented("none", options, nullptr));
+  const Compressor& push = codecs.push->codec();
+  const Compressor& pull = codecs.pull->codec();
+  codecs.adds_encoded = push.linear() && push.spec() == pull.spec() && !codecs.pull_feedback.on;
   return codecs;
 }
 

@@ -11,15 +11,27 @@
 
 namespace bdn {
 
+// One direction's error feedback.
+struct LinkFeedback {
+  bool on = false;
+  float decay = 1.0f;
+  bool learning_rate_correction = false;
+};
+
 // What both ends of a key use, step by step: `none` during the warm-up, then the declared codecs.
 // Immutable, thread-safe.
 struct KeyCodecs {
   std::unique_ptr<const SegmentedCodec> push;
   std::unique_ptr<const SegmentedCodec> pull;
   std::unique_ptr<const SegmentedCodec> dense;
-  bool push_feedback = false;
-  bool pull_feedback = false;
+  LinkFeedback push_feedback;
+  LinkFeedback pull_feedback;
   uint64_t warmup_steps = 0;
+
+  // Whether the reply to a step can be added up from its pushes without decoding them: one linear
+  // codec both ways, and no memory on the way back.
+  bool AddsEncoded(uint64_t step) const { return adds_encoded && step > warmup_steps; }
+  bool adds_encoded = false;
 
   // Steps count from 1.
   const SegmentedCodec& Push(uint64_t step) const { return step <= warmup_steps ? *dense : *push; }

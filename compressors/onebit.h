@@ -29,9 +29,9 @@ namespace bdn {
 //   bits
 //                               past n in the last word are 0
 //
-// Passes over memory: Encode reads x three times (finite, sum, signs; the last two inside a block
-// that fits the cache) and EncodeResidual reads the residual twice and writes it once; decoding is
-// one.
+// Passes over memory: Encode reads x twice where a block is larger than a tile (sum, signs), else
+// once; EncodeFeedback reads g and the residual twice and writes the residual once. The second pass
+// runs backward, so that it begins in the cache. Decoding is one pass.
 //
 // REQUIRES: block is 0 or a multiple of 32.
 std::shared_ptr<const Compressor> MakeOneBit(size_t block);

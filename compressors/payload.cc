@@ -43,10 +43,4 @@ absl::Status CheckSupports(const Compressor& codec, DType dtype) {
   return InvalidArgument("%s does not take %s", codec.spec(), DTypeName(dtype));
 }
 
-const float* TileReader::Read(size_t offset, size_t count) {
-  if (x_.dtype == DType::kFloat32 && scale_ == 1.0f) return x_.f32() + offset;
-  ConvertScaled(x_.Sub(offset, count), scale_, MutableView{tile_, DType::kFloat32, count});
-  return tile_;
-}
-
 }  // namespace bdn

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <span>
 
 #include "absl/status/status.h"
 #include "common/base/bytes.h"
@@ -25,29 +27,32 @@ absl::Status NonFiniteElement(size_t i, double value);
 absl::Status CheckPayloadSize(const Compressor& codec, size_t got, size_t expected, size_t n);
 absl::Status CheckSupports(const Compressor& codec, DType dtype);
 
-// Reads scale * x as float32 a tile at a time: the array itself where nothing has to be done, else
-// through a buffer that stays in the first-level cache. Owned by one call; 16 KiB of stack.
-class TileReader {
- public:
-  static constexpr size_t kTile = 4096;
-
-  TileReader(ConstView x, float scale) : x_(x), scale_(scale) {}
-
-  // REQUIRES: offset + count <= x.n, count <= kTile. Valid until the next call.
-  const float* Read(size_t offset, size_t count);
-
- private:
-  const ConstView x_;
-  const float scale_;
-  alignas(64) float tile_[kTile];
-};
+inline constexpr size_t kTile = EncodeSource::kTile;
 
 // Calls visit(offset, count) for the tiles of [begin, end) in order.
 template <typename Visit>
 void ForEachTile(size_t begin, size_t end, const Visit& visit) {
-  for (size_t at = begin; at < end; at += TileReader::kTile) {
-    visit(at, std::min(TileReader::kTile, end - at));
+  for (size_t at = begin; at < end; at += kTile) visit(at, std::min(kTile, end - at));
+}
+
+// The same tiles from the last to the first: what a forward pass has just read is still in a cache.
+template <typename Visit>
+void ForEachTileBackward(size_t begin, size_t end, const Visit& visit) {
+  for (size_t tile = DivideUp(end - begin, kTile); tile > 0; --tile) {
+    const size_t at = begin + (tile - 1) * kTile;
+    visit(at, std::min(kTile, end - at));
   }
+}
+
+// DecodeSum for codecs that can start anywhere: y a tile at a time, all payloads onto each.
+// add(payload, at, view of the tile): view[i] += scale * decoded[at + i].
+template <typename Add>
+void SumByTiles(std::span<const ByteSpan> in, MutableView y, const Add& add) {
+  ForEachTile(0, y.n, [&](size_t at, size_t count) {
+    const MutableView tile = y.Sub(at, count);
+    std::memset(tile.data, 0, count * DTypeSize(tile.dtype));
+    for (const ByteSpan payload : in) add(payload, at, tile);
+  });
 }
 
 }  // namespace bdn

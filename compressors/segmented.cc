@@ -38,16 +38,19 @@ SegmentedCodec::SegmentedCodec(std::shared_ptr<const Compressor> codec,
   }
 }
 
-absl::StatusOr<size_t> SegmentedCodec::Encode(std::span<const Input> inputs, const Draw& draw,
-                                              MutableByteSpan out) const {
-  if (num_segments() == 1) return codec_->Encode(inputs[0].x, inputs[0].scale, draw, out);
+template <typename IsPresent, typename EncodeOne>
+absl::StatusOr<size_t> SegmentedCodec::Fill(const Draw& draw, MutableByteSpan out,
+                                            const IsPresent& present,
+                                            const EncodeOne& encode) const {
+  if (num_segments() == 1) return encode(0, draw, out);
   size_t used = num_segments() * kEntryBytes;
   for (size_t i = 0; i < num_segments(); ++i) {
-    if (!inputs[i].present) {
+    if (!present(i)) {
       StoreLittle(out, i * kEntryBytes, kAbsentSegment);
       continue;
     }
-    const auto size = codec_->Encode(inputs[i].x, inputs[i].scale, draw, out.subspan(used));
+    const absl::StatusOr<size_t> size =
+        encode(i, draw.Part(static_cast<uint32_t>(i)), out.subspan(used));
     if (!size.ok()) return Annotate(size.status(), absl::StrFormat("segment %d", i));
     StoreLittle(out, i * kEntryBytes, static_cast<uint32_t>(*size));
     used = PadTo4(out, used + *size);
@@ -55,21 +58,28 @@ absl::StatusOr<size_t> SegmentedCodec::Encode(std::span<const Input> inputs, con
   return used;
 }
 
-size_t SegmentedCodec::EncodeResidual(std::span<const uint8_t> present, float* residual,
-                                      const Draw& draw, MutableByteSpan out) const {
-  if (num_segments() == 1) return codec_->EncodeResidual(residual, total_, draw, out);
-  size_t used = num_segments() * kEntryBytes;
-  for (size_t i = 0; i < num_segments(); ++i) {
-    if (present[i] == 0) {
-      StoreLittle(out, i * kEntryBytes, kAbsentSegment);
-      continue;
-    }
-    const size_t size =
-        codec_->EncodeResidual(residual + offsets_[i], elements_[i], draw, out.subspan(used));
-    StoreLittle(out, i * kEntryBytes, static_cast<uint32_t>(size));
-    used = PadTo4(out, used + size);
+absl::StatusOr<size_t> SegmentedCodec::Encode(std::span<const Input> inputs, const Draw& draw,
+                                              MutableByteSpan out) const {
+  return Fill(
+      draw, out, [&](size_t i) { return inputs[i].present; },
+      [&](size_t i, const Draw& part, MutableByteSpan rest) {
+        return codec_->Encode(inputs[i].x, inputs[i].scale, part, rest);
+      });
+}
+
+absl::StatusOr<size_t> SegmentedCodec::EncodeFeedback(std::span<const FeedbackInput> inputs,
+                                                      const Draw& draw, MutableByteSpan out) const {
+  // A single segment's codec looks before it changes anything; of several, all are looked at first.
+  for (size_t i = 0; num_segments() > 1 && i < num_segments(); ++i) {
+    if (!inputs[i].present) continue;
+    const absl::Status finite = EncodeSource(inputs[i].feedback).CheckFinite();
+    if (!finite.ok()) return Annotate(finite, absl::StrFormat("segment %d", i));
   }
-  return used;
+  return Fill(
+      draw, out, [&](size_t i) { return inputs[i].present; },
+      [&](size_t i, const Draw& part, MutableByteSpan rest) {
+        return codec_->EncodeFeedback(inputs[i].feedback, part, rest);
+      });
 }
 
 absl::Status SegmentedCodec::Validate(ByteSpan in) const {
@@ -123,6 +133,30 @@ void SegmentedCodec::DecodeSegment(ByteSpan in, size_t i, float scale, MutableVi
 
 void SegmentedCodec::DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const {
   if (Present(in, i)) codec_->DecodeAdd(SegmentPayload(in, i), scale, y);
+}
+
+std::vector<ByteSpan> SegmentedCodec::SegmentPayloads(std::span<const ByteSpan> in,
+                                                      size_t i) const {
+  std::vector<ByteSpan> payloads;
+  for (const ByteSpan payload : in) {
+    if (Present(payload, i)) payloads.push_back(SegmentPayload(payload, i));
+  }
+  return payloads;
+}
+
+void SegmentedCodec::DecodeSum(std::span<const ByteSpan> in, MutableView y) const {
+  for (size_t i = 0; i < num_segments(); ++i) {
+    codec_->DecodeSum(SegmentPayloads(in, i), 1.0f, y.Sub(offsets_[i], elements_[i]));
+  }
+}
+
+absl::StatusOr<size_t> SegmentedCodec::AddEncoded(std::span<const ByteSpan> in, float scale,
+                                                  MutableByteSpan out) const {
+  return Fill(
+      Draw(), out, [&](size_t i) { return !SegmentPayloads(in, i).empty(); },
+      [&](size_t i, const Draw&, MutableByteSpan rest) {
+        return codec_->AddEncoded(SegmentPayloads(in, i), scale, elements_[i], dtype_, rest);
+      });
 }
 
 }  // namespace bdn

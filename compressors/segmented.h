@@ -50,11 +50,15 @@ class SegmentedCodec {
   absl::StatusOr<size_t> Encode(std::span<const Input> inputs, const Draw& draw,
                                 MutableByteSpan out) const;
 
-  // Encodes float32[num_elements()] `residual` and leaves in it what the payload misses; segments
-  // that are not present are skipped, their residual untouched. REQUIRES: as Encode; residual
-  // finite.
-  size_t EncodeResidual(std::span<const uint8_t> present, float* residual, const Draw& draw,
-                        MutableByteSpan out) const;
+  // One segment's step of error feedback; `present` false: nothing is read or changed.
+  struct FeedbackInput {
+    Feedback feedback;
+    bool present = true;
+  };
+  // Encodes with memory. InvalidArgument when a present element of g is not finite; then no
+  // segment's memory has changed. REQUIRES: as Encode.
+  absl::StatusOr<size_t> EncodeFeedback(std::span<const FeedbackInput> inputs, const Draw& draw,
+                                        MutableByteSpan out) const;
 
   // As Compressor::Validate, the table and the padding too. At least one segment must be present.
   absl::Status Validate(ByteSpan in) const;
@@ -66,8 +70,22 @@ class SegmentedCodec {
   void DecodeSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
   void DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
 
+  // y = the decoded payloads, added in order (Compressor::DecodeSum), segment by segment; +0 where
+  // a segment is absent in all. REQUIRES: Validate of each is OK, y.n == num_elements().
+  void DecodeSum(std::span<const ByteSpan> in, MutableView y) const;
+  // The payload of scale * the sum, without decoding (Compressor::AddEncoded). REQUIRES: the codec
+  // is linear, at least one payload, Validate of each is OK, out.size() >= MaxEncodedBytes().
+  absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale,
+                                    MutableByteSpan out) const;
+
  private:
+  // Fills the table and the segments' payloads; encode(i, draw, rest of out) writes one.
+  template <typename IsPresent, typename EncodeOne>
+  absl::StatusOr<size_t> Fill(const Draw& draw, MutableByteSpan out, const IsPresent& present,
+                              const EncodeOne& encode) const;
   ByteSpan SegmentPayload(ByteSpan in, size_t i) const;
+  // Those of segment i that are present.
+  std::vector<ByteSpan> SegmentPayloads(std::span<const ByteSpan> in, size_t i) const;
 
   const std::shared_ptr<const Compressor> codec_;
   const DType dtype_;

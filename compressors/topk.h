@@ -31,7 +31,10 @@ namespace bdn {
 // Decode writes y once, DecodeAdd k elements.
 //
 // REQUIRES: 0 < ratio <= 1; n < 2^31 in every call.
-std::shared_ptr<const Compressor> MakeTopK(double ratio);
+struct TopKOptions {
+  double ratio = 0;
+};
+std::shared_ptr<const Compressor> MakeTopK(const TopKOptions& options);
 
 }  // namespace bdn
 

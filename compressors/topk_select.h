@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/base/dtype.h"
+#include "compressors/encode_source.h"
 
 namespace bdn {
 
@@ -15,10 +15,11 @@ struct Selection {
   std::vector<float> value;
 };
 
-// The k elements of scale * x of largest magnitude, the lower index first where magnitudes are
-// equal. A guess from a sample first; where it fails, histograms of the magnitudes' bits, level by
-// level. Internal to compressors/. REQUIRES: k <= x.n < 2^31, the products finite, x not float64.
-Selection SelectTopK(ConstView x, float scale, size_t k);
+// The k elements of p of largest magnitude, the lower index first where magnitudes are equal. A
+// guess from a sample first; where it fails, histograms of the magnitudes' bits, level by level.
+// Takes all of p where the source keeps a residual. Internal to compressors/.
+// REQUIRES: k <= source.n() < 2^31, p finite.
+Selection SelectTopK(EncodeSource& source, size_t k);
 
 }  // namespace bdn
 

@@ -43,10 +43,11 @@ struct KeyState {
   std::shared_ptr<const KeyPlan> plan;
 
   std::vector<float> residual;  // float32[n] once the reply's error feedback has something to keep
-  std::vector<float> moments;   // float32[n * slots]
-  Step last_step = 0;           // the last closed
-  Frame last_reply;             // its answer, a reply or an error; sent again whenever asked
-  Round round;                  // the open one, if any
+  float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
+  std::vector<float> moments;        // float32[n * slots]
+  Step last_step = 0;                // the last closed
+  Frame last_reply;                  // its answer, a reply or an error; sent again whenever asked
+  Round round;                       // the open one, if any
 
   InitialValue value;
   InitialValue pending_value;  // the root's next, until everybody has asked for it

@@ -232,20 +232,23 @@ void ServerShard::CloseRound(KeyState* state) {
   FinishRound(state, round.step, std::move(answer));
 }
 
+// The payloads of the open round, by rank.
+std::vector<ByteSpan> ServerShard::Payloads(const KeyState& state) {
+  std::vector<ByteSpan> payloads;
+  for (const Contribution& contribution : state.round.by_rank) {
+    if (contribution.kind == Kind::kPayload) payloads.push_back(contribution.payload.span());
+  }
+  return payloads;
+}
+
 // Adds the contributions in rank order, from +0.0; says which segments anybody had.
 std::vector<uint8_t> ServerShard::Sum(const KeyState& state, MutableView sum) const {
   const SegmentedCodec& codec = state.plan->codecs.Push(state.round.step);
-  std::memset(sum.data, 0, sum.n * DTypeSize(sum.dtype));
+  const std::vector<ByteSpan> payloads = Payloads(state);
+  codec.DecodeSum(payloads, sum);
   std::vector<uint8_t> present(codec.num_segments(), 0);
-  for (const Contribution& contribution : state.round.by_rank) {
-    if (contribution.kind != Kind::kPayload) continue;
-    const ByteSpan payload = contribution.payload.span();
-    for (size_t i = 0; i < codec.num_segments(); ++i) {
-      if (!codec.Present(payload, i)) continue;
-      present[i] = 1;
-      codec.DecodeAddSegment(payload, i, 1.0f,
-                             sum.Sub(codec.segment_offset(i), codec.segment_elements(i)));
-    }
+  for (const ByteSpan payload : payloads) {
+    for (size_t i = 0; i < present.size(); ++i) present[i] |= codec.Present(payload, i) ? 1 : 0;
   }
   return present;
 }
@@ -265,35 +268,33 @@ Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
   if (plan.rule->slots() > 0 && !AllFinite(sum, 1.0f)) return answer;
   const float scale = plan.rule->Apply(sum, facts, state->moments);
 
-  const Draw draw({.run_seed = options_.run_seed,
-                   .tensor_name_hash = plan.name_hash,
-                   .partition = plan.entry.key.partition(),
-                   .step = facts.step,
-                   .purpose = DrawPurpose::kServerEncode});
+  const Draw draw(
+      {.run_seed = options_.run_seed,
+       .tensor_name_hash = plan.name_hash,
+       .partition = plan.entry.key.partition(),
+       .step = facts.step,
+       .purpose = codec.codec().shares_draw() ? DrawPurpose::kShared : DrawPurpose::kServerEncode});
   Buffer payload = NewBuffer(codec.MaxEncodedBytes());
   size_t used = 0;
-  if (plan.codecs.pull_feedback && !codec.codec().lossless()) {
+  if (plan.codecs.pull_feedback.on && !codec.codec().lossless()) {
     state->residual.resize(sum.n);
-    // The residual is in units of the mean, whatever the number of contributors. Segments go one by
-    // one, so that those nobody had keep theirs.
+    const LinkFeedback& link = plan.codecs.pull_feedback;
+    const float decay = FeedbackDecay(link.decay, link.learning_rate_correction,
+                                      state->previous_learning_rate, facts.learning_rate);
+    // The residual is in units of the mean, whatever the number of contributors. Segments that
+    // nobody had keep theirs.
+    std::vector<SegmentedCodec::FeedbackInput> inputs;
     for (size_t i = 0; i < codec.num_segments(); ++i) {
-      if (!present[i]) continue;
       const size_t offset = codec.segment_offset(i);
-      const absl::Status status =
-          Accumulate(sum.Sub(offset, codec.segment_elements(i)), {.scale = scale},
-                     state->residual.data() + offset, nullptr);
-      if (status.ok()) continue;
-      // Finite sums whose feedback overflows: take back the segments before, exactly what they
-      // added.
-      for (size_t j = 0; j < i; ++j) {
-        if (!present[j]) continue;
-        const std::vector<float> nothing(codec.segment_elements(j), 0.0f);
-        Undo(sum.Sub(codec.segment_offset(j), codec.segment_elements(j)), {.scale = scale},
-             nothing.data(), state->residual.data() + codec.segment_offset(j), nullptr);
-      }
-      return answer;
+      inputs.push_back({{.g = sum.Sub(offset, codec.segment_elements(i)),
+                         .options = {.scale = scale, .decay = decay},
+                         .residual = state->residual.data() + offset},
+                        present[i] != 0});
     }
-    used = codec.EncodeResidual(present, state->residual.data(), draw, payload.mutable_span());
+    auto encoded = codec.EncodeFeedback(inputs, draw, payload.mutable_span());
+    if (!encoded.ok()) return answer;
+    used = *encoded;
+    state->previous_learning_rate = facts.learning_rate;
   } else {
     std::vector<SegmentedCodec::Input> inputs;
     for (size_t i = 0; i < codec.num_segments(); ++i) {

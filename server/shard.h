@@ -84,6 +84,7 @@ class ServerShard {
   void Accept(const Frame& frame, Rank rank, KeyState* state);
   void CloseRound(KeyState* state);
   Frame EncodeResult(KeyState* state, const RoundFacts& facts);
+  static std::vector<ByteSpan> Payloads(const KeyState& state);
   std::vector<uint8_t> Sum(const KeyState& state, MutableView sum) const;
   void FailRound(KeyState* state, Step step, const absl::Status& status);
   void FinishRound(KeyState* state, Step step, Frame answer);

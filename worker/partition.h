@@ -35,9 +35,11 @@ struct Partition {
   std::vector<PartitionSegment> segments;
   size_t num_filled = 0;
 
-  Frame push;                // encoded once; kept until the reply
-  bool uses_memory = false;  // the push advanced the residual and the momentum
-  bool nonfinite = false;    // the result
+  Frame push;                           // encoded once; kept until the reply
+  bool uses_memory = false;             // the push advanced the residual and the momentum
+  float feedback_decay = 1.0f;          // as the push used it
+  float replaced_learning_rate = 0.0f;  // the key's, before this step
+  bool nonfinite = false;               // the result
 };
 
 // What this worker holds of one key. The queue is the worker's; everything else belongs to the
@@ -48,9 +50,10 @@ struct WorkerKey {
   uint64_t name_hash = 0;                 // of the first, for Draw
   uint32_t catalogue_version = 0;
   KeyCodecs codecs;
-  bool has_memory() const { return codecs.push_feedback || entry.momentum > 0; }
+  bool has_memory() const { return codecs.push_feedback.on || entry.momentum > 0; }
 
-  std::vector<float> residual;  // float32[elements] once there is one
+  std::vector<float> residual;       // float32[elements] once there is one
+  float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
   std::vector<float> momentum;
 
   std::deque<std::unique_ptr<Partition>> queue;  // by step; the front may be in flight

@@ -227,7 +227,7 @@ absl::Status Worker::GetState(uint32_t id, LinkState what, std::span<float> out)
     const WorkerKey& key = *part.key;
     const std::vector<float>& state = what == LinkState::kResidual ? key.residual : key.momentum;
     const bool is_kept =
-        !state.empty() && (what == LinkState::kMomentum || key.codecs.push_feedback);
+        !state.empty() && (what == LinkState::kMomentum || key.codecs.push_feedback.on);
     float* to = out.data() + part.offset;
     if (!is_kept) {
       std::fill_n(to, part.elements, 0.0f);

@@ -31,6 +31,22 @@ Draw::Draw(const Identity& identity) {
   k1_ = static_cast<uint32_t>(hash >> 32);
 }
 
+Draw Draw::FromKeys(uint32_t k0, uint32_t k1) {
+  Draw draw;
+  draw.k0_ = k0;
+  draw.k1_ = k1;
+  return draw;
+}
+
+Draw Draw::Part(uint32_t i) const {
+  if (i == 0) return *this;
+  const uint64_t hash = Chain(uint64_t{k1_} << 32 | k0_, i);
+  Draw part = *this;
+  part.k0_ = static_cast<uint32_t>(hash);
+  part.k1_ = static_cast<uint32_t>(hash >> 32);
+  return part;
+}
+
 uint64_t Draw::HashName(std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;

@@ -39,6 +39,11 @@ class Draw {
 
   Draw() : Draw(Identity{}) {}
   explicit Draw(const Identity& identity);
+  // The draw whose keys are these: for receivers that were sent them.
+  static Draw FromKeys(uint32_t k0, uint32_t k1);
+
+  // Another draw for the i-th part of what this one draws for; part 0 is this one.
+  Draw Part(uint32_t i) const;
 
   uint32_t Word(uint32_t j) const {
     uint32_t x = j * 0x9E3779B9u + k0_;

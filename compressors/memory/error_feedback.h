@@ -3,9 +3,7 @@
 
 #include <cstddef>
 
-#include "absl/status/status.h"
-#include "common/base/bytes.h"
-#include "compressors/compressor.h"
+#include "common/base/dtype.h"
 
 // Error feedback (Compressed communication with two-way error feedback, arXiv 1905.10936 and
 // 2105.07829), optionally with momentum in front of it (dist-EF-SGDM):
@@ -14,27 +12,38 @@
 //   p  = a * g + mu * m + rho * e       (without momentum: a * g + rho * e)
 //   send Q(p);  e <- p - decode(Q(p))
 //
-// All arrays are float32[n] except g (any float type the codec supports). e and m are in unscaled
-// units: a undoes the loss scale. Free functions: whoever owns the link owns the arrays.
+// A product or sum with a memory that overflows is held at the largest finite float32, so that only
+// the input itself can fail a step. All arrays are float32[n] except g (any float type the codec
+// supports). e and m are in unscaled units: a undoes the loss scale. Whoever owns the link owns the
+// arrays; Compressor::EncodeFeedback does a step.
 
 namespace bdn {
 
 struct FeedbackOptions {
   float scale = 1.0f;     // a
-  float decay = 1.0f;     // rho; 1 unless the learning rate correction is asked for
+  float decay = 1.0f;     // rho: see FeedbackDecay
   float momentum = 0.0f;  // mu
 };
 
-// Puts p into `residual` and advances `momentum` (null where mu is 0). InvalidArgument when an
-// element of a * g or of p would not be finite; then nothing has changed. Two passes over g.
-absl::Status Accumulate(ConstView g, const FeedbackOptions& options, float* residual,
-                        float* momentum);
+// One step of a link. The momentum array may be null where mu is 0.
+struct Feedback {
+  ConstView g;
+  FeedbackOptions options;
+  float* residual = nullptr;
+  float* momentum = nullptr;
+};
 
-// Takes a step back after it was encoded but came to nothing: given the e that EncodeResidual left
+// rho. `decay` is the memory's own. With the correction the residual, which was left when the rate
+// was `previous_rate`, is also brought to the units of `rate` (rate applied after the pull:
+// 1905.10936, form with a changing learning rate); at the first step and wherever a rate is 0 it
+// stays as it is.
+float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate);
+
+// Takes a step back after it was encoded but came to nothing: given the e that EncodeFeedback left
 // and d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and m <- (m - a * g) / mu,
-// to rounding. `decoded` is float32[n]. REQUIRES: g, options as they were for Accumulate.
-void Undo(ConstView g, const FeedbackOptions& options, const float* decoded, float* residual,
-          float* momentum);
+// to rounding. `decoded` is float32[n]. REQUIRES: `step` as it was for EncodeFeedback; its decay
+// is not 0.
+void Undo(const Feedback& step, const float* decoded);
 
 // Whether every scale * x[i] is finite. One pass. float64 too.
 bool AllFinite(ConstView x, float scale);

@@ -1,5 +1,6 @@
 // What every codec must do, whatever it is. A codec adds one line to kCodecs.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -11,6 +12,7 @@
 #include "common/base/float_guard.h"
 #include "compressors/codec_table.h"
 #include "compressors/kernels/kernel_targets.h"
+#include "compressors/memory/delta.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/compressors/codec_inputs.h"
@@ -28,21 +30,57 @@ using ::testing::HasSubstr;
 struct CodecCase {
   const char* label;
   const char* spec;
-  reference::Codec reference;
+  // What it is not asked: codecs that draw what they send do not read the rest, and unbiased ones
+  // may leave more than came in.
+  bool reads_all = true;
+  bool contracts = true;
+  // Sketches add up as sketches, and what a sum decodes to is the sum to rounding at best:
+  // sketch_test.cc has what they promise.
+  bool adds_decoded = true;
 };
 
+// Families that are not built yet are left out.
 const CodecCase kCodecs[] = {
-    {"None", "none", {"none"}},
-    {"Fp16", "fp16", {"fp16"}},
-    {"Bf16", "bf16", {"bf16"}},
-    {"OneBit", "onebit", {"onebit"}},
-    {"OneBitBlock32", "onebit(block=32)", {"onebit", 32}},
-    {"OneBitBlock256", "onebit(block=256)", {"onebit", 256}},
-    {"OneBitBlock8192", "onebit(block=8192)", {"onebit", 8192}},
-    {"TopKSmall", "topk(ratio=0.01)", {"topk", 0, 0.01}},
-    {"TopKHalf", "topk(ratio=0.5)", {"topk", 0, 0.5}},
-    {"TopKAll", "topk(ratio=1)", {"topk", 0, 1.0}},
+    {"None", "none"},
+    {"Fp16", "fp16"},
+    {"Bf16", "bf16"},
+    {"OneBit", "onebit"},
+    {"OneBitBlock32", "onebit(block=32)"},
+    {"OneBitBlock96", "onebit(block=96)"},
+    {"OneBitBlock256", "onebit(block=256)"},
+    {"OneBitBlock8192", "onebit(block=8192)"},
+    {"TopKSmall", "topk(ratio=0.01)"},
+    {"TopKHalf", "topk(ratio=0.5)"},
+    {"TopKAll", "topk(ratio=1)"},
+    // Of a few elements they may draw none, and nothing is caught.
+    {"RandomKSmall", "randomk(ratio=0.01)", false, false},
+    {"RandomKHalf", "randomk(ratio=0.5)", false, false},
+    {"RandomKUnbiased", "randomk(ratio=0.3,unbiased=true)", false, false},
+    {"RandomKAll", "randomk(ratio=1)"},
+    {"Blocks", "blocks(ratio=0.1)", false, false},
+    {"Blocks7", "blocks(ratio=0.4,size=7)", false, false},
+    {"Blocks5000", "blocks(ratio=0.6,size=5000)", false, false},
+    {"BlocksAll", "blocks(ratio=1,size=100)"},
+    // Of dense data a sketch can leave more than it took.
+    {"Sketch", "sketch(columns=0.1)", true, false, false},
+    {"SketchOneRow", "sketch(rows=1,columns=0.25)", true, false, false},
+    {"SketchFiveRows", "sketch(rows=5,columns=100)", true, false, false},
+    {"SketchSevenRows", "sketch(rows=7,columns=1)", true, false, false},
+    {"ExactSketchFull", "exactsketch(cells=2)", true, true, false},
+    {"ExactSketchCollapsed", "exactsketch(cells=0.5)", true, false, false},
+    {"Int8", "int8"},
+    {"Int8Nearest", "int8(round=nearest)"},
+    {"Int8Group96HadamardNearest", "int8(group=96,hadamard=32,round=nearest)"},
+    {"Int4", "int4"},
+    {"Int4Nearest", "int4(group=32,round=nearest)"},
+    {"Int4Hadamard", "int4(hadamard=32)"},
+    {"Int4Group8192HadamardNearest", "int4(group=8192,hadamard=32,round=nearest)"},
+    {"Int4Group8192", "int4(group=8192)"},
+    {"Int2", "int2", true, false},
+    {"Int2Group96Hadamard", "int2(group=96,hadamard=32)", true, false},
+    {"Int2Nearest", "int2(round=nearest)"},
 };
+reference::Keys TestKeys() { return {TestDraw().k0(), TestDraw().k1()}; }
 constexpr DType kInputs[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr size_t kSizes[] = {0, 1, 7, 8, 9, 31, 32, 33, 1000, 65537};
 constexpr float kScales[] = {1.0f, 0.37f};
@@ -75,7 +113,8 @@ class CodecContract : public ::testing::TestWithParam<std::tuple<CodecCase, DTyp
 TEST_P(CodecContract, BytesAreTheReferencesOnEveryTarget) {
   ForEachInput([&](const TypedArray& x, size_t) {
     for (const float scale : kScales) {
-      const auto expected = reference::Encode(test_case().reference, Times(scale, x.ToFloat()));
+      const auto expected =
+          reference::Encode(test_case().spec, Times(scale, x.ToFloat()), TestKeys());
       for (const std::string& target : KernelTargets()) {
         const ScopedKernelTarget on(target);
         const auto payload = EncodeToVector(*codec_, x.view(), scale);
@@ -87,8 +126,8 @@ TEST_P(CodecContract, BytesAreTheReferencesOnEveryTarget) {
 
 TEST_P(CodecContract, DecodesAsTheReferenceOnEveryTarget) {
   ForEachInput([&](const TypedArray& x, size_t n) {
-    const auto payload = reference::Encode(test_case().reference, x.ToFloat());
-    const auto expected = reference::Decode(test_case().reference, payload, n);
+    const auto payload = reference::Encode(test_case().spec, x.ToFloat(), TestKeys());
+    const auto expected = reference::Decode(test_case().spec, payload, n);
     for (const std::string& target : KernelTargets()) {
       const ScopedKernelTarget on(target);
       ASSERT_TRUE(codec_->Validate(AsBytes(payload), n, dtype()).ok());
@@ -130,24 +169,132 @@ TEST_P(CodecContract, DecodeAddIsDecodeThenAdd) {
   });
 }
 
-// Residuals are float32.
-class ResidualContract : public CodecContract {};
+float Held(float value) {
+  const float largest = std::numeric_limits<float>::max();
+  return std::clamp(value, -largest, largest);
+}
 
-TEST_P(ResidualContract, EncodeResidualIsEncodeThenSubtract) {
-  ForEachInput([&](const TypedArray& x, size_t n) {
-    const auto payload = EncodeToVector(*codec_, x.view());
-    auto expected = DecodeToVector(*codec_, AsBytes(payload), n);
-    for (size_t i = 0; i < n; ++i) expected[i] = x.Get(i) - expected[i];
-    for (const std::string& target : KernelTargets()) {
-      const ScopedKernelTarget on(target);
-      auto residual = x.ToFloat();
-      ASSERT_TRUE(EncodeResidualToVector(*codec_, &residual) == payload) << target;
-      ASSERT_TRUE(SameBits(residual, expected)) << target;
+float LargestMagnitude(const TypedArray& x) {
+  float largest = 0;
+  for (const float value : x.ToFloat()) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+// p, computed plainly: the memory comes first, then the codec sees its sum.
+TEST_P(CodecContract, EncodeFeedbackIsAccumulateThenEncodeThenSubtract) {
+  ForEachInput([&](const TypedArray& g, size_t n) {
+    const auto start = MakeData("normal", n, 3);
+    for (const float scale : kScales) {
+      std::vector<float> p(n);
+      for (size_t i = 0; i < n; ++i) p[i] = Held(scale * g.Get(i) + 0.75f * start[i]);
+      const auto payload = EncodeToVector(*codec_, {p.data(), DType::kFloat32, n});
+      auto expected = DecodeToVector(*codec_, AsBytes(payload), n);
+      for (size_t i = 0; i < n; ++i) expected[i] = Held(p[i] - expected[i]);
+      for (const std::string& target : KernelTargets()) {
+        const ScopedKernelTarget on(target);
+        auto residual = start;
+        const auto fused =
+            EncodeFeedbackToVector(*codec_, {.g = g.view(),
+                                             .options = {.scale = scale, .decay = 0.75f},
+                                             .residual = residual.data()});
+        ASSERT_TRUE(fused == payload) << target << " scale " << scale;
+        ASSERT_TRUE(SameBits(residual, expected)) << target << " scale " << scale;
+      }
     }
   });
 }
 
+TEST_P(CodecContract, NonFiniteFeedbackChangesNothing) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    TypedArray g = Data("normal", 9000);
+    g.Set(8123, bad);
+    const auto start = MakeData("normal", 9000, 3);
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget on(target);
+      auto residual = start;
+      auto momentum = start;
+      std::vector<std::byte> out(codec_->MaxEncodedBytes(9000, dtype()));
+      const auto result = codec_->EncodeFeedback({.g = g.view(),
+                                                  .options = {.momentum = 0.9f},
+                                                  .residual = residual.data(),
+                                                  .momentum = momentum.data()},
+                                                 TestDraw(), out);
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(SameBits(residual, start));
+      EXPECT_TRUE(SameBits(momentum, start));
+    }
+  }
+}
+
+TEST_P(CodecContract, DeltaKeepsBothEndsAlike) {
+  if (!test_case().contracts) return;
+  ForEachInput([&](const TypedArray& w, size_t n) {
+    if (LargestMagnitude(w) > 1e38f) return;
+    auto sender = MakeData("normal", n, 4);
+    auto receiver = sender;
+    std::vector<std::byte> out(codec_->MaxEncodedBytes(n, dtype()));
+    for (int step = 0; step < 3; ++step) {
+      const auto used = EncodeDelta(*codec_, w.view(), TestDraw(), sender.data(), out);
+      ASSERT_TRUE(used.ok()) << used.status();
+      const ByteSpan payload = ByteSpan(out).first(*used);
+      ASSERT_TRUE(codec_->Validate(payload, n, dtype()).ok());
+      ApplyDelta(*codec_, payload, n, receiver.data());
+      ASSERT_TRUE(SameBits(sender, receiver));
+    }
+  });
+}
+
+TEST_P(CodecContract, DecodeSumIsDecodeAddInOrder) {
+  ForEachInput([&](const TypedArray& x, size_t n) {
+    const auto a = EncodeToVector(*codec_, x.view());
+    const auto b = EncodeToVector(*codec_, Data("normal", n).view());
+    const std::vector<ByteSpan> payloads = {AsBytes(a), AsBytes(b), AsBytes(a)};
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget on(target);
+      std::vector<float> expected(n, 0.0f);
+      const MutableView sum{expected.data(), DType::kFloat32, n};
+      for (const ByteSpan payload : payloads) codec_->DecodeAddTransformed(payload, 0.37f, sum);
+      codec_->InverseTransform(sum);
+      std::vector<float> y(n, 5.0f);
+      codec_->DecodeSum(payloads, 0.37f, {y.data(), DType::kFloat32, n});
+      ASSERT_TRUE(SameBits(y, expected)) << target;
+    }
+  });
+}
+
+TEST_P(CodecContract, PayloadsOfALinearCodecAddUpUndecoded) {
+  if (!codec_->linear() || !test_case().adds_decoded) return;
+  ForEachInput([&](const TypedArray& x, size_t n) {
+    if (LargestMagnitude(x) > 1e38f) return;
+    const auto a = EncodeToVector(*codec_, x.view());
+    const auto b = EncodeToVector(*codec_, Data("few_values", n).view());
+    const std::vector<ByteSpan> payloads = {AsBytes(a), AsBytes(b)};
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget on(target);
+      std::vector<std::byte> out(codec_->MaxEncodedBytes(n, dtype()));
+      const auto used = codec_->AddEncoded(payloads, 0.5f, n, dtype(), out);
+      ASSERT_TRUE(used.ok()) << used.status();
+      const ByteSpan sum = ByteSpan(out).first(*used);
+      ASSERT_TRUE(codec_->Validate(sum, n, dtype()).ok());
+      std::vector<float> expected(n);
+      codec_->DecodeSum(payloads, 1.0f, {expected.data(), DType::kFloat32, n});
+      const auto got = DecodeToVector(*codec_, sum, n);
+      for (size_t i = 0; i < n; ++i) {
+        ASSERT_NEAR(got[i], 0.5f * expected[i], 1e-6f * std::abs(expected[i]))
+            << target << " " << i;
+      }
+    }
+  });
+}
+
+TEST_P(CodecContract, EncodingTwiceGivesTheSameBytes) {
+  const TypedArray x = Data("normal", 5000);
+  EXPECT_TRUE(EncodeToVector(*codec_, x.view()) == EncodeToVector(*codec_, x.view()));
+}
+
 TEST_P(CodecContract, WhatIsLeftIsNoLongerThanWhatCameIn) {
+  if (!test_case().contracts) return;
   for (const size_t n : kSizes) {
     const TypedArray x = Data("normal", n);
     const auto decoded = DecodeToVector(*codec_, AsBytes(EncodeToVector(*codec_, x.view())), n);
@@ -174,7 +321,7 @@ TEST_P(CodecContract, PayloadsNeedNoAlignment) {
   for (size_t shift = 1; shift < 4; ++shift) {
     std::vector<std::byte> out(shift + codec_->MaxEncodedBytes(n, dtype()));
     const MutableByteSpan shifted = std::span(out).subspan(shift);
-    ASSERT_TRUE(codec_->Encode(x.view(), 1.0f, Draw(), shifted).ok());
+    ASSERT_TRUE(codec_->Encode(x.view(), 1.0f, TestDraw(), shifted).ok());
     EXPECT_EQ(std::memcmp(shifted.data(), payload.data(), payload.size()), 0);
     EXPECT_TRUE(codec_->Validate(shifted, n, dtype()).ok());
     EXPECT_TRUE(SameBits(DecodeToVector(*codec_, shifted, n),
@@ -182,19 +329,18 @@ TEST_P(CodecContract, PayloadsNeedNoAlignment) {
   }
 }
 
-TEST_P(CodecContract, NonFiniteInputIsNamedAndNothingWritten) {
+TEST_P(CodecContract, NonFiniteInputIsNamed) {
+  if (!test_case().reads_all) return;
   const auto try_value = [&](float value, float scale, const std::string& word) {
     for (const size_t at : {size_t{0}, size_t{17}, size_t{4999}}) {
       TypedArray x = Data("normal", 5000);
       x.Set(at, value);
-      std::vector<std::byte> out(codec_->MaxEncodedBytes(5000, dtype()), std::byte{0xAB});
-      const auto untouched = out;
+      std::vector<std::byte> out(codec_->MaxEncodedBytes(5000, dtype()));
       for (const std::string& target : KernelTargets()) {
         const ScopedKernelTarget on(target);
-        const auto result = codec_->Encode(x.view(), scale, Draw(), out);
+        const auto result = codec_->Encode(x.view(), scale, TestDraw(), out);
         EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
         EXPECT_EQ(result.status().message(), "element " + std::to_string(at) + " is " + word);
-        EXPECT_TRUE(out == untouched);
       }
     }
   };
@@ -285,11 +431,6 @@ INSTANTIATE_TEST_SUITE_P(Codecs, CodecContract,
                          ::testing::Combine(::testing::ValuesIn(kCodecs),
                                             ::testing::ValuesIn(kInputs)),
                          CaseName);
-INSTANTIATE_TEST_SUITE_P(Codecs, ResidualContract,
-                         ::testing::Combine(::testing::ValuesIn(kCodecs),
-                                            ::testing::Values(DType::kFloat32)),
-                         CaseName);
-
 TEST(NoneOfFloat64, KeepsEveryBit) {
   const auto codec = ParseCodecSpec("none")->codec;
   for (const size_t n : kSizes) {
@@ -313,7 +454,7 @@ TEST(NoneOfFloat64, NamesNonFiniteElements) {
   std::vector<double> x(100, 1e300);
   x[41] = std::numeric_limits<double>::infinity();
   std::vector<std::byte> out(800);
-  const auto result = codec->Encode({x.data(), DType::kFloat64, 100}, 1.0f, Draw(), out);
+  const auto result = codec->Encode({x.data(), DType::kFloat64, 100}, 1.0f, TestDraw(), out);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("element 41 is infinite"));
   const auto payload = reference::EncodeFloat64(x);
   EXPECT_FALSE(codec->Validate(AsBytes(payload), 100, DType::kFloat64).ok());

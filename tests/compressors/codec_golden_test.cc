@@ -90,7 +90,8 @@ TEST_P(CodecGolden, CheckedInBytesStillDecode) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, CodecGolden,
                          ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)",
-                                           "topk(ratio=0.3)"));
+                                           "topk(ratio=0.3)", "randomk(ratio=0.3)",
+ "randomk(ratio=0.3,unbiased=true)", "blocks(ratio=0.5,size=2)"));
 
 }  // namespace
 }  // namespace bdn

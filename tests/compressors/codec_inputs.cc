@@ -85,9 +85,14 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
+const Draw& TestDraw() {
+  static const Draw draw({.run_seed = 7, .step = 3});
+  return draw;
+}
+
 std::vector<uint8_t> EncodeToVector(const Compressor& codec, ConstView x, float scale) {
   std::vector<uint8_t> out(codec.MaxEncodedBytes(x.n, x.dtype));
-  const auto used = codec.Encode(x, scale, Draw(), std::as_writable_bytes(std::span(out)));
+  const auto used = codec.Encode(x, scale, TestDraw(), std::as_writable_bytes(std::span(out)));
   EXPECT_TRUE(used.ok()) << used.status();
   if (!used.ok()) return {};
   EXPECT_LE(*used, out.size());
@@ -95,10 +100,12 @@ std::vector<uint8_t> EncodeToVector(const Compressor& codec, ConstView x, float 
   return out;
 }
 
-std::vector<uint8_t> EncodeResidualToVector(const Compressor& codec, std::vector<float>* residual) {
-  std::vector<uint8_t> out(codec.MaxEncodedBytes(residual->size(), DType::kFloat32));
-  out.resize(codec.EncodeResidual(residual->data(), residual->size(), Draw(),
-                                  std::as_writable_bytes(std::span(out))));
+std::vector<uint8_t> EncodeFeedbackToVector(const Compressor& codec, const Feedback& feedback) {
+  std::vector<uint8_t> out(codec.MaxEncodedBytes(feedback.g.n, feedback.g.dtype));
+  const auto used =
+      codec.EncodeFeedback(feedback, TestDraw(), std::as_writable_bytes(std::span(out)));
+  EXPECT_TRUE(used.ok()) << used.status();
+  out.resize(used.value_or(0));
   return out;
 }
 

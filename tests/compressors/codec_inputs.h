@@ -45,10 +45,13 @@ std::vector<float> Times(float scale, const std::vector<float>& x);
 // Whether two arrays have the same bits: -0 is not 0.
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
 
+// The draw that the tests' encoders get.
+const Draw& TestDraw();
+
 // Payloads as the tests compare them. Check that encoding succeeds and that the size is within
 // bounds.
 std::vector<uint8_t> EncodeToVector(const Compressor& codec, ConstView x, float scale = 1.0f);
-std::vector<uint8_t> EncodeResidualToVector(const Compressor& codec, std::vector<float>* residual);
+std::vector<uint8_t> EncodeFeedbackToVector(const Compressor& codec, const Feedback& feedback);
 ByteSpan AsBytes(const std::vector<uint8_t>& payload);
 std::vector<float> DecodeToVector(const Compressor& codec, ByteSpan payload, size_t n,
                                   float scale = 1.0f);

@@ -24,18 +24,19 @@ class Link {
   explicit Link(const std::string& spec, FeedbackOptions options = {})
       : codec_(ParseCodecSpec(spec)->codec), options_(options) {}
 
-  absl::Status Accumulate(ConstView g) {
-    return bdn::Accumulate(g, options_, residual_.data(), Momentum());
+  Feedback Step(ConstView g) {
+    return {.g = g, .options = options_, .residual = residual_.data(), .momentum = Momentum()};
   }
   // Accumulates, encodes, and returns what the far end decodes.
   std::vector<float> Send(ConstView g) {
-    EXPECT_TRUE(Accumulate(g).ok());
-    const auto payload = EncodeResidualToVector(*codec_, &residual_);
+    const auto payload = EncodeFeedbackToVector(*codec_, Step(g));
     return DecodeToVector(*codec_, AsBytes(payload), kN);
   }
-  void Undo(ConstView g, const std::vector<float>& decoded) {
-    bdn::Undo(g, options_, decoded.data(), residual_.data(), Momentum());
+  absl::Status TrySend(ConstView g) {
+    std::vector<std::byte> out(codec_->MaxEncodedBytes(g.n, g.dtype));
+    return codec_->EncodeFeedback(Step(g), TestDraw(), out).status();
   }
+  void Undo(ConstView g, const std::vector<float>& decoded) { bdn::Undo(Step(g), decoded.data()); }
   FeedbackOptions& options() { return options_; }
   std::vector<float> residual_ = std::vector<float>(kN);
   std::vector<float> momentum_ = std::vector<float>(kN);
@@ -109,7 +110,13 @@ TEST(Accumulate, ComputesEachElementInTheOrderWritten) {
         expected_residual[i] =
             (ag + options.momentum * expected_momentum[i]) + options.decay * residual[i];
       }
-      ASSERT_TRUE(Accumulate(g.view(), options, residual.data(), momentum.data()).ok());
+      EncodeSource source(Feedback{.g = g.view(),
+                                   .options = options,
+                                   .residual = residual.data(),
+                                   .momentum = momentum.data()});
+      const float* const p = source.Peek(0, kN);
+      EXPECT_TRUE(SameBits({p, p + kN}, expected_residual)) << target;
+      source.Take(0, kN);
       EXPECT_TRUE(SameBits(residual, expected_residual)) << target;
       EXPECT_TRUE(SameBits(momentum, expected_momentum)) << target;
     }
@@ -121,7 +128,9 @@ TEST(Accumulate, WithoutMomentumLeavesTheArrayAlone) {
   auto residual = std::vector<float>(kN);
   auto momentum = MakeData("normal", kN, 3);
   const auto untouched = momentum;
-  ASSERT_TRUE(Accumulate(g.view(), {}, residual.data(), momentum.data()).ok());
+  EncodeSource source(
+      Feedback{.g = g.view(), .residual = residual.data(), .momentum = momentum.data()});
+  source.Take(0, kN);
   EXPECT_TRUE(SameBits(momentum, untouched));
   EXPECT_TRUE(SameBits(residual, g.ToFloat()));
 }
@@ -135,7 +144,7 @@ class AccumulateRefuses : public ::testing::Test {
       Link link("onebit", options_);
       link.residual_ = residual_;
       link.momentum_ = momentum_;
-      const absl::Status status = link.Accumulate(g.view());
+      const absl::Status status = link.TrySend(g.view());
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(words));
       EXPECT_TRUE(SameBits(link.residual_, residual_));
@@ -164,19 +173,32 @@ TEST_F(AccumulateRefuses, WhatOverflowsWhenScaled) {
   Expect(g, "element 5 is infinite");
 }
 
-TEST_F(AccumulateRefuses, WhatOverflowsWithTheResidual) {
-  TypedArray g = Gradient(1);
-  g.Set(9, 3e38f);
-  residual_[9] = 3e38f;
-  Expect(g, "element 9 is not finite once its memory is added");
+TEST(Accumulate, HoldsWhatOverflowsWithAMemory) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  for (const std::string& target : KernelTargets()) {
+    const ScopedKernelTarget on(target);
+    for (const float momentum : {0.0f, 0.9f}) {
+      Link link("none", {.momentum = momentum});
+      TypedArray g = Gradient(1);
+      g.Set(9, 3e38f);
+      g.Set(700, -3e38f);
+      link.residual_[9] = link.momentum_[9] = 3e38f;
+      link.residual_[700] = link.momentum_[700] = -3e38f;
+      const auto sent = link.Send(g.view());
+      EXPECT_EQ(sent[9], kLargest);
+      EXPECT_EQ(sent[700], -kLargest);
+      for (const float e : link.residual_) ASSERT_EQ(e, 0.0f);
+      for (const float m : link.momentum_) ASSERT_TRUE(std::isfinite(m));
+    }
+  }
 }
 
-TEST_F(AccumulateRefuses, WhatOverflowsWithTheMomentum) {
-  options_.momentum = 0.9f;
-  TypedArray g = Gradient(1);
-  g.Set(9, 3e38f);
-  momentum_[9] = 3e38f;
-  Expect(g, "element 9 is not finite once its memory is added");
+TEST(FeedbackDecay, CorrectsForTheLearningRateWhereThereAreTwo) {
+  EXPECT_EQ(FeedbackDecay(0.5f, false, 0.1f, 0.2f), 0.5f);
+  EXPECT_EQ(FeedbackDecay(1.0f, true, 0.2f, 0.1f), 2.0f);
+  EXPECT_EQ(FeedbackDecay(0.5f, true, 0.1f, 0.1f), 0.5f);
+  EXPECT_EQ(FeedbackDecay(1.0f, true, 0.0f, 0.1f), 1.0f) << "the first step";
+  EXPECT_EQ(FeedbackDecay(1.0f, true, 0.1f, 0.0f), 1.0f) << "a rate of 0 must not divide";
 }
 
 TEST(AllFinite, SeesTheScaledElement) {

@@ -33,7 +33,7 @@ class Segmented : public ::testing::TestWithParam<const char*> {
   std::vector<uint8_t> Encode(bool second_present) const {
     std::vector<uint8_t> out(codec_.MaxEncodedBytes());
     const auto used =
-        codec_.Encode(Inputs(second_present), Draw(), std::as_writable_bytes(std::span(out)));
+        codec_.Encode(Inputs(second_present), TestDraw(), std::as_writable_bytes(std::span(out)));
     EXPECT_TRUE(used.ok()) << used.status();
     out.resize(used.value_or(0));
     return out;
@@ -57,7 +57,10 @@ TEST_P(Segmented, EachSegmentIsTheCodecsOwnPayload) {
       codec_.DecodeSegment(AsBytes(payload), i, 2.0f, {y.data(), DType::kFloat32, y.size()});
       std::vector<float> expected(kSizes[i], 7.0f);
       if (codec_.Present(AsBytes(payload), i)) {
-        const auto alone = EncodeToVector(codec_.codec(), data_[i].view(), 0.5f);
+        std::vector<uint8_t> alone(codec_.codec().MaxEncodedBytes(kSizes[i], DType::kFloat32));
+        alone.resize(*codec_.codec().Encode(data_[i].view(), 0.5f,
+                                            TestDraw().Part(static_cast<uint32_t>(i)),
+                                            std::as_writable_bytes(std::span(alone))));
         expected = DecodeToVector(codec_.codec(), AsBytes(alone), kSizes[i], 2.0f);
       }
       EXPECT_TRUE(SameBits(y, expected)) << i;
@@ -70,32 +73,68 @@ TEST_P(Segmented, EachSegmentIsTheCodecsOwnPayload) {
   }
 }
 
-TEST_P(Segmented, EncodeResidualLeavesAbsentSegmentsAlone) {
-  std::vector<float> residual;
-  for (const TypedArray& x : data_) {
-    for (const float value : x.ToFloat()) residual.push_back(value * 0.5f);
+TEST_P(Segmented, FeedbackLeavesAbsentSegmentsAlone) {
+  std::vector<float> residual(codec_.num_elements(), 0.0f);
+  std::fill_n(residual.begin() + 33, 7, 5.0f);
+  std::vector<SegmentedCodec::FeedbackInput> inputs;
+  for (size_t i = 0; i < 3; ++i) {
+    inputs.push_back({{.g = data_[i].view(),
+                       .options = {.scale = 0.5f},
+                       .residual = residual.data() + codec_.segment_offset(i)},
+                      i != 1});
   }
-  const auto before = residual;
-  const std::vector<uint8_t> present = {1, 0, 1};
   std::vector<uint8_t> out(codec_.MaxEncodedBytes());
-  out.resize(codec_.EncodeResidual(present, residual.data(), Draw(),
-                                   std::as_writable_bytes(std::span(out))));
+  const auto used =
+      codec_.EncodeFeedback(inputs, TestDraw(), std::as_writable_bytes(std::span(out)));
+  ASSERT_TRUE(used.ok());
+  out.resize(*used);
   EXPECT_TRUE(out == Encode(/*second_present=*/false));
   for (size_t i = 0; i < 3; ++i) {
     std::vector<float> decoded(kSizes[i], 0.0f);
     codec_.DecodeSegment(AsBytes(out), i, 1.0f, {decoded.data(), DType::kFloat32, kSizes[i]});
     for (size_t j = 0; j < kSizes[i]; ++j) {
-      const size_t at = codec_.segment_offset(i) + j;
-      ASSERT_EQ(residual[at], before[at] - decoded[j]);
+      const float left = i == 1 ? 5.0f : 0.5f * data_[i].Get(j) - decoded[j];
+      ASSERT_EQ(residual[codec_.segment_offset(i) + j], left);
     }
   }
+}
+
+TEST_P(Segmented, NonFiniteFeedbackChangesNoSegment) {
+  std::vector<float> residual(codec_.num_elements(), 0.25f);
+  const auto before = residual;
+  TypedArray last = data_[2];
+  last.Set(99, std::numeric_limits<float>::infinity());
+  std::vector<SegmentedCodec::FeedbackInput> inputs;
+  for (size_t i = 0; i < 3; ++i) {
+    const TypedArray& g = i == 2 ? last : data_[i];
+    inputs.push_back(
+        {{.g = g.view(), .residual = residual.data() + codec_.segment_offset(i)}, true});
+  }
+  std::vector<std::byte> out(codec_.MaxEncodedBytes());
+  EXPECT_EQ(codec_.EncodeFeedback(inputs, TestDraw(), out).status().message(),
+            "segment 2: element 99 is infinite");
+  EXPECT_TRUE(SameBits(residual, before));
+}
+
+TEST_P(Segmented, DecodeSumIsDecodeAddInOrder) {
+  const auto all = Encode(true);
+  const auto some = Encode(false);
+  const std::vector<ByteSpan> payloads = {AsBytes(all), AsBytes(some), AsBytes(all)};
+  std::vector<float> expected(codec_.num_elements(), 0.0f);
+  for (size_t i = 0; i < 3; ++i) {
+    const MutableView y{expected.data() + codec_.segment_offset(i), DType::kFloat32, kSizes[i]};
+    for (const ByteSpan payload : payloads) codec_.DecodeAddSegment(payload, i, 1.0f, y);
+  }
+  std::vector<float> y(codec_.num_elements(), 9.0f);
+  codec_.DecodeSum(payloads, {y.data(), DType::kFloat32, y.size()});
+  EXPECT_TRUE(SameBits(y, expected));
 }
 
 TEST_P(Segmented, OneSegmentIsTheBarePayload) {
   const auto single = Make(GetParam(), {100});
   std::vector<uint8_t> out(single.MaxEncodedBytes());
   const std::vector<SegmentedCodec::Input> inputs = {{.x = data_[2].view()}};
-  const auto used = single.Encode(inputs, Draw(), std::as_writable_bytes(std::span(out)));
+  const auto used = single.Encode(inputs, TestDraw(), std::as_writable_bytes(std::span(out)));
   ASSERT_TRUE(used.ok());
   out.resize(*used);
   EXPECT_TRUE(out == EncodeToVector(single.codec(), data_[2].view()));

@@ -14,7 +14,8 @@ namespace {
 using ::testing::ElementsAre;
 
 std::vector<uint32_t> Select(const std::vector<float>& x, size_t k) {
-  return SelectTopK({x.data(), DType::kFloat32, x.size()}, 1.0f, k).index;
+  EncodeSource source({x.data(), DType::kFloat32, x.size()}, 1.0f);
+  return SelectTopK(source, k).index;
 }
 
 TEST(TopK, TakesTheLowerIndexWhereMagnitudesAreEqual) {
@@ -33,9 +34,10 @@ TEST(TopK, SendsAtLeastOneAndAtMostAll) {
 
 // The sample that guesses a threshold looks at one element in 61. These arrays mislead it.
 void ExpectReference(const std::vector<float>& x, double ratio) {
-  const auto codec = ParseCodecSpec("topk(ratio=" + std::to_string(ratio) + ")")->codec;
+  const std::string spec = "topk(ratio=" + std::to_string(ratio) + ")";
+  const auto codec = ParseCodecSpec(spec)->codec;
   const auto payload = EncodeToVector(*codec, ConstView{x.data(), DType::kFloat32, x.size()});
-  EXPECT_TRUE(payload == reference::Encode({"topk", 0, ratio}, x)) << ratio;
+  EXPECT_TRUE(payload == reference::Encode(spec, x, {})) << ratio;
 }
 
 TEST(TopK, IsExactWhereTheSampleSeesOnlyTheLargest) {

@@ -8,8 +8,6 @@
 #include <numeric>
 
 namespace bdn::reference {
-namespace {
-
 void PutU16(Bytes* out, uint32_t value) {
   out->push_back(static_cast<uint8_t>(value & 255));
   out->push_back(static_cast<uint8_t>(value >> 8 & 255));
@@ -32,6 +30,45 @@ float GetF32(const Bytes& in, size_t at) {
   std::memcpy(&value, &bits, 4);
   return value;
 }
+
+uint32_t DrawWord(Keys keys, uint32_t j) {
+  uint32_t x = j * 0x9E3779B9u + keys.k0;
+  x = (x ^ x >> 16) * 0x21F0AAADu;
+  x = (x ^ x >> 15) + keys.k1;
+  x *= 0x735A2D97u;
+  return x ^ x >> 15;
+}
+
+uint32_t DrawBits16(Keys keys, uint32_t i) {
+  const uint32_t word = DrawWord(keys, i / 2);
+  return i % 2 == 0 ? word % 65536 : word / 65536;
+}
+
+Spec Spec::Of(const std::string& text) {
+  Spec spec;
+  const size_t open = text.find('(');
+  spec.name = text.substr(0, open);
+  if (open == std::string::npos) return spec;
+  std::string rest = text.substr(open + 1, text.size() - open - 2);
+  while (!rest.empty()) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string option = rest.substr(0, comma);
+    const size_t equals = option.find('=');
+    spec.options[option.substr(0, equals)] = option.substr(equals + 1);
+    rest.erase(0, comma + 1);
+  }
+  return spec;
+}
+
+double Spec::Number(const std::string& option, double otherwise) const {
+  return options.count(option) == 0 ? otherwise : std::stod(options.at(option));
+}
+
+std::string Spec::Word(const std::string& option, const std::string& otherwise) const {
+  return options.count(option) == 0 ? otherwise : options.at(option);
+}
+
+namespace {
 
 // A 16-bit format by the list of its finite values of no sign, 0 first: entry i is what bits i
 // mean.
@@ -69,7 +106,7 @@ class SmallFloat {
   std::vector<double> values_;
 };
 
-const SmallFloat& FormatOf(const Codec& codec) {
+const SmallFloat& FormatOf(const Spec& codec) {
   static const SmallFloat half(10, -24, 0x7c00);
   static const SmallFloat brain(7, -133, 0x7f80);
   return codec.name == "fp16" ? half : brain;
@@ -100,9 +137,12 @@ float Mean(const std::vector<float>& p, size_t begin, size_t end) {
   return static_cast<float>(mean > most ? most : mean);
 }
 
-size_t BlockLength(const Codec& codec, size_t n) { return codec.block == 0 ? n : codec.block; }
+size_t BlockLength(const Spec& codec, size_t n) {
+  const auto block = static_cast<size_t>(codec.Number("block", 0));
+  return block == 0 ? n : block;
+}
 
-Bytes EncodeOneBit(const Codec& codec, const std::vector<float>& p) {
+Bytes EncodeOneBit(const Spec& codec, const std::vector<float>& p) {
   Bytes out;
   for (size_t begin = 0; begin < p.size(); begin += BlockLength(codec, p.size())) {
     PutF32(&out, Mean(p, begin, std::min(p.size(), begin + BlockLength(codec, p.size()))));
@@ -117,7 +157,7 @@ Bytes EncodeOneBit(const Codec& codec, const std::vector<float>& p) {
   return out;
 }
 
-std::vector<float> DecodeOneBit(const Codec& codec, const Bytes& in, size_t n) {
+std::vector<float> DecodeOneBit(const Spec& codec, const Bytes& in, size_t n) {
   std::vector<float> decoded;
   const size_t length = BlockLength(codec, n);
   const size_t num_blocks = n == 0 ? 0 : (n + length - 1) / length;
@@ -129,9 +169,10 @@ std::vector<float> DecodeOneBit(const Codec& codec, const Bytes& in, size_t n) {
   return decoded;
 }
 
-Bytes EncodeTopK(const Codec& codec, const std::vector<float>& p) {
+Bytes EncodeTopK(const Spec& codec, const std::vector<float>& p) {
   const size_t n = p.size();
-  const auto wanted = static_cast<size_t>(std::ceil(codec.ratio * static_cast<double>(n)));
+  const auto wanted =
+      static_cast<size_t>(std::ceil(codec.Number("ratio", 0) * static_cast<double>(n)));
   const size_t k = n == 0 ? 0 : std::min(n, std::max<size_t>(1, wanted));
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
@@ -167,9 +208,15 @@ std::vector<float> DecodeTopK(const Bytes& in, size_t n) {
 
 }  // namespace
 
-Bytes Encode(const Codec& codec, const std::vector<float>& p) {
+Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
+  const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return EncodeOneBit(codec, p);
   if (codec.name == "topk") return EncodeTopK(codec, p);
+  if (codec.name == "randomk" || codec.name == "blocks") return EncodeDrawn(codec, p, keys);
+  if (codec.name == "dither") return EncodeDither(codec, p, keys);
+  if (codec.name.starts_with("int")) return EncodeInteger(codec, p, keys);
+  if (codec.name == "sketch") return EncodeSketch(codec, p, keys);
+  if (codec.name == "exactsketch") return EncodeExactSketch(codec, p, keys);
   Bytes out;
   for (const float value : p) {
     if (codec.name == "none") {
@@ -181,9 +228,15 @@ Bytes Encode(const Codec& codec, const std::vector<float>& p) {
   return out;
 }
 
-std::vector<float> Decode(const Codec& codec, const Bytes& payload, size_t n) {
+std::vector<float> Decode(const std::string& text, const Bytes& payload, size_t n) {
+  const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return DecodeOneBit(codec, payload, n);
   if (codec.name == "topk") return DecodeTopK(payload, n);
+  if (codec.name == "randomk" || codec.name == "blocks") return DecodeDrawn(codec, payload, n);
+  if (codec.name == "dither") return DecodeDither(codec, payload, n);
+  if (codec.name.starts_with("int")) return DecodeInteger(codec, payload, n);
+  if (codec.name == "sketch") return DecodeSketch(codec, payload, n);
+  if (codec.name == "exactsketch") return DecodeExactSketch(codec, payload, n);
   std::vector<float> decoded;
   for (size_t i = 0; i < n; ++i) {
     decoded.push_back(codec.name == "none" ? GetF32(payload, 4 * i)

@@ -15,55 +15,16 @@ float PushScale(const Partition& partition, const PartitionSegment& segment) {
   return partition.weight / segment.loss_scale;
 }
 
-FeedbackOptions Feedback(const WorkerKey& key, const Partition& partition,
-                         const PartitionSegment& segment) {
-  return {.scale = PushScale(partition, segment),
-          .decay = key.codecs.push_feedback ? 1.0f : 0.0f,
-          .momentum = key.entry.momentum};
-}
-
-float* Momentum(WorkerKey* key, size_t offset) {
-  return key->entry.momentum > 0 ? key->momentum.data() + offset : nullptr;
-}
-
-// Takes one segment's memory back, given what was decoded of it.
-void UndoSegment(WorkerKey* key, const Partition& partition, size_t i, size_t offset,
-                 const float* decoded) {
-  FeedbackOptions options = Feedback(*key, partition, partition.segments[i]);
-  options.decay = 1.0f;  // without feedback the residual is scratch
-  Undo(partition.segments[i].data, options, decoded, key->residual.data() + offset,
-       Momentum(key, offset));
-}
-
-// Looks before the first segment is touched, so that a later one cannot make it come and go to
-// rounding. A single one is looked at by Accumulate itself.
-bool AllSegmentsFinite(const Partition& partition) {
-  if (partition.segments.size() == 1) return true;
-  for (const PartitionSegment& segment : partition.segments) {
-    if (segment.present && !AllFinite(segment.data, PushScale(partition, segment))) return false;
-  }
-  return true;
-}
-
-// Adds every present segment into the memory, or none: false when a sum would not be finite.
-bool AccumulateAll(const SegmentedCodec& codec, WorkerKey* key, const Partition& partition) {
-  key->residual.resize(key->entry.elements);
-  if (key->entry.momentum > 0) key->momentum.resize(key->entry.elements);
-  for (size_t i = 0; i < partition.segments.size(); ++i) {
-    if (!partition.segments[i].present) continue;
-    const size_t offset = codec.segment_offset(i);
-    const absl::Status status =
-        Accumulate(partition.segments[i].data, Feedback(*key, partition, partition.segments[i]),
-                   key->residual.data() + offset, Momentum(key, offset));
-    if (status.ok()) continue;
-    for (size_t j = 0; j < i; ++j) {
-      if (!partition.segments[j].present) continue;
-      const std::vector<float> nothing(codec.segment_elements(j), 0.0f);
-      UndoSegment(key, partition, j, codec.segment_offset(j), nothing.data());
-    }
-    return false;
-  }
-  return true;
+// What segment i brings to the key's memory.
+Feedback SegmentFeedback(WorkerKey* key, const Partition& partition, size_t i, size_t offset) {
+  const PartitionSegment& segment = partition.segments[i];
+  const bool momentum = key->entry.momentum > 0;
+  return {.g = segment.data,
+          .options = {.scale = PushScale(partition, segment),
+                      .decay = partition.feedback_decay,
+                      .momentum = key->entry.momentum},
+          .residual = key->residual.data() + offset,
+          .momentum = momentum ? key->momentum.data() + offset : nullptr};
 }
 
 // The bytes used, or nothing when a value is not finite.
@@ -76,13 +37,25 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
     }
     return codec.Encode(inputs, draw, out);
   }
-  if (!AllSegmentsFinite(*partition) || !AccumulateAll(codec, key, *partition)) {
-    return InvalidArgument("not finite");
+  const LinkFeedback& link = key->codecs.push_feedback;
+  key->residual.resize(key->entry.elements);
+  if (key->entry.momentum > 0) key->momentum.resize(key->entry.elements);
+  // Without feedback the residual is scratch.
+  partition->feedback_decay =
+      link.on ? FeedbackDecay(link.decay, link.learning_rate_correction,
+                              key->previous_learning_rate, partition->learning_rate)
+              : 0.0f;
+  std::vector<SegmentedCodec::FeedbackInput> inputs;
+  for (size_t i = 0; i < partition->segments.size(); ++i) {
+    inputs.push_back({SegmentFeedback(key, *partition, i, codec.segment_offset(i)),
+                      partition->segments[i].present});
   }
+  auto used = codec.EncodeFeedback(inputs, draw, out);
+  if (!used.ok()) return used;
   partition->uses_memory = true;
-  std::vector<uint8_t> present;
-  for (const PartitionSegment& segment : partition->segments) present.push_back(segment.present);
-  return codec.EncodeResidual(present, key->residual.data(), draw, out);
+  partition->replaced_learning_rate = key->previous_learning_rate;
+  key->previous_learning_rate = partition->learning_rate;
+  return used;
 }
 
 void FillNaN(MutableView y) {
@@ -122,12 +95,13 @@ void EncodePush(const EncodeContext& context, WorkerKey* key, Partition* partiti
     partition->push = Frame{header, {}};
     return;
   }
+  const bool shared = codec.codec().shares_draw();
   const Draw draw({.run_seed = context.run_seed,
                    .tensor_name_hash = key->name_hash,
                    .partition = key->entry.key.partition(),
                    .step = partition->step,
-                   .purpose = DrawPurpose::kWorkerEncode,
-                   .rank = context.rank});
+                   .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kWorkerEncode,
+                   .rank = shared ? Draw::kSharedRank : context.rank});
   Buffer payload = context.pool->Get(codec.MaxEncodedBytes());
   const auto used = EncodePayload(codec, draw, key, partition, payload.mutable_span());
   if (!used.ok()) {
@@ -182,8 +156,11 @@ void UndoPush(WorkerKey* key, Partition* partition) {
     decoded.assign(codec.segment_elements(i), 0.0f);
     codec.DecodeSegment(partition->push.payload.span(), i, 1.0f,
                         {decoded.data(), DType::kFloat32, decoded.size()});
-    UndoSegment(key, *partition, i, codec.segment_offset(i), decoded.data());
+    Feedback step = SegmentFeedback(key, *partition, i, codec.segment_offset(i));
+    if (step.options.decay == 0.0f) step.options.decay = 1.0f;
+    Undo(step, decoded.data());
   }
+  key->previous_learning_rate = partition->replaced_learning_rate;
 }
 
 }  // namespace bdn

@@ -1,0 +1,52 @@
+#ifndef BANDONEON_COMPRESSORS_DRAWN_H_
+#define BANDONEON_COMPRESSORS_DRAWN_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "compressors/compressor.h"
+
+namespace bdn {
+
+// `blocks(ratio=R,size=S)`: some blocks of S elements, the last one maybe shorter, that all nodes
+// draw alike, the others 0: the globally randomized blockwise sparsifier of CSER (arXiv
+// 2007.13221). `randomk(ratio=R)` is the same with blocks of one element. No index is sent,
+// payloads drawn alike add up without decoding, and so does an answer to all of them.
+//
+// What is drawn: words w are Draw::Word's, B = ceil(n / S), u = w[0] / 2^32.
+//
+//   K = min(B, floor(R * B + u))                product and sum in float64: on average R * B, maybe
+//   0 first[j] = floor(j * B / K), 0 <= j <= K    cuts [0, B) into K strata x[j] = first[j] +
+//   floor(w[2 + j] * (first[j + 1] - first[j]) / 2^32)      one block of each block[j] = (x[j] +
+//   floor(w[1] * B / 2^32)) mod B                          all turned by a phase
+//
+// so that no block comes twice and each comes with the same probability K / B (to 2^-32).
+//
+// d[i] = p[i] + 0 in drawn blocks (-0 becomes 0), +0 elsewhere. With `unbiased` d[i] is
+// held(p[i] * f) + 0, f = held(1 / R as float32): the mean of d over draws is p. held(v) is v, or
+// the largest finite float of its sign where v is infinite.
+//
+// Payload, little-endian; nothing for n = 0:
+//   uint32  k0, k1     the draw's keys
+//   float32 value[]    d of the drawn blocks by rising block number, one after the other; finite
+//
+// Encode reads the drawn elements alone: no other is checked to be finite. With a residual: two
+// passes over the input, one over the residual. Decode writes y once; DecodeAdd and AddEncoded
+// touch what was drawn. Working memory: 8 bytes for each drawn block.
+//
+// REQUIRES: 0 < R <= 1, S >= 1; n < 2^31 in every call.
+struct RandomKOptions {
+  double ratio = 0;
+  bool unbiased = false;
+};
+std::shared_ptr<const Compressor> MakeRandomK(const RandomKOptions& options);
+
+struct BlocksOptions {
+  double ratio = 0;
+  size_t size = 1024;
+};
+std::shared_ptr<const Compressor> MakeBlocks(const BlocksOptions& options);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_DRAWN_H_

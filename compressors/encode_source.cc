@@ -1,0 +1,46 @@
+#include "compressors/encode_source.h"
+
+#include "compressors/kernels/float_kernels.h"
+#include "compressors/payload.h"
+
+namespace bdn {
+
+EncodeSource::EncodeSource(ConstView x, float scale)
+    : kind_(Kind::kScaled), x_(x), options_{.scale = scale} {}
+
+EncodeSource::EncodeSource(const Feedback& feedback)
+    : kind_(Kind::kFeedback),
+      x_(feedback.g),
+      options_(feedback.options),
+      residual_(feedback.residual),
+      momentum_(feedback.options.momentum == 0.0f ? nullptr : feedback.momentum) {}
+
+EncodeSource::EncodeSource(ConstView w, const float* replica)
+    : kind_(Kind::kDifference), x_(w), options_{}, replica_(replica) {}
+
+const float* EncodeSource::Peek(size_t offset, size_t count) {
+  switch (kind_) {
+    case Kind::kScaled:
+      if (x_.dtype == DType::kFloat32 && options_.scale == 1.0f) return x_.f32() + offset;
+      ConvertScaled(x_.Sub(offset, count), options_.scale, {tile_, DType::kFloat32, count});
+      break;
+    case Kind::kFeedback:
+      AccumulateInto(x_.Sub(offset, count), options_, residual_ + offset,
+                     momentum_ == nullptr ? nullptr : momentum_ + offset, tile_);
+      break;
+    case Kind::kDifference:
+      SubtractInto(x_.Sub(offset, count), replica_ + offset, tile_);
+      break;
+  }
+  return tile_;
+}
+
+float* EncodeSource::Take(size_t offset, size_t count) {
+  AccumulateInPlace(x_.Sub(offset, count), options_, residual_ + offset,
+                    momentum_ == nullptr ? nullptr : momentum_ + offset);
+  return residual_ + offset;
+}
+
+absl::Status EncodeSource::CheckFinite() const { return bdn::CheckFinite(x_, options_.scale); }
+
+}  // namespace bdn

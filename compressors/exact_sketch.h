@@ -1,0 +1,59 @@
+#ifndef BANDONEON_COMPRESSORS_EXACT_SKETCH_H_
+#define BANDONEON_COMPRESSORS_EXACT_SKETCH_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "compressors/compressor.h"
+
+namespace bdn {
+
+struct ExactSketchOptions {
+  double cells = 0;  // above 0, at most 2
+};
+
+// `exactsketch(cells=C)`: for sparse tensors, which elements are not zero and C * n cells, each
+// element added to three of them, from which all are found again one after the other ("peeling":
+// lossless homomorphic compression, arXiv 2402.07529). Payloads add up undecoded, and the sum is
+// found again as well as long as the cells are enough for the union of what was not zero.
+//
+// How many are enough: peeling finds everything, but for a vanishing chance, once there are 1.23
+// cells for each element that is not zero, and collapses below 1.22. Take 1.4 for some thousands of
+// elements, more for fewer: C = 0.14 for a union support of 10 %. Too few cells are no error:
+// see 3.
+//
+// sparse_bitmap.h has the payload and the encoder: 3 rows, each of width
+//   max(2, ceil(ceil(C * n) / 3))   (the product in float64), and 0 for n = 0,
+// so an element's three cells differ. Decoding, on copies of the cells:
+//
+//   1. The count of a cell is the number of set bits whose elements have it. A queue takes the
+//   cells
+//      of count 1, in index order.
+//   2. The first of the queue is taken out. If its count is still 1, its one element i not yet
+//   found
+//      gets value = +0 + s * cell. Then for i's cells, row 0 first: cell = held(cell - s * value),
+//      the count falls by 1, and the cell joins the queue's end if the count is now 1. Repeat until
+//      the queue is empty.
+//   3. An element that was not found gets the median of +0 + s * cell over its three cells, as 2
+//      left them.
+//
+// decoded[i] is that value where bit i is set, else +0. (+0 + x is x, but never -0.)
+//
+// How exact: an element that is alone in one of its cells from the start is found bit for bit, as
+// those cells go first. Any other found element carries the rounding of the cell's sums in the
+// encoders, in AddEncoded, and of the subtractions in 2: each at most half a unit in the last place
+// of the largest partial sum, so where magnitudes differ widely a small element that was only ever
+// with large ones may be lost whole. Values whose sums are exact in float32 (whole numbers up to
+// 2^24) come back exactly. Elements of step 3 are off by what they share cells with.
+//
+// AddEncoded joins the bitmaps, adds the cells in the order of the payloads and multiplies each by
+// the scale. An element that cancels keeps its bit. The residual is held(p - decoded).
+//
+// Passes over memory: Encode reads p once and scatters over the cells; decoding reads the bitmap
+// twice, the cells once in order and then about 6 times an element at random (12 bytes a cell), and
+// writes y once (DecodeAdd: only where bits are set). With a residual: both, and a pass over p.
+std::shared_ptr<const Compressor> MakeExactSketch(const ExactSketchOptions& options);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_EXACT_SKETCH_H_

@@ -1,0 +1,30 @@
+#ifndef BANDONEON_COMPRESSORS_MEMORY_DELTA_H_
+#define BANDONEON_COMPRESSORS_MEMORY_DELTA_H_
+
+#include "absl/status/statusor.h"
+#include "compressors/compressor.h"
+
+// The memory of a link that carries a value which changes little from step to step, such as weights
+// (quantized weight differences of SDP4Bit, arXiv 2410.15526, section 4.2; EF21, 2106.05203, is the
+// same for gradients):
+//
+//   sender:    send Q(w - r);  r <- r + decode(Q(w - r))
+//   receiver:                  r <- r + decode(payload)
+//
+// Both ends hold the same replica r, bit for bit. What the codec missed stays in w - r and is sent
+// again next step, so no residual is kept.
+
+namespace bdn {
+
+// Advances `replica`, float32[w.n]. InvalidArgument when an element of w is not finite; then the
+// replica is as it was. REQUIRES: codec.Supports(w.dtype), `replica` finite, out.size() >=
+// codec.MaxEncodedBytes(w.n, w.dtype).
+absl::StatusOr<size_t> EncodeDelta(const Compressor& codec, ConstView w, const Draw& draw,
+                                   float* replica, MutableByteSpan out);
+
+// The receiver's half. REQUIRES: codec.Validate(in, n, ...) is OK.
+void ApplyDelta(const Compressor& codec, ByteSpan in, size_t n, float* replica);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_MEMORY_DELTA_H_
