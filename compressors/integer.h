@@ -38,6 +38,7 @@ struct IntegerOptions {
 // H of a block: for stride 1, 2, 4, 8, 16 in this order, each pair (a, b) that lies `stride` apart
 // in a run of 2 * stride becomes (a + b, a - b). Where S holds a scale (some m > L * S, which takes
 // elements above 2^123), what is decoded is smaller than p, by up to 32 times; it is always finite.
+// A residual p - decoded that overflows is held at the largest finite float.
 // Sums of payloads are taken over c and transformed back once (Transforms()).
 //
 // Payload, little-endian:

@@ -72,7 +72,7 @@ void ExpectUnbiased(const char* spec) {
   const auto x = MakeData("normal", 512);
   std::vector<double> mean(x.size());
   double one_draw = 0;
-  for (int step = 0; step < kDraws; ++step) {
+  for (Step step = 0; step < kDraws; ++step) {
     const auto y = RoundTrip(*codec, x, Draw({.run_seed = 11, .step = step}));
     one_draw += SquaredError(x, y) / kDraws;
     for (size_t i = 0; i < x.size(); ++i) mean[i] += static_cast<double>(y[i]) / kDraws;
