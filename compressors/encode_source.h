@@ -32,6 +32,11 @@ class EncodeSource {
   DType dtype() const { return x_.dtype; }
   // Whether the codec must leave p - decoded behind, through Take.
   bool keeps_residual() const { return kind_ == Kind::kFeedback; }
+  // p where it lies, null where it must be computed.
+  const float* in_place() const {
+    const bool as_is = kind_ == Kind::kScaled && x_.dtype == DType::kFloat32;
+    return as_is && options_.scale == 1.0f ? x_.f32() : nullptr;
+  }
   // What p was given as, for `none` of float64. REQUIRES: made of x and scale.
   ConstView scaled_input() const { return x_; }
   float scale() const { return options_.scale; }

@@ -59,6 +59,11 @@ TEST(Draw, AnElementOwnsHalfAWord) {
   EXPECT_EQ(draw.Bits16(7), draw.Word(3) >> 16);
 }
 
+TEST(Draw, ComesBackFromItsKeys) {
+  const Draw draw(kIdentity);
+  EXPECT_EQ(FirstWords(Draw::FromKeys(draw.k0(), draw.k1())), FirstWords(draw));
+}
+
 TEST(Draw, BitsAreSpreadEvenly) {
   const Draw draw(kIdentity);
   constexpr int kWords = 100000;

@@ -75,9 +75,7 @@ const CodecCase kCodecs[] = {
     {"BlocksAll", "blocks(ratio=1,size=100)"},
     // Of dense data a sketch can leave more than it took.
     {"Sketch", "sketch(columns=0.1)", true, false, false},
-    {"SketchOneRow", "sketch(rows=1,columns=0.25)", true, false, false},
-    {"SketchFiveRows", "sketch(rows=5,columns=100)", true, false, false},
-    {"SketchSevenRows", "sketch(rows=7,columns=1)", true, false, false},
+    {"SketchSevenRows", "sketch(rows=7,columns=100)", true, false, false},
     {"ExactSketchFull", "exactsketch(cells=2)", true, true, false},
     {"ExactSketchCollapsed", "exactsketch(cells=0.5)", true, false, false},
     {"Int8", "int8"},
@@ -332,8 +330,10 @@ TEST_P(CodecContract, PayloadsNeedNoAlignment) {
   const auto payload = EncodeToVector(*codec_, x.view());
   for (size_t shift = 1; shift < 4; ++shift) {
     std::vector<std::byte> out(shift + codec_->MaxEncodedBytes(n, dtype()));
-    const MutableByteSpan shifted = std::span(out).subspan(shift);
-    ASSERT_TRUE(codec_->Encode(x.view(), 1.0f, TestDraw(), shifted).ok());
+    const MutableByteSpan room = std::span(out).subspan(shift);
+    const auto used = codec_->Encode(x.view(), 1.0f, TestDraw(), room);
+    ASSERT_TRUE(used.ok());
+    const ByteSpan shifted = room.first(*used);
     EXPECT_EQ(std::memcmp(shifted.data(), payload.data(), payload.size()), 0);
     EXPECT_TRUE(codec_->Validate(shifted, n, dtype()).ok());
     EXPECT_TRUE(SameBits(DecodeToVector(*codec_, shifted, n),

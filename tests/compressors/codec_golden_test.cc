@@ -88,14 +88,14 @@ TEST_P(CodecGolden, CheckedInBytesStillDecode) {
             2 * payload.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Codecs, CodecGolden,
-                         ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)",
-                                           "topk(ratio=0.3)", "randomk(ratio=0.3)",
-                                           "randomk(ratio=0.3,unbiased=true)",
-                                           "blocks(ratio=0.5,size=2)", "int8", "int4", "int2",
-                                           "int8(round=nearest)", "int4(hadamard=32)",
-                                           "int4(group=32,round=nearest)",
-                                           "int2(group=64,hadamard=32,round=nearest)"));
+INSTANTIATE_TEST_SUITE_P(
+    Codecs, CodecGolden,
+    ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)", "topk(ratio=0.3)",
+                      "randomk(ratio=0.3)", "randomk(ratio=0.3,unbiased=true)",
+                      "blocks(ratio=0.5,size=2)", "int8", "int4", "int2", "int8(round=nearest)",
+                      "int4(hadamard=32)", "int4(group=32,round=nearest)",
+                      "int2(group=64,hadamard=32,round=nearest)", "sketch(columns=0.3)",
+                      "sketch(rows=5,columns=2)", "exactsketch(cells=1.5)"));
 
 }  // namespace
 }  // namespace bdn

@@ -1,0 +1,381 @@
+#include "compressors/drawn.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/endian.h"
+#include "common/base/status.h"
+#include "compressors/codec_options.h"
+#include "compressors/kernels/drawn_kernels.h"
+#include "compressors/kernels/float_kernels.h"
+#include "compressors/payload.h"
+#include "compressors/scratch.h"
+
+namespace bdn {
+namespace {
+
+constexpr size_t kKeysBytes = 8;
+constexpr size_t kValueBytes = 4;
+constexpr size_t kDefaultSize = 1024;
+// From here on a block is worth a call of a kernel.
+constexpr size_t kKernelSize = 16;
+
+constexpr float kLargest = std::numeric_limits<float>::max();
+float Held(float value) { return std::clamp(value, -kLargest, kLargest); }
+
+// A number that is at least kNonFinite exactly when `value` is NaN or infinite.
+constexpr uint32_t kNonFinite = 0x7f800000u;
+uint32_t Magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
+
+uint32_t ScaledWord(const Draw& draw, uint32_t j, size_t n) {
+  return static_cast<uint32_t>(uint64_t{draw.Word(j)} * n >> 32);
+}
+
+// What one draw chooses among n elements: the header's arithmetic.
+class Choice {
+ public:
+  Choice(const Draw& draw, double ratio, size_t size, size_t n)
+      : draw_(draw),
+        size_(size),
+        n_(n),
+        num_blocks_(DivideUp(n, size)),
+        count_(Count(ratio, num_blocks_, draw.Word(0) * 0x1p-32)) {
+    if (count_ > 0) Turn();
+  }
+  static size_t Count(double ratio, size_t num_blocks, double u) {
+    const double wanted = ratio * static_cast<double>(num_blocks) + u;
+    return std::min(num_blocks, static_cast<size_t>(wanted));
+  }
+
+  size_t count() const { return count_; }
+  size_t num_values() const {
+    const bool short_last = n_ % size_ != 0 && Has(num_blocks_ - 1);
+    return count_ * size_ - (short_last ? num_blocks_ * size_ - n_ : 0);
+  }
+  // The `count` drawn blocks, rising. `first` is working memory for count + 1.
+  void WriteBlocks(uint32_t* first, uint32_t* block) const {
+    if (count_ == 0) return;
+    WriteStrata(first);
+    const size_t wrapped = count_ - from_;
+    DrawInStrata(draw_, static_cast<uint32_t>(2 + from_), first + from_, wrapped,
+                 phase_ - static_cast<uint32_t>(num_blocks_), block);
+    DrawInStrata(draw_, 2, first, from_, phase_, block + wrapped);
+  }
+
+ private:
+  // x[j] of the header.
+  size_t Drawn(size_t j) const {
+    const size_t first = j * num_blocks_ / count_;
+    const size_t next = (j + 1) * num_blocks_ / count_;
+    return first + ScaledWord(draw_, static_cast<uint32_t>(2 + j), next - first);
+  }
+  // The j with first[j] <= x < first[j + 1].
+  size_t StratumOf(size_t x) const { return ((x + 1) * count_ - 1) / num_blocks_; }
+  bool Has(size_t block) const {
+    if (count_ == 0) return false;
+    const size_t x = (block + num_blocks_ - phase_) % num_blocks_;
+    return Drawn(StratumOf(x)) == x;
+  }
+  void Turn() {
+    phase_ = ScaledWord(draw_, 1, num_blocks_);
+    const size_t least = num_blocks_ - phase_;
+    from_ = count_;
+    if (phase_ == 0) return;
+    from_ = StratumOf(least);
+    if (Drawn(from_) < least) ++from_;
+  }
+  // first[j] = floor(j * num_blocks / count), without dividing for each.
+  void WriteStrata(uint32_t* first) const {
+    const size_t whole = num_blocks_ / count_;
+    const size_t rest = num_blocks_ % count_;
+    size_t at = 0;
+    size_t remainder = 0;
+    for (size_t j = 0; j <= count_; ++j) {
+      first[j] = static_cast<uint32_t>(at);
+      remainder += rest;
+      const bool carry = remainder >= count_;
+      at += whole + (carry ? 1 : 0);
+      remainder -= carry ? count_ : 0;
+    }
+  }
+
+  const Draw draw_;
+  const size_t size_;
+  const size_t n_;
+  const size_t num_blocks_;
+  const size_t count_;
+  uint32_t phase_ = 0;
+  size_t from_ = 0;  // blocks from here on wrap round
+};
+
+// The drawn stretches of the elements, rising.
+class Stretches {
+ public:
+  Stretches(const Choice& choice, size_t size, size_t n)
+      : blocks_(choice.count()), size_(size), n_(n) {
+    const ScratchArray<uint32_t> first(choice.count() + 1);
+    choice.WriteBlocks(first.data(), blocks_.data());
+  }
+  size_t count() const { return blocks_.size(); }
+  std::span<const uint32_t> blocks() const { return blocks_.span(); }
+  size_t begin(size_t i) const { return blocks_[i] * size_; }
+  size_t length(size_t i) const { return std::min(size_, n_ - begin(i)); }
+  // Where stretch i begins among the values: only the last can be short.
+  size_t value(size_t i) const { return i * size_; }
+
+ private:
+  const ScratchArray<uint32_t> blocks_;
+  const size_t size_;
+  const size_t n_;
+};
+
+Draw KeysOf(ByteSpan in) {
+  return Draw::FromKeys(LoadLittle<uint32_t>(in), LoadLittle<uint32_t>(in, sizeof(uint32_t)));
+}
+
+ConstView Values(ByteSpan in) {
+  return {in.data() + kKeysBytes, DType::kFloat32, (in.size() - kKeysBytes) / kValueBytes};
+}
+
+float ValueAt(ByteSpan in, size_t i) { return LoadLittle<float>(in, kKeysBytes + i * kValueBytes); }
+
+void StoreElement(MutableView y, size_t i, float value) {
+  if (y.dtype == DType::kFloat32) {
+    y.f32()[i] = value;
+    return;
+  }
+  static_cast<uint16_t*>(y.data)[i] =
+      y.dtype == DType::kFloat16 ? FloatToHalf(value) : FloatToBFloat16(value);
+}
+
+class DrawnCodec final : public Compressor {
+ public:
+  DrawnCodec(CodecId id, double ratio, size_t size, bool unbiased)
+      : id_(id),
+        ratio_(ratio),
+        size_(size),
+        unbiased_(unbiased),
+        factor_(unbiased ? Held(static_cast<float>(1.0 / ratio)) : 1.0f) {}
+
+  CodecId id() const override { return id_; }
+  std::string spec() const override {
+    std::vector<std::string> options = {RealOption("ratio", ratio_)};
+    if (unbiased_) options.emplace_back("unbiased=true");
+    if (id_ == CodecId::kRandomK) return SpecText("randomk", options);
+    if (size_ != kDefaultSize) options.push_back(absl::StrFormat("size=%d", size_));
+    return SpecText("blocks", options);
+  }
+  bool shares_draw() const override { return true; }
+  bool scales_draw() const override { return unbiased_; }
+  bool linear() const override { return true; }
+
+  size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
+    if (n == 0) return 0;
+    const size_t most = Choice::Count(ratio_, DivideUp(n, size_), 1 - 0x1p-32);
+    return kKeysBytes + std::min(n, most * size_) * kValueBytes;
+  }
+
+  absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& draw,
+                                    MutableByteSpan out) const override {
+    if (source.n() == 0) return 0;
+    const Choice choice(draw, ratio_, size_, source.n());
+    const Stretches stretches(choice, size_, source.n());
+    StoreLittle(out, 0, draw.k0());
+    StoreLittle(out, sizeof(uint32_t), draw.k1());
+    if (source.keeps_residual()) {
+      BDN_RETURN_IF_ERROR(source.CheckFinite());
+      TakeAll(source, stretches, out);
+    } else {
+      BDN_RETURN_IF_ERROR(Gather(source, stretches, out));
+    }
+    return kKeysBytes + choice.num_values() * kValueBytes;
+  }
+
+  absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
+    BDN_RETURN_IF_ERROR(CheckSupports(*this, dtype));
+    if (n == 0 || in.size() < kKeysBytes) {
+      return CheckPayloadSize(*this, in.size(), n == 0 ? 0 : kKeysBytes, n);
+    }
+    const Choice choice(KeysOf(in), ratio_, size_, n);
+    BDN_RETURN_IF_ERROR(
+        CheckPayloadSize(*this, in.size(), kKeysBytes + choice.num_values() * kValueBytes, n));
+    return CheckFinite(Values(in), 1.0f);
+  }
+
+  void Decode(ByteSpan in, float scale, MutableView y) const override {
+    if (y.n == 0) return;
+    std::memset(y.data, 0, y.n * DTypeSize(y.dtype));
+    ForEachStretch(in, y.n, [&](ConstView values, size_t value, size_t begin) {
+      if (values.n >= kKernelSize) return ConvertScaled(values, scale, y.Sub(begin, values.n));
+      for (size_t i = 0; i < values.n; ++i) {
+        StoreElement(y, begin + i, scale * ValueAt(in, value + i));
+      }
+    });
+  }
+
+  void DecodeAdd(ByteSpan in, float scale, MutableView y) const override {
+    if (y.n == 0) return;
+    float* const sum = y.f32();
+    if (size_ == 1) {
+      const Stretches stretches(Choice(KeysOf(in), ratio_, size_, y.n), size_, y.n);
+      const std::span<const uint32_t> elements = stretches.blocks();
+      const std::byte* const values = in.data() + kKeysBytes;
+      for (size_t i = 0; i < elements.size(); ++i) {
+        float value;
+        std::memcpy(&value, values + i * kValueBytes, kValueBytes);
+        float& to = sum[elements[i]];
+        to = to + (scale * value);
+      }
+      return;
+    }
+    ForEachStretch(in, y.n, [&](ConstView values, size_t value, size_t begin) {
+      if (values.n >= kKernelSize) return AddScaled(values, scale, y.Sub(begin, values.n));
+      for (size_t i = 0; i < values.n; ++i) {
+        sum[begin + i] = sum[begin + i] + (scale * ValueAt(in, value + i));
+      }
+    });
+  }
+
+  absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale, size_t n,
+                                    DType /*dtype*/, MutableByteSpan out) const override {
+    if (n == 0) return 0;
+    for (size_t i = 1; i < in.size(); ++i) {
+      if (std::memcmp(in[i].data(), in[0].data(), kKeysBytes) != 0) {
+        return FailedPrecondition("%s payload %d was not drawn as payload 0", spec(), i);
+      }
+    }
+    std::memcpy(out.data(), in[0].data(), kKeysBytes);
+    const size_t size = in[0].size();
+    const MutableView sums{out.data() + kKeysBytes, DType::kFloat32,
+                           (size - kKeysBytes) / kValueBytes};
+    ForEachTile(0, sums.n, [&](size_t at, size_t count) {
+      float tile[kTile];
+      const MutableView sum{tile, DType::kFloat32, count};
+      std::memset(tile, 0, count * sizeof(float));
+      for (const ByteSpan payload : in) AddScaled(Values(payload).Sub(at, count), 1.0f, sum);
+      ConvertScaled(sum, scale, sums.Sub(at, count));
+    });
+    BDN_RETURN_IF_ERROR(CheckFinite(sums, 1.0f));
+    return size;
+  }
+
+ private:
+  // d where it is drawn.
+  float Sent(float p) const { return Held(p * factor_) + 0.0f; }
+
+  // visit(its values, the first one's number, first element)
+  template <typename Visit>
+  void ForEachStretch(ByteSpan in, size_t n, const Visit& visit) const {
+    const Stretches stretches(Choice(KeysOf(in), ratio_, size_, n), size_, n);
+    const ConstView values = Values(in);
+    for (size_t i = 0; i < stretches.count(); ++i) {
+      visit(values.Sub(stretches.value(i), stretches.length(i)), stretches.value(i),
+            stretches.begin(i));
+    }
+  }
+
+  absl::Status Gather(EncodeSource& source, const Stretches& stretches, MutableByteSpan out) const {
+    if (const float* p = source.in_place(); p != nullptr && size_ == 1) {
+      return GatherElements(p, stretches.blocks(), out);
+    }
+    // What is looked at in one go: a single element where they lie far apart, else a tile, so that
+    // conversions come in long runs.
+    const size_t window = ratio_ * kTile < 64 ? 1 : kTile;
+    const float* p = nullptr;
+    size_t peeked = 0;
+    size_t peeked_end = 0;
+    for (size_t i = 0; i < stretches.count(); ++i) {
+      const size_t end = stretches.begin(i) + stretches.length(i);
+      size_t value = stretches.value(i);
+      for (size_t at = stretches.begin(i); at < end;) {
+        if (at >= peeked_end) {
+          const size_t wanted = std::max(window, std::min(kTile, end - at));
+          peeked = at;
+          peeked_end = std::min(source.n(), at + wanted);
+          p = source.Peek(peeked, peeked_end - peeked);
+        }
+        const size_t count = std::min(end, peeked_end) - at;
+        BDN_RETURN_IF_ERROR(GatherPart(p + (at - peeked), count, value, at, out));
+        at += count;
+        value += count;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status GatherElements(const float* p, std::span<const uint32_t> elements,
+                              MutableByteSpan out) const {
+    uint32_t largest = 0;
+    std::byte* const to = out.data() + kKeysBytes;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      const float value = p[elements[i]];
+      largest = std::max(largest, Magnitude(value));
+      const float sent = Sent(value);
+      std::memcpy(to + i * kValueBytes, &sent, kValueBytes);
+    }
+    if (largest < kNonFinite) return absl::OkStatus();
+    const auto bad = std::find_if(elements.begin(), elements.end(),
+                                  [&](uint32_t i) { return Magnitude(p[i]) >= kNonFinite; });
+    return NonFiniteElement(*bad, p[*bad]);
+  }
+
+  absl::Status GatherPart(const float* p, size_t count, size_t value, size_t at,
+                          MutableByteSpan out) const {
+    uint32_t largest = 0;
+    std::byte* const to = out.data() + kKeysBytes + value * kValueBytes;
+    for (size_t i = 0; i < count; ++i) {
+      largest = std::max(largest, Magnitude(p[i]));
+      const float sent = Sent(p[i]);
+      std::memcpy(to + i * kValueBytes, &sent, kValueBytes);
+    }
+    if (largest < kNonFinite) return absl::OkStatus();
+    const size_t bad = FirstNonFinite({p, DType::kFloat32, count}, 1.0f);
+    return NonFiniteElement(at + bad, p[bad]);
+  }
+
+  // REQUIRES: p is finite.
+  void TakeAll(EncodeSource& source, const Stretches& stretches, MutableByteSpan out) const {
+    size_t i = stretches.count();  // those before may begin in this tile
+    size_t later = i;              // and this one and those after have nothing in it
+    ForEachTileBackward(0, source.n(), [&](size_t at, size_t count) {
+      float* const p = source.Take(at, count);
+      while (i > 0 && stretches.begin(i - 1) + stretches.length(i - 1) > at) --i;
+      for (size_t s = i; s < later; ++s) {
+        const size_t begin = std::max(at, stretches.begin(s));
+        const size_t end = std::min(at + count, stretches.begin(s) + stretches.length(s));
+        const size_t value = stretches.value(s) + (begin - stretches.begin(s));
+        for (size_t j = begin; j < end; ++j) {
+          const float sent = Sent(p[j - at]);
+          StoreLittle(out, kKeysBytes + (value + (j - begin)) * kValueBytes, sent);
+          p[j - at] = p[j - at] - sent;
+        }
+      }
+      // One that began before this tile goes on in the next one down.
+      later = i < later && stretches.begin(i) < at ? i + 1 : i;
+    });
+  }
+
+  const CodecId id_;
+  const double ratio_;
+  const size_t size_;
+  const bool unbiased_;
+  const float factor_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Compressor> MakeRandomK(const RandomKOptions& options) {
+  return std::make_shared<DrawnCodec>(CodecId::kRandomK, options.ratio, 1, options.unbiased);
+}
+
+std::shared_ptr<const Compressor> MakeBlocks(const BlocksOptions& options) {
+  return std::make_shared<DrawnCodec>(CodecId::kBlocks, options.ratio, options.size, false);
+}
+
+}  // namespace bdn
