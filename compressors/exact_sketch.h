@@ -17,10 +17,10 @@ struct ExactSketchOptions {
 // lossless homomorphic compression, arXiv 2402.07529). Payloads add up undecoded, and the sum is
 // found again as well as long as the cells are enough for the union of what was not zero.
 //
-// How many are enough: peeling finds everything, but for a vanishing chance, once there are 1.23
-// cells for each element that is not zero, and collapses below 1.22. Take 1.4 for some thousands of
-// elements, more for fewer: C = 0.14 for a union support of 10 %. Too few cells are no error:
-// see 3.
+// How many are enough: peeling collapses below 1.22 cells for each element that is not zero (1.20
+// leave half of them) and finds everything, but for a small chance, above 1.24. Few elements need
+// more: all were found in 99 % of trials for 10000 elements at 1.3, 1000 at 1.4 and 100 at 2. So
+// C = 0.14 is for a union support of 10 %. Too few cells are no error: see 3.
 //
 // sparse_bitmap.h has the payload and the encoder: 3 rows, each of width
 //   max(2, ceil(ceil(C * n) / 3))   (the product in float64), and 0 for n = 0,

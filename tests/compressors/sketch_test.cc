@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/compressors/codec_inputs.h"
+#include "tests/reference/codec_reference.h"
 
 namespace bdn {
 namespace {
@@ -80,6 +81,14 @@ class AnySketch : public ::testing::TestWithParam<const char*> {
   const std::shared_ptr<const Compressor> codec_ = CodecOf(GetParam());
 };
 
+TEST_P(AnySketch, SparseDataIsAsTheReferenceHasIt) {
+  const Floats x = SparseWhole(20000, 0.03, 1);
+  const Payload payload = EncodeDrawn(*codec_, x);
+  EXPECT_TRUE(payload == reference::Encode(GetParam(), x, {TestDraw().k0(), TestDraw().k1()}));
+  EXPECT_TRUE(SameBits(Decoded(*codec_, payload, x.size()),
+                       reference::Decode(GetParam(), payload, x.size())));
+}
+
 TEST_P(AnySketch, SumOfPayloadsIsThePayloadOfTheSum) {
   constexpr size_t kElements = 20000;
   Floats sum(kElements);
@@ -147,6 +156,7 @@ TEST_P(AnySketch, BitsPastTheLastElementAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Sketches, AnySketch,
                          ::testing::Values("sketch(columns=0.2)", "sketch(rows=1,columns=5000)",
+                                           "sketch(rows=5,columns=0.1)",
                                            "sketch(rows=7,columns=0.1)", "exactsketch(cells=0.3)"));
 
 TEST(Sketch, PayloadIsKeysBitmapAndCells) {
