@@ -51,6 +51,8 @@ class Compressor {
   // Whether all nodes must draw alike (Draw with kSharedRank), so that what they chose to send
   // meets.
   virtual bool shares_draw() const { return false; }
+  // Whether what was drawn is scaled up for what was not, so that doing it twice is wrong.
+  virtual bool scales_draw() const { return false; }
   // Whether payloads drawn alike add up without decoding: AddEncoded.
   virtual bool linear() const { return false; }
   virtual bool Supports(DType dtype) const {

@@ -40,6 +40,12 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   const Compressor& push = codecs.push->codec();
   const Compressor& pull = codecs.pull->codec();
   codecs.adds_encoded = push.linear() && push.spec() == pull.spec() && !codecs.pull_feedback.on;
+  if (push.shares_draw() && pull.scales_draw() && !codecs.adds_encoded) {
+    return InvalidArgument(
+        "pull codec %s after push codec %s would scale twice what both drew alike; leave unbiased "
+        "out of the pull",
+        options.pull_spec, options.push_spec);
+  }
   return codecs;
 }
 

@@ -218,11 +218,14 @@ void ServerShard::CloseRound(KeyState* state) {
   }
   Frame answer;
   if (nonfinite) {
-    answer.header = AnswerHeader(FrameType::kReply, *state, round.step);
-    answer.header.flags = kFlagNonFinite;
+    answer = NonFiniteReply(*state, round.step);
   } else if (all_absent || facts.total_weight == 0) {
     answer.header = AnswerHeader(FrameType::kReply, *state, round.step);
     answer.header.flags = kFlagAbsent;
+  } else if (state->plan->codecs.AddsEncoded(round.step) && state->plan->rule->OnlyScales()) {
+    auto added = AddEncodedResult(state, facts);
+    if (!added.ok()) return FailRound(state, round.step, added.status());
+    answer = *std::move(added);
   } else {
     answer = EncodeResult(state, facts);
   }
@@ -260,23 +263,20 @@ Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
   const MutableView sum = Scratch(codec.num_elements(), plan.sum_dtype);
   const std::vector<uint8_t> present = Sum(*state, sum);
 
-  Frame answer;
-  answer.header = AnswerHeader(FrameType::kReply, *state, facts.step);
-  answer.header.flags = kFlagNonFinite;
   state->moments.resize(sum.n * plan.rule->slots());
   // A rule with moments must not see what is not finite; otherwise the encoder's own check will do.
-  if (plan.rule->slots() > 0 && !AllFinite(sum, 1.0f)) return answer;
+  if (plan.rule->slots() > 0 && !AllFinite(sum, 1.0f)) return NonFiniteReply(*state, facts.step);
   const float scale = plan.rule->Apply(sum, facts, state->moments);
 
-  const Draw draw(
-      {.run_seed = options_.run_seed,
-       .tensor_name_hash = plan.name_hash,
-       .partition = plan.entry.key.partition(),
-       .step = facts.step,
-       .purpose = codec.codec().shares_draw() ? DrawPurpose::kShared : DrawPurpose::kServerEncode});
+  const bool shared = codec.codec().shares_draw();
+  const Draw draw({.run_seed = options_.run_seed,
+                   .tensor_name_hash = plan.name_hash,
+                   .partition = plan.entry.key.partition(),
+                   .step = facts.step,
+                   .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kServerEncode});
   Buffer payload = NewBuffer(codec.MaxEncodedBytes());
-  size_t used = 0;
-  if (plan.codecs.pull_feedback.on && !codec.codec().lossless()) {
+  const bool feedback = plan.codecs.pull_feedback.on && !codec.codec().lossless();
+  if (feedback) {
     state->residual.resize(sum.n);
     const LinkFeedback& link = plan.codecs.pull_feedback;
     const float decay = FeedbackDecay(link.decay, link.learning_rate_correction,
@@ -291,23 +291,44 @@ Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
                          .residual = state->residual.data() + offset},
                         present[i] != 0});
     }
-    auto encoded = codec.EncodeFeedback(inputs, draw, payload.mutable_span());
-    if (!encoded.ok()) return answer;
-    used = *encoded;
+    const auto used = codec.EncodeFeedback(inputs, draw, payload.mutable_span());
+    if (!used.ok()) return NonFiniteReply(*state, facts.step);
     state->previous_learning_rate = facts.learning_rate;
-  } else {
-    std::vector<SegmentedCodec::Input> inputs;
-    for (size_t i = 0; i < codec.num_segments(); ++i) {
-      inputs.push_back(
-          {sum.Sub(codec.segment_offset(i), codec.segment_elements(i)), scale, present[i] != 0});
-    }
-    auto encoded = codec.Encode(inputs, draw, payload.mutable_span());
-    if (!encoded.ok()) return answer;
-    used = *encoded;
+    return PayloadReply(*state, facts.step, payload.Prefix(*used));
   }
-  answer.header.flags = 0;
-  answer.header.codec = static_cast<uint8_t>(codec.codec().id());
-  return MakeFrame(answer.header, payload.Prefix(used));
+  std::vector<SegmentedCodec::Input> inputs;
+  for (size_t i = 0; i < codec.num_segments(); ++i) {
+    inputs.push_back(
+        {sum.Sub(codec.segment_offset(i), codec.segment_elements(i)), scale, present[i] != 0});
+  }
+  const auto used = codec.Encode(inputs, draw, payload.mutable_span());
+  if (!used.ok()) return NonFiniteReply(*state, facts.step);
+  return PayloadReply(*state, facts.step, payload.Prefix(*used));
+}
+
+// The reply where payloads add up as they are: nothing is decoded, nothing as long as the tensor is
+// touched.
+absl::StatusOr<Frame> ServerShard::AddEncodedResult(KeyState* state, const RoundFacts& facts) {
+  const SegmentedCodec& codec = state->plan->codecs.Pull(facts.step);
+  const float scale = state->plan->rule->Apply({}, facts, {});
+  Buffer payload = NewBuffer(codec.MaxEncodedBytes());
+  const auto used = codec.AddEncoded(Payloads(*state), scale, payload.mutable_span());
+  if (absl::IsInvalidArgument(used.status())) return NonFiniteReply(*state, facts.step);
+  if (!used.ok()) return used.status();
+  return PayloadReply(*state, facts.step, payload.Prefix(*used));
+}
+
+Frame ServerShard::NonFiniteReply(const KeyState& state, Step step) const {
+  Frame reply;
+  reply.header = AnswerHeader(FrameType::kReply, state, step);
+  reply.header.flags = kFlagNonFinite;
+  return reply;
+}
+
+Frame ServerShard::PayloadReply(const KeyState& state, Step step, Buffer payload) const {
+  FrameHeader header = AnswerHeader(FrameType::kReply, state, step);
+  header.codec = static_cast<uint8_t>(state.plan->codecs.Pull(step).codec().id());
+  return MakeFrame(header, std::move(payload));
 }
 
 void ServerShard::FinishRound(KeyState* state, Step step, Frame answer) {

@@ -84,6 +84,9 @@ class ServerShard {
   void Accept(const Frame& frame, Rank rank, KeyState* state);
   void CloseRound(KeyState* state);
   Frame EncodeResult(KeyState* state, const RoundFacts& facts);
+  absl::StatusOr<Frame> AddEncodedResult(KeyState* state, const RoundFacts& facts);
+  Frame NonFiniteReply(const KeyState& state, Step step) const;
+  Frame PayloadReply(const KeyState& state, Step step, Buffer payload) const;
   static std::vector<ByteSpan> Payloads(const KeyState& state);
   std::vector<uint8_t> Sum(const KeyState& state, MutableView sum) const;
   void FailRound(KeyState* state, Step step, const absl::Status& status);

@@ -26,6 +26,9 @@ class UpdateRule {
   virtual std::string_view name() const = 0;
   virtual int slots() const = 0;
   virtual bool Supports(DType dtype) const = 0;
+  // Whether Apply leaves the sum alone and only returns a factor: then it may also be given an
+  // empty one, and sums that were never decoded can be scaled by it.
+  virtual bool OnlyScales() const { return false; }
 
   // Turns the contributions' sum (rank order, from +0.0) into what is sent, in place, up to the
   // factor it returns: the encoder multiplies by that on its way, so that a rule that only scales

@@ -14,6 +14,7 @@ class MeanRule final : public UpdateRule {
   bool Supports(DType dtype) const override {
     return dtype == DType::kFloat32 || dtype == DType::kFloat64;
   }
+  bool OnlyScales() const override { return true; }
   float Apply(MutableView sum, const RoundFacts& facts, std::span<float> moments) const override;
 };
 

@@ -83,6 +83,31 @@ TEST_F(ShardTest, SumsInRankOrderWhateverTheOrderOfArrival) {
   EXPECT_EQ(results[0][0], 0.5f * (1.0f / 3));
 }
 
+// randomk and blocks both ways: the server adds payloads without decoding them, and whoever pulls
+// gets what decoding, averaging and encoding would have given.
+TEST_F(ShardTest, AddsUndecodedPayloadsToTheSameBits) {
+  for (const char* spec : {"randomk(ratio=0.3)", "blocks(ratio=0.5,size=8)"}) {
+    const KeyOptions same{.push = spec, .pull = spec, .segments = {100, 33}};
+    const KeyOptions decoded{.push = spec, .pull = "none", .segments = {100, 33}};
+    std::vector<Floats> results;
+    for (const KeyOptions& options : {same, decoded}) {
+      outbox_.Take();
+      shard_ = ServerShard({.self = kServerNode}, &outbox_);
+      Start(3, options);
+      for (const Rank rank : {2, 0, 1}) {
+        Floats values(133);
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = static_cast<float>(i % 7) - static_cast<float>(rank) * 0.3f;
+        }
+        Push(rank, 1, values);
+      }
+      results.push_back(Result(0));
+    }
+    EXPECT_EQ(results[0], results[1]) << spec;
+    EXPECT_NE(results[0], Floats(133, 0.0f)) << spec;
+  }
+}
+
 TEST_F(ShardTest, CountsARepeatedPushOnceAndSaysWhomItWaitsFor) {
   Start(3);
   Push(0, 1, {3, 3, 3, 3});
