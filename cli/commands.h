@@ -22,7 +22,8 @@ int RunCommand(Arguments args);
 int StatusCommand(Arguments args);
 int BenchPushPullCommand(Arguments args);
 int BenchIdleCommand(Arguments args);
-// Worker processes of the benchmarks, started by the two above.
+int BenchCodecsCommand(Arguments args);
+// Worker processes of the benchmarks, started by the first two of them.
 int BenchWorkerCommand(Arguments args);
 int IdleWorkerCommand(Arguments args);
 

@@ -14,7 +14,8 @@ constexpr char kHelp[] =
     "  run              start a whole job on this machine\n"
     "  status           show the nodes of a running job\n"
     "  bench pushpull   measure exchanges\n"
-    "  bench idle       measure what a job costs that does nothing\n\n"
+    "  bench idle       measure what a job costs that does nothing\n"
+    "  bench codecs     measure codecs alone\n\n"
     "  --version        print the version\n"
     "  -h, --help       this text; bandoneon COMMAND --help has each command's\n\n"
     "Examples:\n"
@@ -31,6 +32,7 @@ constexpr Command kCommands[] = {
     {"status", StatusCommand},
     {"bench pushpull", BenchPushPullCommand},
     {"bench idle", BenchIdleCommand},
+    {"bench codecs", BenchCodecsCommand},
     // Not for people: what the benchmarks run as workers.
     {"bench-worker", BenchWorkerCommand},
     {"idle-worker", IdleWorkerCommand},

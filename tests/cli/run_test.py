@@ -180,7 +180,8 @@ def test_a_program_that_is_not_there_is_named(staged):
     assert "no-such-program" in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["bench"], ["bench", "pushpull"], ["bench", "idle"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["status"], ["bench"], ["bench", "pushpull"], ["bench", "idle"],
+                                     ["bench", "codecs"]])
 def test_help_has_examples(staged, command):
     done = staged.run(*command, "--help")
     assert done.returncode == 0
