@@ -31,15 +31,17 @@ bool ParseAll(std::string_view text, Number* value) {
 
 constexpr std::array kOneBitOptions = {
     OptionRow{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
-constexpr std::array kTopKOptions = {OptionRow{"ratio", nullptr, kRatio}};
+constexpr std::array kTopKOptions = {OptionRow{"ratio", nullptr, kRatio},
+                                     OptionRow{"select", "exact", "exact or sampled"},
+                                     OptionRow{"values", "fp32", "fp32 or fp16"}};
 constexpr std::array kRandomKOptions = {OptionRow{"ratio", nullptr, kRatio},
                                         OptionRow{"unbiased", "false", "true or false"}};
 constexpr std::array kBlocksOptions = {
     OptionRow{"ratio", nullptr, kRatio},
     OptionRow{"size", "1024", "a block's elements, from 1 to 2^30"}};
-constexpr std::array kDitherOptions = {OptionRow{"levels", "7", "a whole number from 1 to 127"},
-                                       OptionRow{"kind", "linear", "linear or natural"},
-                                       OptionRow{"norm", "max", "max or l2"}};
+constexpr std::array kDitherOptions = {
+    OptionRow{"levels", "7", "from 1 to 127, natural to 31; linear also 0: the sign, drawn"},
+    OptionRow{"kind", "linear", "linear or natural"}, OptionRow{"norm", "max", "max or l2"}};
 constexpr std::array kIntegerOptions = {
     OptionRow{"group", "128", "a multiple of 32 from 32 to 2^30"},
     OptionRow{"hadamard", "0", "0 or 32"},
@@ -74,10 +76,15 @@ const std::array kCodecs = {
                const size_t block = values.Whole(0, 0, kMostElements, 32);
                return values.ok() ? MakeOneBit(block) : nullptr;
              }},
-    CodecRow{"topk", kTopKOptions, "the ratio * n elements of largest magnitude, 6 bytes each",
+    CodecRow{"topk", kTopKOptions,
+             "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16",
              [](OptionValues& values) -> Codec {
+               constexpr std::array kSelects = {"exact", "sampled"};
+               constexpr std::array kValues = {"fp32", "fp16"};
                TopKOptions options;
                options.ratio = values.Real(0, 0, 1);
+               options.sampled = values.OneOf(1, kSelects) == 1;
+               options.half_values = values.OneOf(2, kValues) == 1;
                return values.ok() ? MakeTopK(options) : nullptr;
              }},
     CodecRow{"randomk", kRandomKOptions,
@@ -97,13 +104,14 @@ const std::array kCodecs = {
                return values.ok() ? MakeBlocks(options) : nullptr;
              }},
     CodecRow{"dither", kDitherOptions,
-             "unbiased rounding to a few levels each way, 2 to 8 bits an element",
+             "unbiased rounding to a few levels each way, 1 to 8 bits an element",
              [](OptionValues& values) -> Codec {
                constexpr std::array kKinds = {"linear", "natural"};
                constexpr std::array kNorms = {"max", "l2"};
                DitherOptions options;
-               options.levels = values.Whole(0, 1, 127);
                options.natural = values.OneOf(1, kKinds) == 1;
+               options.levels =
+                   values.Whole(0, options.natural ? 1 : 0, options.natural ? 31 : 127);
                options.l2 = values.OneOf(2, kNorms) == 1;
                return values.ok() ? MakeDither(options) : nullptr;
              }},

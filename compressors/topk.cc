@@ -1,13 +1,15 @@
 #include "compressors/topk.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "common/base/endian.h"
 #include "common/base/status.h"
+#include "compressors/codec_options.h"
+#include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
 #include "compressors/topk_select.h"
 
@@ -18,28 +20,33 @@ constexpr size_t kBlock = 65536;
 constexpr size_t kWordBytes = 4;
 constexpr size_t kIndexBytes = 2;
 constexpr size_t kValueBytes = 4;
+constexpr size_t kHalfBytes = 2;
 
 // Where the parts of a payload of n elements, k of them sent, begin.
 struct Layout {
-  Layout(size_t n, size_t k)
+  Layout(size_t n, size_t k, bool half)
       : num_blocks(DivideUp(n, kBlock)),
         counts(kWordBytes),
         indices(counts + num_blocks * kWordBytes),
         indices_end(indices + k * kIndexBytes),
         values(AlignUp4(indices_end)),
-        size(values + k * kValueBytes) {}
+        values_end(values + k * (half ? kHalfBytes : kValueBytes)),
+        size(AlignUp4(values_end)) {}
 
   size_t num_blocks;
   size_t counts;
   size_t indices;
   size_t indices_end;
   size_t values;
+  size_t values_end;
   size_t size;
 };
 
-void Write(const Selection& chosen, size_t n, MutableByteSpan out) {
-  const size_t k = chosen.index.size();
-  const Layout layout(n, k);
+DType ValueType(bool half) { return half ? DType::kFloat16 : DType::kFloat32; }
+
+size_t Write(const Selection& chosen, size_t n, bool half, MutableByteSpan out) {
+  const size_t k = chosen.size;
+  const Layout layout(n, k, half);
   StoreLittle(out, 0, static_cast<uint32_t>(k));
   size_t at = 0;
   for (size_t b = 0; b < layout.num_blocks; ++b) {
@@ -49,22 +56,35 @@ void Write(const Selection& chosen, size_t n, MutableByteSpan out) {
     }
     StoreLittle(out, layout.counts + b * kWordBytes, static_cast<uint32_t>(at - first));
   }
-  std::fill(out.begin() + layout.indices_end, out.begin() + layout.values, std::byte{0});
-  if (k > 0) std::memcpy(out.data() + layout.values, chosen.value.data(), k * kValueBytes);
+  std::memset(out.data() + layout.indices_end, 0, layout.values - layout.indices_end);
+  ConvertScaled({chosen.value.data(), DType::kFloat32, k}, 1.0f,
+                {out.data() + layout.values, ValueType(half), k});
+  std::memset(out.data() + layout.values_end, 0, layout.size - layout.values_end);
+  return layout.size;
+}
+
+template <bool kHalf>
+float ValueAt(ByteSpan in, const Layout& layout, size_t i) {
+  if constexpr (kHalf) return HalfToFloat(LoadLittle<uint16_t>(in, layout.values + i * kHalfBytes));
+  return LoadLittle<float>(in, layout.values + i * kValueBytes);
 }
 
 // visit(element, value) in order. REQUIRES: the payload is valid.
-template <typename Visit>
-void ForEachSent(ByteSpan in, size_t n, const Visit& visit) {
-  const Layout layout(n, LoadLittle<uint32_t>(in));
+template <bool kHalf, typename Visit>
+void VisitSent(ByteSpan in, size_t n, const Visit& visit) {
+  const Layout layout(n, LoadLittle<uint32_t>(in), kHalf);
   size_t at = 0;
   for (size_t b = 0; b < layout.num_blocks; ++b) {
     const size_t end = at + LoadLittle<uint32_t>(in, layout.counts + b * kWordBytes);
     for (; at < end; ++at) {
       visit(b * kBlock + LoadLittle<uint16_t>(in, layout.indices + at * kIndexBytes),
-            LoadLittle<float>(in, layout.values + at * kValueBytes));
+            ValueAt<kHalf>(in, layout, at));
     }
   }
+}
+template <typename Visit>
+void ForEachSent(ByteSpan in, size_t n, bool half, const Visit& visit) {
+  half ? VisitSent<true>(in, n, visit) : VisitSent<false>(in, n, visit);
 }
 
 void StoreElement(MutableView y, size_t i, float value) {
@@ -78,65 +98,80 @@ void StoreElement(MutableView y, size_t i, float value) {
 
 class TopKCodec final : public Compressor {
  public:
-  explicit TopKCodec(double ratio) : ratio_(ratio) {}
+  explicit TopKCodec(const TopKOptions& options) : options_(options) {}
 
   CodecId id() const override { return CodecId::kTopK; }
   std::string spec() const override {
-    char digits[32];  // the shortest decimal that reads back as the same double
-    const auto end = std::to_chars(digits, digits + sizeof(digits), ratio_).ptr;
-    return "topk(ratio=" + std::string(digits, end) + ")";
+    std::vector<std::string> options = {RealOption("ratio", options_.ratio)};
+    if (options_.sampled) options.emplace_back("select=sampled");
+    if (options_.half_values) options.emplace_back("values=fp16");
+    return SpecText("topk", options);
   }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
-    return Layout(n, NumSent(n)).size;
+    return Layout(n, MostSent(n), options_.half_values).size;
   }
 
-  absl::StatusOr<size_t> Encode(ConstView x, float scale, const Draw& /*draw*/,
-                                MutableByteSpan out) const override {
-    BDN_RETURN_IF_ERROR(CheckFinite(x, scale));
-    Write(SelectTopK(x, scale, NumSent(x.n)), x.n, out);
-    return MaxEncodedBytes(x.n, x.dtype);
-  }
-
-  size_t EncodeResidual(float* residual, size_t n, const Draw& /*draw*/,
-                        MutableByteSpan out) const override {
-    const Selection chosen = SelectTopK(ConstView{residual, DType::kFloat32, n}, 1.0f, NumSent(n));
-    Write(chosen, n, out);
-    for (const uint32_t i : chosen.index) residual[i] = 0.0f;
-    return MaxEncodedBytes(n, DType::kFloat32);
+  absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& /*draw*/,
+                                    MutableByteSpan out) const override {
+    const size_t n = source.n();
+    const size_t k = NumSent(n);
+    Selection chosen(n, k);
+    BDN_RETURN_IF_ERROR(SelectTopK(source, k, options_.sampled, &chosen));
+    for (size_t i = 0; source.keeps_residual() && i < chosen.size; ++i) {
+      const float p = chosen.value[i];
+      *source.Taken(chosen.index[i]) =
+          options_.half_values ? p - HalfToFloat(FloatToHalf(p)) : 0.0f;
+    }
+    return Write(chosen, n, options_.half_values, out);
   }
 
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
     BDN_RETURN_IF_ERROR(CheckSupports(*this, dtype));
-    const size_t k = NumSent(n);
-    const Layout layout(n, k);
+    if (in.size() < kWordBytes) return CheckPayloadSize(*this, in.size(), kWordBytes, n);
+    const size_t sent = LoadLittle<uint32_t>(in);
+    const size_t expected = NumSent(n);
+    const bool may_differ = options_.sampled && sent > 0 && sent <= MostSent(n);
+    if (sent != expected && !may_differ) {
+      return InvalidArgument("%s payload of %d elements sends %d, expected %d", spec(), n, sent,
+                             expected);
+    }
+    const Layout layout(n, sent, options_.half_values);
     BDN_RETURN_IF_ERROR(CheckPayloadSize(*this, in.size(), layout.size, n));
-    if (const auto sent = LoadLittle<uint32_t>(in); sent != k) {
-      return InvalidArgument("%s payload of %d elements sends %d, expected %d", spec(), n, sent, k);
+    BDN_RETURN_IF_ERROR(ValidateIndices(in, n, layout, sent));
+    const auto is_zero = [&](size_t begin, size_t end) {
+      return std::all_of(in.begin() + static_cast<ptrdiff_t>(begin),
+                         in.begin() + static_cast<ptrdiff_t>(end),
+                         [](std::byte byte) { return byte == std::byte{0}; });
+    };
+    if (!is_zero(layout.indices_end, layout.values) || !is_zero(layout.values_end, layout.size)) {
+      return InvalidArgument("%s padding is not zero", spec());
     }
-    BDN_RETURN_IF_ERROR(ValidateIndices(in, n, layout, k));
-    for (size_t i = layout.indices_end; i < layout.values; ++i) {
-      if (in[i] != std::byte{0}) return InvalidArgument("%s padding is not zero", spec());
-    }
-    return CheckFinite(ConstView{in.data() + layout.values, DType::kFloat32, k}, 1.0f);
+    return CheckFinite({in.data() + layout.values, ValueType(options_.half_values), sent}, 1.0f);
   }
 
   void Decode(ByteSpan in, float scale, MutableView y) const override {
     if (y.n == 0) return;
     std::memset(y.data, 0, y.n * DTypeSize(y.dtype));
-    ForEachSent(in, y.n, [&](size_t i, float value) { StoreElement(y, i, scale * value); });
+    ForEachSent(in, y.n, options_.half_values,
+                [&](size_t i, float value) { StoreElement(y, i, scale * value); });
   }
 
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override {
     float* const sum = y.f32();
-    ForEachSent(in, y.n, [&](size_t i, float value) { sum[i] = sum[i] + (scale * value); });
+    ForEachSent(in, y.n, options_.half_values,
+                [&](size_t i, float value) { sum[i] = sum[i] + (scale * value); });
   }
 
  private:
   size_t NumSent(size_t n) const {
     if (n == 0) return 0;
-    const double wanted = std::ceil(ratio_ * static_cast<double>(n));
+    const double wanted = std::ceil(options_.ratio * static_cast<double>(n));
     return std::min(n, std::max<size_t>(1, static_cast<size_t>(wanted)));
+  }
+
+  size_t MostSent(size_t n) const {
+    return options_.sampled ? std::min(n, 2 * NumSent(n)) : NumSent(n);
   }
 
   // REQUIRES: in.size() == layout.size.
@@ -163,13 +198,13 @@ class TopKCodec final : public Compressor {
     return InvalidArgument("%s blocks count %d elements, expected %d", spec(), at, k);
   }
 
-  const double ratio_;
+  const TopKOptions options_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeTopK(double ratio) {
-  return std::make_shared<TopKCodec>(ratio);
+std::shared_ptr<const Compressor> MakeTopK(const TopKOptions& options) {
+  return std::make_shared<TopKCodec>(options);
 }
 
 }  // namespace bdn

@@ -15,24 +15,32 @@ namespace bdn {
 //
 // are sent. Top-k sparsification with error feedback: arXiv 1809.07599.
 //
+// `select=sampled` sends about k (DGC, arXiv 1712.01887): every element of at least the magnitude
+// that has rank max(1, floor(k * m / n)) among a sample of m; but where these are more than 2k, the
+// exact k. The sample is the i with i mod P < 64, P = 4096 for n >= 2^19, 512 for n >= 2^15,
+// else 64. `values=fp16` sends the values as halves, rounded to nearest even and held at 65504.
+//
 // Payload, little-endian:
-//   uint32  k
-//   uint32  count[ceil(n / 65536)]   how many of the k lie in each block of 65536 elements
+//   uint32  k          how many are sent: min(n, 2k) at most and 1 at least where they are sampled
+//   uint32  count[ceil(n / 65536)]   how many of them lie in each block of 65536 elements
 //   uint16  index[k]                 i mod 65536, rising within a block, blocks in order
 //   zeros up to a multiple of 4 bytes
-//   float32 value[k]                 p[i] in the same order; finite
+//   float32 value[k]                 p[i] in the same order; finite. float16 with values=fp16
+//   zeros up to a multiple of 4 bytes
 //
-// Decode writes +0 for what was not sent; DecodeAdd leaves it alone, and EncodeResidual leaves +0
-// for what was.
+// Decode writes +0 for what was not sent; DecodeAdd leaves it alone. The residual of what was sent
+// is p minus the value.
 //
-// Passes over memory: Encode reads x twice (finite, selection) and a sample of it, and allocates 8
-// bytes for each of at most 2k + 8192 candidates; data in which very many magnitudes are equal or
-// nearly so takes three or four passes more. EncodeResidual reads once and writes k elements.
-// Decode writes y once, DecodeAdd k elements.
+// Passes over memory: Encode reads x once, and a sample of it before; data in which very many
+// magnitudes are equal or nearly so takes four or five passes more. With a residual: x twice, the
+// residual once. Decode writes y once, DecodeAdd k elements. Working memory: 12 bytes for each of
+// 2k + 8192 elements.
 //
 // REQUIRES: 0 < ratio <= 1; n < 2^31 in every call.
 struct TopKOptions {
   double ratio = 0;
+  bool sampled = false;
+  bool half_values = false;
 };
 std::shared_ptr<const Compressor> MakeTopK(const TopKOptions& options);
 

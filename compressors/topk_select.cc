@@ -4,8 +4,8 @@
 #include <array>
 #include <bit>
 #include <functional>
+#include <span>
 
-#include "compressors/kernels/float_kernels.h"
 #include "compressors/kernels/topk_kernels.h"
 #include "compressors/payload.h"
 
@@ -15,63 +15,105 @@ namespace {
 // The bits of |value|: rises with it.
 uint32_t MagnitudeKey(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
+constexpr uint32_t kNonFiniteKey = 0x7f800000u;
+
 // What remains to be chosen: every key above `key`, and the first `ties` equal to it.
 struct Threshold {
   uint32_t key;
   size_t ties;
 };
 
-size_t CandidateCapacity(size_t k) { return 2 * k + 8192; }
+size_t CandidateCapacity(size_t n, size_t k) { return std::min(n, 2 * k + 8192); }
 
-// A key that about k to 2k elements reach, from one element in `kStride`.
-uint32_t GuessLeastKey(ConstView x, float scale, size_t k) {
-  constexpr size_t kStride = 61;  // no power of two: tensors have rows
-  std::vector<uint32_t> keys;
-  keys.reserve(x.n / kStride + 1);
-  for (size_t i = 0; i < x.n; i += kStride) {
-    float value;
-    ConvertScaled(x.Sub(i, 1), scale, MutableView{&value, DType::kFloat32, 1});
-    keys.push_back(MagnitudeKey(value));
+// p, wherever it is by now: the first reading takes it where the source keeps a residual.
+class Tiles {
+ public:
+  explicit Tiles(EncodeSource& source) : source_(source) {}
+  const float* ReadFirst(size_t at, size_t count) {
+    return source_.keeps_residual() ? source_.Take(at, count) : source_.Peek(at, count);
   }
-  // Half as many again as k, and some more where the sample holds few.
-  const size_t rank = std::min(keys.size() - 1, (k + k / 2) / kStride + 8);
-  std::nth_element(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(rank), keys.end(),
-                   std::greater<>());
-  return keys[rank];
+  const float* Read(size_t at, size_t count) {
+    return source_.keeps_residual() ? source_.Taken(at) : source_.Peek(at, count);
+  }
+
+ private:
+  EncodeSource& source_;
+};
+
+// Runs of kRun elements every Period(n): contiguous, for few cache lines.
+constexpr size_t kRun = 64;
+size_t Period(size_t n) {
+  if (n >= size_t{1} << 19) return 4096;
+  return n >= size_t{1} << 15 ? 512 : kRun;
 }
 
-// Every element whose key is at least `least_key`, or nothing when there are more than `capacity`.
-bool Collect(TileReader& tiles, size_t n, uint32_t least_key, size_t capacity, Selection* found) {
-  found->index.resize(capacity + kCollectSlack);
-  found->value.resize(capacity + kCollectSlack);
+uint32_t KeyOfRank(std::span<uint32_t> keys, size_t rank) {
+  const auto at = keys.begin() + static_cast<ptrdiff_t>(rank);
+  std::nth_element(keys.begin(), at, keys.end(), std::greater<>());
+  return *at;
+}
+
+// The sample's key that about k elements reach, or for the exact ones a few more.
+// REQUIRES: 0 < k, p not taken yet.
+uint32_t GuessLeastKey(EncodeSource& source, size_t k, bool sampled) {
+  const size_t n = source.n();
+  const size_t period = Period(n);
+  const ScratchArray<uint32_t> keys(DivideUp(n, period) * kRun);
   size_t size = 0;
-  for (size_t at = 0; at < n && size <= capacity; at += TileReader::kTile) {
-    const size_t count = std::min(TileReader::kTile, n - at);
-    size += CollectAtLeast(tiles.Read(at, count), count, static_cast<uint32_t>(at), least_key,
-                           capacity - size, found->index.data() + size, found->value.data() + size);
+  for (size_t at = 0; at < n; at += period) {
+    const size_t count = std::min(kRun, n - at);
+    const float* p = source.Peek(at, count);
+    std::transform(p, p + count, keys.data() + size, MagnitudeKey);
+    size += count;
   }
-  if (size > capacity) return false;
-  found->index.resize(size);
-  found->value.resize(size);
-  return true;
+  const size_t rank = sampled ? std::max<size_t>(1, k * size / n) - 1 : (k + k / 4) * size / n + 8;
+  return KeyOfRank(keys.span().first(size), std::min(rank, size - 1));
 }
 
-// REQUIRES: k <= candidates.
-Threshold ThresholdAmong(const std::vector<float>& candidates, size_t k) {
-  std::vector<uint32_t> keys(candidates.size());
-  std::transform(candidates.begin(), candidates.end(), keys.begin(), MagnitudeKey);
-  const auto last = keys.begin() + static_cast<ptrdiff_t>(k - 1);
-  std::nth_element(keys.begin(), last, keys.end(), std::greater<>());
-  const uint32_t key = *last;
-  const auto above = std::count_if(keys.begin(), last, [&](uint32_t other) { return other > key; });
+// The first reading of p: every element whose key is at least `least_key`; false when there are
+// more than `capacity`.
+bool Collect(Tiles& tiles, size_t n, uint32_t least_key, size_t capacity, Selection* found) {
+  found->size = 0;
+  ForEachTile(0, n, [&](size_t at, size_t count) {
+    const float* p = tiles.ReadFirst(at, count);
+    if (found->size > capacity) return;
+    found->size +=
+        CollectAtLeast(p, count, static_cast<uint32_t>(at), least_key, capacity - found->size,
+                       found->index.data() + found->size, found->value.data() + found->size);
+  });
+  return found->size <= capacity;
+}
+
+// REQUIRES: 0 < k <= candidates.
+Threshold ThresholdAmong(std::span<const float> candidates, size_t k) {
+  // Buckets of keys first, then the keys of one bucket: an nth_element of all costs several times
+  // this.
+  const ScratchArray<uint32_t> keys(candidates.size());
+  std::transform(candidates.begin(), candidates.end(), keys.data(), MagnitudeKey);
+  const auto [least, most] = std::minmax_element(keys.data(), keys.data() + keys.size());
+  const uint32_t base = *least;
+  constexpr int kBucketBits = 11;
+  const int shift = std::max(0, static_cast<int>(std::bit_width(*most - base)) - kBucketBits);
+  std::array<uint32_t, 1 << kBucketBits> counts{};
+  for (const uint32_t key : keys.span()) ++counts[(key - base) >> shift];
+  uint32_t bucket = (*most - base) >> shift;
+  for (; counts[bucket] < k; --bucket) k -= counts[bucket];
+  size_t size = 0;
+  for (const uint32_t key : keys.span()) {
+    keys[size] = key;
+    size += (key - base) >> shift == bucket ? 1 : 0;
+  }
+  const std::span<uint32_t> among = keys.span().first(size);
+  const uint32_t key = KeyOfRank(among, k - 1);
+  const auto above =
+      std::count_if(among.begin(), among.end(), [&](uint32_t other) { return other > key; });
   return {key, k - static_cast<size_t>(above)};
 }
 
 // How often each value of `bits` bits above `shift` occurs among keys with `prefix` above those.
 // Four counters a value, by index: one alone would wait for itself where neighbours are equal.
 using Histogram = std::array<std::array<uint32_t, 4>, 2048>;
-void Count(TileReader& tiles, size_t n, int shift, int bits, uint32_t prefix,
-           Histogram* histogram) {
+void Count(Tiles& tiles, size_t n, int shift, int bits, uint32_t prefix, Histogram* histogram) {
   const uint32_t mask = (1u << bits) - 1;
   ForEachTile(0, n, [&](size_t at, size_t count) {
     const float* p = tiles.Read(at, count);
@@ -84,7 +126,7 @@ void Count(TileReader& tiles, size_t n, int shift, int bits, uint32_t prefix,
 
 // The 31 bits of a key, from the top: 11, 10 and 10. Each level looks where the one before it
 // ended.
-Threshold ThresholdByHistogram(TileReader& tiles, size_t n, size_t k) {
+Threshold ThresholdByHistogram(Tiles& tiles, size_t n, size_t k) {
   uint32_t prefix = 0;
   size_t left = k;
   int shift = 31;
@@ -106,51 +148,65 @@ Threshold ThresholdByHistogram(TileReader& tiles, size_t n, size_t k) {
 // Keeps what `threshold` chooses, in place and in order.
 void Choose(Threshold threshold, Selection* from) {
   size_t kept = 0;
-  for (size_t i = 0; i < from->index.size(); ++i) {
+  for (size_t i = 0; i < from->size; ++i) {
     const uint32_t key = MagnitudeKey(from->value[i]);
-    if (key < threshold.key) continue;
-    if (key == threshold.key) {
-      if (threshold.ties == 0) continue;
-      --threshold.ties;
-    }
+    const bool tie = key == threshold.key && threshold.ties > 0;
+    threshold.ties -= tie ? 1 : 0;
     from->index[kept] = from->index[i];
     from->value[kept] = from->value[i];
-    ++kept;
+    kept += tie || key > threshold.key ? 1 : 0;
   }
-  from->index.resize(kept);
-  from->value.resize(kept);
+  from->size = kept;
 }
 
-Selection ChooseFromAll(TileReader& tiles, size_t n, size_t k, Threshold threshold) {
-  Selection chosen;
-  chosen.index.reserve(k);
-  chosen.value.reserve(k);
+void ChooseFromAll(Tiles& tiles, size_t n, Threshold threshold, Selection* chosen) {
+  chosen->size = 0;
   ForEachTile(0, n, [&](size_t at, size_t count) {
     const float* p = tiles.Read(at, count);
     for (size_t i = 0; i < count; ++i) {
       const uint32_t key = MagnitudeKey(p[i]);
       if (key < threshold.key || (key == threshold.key && threshold.ties == 0)) continue;
       if (key == threshold.key) --threshold.ties;
-      chosen.index.push_back(static_cast<uint32_t>(at + i));
-      chosen.value.push_back(p[i]);
+      chosen->index[chosen->size] = static_cast<uint32_t>(at + i);
+      chosen->value[chosen->size++] = p[i];
     }
   });
-  return chosen;
+}
+
+bool AllFinite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(),
+                     [](float value) { return MagnitudeKey(value) < kNonFiniteKey; });
 }
 
 }  // namespace
 
-Selection SelectTopK(ConstView x, float scale, size_t k) {
-  Selection chosen;
-  if (k == 0) return chosen;
-  TileReader tiles(x, scale);
-  const size_t capacity = std::min(x.n, CandidateCapacity(k));
-  const uint32_t guess = capacity == x.n ? 0 : GuessLeastKey(x, scale, k);
-  if (Collect(tiles, x.n, guess, capacity, &chosen) && chosen.index.size() >= k) {
-    Choose(ThresholdAmong(chosen.value, k), &chosen);
-    return chosen;
+Selection::Selection(size_t n, size_t k)
+    : index(CandidateCapacity(n, k) + kCollectSlack),
+      value(CandidateCapacity(n, k) + kCollectSlack) {}
+
+absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection* chosen) {
+  if (source.keeps_residual()) {
+    if (absl::Status finite = source.CheckFinite(); !finite.ok()) return finite;
   }
-  return ChooseFromAll(tiles, x.n, k, ThresholdByHistogram(tiles, x.n, k));
+  if (k == 0) return absl::OkStatus();
+  const size_t n = source.n();
+  const size_t capacity = CandidateCapacity(n, k);
+  const bool all = capacity == n && !sampled;
+  // What is not finite is among the candidates: its key is at least this.
+  const uint32_t guess = all ? 0 : std::min(GuessLeastKey(source, k, sampled), kNonFiniteKey);
+  Tiles tiles(source);
+  const bool collected = Collect(tiles, n, guess, capacity, chosen);
+  const std::span<const float> candidates = chosen->value.span().first(chosen->size);
+  if (!source.keeps_residual() && (!collected || !AllFinite(candidates))) {
+    if (absl::Status finite = source.CheckFinite(); !finite.ok()) return finite;
+  }
+  if (collected && sampled && candidates.size() <= 2 * k) return absl::OkStatus();
+  if (collected && candidates.size() >= k) {
+    Choose(ThresholdAmong(candidates, k), chosen);
+  } else {
+    ChooseFromAll(tiles, n, ThresholdByHistogram(tiles, n, k), chosen);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace bdn

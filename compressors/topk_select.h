@@ -3,23 +3,28 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "compressors/encode_source.h"
+#include "compressors/scratch.h"
 
 namespace bdn {
 
-// Elements of an array, by rising index.
+// Elements of an array, by rising index: the first `size` are set.
 struct Selection {
-  std::vector<uint32_t> index;
-  std::vector<float> value;
+  Selection(size_t n, size_t k);
+
+  ScratchArray<uint32_t> index;
+  ScratchArray<float> value;
+  size_t size = 0;
 };
 
-// The k elements of p of largest magnitude, the lower index first where magnitudes are equal. A
-// guess from a sample first; where it fails, histograms of the magnitudes' bits, level by level.
-// Takes all of p where the source keeps a residual. Internal to compressors/.
-// REQUIRES: k <= source.n() < 2^31, p finite.
-Selection SelectTopK(EncodeSource& source, size_t k);
+// The k elements of p of largest magnitude, the lower index first where magnitudes are equal; with
+// `sampled` what topk.h says. A guess from a sample first; where it fails, histograms of the
+// magnitudes' bits, level by level. Takes all of p where the source keeps a residual. Refuses p
+// that is not finite. Internal to compressors/. REQUIRES: k <= source.n() < 2^31, `chosen` made for
+// n and k.
+absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection* chosen);
 
 }  // namespace bdn
 

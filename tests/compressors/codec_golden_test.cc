@@ -91,11 +91,14 @@ TEST_P(CodecGolden, CheckedInBytesStillDecode) {
 INSTANTIATE_TEST_SUITE_P(
     Codecs, CodecGolden,
     ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)", "topk(ratio=0.3)",
-                      "randomk(ratio=0.3)", "randomk(ratio=0.3,unbiased=true)",
-                      "blocks(ratio=0.5,size=2)", "int8", "int4", "int2", "int8(round=nearest)",
-                      "int4(hadamard=32)", "int4(group=32,round=nearest)",
-                      "int2(group=64,hadamard=32,round=nearest)", "sketch(columns=0.3)",
-                      "sketch(rows=5,columns=2)", "exactsketch(cells=1.5)"));
+                      "topk(ratio=0.3,select=sampled,values=fp16)", "randomk(ratio=0.3)",
+                      "randomk(ratio=0.3,unbiased=true)", "blocks(ratio=0.5,size=2)", "int8",
+                      "int4", "int2", "int8(round=nearest)", "int4(hadamard=32)",
+                      "int4(group=32,round=nearest)", "int2(group=64,hadamard=32,round=nearest)",
+                      "sketch(columns=0.3)", "sketch(rows=5,columns=2)", "exactsketch(cells=1.5)",
+                      "dither", "dither(norm=l2)", "dither(kind=natural)", "dither(levels=0)",
+                      "dither(levels=3)", "dither(levels=31,kind=natural,norm=l2)",
+                      "dither(levels=127)"));
 
 }  // namespace
 }  // namespace bdn

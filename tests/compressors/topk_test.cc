@@ -15,7 +15,9 @@ using ::testing::ElementsAre;
 
 std::vector<uint32_t> Select(const std::vector<float>& x, size_t k) {
   EncodeSource source({x.data(), DType::kFloat32, x.size()}, 1.0f);
-  return SelectTopK(source, k).index;
+  Selection chosen(x.size(), k);
+  EXPECT_TRUE(SelectTopK(source, k, false, &chosen).ok());
+  return {chosen.index.data(), chosen.index.data() + chosen.size};
 }
 
 TEST(TopK, TakesTheLowerIndexWhereMagnitudesAreEqual) {
@@ -32,9 +34,12 @@ TEST(TopK, SendsAtLeastOneAndAtMostAll) {
   EXPECT_EQ(all->MaxEncodedBytes(3, DType::kFloat32), 4u + 4 + 3 * 2 + 2 + 3 * 4);
 }
 
-// The sample that guesses a threshold looks at one element in 61. These arrays mislead it.
+std::string RealSpec(double ratio) { return "topk(ratio=" + std::to_string(ratio); }
+
+// The sample that guesses a threshold of 200000 elements looks at i mod 512 < 64. These arrays
+// mislead it.
 void ExpectReference(const std::vector<float>& x, double ratio) {
-  const std::string spec = "topk(ratio=" + std::to_string(ratio) + ")";
+  const std::string spec = RealSpec(ratio) + ")";
   const auto codec = ParseCodecSpec(spec)->codec;
   const auto payload = EncodeToVector(*codec, ConstView{x.data(), DType::kFloat32, x.size()});
   EXPECT_TRUE(payload == reference::Encode(spec, x, {})) << ratio;
@@ -42,13 +47,17 @@ void ExpectReference(const std::vector<float>& x, double ratio) {
 
 TEST(TopK, IsExactWhereTheSampleSeesOnlyTheLargest) {
   auto x = MakeData("normal", 200000);
-  for (size_t i = 0; i < x.size(); i += 61) x[i] = 100.0f + static_cast<float>(i);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i % 512 < 64) x[i] = 100.0f + static_cast<float>(i);
+  }
   for (const double ratio : {0.001, 0.01, 0.125}) ExpectReference(x, ratio);
 }
 
 TEST(TopK, IsExactWhereTheSampleSeesOnlyTheSmallest) {
   auto x = MakeData("normal", 200000);
-  for (size_t i = 0; i < x.size(); i += 61) x[i] = 0.0f;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i % 512 < 64) x[i] = 0.0f;
+  }
   for (const double ratio : {0.001, 0.01, 0.125}) ExpectReference(x, ratio);
 }
 
@@ -64,6 +73,28 @@ TEST(TopK, IsExactOnSortedArrays) {
   std::vector<float> x(150000);
   for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 40000.0f;
   for (const double ratio : {0.0001, 0.01, 0.3}) ExpectReference(x, ratio);
+}
+
+// What the sample of n = 200000 sees: i mod 512 < 64.
+TEST(TopK, SampledIsTheReferencesWhateverTheSampleSees) {
+  for (const float sampled : {0.0f, 1.0f, 100.0f}) {
+    auto x = MakeData("normal", 200000);
+    for (size_t i = 0; i < x.size(); ++i) x[i] *= i % 512 < 64 ? sampled : 1.0f;
+    for (const double ratio : {0.0001, 0.01, 0.3}) {
+      const std::string spec = RealSpec(ratio) + ",select=sampled)";
+      const auto codec = ParseCodecSpec(spec)->codec;
+      const auto payload = EncodeToVector(*codec, {x.data(), DType::kFloat32, x.size()});
+      EXPECT_TRUE(payload == reference::Encode(spec, x, {})) << spec << " " << sampled;
+      EXPECT_TRUE(codec->Validate(AsBytes(payload), x.size(), DType::kFloat32).ok());
+    }
+  }
+}
+
+TEST(TopK, SampledSendsAboutTheRatio) {
+  const auto x = MakeData("normal", 1 << 20);
+  const auto codec = ParseCodecSpec("topk(ratio=0.01,select=sampled)")->codec;
+  const auto payload = EncodeToVector(*codec, {x.data(), DType::kFloat32, x.size()});
+  EXPECT_NEAR(static_cast<double>(reference::GetU32(payload, 0)), 0.01 * (1 << 20), 3000);
 }
 
 TEST(TopK, AddsNothingWhereNothingWasSent) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -169,11 +170,30 @@ std::vector<float> DecodeOneBit(const Spec& codec, const Bytes& in, size_t n) {
   return decoded;
 }
 
+// How many are sent where a sample chooses.
+size_t NumAboveSample(const std::vector<float>& p, size_t k) {
+  const size_t n = p.size();
+  if (n == 0) return 0;
+  const size_t period = n >= 524288 ? 4096 : n >= 32768 ? 512 : 64;
+  std::vector<float> sample;
+  for (size_t i = 0; i < n; ++i) {
+    if (i % period < 64) sample.push_back(std::fabs(p[i]));
+  }
+  std::sort(sample.begin(), sample.end(), std::greater<>());
+  const float least = sample[std::max<size_t>(1, k * sample.size() / n) - 1];
+  const auto above = static_cast<size_t>(
+      std::count_if(p.begin(), p.end(), [&](float value) { return std::fabs(value) >= least; }));
+  return above > 2 * k ? k : above;
+}
+
 Bytes EncodeTopK(const Spec& codec, const std::vector<float>& p) {
   const size_t n = p.size();
   const auto wanted =
       static_cast<size_t>(std::ceil(codec.Number("ratio", 0) * static_cast<double>(n)));
-  const size_t k = n == 0 ? 0 : std::min(n, std::max<size_t>(1, wanted));
+  const size_t exact = n == 0 ? 0 : std::min(n, std::max<size_t>(1, wanted));
+  const size_t k = codec.Word("select", "exact") == "sampled" ? NumAboveSample(p, exact) : exact;
+  const bool half = codec.Word("values", "fp32") == "fp16";
+  static const SmallFloat format(10, -24, 0x7c00);
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -187,11 +207,14 @@ Bytes EncodeTopK(const Spec& codec, const std::vector<float>& p) {
   for (const uint32_t count : counts) PutU32(&out, count);
   for (const uint32_t i : order) PutU16(&out, i % 65536);
   if (k % 2 == 1) PutU16(&out, 0);
-  for (const uint32_t i : order) PutF32(&out, p[i]);
+  for (const uint32_t i : order) half ? PutU16(&out, format.Round(p[i])) : PutF32(&out, p[i]);
+  if (half && k % 2 == 1) PutU16(&out, 0);
   return out;
 }
 
-std::vector<float> DecodeTopK(const Bytes& in, size_t n) {
+std::vector<float> DecodeTopK(const Spec& codec, const Bytes& in, size_t n) {
+  const bool half = codec.Word("values", "fp32") == "fp16";
+  static const SmallFloat format(10, -24, 0x7c00);
   std::vector<float> decoded(n, 0.0f);
   const size_t k = GetU32(in, 0);
   const size_t num_blocks = (n + 65535) / 65536;
@@ -200,7 +223,8 @@ std::vector<float> DecodeTopK(const Bytes& in, size_t n) {
   size_t at = 0;
   for (size_t b = 0; b < num_blocks; ++b) {
     for (uint32_t left = GetU32(in, 4 + 4 * b); left > 0; --left, ++at) {
-      decoded.at(b * 65536 + GetU16(in, indices + 2 * at)) = GetF32(in, values + 4 * at);
+      decoded.at(b * 65536 + GetU16(in, indices + 2 * at)) =
+          half ? format.Value(GetU16(in, values + 2 * at)) : GetF32(in, values + 4 * at);
     }
   }
   return decoded;
@@ -231,7 +255,7 @@ Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
 std::vector<float> Decode(const std::string& text, const Bytes& payload, size_t n) {
   const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return DecodeOneBit(codec, payload, n);
-  if (codec.name == "topk") return DecodeTopK(payload, n);
+  if (codec.name == "topk") return DecodeTopK(codec, payload, n);
   if (codec.name == "randomk" || codec.name == "blocks") return DecodeDrawn(codec, payload, n);
   if (codec.name == "dither") return DecodeDither(codec, payload, n);
   if (codec.name.starts_with("int")) return DecodeInteger(codec, payload, n);
