@@ -169,11 +169,7 @@ class IntegerCodec final : public Compressor {
   // Groups that fit in a tile: as many as fit at once, each seen once. False where p is not finite.
   bool EncodeSmallGroups(EncodeSource& source, const Draw& draw, MutableByteSpan out) const {
     const size_t stretch = kTile / options_.group * options_.group;
-    const size_t num_stretches = DivideUp(source.n(), stretch);
-    for (size_t done = 0; done < num_stretches; ++done) {
-      // What the check has just read is still in a cache.
-      const size_t t = source.keeps_residual() ? num_stretches - 1 - done : done;
-      const size_t at = t * stretch;
+    for (size_t at = 0; at < source.n(); at += stretch) {
       if (!EncodeStretch(source, draw, at, std::min(stretch, source.n() - at), out)) return false;
     }
     return true;

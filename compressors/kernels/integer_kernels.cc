@@ -127,7 +127,7 @@ HWY_INLINE void QuantizeRun(const RunDraw& draw, size_t at, IntegerScale scale,
   // Added to a small number, it rounds it to a whole one, ties to even, whose two's complement ends
   // the sum's bits. Taken away again, it leaves +0 for 0.
   const auto magic = hn::Set(d, 12582912.0f);
-  const auto most = hn::Set(d, static_cast<float>((1 << (kBits - 1)) - 1));
+  [[maybe_unused]] const auto most = hn::Set(d, static_cast<float>((1 << (kBits - 1)) - 1));
   const auto inverse = hn::Set(d, scale.inverse);
   const auto step = hn::Set(d, scale.scale);
   HWY_ALIGN uint16_t bits[kRun];
@@ -136,8 +136,12 @@ HWY_INLINE void QuantizeRun(const RunDraw& draw, size_t at, IntegerScale scale,
   for (size_t v = 0; v < kVectors; ++v) {
     const auto value = hn::LoadU(d, c + v * kLanes);
     auto z = hn::Mul(value, inverse);
-    if constexpr (!kNearest) z = hn::Floor(hn::Add(z, Uniform(bits + v * kLanes)));
-    const auto sum = hn::Add(hn::Min(hn::Max(z, hn::Neg(most)), most), magic);
+    // Only a draw takes z half a level or more past L.
+    if constexpr (!kNearest) {
+      z = hn::Floor(hn::Add(z, Uniform(bits + v * kLanes)));
+      z = hn::Min(hn::Max(z, hn::Neg(most)), most);
+    }
+    const auto sum = hn::Add(z, magic);
     words[v] = hn::BitCast(WordTag(), sum);
     if constexpr (kAfter != AfterQuantize::kKeep) {
       const auto decoded = hn::Mul(hn::Sub(sum, magic), step);
