@@ -22,8 +22,9 @@ struct DitherOptions {
 //   natural:  levels 0 and m * 2^(k - s) for k of 1..s (natural dithering, arXiv 1905.10988)
 //   linear with s = 0: the two points -m and m, one bit an element; 1/2 + p / 2m of them are m
 //
-// norm=max keeps the error of an element within a step; norm=l2 is the literature's, with a variance
-// bound that does not grow with n / s^2 alone, and is not a contraction: not for error feedback.
+// norm=max keeps an element's error within a step. norm=l2 is QSGD's: with few levels and many
+// elements its error exceeds its input, as that of the two points always may: unbiased, but not for
+// error feedback.
 //
 // All of it is pinned, in float32 unless it says otherwise, each operation rounded:
 //   m: max: the largest |p[i]|. l2: sqrt(S) rounded to float32 (S and sqrt in float64), where S is
