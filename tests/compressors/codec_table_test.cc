@@ -39,6 +39,28 @@ TEST(CodecSpec, CanonicalFormParsesToItself) {
   }
 }
 
+TEST(CodecSpec, TakesSeveralOptionsInAnyOrder) {
+  EXPECT_EQ(SpecOf("int4( round = nearest , group=64 )"), "int4(group=64,round=nearest)");
+  EXPECT_EQ(SpecOf("dither(kind=natural,levels=3)"), "dither(levels=3,kind=natural)");
+  EXPECT_EQ(SpecOf("blocks(size=1024,ratio=0.5)"), "blocks(ratio=0.5)");
+  EXPECT_THAT(ErrorOf("int4(group=64,group=32)"), HasSubstr("group is given twice"));
+  EXPECT_THAT(ErrorOf("int4(group=33)"), HasSubstr("group must be a multiple of 32"));
+}
+
+TEST(CodecSpec, MemoriesHaveOptionsOfTheirOwn) {
+  EXPECT_EQ(SpecOf("ef(onebit, decay=0.9)"), "ef(onebit,decay=0.9)");
+  EXPECT_EQ(SpecOf("ef(onebit,correction=lr)"), "ef(onebit,correction=lr)");
+  EXPECT_EQ(SpecOf("ef(onebit,decay=1,correction=none)"), "ef(onebit)");
+  EXPECT_EQ(SpecOf("delta(int4(group=2048))"), "delta(int4(group=2048))");
+  const auto link = ParseCodecSpec("ef(onebit,decay=0.5,correction=lr)");
+  EXPECT_EQ(link->decay, 0.5);
+  EXPECT_TRUE(link->learning_rate_correction);
+  EXPECT_THAT(ErrorOf("ef(onebit,decay=0)"), HasSubstr("decay must be a number above 0"));
+  EXPECT_THAT(ErrorOf("ef(onebit,dekay=1)"), HasSubstr("did you mean decay?"));
+  EXPECT_THAT(ErrorOf("delta(onebit,decay=1)"), HasSubstr("delta takes no options"));
+  EXPECT_THAT(ErrorOf("delta(ef(onebit))"), HasSubstr("a memory inside a memory"));
+}
+
 TEST(CodecSpec, SaysWhetherThereIsErrorFeedback) {
   EXPECT_TRUE(ParseCodecSpec("ef(onebit)")->error_feedback);
   EXPECT_FALSE(ParseCodecSpec("onebit")->error_feedback);
@@ -60,7 +82,7 @@ TEST(CodecSpec, PutsACaretUnderTheBadPart) {
 }
 
 TEST(CodecSpec, ListsWhatIsKnownWhereNothingIsNear) {
-  EXPECT_THAT(ErrorOf("zstandardised"), HasSubstr("known: ef, none, fp16, bf16, onebit, topk"));
+  EXPECT_THAT(ErrorOf("zstandardised"), HasSubstr("known: ef, delta, none, fp16, bf16, onebit, topk"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("expected a codec"));
 }
 
