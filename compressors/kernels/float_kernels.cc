@@ -199,89 +199,116 @@ void AddScaledKernel(ConstView x, float scale, MutableView y) {
   }
 }
 
-HWY_INLINE int32_t Larger(int32_t a, int32_t b) { return a > b ? a : b; }
+// At most the largest finite float; NaN stays NaN.
+HWY_INLINE float Held(float value) {
+  constexpr float kLargest = 0x1.fffffep127f;
+  const float below = value > kLargest ? kLargest : value;
+  return below < -kLargest ? -kLargest : below;
+}
 
-// kWrite false: returns the largest magnitude met and writes nothing.
-template <typename From, bool kMomentum, bool kWrite>
-int32_t AccumulateLoop(const AccumulateArgs& args) {
-  const void* HWY_RESTRICT g = args.g.data;
-  float* HWY_RESTRICT residual = args.residual;
-  float* HWY_RESTRICT momentum = args.momentum;
-  const float a = args.scale;
-  const float rho = args.decay;
-  const float mu = args.mu;
-  int32_t largest = 0;
-  for (size_t i = 0; i < args.g.n; ++i) {
-    const float ag = a * From::Load(g, i);
-    float p = ag;
-    if constexpr (kMomentum) {
-      const float m = (mu * momentum[i]) + ag;
-      p = ag + (mu * m);
-      if constexpr (kWrite) momentum[i] = m;
-      if constexpr (!kWrite) largest = Larger(largest, Magnitude(m));
-    }
-    p = p + (rho * residual[i]);
-    if constexpr (kWrite) residual[i] = p;
-    if constexpr (!kWrite) largest = Larger(Larger(largest, Magnitude(ag)), Magnitude(p));
+// `value`, or NaN where the input is not finite: holding must not hide it.
+HWY_INLINE float OrNaN(float input, float value) {
+  return input - input == 0.0f ? value : std::bit_cast<float>(0x7fc00000u);
+}
+
+// Both loops of Accumulate: where p goes is what differs.
+template <typename From, bool kMomentum>
+HWY_INLINE float AccumulateElement(const void* g, size_t i, const FeedbackOptions& options,
+                                   float residual, const float* momentum, float* new_momentum) {
+  const float ag = options.scale * From::Load(g, i);
+  float p = ag;
+  if constexpr (kMomentum) {
+    const float m = Held((options.momentum * momentum[i]) + ag);
+    if (new_momentum != nullptr) new_momentum[i] = m;
+    p = Held(ag + (options.momentum * m));
   }
-  return largest;
+  return OrNaN(ag, Held(p + Held(options.decay * residual)));
 }
-
-template <bool kWrite>
-int32_t AccumulateKernel(const AccumulateArgs& args) {
-  const bool momentum = args.momentum != nullptr;
-  switch (args.g.dtype) {
-    case DType::kFloat32:
-      return momentum ? AccumulateLoop<Float32, true, kWrite>(args)
-                      : AccumulateLoop<Float32, false, kWrite>(args);
-    case DType::kFloat16:
-      return momentum ? AccumulateLoop<Float16, true, kWrite>(args)
-                      : AccumulateLoop<Float16, false, kWrite>(args);
-    case DType::kBFloat16:
-      return momentum ? AccumulateLoop<BFloat16, true, kWrite>(args)
-                      : AccumulateLoop<BFloat16, false, kWrite>(args);
-    default:
-      return 0;
-  }
-}
-
-bool AccumulateIsFiniteKernel(const AccumulateArgs& args) {
-  return AccumulateKernel<false>(args) < NonFinite(0.0f);
-}
-void AccumulateApplyKernel(const AccumulateArgs& args) { AccumulateKernel<true>(args); }
 
 template <typename From, bool kMomentum>
-void UndoLoop(const AccumulateArgs& args, const float* HWY_RESTRICT decoded) {
-  const void* HWY_RESTRICT g = args.g.data;
-  float* HWY_RESTRICT residual = args.residual;
-  float* HWY_RESTRICT momentum = args.momentum;
-  const float a = args.scale;
-  const float rho = args.decay;
-  const float mu = args.mu;
-  for (size_t i = 0; i < args.g.n; ++i) {
-    const float ag = a * From::Load(g, i);
+void AccumulateIntoLoop(const void* HWY_RESTRICT g, size_t n, const FeedbackOptions& given,
+                        const float* HWY_RESTRICT residual, const float* HWY_RESTRICT momentum,
+                        float* HWY_RESTRICT to) {
+  const FeedbackOptions options = given;
+  for (size_t i = 0; i < n; ++i) {
+    to[i] = AccumulateElement<From, kMomentum>(g, i, options, residual[i], momentum, nullptr);
+  }
+}
+
+template <typename From, bool kMomentum>
+void AccumulateInPlaceLoop(const void* HWY_RESTRICT g, size_t n, const FeedbackOptions& given,
+                           float* HWY_RESTRICT residual, float* HWY_RESTRICT momentum) {
+  const FeedbackOptions options = given;
+  for (size_t i = 0; i < n; ++i) {
+    residual[i] =
+        AccumulateElement<From, kMomentum>(g, i, options, residual[i], momentum, momentum);
+  }
+}
+
+template <typename From, bool kMomentum>
+void AccumulateUndoLoop(const void* HWY_RESTRICT g, size_t n, const FeedbackOptions& given,
+                        const float* HWY_RESTRICT decoded, float* HWY_RESTRICT residual,
+                        float* HWY_RESTRICT momentum) {
+  const FeedbackOptions options = given;
+  for (size_t i = 0; i < n; ++i) {
+    const float ag = options.scale * From::Load(g, i);
     float e = (residual[i] + decoded[i]) - ag;
     if constexpr (kMomentum) {
       const float m = momentum[i];
-      e = e - (mu * m);
-      momentum[i] = (m - ag) / mu;
+      e = e - (options.momentum * m);
+      momentum[i] = (m - ag) / options.momentum;
     }
-    residual[i] = e / rho;
+    residual[i] = e / options.decay;
   }
 }
 
-void AccumulateUndoKernel(const AccumulateArgs& args, const float* decoded) {
-  const bool momentum = args.momentum != nullptr;
-  switch (args.g.dtype) {
+// Calls LOOP<type of g, whether there is momentum>.
+#define BDN_ACCUMULATE(LOOP, ...)                                      \
+  switch (g.dtype) {                                                   \
+    case DType::kFloat32:                                              \
+      return momentum != nullptr ? LOOP<Float32, true>(__VA_ARGS__)    \
+                                 : LOOP<Float32, false>(__VA_ARGS__);  \
+    case DType::kFloat16:                                              \
+      return momentum != nullptr ? LOOP<Float16, true>(__VA_ARGS__)    \
+                                 : LOOP<Float16, false>(__VA_ARGS__);  \
+    case DType::kBFloat16:                                             \
+      return momentum != nullptr ? LOOP<BFloat16, true>(__VA_ARGS__)   \
+                                 : LOOP<BFloat16, false>(__VA_ARGS__); \
+    default:                                                           \
+      return;                                                          \
+  }
+
+void AccumulateIntoKernel(ConstView g, const FeedbackOptions& options, const float* residual,
+                          const float* momentum, float* to) {
+  BDN_ACCUMULATE(AccumulateIntoLoop, g.data, g.n, options, residual, momentum, to)
+}
+void AccumulateInPlaceKernel(ConstView g, const FeedbackOptions& options, float* residual,
+                             float* momentum) {
+  BDN_ACCUMULATE(AccumulateInPlaceLoop, g.data, g.n, options, residual, momentum)
+}
+void AccumulateUndoKernel(ConstView g, const FeedbackOptions& options, const float* decoded,
+                          float* residual, float* momentum) {
+  BDN_ACCUMULATE(AccumulateUndoLoop, g.data, g.n, options, decoded, residual, momentum)
+}
+#undef BDN_ACCUMULATE
+
+template <typename From>
+void SubtractIntoLoop(const void* HWY_RESTRICT w, size_t n, const float* HWY_RESTRICT r,
+                      float* HWY_RESTRICT to) {
+  for (size_t i = 0; i < n; ++i) {
+    const float value = From::Load(w, i);
+    to[i] = OrNaN(value, Held(value - r[i]));
+  }
+}
+
+void SubtractIntoKernel(ConstView w, const float* r, float* to) {
+  switch (w.dtype) {
     case DType::kFloat32:
-      return momentum ? UndoLoop<Float32, true>(args, decoded)
-                      : UndoLoop<Float32, false>(args, decoded);
+      return SubtractIntoLoop<Float32>(w.data, w.n, r, to);
     case DType::kFloat16:
-      return momentum ? UndoLoop<Float16, true>(args, decoded)
-                      : UndoLoop<Float16, false>(args, decoded);
+      return SubtractIntoLoop<Float16>(w.data, w.n, r, to);
     case DType::kBFloat16:
-      return momentum ? UndoLoop<BFloat16, true>(args, decoded)
-                      : UndoLoop<BFloat16, false>(args, decoded);
+      return SubtractIntoLoop<BFloat16>(w.data, w.n, r, to);
     default:
       return;
   }
@@ -297,9 +324,10 @@ namespace bdn {
 HWY_EXPORT(FirstNonFiniteKernel);
 HWY_EXPORT(ConvertScaledKernel);
 HWY_EXPORT(AddScaledKernel);
-HWY_EXPORT(AccumulateIsFiniteKernel);
-HWY_EXPORT(AccumulateApplyKernel);
+HWY_EXPORT(AccumulateIntoKernel);
+HWY_EXPORT(AccumulateInPlaceKernel);
 HWY_EXPORT(AccumulateUndoKernel);
+HWY_EXPORT(SubtractIntoKernel);
 
 size_t FirstNonFinite(ConstView x, float scale) {
   return HWY_DYNAMIC_DISPATCH(FirstNonFiniteKernel)(x, scale);
@@ -310,14 +338,20 @@ void ConvertScaled(ConstView from, float scale, MutableView to) {
 void AddScaled(ConstView x, float scale, MutableView y) {
   HWY_DYNAMIC_DISPATCH(AddScaledKernel)(x, scale, y);
 }
-bool AccumulateIsFinite(const AccumulateArgs& args) {
-  return HWY_DYNAMIC_DISPATCH(AccumulateIsFiniteKernel)(args);
+void AccumulateInto(ConstView g, const FeedbackOptions& options, const float* residual,
+                    const float* momentum, float* to) {
+  HWY_DYNAMIC_DISPATCH(AccumulateIntoKernel)(g, options, residual, momentum, to);
 }
-void AccumulateApply(const AccumulateArgs& args) {
-  HWY_DYNAMIC_DISPATCH(AccumulateApplyKernel)(args);
+void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* residual,
+                       float* momentum) {
+  HWY_DYNAMIC_DISPATCH(AccumulateInPlaceKernel)(g, options, residual, momentum);
 }
-void AccumulateUndo(const AccumulateArgs& args, const float* decoded) {
-  HWY_DYNAMIC_DISPATCH(AccumulateUndoKernel)(args, decoded);
+void AccumulateUndo(ConstView g, const FeedbackOptions& options, const float* decoded,
+                    float* residual, float* momentum) {
+  HWY_DYNAMIC_DISPATCH(AccumulateUndoKernel)(g, options, decoded, residual, momentum);
+}
+void SubtractInto(ConstView w, const float* r, float* to) {
+  HWY_DYNAMIC_DISPATCH(SubtractIntoKernel)(w, r, to);
 }
 
 }  // namespace bdn

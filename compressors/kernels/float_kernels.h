@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "common/base/dtype.h"
+#include "compressors/memory/error_feedback.h"
 
 // Elementwise loops over float32, float16 and bfloat16 arrays; float64 where a comment says so.
 // Arrays need no alignment, so that a payload is read where it lies; they must not overlap. Each
@@ -23,24 +24,22 @@ void ConvertScaled(ConstView from, float scale, MutableView to);
 // y[i] = y[i] + (scale * x[i]). y is float32, or float64 where x is.
 void AddScaled(ConstView x, float scale, MutableView y);
 
-// ag = a * g[i];  m = mu * momentum[i] + ag;  p = (ag + mu * m) + rho * residual[i]
-// and without momentum (null):  p = ag + rho * residual[i].
-struct AccumulateArgs {
-  ConstView g;
-  float scale;  // a
-  float decay;  // rho
-  float mu;     // read only with momentum
-  float* residual;
-  float* momentum;
-};
-// Whether every ag, m and p is finite. Writes nothing.
-bool AccumulateIsFinite(const AccumulateArgs& args);
+// ag = a * g[i];  m = held(mu * momentum[i] + ag);
+// p = held(held(ag + mu * m) + held(rho * residual[i])), NaN where ag is not finite,
+// and without momentum (null):  p = held(ag + held(rho * residual[i])).
+// held(v) is v, or the largest finite float of its sign where v is infinite.
+// to <- p, nothing else changed. The arrays do not overlap.
+void AccumulateInto(ConstView g, const FeedbackOptions& options, const float* residual,
+                    const float* momentum, float* to);
 // residual <- p, momentum <- m.
-void AccumulateApply(const AccumulateArgs& args);
-
+void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* residual,
+                       float* momentum);
 // ag = a * g[i];  residual <- (((residual + decoded) - ag) - mu * m) / rho;  m <- (m - ag) / mu
 // and without momentum:  residual <- ((residual + decoded) - ag) / rho.
-void AccumulateUndo(const AccumulateArgs& args, const float* decoded);
+void AccumulateUndo(ConstView g, const FeedbackOptions& options, const float* decoded,
+                    float* residual, float* momentum);
+// to[i] = held(w[i] - r[i]), NaN where w[i] is not finite.
+void SubtractInto(ConstView w, const float* r, float* to);
 
 }  // namespace bdn
 
