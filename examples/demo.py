@@ -16,13 +16,14 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODES = ("none", "fp16", "onebit", "topk")
+CUSTOM = "custom"  # --push and --pull
 LABELS = {
     "none": "uncompressed",
     "fp16": "fp16 both ways",
     "onebit": "momentum, ef(onebit(block=256)) both ways",
     "topk": "momentum, ef(topk(ratio=0.01)) both ways",
 }
-COLOURS = {"none": "#222222", "fp16": "#3b7dd8", "onebit": "#d1495b", "topk": "#2a9d5c"}
+COLOURS = {"none": "#222222", "fp16": "#3b7dd8", "onebit": "#d1495b", "topk": "#2a9d5c", CUSTOM: "#8e5ea2"}
 
 
 def main():
@@ -50,7 +51,7 @@ def main():
             ["--warmup", "0", "--eval-every", "0"],
             link=options.link,
         )
-        results.append(summary(records, slow))
+        results.append(summary(mode, records, slow))
         curves[mode] = records[0]
         print(f"   {time.monotonic() - started:.0f} s so far", flush=True)
     (out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
@@ -74,6 +75,8 @@ def read_options():
         default=list(MODES),
         help="of " + ",".join(MODES),
     )
+    parser.add_argument("--push", help="a codec for the pushes of one more mode: 'ef(int2)'")
+    parser.add_argument("--pull", help="and for its pulls")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument(
         "--warmup", type=int, default=30, help="first steps of onebit and topk that go uncompressed"
@@ -91,6 +94,9 @@ def read_options():
     for mode in options.modes:
         if mode not in MODES:
             parser.error(f"unknown mode {mode!r}; there are {', '.join(MODES)}")
+    if options.push or options.pull:
+        options.modes.append(CUSTOM)
+        LABELS[CUSTOM] = f"push {options.push or 'none'}, pull {options.pull or 'none'}"
     return options
 
 
@@ -107,7 +113,11 @@ def run(options, directory, mode, steps, more, link=None):
         "--",
         sys.executable,
     ]
-    command += [str(ROOT / "examples" / "gpt.py"), "--mode", mode, "--steps", str(steps)]
+    command += [str(ROOT / "examples" / "gpt.py"), "--steps", str(steps)]
+    if mode == CUSTOM:
+        command += ["--push", options.push or "none", "--pull", options.pull or "none"]
+    else:
+        command += ["--mode", mode]
     command += [
         "--record",
         str(directory),
@@ -135,7 +145,7 @@ def run(options, directory, mode, steps, more, link=None):
     ]
 
 
-def summary(records, slow):
+def summary(mode, records, slow):
     """What results.json says of one mode; bytes are those of one worker."""
     one = records[0]
     pushed, pulled = one["traffic"][-1]
@@ -144,7 +154,7 @@ def summary(records, slow):
     steady_from = min(one["warmup"], steps - 1)
     steady_bytes = sum(one["traffic"][-1]) - sum(one["traffic"][steady_from])
     return {
-        "mode": one["mode"],
+        "mode": mode,
         "steps": steps,
         "val_loss": one["validations"][-1][1],
         "bytes_pushed": pushed,

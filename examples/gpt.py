@@ -130,13 +130,21 @@ def hash_of(model):
     return digest.hexdigest()
 
 
+def codecs_of(options):
+    """The mode, or the codecs given in its place; error feedback gets momentum in front of it."""
+    mode = MODES[options.mode]
+    push = options.push or mode["push"]
+    pull = options.pull or mode["pull"]
+    return dict(push=push, pull=pull, momentum=MOMENTUM if push.startswith("ef(") else 0.0)
+
+
 def train(options):
     worker = bdn.init()
     torch.manual_seed(options.seed)
     train_text, held_out = load_text(options.data)
     model = GPT()
     bdn.broadcast_parameters(model, root=0)
-    mode = MODES[options.mode]
+    mode = codecs_of(options)
     inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
     warmup = options.warmup if mode["momentum"] else 0
@@ -188,6 +196,8 @@ def report(worker, options, step, loss):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mode", choices=MODES, default="none")
+    parser.add_argument("--push", help="codec of the pushes, instead of the mode's: 'int4(group=128)'")
+    parser.add_argument("--pull", help="codec of the pulls, instead of the mode's")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument(
         "--warmup", type=int, default=30, help="first steps of onebit and topk that go uncompressed"

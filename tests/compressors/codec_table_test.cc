@@ -82,7 +82,8 @@ TEST(CodecSpec, PutsACaretUnderTheBadPart) {
 }
 
 TEST(CodecSpec, ListsWhatIsKnownWhereNothingIsNear) {
-  EXPECT_THAT(ErrorOf("zstandardised"), HasSubstr("known: ef, delta, none, fp16, bf16, onebit, topk"));
+  EXPECT_THAT(ErrorOf("zstandardised"),
+              HasSubstr("known: ef, delta, none, fp16, bf16, onebit, topk"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("expected a codec"));
 }
 
