@@ -158,15 +158,6 @@ ConstView Values(ByteSpan in) {
 
 float ValueAt(ByteSpan in, size_t i) { return LoadLittle<float>(in, kKeysBytes + i * kValueBytes); }
 
-void StoreElement(MutableView y, size_t i, float value) {
-  if (y.dtype == DType::kFloat32) {
-    y.f32()[i] = value;
-    return;
-  }
-  static_cast<uint16_t*>(y.data)[i] =
-      y.dtype == DType::kFloat16 ? FloatToHalf(value) : FloatToBFloat16(value);
-}
-
 class DrawnCodec final : public Compressor {
  public:
   DrawnCodec(CodecId id, double ratio, size_t size, bool unbiased)

@@ -27,6 +27,16 @@ absl::Status NonFiniteElement(size_t i, double value);
 absl::Status CheckPayloadSize(const Compressor& codec, size_t got, size_t expected, size_t n);
 absl::Status CheckSupports(const Compressor& codec, DType dtype);
 
+// y[i] <- value, rounded to its type: float32, float16 or bfloat16.
+inline void StoreElement(MutableView y, size_t i, float value) {
+  if (y.dtype == DType::kFloat32) {
+    y.f32()[i] = value;
+    return;
+  }
+  static_cast<uint16_t*>(y.data)[i] =
+      y.dtype == DType::kFloat16 ? FloatToHalf(value) : FloatToBFloat16(value);
+}
+
 inline constexpr size_t kTile = EncodeSource::kTile;
 
 // Calls visit(offset, count) for the tiles of [begin, end) in order.

@@ -87,15 +87,6 @@ void ForEachSent(ByteSpan in, size_t n, bool half, const Visit& visit) {
   half ? VisitSent<true>(in, n, visit) : VisitSent<false>(in, n, visit);
 }
 
-void StoreElement(MutableView y, size_t i, float value) {
-  if (y.dtype == DType::kFloat32) {
-    y.f32()[i] = value;
-    return;
-  }
-  static_cast<uint16_t*>(y.data)[i] =
-      y.dtype == DType::kFloat16 ? FloatToHalf(value) : FloatToBFloat16(value);
-}
-
 class TopKCodec final : public Compressor {
  public:
   explicit TopKCodec(const TopKOptions& options) : options_(options) {}

@@ -68,7 +68,6 @@ constexpr size_t kMostSamples = 301;
 
 struct BenchOptions {
   std::vector<std::string> codecs;
-  bool all = false;  // codecs are the default list
   std::vector<size_t> elements;
   size_t threads = 1;
   bool json = false;
@@ -433,7 +432,6 @@ absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string_view>& a
     }
   }
   if (options.codecs.empty()) {
-    options.all = true;
     options.codecs.assign(std::begin(kDefaultCodecs), std::end(kDefaultCodecs));
   }
   if (options.elements.empty()) {
@@ -457,15 +455,9 @@ int Main(const std::vector<std::string_view>& args) {
   std::vector<NamedCodec> codecs;
   for (std::string spec : options->codecs) {
     auto codec = MakeCodec(spec);
-    // TODO(cleanup): none is skipped once every codec of the list exists.
-    if (!codec.ok() && options->all) codec = nullptr;
     if (!codec.ok()) return Fail(kUsage, codec.status());
     spec.erase(std::remove_if(spec.begin(), spec.end(), absl::ascii_isspace), spec.end());
-    if (*codec == nullptr) {
-      fprintf(stderr, "skipped: %s is not built yet\n", spec.c_str());
-    } else {
-      codecs.push_back({spec, *std::move(codec)});
-    }
+    codecs.push_back({spec, *std::move(codec)});
   }
   const absl::Status status = Run(*options, codecs);
   return status.ok() ? 0 : Fail(1, status);

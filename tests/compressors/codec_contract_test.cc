@@ -39,7 +39,6 @@ struct CodecCase {
   bool adds_decoded = true;
 };
 
-// Families that are not built yet are left out.
 const CodecCase kCodecs[] = {
     {"None", "none"},
     {"Fp16", "fp16"},
