@@ -7,6 +7,7 @@
 #include "common/base/endian.h"
 #include "common/base/status.h"
 #include "compressors/payload.h"
+#include "compressors/scratch.h"
 
 namespace bdn {
 namespace {
@@ -135,27 +136,35 @@ void SegmentedCodec::DecodeAddSegment(ByteSpan in, size_t i, float scale, Mutabl
   if (Present(in, i)) codec_->DecodeAdd(SegmentPayload(in, i), scale, y);
 }
 
-std::vector<ByteSpan> SegmentedCodec::SegmentPayloads(std::span<const ByteSpan> in,
-                                                      size_t i) const {
-  std::vector<ByteSpan> payloads;
+size_t SegmentedCodec::SegmentPayloads(std::span<const ByteSpan> in, size_t i,
+                                       std::span<ByteSpan> payloads) const {
+  size_t count = 0;
   for (const ByteSpan payload : in) {
-    if (Present(payload, i)) payloads.push_back(SegmentPayload(payload, i));
+    if (Present(payload, i)) payloads[count++] = SegmentPayload(payload, i);
   }
-  return payloads;
+  return count;
 }
 
 void SegmentedCodec::DecodeSum(std::span<const ByteSpan> in, MutableView y) const {
+  const ScratchArray<ByteSpan> payloads(in.size());
   for (size_t i = 0; i < num_segments(); ++i) {
-    codec_->DecodeSum(SegmentPayloads(in, i), 1.0f, y.Sub(offsets_[i], elements_[i]));
+    const size_t count = SegmentPayloads(in, i, payloads.span());
+    codec_->DecodeSum(payloads.span().first(count), 1.0f, y.Sub(offsets_[i], elements_[i]));
   }
 }
 
 absl::StatusOr<size_t> SegmentedCodec::AddEncoded(std::span<const ByteSpan> in, float scale,
                                                   MutableByteSpan out) const {
+  const ScratchArray<ByteSpan> payloads(in.size());
   return Fill(
-      Draw(), out, [&](size_t i) { return !SegmentPayloads(in, i).empty(); },
+      Draw(), out,
+      [&](size_t i) {
+        return std::any_of(in.begin(), in.end(),
+                           [&](ByteSpan payload) { return Present(payload, i); });
+      },
       [&](size_t i, const Draw&, MutableByteSpan rest) {
-        return codec_->AddEncoded(SegmentPayloads(in, i), scale, elements_[i], dtype_, rest);
+        const size_t count = SegmentPayloads(in, i, payloads.span());
+        return codec_->AddEncoded(payloads.span().first(count), scale, elements_[i], dtype_, rest);
       });
 }
 

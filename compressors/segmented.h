@@ -84,8 +84,9 @@ class SegmentedCodec {
   absl::StatusOr<size_t> Fill(const Draw& draw, MutableByteSpan out, const IsPresent& present,
                               const EncodeOne& encode) const;
   ByteSpan SegmentPayload(ByteSpan in, size_t i) const;
-  // Those of segment i that are present.
-  std::vector<ByteSpan> SegmentPayloads(std::span<const ByteSpan> in, size_t i) const;
+  // Puts those of segment i that are present in front of `payloads`; returns how many.
+  size_t SegmentPayloads(std::span<const ByteSpan> in, size_t i,
+                         std::span<ByteSpan> payloads) const;
 
   const std::shared_ptr<const Compressor> codec_;
   const DType dtype_;
