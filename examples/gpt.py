@@ -41,31 +41,32 @@ MODES = {
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, width, heads):
         super().__init__()
-        self.norm1 = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.project = nn.Linear(WIDTH, WIDTH)
-        self.norm2 = nn.LayerNorm(WIDTH)
-        self.expand = nn.Linear(WIDTH, 4 * WIDTH)
-        self.shrink = nn.Linear(4 * WIDTH, WIDTH)
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.shrink = nn.Linear(4 * width, width)
 
     def forward(self, x):
-        batch, length, _ = x.shape
-        heads = self.qkv(self.norm1(x)).view(batch, length, 3 * HEADS, -1).transpose(1, 2)
+        batch, length, width = x.shape
+        heads = self.qkv(self.norm1(x)).view(batch, length, 3 * self.heads, -1).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(*heads.chunk(3, dim=1), is_causal=True)
-        x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
+        x = x + self.project(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.shrink(F.gelu(self.expand(self.norm2(x))))
 
 
 class GPT(nn.Module):
-    def __init__(self):
+    def __init__(self, width=WIDTH, heads=HEADS, layers=LAYERS, context=CONTEXT):
         super().__init__()
-        self.bytes = nn.Embedding(256, WIDTH)
-        self.places = nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*[Block() for _ in range(LAYERS)])
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, 256, bias=False)
+        self.bytes = nn.Embedding(256, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 256, bias=False)
         for name, param in self.named_parameters():
             if name in ("bytes.weight", "places.weight"):
                 nn.init.normal_(param, std=0.5)  # Plain SGD learns little from smaller ones.
@@ -73,7 +74,7 @@ class GPT(nn.Module):
                 nn.init.normal_(param, std=0.02)
             elif param.dim() == 2:
                 ends_branch = name.endswith(("project.weight", "shrink.weight"))
-                spread = 2 * LAYERS if ends_branch else 1
+                spread = 2 * layers if ends_branch else 1
                 nn.init.normal_(param, std=(param.shape[1] * spread) ** -0.5)
             elif name.endswith("bias"):
                 nn.init.zeros_(param)
@@ -103,9 +104,9 @@ def load_text(path):
     return parts
 
 
-def sample(text, generator, count=BATCH):
-    starts = torch.randint(len(text) - CONTEXT, (count,), generator=generator).tolist()
-    return torch.stack([text[start : start + CONTEXT + 1] for start in starts]).long()
+def sample(text, generator, count=BATCH, context=CONTEXT):
+    starts = torch.randint(len(text) - context, (count,), generator=generator).tolist()
+    return torch.stack([text[start : start + context + 1] for start in starts]).long()
 
 
 @torch.no_grad()

@@ -1,0 +1,145 @@
+"""Trains a byte-level GPT of 0.14 M parameters by every method of examples/convergence/methods.py and
+compares losses and bytes.
+
+    build/venv/bin/python examples/convergence.py            all of it, for hours; goes on where it stopped
+    build/venv/bin/python examples/convergence.py --quick    one short run a method: shows that all work
+    build/venv/bin/python examples/convergence.py --table    the tables and pictures of what is there
+
+Four workers of batch 8 are threads of this process and talk through the C++ library's loopback. All
+methods start from the same model and see the same data, seed by seed. Every learning rate of a grid is
+tried with the first seed, further ones while the best is at the edge; the other seeds run at the best
+rate. --out (build/convergence) gets results.json, loss_by_steps.png and loss_by_bytes.png.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch  # noqa: E402
+
+from convergence import report, training  # noqa: E402
+from convergence.methods import METHODS  # noqa: E402
+from convergence.sweep import Plan, Results  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A multiple of what the methods' periods are, and more than the longest one.
+QUICK_STEPS = 264
+
+
+def read_options(arguments=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed, one rate, a few steps")
+    parser.add_argument("--only", metavar="PATTERN", help="methods that match this expression")
+    parser.add_argument("--out", type=pathlib.Path, help="directory of what is written")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--list", action="store_true", help="the methods and their settings")
+    parser.add_argument("--steps", type=int, default=0, help="for all, instead of each method's own")
+    parser.add_argument("--seeds", type=int, default=3, metavar="COUNT")
+    parser.add_argument("--budget", type=float, metavar="MINUTES", help="start no run after these")
+    parser.add_argument("--data", help="a text to train on, not the Python standard library's sources")
+    options = parser.parse_args(arguments)
+    if options.out is None:
+        options.out = ROOT / "build" / ("convergence-quick" if options.quick else "convergence")
+    return options
+
+
+def plan_of(options):
+    if options.quick:
+        return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True)
+    return Plan(seeds=tuple(range(1, options.seeds + 1)), steps=options.steps)
+
+
+def sweep(methods, plan, results, options):
+    """Runs what is missing; whether that is all."""
+    task = training.Task(options.data)
+    clock = Clock(methods, plan, results)
+    deadline = time.monotonic() + 60 * options.budget if options.budget else float("inf")
+    for method in methods:
+        steps = plan.steps_of(method)
+        while (wanted := plan.next_run(method, results.of(method, steps))) is not None:
+            if time.monotonic() > deadline:
+                print(f"--budget {options.budget:g} is spent; the same command goes on from here")
+                return False
+            record = training.train_locally(task, method, *wanted, steps)
+            results.add(method, record)
+            clock.report(method, record)
+    return True
+
+
+class Clock:
+    """Says after each run how long the rest will take."""
+
+    def __init__(self, methods, plan, results):
+        self._methods, self._plan, self._results = methods, plan, results
+        self._steps, self._seconds = 0, 0.0
+
+    def report(self, method, record):
+        self._steps += record["curve"][-1][0]
+        self._seconds += record["seconds"]
+        left = sum(
+            self._plan.steps_left(m, self._results.of(m, self._plan.steps_of(m)))
+            for m in self._methods
+        )
+        outcome = "diverged" if record["diverged"] else f"loss {record['loss']:.4f}"
+        print(
+            f"{method.name}, rate {record['lr']:g}, seed {record['seed']}: {outcome}, "
+            f"{record['seconds']:.1f} s; left about "
+            f"{duration(left * self._seconds / max(self._steps, 1))}",
+            flush=True,
+        )
+
+
+def duration(seconds):
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def show(methods, plan, results, out):
+    """Prints the tables and draws the pictures; exits with an error where replicas differed."""
+    baselines = {m.baseline for m in methods}
+    methods = [m for m in METHODS if m in methods or m.name in baselines]
+    records = {m.name: results.of(m, plan.steps_of(m)) for m in methods}
+    summaries = {}
+    for method in methods:
+        summary = report.summarize(method, records[method.name], plan.seeds[0])
+        if summary is not None:
+            summaries[method.name] = summary
+    if not any(s.by_seed for s in summaries.values()):
+        raise SystemExit(f"{results.path} has no finished run of these methods")
+    print(f"\n{report.results_table(summaries)}\n\n{report.LEGEND}\n")
+    print(f"{report.rates_table(summaries)}\n")
+    report.draw_by_steps(summaries, out / "loss_by_steps.png")
+    report.draw_by_bytes(summaries, out / "loss_by_bytes.png")
+    everything = [r for of_method in records.values() for r in of_method]
+    seconds = sum(r["seconds"] for r in everything)
+    print(f"{len(everything)} runs, {duration(seconds)} of training; pictures are in {out}")
+    apart = [f"{r['method']} at {r['lr']:g}" for r in everything if len(r["hashes"]) > 1]
+    if apart:
+        raise SystemExit("the workers' weights differ: " + ", ".join(apart))
+
+
+def main(arguments=None):
+    options = read_options(arguments)
+    methods = [m for m in METHODS if re.search(options.only or "", m.name)]
+    if not methods:
+        raise SystemExit(f"--only {options.only!r} matches no method; --list shows them")
+    if options.list:
+        for method in methods:
+            print(f"{method.group}: {method.name}: {method.describe()}")
+        return
+    torch.set_num_threads(1)
+    plan = plan_of(options)
+    results = Results(options.out / "results.json")
+    if not options.table:
+        sweep(methods, plan, results, options)
+    show(methods, plan, results, options.out)
+
+
+if __name__ == "__main__":
+    main()

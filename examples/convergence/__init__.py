@@ -1,0 +1,7 @@
+"""What examples/convergence.py is made of.
+
+methods   the table of methods: data
+training  one run: a method, a learning rate, a seed
+sweep     which run comes next, and the file of results
+report    the tables and the pictures
+"""

@@ -1,0 +1,287 @@
+"""The tables in Markdown and the two pictures, from records alone."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from .sweep import best_rate, loss_of
+
+# Two-sided 95 % points of Student's t, for 1, 2, ... degrees of freedom.
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+# "Bytes to reach a fixed loss": the baseline's last loss and this much of it more.
+TARGET_ABOVE_BASELINE = 0.10
+
+
+@dataclass
+class Summary:
+    """One method at its best rate."""
+
+    method: object
+    steps: int
+    lr: float
+    tried: dict  # rate -> loss, of the first seed; infinite where it diverged
+    by_seed: dict  # seed -> record, of those that did not diverge
+    diverged: int  # runs at the best rate that did
+
+    @property
+    def loss(self):
+        return statistics.fmean(r["loss"] for r in self.by_seed.values())
+
+    @property
+    def megabytes(self):
+        return self.curve[-1][1]
+
+    @property
+    def curve(self):
+        """[(step, MB pushed and pulled, loss)], means over the seeds."""
+        curves = [r["curve"] for r in self.by_seed.values()]
+        return [
+            (
+                points[0][0],
+                statistics.fmean(p[1] + p[2] for p in points) / 1e6,
+                statistics.fmean(p[3] for p in points),
+            )
+            for points in zip(*curves)
+        ]
+
+
+def summarize(method, records, first_seed):
+    """None without a run of the first seed."""
+    tried = {r["lr"]: loss_of(r) for r in records if r["seed"] == first_seed}
+    if not tried:
+        return None
+    lr = best_rate(tried)
+    at_best = [r for r in records if r["lr"] == lr]
+    by_seed = {r["seed"]: r for r in at_best if not r["diverged"]}
+    return Summary(method, at_best[0]["steps"], lr, tried, by_seed, len(at_best) - len(by_seed))
+
+
+def paired_gap(summary, baseline):
+    """(mean, half width of the 95 % interval) of the differences seed by seed, in % of the baseline's
+    loss; (mean, None) for a single seed, None without a seed in common."""
+    seeds = summary.by_seed.keys() & baseline.by_seed.keys()
+    if not seeds:
+        return None
+    differences = [summary.by_seed[s]["loss"] - baseline.by_seed[s]["loss"] for s in seeds]
+    percent = 100 / statistics.fmean(baseline.by_seed[s]["loss"] for s in seeds)
+    mean = statistics.fmean(differences) * percent
+    if len(differences) == 1:
+        return mean, None
+    t = STUDENT_T[min(len(differences) - 1, len(STUDENT_T)) - 1]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return mean, t * error * percent
+
+
+def megabytes_to(curve, target):
+    """MB until the loss first is at the target, on the line between two points; None if it never is."""
+    for before, after in zip(curve, curve[1:]):
+        if after[2] <= target < before[2]:
+            share = (before[2] - target) / (before[2] - after[2])
+            return before[1] + share * (after[1] - before[1])
+    return None
+
+
+# ---- Tables ----
+
+HEAD = (
+    "method",
+    "steps",
+    "rate",
+    "seeds",
+    "loss",
+    "gap, %",
+    "MB",
+    "fewer",
+    "MB to target",
+    "fewer",
+)
+
+
+def results_table(summaries):
+    """The table of results, a block a group; `summaries` by name."""
+    rows = ["| " + " | ".join(HEAD) + " |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
+    group = None
+    for summary in summaries.values():
+        if summary.method.group != group:
+            group = summary.method.group
+            rows.append(f"| **{group}** " + "|" * len(HEAD))
+        rows.append("| " + " | ".join(_cells(summary, summaries)) + " |")
+    return "\n".join(rows)
+
+
+def _cells(summary, summaries):
+    name = f"{summary.method.name}"
+    facts = [str(summary.steps), f"{summary.lr:g}", str(len(summary.by_seed))]
+    if not summary.by_seed:
+        return [name, *facts, "diverged", *["-"] * 5]
+    if summary.diverged:
+        facts[-1] += f" ({summary.diverged} diverged)"
+    own = [f"{summary.loss:.4f}", "-", f"{summary.megabytes:.1f}", "-", "-", "-"]
+    baseline = summaries.get(summary.method.baseline or summary.method.name)
+    if baseline is None or not baseline.by_seed:
+        return [name, *facts, *own]
+    target = (1 + TARGET_ABOVE_BASELINE) * baseline.loss
+    moved, of_baseline = megabytes_to(summary.curve, target), megabytes_to(baseline.curve, target)
+    if moved is not None:
+        own[4] = f"{moved:.1f}"
+    if baseline is not summary:
+        own[1] = _gap_text(paired_gap(summary, baseline))
+        own[3] = f"{baseline.megabytes / summary.megabytes:.1f}x"
+        if moved and of_baseline:
+            own[5] = f"{of_baseline / moved:.1f}x"
+    return [name, *facts, *own]
+
+
+def _gap_text(gap):
+    if gap is None:
+        return "-"
+    mean, half_width = gap
+    return f"{mean:+.1f}" if half_width is None else f"{mean:+.1f} ± {half_width:.1f}"
+
+
+def rates_table(summaries):
+    """Loss of the first seed at every rate that was tried; the best in bold."""
+    rows = ["| method | rate: loss |", "|---|---|"]
+    for summary in summaries.values():
+        cells = []
+        for lr, loss in sorted(summary.tried.items()):
+            text = "diverged" if math.isinf(loss) else f"{loss:.3f}"
+            cells.append(f"{lr:g}: **{text}**" if lr == summary.lr else f"{lr:g}: {text}")
+        rows.append(f"| {summary.method.name} | {', '.join(cells)} |")
+    return "\n".join(rows)
+
+
+LEGEND = f"""\
+Loss: nats a byte on fixed held-out samples, the mean over the seeds at the rate that was best for the first seed. Gap:
+the difference to the group's baseline, paired by seed, in % of the baseline's loss, ± half the 95 % interval. MB: pushed
+and pulled by one worker over the whole run, warm-up, headers and dense parts included. Target: the baseline's loss
+and {100 * TARGET_ABOVE_BASELINE:.0f} % more. Fewer: the baseline's bytes over the method's."""
+
+
+# ---- Pictures ----
+
+# Told apart by the colour-blind as well (Paul Tol's bright and muted schemes); black is for baselines.
+COLOURS = (
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#aa3377",
+    "#ccbb44",
+    "#66ccee",
+    "#882255",
+    "#999933",
+    "#dd7711",
+    "#777777",
+)
+DASHES = ("-", "--", ":", "-.")
+WORST_LOSS_DRAWN = 3.6
+
+
+def draw_by_steps(summaries, path):
+    """Loss against steps: a panel a group, its baselines in black."""
+    pyplot = _pyplot()
+    drawn = {name: s for name, s in summaries.items() if s.by_seed}
+    groups = list(dict.fromkeys(s.method.group for s in drawn.values()))
+    columns = min(3, len(groups))
+    rows = math.ceil(len(groups) / columns)
+    figure, panels = pyplot.subplots(
+        rows, columns, figsize=(5.2 * columns, 4.2 * rows), sharey=True, squeeze=False
+    )
+    for axes in panels.flat[len(groups) :]:
+        axes.set_visible(False)
+    for group, axes in zip(groups, panels.flat):
+        members = [s for s in drawn.values() if s.method.group == group]
+        wanted = dict.fromkeys(s.method.baseline for s in members)
+        baselines = [drawn[b] for b in wanted if b in drawn and drawn[b] not in members]
+        for i, summary in enumerate(baselines):
+            _line(axes, summary, 0, color="black", ls=DASHES[i % 4], label=summary.method.name)
+        for i, summary in enumerate(members):
+            style = dict(color=COLOURS[i % len(COLOURS)], ls=DASHES[i // len(COLOURS) % 4])
+            _line(axes, summary, 0, **style, label=summary.method.name)
+        axes.set_title(group, fontsize=11)
+        axes.set_xlabel("steps")
+        axes.legend(frameon=False, fontsize=7.5)
+        _plain(axes, drawn)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("held-out loss, nats a byte")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_by_bytes(summaries, path):
+    """Loss against bytes, all methods in one picture: a colour a group, a number a method."""
+    pyplot = _pyplot()
+    drawn = [s for s in summaries.values() if s.by_seed]
+    groups = list(dict.fromkeys(s.method.group for s in drawn))
+    height = max(7.0, 0.17 * (len(drawn) + 2 * len(groups)) + 1)
+    figure, axes = pyplot.subplots(figsize=(14, height))
+    ends = []
+    for number, summary in enumerate(drawn, 1):
+        order = groups.index(summary.method.group)
+        colour = "black" if order == 0 else COLOURS[(order - 1) % len(COLOURS)]
+        place = [s for s in drawn if s.method.group == summary.method.group].index(summary)
+        _line(axes, summary, 1, color=colour, ls=DASHES[place % 4], lw=1.3)
+        _, moved, loss = summary.curve[-1]
+        axes.plot(moved, loss, marker="o", ms=4, color=colour)
+        ends.append((moved, loss, str(number), colour))
+    axes.set_xscale("log")
+    axes.set_xlabel("MB pushed and pulled by one worker")
+    axes.set_ylabel("held-out loss, nats a byte")
+    _plain(axes, summaries)
+    figure.tight_layout(rect=(0, 0, 0.74, 1))
+    _number_ends(figure, axes, ends)
+    _list_methods(figure, drawn, ends)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _line(axes, summary, x, **style):
+    curve = [point for point in summary.curve if point[x] > 0]
+    axes.plot([p[x] for p in curve], [p[2] for p in curve], **{"lw": 1.5, **style})
+
+
+def _plain(axes, summaries):
+    values = summaries.values() if isinstance(summaries, dict) else summaries
+    least = min(s.loss for s in values if s.by_seed)
+    axes.set_ylim(least - 0.08, WORST_LOSS_DRAWN)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _number_ends(figure, axes, ends):
+    """Each end's number beside it, moved up where another number is already."""
+    figure.canvas.draw()
+    taken = []
+    for moved, loss, number, colour in sorted(ends, key=lambda end: end[1]):
+        x, y = axes.transData.transform((moved, loss))
+        x, y = x + 7, y - 4
+        while any(abs(x - a) < 16 and abs(y - b) < 13 for a, b in taken):
+            y += 2
+        taken.append((x, y))
+        axes.annotate(
+            number, (x, y), xycoords="figure pixels", color=colour, fontsize=8, weight="bold"
+        )
+
+
+def _list_methods(figure, drawn, ends):
+    """The numbers' meaning, group by group, right of the axes."""
+    lines = []
+    for summary, (_, _, number, colour) in zip(drawn, ends):
+        if not lines or lines[-1][0] != summary.method.group:
+            lines += [] if not lines else [(summary.method.group, "", colour, {})]
+            lines.append((summary.method.group, summary.method.group, colour, {"weight": "bold"}))
+        text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}"
+        lines.append((summary.method.group, text, colour, {}))
+    pitch = min(0.024, 0.96 / len(lines))
+    for i, (_, text, colour, style) in enumerate(lines):
+        figure.text(0.75, 0.97 - i * pitch, text, color=colour, fontsize=8.5, va="top", **style)
+
+
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

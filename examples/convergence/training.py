@@ -1,0 +1,143 @@
+"""One run: a method at one learning rate, from one seed, by four workers."""
+
+import contextlib
+import copy
+import hashlib
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import bandoneon
+from gpt import GPT, load_text, rate, sample
+
+WORKERS = 4
+SERVERS = 1
+BATCH = 8
+CONTEXT = 64
+SHAPE = dict(width=64, heads=2, layers=2, context=CONTEXT)
+CURVE_POINTS = 20
+# Fixed held-out samples, of which each worker judges its share.
+HELD_OUT_SAMPLES = 256
+# A model that knows nothing has log(256) = 5.5 nats a byte.
+DIVERGED_ABOVE = 7.0
+
+
+@dataclass
+class Run:
+    """One worker's part; what a method builds its optimizer from."""
+
+    model: torch.nn.Module
+    worker: Any
+    lr: float
+    seed: int
+    steps: int
+
+
+class Diverged(Exception):
+    """The loss is not finite, or worse than knowing nothing."""
+
+
+class Task:
+    """The text and the first model of a seed: the same for every method."""
+
+    def __init__(self, data=None):
+        self.text, held_out = load_text(data)
+        generator = torch.Generator().manual_seed(99)
+        self.held_out = sample(held_out, generator, HELD_OUT_SAMPLES, CONTEXT)
+
+    def model(self, seed):
+        torch.manual_seed(seed)
+        return GPT(**SHAPE)
+
+
+def train_locally(task, method, lr, seed, steps):
+    """The record of a run whose workers are threads of this process, over the loopback."""
+    started = time.perf_counter()
+    first = task.model(seed)
+    first.loss(task.held_out[:BATCH]).backward()  # Torch has computed before threads do.
+    first.zero_grad()
+    curves = [[] for _ in range(WORKERS)]
+
+    def train(worker):
+        run = Run(copy.deepcopy(first), worker, lr, seed, steps)
+        return train_rank(task, method, run, curves[worker.rank])
+
+    with bandoneon.LocalCluster(workers=WORKERS, servers=SERVERS, seed=seed) as cluster:
+        try:
+            hashes = cluster.run(train)
+        except (Diverged, bandoneon.BandoneonError):
+            if not any(has_diverged(curve) for curve in curves):
+                raise
+            hashes = []
+    seconds = time.perf_counter() - started
+    return make_record(method, lr, seed, steps, curves, hashes, seconds)
+
+
+def train_rank(task, method, run, curve):
+    """Trains one worker's model and appends to its curve; the hash of the weights that were judged
+    last."""
+    optimizer = method.build(run, **method.settings)
+    generator = torch.Generator().manual_seed(1000 * run.seed + run.worker.rank)
+    every = max(run.steps // CURVE_POINTS, 1)
+    for step in range(run.steps):
+        if step % every == 0:
+            judge(task, run, optimizer, step, curve)
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step, run.steps, run.lr)
+        optimizer.zero_grad()
+        run.model.loss(sample(task.text, generator, BATCH, CONTEXT)).backward()
+        optimizer.step()
+    return judge(task, run, optimizer, run.steps, curve)
+
+
+@torch.no_grad()
+def judge(task, run, optimizer, step, curve):
+    """Appends (step, bytes pushed, bytes pulled, loss on this worker's share of the held-out text)."""
+    stats = run.worker.stats()
+    share = HELD_OUT_SAMPLES // run.worker.size
+    first = run.worker.rank * share
+    with getattr(optimizer, "evaluation_model", contextlib.nullcontext)():
+        loss = run.model.loss(task.held_out[first : first + share]).item()
+        digest = hash_of(run.model)
+    curve.append((step, stats["bytes_pushed"], stats["bytes_pulled"], loss))
+    if has_diverged(curve):
+        raise Diverged(f"step {step}: loss {loss}")
+    return digest
+
+
+def has_diverged(curve):
+    return bool(curve) and not curve[-1][-1] < DIVERGED_ABOVE
+
+
+def make_record(method, lr, seed, steps, curves, hashes, seconds):
+    """What the file keeps of a run. Bytes are those of one worker, on average; a loss is None where
+    the run had diverged."""
+    diverged = not hashes
+    curve = [
+        [points[0][0], *(statistics.fmean(values) for values in list(zip(*points))[1:])]
+        for points in zip(*curves)
+    ]
+    curve = [[*point[:3], point[3] if math.isfinite(point[3]) else None] for point in curve]
+    return {
+        "method": method.name,
+        "settings": method.describe(),
+        "lr": lr,
+        "seed": seed,
+        "steps": steps,
+        "diverged": diverged,
+        "loss": None if diverged else curve[-1][3],
+        "curve": curve,
+        "hashes": sorted(set(hashes)),
+        "seconds": round(seconds, 2),
+    }
+
+
+def hash_of(model):
+    digest = hashlib.sha256()
+    for param in model.parameters():
+        digest.update(param.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

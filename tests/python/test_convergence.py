@@ -1,0 +1,222 @@
+"""examples/convergence.py: what it runs, what it remembers, and how it judges."""
+
+import json
+import math
+import pathlib
+import runpy
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+from convergence import report, training  # noqa: E402
+from convergence.methods import METHODS, Method, distributed  # noqa: E402
+from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
+
+DENSE = Method("dense", "plain", None, distributed, (0.1, 0.2, 0.4, 0.8), dict(rule="sgd"))
+CODED = Method("coded", "coded", "dense", distributed, DENSE.rates, dict(rule="sgd", push="int8"))
+
+
+def record(lr, seed, loss, method=CODED, steps=600, bytes_each_way=1e6):
+    """A run whose loss falls in two straight lines, from 5 by 3 to the end."""
+    curve = [[0, 0, 0, 5.0], [steps // 2, bytes_each_way / 2, bytes_each_way / 2, 3.0]]
+    curve.append([steps, bytes_each_way, bytes_each_way, loss])
+    return dict(
+        method=method.name,
+        settings=method.describe(),
+        lr=lr,
+        seed=seed,
+        steps=steps,
+        diverged=loss is None,
+        loss=loss,
+        curve=curve,
+        hashes=["a"],
+        seconds=1.0,
+    )
+
+
+def follow(plan, method, loss_at):
+    """The runs that the plan asks for, if the loss at a rate is loss_at(rate)."""
+    records, asked = [], []
+    while (wanted := plan.next_run(method, records)) is not None:
+        asked.append(wanted)
+        records.append(record(*wanted, loss_at(wanted[0]), method))
+    return asked
+
+
+# ---- The table of methods ----
+
+
+def test_names_are_unique_and_baselines_are_methods():
+    names = [m.name for m in METHODS]
+    assert len(names) == len(set(names))
+    assert {m.baseline for m in METHODS} - {None} <= set(names)
+
+
+def test_a_method_has_its_baselines_steps():
+    steps = {m.name: m.steps for m in METHODS}
+    assert [m.name for m in METHODS if m.baseline and steps[m.baseline] != m.steps] == []
+
+
+def test_grids_are_four_rates_a_factor_of_two_apart():
+    for method in METHODS:
+        assert len(method.rates) >= 4, method.name
+        assert all(b == 2 * a for a, b in zip(method.rates, method.rates[1:])), method.name
+        json.dumps(method.describe())
+
+
+# ---- What is run ----
+
+
+def test_the_grid_with_one_seed_then_the_other_seeds_at_the_best_rate():
+    asked = follow(Plan(seeds=(1, 2, 3)), CODED, lambda lr: 2 + abs(lr - 0.2))
+    assert asked == [(0.1, 1), (0.2, 1), (0.4, 1), (0.8, 1), (0.2, 2), (0.2, 3)]
+
+
+def test_the_grid_grows_while_the_best_is_at_its_edge():
+    upward = follow(Plan(seeds=(1, 2)), CODED, lambda lr: 2 + abs(lr - 1.6))
+    assert upward[4:] == [(1.6, 1), (3.2, 1), (1.6, 2)]
+    downward = follow(Plan(seeds=(1, 2)), CODED, lambda lr: 2 + lr)
+    assert len(downward) == 4 + EXTRA_RATES + 1 and downward[-1] == (0.1 / 2**EXTRA_RATES, 2)
+
+
+def test_a_method_that_diverges_at_every_rate_is_tried_at_smaller_ones_only():
+    asked = follow(Plan(seeds=(1, 2)), CODED, lambda lr: None)
+    assert asked[4:] == [(0.1 / 2**i, 1) for i in range(1, EXTRA_RATES + 1)]
+
+
+def test_quick_is_one_run():
+    assert follow(Plan(seeds=(1,), quick=True), CODED, lambda lr: 2.0) == [(0.2, 1)]
+
+
+# ---- What is remembered ----
+
+
+def test_results_are_taken_up_from_the_file(tmp_path):
+    results = Results(tmp_path / "results.json")
+    results.add(CODED, record(0.1, 1, 2.0))
+    results.add(CODED, record(0.2, 1, 1.9))
+    again = Results(tmp_path / "results.json")
+    assert [r["lr"] for r in again.of(CODED, 600)] == [0.1, 0.2]
+    assert again.grids == {"coded": list(CODED.rates)}
+    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_results_of_other_settings_or_steps_do_not_count(tmp_path):
+    results = Results(tmp_path / "results.json")
+    results.add(CODED, record(0.1, 1, 2.0))
+    changed = Method("coded", "coded", "dense", distributed, CODED.rates, dict(push="int4"))
+    assert results.of(CODED, 300) == [] and results.of(changed, 600) == []
+
+
+# ---- How it is judged ----
+
+
+def summaries_of(dense, coded):
+    """From {seed: loss} at one rate."""
+    by_method = {
+        DENSE: [record(0.2, s, loss, DENSE, bytes_each_way=8e6) for s, loss in dense.items()],
+        CODED: [record(0.2, s, loss, CODED) for s, loss in coded.items()],
+    }
+    return {m.name: report.summarize(m, records, 1) for m, records in by_method.items()}
+
+
+def test_gaps_are_paired_by_seed():
+    summaries = summaries_of({1: 2.0, 2: 2.2, 3: 1.8}, {1: 2.1, 2: 2.3, 3: 1.9, 4: 9.0})
+    mean, half_width = report.paired_gap(summaries["coded"], summaries["dense"])
+    assert mean == pytest.approx(5.0) and half_width == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_interval_is_students():
+    summaries = summaries_of({1: 2.0, 2: 2.0, 3: 2.0}, {1: 2.0, 2: 2.2, 3: 2.4})
+    mean, half_width = report.paired_gap(summaries["coded"], summaries["dense"])
+    assert mean == pytest.approx(10.0)
+    assert half_width == pytest.approx(4.303 * 10.0 / math.sqrt(3))
+
+
+def test_bytes_to_a_loss_are_read_off_the_line_between_points():
+    curve = [(0, 0.0, 5.0), (300, 1.0, 3.0), (600, 2.0, 2.0)]
+    assert report.megabytes_to(curve, 2.5) == pytest.approx(1.5)
+    assert report.megabytes_to(curve, 1.9) is None
+
+
+def test_the_table_shows_gaps_ratios_and_what_diverged():
+    summaries = summaries_of({1: 2.0, 2: 2.0}, {1: 2.1, 2: None})
+    dense, coded = report.results_table(summaries).splitlines()[3::2]
+    assert dense == "| dense | 600 | 0.2 | 2 | 2.0000 | - | 16.0 | - | 14.4 | - |"
+    assert coded == "| coded | 600 | 0.2 | 1 (1 diverged) | 2.1000 | +5.0 | 2.0 | 8.0x | 1.9 | 7.6x |"
+    assert "| coded | 0.2: **2.100** |" in report.rates_table(summaries)
+
+
+# ---- Runs ----
+
+
+@pytest.fixture(scope="module")
+def task():
+    return training.Task()
+
+
+def test_the_model_is_small(task):
+    assert sum(p.numel() for p in task.model(1).parameters()) <= 150_000
+
+
+def test_a_run_is_repeatable_and_its_workers_agree(task):
+    method = next(m for m in METHODS if m.name == "momentum, onebit(64), warm-up")
+    first, second = (training.train_locally(task, method, 0.1, 1, 5) for _ in range(2))
+    assert len(first["hashes"]) == 1 and first["hashes"] == second["hashes"]
+    assert first["curve"] == second["curve"]
+    assert first["loss"] < first["curve"][0][3]
+
+
+def test_bytes_are_those_of_the_whole_run(task):
+    dense, bf16 = (
+        training.train_locally(task, m, 0.004, 1, 3)
+        for name in ("AdamW, fp32", "AdamW, bf16")
+        for m in METHODS
+        if m.name == name
+    )
+    elements = sum(p.numel() for p in task.model(1).parameters())
+    for way in (1, 2):
+        assert 4 * 3 * elements < dense["curve"][-1][way] < 1.01 * 4 * 3 * elements
+        assert dense["curve"][-1][way] / bf16["curve"][-1][way] == pytest.approx(2, rel=0.01)
+
+
+def test_methods_start_alike_and_see_the_same_data(task):
+    a, b = (
+        training.train_locally(task, m, 0.0, 2, 1)
+        for m in METHODS
+        if m.name in ("AdamW, fp32", "int8")
+    )
+    assert a["curve"][0][3] == b["curve"][0][3]
+
+
+def test_divergence_is_a_result(task):
+    method = next(m for m in METHODS if m.name == "SGD, fp32")
+    diverged = training.train_locally(task, method, 1e6, 1, 20)
+    assert diverged["diverged"] and diverged["loss"] is None
+    assert 0 < diverged["curve"][-1][0] < 20
+    json.dumps(diverged, allow_nan=False)
+
+
+# ---- The program ----
+
+
+def test_the_program_resumes_and_draws(tmp_path, capsys):
+    main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
+    arguments = ["--quick", "--steps", "2", "--only", "^(AdamW, fp32|int8)$", "--out", str(tmp_path)]
+    main(arguments)
+    first = capsys.readouterr().out
+    assert "int8, rate 0.004, seed 1: loss" in first and "| int8 | 2 | 0.004 | 1 |" in first
+    main(arguments)
+    assert "seed 1: loss" not in capsys.readouterr().out
+    for picture in ("loss_by_steps.png", "loss_by_bytes.png"):
+        assert (tmp_path / picture).stat().st_size > 10_000
+
+
+def test_a_budget_ends_it_between_runs(tmp_path, capsys):
+    main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
+    with pytest.raises(SystemExit, match="no finished run"):
+        main(["--quick", "--only", "^int8", "--out", str(tmp_path), "--budget", "1e-9"])
+    assert "--budget 1e-09 is spent" in capsys.readouterr().out
