@@ -12,6 +12,7 @@
 #include "compressors/integer.h"
 #include "compressors/none.h"
 #include "compressors/onebit.h"
+#include "compressors/sign.h"
 #include "compressors/sketch.h"
 #include "compressors/topk.h"
 
@@ -134,6 +135,10 @@ const std::array kCodecs = {
                options.cells = values.Real(0, 0, 2);
                return values.ok() ? MakeExactSketch(options) : nullptr;
              }},
+    CodecRow{"sign",
+             {},
+             "-1, 0 or 1: a bit each, two where there are zeros",
+             [](OptionValues&) { return MakeSign(); }},
 };
 
 }  // namespace

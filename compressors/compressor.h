@@ -30,6 +30,7 @@ enum class CodecId : uint8_t {
   kInt2 = 11,
   kSketch = 12,
   kExactSketch = 13,
+  kSign = 14,
 };
 
 // A codec for a flat array. Stateless, const, thread-safe: the same input and draw give the same

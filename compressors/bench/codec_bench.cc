@@ -37,6 +37,7 @@ constexpr const char* kDefaultCodecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "sign",
     "topk(ratio=0.01)",
     "topk(ratio=0.001,select=sampled)",
     "randomk(ratio=0.01)",

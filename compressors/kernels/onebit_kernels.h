@@ -4,7 +4,8 @@
 #include <cstddef>
 
 // Signs are packed 32 a little-endian word: element i is bit i % 32 of word i / 32, 1 where the
-// element is below zero. Words need no alignment; the unused bits of the last are zero.
+// element is below zero. Words need no alignment; the unused bits of the last are zero. Where zeros
+// count, a second array of words has 1 where the element is 0 or -0.
 
 namespace bdn {
 
@@ -24,6 +25,21 @@ void PackSignsAndSubtract(float* p, size_t n, float magnitude, void* words);
 void UnpackSigns(const void* words, size_t n, float magnitude, float* y);
 // y[i] += the same.
 void UnpackSignsAndAdd(const void* words, size_t n, float magnitude, float* y);
+
+struct PackedSigns {
+  bool has_zeros;
+  bool finite;  // all of p
+};
+// words = signs of p, zeros = zeros of p. One pass.
+PackedSigns PackSignsAndZeros(const float* p, size_t n, void* words, void* zeros);
+// The same, and p[i] <- p[i] - (-1, +0 or 1).
+PackedSigns PackSignsAndZerosAndSubtract(float* p, size_t n, void* words, void* zeros);
+
+// y[i] = magnitude * (-1, +0 or 1). REQUIRES: no element is both negative and zero.
+void UnpackSignsAndZeros(const void* words, const void* zeros, size_t n, float magnitude, float* y);
+// y[i] += the same.
+void UnpackSignsAndZerosAndAdd(const void* words, const void* zeros, size_t n, float magnitude,
+                               float* y);
 
 }  // namespace bdn
 

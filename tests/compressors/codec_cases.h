@@ -26,6 +26,8 @@ inline constexpr CodecCase kCodecs[] = {
     {"OneBitBlock96", "onebit(block=96)"},
     {"OneBitBlock256", "onebit(block=256)"},
     {"OneBitBlock8192", "onebit(block=8192)"},
+    // Of an element below one half it leaves more than there was.
+    {"Sign", "sign", true, false},
     {"TopKSmall", "topk(ratio=0.01)"},
     {"TopKHalf", "topk(ratio=0.5)"},
     {"TopKAll", "topk(ratio=1)"},

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "sketch(columns=0.3)", "sketch(rows=5,columns=2)", "exactsketch(cells=1.5)",
                       "dither", "dither(norm=l2)", "dither(kind=natural)", "dither(levels=0)",
                       "dither(levels=3)", "dither(levels=31,kind=natural,norm=l2)",
-                      "dither(levels=127)"));
+                      "dither(levels=127)", "sign"));
 
 }  // namespace
 }  // namespace bdn

@@ -34,7 +34,7 @@ TEST(CodecSpec, CanonicalFormDropsDefaultsAndSpaces) {
 TEST(CodecSpec, CanonicalFormParsesToItself) {
   for (const char* text : {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "ef(none)",
                            "ef(onebit(block=256))", "topk(ratio=0.01)", "topk(ratio=1e-05)",
-                           "topk(ratio=0.3333333333333333)", "topk(ratio=1)"}) {
+                           "topk(ratio=0.3333333333333333)", "topk(ratio=1)", "sign"}) {
     EXPECT_EQ(SpecOf(text), text);
   }
 }

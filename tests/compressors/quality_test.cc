@@ -26,6 +26,7 @@ constexpr const char* kCodecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "sign",
     "topk(ratio=0.01)",
     "topk(ratio=0.01,values=fp16)",
     "topk(ratio=0.001,select=sampled)",

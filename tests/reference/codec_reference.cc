@@ -170,6 +170,34 @@ std::vector<float> DecodeOneBit(const Spec& codec, const Bytes& in, size_t n) {
   return decoded;
 }
 
+Bytes EncodeSign(const std::vector<float>& p) {
+  if (p.empty()) return {};
+  const bool zeros = std::count(p.begin(), p.end(), 0.0f) > 0;
+  const size_t num_words = (p.size() + 31) / 32;
+  std::vector<uint32_t> words((zeros ? 2 : 1) * num_words);
+  for (size_t i = 0; i < p.size(); ++i) {
+    if (p[i] < 0) words[i / 32] += 1u << (i % 32);
+    if (p[i] == 0) words[num_words + i / 32] += 1u << (i % 32);
+  }
+  Bytes out;
+  PutU32(&out, zeros ? 1 : 0);
+  for (const uint32_t word : words) PutU32(&out, word);
+  return out;
+}
+
+std::vector<float> DecodeSign(const Bytes& in, size_t n) {
+  std::vector<float> decoded(n, 1.0f);
+  const size_t num_words = (n + 31) / 32;
+  const auto bit = [&](size_t word, size_t i) {
+    return (GetU32(in, 4 + 4 * (word + i / 32)) >> (i % 32) & 1) != 0;
+  };
+  for (size_t i = 0; i < n; ++i) {
+    if (bit(0, i)) decoded[i] = -1.0f;
+    if (GetU32(in, 0) == 1 && bit(num_words, i)) decoded[i] = 0.0f;
+  }
+  return decoded;
+}
+
 // How many are sent where a sample chooses.
 size_t NumAboveSample(const std::vector<float>& p, size_t k) {
   const size_t n = p.size();
@@ -235,6 +263,7 @@ std::vector<float> DecodeTopK(const Spec& codec, const Bytes& in, size_t n) {
 Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
   const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return EncodeOneBit(codec, p);
+  if (codec.name == "sign") return EncodeSign(p);
   if (codec.name == "topk") return EncodeTopK(codec, p);
   if (codec.name == "randomk" || codec.name == "blocks") return EncodeDrawn(codec, p, keys);
   if (codec.name == "dither") return EncodeDither(codec, p, keys);
@@ -255,6 +284,7 @@ Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
 std::vector<float> Decode(const std::string& text, const Bytes& payload, size_t n) {
   const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return DecodeOneBit(codec, payload, n);
+  if (codec.name == "sign") return DecodeSign(payload, n);
   if (codec.name == "topk") return DecodeTopK(codec, payload, n);
   if (codec.name == "randomk" || codec.name == "blocks") return DecodeDrawn(codec, payload, n);
   if (codec.name == "dither") return DecodeDither(codec, payload, n);
