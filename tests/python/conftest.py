@@ -6,8 +6,9 @@ import sys
 import pytest
 import torch
 
-# The helpers beside the tests.
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+# The helpers beside the tests, and the plain algorithms.
+here = pathlib.Path(__file__).parent
+sys.path[:0] = [str(here), str(here.parent / "reference")]
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -11,8 +11,9 @@ import torch
 from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from . import backward_pass
+from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
-from .parameters import LinkOptions, ParameterSet
+from .parameters import ParameterSet
 from .tensors import copy_back, host_copy_or_self
 
 # Waiting comes up for air this often, so that Ctrl-C is answered.
@@ -23,7 +24,7 @@ class DDPState:
     """What the hook exchanges and how. Keyed by parameter, because DDP regroups its buckets.
 
     Constructing it is collective. It can be pickled together with its residuals; after loading,
-    attach() joins it to the model of the new process.
+    attach() joins it to the model of the new process. Options are those of DistributedOptimizer.
     """
 
     def __init__(
@@ -34,22 +35,23 @@ class DDPState:
         pull=None,
         momentum=0.0,
         warmup=0,
+        overrides=None,
         scaler=AUTO,
         prefix="",
         worker=None,
     ):
-        self._options = LinkOptions.of(push, pull, momentum, warmup)
+        self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
         self._prefix = prefix
         self._loaded = None
         self.attach(named_parameters, scaler=scaler, worker=worker)
 
     def attach(self, named_parameters, *, scaler=AUTO, worker=None):
         """Declares the parameters with this process's worker. Collective."""
-        self._parameters = ParameterSet(worker or default_worker(), self._options, self._prefix)
+        self._parameters = ParameterSet(worker or default_worker(), self._links, self._prefix)
         trained = [(name, p) for name, p in named_parameters if p.requires_grad]
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}
-        self._scale = LossScale(scaler, self._options.remembers)
+        self._scale = LossScale(scaler, self._links.remembers)
         self._round = None
         if self._loaded is not None:
             self.load_comm_state_dict(self._loaded)
@@ -68,13 +70,13 @@ class DDPState:
 
     def __getstate__(self):
         return {
-            "options": self._options,
+            "links": self._links,
             "prefix": self._prefix,
             "comm": self._loaded if self._parameters is None else self.comm_state_dict(),
         }
 
     def __setstate__(self, saved):
-        self._options = saved["options"]
+        self._links = saved["links"]
         self._prefix = saved["prefix"]
         self._loaded = saved["comm"]
         self._parameters = None

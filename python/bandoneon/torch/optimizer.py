@@ -2,12 +2,12 @@
 
 import weakref
 
-import torch
-
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
+from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
-from .parameters import LinkOptions, ParameterSet
+from .names import Names
+from .parameters import ParameterSet
 from .synchronizer import Synchronizer
 
 
@@ -19,6 +19,7 @@ def DistributedOptimizer(
     pull=None,
     momentum=0.0,
     warmup=0,
+    overrides=None,
     scaler=AUTO,
     sparse_as_dense=False,
     overlap=True,
@@ -38,6 +39,8 @@ def DistributedOptimizer(
     momentum: Nesterov's, applied before error feedback: instead of SGD(momentum=, nesterov=True). The
         optimizer's own must be 0 then.
     warmup: the first steps of every parameter go uncompressed.
+    overrides: other push, pull, momentum or warmup for parameters by name, the first pattern that
+        fits: {"*.bias": dict(push="none", pull="none"), "emb*": dict(push="ef(topk(ratio=0.01))")}.
     scaler: the GradScaler, if several are alive; None if gradients are not scaled.
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
     overlap: False sends everything at the end of the backward pass.
@@ -47,12 +50,12 @@ def DistributedOptimizer(
     if isinstance(optimizer, _Distributed):
         raise InvalidArgument("this optimizer is distributed already")
     worker = worker or default_worker()
-    options = LinkOptions.of(push, pull, momentum, warmup)
-    _check_momentum(optimizer.param_groups, options)
-    parameters = ParameterSet(worker, options, prefix, sparse_as_dense)
-    names = _Names(named_parameters)
+    links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
+    names = Names(named_parameters)
+    _check_momentum(optimizer.param_groups, names, links)
+    parameters = ParameterSet(worker, links, prefix, sparse_as_dense)
     added = parameters.add(names.in_forward_order(optimizer.param_groups))
-    scale = LossScale(scaler, options.remembers)
+    scale = LossScale(scaler, links.remembers)
     synchronizer = Synchronizer(parameters, scale, overlap, timeout)
     synchronizer.add(added)
 
@@ -84,9 +87,11 @@ class _Distributed:
     def add_param_group(self, param_group, named_parameters=None):
         """As the optimizer's. Collective: all workers add the same."""
         parts = self._bandoneon
-        _check_momentum([{**self.defaults, **param_group}], parts.parameters.options)
         parts.names.learn(named_parameters)
-        named = parts.names.in_forward_order([param_group], first_group=len(self.param_groups))
+        first = len(self.param_groups)
+        group = {**self.defaults, **param_group}
+        _check_momentum([group], parts.names, parts.parameters.links, first)
+        named = parts.names.in_forward_order([group], first)
         added = parts.parameters.add(named)
         super().add_param_group(param_group)
         parts.synchronizer.add(added)
@@ -116,58 +121,18 @@ class _Parts:
         weakref.finalize(self, synchronizer.close).atexit = False
 
 
-class _Names:
-    """Parameters' names and forward order."""
-
-    def __init__(self, named_parameters):
-        self._given = named_parameters is not None
-        self._names = {}  # id of a parameter -> (name, parameter), in forward order
-        self.learn(named_parameters)
-
-    def learn(self, named_parameters):
-        taken = {name for name, _ in self._names.values()}
-        for name, param in named_parameters or ():
-            if id(param) in self._names:
-                continue  # Tied: it travels once, under its first name.
-            if name in taken:
-                raise InvalidArgument(f"two parameters are named {name!r}", tensor=name)
-            taken.add(name)
-            self._names[id(param)] = (name, param)
-
-    def in_forward_order(self, groups, first_group=0):
-        """(name, parameter) of all parameters in the groups."""
-        wanted = set()
-        for g, group in enumerate(groups, first_group):
-            for i, param in enumerate(_params(group)):
-                wanted.add(id(param))
-                if id(param) not in self._names:
-                    self.learn([self._make_name(g, i, param)])
-        return [entry for key, entry in self._names.items() if key in wanted]
-
-    def _make_name(self, group, index, param):
-        if self._given:
-            raise InvalidArgument(
-                f"parameter {index} of group {group} (shape {list(param.shape)}) is not among "
-                "named_parameters; pass model.named_parameters()"
-            )
-        return f"group{group}.param{index}", param
-
-
-def _params(group):
-    params = group["params"]
-    if isinstance(params, torch.Tensor):
-        return [params]
-    return [p[1] if isinstance(p, tuple) else p for p in params]
-
-
-def _check_momentum(groups, options):
-    for g, group in enumerate(groups):
+def _check_momentum(groups, names, links, first_group=0):
+    for g, group in enumerate(groups, first_group):
         own = group.get("momentum") or 0
-        if options.momentum and own:
-            raise InvalidArgument(
-                f"momentum={options.momentum} of DistributedOptimizer goes before error feedback, and "
-                f"momentum={own} of the optimizer's group {g} would be applied on top; set one to 0"
-            )
+        for name, _ in names.in_forward_order([group], g) if own else ():
+            before = links.options_of(name).momentum
+            if before:
+                raise InvalidArgument(
+                    f"momentum={before} of DistributedOptimizer goes before error feedback, and "
+                    f"momentum={own} of the optimizer's group {g} would be applied to {name!r} on top; "
+                    "set one to 0",
+                    tensor=name,
+                )
 
 
 def _before_step(optimizer, args, kwargs):

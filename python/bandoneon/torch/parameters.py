@@ -7,39 +7,8 @@ import torch
 
 from ..errors import InvalidArgument
 from ..worker import Declaration
-from .exchange import default_spec
-from .tensors import check_exchangeable, dtype_number
-
-
-@dataclass(frozen=True)
-class LinkOptions:
-    """How gradients travel; the same on every worker."""
-
-    push: str = "none"
-    pull: str = "none"
-    momentum: float = 0.0
-    warmup: int = 0
-
-    @classmethod
-    def of(cls, push=None, pull=None, momentum=0.0, warmup=0):
-        options = cls(
-            default_spec("push", push), default_spec("pull", pull), float(momentum), int(warmup)
-        )
-        if not 0.0 <= options.momentum < 1.0:
-            raise InvalidArgument(f"momentum={momentum} is not in [0, 1)")
-        if options.warmup < 0:
-            raise InvalidArgument(f"warmup={warmup} is negative")
-        if options.momentum and "ef(" not in options.push:
-            raise InvalidArgument(
-                f"momentum={momentum} goes before error feedback, but push={options.push!r} has none; "
-                "write push='ef(...)', or give the momentum to the optimizer"
-            )
-        return options
-
-    @property
-    def remembers(self):
-        """Whether either end keeps something between steps, in units of unscaled gradients."""
-        return bool(self.momentum) or "ef(" in self.push or "ef(" in self.pull
+from .link_options import LinkOptions
+from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +19,16 @@ class Member:
     param: torch.Tensor
     tensor: int  # the C library's number
     priority: int  # higher goes first: parameters that the next forward pass needs early
+    options: LinkOptions
 
 
 class ParameterSet:
-    """The parameters that one optimizer or hook exchanges. Its methods are collective."""
+    """The parameters that one optimizer or hook exchanges, each by its own options from the LinkTable
+    `links`. Its methods are collective."""
 
-    def __init__(self, worker, options, prefix="", sparse_as_dense=False):
+    def __init__(self, worker, links, prefix="", sparse_as_dense=False):
         self.worker = worker
-        self.options = options
+        self.links = links
         self.prefix = prefix
         self.sparse_as_dense = sparse_as_dense
         self.members = []
@@ -67,13 +38,15 @@ class ParameterSet:
     def add(self, named):
         """Declares (name, parameter) pairs, in forward order; the new members."""
         named = list(named)
+        if not self.members:
+            self.links.check_use([name for name, _ in named])
         for name, param in named:
             self._check(name, param)
         declarations = [self._declaration(name, param) for name, param in named]
         numbers = self.worker.declare(declarations, owner=self._reference) if declarations else []
         first = len(self.members)
         added = [
-            Member(name, param, number, -(first + i))
+            Member(name, param, number, -(first + i), self.links.options_of(name))
             for i, ((name, param), number) in enumerate(zip(named, numbers))
         ]
         self.members += added
@@ -95,6 +68,20 @@ class ParameterSet:
                 tensor=member.name,
             )
         return grad
+
+    @torch.no_grad()
+    def exchange(self, tensors, timeout=None):
+        """Replaces the tensors, one a member and like its parameter, by the workers' means; the
+        Results. Returns when all have come; NaN where a worker's values were not finite."""
+        hosts = [host_copy_or_self(tensor) for tensor in tensors]
+        tickets = [
+            self.worker.push(m.tensor, host.data_ptr(), keep=host, priority=m.priority)
+            for m, host in zip(self.members, hosts, strict=True)
+        ]
+        results = [self.worker.wait(ticket, timeout) for ticket in tickets]
+        for host, tensor in zip(hosts, tensors):
+            copy_back(host, tensor)
+        return results
 
     def state_dict(self):
         """What this worker's links still owe and remember."""
@@ -119,28 +106,15 @@ class ParameterSet:
                 raise InvalidArgument(
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
-            for what in self._memories():
-                if what in entry and entry[what].numel() != member.param.numel():
-                    raise InvalidArgument(
-                        f"the {what} of {name!r} has {entry[what].numel()} elements, the parameter "
-                        f"{member.param.numel()}",
-                        tensor=name,
-                    )
+            _check_entry(member, entry)
         for name, entry in state["tensors"].items():
-            for what in self._memories():
-                if what in entry:
-                    data = entry[what].to(torch.float32).contiguous()
-                    self.worker.set_state(by_name[name].tensor, what, data.data_ptr(), data.numel())
-
-    def _memories(self):
-        if "ef(" in self.options.push:
-            yield "residual"
-        if self.options.momentum:
-            yield "momentum"
+            for what in by_name[name].options.memories:
+                data = entry[what].to(torch.float32).contiguous()
+                self.worker.set_state(by_name[name].tensor, what, data.data_ptr(), data.numel())
 
     def _member_state(self, member):
         entry = {"step": self.worker.get_step(member.tensor)}
-        for what in self._memories():
+        for what in member.options.memories:
             out = torch.zeros(member.param.shape, dtype=torch.float32)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
@@ -149,22 +123,44 @@ class ParameterSet:
     def _check(self, name, param):
         check_exchangeable(param, name)
         dtype_number(param, name)
-        lossless = (self.options.push, self.options.pull) == ("none", "none")
+        options = self.links.options_of(name)
+        lossless = (options.push, options.pull) == ("none", "none")
         if param.dtype == torch.float64 and not lossless:
             raise InvalidArgument(
                 f"{name!r} is float64, which only push='none' and pull='none' carry, not "
-                f"push={self.options.push!r} and pull={self.options.pull!r}; use float32 or no codec",
+                f"push={options.push!r} and pull={options.pull!r}; use float32 or no codec",
                 tensor=name,
             )
 
     def _declaration(self, name, param):
+        options = self.links.options_of(name)
         return Declaration(
             name=self.prefix + name,
             elements=param.numel(),
             dtype=dtype_number(param, name),
-            push=self.options.push,
-            pull=self.options.pull,
-            warmup=self.options.warmup,
-            momentum=self.options.momentum,
+            push=options.push,
+            pull=options.pull,
+            warmup=options.warmup,
+            momentum=options.momentum,
             fuse=True,
         )
+
+
+def _check_entry(member, entry):
+    """InvalidArgument where a saved entry is not what the member's link keeps."""
+    kept, saved = set(member.options.memories), set(entry) - {"step"}
+    for what in sorted(kept ^ saved):
+        has, lacks = ("link", "state") if what in kept else ("state", "link")
+        raise InvalidArgument(
+            f"the {has} of {member.name!r} has a {what} and its {lacks} has none (push="
+            f"{member.options.push!r}, momentum={member.options.momentum}); load a state under the "
+            "options that it was saved with",
+            tensor=member.name,
+        )
+    for what in sorted(kept):
+        if entry[what].numel() != member.param.numel():
+            raise InvalidArgument(
+                f"the {what} of {member.name!r} has {entry[what].numel()} elements, the parameter "
+                f"{member.param.numel()}",
+                tensor=member.name,
+            )

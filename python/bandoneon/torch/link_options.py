@@ -1,0 +1,107 @@
+"""How gradients travel: codecs, momentum and warm-up, for all parameters or by name."""
+
+import fnmatch
+from dataclasses import asdict, dataclass, replace
+
+from ..errors import InvalidArgument
+from .exchange import default_spec
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """How one parameter's gradients travel; the same on every worker."""
+
+    push: str = "none"
+    pull: str = "none"
+    momentum: float = 0.0
+    warmup: int = 0
+
+    @classmethod
+    def of(cls, push=None, pull=None, momentum=0.0, warmup=0):
+        push, pull = default_spec("push", push), default_spec("pull", pull)
+        return cls(push, pull, float(momentum), int(warmup)).checked()
+
+    def checked(self):
+        """Itself, or InvalidArgument."""
+        if not 0.0 <= self.momentum < 1.0:
+            raise InvalidArgument(f"momentum={self.momentum} is not in [0, 1)")
+        if self.warmup < 0:
+            raise InvalidArgument(f"warmup={self.warmup} is negative")
+        if self.momentum and not (self.feeds_back or self.push == "none"):
+            raise InvalidArgument(
+                f"momentum={self.momentum} goes before error feedback, but push={self.push!r} has "
+                "none; write push='ef(...)', or give the momentum to the optimizer"
+            )
+        return self
+
+    @property
+    def feeds_back(self):
+        """Whether the worker keeps what its pushes left out."""
+        return "ef(" in self.push
+
+    @property
+    def memories(self):
+        """Names of what the worker keeps between steps."""
+        names = ("residual", self.feeds_back), ("momentum", bool(self.momentum))
+        return [name for name, is_kept in names if is_kept]
+
+    @property
+    def remembers(self):
+        """Whether either end keeps something between steps, in units of unscaled gradients."""
+        return bool(self.momentum) or self.feeds_back or "ef(" in self.pull
+
+
+class LinkTable:
+    """Each parameter's LinkOptions: the common ones, changed by the first pattern that fits its name.
+
+    overrides: {"*.bias": {"push": "none", "pull": "none"}, ...}: fnmatch patterns, upper and lower
+        case told apart; what an entry does not say is as for the others. Immutable.
+    """
+
+    def __init__(self, common, overrides=None):
+        self.common = common
+        self._rows = {
+            pattern: _overridden(common, pattern, changes)
+            for pattern, changes in (overrides or {}).items()
+        }
+
+    @property
+    def remembers(self):
+        return any(options.remembers for options in (self.common, *self._rows.values()))
+
+    def options_of(self, name):
+        return self._rows.get(self._pattern_of(name), self.common)
+
+    def check_use(self, names):
+        """InvalidArgument names a pattern that none of the names comes to."""
+        used = {self._pattern_of(name) for name in names}
+        for pattern in self._rows:
+            if pattern in used:
+                continue
+            shadowed = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+            if shadowed:
+                raise InvalidArgument(
+                    f"the pattern {pattern!r} of overrides never applies: {shadowed[0]!r} fits "
+                    f"{self._pattern_of(shadowed[0])!r} before; put the narrower pattern first"
+                )
+            raise InvalidArgument(
+                f"the pattern {pattern!r} of overrides fits no parameter; their names are "
+                + ", ".join(map(repr, names[:4]))
+                + (", ..." if len(names) > 4 else "")
+            )
+
+    def _pattern_of(self, name):
+        fits = (pattern for pattern in self._rows if fnmatch.fnmatchcase(name, pattern))
+        return next(fits, None)
+
+
+def _overridden(common, pattern, changes):
+    unknown = sorted(set(changes) - set(asdict(common)))
+    if unknown:
+        raise InvalidArgument(
+            f"overrides[{pattern!r}] has {unknown[0]!r}; it takes " + ", ".join(asdict(common))
+        )
+    try:
+        return replace(common, **changes).checked()
+    except InvalidArgument as error:
+        raise InvalidArgument(f"overrides[{pattern!r}]: {error}") from None

@@ -1,0 +1,49 @@
+"""Parameters' names: those that the program gave, or made ones."""
+
+import torch
+
+from ..errors import InvalidArgument
+
+
+class Names:
+    """Parameters' names and forward order."""
+
+    def __init__(self, named_parameters):
+        self._given = named_parameters is not None
+        self._names = {}  # id of a parameter -> (name, parameter), in forward order
+        self.learn(named_parameters)
+
+    def learn(self, named_parameters):
+        taken = {name for name, _ in self._names.values()}
+        for name, param in named_parameters or ():
+            if id(param) in self._names:
+                continue  # Tied: it travels once, under its first name.
+            if name in taken:
+                raise InvalidArgument(f"two parameters are named {name!r}", tensor=name)
+            taken.add(name)
+            self._names[id(param)] = (name, param)
+
+    def in_forward_order(self, groups, first_group=0):
+        """(name, parameter) of all parameters in the groups."""
+        wanted = set()
+        for g, group in enumerate(groups, first_group):
+            for i, param in enumerate(_params(group)):
+                wanted.add(id(param))
+                if id(param) not in self._names:
+                    self.learn([self._make_name(g, i, param)])
+        return [entry for key, entry in self._names.items() if key in wanted]
+
+    def _make_name(self, group, index, param):
+        if self._given:
+            raise InvalidArgument(
+                f"parameter {index} of group {group} (shape {list(param.shape)}) is not among "
+                "named_parameters; pass model.named_parameters()"
+            )
+        return f"group{group}.param{index}", param
+
+
+def _params(group):
+    params = group["params"]
+    if isinstance(params, torch.Tensor):
+        return [params]
+    return [p[1] if isinstance(p, tuple) else p for p in params]
