@@ -18,14 +18,22 @@ from ..session import default_worker, init, is_initialized, rank, shutdown, size
 from ..worker import LocalCluster
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
 from .ddp import DDPState, ddp_hook
+from .decay_momentum_sgd import DecayMomentumSGD
 from .exchange import Handle, barrier, push_pull, synchronize
+from .frozen_adam import FrozenAdamW
+from .lans import LANS
+from .onebit_adam import OneBitAdam
 from .optimizer import DistributedOptimizer
 
 __all__ = [
     "DDPState",
+    "DecayMomentumSGD",
     "DistributedOptimizer",
+    "FrozenAdamW",
     "Handle",
+    "LANS",
     "LocalCluster",
+    "OneBitAdam",
     "barrier",
     "broadcast_optimizer_state",
     "broadcast_parameters",

@@ -1,0 +1,70 @@
+"""AdamW that stops learning its second moment."""
+
+import torch
+
+from .hyperparameters import check_decays, check_not_negative, check_steps
+from .per_parameter import PerParameterOptimizer
+
+
+class FrozenAdamW(PerParameterOptimizer):
+    """AdamW (arXiv 1711.05101) whose second moment v stays as it is after `freeze_after` steps, as in
+    1-bit Adam (arXiv 2102.02888): what a lossy link adds to a gradient would be squared into v.
+
+    With t counted from 1 and T = min(t, freeze_after):
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) g^2                                only if t <= freeze_after
+        x <- (1 - lr wd) x - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^T)) + eps)
+
+    Up to then it is torch.optim.AdamW. Let the gradients go uncompressed as long:
+
+        inner = bdn.FrozenAdamW(model.parameters(), lr=1e-3, freeze_after=200)
+        optimizer = bdn.DistributedOptimizer(
+            inner, model.named_parameters(), push="ef(onebit)", pull="ef(onebit)", warmup=200)
+        loss.backward()
+        optimizer.step()
+
+    betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0.01, wd.
+    freeze_after: steps of a parameter, counted as it gets gradients; a fifth of a short run's or so.
+    """
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *, freeze_after
+    ):
+        check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
+        check_decays(beta1=betas[0], beta2=betas[1])
+        check_steps(freeze_after=freeze_after)
+        defaults = dict(
+            lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, freeze_after=freeze_after
+        )
+        super().__init__(params, defaults)
+
+    def _step_one(self, param, state, group):
+        if not state:
+            state.update(new_moments(param))
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        state["exp_avg"].mul_(beta1).add_(param.grad, alpha=1 - beta1)
+        if state["step"] <= group["freeze_after"]:
+            state["exp_avg_sq"].mul_(beta2).addcmul_(param.grad, param.grad, value=1 - beta2)
+        descend(param, state, group, group["freeze_after"])
+
+
+def new_moments(param):
+    """State of a parameter before its first step."""
+    return {
+        "step": 0,
+        "exp_avg": torch.zeros_like(param),
+        "exp_avg_sq": torch.zeros_like(param),
+    }
+
+
+def descend(param, state, group, freeze_after):
+    """AdamW's change of the parameter by its moments, the second as of step `freeze_after` at most."""
+    beta1, beta2 = group["betas"]
+    step, lr = state["step"], group["lr"]
+    square = state["exp_avg_sq"] / (1 - beta2 ** min(step, freeze_after))
+    param.mul_(1 - lr * group["weight_decay"])
+    param.addcdiv_(
+        state["exp_avg"], square.sqrt_().add_(group["eps"]), value=-lr / (1 - beta1**step)
+    )

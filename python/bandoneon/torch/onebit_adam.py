@@ -1,0 +1,129 @@
+"""1-bit Adam: the workers exchange momentum in place of gradients."""
+
+import torch
+
+from ..errors import Unimplemented
+from ..session import default_worker
+from .frozen_adam import descend, new_moments
+from .hyperparameters import check_decays, check_not_negative, check_steps
+from .link_options import LinkOptions, LinkTable
+from .names import Names
+from .parameters import ParameterSet
+
+
+class OneBitAdam(torch.optim.Optimizer):
+    """1-bit Adam (arXiv 2102.02888). Distributed by itself: DistributedOptimizer is not put around it.
+    Collective: all workers construct the same and step together.
+
+    For `warmup` steps Adam on the mean gradient, uncompressed. Then the second moment v is frozen, and
+    worker i sends its momentum, compressed with error feedback both ways:
+
+        m_i = b1 m + (1 - b1) g_i
+        m   = mean of m_i                          through the links: the same on all workers
+        x  <- (1 - lr wd) x - lr M / (sqrt(V) + eps)
+
+    M = m / (1 - b1^t) and V = v / (1 - b2^T), T = min(t, warmup), are Adam's corrections for moments
+    that began at 0. The paper leaves them out; they are its rule where t and warmup are large, and
+    without them a step would be 1 / sqrt(1 - b2^T) times as long after a short warm-up.
+
+        optimizer = bdn.OneBitAdam(
+            model.parameters(), lr=1e-3, warmup=200, named_parameters=model.named_parameters())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    The exchange is in step(), none of it beside the backward pass: backward() leaves local gradients,
+    several of which add up. A parameter without one counts as one of zeros; leave frozen ones out. What
+    is not finite in one worker leaves that parameter as it is in all. GradScaler will not do: it skips
+    step() in the worker that overflowed, and the others wait; use bfloat16.
+
+    betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0, wd.
+    warmup: steps; the paper takes a fifth of the run or so.
+    push, pull: codec specs, "ef(onebit)".
+    named_parameters, overrides, prefix, timeout: as DistributedOptimizer's; an override's `warmup`
+        is of its links alone.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr=1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0.0,
+        *,
+        warmup,
+        push="ef(onebit)",
+        pull="ef(onebit)",
+        named_parameters=None,
+        overrides=None,
+        prefix="",
+        timeout=None,
+        worker=None,
+    ):
+        check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
+        check_decays(beta1=betas[0], beta2=betas[1])
+        check_steps(warmup=warmup)
+        links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
+        self._links = None  # Of the parameters that __init__ of the base adds, all at once below.
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        named = Names(named_parameters).in_forward_order(self.param_groups)
+        self._links = ParameterSet(worker or default_worker(), links, prefix)
+        self._links.add(named)
+        self._warmup = warmup
+        self._timeout = timeout
+
+    def add_param_group(self, param_group):
+        if self._links is not None:
+            raise Unimplemented("OneBitAdam takes all its parameters when it is constructed")
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is not None:
+            raise Unimplemented("OneBitAdam.step takes no closure; call backward() before it")
+        groups = {id(param): group for group in self.param_groups for param in group["params"]}
+        members = self._links.members
+        for member in members:
+            self.state[member.param] = self.state[member.param] or new_moments(member.param)
+            self.state[member.param]["step"] += 1
+        messages = [self._message(member, groups[id(member.param)]) for member in members]
+        results = self._links.exchange(messages, self._timeout)
+        for member, mean, result in zip(members, messages, results):
+            if not result.nonfinite:
+                self._apply(member.param, mean, groups[id(member.param)])
+
+    def _message(self, member, group):
+        """What this worker sends: its gradient, or once v is frozen its momentum."""
+        param, state = member.param, self.state[member.param]
+        grad = torch.zeros_like(param) if param.grad is None else param.grad
+        grad = self._links.dense(member, grad).clone()
+        if self._is_warm(state):
+            return grad
+        beta1 = group["betas"][0]
+        return grad.mul_(1 - beta1).add_(state["exp_avg"], alpha=beta1)
+
+    def _apply(self, param, mean, group):
+        state = self.state[param]
+        if self._is_warm(state):
+            beta1, beta2 = group["betas"]
+            state["exp_avg"].mul_(beta1).add_(mean, alpha=1 - beta1)
+            state["exp_avg_sq"].mul_(beta2).addcmul_(mean, mean, value=1 - beta2)
+        else:
+            state["exp_avg"] = mean
+        descend(param, state, group, self._warmup)
+
+    def _is_warm(self, state):
+        return state["step"] <= self._warmup
+
+    def comm_state_dict(self):
+        """This rank's residuals and steps: what a checkpoint needs beside state_dict()."""
+        return self._links.state_dict()
+
+    def load_comm_state_dict(self, state):
+        """Takes up this rank's comm_state_dict(). Steps are the servers' and are not set."""
+        self._links.load_state_dict(state)
+
+    def close(self):
+        """Frees the parameters' names for another optimizer."""
+        self._links.release()
