@@ -8,7 +8,8 @@ compares losses and bytes.
 Four workers of batch 8 are threads of this process and talk through the C++ library's loopback. All
 methods start from the same model and see the same data, seed by seed. Every learning rate of a grid is
 tried with the first seed, further ones while the best is at the edge; the other seeds run at the best
-rate. --out (build/convergence) gets results.json, loss_by_steps.png and loss_by_bytes.png.
+rate. --out (build/convergence) gets results.json, loss_by_steps.png and loss_by_bytes.png. --confirm
+repeats a run a method over real processes, which must give the same bits.
 """
 
 import argparse
@@ -21,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch  # noqa: E402
 
-from convergence import report, training  # noqa: E402
+from convergence import processes, report, training  # noqa: E402
 from convergence.methods import METHODS  # noqa: E402
 from convergence.sweep import Plan, Results  # noqa: E402
 
@@ -38,6 +39,8 @@ def read_options(arguments=None):
     parser.add_argument("--only", metavar="PATTERN", help="methods that match this expression")
     parser.add_argument("--out", type=pathlib.Path, help="directory of what is written")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--confirm", action="store_true", help="repeat a run of each in processes")
+    parser.add_argument("--bandoneon", default=str(ROOT / "build" / "release" / "bin" / "bandoneon"))
     parser.add_argument("--list", action="store_true", help="the methods and their settings")
     parser.add_argument("--steps", type=int, default=0, help="for all, instead of each method's own")
     parser.add_argument("--seeds", type=int, default=3, metavar="COUNT")
@@ -70,6 +73,19 @@ def sweep(methods, plan, results, options):
             results.add(method, record)
             clock.report(method, record)
     return True
+
+
+def confirm(methods, plan, results, options):
+    """Repeats the first finished run of each method over processes; exits with an error if one differs."""
+    failed = 0
+    for method in methods:
+        finished = [r for r in results.of(method, plan.steps_of(method)) if not r["diverged"]]
+        if finished:
+            difference = processes.differences(finished[0], options.bandoneon, options.data)
+            failed += difference is not None
+            print(f"{method.name}: {difference or 'equal bit for bit over processes'}", flush=True)
+    if failed:
+        raise SystemExit(f"{failed} methods differ")
 
 
 class Clock:
@@ -136,6 +152,9 @@ def main(arguments=None):
     torch.set_num_threads(1)
     plan = plan_of(options)
     results = Results(options.out / "results.json")
+    if options.confirm:
+        confirm(methods, plan, results, options)
+        return
     if not options.table:
         sweep(methods, plan, results, options)
     show(methods, plan, results, options.out)

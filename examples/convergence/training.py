@@ -114,14 +114,9 @@ def has_diverged(curve):
 
 
 def make_record(method, lr, seed, steps, curves, hashes, seconds):
-    """What the file keeps of a run. Bytes are those of one worker, on average; a loss is None where
-    the run had diverged."""
+    """What the file keeps of a run."""
     diverged = not hashes
-    curve = [
-        [points[0][0], *(statistics.fmean(values) for values in list(zip(*points))[1:])]
-        for points in zip(*curves)
-    ]
-    curve = [[*point[:3], point[3] if math.isfinite(point[3]) else None] for point in curve]
+    curve = mean_curve(curves)
     return {
         "method": method.name,
         "settings": method.describe(),
@@ -134,6 +129,16 @@ def make_record(method, lr, seed, steps, curves, hashes, seconds):
         "hashes": sorted(set(hashes)),
         "seconds": round(seconds, 2),
     }
+
+
+def mean_curve(curves):
+    """[[step, bytes pushed, bytes pulled, loss]]: bytes of one worker, on average; a loss is None where
+    the run had diverged."""
+    means = [
+        [points[0][0], *(statistics.fmean(values) for values in list(zip(*points))[1:])]
+        for points in zip(*curves)
+    ]
+    return [[*point[:3], point[3] if math.isfinite(point[3]) else None] for point in means]
 
 
 def hash_of(model):
