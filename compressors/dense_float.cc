@@ -26,17 +26,14 @@ absl::StatusOr<size_t> DenseFloatCodec::EncodeFrom(EncodeSource& source, const D
   if (source.keeps_residual()) {
     BDN_RETURN_IF_ERROR(source.CheckFinite());
     ForEachTileBackward(0, source.n(), [&](size_t at, size_t count) {
-      const MutableView p{source.Take(at, count), DType::kFloat32, count};
-      ConvertScaled(p, 1.0f, payload.Sub(at, count));
-      AddScaled(payload.Sub(at, count), -1.0f, p);
+      ConvertAndSubtract(source.Take(at, count), payload.Sub(at, count));
     });
     return MaxEncodedBytes(source.n(), source.dtype());
   }
   bool finite = true;
   ForEachTile(0, source.n(), [&](size_t at, size_t count) {
     const ConstView p{source.Peek(at, count), DType::kFloat32, count};
-    finite = finite && FirstNonFinite(p, 1.0f) == count;
-    ConvertScaled(p, 1.0f, payload.Sub(at, count));
+    finite = finite && ConvertFinite(p, 1.0f, payload.Sub(at, count));
   });
   if (!finite) return source.CheckFinite();
   return MaxEncodedBytes(source.n(), source.dtype());

@@ -1,5 +1,6 @@
 #include "compressors/encode_source.h"
 
+#include "compressors/kernels/accumulate_kernels.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
 

@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "common/base/dtype.h"
-#include "compressors/memory/error_feedback.h"
 
 // Elementwise loops over float32, float16 and bfloat16 arrays; float64 where a comment says so.
 // Arrays need no alignment, so that a payload is read where it lies; they must not overlap. Each
@@ -21,25 +20,14 @@ size_t FirstNonFinite(ConstView x, float scale);
 // REQUIRES: from.n == to.n.
 void ConvertScaled(ConstView from, float scale, MutableView to);
 
+// ConvertScaled, and whether every scale * from[i] is finite. `to` is written either way.
+bool ConvertFinite(ConstView from, float scale, MutableView to);
+
+// to[i] = p[i] rounded to to.dtype, and p[i] <- p[i] - to[i]. REQUIRES: p is finite, to.n of them.
+void ConvertAndSubtract(float* p, MutableView to);
+
 // y[i] = y[i] + (scale * x[i]). y is float32, or float64 where x is.
 void AddScaled(ConstView x, float scale, MutableView y);
-
-// ag = a * g[i];  m = held(mu * momentum[i] + ag);
-// p = held(held(ag + mu * m) + held(rho * residual[i])), NaN where ag is not finite,
-// and without momentum (null):  p = held(ag + held(rho * residual[i])).
-// held(v) is v, or the largest finite float of its sign where v is infinite.
-// to <- p, nothing else changed. The arrays do not overlap.
-void AccumulateInto(ConstView g, const FeedbackOptions& options, const float* residual,
-                    const float* momentum, float* to);
-// residual <- p, momentum <- m.
-void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* residual,
-                       float* momentum);
-// ag = a * g[i];  residual <- (((residual + decoded) - ag) - mu * m) / rho;  m <- (m - ag) / mu
-// and without momentum:  residual <- ((residual + decoded) - ag) / rho.
-void AccumulateUndo(ConstView g, const FeedbackOptions& options, const float* decoded,
-                    float* residual, float* momentum);
-// to[i] = held(w[i] - r[i]), NaN where w[i] is not finite.
-void SubtractInto(ConstView w, const float* r, float* to);
 
 }  // namespace bdn
 

@@ -1,5 +1,6 @@
 #include "compressors/memory/error_feedback.h"
 
+#include "compressors/kernels/accumulate_kernels.h"
 #include "compressors/kernels/float_kernels.h"
 
 namespace bdn {
