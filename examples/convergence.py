@@ -16,6 +16,7 @@ import argparse
 import os
 import pathlib
 import re
+import signal
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,6 +53,17 @@ def read_options(arguments=None):
     return options
 
 
+def methods_of(options):
+    methods = [m for m in METHODS if re.search(options.only or "", m.name)]
+    if not methods:
+        raise SystemExit(f"--only {options.only!r} matches no method; --list shows them")
+    if not options.quick:
+        return methods
+    # Methods that differ in length alone would be the same.
+    different = {str(m.describe()): m for m in reversed(methods)}
+    return [m for m in methods if m in different.values()]
+
+
 def plan_of(options):
     if options.quick:
         return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True)
@@ -59,8 +71,10 @@ def plan_of(options):
 
 
 def sweep(methods, plan, results, options):
-    """Runs what is missing; whether that is all."""
+    """Runs what is missing, until --budget is spent or Ctrl-C comes."""
     task = training.Task(options.data)
+    # Threads that train must not be left alone by an exception in this one.
+    signal.signal(signal.SIGINT, lambda *_: task.stop.set())
     clock = Clock(methods, plan, results)
     deadline = time.monotonic() + 60 * options.budget if options.budget else float("inf")
     for method in methods:
@@ -68,11 +82,10 @@ def sweep(methods, plan, results, options):
         while (wanted := plan.next_run(method, results.of(method, steps))) is not None:
             if time.monotonic() > deadline:
                 print(f"--budget {options.budget:g} is spent; the same command goes on from here")
-                return False
+                return
             record = training.train_locally(task, method, *wanted, steps)
             results.add(method, record)
             clock.report(method, record)
-    return True
 
 
 def confirm(methods, plan, results, options):
@@ -142,9 +155,7 @@ def show(methods, plan, results, out):
 
 def main(arguments=None):
     options = read_options(arguments)
-    methods = [m for m in METHODS if re.search(options.only or "", m.name)]
-    if not methods:
-        raise SystemExit(f"--only {options.only!r} matches no method; --list shows them")
+    methods = methods_of(options)
     if options.list:
         for method in methods:
             print(f"{method.group}: {method.name}: {method.describe()}")
@@ -156,7 +167,10 @@ def main(arguments=None):
         confirm(methods, plan, results, options)
         return
     if not options.table:
-        sweep(methods, plan, results, options)
+        try:
+            sweep(methods, plan, results, options)
+        except training.Stopped:
+            raise SystemExit("stopped; the same command goes on from here") from None
     show(methods, plan, results, options.out)
 
 

@@ -185,7 +185,7 @@ def draw_by_steps(summaries, path):
     columns = min(3, len(groups))
     rows = math.ceil(len(groups) / columns)
     figure, panels = pyplot.subplots(
-        rows, columns, figsize=(5.2 * columns, 4.2 * rows), sharey=True, squeeze=False
+        rows, columns, figsize=(5.2 * columns, 4.2 * rows), dpi=110, sharey=True, squeeze=False
     )
     for axes in panels.flat[len(groups) :]:
         axes.set_visible(False)
@@ -205,7 +205,7 @@ def draw_by_steps(summaries, path):
     for axes in panels[:, 0]:
         axes.set_ylabel("held-out loss, nats a byte")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
     pyplot.close(figure)
 
 
@@ -215,7 +215,7 @@ def draw_by_bytes(summaries, path):
     drawn = [s for s in summaries.values() if s.by_seed]
     groups = list(dict.fromkeys(s.method.group for s in drawn))
     height = max(7.0, 0.17 * (len(drawn) + 2 * len(groups)) + 1)
-    figure, axes = pyplot.subplots(figsize=(14, height))
+    figure, axes = pyplot.subplots(figsize=(14, height), dpi=110)
     ends = []
     for number, summary in enumerate(drawn, 1):
         order = groups.index(summary.method.group)
@@ -226,18 +226,19 @@ def draw_by_bytes(summaries, path):
         axes.plot(moved, loss, marker="o", ms=4, color=colour)
         ends.append((moved, loss, str(number), colour))
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("MB pushed and pulled by one worker")
     axes.set_ylabel("held-out loss, nats a byte")
     _plain(axes, summaries)
     figure.tight_layout(rect=(0, 0, 0.74, 1))
     _number_ends(figure, axes, ends)
     _list_methods(figure, drawn, ends)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path)
     pyplot.close(figure)
 
 
 def _line(axes, summary, x, **style):
-    curve = [point for point in summary.curve if point[x] > 0]
+    curve = summary.curve[1:]
     axes.plot([p[x] for p in curve], [p[2] for p in curve], **{"lw": 1.5, **style})
 
 
@@ -256,7 +257,7 @@ def _number_ends(figure, axes, ends):
     for moved, loss, number, colour in sorted(ends, key=lambda end: end[1]):
         x, y = axes.transData.transform((moved, loss))
         x, y = x + 7, y - 4
-        while any(abs(x - a) < 16 and abs(y - b) < 13 for a, b in taken):
+        while any(abs(x - a) < 17 and abs(y - b) < 12 for a, b in taken):
             y += 2
         taken.append((x, y))
         axes.annotate(
@@ -271,7 +272,7 @@ def _list_methods(figure, drawn, ends):
         if not lines or lines[-1][0] != summary.method.group:
             lines += [] if not lines else [(summary.method.group, "", colour, {})]
             lines.append((summary.method.group, summary.method.group, colour, {"weight": "bold"}))
-        text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}"
+        text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}, {summary.megabytes:.3g} MB"
         lines.append((summary.method.group, text, colour, {}))
     pitch = min(0.024, 0.96 / len(lines))
     for i, (_, text, colour, style) in enumerate(lines):

@@ -5,6 +5,7 @@ import copy
 import hashlib
 import math
 import statistics
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -41,10 +42,18 @@ class Diverged(Exception):
     """The loss is not finite, or worse than knowing nothing."""
 
 
+class Stopped(Exception):
+    """Somebody has set Task.stop."""
+
+
 class Task:
-    """The text and the first model of a seed: the same for every method."""
+    """The text and the first model of a seed: the same for every method.
+
+    `stop`: once set, runs end with Stopped at their next step.
+    """
 
     def __init__(self, data=None):
+        self.stop = threading.Event()
         self.text, held_out = load_text(data)
         generator = torch.Generator().manual_seed(99)
         self.held_out = sample(held_out, generator, HELD_OUT_SAMPLES, CONTEXT)
@@ -69,7 +78,10 @@ def train_locally(task, method, lr, seed, steps):
     with bandoneon.LocalCluster(workers=WORKERS, servers=SERVERS, seed=seed) as cluster:
         try:
             hashes = cluster.run(train)
-        except (Diverged, bandoneon.BandoneonError):
+        except (Diverged, Stopped, bandoneon.BandoneonError):
+            # Whichever worker's error came first; the others' say that it ended the job.
+            if task.stop.is_set():
+                raise Stopped from None
             if not any(has_diverged(curve) for curve in curves):
                 raise
             hashes = []
@@ -84,6 +96,8 @@ def train_rank(task, method, run, curve):
     generator = torch.Generator().manual_seed(1000 * run.seed + run.worker.rank)
     every = max(run.steps // CURVE_POINTS, 1)
     for step in range(run.steps):
+        if task.stop.is_set():
+            raise Stopped
         if step % every == 0:
             judge(task, run, optimizer, step, curve)
         for group in optimizer.param_groups:

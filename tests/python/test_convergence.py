@@ -1,5 +1,6 @@
 """examples/convergence.py: what it runs, what it remembers, and how it judges."""
 
+import contextlib
 import json
 import math
 import pathlib
@@ -7,6 +8,7 @@ import runpy
 import sys
 
 import pytest
+import torch
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -164,7 +166,7 @@ def test_the_model_is_small(task):
 
 def test_a_run_is_repeatable_and_its_workers_agree(task):
     method = next(m for m in METHODS if m.name == "momentum, onebit(64), warm-up")
-    first, second = (training.train_locally(task, method, 0.1, 1, 5) for _ in range(2))
+    first, second = (training.train_locally(task, method, 0.1, 1, 3) for _ in range(2))
     assert len(first["hashes"]) == 1 and first["hashes"] == second["hashes"]
     assert first["curve"] == second["curve"]
     assert first["loss"] < first["curve"][0][3]
@@ -173,7 +175,7 @@ def test_a_run_is_repeatable_and_its_workers_agree(task):
 def test_bytes_are_those_of_the_whole_run(task):
     dense, bf16 = (
         training.train_locally(task, m, 0.004, 1, 3)
-        for name in ("AdamW, fp32", "AdamW, bf16")
+        for name in ("AdamW, fp32", "bf16")
         for m in METHODS
         if m.name == name
     )
@@ -200,7 +202,45 @@ def test_divergence_is_a_result(task):
     json.dumps(diverged, allow_nan=False)
 
 
+def test_a_method_may_say_which_weights_are_judged(task):
+    class Judged(torch.optim.SGD):
+        @contextlib.contextmanager
+        def evaluation_model(self):
+            params = self.param_groups[0]["params"]
+            own = [p.clone() for p in params]
+            for p in params:
+                p.zero_()
+            yield
+            for p, value in zip(params, own):
+                p.copy_(value)
+
+    method = Method("judged", "", None, lambda run: Judged(run.model.parameters(), run.lr), (0.1,))
+    losses = [point[3] for point in training.train_locally(task, method, 0.1, 1, 2)["curve"]]
+    assert losses == pytest.approx([math.log(256)] * 3)
+
+
+def test_a_stop_ends_a_run(task):
+    def build(run):
+        task.stop.set()
+        return distributed(run, "sgd")
+
+    try:
+        with pytest.raises(training.Stopped):
+            training.train_locally(task, Method("stopped", "", None, build, (0.1,)), 0.1, 1, 1000)
+    finally:
+        task.stop.clear()
+
+
 # ---- The program ----
+
+
+def test_quick_leaves_out_what_differs_in_length_alone(capsys):
+    main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
+    main(["--quick", "--list", "--only", "CLAN|LANS"])
+    quick = capsys.readouterr().out
+    assert "LANS, fp32:" in quick and "long" not in quick
+    main(["--list", "--only", "CLAN|LANS"])
+    assert "LANS, fp32, long:" in capsys.readouterr().out
 
 
 def test_the_program_resumes_and_draws(tmp_path, capsys):
