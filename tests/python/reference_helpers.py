@@ -1,4 +1,4 @@
-"""Small problems with three workers, for the library and for tests/reference/algorithms.py alike."""
+"""Small problems with three workers, for the library and for tests/reference/algorithms.py."""
 
 import numpy as np
 import torch
@@ -15,9 +15,9 @@ SETTINGS = dict(workers=WORKERS, servers=2, seed=3, min_compress_bytes=1)
 
 
 class Quadratic:
-    """Worker i's loss is sum(a_i (x - c_i)^2) / 2 over every parameter x, with curvatures and centres of
-    its own; `noise` adds to the gradient what differs by step. Elementwise, so that the gradients
-    have the same bits on every machine."""
+    """Worker i's loss is sum(a_i (x - c_i)^2) / 2 over every parameter x, with curvatures and
+    centres of its own; `noise` adds to the gradient what differs by step. Elementwise, so that the
+    gradients have the same bits on every machine."""
 
     def __init__(self, seed=1, noise=0.5):
         draw = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ class Quadratic:
 
 
 def run_library(problem, make_optimizer, steps=STEPS, rates=None, **settings):
-    """The parameters after training, as arrays; equal on all workers. `make_optimizer(worker, params)`
+    """The parameters after training, as arrays; equal on all workers. make_optimizer(worker, params)
     gets {name: parameter}; rates(t), if given, is step t's learning rate."""
 
     def job(worker):

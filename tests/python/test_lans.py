@@ -21,7 +21,9 @@ from reference_helpers import (
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("settings", [{}, dict(weight_decay=0.0), dict(normalize_grad=True)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, dict(weight_decay=0.0), dict(normalize_grad=True)], ids=str
+)
 def test_clan_equals_its_reference(codec, settings):
     spec, function = CODECS[codec]
     problem = Quadratic()

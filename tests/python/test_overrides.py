@@ -95,7 +95,7 @@ def test_a_state_of_other_options_is_refused_saying_what_differs():
     "overrides, message",
     [
         ({"*.bais": DENSE}, r"'\*\.bais' of overrides fits no parameter.*'0\.weight'"),
-        ({"*": DENSE, "*.bias": DENSE}, r"'\*\.bias' of overrides never applies: '0\.bias' fits '\*'"),
+        ({"*": DENSE, "*.bias": DENSE}, r"'\*\.bias' .*never applies: '0\.bias' fits '\*'"),
         ({"*.bias": dict(psuh="none")}, r"overrides\['\*\.bias'\] has 'psuh'; it takes push, pull"),
         ({"*.bias": dict(momentum=2)}, r"overrides\['\*\.bias'\]: momentum=2"),
         ({"*.bias": dict(push="fp16")}, r"overrides\['\*\.bias'\]: .*error feedback.*'fp16'"),

@@ -1,8 +1,8 @@
 """The algorithms, plain: float64 NumPy, slow and obvious, written from their definitions.
 
-A model is a list of arrays, one a parameter. All workers are simulated at once: what differs between
-them is a list, by rank. Step numbers t count from 1. A codec is a function from an array to what the
-other end decodes.
+A model is a list of arrays, one a parameter. All workers are simulated at once: what differs
+between them is a list, by rank. Step numbers t count from 1. A codec is a function from an array to
+what the other end decodes.
 """
 
 import math
@@ -37,7 +37,7 @@ def topk(ratio):
 
 
 class TwoWayErrorFeedback:
-    """One parameter's way to the server and back (2105.07829, with error feedback at both ends), with
+    """One parameter's way to the server and back, with error feedback at both ends (2105.07829) and
     momentum in front of it where mu is not 0 (dist-EF-SGDM).
 
         worker i:  m_i = mu m_i + g_i;  p_i = g_i + mu m_i + e_i;  c_i = C(p_i);  e_i = p_i - c_i

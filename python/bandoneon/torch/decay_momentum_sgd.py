@@ -7,14 +7,14 @@ from .per_parameter import PerParameterOptimizer
 
 
 class DecayMomentumSGD(PerParameterOptimizer):
-    """SGD whose weight decay has a Nesterov momentum of its own, for dist-EF-SGDM (arXiv 1905.10936,
-    2105.07829): the gradients' momentum goes before the compression, and the decay, which every worker
-    knows, stays out of it. With u the pulled mean:
+    """SGD whose weight decay has a Nesterov momentum of its own, for dist-EF-SGDM (arXiv
+    1905.10936, 2105.07829): the gradients' momentum goes before the compression, and the decay,
+    which every worker knows, stays out of it. With u the pulled mean:
 
         w <- mu (w + wd x)
         x <- x - lr (u + w + wd x)
 
-        inner = bdn.DecayMomentumSGD(model.parameters(), lr=0.1, weight_decay=1e-4, decay_momentum=0.9)
+        inner = bdn.DecayMomentumSGD(model.parameters(), lr=0.1, weight_decay=1e-4)
         optimizer = bdn.DistributedOptimizer(
             inner, model.named_parameters(), push="ef(onebit)", pull="ef(onebit)", momentum=0.9)
         loss.backward()

@@ -7,8 +7,8 @@ from .per_parameter import PerParameterOptimizer
 
 
 class FrozenAdamW(PerParameterOptimizer):
-    """AdamW (arXiv 1711.05101) whose second moment v stays as it is after `freeze_after` steps, as in
-    1-bit Adam (arXiv 2102.02888): what a lossy link adds to a gradient would be squared into v.
+    """AdamW (arXiv 1711.05101) whose second moment v stays as it is after `freeze_after` steps, as
+    in 1-bit Adam (arXiv 2102.02888): what a lossy link adds to a gradient would be squared into v.
 
     With t counted from 1 and T = min(t, freeze_after):
 
@@ -25,7 +25,8 @@ class FrozenAdamW(PerParameterOptimizer):
         optimizer.step()
 
     betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0.01, wd.
-    freeze_after: steps of a parameter, counted as it gets gradients; a fifth of a short run's or so.
+    freeze_after: steps of a parameter, counted as it gets gradients. By then v must have settled:
+        where it is too small it stays so, and the steps too long. A fifth of a short run.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ def new_moments(param):
 
 
 def descend(param, state, group, freeze_after):
-    """AdamW's change of the parameter by its moments, the second as of step `freeze_after` at most."""
+    """AdamW's change of the parameter by its moments, the second as of `freeze_after` at most."""
     beta1, beta2 = group["betas"]
     step, lr = state["step"], group["lr"]
     square = state["exp_avg_sq"] / (1 - beta2 ** min(step, freeze_after))

@@ -7,7 +7,7 @@ from .per_parameter import PerParameterOptimizer
 
 
 class LANS(PerParameterOptimizer):
-    """LANS (arXiv 2006.13484): Adam's direction and the gradient's own, each as long as the weights.
+    """LANS (arXiv 2006.13484): Adam's direction and the gradient's, each as long as the weights.
 
     For every parameter x by itself, with gradient g and step t from 1:
 

@@ -52,7 +52,7 @@ class LinkOptions:
 
 
 class LinkTable:
-    """Each parameter's LinkOptions: the common ones, changed by the first pattern that fits its name.
+    """Each parameter's LinkOptions: the common ones, changed by the first pattern its name fits.
 
     overrides: {"*.bias": {"push": "none", "pull": "none"}, ...}: fnmatch patterns, upper and lower
         case told apart; what an entry does not say is as for the others. Immutable.

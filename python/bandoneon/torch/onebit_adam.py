@@ -12,19 +12,19 @@ from .parameters import ParameterSet
 
 
 class OneBitAdam(torch.optim.Optimizer):
-    """1-bit Adam (arXiv 2102.02888). Distributed by itself: DistributedOptimizer is not put around it.
+    """1-bit Adam (arXiv 2102.02888). Distributed by itself: no DistributedOptimizer goes around it.
     Collective: all workers construct the same and step together.
 
-    For `warmup` steps Adam on the mean gradient, uncompressed. Then the second moment v is frozen, and
-    worker i sends its momentum, compressed with error feedback both ways:
+    For `warmup` steps Adam on the mean gradient, uncompressed. Then the second moment v is frozen,
+    and worker i sends its momentum, compressed with error feedback both ways:
 
         m_i = b1 m + (1 - b1) g_i
         m   = mean of m_i                          through the links: the same on all workers
         x  <- (1 - lr wd) x - lr M / (sqrt(V) + eps)
 
-    M = m / (1 - b1^t) and V = v / (1 - b2^T), T = min(t, warmup), are Adam's corrections for moments
-    that began at 0. The paper leaves them out; they are its rule where t and warmup are large, and
-    without them a step would be 1 / sqrt(1 - b2^T) times as long after a short warm-up.
+    M = m / (1 - b1^t) and V = v / (1 - b2^T), T = min(t, warmup), are Adam's corrections for
+    moments that began at 0. The paper's rule is without: the same where t and warmup are large, and
+    steps 1 / sqrt(1 - b2^T) times as long after a short warm-up.
 
         optimizer = bdn.OneBitAdam(
             model.parameters(), lr=1e-3, warmup=200, named_parameters=model.named_parameters())
@@ -32,10 +32,10 @@ class OneBitAdam(torch.optim.Optimizer):
         loss.backward()
         optimizer.step()
 
-    The exchange is in step(), none of it beside the backward pass: backward() leaves local gradients,
-    several of which add up. A parameter without one counts as one of zeros; leave frozen ones out. What
-    is not finite in one worker leaves that parameter as it is in all. GradScaler will not do: it skips
-    step() in the worker that overflowed, and the others wait; use bfloat16.
+    The exchange is in step(), none of it beside the backward pass: backward() leaves local
+    gradients, several of which add up. A parameter without one counts as one of zeros; leave frozen
+    ones out. What is not finite in one worker leaves that parameter as it is in all. GradScaler
+    will not do: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
 
     betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0, wd.
     warmup: steps; the paper takes a fifth of the run or so.

@@ -129,8 +129,8 @@ def _check_momentum(groups, names, links, first_group=0):
             if before:
                 raise InvalidArgument(
                     f"momentum={before} of DistributedOptimizer goes before error feedback, and "
-                    f"momentum={own} of the optimizer's group {g} would be applied to {name!r} on top; "
-                    "set one to 0",
+                    f"momentum={own} of the optimizer's group {g} would be applied to {name!r} on "
+                    "top; set one to 0",
                     tensor=name,
                 )
 

@@ -23,8 +23,8 @@ class Member:
 
 
 class ParameterSet:
-    """The parameters that one optimizer or hook exchanges, each by its own options from the LinkTable
-    `links`. Its methods are collective."""
+    """The parameters that one optimizer or hook exchanges, each as the LinkTable `links` says. Its
+    methods are collective."""
 
     def __init__(self, worker, links, prefix="", sparse_as_dense=False):
         self.worker = worker
