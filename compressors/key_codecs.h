@@ -18,6 +18,14 @@ struct LinkFeedback {
   bool learning_rate_correction = false;
 };
 
+// What the replies to a key carry.
+enum class ReplyKind : uint8_t {
+  kAggregate,  // of the contributions
+  kWeights,    // that the server holds, encoded as they are
+  kDelta,      // what the weights differ by from the replica that every worker holds
+  kSigns,      // of a step that workers take on the weights that they hold (memory/sign_step.h)
+};
+
 // What both ends of a key use, step by step: `none` during the warm-up, then the declared codecs.
 // Immutable, thread-safe.
 struct KeyCodecs {
@@ -26,7 +34,16 @@ struct KeyCodecs {
   std::unique_ptr<const SegmentedCodec> dense;
   LinkFeedback push_feedback;
   LinkFeedback pull_feedback;
+  ReplyKind reply = ReplyKind::kAggregate;
   uint64_t warmup_steps = 0;
+
+  // What the reply to a step carries: whole weights during the warm-up.
+  ReplyKind Reply(uint64_t step) const {
+    const bool whole = step <= warmup_steps && reply != ReplyKind::kAggregate;
+    return whole ? ReplyKind::kWeights : reply;
+  }
+  // Whether workers hold what replies build on.
+  bool keeps_replica() const { return reply == ReplyKind::kDelta || reply == ReplyKind::kSigns; }
 
   // Whether the reply to a step can be added up from its pushes without decoding them: one linear
   // codec both ways, and no memory on the way back.
@@ -44,9 +61,13 @@ struct KeyCodecsOptions {
   uint64_t warmup_steps = 0;
   std::vector<size_t> segment_elements;
   DType dtype = DType::kFloat32;
+  // Of the update rule: whether the server holds the weights, and whether it steps by signs.
+  bool holds_weights = false;
+  bool steps_by_signs = false;
 };
 
-// InvalidArgument shows a spec that is wrong or does not take the element type.
+// InvalidArgument shows a spec that is wrong, does not take the element type, or does not go with
+// the update rule.
 absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options);
 
 }  // namespace bdn

@@ -6,6 +6,7 @@
 
 #include "common/base/endian.h"
 #include "common/base/status.h"
+#include "compressors/memory/delta.h"
 #include "compressors/payload.h"
 #include "compressors/scratch.h"
 
@@ -80,6 +81,23 @@ absl::StatusOr<size_t> SegmentedCodec::EncodeFeedback(std::span<const FeedbackIn
       draw, out, [&](size_t i) { return inputs[i].present; },
       [&](size_t i, const Draw& part, MutableByteSpan rest) {
         return codec_->EncodeFeedback(inputs[i].feedback, part, rest);
+      });
+}
+
+absl::StatusOr<size_t> SegmentedCodec::EncodeDelta(std::span<const DeltaInput> inputs,
+                                                   const Draw& draw, MutableByteSpan out) const {
+  const auto weights = [&](size_t i) {
+    return ConstView{inputs[i].weights, DType::kFloat32, elements_[i]};
+  };
+  for (size_t i = 0; num_segments() > 1 && i < num_segments(); ++i) {
+    if (!inputs[i].present) continue;
+    const absl::Status finite = EncodeSource(weights(i), inputs[i].replica).CheckFinite();
+    if (!finite.ok()) return Annotate(finite, absl::StrFormat("segment %d", i));
+  }
+  return Fill(
+      draw, out, [&](size_t i) { return inputs[i].present; },
+      [&](size_t i, const Draw& part, MutableByteSpan rest) {
+        return bdn::EncodeDelta(*codec_, weights(i), part, inputs[i].replica, rest);
       });
 }
 

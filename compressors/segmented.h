@@ -60,6 +60,18 @@ class SegmentedCodec {
   absl::StatusOr<size_t> EncodeFeedback(std::span<const FeedbackInput> inputs, const Draw& draw,
                                         MutableByteSpan out) const;
 
+  // One segment's step of a delta memory: weights and replica are float32[segment].
+  struct DeltaInput {
+    const float* weights = nullptr;
+    float* replica = nullptr;
+    bool present = true;
+  };
+  // Encodes what the weights differ by from the replica, and moves that (memory/delta.h).
+  // InvalidArgument when a present weight is not finite; then no replica has changed. REQUIRES: as
+  // Encode; dtype() is kFloat32.
+  absl::StatusOr<size_t> EncodeDelta(std::span<const DeltaInput> inputs, const Draw& draw,
+                                     MutableByteSpan out) const;
+
   // As Compressor::Validate, the table and the padding too. At least one segment must be present.
   absl::Status Validate(ByteSpan in) const;
 

@@ -28,6 +28,7 @@ std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclar
   say(mine.rule != other.rule, "rule=" + mine.rule);
   say(mine.warmup_steps != other.warmup_steps, absl::StrFormat("warmup=%d", mine.warmup_steps));
   say(mine.momentum != other.momentum, absl::StrFormat("momentum=%.9g", mine.momentum));
+  say(mine.group != other.group, absl::StrFormat("group=%d", mine.group));
   say(mine.fuse != other.fuse, absl::StrFormat("fuse=%s", mine.fuse ? "true" : "false"));
   return text;
 }

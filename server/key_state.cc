@@ -13,14 +13,14 @@ absl::Status FillDense(const KeyEntry& entry, KeyPlan* plan) {
                            .pull_spec = entry.pull_spec,
                            .warmup_steps = entry.warmup_steps,
                            .dtype = entry.dtype};
+  BDN_ASSIGN_OR_RETURN(const RuleSpec rule, RuleSpec::Parse(entry.rule));
+  options.holds_weights = rule.holds_weights();
+  options.steps_by_signs = rule.kind() == RuleSpec::Kind::kSignMomentum;
   for (const KeySegment& segment : entry.segments) {
     options.segment_elements.push_back(segment.elements);
   }
   BDN_ASSIGN_OR_RETURN(plan->codecs, MakeKeyCodecs(options));
-  BDN_ASSIGN_OR_RETURN(plan->rule, MakeUpdateRule(entry.rule));
-  if (!plan->rule->Supports(plan->sum_dtype)) {
-    return InvalidArgument("rule %s does not take %s", entry.rule, DTypeName(entry.dtype));
-  }
+  plan->rule = MakeUpdateRule(rule);
   return absl::OkStatus();
 }
 

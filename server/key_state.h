@@ -22,13 +22,19 @@ struct KeyPlan {
   uint64_t name_hash = 0;  // for Draw
   DType sum_dtype = DType::kFloat32;
   KeyCodecs codecs;
-  std::unique_ptr<const UpdateRule> rule;
+  std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
 };
 
 // InvalidArgument names the tensor and what is wrong with its specs or rule. For bytes keys the
 // codecs and the rule stay null.
 absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
                                                            const std::string& tensor_name);
+
+// What a server counts of one segment, and whether it has its weights.
+struct SegmentState {
+  uint64_t updates = 0;
+  bool has_weights = false;
+};
 
 // A value set by the root and fetched by the others.
 struct InitialValue {
@@ -44,10 +50,19 @@ struct KeyState {
 
   std::vector<float> residual;  // float32[n] once the reply's error feedback has something to keep
   float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
-  std::vector<float> moments;        // float32[n * slots]
-  Step last_step = 0;                // the last closed
-  Frame last_reply;                  // its answer, a reply or an error; sent again whenever asked
-  Round round;                       // the open one, if any
+
+  // Of rules that hold the weights; empty until these are set.
+  std::vector<float> weights;          // float32[n]
+  std::vector<float> replica;          // float32[n] where replies are deltas
+  std::vector<float> moments;          // float32[slots][n]
+  std::vector<SegmentState> segments;  // as the plan's
+  Step weights_step = 0;               // the step that left them as they are
+  uint64_t inits = 0;                  // of the parts of this state, from one root
+  Rank init_root = -1;
+
+  Step last_step = 0;  // the last closed
+  Frame last_reply;    // its answer, a reply or an error; sent again whenever asked
+  Round round;         // the open one, if any
 
   InitialValue value;
   InitialValue pending_value;  // the root's next, until everybody has asked for it

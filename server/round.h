@@ -18,6 +18,13 @@ struct Contribution {
   Buffer payload;  // still encoded; validated at receipt
 };
 
+// What a round that closes with payloads amounts to.
+struct RoundFacts {
+  Step step = 0;
+  double total_weight = 0;  // of all contributions, absent ones too; > 0
+  float learning_rate = 0;  // the same at every contributor
+};
+
 // An open step of one key: contributions by rank, held encoded until all are there.
 struct Round {
   Step step = 0;  // 0: no round is open

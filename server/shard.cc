@@ -86,11 +86,9 @@ void ServerShard::OnFrame(NodeId from, const Frame& frame) {
     case FrameType::kProbe:
       return dense ? OnProbe(from, header, state) : OnValueProbe(from, header, state);
     case FrameType::kInit:
-      if (!dense) return OnInit(from, frame, state);
-      break;
+      return dense ? OnStateInit(from, frame, state) : OnInit(from, frame, state);
     case FrameType::kFetch:
-      if (!dense) return OnFetch(from, header, state);
-      break;
+      return dense ? OnStateFetch(from, header, state) : OnFetch(from, header, state);
     default:
       break;
   }
@@ -222,12 +220,13 @@ void ServerShard::CloseRound(KeyState* state) {
   } else if (all_absent || facts.total_weight == 0) {
     answer.header = AnswerHeader(FrameType::kReply, *state, round.step);
     answer.header.flags = kFlagAbsent;
-  } else if (state->plan->codecs.AddsEncoded(round.step) && state->plan->rule->OnlyScales()) {
-    auto added = AddEncodedResult(state, facts);
-    if (!added.ok()) return FailRound(state, round.step, added.status());
-    answer = *std::move(added);
-  } else {
+  } else if (state->plan->rule == nullptr && !state->plan->codecs.AddsEncoded(round.step)) {
     answer = EncodeResult(state, facts);
+  } else {
+    auto result =
+        state->plan->rule == nullptr ? AddEncodedResult(state, facts) : UpdateWeights(state, facts);
+    if (!result.ok()) return FailRound(state, round.step, result.status());
+    answer = *std::move(result);
   }
   answer.header.weight = static_cast<float>(round.by_rank.size());
   if (answer.header.flags & kFlagNonFinite) ++stats_.rounds_nonfinite;
@@ -256,24 +255,24 @@ std::vector<uint8_t> ServerShard::Sum(const KeyState& state, MutableView sum) co
   return present;
 }
 
-// Sum, rule, error feedback, encode. A sum that is not finite changes nothing and says so.
+Draw ServerShard::ReplyDraw(const KeyPlan& plan, Step step) const {
+  const bool shared = plan.codecs.Pull(step).codec().shares_draw();
+  return Draw({.run_seed = options_.run_seed,
+               .tensor_name_hash = plan.name_hash,
+               .partition = plan.entry.key.partition(),
+               .step = step,
+               .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kServerEncode});
+}
+
+// The weighted mean, through error feedback, encoded. A sum that is not finite changes nothing and
+// says so.
 Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
   const KeyPlan& plan = *state->plan;
   const SegmentedCodec& codec = plan.codecs.Pull(facts.step);
   const MutableView sum = Scratch(codec.num_elements(), plan.sum_dtype);
   const std::vector<uint8_t> present = Sum(*state, sum);
-
-  state->moments.resize(sum.n * plan.rule->slots());
-  // A rule with moments must not see what is not finite; otherwise the encoder's own check will do.
-  if (plan.rule->slots() > 0 && !AllFinite(sum, 1.0f)) return NonFiniteReply(*state, facts.step);
-  const float scale = plan.rule->Apply(sum, facts, state->moments);
-
-  const bool shared = codec.codec().shares_draw();
-  const Draw draw({.run_seed = options_.run_seed,
-                   .tensor_name_hash = plan.name_hash,
-                   .partition = plan.entry.key.partition(),
-                   .step = facts.step,
-                   .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kServerEncode});
+  const auto scale = static_cast<float>(1.0 / facts.total_weight);
+  const Draw draw = ReplyDraw(plan, facts.step);
   Buffer payload = NewBuffer(codec.MaxEncodedBytes());
   const bool feedback = plan.codecs.pull_feedback.on && !codec.codec().lossless();
   if (feedback) {
@@ -310,7 +309,7 @@ Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
 // touched.
 absl::StatusOr<Frame> ServerShard::AddEncodedResult(KeyState* state, const RoundFacts& facts) {
   const SegmentedCodec& codec = state->plan->codecs.Pull(facts.step);
-  const float scale = state->plan->rule->Apply({}, facts, {});
+  const auto scale = static_cast<float>(1.0 / facts.total_weight);
   Buffer payload = NewBuffer(codec.MaxEncodedBytes());
   const auto used = codec.AddEncoded(Payloads(*state), scale, payload.mutable_span());
   if (absl::IsInvalidArgument(used.status())) return NonFiniteReply(*state, facts.step);

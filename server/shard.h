@@ -72,10 +72,14 @@ class ServerShard {
   void OnPush(NodeId from, const Frame& frame, KeyState* state);
   void OnProbe(NodeId from, const FrameHeader& header, KeyState* state);
   void AnswerClosed(NodeId from, const FrameHeader& header, KeyState* state);
+  // Of bytes keys.
   void OnInit(NodeId from, const Frame& frame, KeyState* state);
   void OnValueProbe(NodeId from, const FrameHeader& header, KeyState* state);
   std::vector<Rank> BehindValue(const KeyState& state) const;
   void OnFetch(NodeId from, const FrameHeader& header, KeyState* state);
+  // Of dense keys: parts of what the server holds of a segment.
+  void OnStateInit(NodeId from, const Frame& frame, KeyState* state);
+  void OnStateFetch(NodeId from, const FrameHeader& header, KeyState* state);
 
   absl::Status CheckSender(NodeId from, const FrameHeader& header, Rank* rank) const;
   absl::Status CheckStep(const FrameHeader& header, const KeyState& state) const;
@@ -83,7 +87,11 @@ class ServerShard {
                          bool* fails_round) const;
   void Accept(const Frame& frame, Rank rank, KeyState* state);
   void CloseRound(KeyState* state);
+  Draw ReplyDraw(const KeyPlan& plan, Step step) const;
   Frame EncodeResult(KeyState* state, const RoundFacts& facts);
+  absl::StatusOr<Frame> UpdateWeights(KeyState* state, const RoundFacts& facts);
+  absl::StatusOr<Frame> EncodeWeights(KeyState* state, const RoundFacts& facts, const float* signs,
+                                      const std::vector<uint8_t>& present);
   absl::StatusOr<Frame> AddEncodedResult(KeyState* state, const RoundFacts& facts);
   Frame NonFiniteReply(const KeyState& state, Step step) const;
   Frame PayloadReply(const KeyState& state, Step step, Buffer payload) const;

@@ -1,15 +1,28 @@
 #include "server/update_rule.h"
 
-#include <string>
-
-#include "common/base/status.h"
-#include "server/rules/mean.h"
+#include "server/rules/gradient_rules.h"
+#include "server/rules/outer_rules.h"
 
 namespace bdn {
 
-absl::StatusOr<std::unique_ptr<const UpdateRule>> MakeUpdateRule(std::string_view name) {
-  if (name == "mean") return std::make_unique<const MeanRule>();
-  return NotFound("unknown update rule '%s'; there is: mean", std::string(name));
+std::unique_ptr<const UpdateRule> MakeUpdateRule(const RuleSpec& spec) {
+  switch (spec.kind()) {
+    case RuleSpec::Kind::kMean:
+      return nullptr;
+    case RuleSpec::Kind::kSgd:
+      return std::make_unique<SgdRule>(spec);
+    case RuleSpec::Kind::kAdamW:
+      return std::make_unique<AdamWRule>(spec);
+    case RuleSpec::Kind::kSignMomentum:
+      return std::make_unique<SignMomentumRule>(spec);
+    case RuleSpec::Kind::kNesterov:
+      return std::make_unique<NesterovRule>(spec);
+    case RuleSpec::Kind::kSlowMo:
+      return std::make_unique<SlowMoRule>(spec);
+    case RuleSpec::Kind::kAverage:
+      return std::make_unique<AverageRule>();
+  }
+  return nullptr;
 }
 
 }  // namespace bdn

@@ -1,43 +1,50 @@
 #ifndef BANDONEON_SERVER_UPDATE_RULE_H_
 #define BANDONEON_SERVER_UPDATE_RULE_H_
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <span>
-#include <string_view>
 
-#include "absl/status/statusor.h"
-#include "common/base/dtype.h"
-#include "common/base/ids.h"
+#include "common/cluster/rule_spec.h"
 
 namespace bdn {
 
-// What a closed round tells the rule.
-struct RoundFacts {
-  Step step = 0;
-  double total_weight = 0;  // of all contributions, absent ones too; > 0
-  float learning_rate = 0;  // the same at every contributor
+// A run of elements that a rule updates. The arrays are float32[n] and do not overlap.
+struct UpdateSlice {
+  static constexpr size_t kMaxSlots = 2;
+
+  float* sum = nullptr;      // of the contributions; the rule may use it as scratch
+  float* weights = nullptr;  // x
+  std::array<float*, kMaxSlots> moments{};
+  size_t n = 0;
 };
 
-// What a server makes of a sum. Stateless, const, thread-safe; elementwise, so that any split of
-// the work gives the same bits. Moments are float32[n * slots()] owned by the shard.
+// What a closed round tells the rule.
+struct UpdateFacts {
+  float inverse_weight = 1;  // sum times this is the weighted mean
+  float learning_rate = 0;   // the same at every contributor
+  uint64_t updates = 0;      // of these elements, before this one
+};
+
+// How servers that hold the weights step on an aggregate. Stateless, const, thread-safe;
+// elementwise, in float32 with every operation rounded on its own and without transcendental
+// functions, so that any split of the work gives the same bits everywhere.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  virtual std::string_view name() const = 0;
+  // Moments an element, at most UpdateSlice::kMaxSlots; they start at 0.
   virtual int slots() const = 0;
-  virtual bool Supports(DType dtype) const = 0;
-  // Whether Apply leaves the sum alone and only returns a factor: then it may also be given an
-  // empty one, and sums that were never decoded can be scaled by it.
-  virtual bool OnlyScales() const { return false; }
+  // Whether Update leaves the direction of the step in the sum: -1, 0 or +1, which is all that
+  // whoever holds the weights needs to follow (compressors/memory/sign_step.h).
+  virtual bool LeavesSigns() const { return false; }
 
-  // Turns the contributions' sum (rank order, from +0.0) into what is sent, in place, up to the
-  // factor it returns: the encoder multiplies by that on its way, so that a rule that only scales
-  // needs no pass of its own. REQUIRES: Supports(sum.dtype), moments.size() == sum.n * slots().
-  virtual float Apply(MutableView sum, const RoundFacts& facts, std::span<float> moments) const = 0;
+  // Steps. REQUIRES: everything finite, learning_rate >= 0.
+  virtual void Update(const UpdateSlice& slice, const UpdateFacts& facts) const = 0;
 };
 
-// NotFound names the rule that does not exist and those that do.
-absl::StatusOr<std::unique_ptr<const UpdateRule>> MakeUpdateRule(std::string_view name);
+// Null for `mean`, where the aggregate itself is the answer.
+std::unique_ptr<const UpdateRule> MakeUpdateRule(const RuleSpec& spec);
 
 }  // namespace bdn
 

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/cluster/catalogue.h"
+#include "common/cluster/rule_spec.h"
 #include "common/wire/frame.h"
 #include "compressors/key_codecs.h"
 
@@ -19,7 +22,8 @@ using TicketId = uint64_t;
 struct PartitionSegment {
   bool filled = false;  // its tensor was pushed, present or absent
   bool present = false;
-  MutableView data;  // null: absent, and the result is not wanted
+  MutableView data;           // null: absent, and the result is not wanted
+  float* left_out = nullptr;  // float32[data.n]: where what the codec leaves out goes, if wanted
   float loss_scale = 1.0f;
   TicketId ticket = 0;
   // The result.
@@ -40,6 +44,7 @@ struct Partition {
   float feedback_decay = 1.0f;          // as the push used it
   float replaced_learning_rate = 0.0f;  // the key's, before this step
   bool nonfinite = false;               // the result
+  size_t fetched = 0;                   // segments whose replica was fetched for want of its base
 };
 
 // What this worker holds of one key. The queue is the worker's; everything else belongs to the
@@ -49,12 +54,19 @@ struct WorkerKey {
   std::vector<std::string> tensor_names;  // by segment
   uint64_t name_hash = 0;                 // of the first, for Draw
   uint32_t catalogue_version = 0;
+  RuleSpec rule;
   KeyCodecs codecs;
   bool has_memory() const { return codecs.push_feedback.on || entry.momentum > 0; }
 
   std::vector<float> residual;       // float32[elements] once there is one
   float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
   std::vector<float> momentum;
+  // Where replies build on it: what every worker holds of the servers' weights, float32[elements],
+  // and the step that left it so. None yet: it is fetched when the first reply comes.
+  std::vector<float> replica;
+  std::optional<Step> replica_step;
+  std::set<size_t> fetched;  // segments of a replica that is being fetched
+  uint64_t inits = 0;        // parts of the servers' state that this worker has set
 
   std::deque<std::unique_ptr<Partition>> queue;  // by step; the front may be in flight
   bool in_flight = false;

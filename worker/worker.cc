@@ -102,6 +102,12 @@ absl::Status Worker::CheckRequest(const PushRequest& request) const {
   if (!std::isfinite(request.weight / request.loss_scale))
     return bad("weight / loss_scale overflows");
   if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
+  for (const TensorPart& part : tensor->parts) {
+    if (request.left_out == nullptr) break;
+    if (part.key->has_memory()) {
+      return bad("what is left out stays in the push's own memory; declare push without ef(...)");
+    }
+  }
   return CheckFits(*tensor, request);
 }
 
@@ -167,6 +173,7 @@ void Worker::Deposit(const TensorPart& part, Step step, TicketId ticket,
   segment.present = !request.absent;
   if (request.data.data != nullptr) segment.data = request.data.Sub(part.offset, part.elements);
   segment.loss_scale = request.loss_scale;
+  if (request.left_out != nullptr) segment.left_out = request.left_out + part.offset;
   segment.ticket = ticket;
   ++partition.num_filled;
 }
@@ -210,6 +217,24 @@ void Worker::Submit(WorkerKey* key, Partition* partition, std::function<void()> 
   if (!status.ok()) FailJob(status);  // our own bug: one partition of a key is in flight at a time
 }
 
+void Worker::SubmitFetch(WorkerKey* key, const Partition& partition) {
+  const size_t segment = partition.fetched;
+  const bool delta = key->codecs.reply == ReplyKind::kDelta;
+  FrameHeader header;
+  header.type = FrameType::kFetch;
+  header.codec = static_cast<uint8_t>(delta ? StatePart::kReplica : StatePart::kWeights);
+  header.key = key->entry.key;
+  header.step = partition.step;
+  header.num_elements = key->entry.elements;
+  header.element_offset = key->codecs.pull->segment_offset(segment);
+  const absl::Status status = exchange_->Submit({.frame = Frame{header, {}},
+                                                 .server = key->entry.server,
+                                                 .catalogue_version = key->catalogue_version,
+                                                 .tensor = key->tensor_names[segment]},
+                                                nullptr);
+  if (!status.ok()) FailJob(status);
+}
+
 void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
   WorkerKey* key = nullptr;
   Partition* partition = nullptr;
@@ -242,7 +267,7 @@ void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
 
 void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusOr<Frame>& answer) {
   absl::Status status = answer.status();
-  if (status.ok()) {
+  if (status.ok() && answer->header.type == FrameType::kReply) {
     status = CheckReply(*key, *partition, *answer);
     // Damaged on the way: the server still has it, and takes the same push for a question.
     if (status.code() == absl::StatusCode::kDataLoss) return Submit(key, partition, nullptr);
@@ -250,9 +275,19 @@ void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusO
                                  .step = std::to_string(partition->step),
                                  .stage = "decode"});
   }
-  if (status.ok()) {
+  if (status.ok() && answer->header.type == FrameType::kReply &&
+      LacksReplica(*key, *partition, *answer)) {
+    return SubmitFetch(key, *partition);
+  }
+  if (status.ok() && answer->header.type == FrameType::kValue) {
+    status = TakeReplica(key, partition, partition->fetched, *answer);
+    if (status.ok() && ++partition->fetched < partition->segments.size()) {
+      return SubmitFetch(key, *partition);
+    }
+  } else if (status.ok()) {
     DecodeReply(key, partition, *answer);
-  } else {
+  }
+  if (!status.ok()) {
     UndoPush(key, partition);
   }
   Finish(key, status);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
 #include "common/transport/transport.h"
+#include "common/wire/message.h"
 #include "worker/partition.h"
 #include "worker/pipeline/exchange_runner.h"
 #include "worker/pipeline/stage_queue.h"
@@ -34,6 +36,10 @@ struct PushRequest {
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
+  // Optional, float32[elements]: what the codec leaves out of this push, data -
+  // decode(encode(data)), before the result overwrites the data. Only where the push has no memory
+  // of its own.
+  float* left_out = nullptr;
   // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
   std::function<void(TicketId ticket, const absl::Status& status)> done;
 };
@@ -44,7 +50,9 @@ struct PushResult {
   bool nonfinite = false;  // somebody's was not finite; the data is NaN
 };
 
-enum class LinkState { kResidual, kMomentum };
+// What this worker's end of a link remembers. kReplica: of weights that servers hold.
+// kLearningRate: of the step that left the residual, one number.
+enum class LinkState { kResidual, kMomentum, kReplica, kLearningRate };
 
 // A worker of a job: declares tensors, exchanges them through the pipeline (encode, exchange,
 // decode, deliver), broadcasts, meets the others at barriers. Thread-safe. Every wait ends, and its
@@ -103,11 +111,28 @@ class Worker {
   // Ends the job for everybody; the error names this worker and `reason`.
   absl::Status Abort(const std::string& reason);
 
-  // float32[elements of the tensor], zeros where there is none. FailedPrecondition while the tensor
-  // is in flight.
+  // float32[elements of the tensor], or [1] for kLearningRate; zeros where there is none.
+  // FailedPrecondition while the tensor is in flight.
   absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const;
   absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in);
   absl::StatusOr<Step> GetStep(uint32_t tensor) const;
+  // The next push will be step + 1. InvalidArgument: the tensor is past it, or in flight.
+  absl::Status SetStep(uint32_t tensor, Step step);
+
+  // What the servers hold of a tensor. Blocking; FailedPrecondition while it is in flight here.
+  // SetServerState: by one rank only, between steps, while no worker pushes it; also sets the step
+  // that it stands at, and the replica from the weights. Floats are finite, elements of the tensor.
+  // NotFound: its rule and codec keep no such part.
+  absl::Status SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
+                              Step step, absl::Duration timeout);
+  absl::Status GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
+                              absl::Duration timeout);
+  absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
+                                 absl::Duration timeout);
+  absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout);
+  // The weights as every worker holds them, which later replies build on: every worker calls it
+  // after they were set and before its first push (or its first reply fetches them).
+  absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout);
 
   // Counters, as a JSON object.
   std::string StatsJson() const;
@@ -176,6 +201,20 @@ class Worker {
   void Deliver(const std::vector<Ended>& ended);
   void FailJob(const absl::Status& status);
   absl::Status DescribeWait(TicketId id) const;
+
+  absl::Status CheckStateSize(const Tensor& tensor, size_t elements) const;
+  absl::Status CheckStateAccess(const Tensor& tensor, LinkState what, size_t size) const
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // Asks for the replica of the next segment that a reply builds on.
+  void SubmitFetch(WorkerKey* key, const Partition& partition);
+  // Puts the questions to the servers and waits for all answers, by key.
+  absl::StatusOr<std::map<Key, Frame>> Ask(const std::string& what,
+                                           std::vector<Exchange::Question> questions,
+                                           absl::Time deadline);
+  // One question about a part of a tensor's state for each of its keys, and the answers.
+  absl::StatusOr<std::map<Key, Frame>> AskAboutState(
+      uint32_t tensor, FrameType type, StatePart part, Step step,
+      const std::function<Buffer(const TensorPart&)>& payload, absl::Duration timeout);
 
   // The questions that a broadcast asks: the root's are inits, the others' are fetches.
   std::vector<Exchange::Question> BroadcastQuestions(Tensor* tensor, ByteSpan data, Rank root)

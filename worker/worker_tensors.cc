@@ -37,18 +37,45 @@ absl::Status Canonicalise(TensorDeclaration* tensor) {
     }
     *spec = link->spec();
   }
-  return absl::OkStatus();
+  const absl::StatusOr<RuleSpec> rule = RuleSpec::Parse(tensor->rule);
+  if (!rule.ok()) return bad(std::string(rule.status().message()));
+  tensor->rule = rule->text();
+  // Says now what a server would say of the catalogue.
+  const absl::StatusOr<KeyCodecs> codecs =
+      MakeKeyCodecs({.push_spec = tensor->push_spec,
+                     .pull_spec = tensor->pull_spec,
+                     .warmup_steps = tensor->warmup_steps,
+                     .segment_elements = {tensor->elements},
+                     .dtype = tensor->dtype,
+                     .holds_weights = rule->holds_weights(),
+                     .steps_by_signs = rule->kind() == RuleSpec::Kind::kSignMomentum});
+  return codecs.ok() ? absl::OkStatus() : bad(std::string(codecs.status().message()));
 }
 
 absl::Status SameAsBefore(const TensorDeclaration& before, const TensorDeclaration& now) {
   if (before == now) return absl::OkStatus();
   const auto facts = [](const TensorDeclaration& t) {
-    return absl::StrFormat("%s[%d] push=%s pull=%s warmup=%d momentum=%g%s", DTypeName(t.dtype),
-                           t.elements, t.push_spec, t.pull_spec, t.warmup_steps, t.momentum,
-                           t.fuse ? " fused" : "");
+    return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s",
+                           DTypeName(t.dtype), t.elements, t.push_spec, t.pull_spec, t.rule,
+                           t.warmup_steps, t.momentum,
+                           t.fuse ? absl::StrFormat(" fused in group %d", t.group) : "");
   };
   return InvalidArgument("tensor '%s' was declared as %s, and now as %s", now.name, facts(before),
                          facts(now));
+}
+
+std::vector<float>* MemoryOf(WorkerKey* key, LinkState what) {
+  switch (what) {
+    case LinkState::kResidual:
+      return &key->residual;
+    case LinkState::kMomentum:
+      return &key->momentum;
+    case LinkState::kReplica:
+      return &key->replica;
+    case LinkState::kLearningRate:
+      break;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -102,6 +129,9 @@ absl::Status Worker::TakeIn(const Catalogue& catalogue) {
                              .pull_spec = entry.pull_spec,
                              .warmup_steps = entry.warmup_steps,
                              .dtype = entry.dtype};
+    BDN_ASSIGN_OR_RETURN(key->rule, RuleSpec::Parse(entry.rule));
+    options.holds_weights = key->rule.holds_weights();
+    options.steps_by_signs = key->rule.kind() == RuleSpec::Kind::kSignMomentum;
     for (size_t i = 0; i < entry.segments.size(); ++i) {
       const KeySegment& segment = entry.segments[i];
       const bool inside =
@@ -142,7 +172,6 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
                                 .kind = KeyKind::kBytes};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
 
-  Rendezvous rendezvous;
   std::vector<Exchange::Question> questions;
   std::vector<TensorPart> parts;
   {
@@ -150,14 +179,38 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
     BDN_RETURN_IF_ERROR(failed_);
     Tensor& tensor = tensors_[ids[0]];
     parts = tensor.parts;
-    for (const TensorPart& part : parts) {
-      if (rendezvous_.contains(part.key->entry.key)) {
-        return FailedPrecondition("broadcast '%s' is already under way", name);
-      }
-    }
     questions = BroadcastQuestions(&tensor, data, root);
-    rendezvous.left = questions.size();
-    for (const TensorPart& part : parts) rendezvous_[part.key->entry.key] = &rendezvous;
+  }
+  BDN_ASSIGN_OR_RETURN(auto values,
+                       Ask("broadcast '" + name + "'", std::move(questions), deadline));
+  if (rank() == root) return absl::OkStatus();
+  for (const TensorPart& part : parts) {
+    const Frame& value = values[part.key->entry.key];
+    if (value.payload.size() != part.elements) {
+      return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
+                      part.elements);
+    }
+    std::memcpy(data.data() + part.offset, value.payload.data(), part.elements);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
+                                                 std::vector<Exchange::Question> questions,
+                                                 absl::Time deadline) {
+  Rendezvous rendezvous;
+  rendezvous.left = questions.size();
+  std::map<Key, std::string> asked;  // and the tensor of each
+  {
+    MutexLock lock(&mu_);
+    for (const Exchange::Question& question : questions) {
+      if (!rendezvous_.contains(question.frame.header.key)) continue;
+      return FailedPrecondition("%s: a question about it is already open", what);
+    }
+    for (const Exchange::Question& question : questions) {
+      asked.emplace(question.frame.header.key, question.tensor);
+      rendezvous_[question.frame.header.key] = &rendezvous;
+    }
   }
   absl::Status status;
   for (Exchange::Question& question : questions) {
@@ -168,25 +221,15 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
     changed_.WaitUntil(&mu_, deadline);
   }
   if (status.ok()) status = rendezvous.status;
-  for (const TensorPart& part : parts) {
-    const Key key = part.key->entry.key;
+  for (const auto& [key, tensor] : asked) {
     if (rendezvous_.erase(key) > 0 && status.ok()) {
       status = WithFields(
-          DeadlineExceeded("broadcast '%s' took longer than %s", name,
-                           absl::FormatDuration(timeout)),
-          {.tensor = name, .stage = "exchange", .waiting_for = exchange_->WaitingFor(key)});
+          DeadlineExceeded("%s did not end in time", what),
+          {.tensor = tensor, .stage = "exchange", .waiting_for = exchange_->WaitingFor(key)});
     }
   }
-  if (!status.ok() || rank() == root) return status;
-  for (const TensorPart& part : parts) {
-    const Frame& value = rendezvous.values[part.key->entry.key];
-    if (value.payload.size() != part.elements) {
-      return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
-                      part.elements);
-    }
-    std::memcpy(data.data() + part.offset, value.payload.data(), part.elements);
-  }
-  return absl::OkStatus();
+  if (!status.ok()) return status;
+  return std::move(rendezvous.values);
 }
 
 std::vector<Exchange::Question> Worker::BroadcastQuestions(Tensor* tensor, ByteSpan data,
@@ -210,24 +253,34 @@ std::vector<Exchange::Question> Worker::BroadcastQuestions(Tensor* tensor, ByteS
   return questions;
 }
 
+absl::Status Worker::CheckStateAccess(const Tensor& tensor, LinkState what, size_t size) const {
+  const size_t expected = what == LinkState::kLearningRate ? 1 : tensor.declaration.elements;
+  if (size != expected) {
+    return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.declaration.name, expected,
+                           size);
+  }
+  for (const TensorPart& part : tensor.parts) {
+    if (!part.key->queue.empty()) {
+      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
+                                tensor.declaration.name);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Worker::GetState(uint32_t id, LinkState what, std::span<float> out) const {
   MutexLock lock(&mu_);
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
-  if (out.size() != tensor->declaration.elements) {
-    return InvalidArgument("tensor '%s' has %d elements, not %d", tensor->declaration.name,
-                           tensor->declaration.elements, out.size());
+  BDN_RETURN_IF_ERROR(CheckStateAccess(*tensor, what, out.size()));
+  if (what == LinkState::kLearningRate) {
+    out[0] = tensor->parts[0].key->previous_learning_rate;
+    return absl::OkStatus();
   }
   for (const TensorPart& part : tensor->parts) {
-    if (!part.key->queue.empty()) {
-      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
-                                tensor->declaration.name);
-    }
-  }
-  for (const TensorPart& part : tensor->parts) {
-    const WorkerKey& key = *part.key;
-    const std::vector<float>& state = what == LinkState::kResidual ? key.residual : key.momentum;
+    WorkerKey& key = *part.key;
+    const std::vector<float>& state = *MemoryOf(&key, what);
     const bool is_kept =
-        !state.empty() && (what == LinkState::kMomentum || key.codecs.push_feedback.on);
+        !state.empty() && (what != LinkState::kResidual || key.codecs.push_feedback.on);
     float* to = out.data() + part.offset;
     if (!is_kept) {
       std::fill_n(to, part.elements, 0.0f);
@@ -241,22 +294,17 @@ absl::Status Worker::GetState(uint32_t id, LinkState what, std::span<float> out)
 absl::Status Worker::SetState(uint32_t id, LinkState what, std::span<const float> in) {
   MutexLock lock(&mu_);
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
-  if (in.size() != tensor->declaration.elements) {
-    return InvalidArgument("tensor '%s' has %d elements, not %d", tensor->declaration.name,
-                           tensor->declaration.elements, in.size());
-  }
+  BDN_RETURN_IF_ERROR(CheckStateAccess(*tensor, what, in.size()));
   if (!std::all_of(in.begin(), in.end(), [](float x) { return std::isfinite(x); })) {
     return InvalidArgument("tensor '%s': a state that is not finite", tensor->declaration.name);
   }
   for (const TensorPart& part : tensor->parts) {
-    if (!part.key->queue.empty()) {
-      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
-                                tensor->declaration.name);
-    }
-  }
-  for (const TensorPart& part : tensor->parts) {
     WorkerKey& key = *part.key;
-    std::vector<float>& state = what == LinkState::kResidual ? key.residual : key.momentum;
+    if (what == LinkState::kLearningRate) {
+      key.previous_learning_rate = in[0];
+      continue;
+    }
+    std::vector<float>& state = *MemoryOf(&key, what);
     state.resize(key.entry.elements);
     std::copy_n(in.begin() + part.offset, part.elements,
                 state.begin() + key.codecs.push->segment_offset(part.segment));

@@ -29,6 +29,7 @@ struct TensorDeclaration {
   // May share a frame with its neighbours of the same declaration call: all of them are then pushed
   // (or said to be absent) together, step by step.
   bool fuse = false;
+  uint32_t group = 0;  // only tensors of one group share a frame: one learning rate each
 
   bool operator==(const TensorDeclaration&) const = default;
 };

@@ -39,6 +39,7 @@ void WriteTensor(const TensorDeclaration& tensor, wire::TensorDeclaration* messa
   message->set_push_spec(tensor.push_spec);
   message->set_pull_spec(tensor.pull_spec);
   message->set_rule(tensor.rule);
+  message->set_group(tensor.group);
   message->set_warmup_steps(tensor.warmup_steps);
   message->set_momentum(tensor.momentum);
   message->set_fuse(tensor.fuse);
@@ -53,6 +54,7 @@ absl::StatusOr<TensorDeclaration> ReadTensor(const wire::TensorDeclaration& mess
   tensor.push_spec = message.push_spec();
   tensor.pull_spec = message.pull_spec();
   tensor.rule = message.rule();
+  tensor.group = message.group();
   tensor.warmup_steps = message.warmup_steps();
   tensor.momentum = message.momentum();
   tensor.fuse = message.fuse();

@@ -43,7 +43,8 @@ void AddSegment(const KeySegment& segment, KeyEntry* key) {
 // What tensors of one group must agree on.
 bool Alike(const TensorDeclaration& a, const TensorDeclaration& b) {
   return a.dtype == b.dtype && a.push_spec == b.push_spec && a.pull_spec == b.pull_spec &&
-         a.rule == b.rule && a.warmup_steps == b.warmup_steps && a.momentum == b.momentum;
+         a.rule == b.rule && a.group == b.group && a.warmup_steps == b.warmup_steps &&
+         a.momentum == b.momentum;
 }
 
 uint64_t PartitionElements(const TensorDeclaration& tensor, uint64_t partition_bytes) {

@@ -72,8 +72,6 @@ absl::Status CheckReserved(ByteSpan bytes) {
     uint64_t value;
   };
   const Field fields[] = {
-      {"base_step", LoadLittle<uint64_t>(bytes, kBaseStepAt)},
-      {"element_offset", LoadLittle<uint64_t>(bytes, kElementOffsetAt)},
       {"host_ordinal", LoadLittle<uint16_t>(bytes, kHostOrdinalAt)},
       {"staleness_class", LoadLittle<uint16_t>(bytes, kStalenessClassAt)},
       {"incarnation", LoadLittle<uint32_t>(bytes, kIncarnationAt)},
@@ -83,6 +81,26 @@ absl::Status CheckReserved(ByteSpan bytes) {
     if (field.value != 0) {
       return InvalidArgument("frame header: %s is %d, must be 0", field.name, field.value);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOnlyOnSome(const FrameHeader& header) {
+  const bool is_state = header.type == FrameType::kInit || header.type == FrameType::kFetch ||
+                        header.type == FrameType::kValue;
+  const bool has_base = header.type == FrameType::kReply || header.type == FrameType::kInit ||
+                        header.type == FrameType::kValue;
+  if (header.base_step != 0 && !has_base) {
+    return InvalidArgument("frame header: base_step is %d on a %s, must be 0", header.base_step,
+                           FrameTypeName(header.type));
+  }
+  if (header.element_offset != 0 && !is_state) {
+    return InvalidArgument("frame header: element_offset is %d on a %s, must be 0",
+                           header.element_offset, FrameTypeName(header.type));
+  }
+  if (is_state && header.codec > kLastStatePart) {
+    return InvalidArgument("frame header: codec %d on a %s, must be at most %d", header.codec,
+                           FrameTypeName(header.type), kLastStatePart);
   }
   return absl::OkStatus();
 }
@@ -211,6 +229,7 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
 
   BDN_RETURN_IF_ERROR(CheckFlags(header));
   BDN_RETURN_IF_ERROR(CheckReserved(bytes));
+  BDN_RETURN_IF_ERROR(CheckOnlyOnSome(header));
   BDN_RETURN_IF_ERROR(CheckFloats(header));
   BDN_RETURN_IF_ERROR(CheckPayloadFields(header));
   return header;

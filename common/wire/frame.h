@@ -35,6 +35,18 @@ enum class FrameType : uint8_t {
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
 };
 
+// What an init, fetch or value of a dense key is about (FrameHeader::codec): what the server holds
+// of one segment.
+enum class StatePart : uint8_t {
+  kWeights = 0,   // f32, of rules that hold them
+  kReplica = 1,   // f32: what delta replies have told the workers so far
+  kResidual = 2,  // f32: of the replies' error feedback
+  kCounters = 3,  // StateCounters, 16 bytes
+  kMoment0 = 4,   // f32: the rule's first moment
+  kMoment1 = 5,
+};
+inline constexpr uint8_t kLastStatePart = static_cast<uint8_t>(StatePart::kMoment1);
+
 // Bits of FrameHeader::flags. Unknown bits are refused.
 enum FrameFlag : uint16_t {
   kFlagAbsent = 1 << 0,     // no gradient: header only
@@ -44,14 +56,16 @@ inline constexpr uint16_t kKnownFlags = kFlagAbsent | kFlagNonFinite;
 
 struct FrameHeader {
   FrameType type = FrameType::kHello;
-  uint8_t codec = 0;  // CodecId of the payload; 0 where there is none
+  uint8_t codec = 0;  // CodecId of the payload, or a StatePart; else 0
   uint16_t flags = 0;
   NodeId sender = 0;
   Key key;
   Step step = 0;
-  Step base_step = 0;  // reserved, 0: the step a delta applies to
+  // reply: the step that left the weights which it changes. Dense init: counts them, from 1. Dense
+  // value: the step that left the weights as they are, or without weights the last closed. Else 0.
+  Step base_step = 0;
   uint64_t num_elements = 0;
-  uint64_t element_offset = 0;  // reserved, 0
+  uint64_t element_offset = 0;  // init, fetch, value of a dense key: where the segment begins
   Epoch epoch = 0;
   uint32_t catalogue_version = 0;
   float weight = 1.0f;  // push: the contribution's; reply: number of contributors

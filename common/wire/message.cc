@@ -1,6 +1,7 @@
 #include "common/wire/message.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string_view>
 
@@ -31,6 +32,13 @@ constexpr size_t kMaxMessageBytes = 4096;
 constexpr uint32_t kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
 
 constexpr size_t kRanksFixedBytes = 4;
+
+enum CountersOffset : size_t {
+  kUpdatesAt = 0,
+  kPreviousRateAt = 8,
+  kCountersReservedAt = 12,
+  kCountersBytes = 16,
+};
 
 void StoreText(MutableByteSpan out, size_t offset, std::string_view text) {
   if (!text.empty()) std::memcpy(out.data() + offset, text.data(), text.size());
@@ -182,6 +190,30 @@ absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes) {
     last = ranks[i];
   }
   return ranks;
+}
+
+Buffer EncodeCounters(const StateCounters& counters) {
+  Buffer buffer = Buffer::Allocate(kCountersBytes);
+  const MutableByteSpan out = buffer.mutable_span();
+  StoreLittle(out, kUpdatesAt, counters.updates);
+  StoreLittle(out, kPreviousRateAt, counters.previous_learning_rate);
+  StoreLittle(out, kCountersReservedAt, uint32_t{0});
+  return buffer;
+}
+
+absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes) {
+  if (bytes.size() != kCountersBytes) {
+    return InvalidArgument("counters: %d bytes, expected %d", bytes.size(), kCountersBytes);
+  }
+  const StateCounters counters{LoadLittle<uint64_t>(bytes, kUpdatesAt),
+                               LoadLittle<float>(bytes, kPreviousRateAt)};
+  if (!std::isfinite(counters.previous_learning_rate)) {
+    return InvalidArgument("counters: learning rate %g", counters.previous_learning_rate);
+  }
+  if (LoadLittle<uint32_t>(bytes, kCountersReservedAt) != 0) {
+    return InvalidArgument("counters: reserved is not 0");
+  }
+  return counters;
 }
 
 }  // namespace bdn

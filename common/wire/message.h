@@ -45,6 +45,17 @@ absl::Status DecodeError(ByteSpan bytes);
 Buffer EncodeRanks(const std::vector<Rank>& ranks);
 absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes);
 
+// What a server counts of one segment.
+struct StateCounters {
+  uint64_t updates = 0;              // of the rule
+  float previous_learning_rate = 0;  // of the step that left the replies' residual
+
+  bool operator==(const StateCounters&) const = default;
+};
+Buffer EncodeCounters(const StateCounters& counters);
+// InvalidArgument: not 16 bytes, a rate that is not finite, or a reserved field that is not zero.
+absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes);
+
 }  // namespace bdn
 
 #endif  // BANDONEON_COMMON_WIRE_MESSAGE_H_

@@ -42,6 +42,8 @@ class Declaration(ctypes.Structure):
         ("pull", c_char_p),
         ("warmup_steps", c_uint64),
         ("momentum", c_float),
+        ("group", c_uint32),
+        ("rule", c_char_p),
     ]
 
 
@@ -58,6 +60,7 @@ class Push(ctypes.Structure):
         ("loss_scale", c_float),
         ("learning_rate", c_float),
         ("reserved", c_float),
+        ("left_out", c_void_p),
         ("done", c_void_p),
         ("user_data", c_void_p),
     ]
@@ -98,6 +101,26 @@ _FUNCTIONS = {
     "bdn_get_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
     "bdn_set_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
     "bdn_get_step": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),
+    "bdn_set_step": (c_int, [c_void_p, c_uint32, c_uint64]),
+    "bdn_rules_help": (c_char_p, []),
+    "bdn_check_rule": (c_int, [c_char_p, c_char_p, c_size_t]),
+    "bdn_fetch_weights": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64, c_double]),
+    "bdn_get_server_state": (
+        c_int,
+        [c_void_p, c_uint32, c_char_p, c_void_p, c_uint64, c_double],
+    ),
+    "bdn_set_server_state": (
+        c_int,
+        [c_void_p, c_uint32, c_char_p, c_void_p, c_uint64, c_uint64, c_double],
+    ),
+    "bdn_get_server_counters": (
+        c_int,
+        [c_void_p, c_uint32, POINTER(c_uint64), POINTER(c_float), c_double],
+    ),
+    "bdn_set_server_counters": (
+        c_int,
+        [c_void_p, c_uint32, c_uint64, c_float, c_uint64, c_double],
+    ),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [c_char_p, c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
     "bdn_check_codec": (c_int, [c_char_p, c_char_p, c_size_t]),
@@ -206,6 +229,14 @@ def check_codec(spec):
     capacity = len(spec) + 4096
     canonical = ctypes.create_string_buffer(capacity)
     check(library().bdn_check_codec(spec.encode(), canonical, capacity))
+    return canonical.value.decode()
+
+
+def check_rule(rule):
+    """The canonical form of an update rule; InvalidArgument says what is wrong with it."""
+    capacity = len(rule) + 4096
+    canonical = ctypes.create_string_buffer(capacity)
+    check(library().bdn_check_rule(rule.encode(), canonical, capacity))
     return canonical.value.decode()
 
 

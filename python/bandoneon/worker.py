@@ -33,6 +33,8 @@ class Declaration:
     warmup: int = 0
     momentum: float = 0.0
     fuse: bool = False
+    group: int = 0  # only tensors of one group are fused: those of one learning rate
+    rule: str = "mean"
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,23 @@ class Worker:
         for name in [name for name, held in list(self._owners.items()) if held is owner]:
             self._owners.pop(name, None)
 
-    def push(self, tensor, data, *, keep=None, flags=0, priority=0, weight=1.0, loss_scale=1.0):
-        """Starts an exchange of the memory at address `data`; the ticket. `keep` lives as long."""
+    def push(
+        self,
+        tensor,
+        data,
+        *,
+        keep=None,
+        flags=0,
+        priority=0,
+        weight=1.0,
+        loss_scale=1.0,
+        learning_rate=0.0,
+        left_out=None,
+    ):
+        """Starts an exchange of the memory at address `data`; the ticket. `keep` lives as long.
+
+        left_out: address of float32 memory that gets what the codec leaves out of this push.
+        """
         self._collect_dropped()
         item = _native.Push(
             struct_size=sizeof(_native.Push),
@@ -170,6 +187,8 @@ class Worker:
             priority=priority,
             weight=weight,
             loss_scale=loss_scale,
+            learning_rate=learning_rate,
+            left_out=left_out,
         )
         ticket = c_uint64()
         with self._call() as (lib, handle):
@@ -236,7 +255,8 @@ class Worker:
     # ---- State and statistics ----
 
     def get_state(self, tensor, what, out, elements):
-        """Writes the "residual" or "momentum" of a tensor to the float32[elements] at address `out`."""
+        """Writes the "residual", "momentum", "replica" or "learning_rate" (one number) of a tensor to the
+        float32[elements] at address `out`."""
         with self._call() as (lib, handle):
             pointer = ctypes.cast(out, POINTER(c_float))
             _native.check(lib.bdn_get_state(handle, tensor, what.encode(), pointer, elements))
@@ -251,6 +271,54 @@ class Worker:
         with self._call() as (lib, handle):
             _native.check(lib.bdn_get_step(handle, tensor, byref(step)))
         return step.value
+
+    def set_step(self, tensor, step):
+        """Goes on where a checkpoint stopped; the servers' step is set with their state."""
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_set_step(handle, tensor, step))
+
+    # ---- What servers hold ----
+
+    def fetch_weights(self, tensor, out, elements, timeout=None):
+        """Writes the weights, as every worker holds them, to the float32[elements] at address `out`."""
+        self._blocking(
+            lambda lib, handle: lib.bdn_fetch_weights(
+                handle, tensor, out, elements, _seconds(timeout)
+            )
+        )
+
+    def get_server_state(self, tensor, what, out, elements, timeout=None):
+        """Writes "weights", "replica", "residual", "moment0" or "moment1" to the address `out`."""
+        self._blocking(
+            lambda lib, handle: lib.bdn_get_server_state(
+                handle, tensor, what.encode(), out, elements, _seconds(timeout)
+            )
+        )
+
+    def set_server_state(self, tensor, what, data, elements, step=0, timeout=None):
+        """For one rank, between steps. Also sets the step that the servers stand at."""
+        self._blocking(
+            lambda lib, handle: lib.bdn_set_server_state(
+                handle, tensor, what.encode(), data, elements, step, _seconds(timeout)
+            )
+        )
+
+    def get_server_counters(self, tensor, timeout=None):
+        """(updates, learning rate that left the residual)"""
+        updates, rate = c_uint64(), c_float()
+        self._blocking(
+            lambda lib, handle: lib.bdn_get_server_counters(
+                handle, tensor, byref(updates), byref(rate), _seconds(timeout)
+            )
+        )
+        return updates.value, rate.value
+
+    def set_server_counters(self, tensor, updates, learning_rate, step, timeout=None):
+        self._blocking(
+            lambda lib, handle: lib.bdn_set_server_counters(
+                handle, tensor, updates, learning_rate, step, _seconds(timeout)
+            )
+        )
 
     def stats(self):
         """Counters of this worker: bytes_pushed, bytes_pulled and others."""
@@ -452,6 +520,8 @@ def _c_declaration(item):
         pull=item.pull.encode(),
         warmup_steps=item.warmup,
         momentum=item.momentum,
+        group=item.group,
+        rule=item.rule.encode(),
     )
 
 

@@ -71,7 +71,9 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.sender = static_cast<uint32_t>(Number(bytes, 12, 4));
   header.key = Number(bytes, 16, 8);
   header.step = Number(bytes, 24, 8);
+  header.base_step = Number(bytes, 32, 8);
   header.num_elements = Number(bytes, 40, 8);
+  header.element_offset = Number(bytes, 48, 8);
   header.epoch = static_cast<uint32_t>(Number(bytes, 56, 4));
   header.catalogue_version = static_cast<uint32_t>(Number(bytes, 60, 4));
   header.weight = Float(static_cast<uint32_t>(Number(bytes, 64, 4)));
@@ -79,13 +81,16 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.payload_bytes = static_cast<uint32_t>(Number(bytes, 72, 4));
   header.payload_crc = static_cast<uint32_t>(Number(bytes, 76, 4));
 
-  constexpr uint8_t kPush = 2, kReply = 3, kProbe = 4, kFetch = 6;
+  constexpr uint8_t kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6, kValue = 7;
   if (header.type < 1 || header.type > 9) return std::nullopt;
   const bool may_have_flags = header.type == kPush || header.type == kReply;
   if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
-  const bool reserved_is_zero =
-      AllZero(bytes, 32, 40) && AllZero(bytes, 48, 56) && AllZero(bytes, 80, 92);
-  if (!reserved_is_zero) return std::nullopt;
+  if (!AllZero(bytes, 80, 92)) return std::nullopt;
+  const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
+  const bool may_have_base = header.type == kReply || header.type == kInit || header.type == kValue;
+  if (header.base_step != 0 && !may_have_base) return std::nullopt;
+  if (header.element_offset != 0 && !is_state) return std::nullopt;
+  if (is_state && header.codec > 5) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
   if (header.payload_bytes > 1073741824) return std::nullopt;

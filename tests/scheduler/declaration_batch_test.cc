@@ -57,6 +57,7 @@ TEST(DeclarationBatch, SaysWhatDiffersInEveryField) {
   expect([](auto& t) { t.rule = "sgd"; }, "rule=mean", "rule=sgd");
   expect([](auto& t) { t.warmup_steps = 3; }, "warmup=0", "warmup=3");
   expect([](auto& t) { t.momentum = 0.5f; }, "momentum=0", "momentum=0.5");
+  expect([](auto& t) { t.group = 2; }, "group=0", "group=2");
   expect([](auto& t) { t.fuse = true; }, "fuse=false", "fuse=true");
 }
 

@@ -123,7 +123,9 @@ void ExpectAgreement(const FrameHeader& ours, const wire_reference::Header& thei
   EXPECT_EQ(ours.sender, theirs.sender);
   EXPECT_EQ(ours.key.value, theirs.key);
   EXPECT_EQ(ours.step, theirs.step);
+  EXPECT_EQ(ours.base_step, theirs.base_step);
   EXPECT_EQ(ours.num_elements, theirs.num_elements);
+  EXPECT_EQ(ours.element_offset, theirs.element_offset);
   EXPECT_EQ(ours.epoch, theirs.epoch);
   EXPECT_EQ(ours.catalogue_version, theirs.catalogue_version);
   EXPECT_EQ(std::bit_cast<uint32_t>(ours.weight), std::bit_cast<uint32_t>(theirs.weight));

@@ -129,6 +129,8 @@ typedef struct bdn_declaration {
   const char* pull;
   uint64_t warmup_steps; /* the first steps go uncompressed */
   float momentum;        /* before error feedback; 0 for none. Needs push = ef(...) */
+  uint32_t group;        /* only tensors of one group are fused: one learning rate each */
+  const char* rule;      /* what the servers do with the sum: bdn_rules_help(). NULL for "mean" */
 } bdn_declaration;
 
 /* Declares tensors in forward order and waits until all workers declared the same ones (in any
@@ -158,6 +160,9 @@ typedef struct bdn_push {
       loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
   float learning_rate; /* for update rules that need it, else 0 */
   float reserved;      /* 0 */
+  /* Optional, float32[elements]: gets what the codec leaves out of this push, data minus what its
+   * encoding decodes to. Only where push has no ef(...). Valid as long as data. */
+  float* left_out;
   /* Optional. Runs on a thread of ours, must neither block nor free the worker, and gives the
    * ticket up: bdn_wait is then not for it. */
   void (*done)(void* user_data, bdn_ticket ticket, int code);
@@ -201,17 +206,53 @@ BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint
 /* Waits for all workers. */
 BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
 
+/* ---- Weights that servers hold ---- */
+
+/* With a rule other than "mean" the servers hold the weights: a push brings a gradient (or, for
+ * outer rules, the difference that local steps made) and its result are the new weights. One rank
+ * sets them before anybody pushes; then every worker fetches them, into the replica that delta and
+ * sign replies build on, too. */
+
+/* The update rules with their options and defaults, a line each. */
+BDN_API const char* bdn_rules_help(void);
+/* Whether a rule is right; *canonical (may be NULL) gets its canonical form, as bdn_stats_json. */
+BDN_API int bdn_check_rule(const char* rule, char* canonical, size_t capacity);
+
+/* The weights as every worker holds them: float32[elements]. BDN_DEADLINE_EXCEEDED: nobody has set
+ * them yet. */
+BDN_API int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
+                              double timeout_seconds);
+
+/* What the servers hold of a tensor: "weights"; "replica" (pull = delta(...)); "residual" (pull =
+ * ef(...)); "moment0", "moment1" (of the rule). BDN_NOT_FOUND: this tensor has no such part. Between
+ * steps only. Setting is for one rank; it also sets the step that the servers stand at, and weights
+ * set the replica. */
+BDN_API int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
+                                 uint64_t elements, double timeout_seconds);
+BDN_API int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what,
+                                 const float* in, uint64_t elements, uint64_t step,
+                                 double timeout_seconds);
+/* How often the servers have updated the tensor, and the learning rate that left their residual. */
+BDN_API int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updates,
+                                    float* previous_learning_rate, double timeout_seconds);
+BDN_API int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
+                                    float previous_learning_rate, uint64_t step,
+                                    double timeout_seconds);
+
 /* ---- State and statistics ---- */
 
-/* What the link still owes ("residual") or the momentum before it ("momentum"): float32[elements],
- * zeros where there is none yet. REQUIRES no exchange of the tensor in flight, else
+/* What the link still owes ("residual"), the momentum before it ("momentum"), the weights that
+ * replies build on ("replica"): float32[elements], zeros where there is none yet. Or the learning
+ * rate that left the residual ("learning_rate"): one float32, elements = 1. REQUIRES no exchange of the tensor in flight, else
  * BDN_FAILED_PRECONDITION. */
 BDN_API int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                           uint64_t elements);
 BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                           uint64_t elements);
-/* Exchanges of the tensor so far. */
+/* Exchanges of the tensor so far. Setting it is for going on where a checkpoint stopped: on every
+ * worker, and the servers' too. */
 BDN_API int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step);
+BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
 
 /* Counters as a JSON object. Returns the bytes it needs with the final NUL; writes at most
  * `capacity`. */

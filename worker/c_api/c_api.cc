@@ -104,7 +104,20 @@ absl::StatusOr<LinkState> StateNamed(const char* what) {
   const std::string name = what == nullptr ? "" : what;
   if (name == "residual") return LinkState::kResidual;
   if (name == "momentum") return LinkState::kMomentum;
-  return InvalidArgument("state '%s' is neither 'residual' nor 'momentum'", name);
+  if (name == "replica") return LinkState::kReplica;
+  if (name == "learning_rate") return LinkState::kLearningRate;
+  return InvalidArgument("state '%s' is none of residual, momentum, replica, learning_rate", name);
+}
+
+absl::StatusOr<StatePart> PartNamed(const char* what) {
+  const std::string name = what == nullptr ? "" : what;
+  if (name == "weights") return StatePart::kWeights;
+  if (name == "replica") return StatePart::kReplica;
+  if (name == "residual") return StatePart::kResidual;
+  if (name == "moment0") return StatePart::kMoment0;
+  if (name == "moment1") return StatePart::kMoment1;
+  return InvalidArgument("state '%s' is none of weights, replica, residual, moment0, moment1",
+                         name);
 }
 
 size_t CopyText(const std::string& text, char* out, size_t capacity) {
@@ -128,9 +141,11 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
                            .elements = given.elements,
                            .push_spec = given.push == nullptr ? "none" : given.push,
                            .pull_spec = given.pull == nullptr ? "none" : given.pull,
+                           .rule = given.rule == nullptr ? "mean" : given.rule,
                            .warmup_steps = given.warmup_steps,
                            .momentum = given.momentum,
-                           .fuse = (given.flags & BDN_FUSE) != 0};
+                           .fuse = (given.flags & BDN_FUSE) != 0,
+                           .group = given.group};
 }
 
 absl::StatusOr<PushRequest> ToRequest(Worker& worker, const bdn_push* push) {
@@ -147,7 +162,8 @@ absl::StatusOr<PushRequest> ToRequest(Worker& worker, const bdn_push* push) {
                       .priority = push->priority,
                       .weight = push->weight,
                       .loss_scale = push->loss_scale,
-                      .learning_rate = push->learning_rate};
+                      .learning_rate = push->learning_rate,
+                      .left_out = push->left_out};
   if (push->data != nullptr) {
     BDN_ASSIGN_OR_RETURN(request.data, worker.ViewOf(push->tensor, push->data));
   }
@@ -337,6 +353,72 @@ int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step) {
     if (step == nullptr) return bdn::InvalidArgument("step is null");
     BDN_ASSIGN_OR_RETURN(*step, w.GetStep(tensor));
     return absl::OkStatus();
+  });
+}
+
+int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step) {
+  return CallOn(worker, [&](bdn::Worker& w) { return w.SetStep(tensor, step); });
+}
+
+const char* bdn_rules_help(void) {
+  static const std::string help = bdn::DescribeRules();
+  return help.c_str();
+}
+
+int bdn_check_rule(const char* rule, char* canonical, size_t capacity) {
+  return Call([&]() -> absl::Status {
+    if (rule == nullptr) return bdn::InvalidArgument("rule is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::RuleSpec spec, bdn::RuleSpec::Parse(rule));
+    bdn::CopyText(spec.text(), canonical, capacity);
+    return absl::OkStatus();
+  });
+}
+
+int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
+                      double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (out == nullptr) return bdn::InvalidArgument("out is null");
+    return w.FetchWeights(tensor, {out, elements}, bdn::Timeout(timeout_seconds));
+  });
+}
+
+int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
+                         uint64_t elements, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (out == nullptr) return bdn::InvalidArgument("out is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
+    return w.GetServerState(tensor, part, {out, elements}, bdn::Timeout(timeout_seconds));
+  });
+}
+
+int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
+                         uint64_t elements, uint64_t step, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (in == nullptr) return bdn::InvalidArgument("in is null");
+    BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
+    return w.SetServerState(tensor, part, {in, elements}, step, bdn::Timeout(timeout_seconds));
+  });
+}
+
+int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updates,
+                            float* previous_learning_rate, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+    if (updates == nullptr || previous_learning_rate == nullptr) {
+      return bdn::InvalidArgument("updates or previous_learning_rate is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const bdn::StateCounters counters,
+                         w.GetServerCounters(tensor, bdn::Timeout(timeout_seconds)));
+    *updates = counters.updates;
+    *previous_learning_rate = counters.previous_learning_rate;
+    return absl::OkStatus();
+  });
+}
+
+int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
+                            float previous_learning_rate, uint64_t step, double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Worker& w) {
+    return w.SetServerCounters(tensor, {updates, previous_learning_rate}, step,
+                               bdn::Timeout(timeout_seconds));
   });
 }
 

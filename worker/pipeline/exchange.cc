@@ -90,6 +90,10 @@ void Exchange::SendProbe(Open* open, absl::Time now) {
   header.key = about.key;
   header.step = about.step;
   header.num_elements = about.num_elements;
+  if (header.type == FrameType::kFetch) {
+    header.codec = about.codec;
+    header.element_offset = about.element_offset;
+  }
   header.epoch = membership_->epoch;
   header.catalogue_version = open->question.catalogue_version;
   output_->Send(open->question.server, Frame{header, {}});

@@ -1,12 +1,15 @@
 #include "worker/pipeline/stages.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "common/base/draw.h"
+#include "common/base/endian.h"
 #include "common/base/status.h"
 #include "compressors/memory/error_feedback.h"
+#include "compressors/memory/sign_step.h"
 
 namespace bdn {
 namespace {
@@ -27,10 +30,33 @@ Feedback SegmentFeedback(WorkerKey* key, const Partition& partition, size_t i, s
           .momentum = momentum ? key->momentum.data() + offset : nullptr};
 }
 
+bool WantsLeftOut(const Partition& partition) {
+  return std::any_of(partition.segments.begin(), partition.segments.end(),
+                     [](const PartitionSegment& segment) { return segment.left_out != nullptr; });
+}
+
+// Without a memory, with what is left out going to the callers: a residual that starts at 0.
+absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw& draw,
+                                         const Partition& partition, MutableByteSpan out) {
+  std::vector<std::vector<float>> unwanted;
+  std::vector<SegmentedCodec::FeedbackInput> inputs;
+  for (const PartitionSegment& segment : partition.segments) {
+    float* residual = segment.left_out;
+    if (residual == nullptr) residual = unwanted.emplace_back(segment.data.n).data();
+    if (segment.present) std::fill_n(residual, segment.data.n, 0.0f);
+    inputs.push_back({{.g = segment.data,
+                       .options = {.scale = PushScale(partition, segment)},
+                       .residual = residual},
+                      segment.present});
+  }
+  return codec.EncodeFeedback(inputs, draw, out);
+}
+
 // The bytes used, or nothing when a value is not finite.
 absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& draw, WorkerKey* key,
                                      Partition* partition, MutableByteSpan out) {
   if (!key->has_memory()) {
+    if (WantsLeftOut(*partition)) return EncodeAndLeaveOut(codec, draw, *partition, out);
     std::vector<SegmentedCodec::Input> inputs;
     for (const PartitionSegment& segment : partition->segments) {
       inputs.push_back({segment.data, PushScale(*partition, segment), segment.present});
@@ -129,6 +155,64 @@ absl::Status CheckReply(const WorkerKey& key, const Partition& partition, const 
                     : Internal("the server's reply is no valid payload: %s", valid.message());
 }
 
+bool LacksReplica(const WorkerKey& key, const Partition&, const Frame& reply) {
+  return key.codecs.keeps_replica() && reply.header.flags == 0 &&
+         key.replica_step != reply.header.base_step;
+}
+
+absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t i, const Frame& value) {
+  const SegmentedCodec& layout = *key->codecs.pull;
+  const size_t n = layout.segment_elements(i);
+  if (value.header.base_step != partition->step || value.payload.size() != n * sizeof(float)) {
+    return Internal(
+        "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes "
+        "of step %d",
+        key->tensor_names[i], partition->step, n, value.payload.size(), value.header.base_step);
+  }
+  key->replica.resize(key->entry.elements);
+  float* replica = key->replica.data() + layout.segment_offset(i);
+  for (size_t j = 0; j < n; ++j) {
+    replica[j] = LoadLittle<float>(value.payload.span(), j * sizeof(float));
+  }
+  PartitionSegment& segment = partition->segments[i];
+  if (segment.data.data != nullptr) std::copy_n(replica, n, segment.data.f32());
+  if (i + 1 == layout.num_segments()) key->replica_step = partition->step;
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Moves the replica of segment i by a reply, and tells the caller.
+void DecodeWeights(WorkerKey* key, const Partition& partition, ByteSpan payload, size_t i) {
+  const SegmentedCodec& codec = key->codecs.Pull(partition.step);
+  const MutableView wanted = partition.segments[i].data;
+  if (!key->codecs.keeps_replica()) {
+    if (wanted.data != nullptr) codec.DecodeSegment(payload, i, 1.0f, wanted);
+    return;
+  }
+  const size_t n = codec.segment_elements(i);
+  const MutableView replica{key->replica.data() + codec.segment_offset(i), DType::kFloat32, n};
+  switch (key->codecs.Reply(partition.step)) {
+    case ReplyKind::kDelta:
+      codec.DecodeAddSegment(payload, i, 1.0f, replica);
+      break;
+    case ReplyKind::kSigns: {
+      std::vector<float> signs(n);
+      codec.DecodeSegment(payload, i, 1.0f, {signs.data(), DType::kFloat32, n});
+      ApplySigns(
+          MakeSignStep(key->rule.option("eta"), key->rule.option("decay"), partition.learning_rate),
+          signs.data(), n, replica.f32());
+      break;
+    }
+    default:
+      codec.DecodeSegment(payload, i, 1.0f, replica);
+      break;
+  }
+  if (wanted.data != nullptr) std::copy_n(replica.f32(), n, wanted.f32());
+}
+
+}  // namespace
+
 void DecodeReply(WorkerKey* key, Partition* partition, const Frame& reply) {
   partition->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
   if (partition->nonfinite) UndoPush(key, partition);
@@ -141,9 +225,14 @@ void DecodeReply(WorkerKey* key, Partition* partition, const Frame& reply) {
       continue;
     }
     segment.absent_everywhere = all_absent || !codec.Present(reply.payload.span(), i);
-    if (segment.absent_everywhere || segment.data.data == nullptr) continue;
-    codec.DecodeSegment(reply.payload.span(), i, segment.loss_scale, segment.data);
+    if (segment.absent_everywhere) continue;
+    if (key->codecs.reply != ReplyKind::kAggregate) {
+      DecodeWeights(key, *partition, reply.payload.span(), i);
+    } else if (segment.data.data != nullptr) {
+      codec.DecodeSegment(reply.payload.span(), i, segment.loss_scale, segment.data);
+    }
   }
+  if (key->codecs.keeps_replica() && reply.header.flags == 0) key->replica_step = partition->step;
 }
 
 void UndoPush(WorkerKey* key, Partition* partition) {

@@ -22,12 +22,21 @@ struct EncodeContext {
 // the memory alone. Reads the caller's memory; three passes at most.
 void EncodePush(const EncodeContext& context, WorkerKey* key, Partition* partition);
 
+// Whether `reply` builds on a replica that this worker does not hold, so that the replica as it was
+// left by that very reply must be fetched instead. REQUIRES: CheckReply is OK.
+bool LacksReplica(const WorkerKey& key, const Partition& partition, const Frame& reply);
+
+// Takes in a segment's replica, fetched for a reply. InvalidArgument: it is not of the reply's
+// step.
+absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t segment, const Frame& value);
+
 // OK when `reply` may be decoded. DataLoss: damaged on the way, ask again. Internal: the server and
 // we disagree about the codec.
 absl::Status CheckReply(const WorkerKey& key, const Partition& partition, const Frame& reply);
 
-// Writes the result into the caller's tensors, times each one's loss scale. A non-finite round
-// fills them with NaN and takes this worker's own memory back. REQUIRES: CheckReply is OK.
+// Writes the result into the caller's tensors: an aggregate times each one's loss scale, or
+// weights. A non-finite round fills them with NaN and takes this worker's own memory back.
+// REQUIRES: CheckReply is OK.
 void DecodeReply(WorkerKey* key, Partition* partition, const Frame& reply);
 
 // Takes back what EncodePush did to the memory, when the round came to nothing. Reads the caller's
