@@ -156,13 +156,15 @@ def show(methods, plan, results, out):
 def main(arguments=None):
     options = read_options(arguments)
     methods = methods_of(options)
+    plan = plan_of(options)
+    results = Results(options.out / "results.json")
     if options.list:
         for method in methods:
             print(f"{method.group}: {method.name}: {method.describe()}")
+        left = sum(plan.steps_left(m, results.of(m, plan.steps_of(m))) for m in methods)
+        print(f"{len(methods)} methods; about {left} steps are left, if no grid grows")
         return
     torch.set_num_threads(1)
-    plan = plan_of(options)
-    results = Results(options.out / "results.json")
     if options.confirm:
         confirm(methods, plan, results, options)
         return

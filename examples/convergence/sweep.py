@@ -23,7 +23,7 @@ class Plan:
         return self.steps or method.steps
 
     def rates_of(self, method):
-        return (method.quick_rate,) if self.quick else method.rates
+        return (method.quick_rate,) if self.quick else method.rule.rates
 
     def next_run(self, method, records):
         """(learning rate, seed) of what `records`, those of the method, lack; None when it is done."""
@@ -32,7 +32,7 @@ class Plan:
             if lr not in tried:
                 return lr, self.seeds[0]
         best = best_rate(tried)
-        if not self.quick and len(tried) < len(method.rates) + EXTRA_RATES:
+        if not self.quick and len(tried) < len(method.rule.rates) + EXTRA_RATES:
             if best == max(tried) and math.isfinite(tried[best]):
                 return 2 * best, self.seeds[0]
             if best == min(tried):
@@ -72,16 +72,12 @@ class Results:
 
     def of(self, method, steps):
         """The method's records, of this many steps and the settings that it has now."""
-        described = json.loads(json.dumps(method.describe()))
-        return [
-            r
-            for r in self.records
-            if (r["method"], r["steps"], r["settings"]) == (method.name, steps, described)
-        ]
+        wanted = method.name, steps, method.describe()
+        return [r for r in self.records if (r["method"], r["steps"], r["settings"]) == wanted]
 
     def add(self, method, record):
         self.records.append(record)
-        self.grids[method.name] = list(method.rates)
+        self.grids[method.name] = list(method.rule.rates)
         self._write()
 
     def _write(self):

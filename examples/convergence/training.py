@@ -92,7 +92,7 @@ def train_locally(task, method, lr, seed, steps):
 def train_rank(task, method, run, curve):
     """Trains one worker's model and appends to its curve; the hash of the weights that were judged
     last."""
-    optimizer = method.build(run, **method.settings)
+    optimizer = method.make_optimizer(run)
     generator = torch.Generator().manual_seed(1000 * run.seed + run.worker.rank)
     every = max(run.steps // CURVE_POINTS, 1)
     for step in range(run.steps):

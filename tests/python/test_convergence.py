@@ -14,11 +14,12 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from convergence import report, training  # noqa: E402
-from convergence.methods import METHODS, Method, distributed  # noqa: E402
+from convergence.methods import METHODS, Method, Rule, distributed  # noqa: E402
 from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
 
-DENSE = Method("dense", "plain", None, distributed, (0.1, 0.2, 0.4, 0.8), dict(rule="sgd"))
-CODED = Method("coded", "coded", "dense", distributed, DENSE.rates, dict(rule="sgd", push="int8"))
+SGD = Rule(torch.optim.SGD, (0.1, 0.2, 0.4, 0.8))
+DENSE = Method("dense", "plain", None, SGD, distributed)
+CODED = Method("coded", "coded", "dense", SGD, distributed, dict(push="int8"))
 
 
 def record(lr, seed, loss, method=CODED, steps=600, bytes_each_way=1e6):
@@ -64,9 +65,9 @@ def test_a_method_has_its_baselines_steps():
 
 def test_grids_are_four_rates_a_factor_of_two_apart():
     for method in METHODS:
-        assert len(method.rates) >= 4, method.name
-        assert all(b == 2 * a for a, b in zip(method.rates, method.rates[1:])), method.name
-        json.dumps(method.describe())
+        rates = method.rule.rates
+        assert len(rates) >= 4, method.name
+        assert all(b == 2 * a for a, b in zip(rates, rates[1:])), method.name
 
 
 # ---- What is run ----
@@ -102,15 +103,18 @@ def test_results_are_taken_up_from_the_file(tmp_path):
     results.add(CODED, record(0.2, 1, 1.9))
     again = Results(tmp_path / "results.json")
     assert [r["lr"] for r in again.of(CODED, 600)] == [0.1, 0.2]
-    assert again.grids == {"coded": list(CODED.rates)}
+    assert again.grids == {"coded": list(SGD.rates)}
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
 
 def test_results_of_other_settings_or_steps_do_not_count(tmp_path):
     results = Results(tmp_path / "results.json")
     results.add(CODED, record(0.1, 1, 2.0))
-    changed = Method("coded", "coded", "dense", distributed, CODED.rates, dict(push="int4"))
-    assert results.of(CODED, 300) == [] and results.of(changed, 600) == []
+    other_codec = Method("coded", "coded", "dense", SGD, distributed, dict(push="int4"))
+    other_rule = Rule(torch.optim.SGD, SGD.rates, dict(momentum=0.5))
+    other_rule = Method("coded", "coded", "dense", other_rule, distributed, CODED.settings)
+    assert results.of(CODED, 300) == []
+    assert results.of(other_codec, 600) == results.of(other_rule, 600) == []
 
 
 # ---- How it is judged ----
@@ -214,19 +218,19 @@ def test_a_method_may_say_which_weights_are_judged(task):
             for p, value in zip(params, own):
                 p.copy_(value)
 
-    method = Method("judged", "", None, lambda run: Judged(run.model.parameters(), run.lr), (0.1,))
+    method = Method("judged", "", None, Rule(Judged, SGD.rates), lambda run, rule: rule.make(run))
     losses = [point[3] for point in training.train_locally(task, method, 0.1, 1, 2)["curve"]]
     assert losses == pytest.approx([math.log(256)] * 3)
 
 
 def test_a_stop_ends_a_run(task):
-    def build(run):
+    def build(run, rule):
         task.stop.set()
-        return distributed(run, "sgd")
+        return distributed(run, rule)
 
     try:
         with pytest.raises(training.Stopped):
-            training.train_locally(task, Method("stopped", "", None, build, (0.1,)), 0.1, 1, 1000)
+            training.train_locally(task, Method("stopped", "", None, SGD, build), 0.1, 1, 1000)
     finally:
         task.stop.clear()
 
