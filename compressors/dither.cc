@@ -11,6 +11,7 @@
 #include "compressors/codec_options.h"
 #include "compressors/kernels/dither_kernels.h"
 #include "compressors/kernels/float_kernels.h"
+#include "compressors/kernels/norm_kernels.h"
 #include "compressors/payload.h"
 
 namespace bdn {

@@ -9,6 +9,7 @@
 #include "common/base/endian.h"
 #include "common/base/status.h"
 #include "compressors/kernels/float_kernels.h"
+#include "compressors/kernels/norm_kernels.h"
 #include "compressors/kernels/onebit_kernels.h"
 #include "compressors/payload.h"
 

@@ -21,12 +21,6 @@ struct DitherGrid {
 
 inline constexpr size_t kDitherGroup = 512;
 
-// total + the sum of p[i]^2, as AddMagnitudes (onebit_kernels.h) adds |p[i]|. One pass.
-double AddSquares(double total, const float* p, size_t n);
-
-// The largest |p[i]|, 0 for none; NaN where a p[i] is. One pass.
-float LargestMagnitude(const float* p, size_t n);
-
 // The codes of p, which are elements first, first + 1, ... of the array. One pass.
 // REQUIRES: grid.norm > 0, first is a multiple of 512.
 void DitherPack(const float* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t first,

@@ -17,47 +17,11 @@ namespace bdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kLanes = 16;
-constexpr size_t kRun = 1024;
 constexpr size_t kWord = 32;
 
-// Sixteen virtual lanes are one to four vectors. Targets whose vectors have no fixed length run on
-// their fixed-length kin (HWY_DISABLED_TARGETS, compressors/CMakeLists.txt).
-using Tag = hn::CappedTag<float, kLanes>;
+using Tag = hn::CappedTag<float, 16>;
 constexpr size_t kVectorLanes = hn::MaxLanes(Tag());
-constexpr size_t kVectors = kLanes / kVectorLanes;
 using Vector = hn::Vec<Tag>;
-
-HWY_INLINE double JoinLanes(const float* lanes) {
-  double joined[kLanes];
-  for (size_t l = 0; l < kLanes; ++l) joined[l] = lanes[l];
-  for (size_t width = kLanes / 2; width > 0; width /= 2) {
-    for (size_t l = 0; l < width; ++l) joined[l] += joined[l + width];
-  }
-  return joined[0];
-}
-
-// One run of n <= kRun elements.
-HWY_INLINE double RunMagnitude(const float* HWY_RESTRICT p, size_t n) {
-  const Tag d;
-  Vector sum[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (size_t v = 0; v < kVectors; ++v) {
-      sum[v] = hn::Add(sum[v], hn::Abs(hn::LoadU(d, p + i + v * kVectorLanes)));
-    }
-  }
-  HWY_ALIGN float lanes[kLanes];
-  for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, lanes + v * kVectorLanes);
-  for (size_t l = 0; i + l < n; ++l) lanes[l] += std::abs(p[i + l]);
-  return JoinLanes(lanes);
-}
-
-double AddMagnitudesKernel(double total, const float* HWY_RESTRICT p, size_t n) {
-  for (size_t i = 0; i < n; i += kRun) total += RunMagnitude(p + i, std::min(kRun, n - i));
-  return total;
-}
 
 template <class M>
 HWY_INLINE uint32_t MaskBits(const Tag d, M mask) {
@@ -240,7 +204,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace bdn {
 
-HWY_EXPORT(AddMagnitudesKernel);
 HWY_EXPORT(PackSignsKernel);
 HWY_EXPORT(PackSignsAndSubtractKernel);
 HWY_EXPORT(UnpackSignsKernel);
@@ -250,9 +213,6 @@ HWY_EXPORT(PackSignsAndZerosAndSubtractKernel);
 HWY_EXPORT(UnpackSignsAndZerosKernel);
 HWY_EXPORT(UnpackSignsAndZerosAndAddKernel);
 
-double AddMagnitudes(double total, const float* p, size_t n) {
-  return HWY_DYNAMIC_DISPATCH(AddMagnitudesKernel)(total, p, n);
-}
 void PackSigns(const float* p, size_t n, void* words) {
   HWY_DYNAMIC_DISPATCH(PackSignsKernel)(p, n, words);
 }

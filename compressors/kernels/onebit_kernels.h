@@ -9,12 +9,6 @@
 
 namespace bdn {
 
-// total + the sum of |p[i]|, by sixteen virtual lanes: inside each run of 1024 elements element i
-// is added to lane i % 16 in float32; the lanes join in float64, l with l + 8, then 4, 2 and 1;
-// runs are added to `total` in order. A longer sum may be taken in pieces of a multiple of 1024.
-// One pass.
-double AddMagnitudes(double total, const float* p, size_t n);
-
 // words = signs of p. One pass.
 void PackSigns(const float* p, size_t n, void* words);
 
