@@ -166,10 +166,13 @@ class IntegerCodec final : public Compressor {
     }
   }
 
-  // Groups that fit in a tile: as many as fit at once, each seen once. False where p is not finite.
+  // Groups that fit in a tile: as many as fit at once, each seen once. With a residual backward, as
+  // what was looked at last is still in a cache. False where p is not finite.
   bool EncodeSmallGroups(EncodeSource& source, const Draw& draw, MutableByteSpan out) const {
     const size_t stretch = kTile / options_.group * options_.group;
-    for (size_t at = 0; at < source.n(); at += stretch) {
+    const size_t count = DivideUp(source.n(), stretch);
+    for (size_t s = 0; s < count; ++s) {
+      const size_t at = (source.keeps_residual() ? count - 1 - s : s) * stretch;
       if (!EncodeStretch(source, draw, at, std::min(stretch, source.n() - at), out)) return false;
     }
     return true;
