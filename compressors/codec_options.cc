@@ -49,7 +49,7 @@ constexpr std::array kIntegerOptions = {
     OptionRow{"round", "stochastic", "stochastic or nearest"}};
 constexpr std::array kSketchOptions = {
     OptionRow{"rows", "3", "1, 3, 5 or 7"},
-    OptionRow{"columns", nullptr, "a row's counters: above 1 a number, up to 1 a share of the n"}};
+    OptionRow{"columns", nullptr, "a row's counters: above 1 a number, at most n; else a share"}};
 constexpr std::array kExactSketchOptions = {
     OptionRow{"cells", nullptr, "above 0 and at most 2: a share of the n elements"}};
 

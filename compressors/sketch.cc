@@ -1,5 +1,6 @@
 #include "compressors/sketch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -76,8 +77,9 @@ class SketchCodec final : public Compressor {
     if (n == 0) return {.rows = options_.rows};
     const double columns = options_.columns;
     const double width = columns > 1 ? columns : std::ceil(columns * static_cast<double>(n));
-    return {
-        .n = n, .rows = options_.rows, .width = std::max<size_t>(1, static_cast<size_t>(width))};
+    return {.n = n,
+            .rows = options_.rows,
+            .width = std::clamp<size_t>(static_cast<size_t>(width), 1, n)};
   }
 
   // use(what gives an element's value).

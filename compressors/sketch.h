@@ -18,7 +18,8 @@ struct SketchOptions {
 // being read out of a cell, which a plain count sketch does, and payloads add up undecoded.
 //
 // sparse_bitmap.h has the payload and the encoder: R rows, each of width
-//   floor(C) where C > 1, else max(1, ceil(C * n))   (the product in float64), and 0 for n = 0.
+//   min(n, floor(C)) where C > 1, else max(1, ceil(C * n))   (the product in float64), and 0 for
+//   n = 0.
 //
 //   decoded[i] = the median over the rows of +0 + s * cell where bit i is set, else +0
 //

@@ -162,8 +162,11 @@ INSTANTIATE_TEST_SUITE_P(Sketches, AnySketch,
 TEST(Sketch, PayloadIsKeysBitmapAndCells) {
   EXPECT_EQ(CodecOf("sketch(columns=0.1)")->MaxEncodedBytes(1001, DType::kFloat32),
             8u + 32 * 4 + 3 * 101 * 4);
+  EXPECT_EQ(CodecOf("sketch(rows=5,columns=64.9)")->MaxEncodedBytes(65, DType::kFloat32),
+            8u + 3 * 4 + 5 * 64 * 4);
   EXPECT_EQ(CodecOf("sketch(rows=5,columns=64.9)")->MaxEncodedBytes(33, DType::kFloat32),
-            8u + 2 * 4 + 5 * 64 * 4);
+            8u + 2 * 4 + 5 * 33 * 4)
+      << "no row needs more cells than there are elements";
   EXPECT_EQ(CodecOf("sketch(columns=64)")->MaxEncodedBytes(0, DType::kFloat32), 8u);
   EXPECT_EQ(CodecOf("exactsketch(cells=0.1)")->MaxEncodedBytes(1001, DType::kFloat32),
             8u + 32 * 4 + 3 * 34 * 4);

@@ -16,7 +16,7 @@ Shape ShapeOf(const Spec& spec, size_t n) {
   const auto rows = static_cast<size_t>(spec.Number("rows", 3));
   const double columns = spec.Number("columns", 0);
   if (n == 0) return {rows, 0};
-  if (columns > 1) return {rows, static_cast<size_t>(columns)};
+  if (columns > 1) return {rows, std::min(n, static_cast<size_t>(columns))};
   const double share = std::ceil(columns * static_cast<double>(n));
   return {rows, std::max<size_t>(1, static_cast<size_t>(share))};
 }
