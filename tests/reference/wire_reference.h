@@ -20,7 +20,7 @@ struct Header {
   uint8_t type, codec;
   uint16_t flags;
   uint32_t sender;
-  uint64_t key, step, num_elements;
+  uint64_t key, step, base_step, num_elements, element_offset;
   uint32_t epoch, catalogue_version;
   float weight, learning_rate;
   uint32_t payload_bytes, payload_crc;
