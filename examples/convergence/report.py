@@ -110,7 +110,7 @@ def results_table(summaries):
 
 
 def _cells(summary, summaries):
-    name = f"{summary.method.name}"
+    name = summary.method.name
     facts = [str(summary.steps), f"{summary.lr:g}", str(len(summary.by_seed))]
     if not summary.by_seed:
         return [name, *facts, "diverged", *["-"] * 5]
@@ -182,10 +182,10 @@ def draw_by_steps(summaries, path):
     pyplot = _pyplot()
     drawn = {name: s for name, s in summaries.items() if s.by_seed}
     groups = list(dict.fromkeys(s.method.group for s in drawn.values()))
-    columns = min(3, len(groups))
+    columns = min(2, len(groups))
     rows = math.ceil(len(groups) / columns)
     figure, panels = pyplot.subplots(
-        rows, columns, figsize=(5.2 * columns, 4.2 * rows), dpi=110, sharey=True, squeeze=False
+        rows, columns, figsize=(7.5 * columns, 4.2 * rows), dpi=110, sharey=True, squeeze=False
     )
     for axes in panels.flat[len(groups) :]:
         axes.set_visible(False)
@@ -194,14 +194,14 @@ def draw_by_steps(summaries, path):
         wanted = dict.fromkeys(s.method.baseline for s in members)
         baselines = [drawn[b] for b in wanted if b in drawn and drawn[b] not in members]
         for i, summary in enumerate(baselines):
-            _line(axes, summary, 0, color="black", ls=DASHES[i % 4], label=summary.method.name)
+            _line(axes, summary, 0, color="black", ls=DASHES[i % len(DASHES)], label=summary.method.name)
         for i, summary in enumerate(members):
-            style = dict(color=COLOURS[i % len(COLOURS)], ls=DASHES[i // len(COLOURS) % 4])
+            style = dict(color=COLOURS[i % len(COLOURS)], ls=DASHES[i // len(COLOURS)])
             _line(axes, summary, 0, **style, label=summary.method.name)
         axes.set_title(group, fontsize=11)
         axes.set_xlabel("steps")
-        axes.legend(frameon=False, fontsize=7.5)
-        _plain(axes, drawn)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        _plain(axes, drawn.values())
     for axes in panels[:, 0]:
         axes.set_ylabel("held-out loss, nats a byte")
     figure.tight_layout()
@@ -220,8 +220,7 @@ def draw_by_bytes(summaries, path):
     for number, summary in enumerate(drawn, 1):
         order = groups.index(summary.method.group)
         colour = "black" if order == 0 else COLOURS[(order - 1) % len(COLOURS)]
-        place = [s for s in drawn if s.method.group == summary.method.group].index(summary)
-        _line(axes, summary, 1, color=colour, ls=DASHES[place % 4], lw=1.3)
+        _line(axes, summary, 1, color=colour, ls=DASHES[number % len(DASHES)], lw=1.3)
         _, moved, loss = summary.curve[-1]
         axes.plot(moved, loss, marker="o", ms=4, color=colour)
         ends.append((moved, loss, str(number), colour))
@@ -229,7 +228,7 @@ def draw_by_bytes(summaries, path):
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("MB pushed and pulled by one worker")
     axes.set_ylabel("held-out loss, nats a byte")
-    _plain(axes, summaries)
+    _plain(axes, drawn)
     figure.tight_layout(rect=(0, 0, 0.74, 1))
     _number_ends(figure, axes, ends)
     _list_methods(figure, drawn, ends)
@@ -242,40 +241,41 @@ def _line(axes, summary, x, **style):
     axes.plot([p[x] for p in curve], [p[2] for p in curve], **{"lw": 1.5, **style})
 
 
-def _plain(axes, summaries):
-    values = summaries.values() if isinstance(summaries, dict) else summaries
-    least = min(s.loss for s in values if s.by_seed)
-    axes.set_ylim(least - 0.08, WORST_LOSS_DRAWN)
+def _plain(axes, drawn):
+    axes.set_ylim(min(s.loss for s in drawn) - 0.08, WORST_LOSS_DRAWN)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _number_ends(figure, axes, ends):
-    """Each end's number beside it, moved up where another number is already."""
+    """Each end's number beside it, moved up where another end or number is already."""
     figure.canvas.draw()
-    taken = []
-    for moved, loss, number, colour in sorted(ends, key=lambda end: end[1]):
-        x, y = axes.transData.transform((moved, loss))
-        x, y = x + 7, y - 4
-        while any(abs(x - a) < 17 and abs(y - b) < 12 for a, b in taken):
+    ends = sorted(ends, key=lambda end: end[1])
+    marks = [tuple(axes.transData.transform((moved, loss))) for moved, loss, _, _ in ends]
+    numbers = []
+    for (x, y), (_, _, number, colour) in zip(marks, ends):
+        x += 14
+        while any(abs(x - a) < 10 and abs(y - b) < 8 for a, b in marks) or any(
+            abs(x - a) < 17 and abs(y - b) < 12 for a, b in numbers
+        ):
             y += 2
-        taken.append((x, y))
-        axes.annotate(
-            number, (x, y), xycoords="figure pixels", color=colour, fontsize=8, weight="bold"
-        )
+        numbers.append((x, y))
+        style = dict(color=colour, fontsize=8, weight="bold", ha="center", va="center")
+        axes.annotate(number, (x, y), xycoords="figure pixels", **style)
 
 
 def _list_methods(figure, drawn, ends):
     """The numbers' meaning, group by group, right of the axes."""
-    lines = []
+    lines, group = [], None
     for summary, (_, _, number, colour) in zip(drawn, ends):
-        if not lines or lines[-1][0] != summary.method.group:
-            lines += [] if not lines else [(summary.method.group, "", colour, {})]
-            lines.append((summary.method.group, summary.method.group, colour, {"weight": "bold"}))
+        if summary.method.group != group:
+            group = summary.method.group
+            lines += [("", colour, {})] if lines else []
+            lines.append((group, colour, {"weight": "bold"}))
         text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}, {summary.megabytes:.3g} MB"
-        lines.append((summary.method.group, text, colour, {}))
+        lines.append((text, colour, {}))
     pitch = min(0.024, 0.96 / len(lines))
-    for i, (_, text, colour, style) in enumerate(lines):
+    for i, (text, colour, style) in enumerate(lines):
         figure.text(0.75, 0.97 - i * pitch, text, color=colour, fontsize=8.5, va="top", **style)
 
 
