@@ -13,10 +13,12 @@ repeats a run a method over real processes, which must give the same bits.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import re
 import signal
+import textwrap
 import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -73,8 +75,6 @@ def plan_of(options):
 def sweep(methods, plan, results, options):
     """Runs what is missing, until --budget is spent or Ctrl-C comes."""
     task = training.Task(options.data)
-    # Threads that train must not be left alone by an exception in this one.
-    signal.signal(signal.SIGINT, lambda *_: task.stop.set())
     clock = Clock(methods, plan, results)
     deadline = time.monotonic() + 60 * options.budget if options.budget else float("inf")
     for method in methods:
@@ -83,9 +83,20 @@ def sweep(methods, plan, results, options):
             if time.monotonic() > deadline:
                 print(f"--budget {options.budget:g} is spent; the same command goes on from here")
                 return
-            record = training.train_locally(task, method, *wanted, steps)
+            with stopped_by_ctrl_c(task):
+                record = training.train_locally(task, method, *wanted, steps)
             results.add(method, record)
             clock.report(method, record)
+
+
+@contextlib.contextmanager
+def stopped_by_ctrl_c(task):
+    """KeyboardInterrupt would leave the threads that train alone; they end at their next step instead."""
+    before = signal.signal(signal.SIGINT, lambda *_: task.stop.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def confirm(methods, plan, results, options):
@@ -141,7 +152,8 @@ def show(methods, plan, results, out):
             summaries[method.name] = summary
     if not any(s.by_seed for s in summaries.values()):
         raise SystemExit(f"{results.path} has no finished run of these methods")
-    print(f"\n{report.results_table(summaries)}\n\n{report.LEGEND}\n")
+    setting = textwrap.fill(training.setting(), 120)
+    print(f"\n{setting}\n\n{report.results_table(summaries)}\n\n{report.LEGEND}\n")
     print(f"{report.rates_table(summaries)}\n")
     report.draw_by_steps(summaries, out / "loss_by_steps.png")
     report.draw_by_bytes(summaries, out / "loss_by_bytes.png")

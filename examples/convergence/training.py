@@ -63,6 +63,16 @@ class Task:
         return GPT(**SHAPE)
 
 
+def setting():
+    """What all runs have in common, as a sentence."""
+    parameters = sum(p.numel() for p in GPT(**SHAPE).parameters())
+    return (
+        f"A byte-level GPT of {parameters:,} parameters ({SHAPE['layers']} layers, width "
+        f"{SHAPE['width']}, context {CONTEXT}), {WORKERS} workers of batch {BATCH}, {SERVERS} server; "
+        "warm-up of the rate over a tenth of the steps, then a cosine to a tenth of it."
+    )
+
+
 def train_locally(task, method, lr, seed, steps):
     """The record of a run whose workers are threads of this process, over the loopback."""
     started = time.perf_counter()
