@@ -16,16 +16,22 @@ the one of init() is meant.
 
 from ..session import default_worker, init, is_initialized, rank, shutdown, size
 from ..worker import LocalCluster
+from .batch_norm import average_batch_norm
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .cser import CSER
 from .ddp import DDPState, ddp_hook
 from .decay_momentum_sgd import DecayMomentumSGD
 from .exchange import Handle, barrier, push_pull, synchronize
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
+from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
 from .onebit_adam import OneBitAdam
 from .optimizer import DistributedOptimizer
+from .server_optimizer import ServerOptimizer
 
 __all__ = [
+    "Average",
+    "CSER",
     "DDPState",
     "DecayMomentumSGD",
     "DistributedOptimizer",
@@ -33,7 +39,13 @@ __all__ = [
     "Handle",
     "LANS",
     "LocalCluster",
+    "LocalSteps",
+    "Nesterov",
     "OneBitAdam",
+    "ServerOptimizer",
+    "SignMomentum",
+    "SlowMo",
+    "average_batch_norm",
     "barrier",
     "broadcast_optimizer_state",
     "broadcast_parameters",

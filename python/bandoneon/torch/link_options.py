@@ -67,7 +67,12 @@ class LinkTable:
 
     @property
     def remembers(self):
-        return any(options.remembers for options in (self.common, *self._rows.values()))
+        return any(options.remembers for options in self.rows)
+
+    @property
+    def rows(self):
+        """All options that some parameter may have."""
+        return [self.common, *self._rows.values()]
 
     def options_of(self, name):
         return self._rows.get(self._pattern_of(name), self.common)

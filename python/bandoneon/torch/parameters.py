@@ -1,14 +1,23 @@
 """A model's parameters as declared tensors, and what their links remember."""
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
-from ..errors import InvalidArgument
+from .. import _native
+from ..errors import InvalidArgument, NotFound
 from ..worker import Declaration
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the servers do with a parameter."""
+
+    rule: str = "mean"  # another one: the servers hold the weights
+    group: int = 0  # of parameters with one learning rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,41 +29,54 @@ class Member:
     tensor: int  # the C library's number
     priority: int  # higher goes first: parameters that the next forward pass needs early
     options: LinkOptions
+    terms: Terms
+
+    @property
+    def facts(self):
+        """What a saved state must have been saved under, too."""
+        return {**asdict(self.options), "rule": self.terms.rule}
 
 
 class ParameterSet:
     """The parameters that one optimizer or hook exchanges, each as the LinkTable `links` says. Its
     methods are collective."""
 
-    def __init__(self, worker, links, prefix="", sparse_as_dense=False):
+    def __init__(self, worker, links, prefix="", sparse_as_dense=False, as_float32=False):
+        """`as_float32`: what is exchanged is float32, whatever the parameters are."""
         self.worker = worker
         self.links = links
         self.prefix = prefix
         self.sparse_as_dense = sparse_as_dense
+        self.as_float32 = as_float32
         self.members = []
-        self._reference = weakref.ref(self)
-        weakref.finalize(self, worker.disown, self._reference).atexit = False
+        self.reference = weakref.ref(self)  # the owner of its names
+        weakref.finalize(self, worker.disown, self.reference).atexit = False
 
-    def add(self, named):
-        """Declares (name, parameter) pairs, in forward order; the new members."""
+    def add(self, named, terms=None):
+        """Declares (name, parameter) pairs, in forward order; the new members. `terms` has the Terms of
+        the parameters by their ids."""
         named = list(named)
+        terms = terms or {}
         if not self.members:
             self.links.check_use([name for name, _ in named])
         for name, param in named:
             self._check(name, param)
-        declarations = [self._declaration(name, param) for name, param in named]
-        numbers = self.worker.declare(declarations, owner=self._reference) if declarations else []
+        terms = [terms.get(id(param), Terms()) for _, param in named]
+        declarations = [
+            self._declaration(name, param, own) for (name, param), own in zip(named, terms)
+        ]
+        numbers = self.worker.declare(declarations, owner=self.reference) if declarations else []
         first = len(self.members)
         added = [
-            Member(name, param, number, -(first + i), self.links.options_of(name))
-            for i, ((name, param), number) in enumerate(zip(named, numbers))
+            Member(name, param, number, -(first + i), self.links.options_of(name), own)
+            for i, ((name, param), number, own) in enumerate(zip(named, numbers, terms))
         ]
         self.members += added
         return added
 
     def release(self):
         """Frees the names for another owner."""
-        self.worker.disown(self._reference)
+        self.worker.disown(self.reference)
 
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
@@ -70,29 +92,69 @@ class ParameterSet:
         return grad
 
     @torch.no_grad()
-    def exchange(self, tensors, timeout=None):
-        """Replaces the tensors, one a member and like its parameter, by the workers' means; the
-        Results. Returns when all have come; NaN where a worker's values were not finite."""
+    def exchange(self, tensors, timeout=None, *, rates=None, absent=None, left_out=None):
+        """Replaces the tensors, one a member and like its parameter, by the workers' means, or by the
+        weights where the servers hold them; the Results. Returns when all have come; NaN where a
+        worker's values were not finite.
+
+        rates: learning rates; absent: whether there is nothing to send; left_out: contiguous float32
+        tensors for what the codecs leave out of this push. One a member each.
+        """
         hosts = [host_copy_or_self(tensor) for tensor in tensors]
+        nothing = [None] * len(hosts)
         tickets = [
-            self.worker.push(m.tensor, host.data_ptr(), keep=host, priority=m.priority)
-            for m, host in zip(self.members, hosts, strict=True)
+            self.worker.push(
+                m.tensor,
+                host.data_ptr(),
+                keep=(host, rest),
+                flags=_native.ABSENT if is_absent else 0,
+                priority=m.priority,
+                learning_rate=rate or 0.0,
+                left_out=None if rest is None else rest.data_ptr(),
+            )
+            for m, host, rate, is_absent, rest in zip(
+                self.members,
+                hosts,
+                rates or nothing,
+                absent or nothing,
+                left_out or nothing,
+                strict=True,
+            )
         ]
         results = [self.worker.wait(ticket, timeout) for ticket in tickets]
         for host, tensor in zip(hosts, tensors):
             copy_back(host, tensor)
         return results
 
+    @torch.no_grad()
+    def share_weights(self, timeout=None):
+        """Rank 0's parameters become the servers' weights, and then every worker's parameters."""
+        if self.worker.rank == 0:
+            for m in self.members:
+                self._set_server_state(m, "weights", m.param, 0, timeout)
+        self.worker.barrier(f"{self.prefix}weights are set", timeout)
+        for m, weights in zip(self.members, self.fetch_weights(timeout)):
+            m.param.copy_(weights)
+
+    def fetch_weights(self, timeout=None):
+        """The weights that the servers hold, as every worker holds them: float32, one a member. Before
+        the first push, and whenever they were set."""
+        fetched = [torch.empty(m.param.shape, dtype=torch.float32) for m in self.members]
+        for m, out in zip(self.members, fetched):
+            self.worker.fetch_weights(m.tensor, out.data_ptr(), out.numel(), timeout)
+        return fetched
+
     def state_dict(self):
-        """What this worker's links still owe and remember."""
+        """What this worker's links still owe and remember; rank 0's has what the servers hold, too."""
         return {
             "rank": self.worker.rank,
             "size": self.worker.size,
             "tensors": {m.name: self._member_state(m) for m in self.members},
         }
 
-    def load_state_dict(self, state):
-        """Takes up a state_dict() of the same rank. Nothing is changed if it does not fit."""
+    def load_state_dict(self, state, timeout=None):
+        """Takes up a state_dict() of the same rank, under which the next step is the one after it.
+        Nothing is changed if it does not fit. All workers load theirs, before any of them pushes."""
         facts = (self.worker.rank, self.worker.size)
         if (state["rank"], state["size"]) != facts:
             raise InvalidArgument(
@@ -107,22 +169,69 @@ class ParameterSet:
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
             _check_entry(member, entry)
+        for member in self.members:
+            if member.name not in state["tensors"]:
+                raise InvalidArgument(f"the state has no {member.name!r}", tensor=member.name)
         for name, entry in state["tensors"].items():
-            for what in by_name[name].options.memories:
-                data = entry[what].to(torch.float32).contiguous()
-                self.worker.set_state(by_name[name].tensor, what, data.data_ptr(), data.numel())
+            self._load_member(by_name[name], entry, timeout)
+        self.worker.barrier(f"{self.prefix}state is loaded", timeout)
+
+    def _load_member(self, member, entry, timeout):
+        self.worker.set_step(member.tensor, entry["step"])
+        for what in member.options.memories:
+            data = entry[what].to(torch.float32).contiguous()
+            self.worker.set_state(member.tensor, what, data.data_ptr(), data.numel())
+        rate = torch.tensor([entry["learning_rate"]])
+        self.worker.set_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
+        if self.worker.rank != 0:
+            return
+        server = entry["server"]
+        for what in _SERVER_PARTS:
+            if what in server:
+                self._set_server_state(member, what, server[what], entry["step"], timeout)
+        self.worker.set_server_counters(
+            member.tensor, server["updates"], server["learning_rate"], entry["step"], timeout
+        )
+
+    def _set_server_state(self, member, what, tensor, step, timeout):
+        data = tensor.detach().to("cpu", torch.float32).contiguous()
+        self.worker.set_server_state(
+            member.tensor, what, data.data_ptr(), data.numel(), step, timeout
+        )
 
     def _member_state(self, member):
-        entry = {"step": self.worker.get_step(member.tensor)}
+        rate = torch.zeros(1)
+        self.worker.get_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
+        entry = {
+            "step": self.worker.get_step(member.tensor),
+            "learning_rate": rate.item(),
+            "facts": member.facts,
+        }
         for what in member.options.memories:
             out = torch.zeros(member.param.shape, dtype=torch.float32)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
+        if self.worker.rank == 0:
+            entry["server"] = self._server_state(member)
         return entry
+
+    def _server_state(self, member):
+        updates, rate = self.worker.get_server_counters(member.tensor)
+        state = {"updates": updates, "learning_rate": rate}
+        for what in _SERVER_PARTS:
+            out = torch.empty(member.param.shape, dtype=torch.float32)
+            try:
+                self.worker.get_server_state(member.tensor, what, out.data_ptr(), out.numel())
+            except NotFound:
+                continue  # The servers keep none by this rule and codec.
+            state[what] = out
+        return state
 
     def _check(self, name, param):
         check_exchangeable(param, name)
         dtype_number(param, name)
+        if self.as_float32:
+            return
         options = self.links.options_of(name)
         lossless = (options.push, options.pull) == ("none", "none")
         if param.dtype == torch.float64 and not lossless:
@@ -132,32 +241,37 @@ class ParameterSet:
                 tensor=name,
             )
 
-    def _declaration(self, name, param):
+    def _declaration(self, name, param, terms):
         options = self.links.options_of(name)
         return Declaration(
             name=self.prefix + name,
             elements=param.numel(),
-            dtype=dtype_number(param, name),
+            dtype=_native.FLOAT32 if self.as_float32 else dtype_number(param, name),
             push=options.push,
             pull=options.pull,
             warmup=options.warmup,
             momentum=options.momentum,
             fuse=True,
+            group=terms.group,
+            rule=terms.rule,
         )
+
+
+# What servers may hold of a tensor; weights first, because they set the replica, too.
+_SERVER_PARTS = ("weights", "replica", "residual", "moment0", "moment1")
 
 
 def _check_entry(member, entry):
     """InvalidArgument where a saved entry is not what the member's link keeps."""
-    kept, saved = set(member.options.memories), set(entry) - {"step"}
-    for what in sorted(kept ^ saved):
-        has, lacks = ("link", "state") if what in kept else ("state", "link")
-        raise InvalidArgument(
-            f"the {has} of {member.name!r} has a {what} and its {lacks} has none (push="
-            f"{member.options.push!r}, momentum={member.options.momentum}); load a state under the "
-            "options that it was saved with",
-            tensor=member.name,
-        )
-    for what in sorted(kept):
+    for what, mine in member.facts.items():
+        saved = entry["facts"].get(what)
+        if saved != mine:
+            raise InvalidArgument(
+                f"{member.name!r} was saved under {what}={saved!r}, and here it has {what}={mine!r}; "
+                "load a state under the options that it was saved with",
+                tensor=member.name,
+            )
+    for what in member.options.memories:
         if entry[what].numel() != member.param.numel():
             raise InvalidArgument(
                 f"the {what} of {member.name!r} has {entry[what].numel()} elements, the parameter "

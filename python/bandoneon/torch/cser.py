@@ -1,0 +1,226 @@
+"""CSER: compressed gradients, and errors that are put right by resetting them now and then."""
+
+import contextlib
+
+import torch
+
+from ..errors import InvalidArgument
+from ..session import default_worker
+from .broadcast import broadcast_parameters
+from .hyperparameters import check_steps
+from .link_options import LinkOptions, LinkTable
+from .names import Names
+from .parameters import ParameterSet
+from .wrapped import WrappedOptimizer
+
+# Codecs whose payloads add up on the servers, so that the reply may be of the same kind.
+_LINEAR = ("none", "blocks", "randomk")
+
+
+class CSER(WrappedOptimizer):
+    """Communication-efficient SGD with error reset (arXiv 2007.13221), around any optimizer. What the
+    codec of the gradients leaves out moves the worker's own model at once, and the models, which drift
+    apart by that, are drawn together every `period` steps. Collective.
+
+    With p_i what the optimizer's step moves in worker i, and e_i = x_i - xhat its drift:
+
+        every step:      c = mean of C2(p_i);  r_i = p_i - C2(p_i)
+                         xhat <- xhat - c;     x_i <- x_i - c - r_i
+        every `period`:  c = mean of C1(e_i);  r_i = e_i - C1(e_i)
+                         xhat <- xhat + c;     x_i <- xhat + r_i
+
+    xhat is a vector of its own that only replies change, so it is the same bits in all workers: it is
+    what is evaluated and saved. With torch.optim.SGD(momentum=, nesterov=True) this is M-CSER.
+
+        optimizer = bdn.CSER(
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+            model.named_parameters(), gradient=512, reset=16, period=32)    # 256x
+        loss.backward()
+        optimizer.step()
+        with optimizer.common_weights():
+            evaluate(model)
+
+    gradient, reset: C2 and C1. A number R is blocks(ratio=1/R), the paper's GRBS: all workers draw the
+        same blocks. Or a codec spec; where its payloads do not add up, the reply goes uncompressed.
+        None: nothing is sent of the gradients.
+    period: H. The ratio of all is 1 / (1 / R2 + 1 / (H R1)); the paper takes R2 = 2 R, H = R2 / R1.
+    block: elements of a block, where a number is given.
+    implementation: "residual", the above; or "model", which averages blocks of the models themselves
+        (the paper's second: no xhat, a copy less, and common_weights() must ask the others).
+
+    The parameters start as rank 0's.
+
+    Special cases: CSEA is gradient=None, period=1; CSER-PL is gradient=None; local SGD is gradient=None,
+    reset="none"; synchronous SGD is gradient="none".
+    """
+
+    def __init__(
+        self,
+        optimizer,
+        named_parameters=None,
+        *,
+        reset,
+        gradient=None,
+        period=1,
+        block=1024,
+        implementation="residual",
+        overrides=None,
+        prefix="",
+        timeout=None,
+        worker=None,
+    ):
+        check_steps(period=period, block=block)
+        if implementation not in ("residual", "model"):
+            raise InvalidArgument(f"implementation={implementation!r} is neither residual nor model")
+        super().__init__(optimizer)
+        self.settings = dict(
+            gradient=_codec("gradient", gradient, block),
+            reset=_codec("reset", reset, block),
+            period=int(period),
+            implementation=implementation,
+        )
+        self.steps = 0
+        self._timeout = timeout
+        named = Names(named_parameters).in_forward_order(self.param_groups)
+        worker = worker or default_worker()
+        broadcast_parameters(named, worker=worker)
+
+        def links(kind, spec):
+            pull = spec if spec.split("(")[0] in _LINEAR else "none"
+            table = LinkTable(LinkOptions.of(spec, pull), overrides)
+            own = ParameterSet(worker, table, f"{prefix}{kind}/", as_float32=True)
+            own.add(named)
+            return own
+
+        self._worker = worker
+        self._reset = links("reset", self.settings["reset"])
+        self._gradient = links("gradient", self.settings["gradient"]) if gradient else None
+        self._mean = links("mean", "none") if implementation == "model" else None
+        self._common = None
+        if implementation == "residual":
+            self._common = [_host(param).clone() for param in self._params]
+
+    @property
+    def _params(self):
+        return [member.param for member in self._reset.members]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        residual = self._common is not None
+        before = [_host(p).clone() for p in self._params] if residual and self._gradient else None
+        loss = self.inner.step(closure)
+        self.steps += 1
+        is_reset = self.steps % self.settings["period"] == 0
+        if residual and self._gradient:
+            self._synchronize_gradients(before)
+        elif self._gradient and not is_reset:
+            self._average_models(self._gradient)
+        if is_reset and residual:
+            self._synchronize_errors()
+        elif is_reset:
+            self._average_models(self._reset)
+        return loss
+
+    def _synchronize_gradients(self, before):
+        moved = [old - _host(p) for old, p in zip(before, self._params)]
+        means, rests, results = self._exchange(self._gradient, moved)
+        for i, (param, result) in enumerate(zip(self._params, results)):
+            if result.nonfinite:
+                param.copy_(before[i])  # Nobody takes this step.
+                continue
+            self._common[i] -= means[i]
+            param.copy_(before[i].sub_(means[i]).sub_(rests[i]))
+
+    def _synchronize_errors(self):
+        errors = [_host(p) - common for p, common in zip(self._params, self._common)]
+        means, rests, results = self._exchange(self._reset, errors)
+        for i, (param, result) in enumerate(zip(self._params, results)):
+            if not result.nonfinite:
+                self._common[i] += means[i]
+                param.copy_(rests[i].add_(self._common[i]))
+            elif not torch.isfinite(param).all():
+                param.copy_(self._common[i])
+
+    def _average_models(self, links):
+        models = [_host(p).clone() for p in self._params]
+        means, rests, results = self._exchange(links, models)
+        for param, mean, rest, result in zip(self._params, means, rests, results):
+            if not result.nonfinite:
+                param.copy_(rest.add_(mean))
+
+    def _exchange(self, links, tensors):
+        """(means of what the codec sent, what it left out here, Results)"""
+        rests = [torch.empty_like(tensor) for tensor in tensors]
+        results = links.exchange(tensors, self._timeout, left_out=rests)
+        return tensors, rests, results
+
+    @contextlib.contextmanager
+    def common_weights(self):
+        """A context in which the parameters are the common ones, to evaluate or save. Collective where
+        implementation="model": the mean is asked for, uncompressed."""
+        own = [param.detach().clone() for param in self._params]
+        try:
+            with torch.no_grad():
+                for param, common in zip(self._params, self._common_or_mean()):
+                    param.copy_(common)
+            yield
+        finally:
+            with torch.no_grad():
+                for param, values in zip(self._params, own):
+                    param.copy_(values)
+
+    def _common_or_mean(self):
+        if self._common is not None:
+            return self._common
+        models = [_host(p).clone() for p in self._params]
+        self._mean.exchange(models, self._timeout)
+        return models
+
+    def comm_state_dict(self):
+        """What a checkpoint needs beside this rank's model and state_dict(): xhat and steps."""
+        links = dict(reset=self._reset, gradient=self._gradient, mean=self._mean)
+        state = dict(settings=dict(self.settings), steps=self.steps)
+        state["links"] = {kind: own.state_dict() for kind, own in links.items() if own}
+        if self._common is not None:
+            names = [member.name for member in self._reset.members]
+            state["common"] = dict(zip(names, (c.clone() for c in self._common)))
+        return state
+
+    def load_comm_state_dict(self, state):
+        """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
+        for name, mine in self.settings.items():
+            saved = state.get("settings", {}).get(name)
+            if saved != mine:
+                raise InvalidArgument(
+                    f"the state was saved under {name}={saved!r}, and here it is {name}={mine!r}"
+                )
+        for kind, own in dict(reset=self._reset, gradient=self._gradient, mean=self._mean).items():
+            if own:
+                own.load_state_dict(state["links"][kind], self._timeout)
+        if self._common is not None:
+            self._common = [state["common"][m.name].clone() for m in self._reset.members]
+        self.steps = state["steps"]
+
+    def close(self):
+        """Frees the parameters' names for another optimizer."""
+        for own in (self._reset, self._gradient, self._mean):
+            if own:
+                own.release()
+
+
+def _host(param):
+    return param.detach().to("cpu", torch.float32)
+
+
+def _codec(name, wanted, block):
+    """A codec spec, of a ratio or of itself; None stays."""
+    if wanted is None and name == "gradient":
+        return None
+    if isinstance(wanted, str):
+        return wanted
+    if not isinstance(wanted, (int, float)) or not wanted >= 1:
+        raise InvalidArgument(
+            f"{name}={wanted!r} is neither a codec spec nor a ratio, which is 1 or more: 256 sends a "
+            "256th of the blocks"
+        )
+    return f"blocks(ratio={1 / wanted!r},size={block})"

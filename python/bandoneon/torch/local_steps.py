@@ -1,0 +1,221 @@
+"""LocalSteps: workers step by themselves, and meet every tau steps."""
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import InvalidArgument
+from ..session import default_worker
+from .hyperparameters import check_decays, check_not_negative, check_steps
+from .link_options import LinkOptions, LinkTable
+from .names import Names
+from .parameters import ParameterSet
+from .vote import Vote
+from .wrapped import WrappedOptimizer
+
+
+@dataclass(frozen=True)
+class SignMomentum:
+    """The outer step of distributed sign momentum (DSM, arXiv 2411.17866). With D the mean of what the
+    workers moved, lr their learning rate at the time, and d = D / lr:
+
+        u = beta1 m + (1 - beta1) d;   m <- beta2 m + (1 - beta2) d
+        x <- (1 - decay eta lr) x - eta lr sign(u)
+
+    A pull is one bit a parameter and loses nothing: whoever holds x needs only the signs. The defaults
+    are the authors' for tau=12 and thousands of rounds.
+    """
+
+    beta1: float = 0.95
+    beta2: float = 0.98
+    eta: float = 1.0
+    decay: float = 0.1
+
+    def __post_init__(self):
+        check_decays(beta1=self.beta1, beta2=self.beta2)
+        check_not_negative(eta=self.eta, decay=self.decay)
+
+    @property
+    def rule(self):
+        return (
+            f"sign_momentum(beta1={self.beta1!r},beta2={self.beta2!r},eta={self.eta!r},"
+            f"decay={self.decay!r})"
+        )
+
+    pull = "sign"
+
+
+@dataclass(frozen=True)
+class Nesterov:
+    """DiLoCo's outer step (arXiv 2311.08105): m <- momentum m + D;  x <- x - lr (D + momentum m)."""
+
+    lr: float = 0.7
+    momentum: float = 0.9
+
+    def __post_init__(self):
+        check_decays(momentum=self.momentum)
+        check_not_negative(lr=self.lr)
+
+    @property
+    def rule(self):
+        return f"nesterov(lr={self.lr!r},momentum={self.momentum!r})"
+
+    pull = "none"
+
+
+@dataclass(frozen=True)
+class SlowMo:
+    """SlowMo (arXiv 1910.00643): m <- beta m + D / lr;  x <- x - alpha lr m, lr the workers' own."""
+
+    beta: float = 0.5
+    alpha: float = 1.0
+
+    def __post_init__(self):
+        check_decays(beta=self.beta)
+        check_not_negative(alpha=self.alpha)
+
+    @property
+    def rule(self):
+        return f"slowmo(beta={self.beta!r},alpha={self.alpha!r})"
+
+    pull = "none"
+
+
+@dataclass(frozen=True)
+class Average:
+    """The mean of the workers' weights: local SGD (arXiv 1805.09767), x <- x - D. With a lossy push
+    under ef(...) it is QSparse-local-SGD (1906.02367)."""
+
+    rule = "average"
+    pull = "none"
+
+
+class LocalSteps(WrappedOptimizer):
+    """Any optimizer, stepping in each worker by itself for tau steps; then the servers, which hold the
+    common weights x, take an outer step on the mean of what the workers moved, x - x_i, and all go on
+    from there. Collective: all workers construct the same and step equally often.
+
+        optimizer = bdn.LocalSteps(
+            torch.optim.AdamW(model.parameters(), lr=5e-4), model.named_parameters(),
+            tau=12, outer=bdn.SignMomentum(), push="int8")
+        loss.backward()
+        optimizer.step()
+
+    optimizer: any; its state is the worker's own and never exchanged. Its learning rate at the meeting
+        is that of the outer step, and must be the same everywhere.
+    tau: steps between meetings.
+    outer: SignMomentum(), Nesterov(), SlowMo() or Average().
+    push: codec of what was moved; "ef(onebit)" and the like keep what they leave out for the next
+        meeting. "none".
+    pull: codec of the weights; the signs for SignMomentum, else "none"; delta(int4(group=2048)) sends
+        what the weights differ by from what every worker holds.
+    overrides, prefix, timeout: as DistributedOptimizer's.
+
+    The parameters start as rank 0's. Where any worker's parameters are not finite at a meeting, all go
+    back to the common weights, and `skipped_rounds` counts it. A copy of x is kept in each worker.
+    """
+
+    def __init__(
+        self,
+        optimizer,
+        named_parameters=None,
+        *,
+        tau,
+        outer,
+        push="none",
+        pull=None,
+        overrides=None,
+        prefix="",
+        timeout=None,
+        worker=None,
+    ):
+        check_steps(tau=tau)
+        if not hasattr(outer, "rule"):
+            raise InvalidArgument(
+                f"outer={outer!r} is none of SignMomentum(), Nesterov(), SlowMo(), Average()"
+            )
+        super().__init__(optimizer)
+        worker = worker or default_worker()
+        links = LinkTable(LinkOptions.of(push, pull or outer.pull), overrides)
+        _refuse_gradient_options(links)
+        self.tau = int(tau)
+        self.outer = outer
+        self.local_steps = 0
+        self.skipped_rounds = 0
+        self._timeout = timeout
+        self._links = ParameterSet(worker, links, prefix, as_float32=True)
+        named = Names(named_parameters).in_forward_order(self.param_groups)
+        self._links.add(named, self.group_terms(lambda group: outer.rule))
+        self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, timeout)
+        self._links.share_weights(timeout)
+        self._common = [m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members]
+
+    def step(self, closure=None):
+        loss = self.inner.step(closure)
+        self.local_steps += 1
+        if self.local_steps % self.tau == 0:
+            self.synchronize()
+        return loss
+
+    @torch.no_grad()
+    def synchronize(self):
+        """Meets the others now. Collective."""
+        members = self._links.members
+        moved = [
+            common - m.param.to("cpu", torch.float32) for m, common in zip(members, self._common)
+        ]
+        if self._vote.all_finite(moved):
+            self._links.exchange(moved, self._timeout, rates=self.rates(members))
+            self._common = moved  # Now they are the new weights.
+        else:
+            self.skipped_rounds += 1
+        self._take_common()
+
+    @contextlib.contextmanager
+    def common_weights(self):
+        """A context in which the parameters are the common ones of the last meeting: to evaluate, or to
+        save, between meetings."""
+        own = [m.param.detach().clone() for m in self._links.members]
+        self._take_common()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for m, values in zip(self._links.members, own):
+                    m.param.copy_(values)
+
+    def comm_state_dict(self):
+        """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps and place
+        between meetings; of rank 0, weights and moments on the servers, too."""
+        return {"local_steps": self.local_steps, "tau": self.tau, "links": self._links.state_dict()}
+
+    def load_comm_state_dict(self, state):
+        """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
+        if "tau" not in state or state["tau"] != self.tau:
+            raise InvalidArgument(
+                f"the state is of tau={state.get('tau')!r}, and this optimizer has tau={self.tau}"
+            )
+        self._links.load_state_dict(state["links"], self._timeout)
+        self._common = self._links.fetch_weights(self._timeout)
+        self.local_steps = state["local_steps"]
+
+    def close(self):
+        """Frees the parameters' names for another optimizer."""
+        self._links.release()
+
+    @torch.no_grad()
+    def _take_common(self):
+        for m, common in zip(self._links.members, self._common):
+            m.param.copy_(common)
+
+
+def _refuse_gradient_options(links):
+    for options in links.rows:
+        for name in ("momentum", "warmup"):
+            value = getattr(options, name)
+            if value:
+                raise InvalidArgument(
+                    f"{name}={value} is for gradients of every step, and LocalSteps pushes what several "
+                    "steps moved; give the momentum to the optimizer, or start without LocalSteps"
+                )

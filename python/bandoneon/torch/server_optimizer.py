@@ -1,0 +1,175 @@
+"""ServerOptimizer: the update runs on the servers, which hold the weights."""
+
+import torch
+
+from ..errors import InvalidArgument, OutOfRange, Unimplemented
+from ..session import default_worker
+from .hyperparameters import check_not_negative
+from .link_options import LinkOptions, LinkTable
+from .names import Names
+from .parameters import ParameterSet
+from .vote import Vote
+from .wrapped import WrappedOptimizer
+
+
+class ServerOptimizer(WrappedOptimizer):
+    """Steps of a torch optimizer, taken by the servers: they hold weights and moments in float32, and a
+    worker keeps no optimizer state at all. Collective: all workers construct the same.
+
+    A step pushes every worker's gradient and pulls the new weights. Pulled as delta(...), the servers
+    send what the weights differ by from the replica that every worker holds; what a delta leaves out
+    stays in that difference and is sent with the next. This is SDP4Bit (arXiv 2410.15526):
+
+        optimizer = bdn.ServerOptimizer(
+            torch.optim.AdamW(model.parameters(), lr=3e-4), model.named_parameters(),
+            push="int4(hadamard=32)", pull="delta(int4(group=2048))")
+        loss.backward()
+        optimizer.step()
+
+    optimizer: torch.optim.SGD (without dampening), AdamW, or Adam without weight decay. It is the
+        description only, groups and learning rates included; its step() is never called.
+    push, pull, warmup, overrides, prefix, timeout: as DistributedOptimizer's. pull: a codec of the
+        weights, or delta(codec).
+    max_norm: clips each worker's own gradient, all parameters together, to this norm before the push.
+        What the norm of the mean is, nobody knows: the parts of the sum are on different servers.
+
+    The parameters start as rank 0's, on every worker. A step in which any worker's gradient is not
+    finite is left out by all, `skipped_steps` counts them. A parameter without a gradient in all workers
+    stays as it is. The exchange is in step(), none of it beside the backward pass. GradScaler will not
+    do: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
+    """
+
+    def __init__(
+        self,
+        optimizer,
+        named_parameters=None,
+        *,
+        push=None,
+        pull=None,
+        warmup=0,
+        overrides=None,
+        max_norm=None,
+        prefix="",
+        timeout=None,
+        worker=None,
+    ):
+        if max_norm is not None:
+            check_not_negative(max_norm=max_norm)
+        rule_of = _rule_maker(optimizer)
+        super().__init__(optimizer)
+        worker = worker or default_worker()
+        links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
+        self._links = ParameterSet(worker, links, prefix, as_float32=True)
+        self._timeout = timeout
+        self._max_norm = max_norm
+        self.skipped_steps = 0
+        named = Names(named_parameters).in_forward_order(self.param_groups)
+        self._links.add(named, self.group_terms(rule_of))
+        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
+        self._links.share_weights(timeout)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is not None:
+            raise Unimplemented("ServerOptimizer.step takes no closure; call backward() before it")
+        members = self._links.members
+        absent = [member.param.grad is None for member in members]
+        buffers = [self._buffer(member) for member in members]
+        present = [buffer for buffer, is_absent in zip(buffers, absent) if not is_absent]
+        if not self._vote.all_finite(present):
+            self.skipped_steps += 1
+            return
+        if self._max_norm is not None and present:
+            _clip(present, self._max_norm)
+        results = self._links.exchange(
+            buffers, self._timeout, rates=self.rates(members), absent=absent
+        )
+        for member, weights, result in zip(members, buffers, results):
+            if result.nonfinite:
+                raise OutOfRange(
+                    f"the sum of the gradients of {member.name!r} overflowed; lower the learning rate "
+                    "or the weights of the contributions",
+                    tensor=member.name,
+                )
+            if not result.absent:
+                member.param.copy_(weights)
+
+    def _buffer(self, member):
+        """Contiguous float32 host memory with the gradient, for the weights to come back in."""
+        grad, param = member.param.grad, member.param
+        if grad is None:
+            return torch.zeros(param.shape, dtype=torch.float32)
+        grad = self._links.dense(member, grad)
+        return torch.empty(param.shape, dtype=torch.float32).copy_(grad)
+
+    def comm_state_dict(self):
+        """What a checkpoint needs beside the model: residuals and steps of this rank; of rank 0, weights
+        and moments on the servers, too."""
+        return self._links.state_dict()
+
+    @torch.no_grad()
+    def load_comm_state_dict(self, state):
+        """Takes up this rank's comm_state_dict(), parameters included. Collective."""
+        self._links.load_state_dict(state, self._timeout)
+        for member, weights in zip(self._links.members, self._links.fetch_weights(self._timeout)):
+            member.param.copy_(weights)
+
+    def close(self):
+        """Frees the parameters' names for another optimizer."""
+        self._links.release()
+
+
+def _clip(tensors, max_norm):
+    """In place, all together to a Euclidean norm of at most `max_norm`."""
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+    torch._foreach_mul_(tensors, min(max_norm / max(norm.item(), 1e-12), 1.0))
+
+
+def _rule_maker(optimizer):
+    """The function from a group of the optimizer to its update rule."""
+    rules = {torch.optim.SGD: _sgd, torch.optim.AdamW: _adamw, torch.optim.Adam: _adam}
+    rule = rules.get(type(optimizer))
+    if rule is None:
+        raise InvalidArgument(
+            f"servers cannot take the steps of {type(optimizer).__name__}, only those of torch.optim's "
+            "SGD, AdamW and Adam; DistributedOptimizer takes any optimizer and steps in the workers"
+        )
+    return rule
+
+
+def _sgd(group):
+    _refuse(group, "SGD", "dampening", "maximize")
+    return _rule(
+        "sgd",
+        momentum=group["momentum"],
+        nesterov=group["nesterov"],
+        decay=group["weight_decay"],
+    )
+
+
+def _adamw(group):
+    _refuse(group, "AdamW", "amsgrad", "maximize")
+    beta1, beta2 = group["betas"]
+    return _rule(
+        "adamw", beta1=beta1, beta2=beta2, eps=group["eps"], decay=group["weight_decay"]
+    )
+
+
+def _adam(group):
+    _refuse(group, "Adam", "weight_decay")
+    return _adamw(group)
+
+
+def _refuse(group, name, *options):
+    for option in options:
+        if group.get(option):
+            raise InvalidArgument(f"servers take no {name} steps with {option}={group[option]!r}")
+
+
+def _rule(name, **options):
+    given = (f"{key}={_text(value)}" for key, value in options.items())
+    return f"{name}({','.join(given)})"
+
+
+def _text(value):
+    return str(value).lower() if isinstance(value, bool) else repr(float(value))

@@ -1,0 +1,27 @@
+"""Whether a step is taken, by all workers or by none."""
+
+import torch
+
+from ..worker import Declaration
+
+_LARGEST = torch.finfo(torch.float32).max
+
+
+class Vote:
+    """A question that all workers answer together. `owner` as Worker.declare's."""
+
+    def __init__(self, worker, name, owner, timeout=None):
+        self._worker = worker
+        self._timeout = timeout
+        (self._tensor,) = worker.declare([Declaration(name, 1)], owner=owner)
+
+    def all_finite(self, tensors):
+        """Whether no worker's tensors hold NaN, infinity, or values so large that a sum over the workers
+        might overflow. Collective."""
+        limit = _LARGEST / (4 * self._worker.size)
+        norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
+        refuses = not all(norm.item() <= limit for norm in norms)
+        ballot = torch.tensor([float(refuses)])
+        ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
+        self._worker.wait(ticket, self._timeout)
+        return ballot.item() == 0

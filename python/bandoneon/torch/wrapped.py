@@ -1,0 +1,50 @@
+"""What optimizers have in common that are put around another one."""
+
+import torch
+
+from ..errors import InvalidArgument, Unimplemented
+from .parameters import Terms
+
+
+class WrappedOptimizer(torch.optim.Optimizer):
+    """Shares groups and state with the optimizer that it is put around: schedulers, state_dict() and
+    load_state_dict() may be used on either."""
+
+    def __init__(self, inner):
+        if hasattr(inner, "comm_state_dict"):
+            raise InvalidArgument(
+                f"{type(inner).__name__} exchanges by itself already; put one around a plain optimizer"
+            )
+        self.inner = None
+        super().__init__(inner.param_groups, inner.defaults)
+        self.inner = inner
+        self._share()
+
+    def _share(self):
+        self.param_groups = self.inner.param_groups
+        self.state = self.inner.state
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.inner.load_state_dict(state_dict)
+        self._share()
+
+    def add_param_group(self, param_group):
+        if self.inner is not None:
+            raise Unimplemented(f"{type(self).__name__} takes its parameters when it is made")
+        super().add_param_group(param_group)
+
+    def group_terms(self, rule_of_group):
+        """{id(parameter): Terms}, of a rule for each group."""
+        return {
+            id(param): Terms(rule_of_group(group), number)
+            for number, group in enumerate(self.param_groups)
+            for param in group["params"]
+        }
+
+    def rates(self, members):
+        """The learning rate of each member's group."""
+        rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        return [rates[id(member.param)] for member in members]
