@@ -176,6 +176,17 @@ def test_a_run_is_repeatable_and_its_workers_agree(task):
     assert first["loss"] < first["curve"][0][3]
 
 
+ONE_OF_EACH_BUILDER = {m.build.__name__: m for m in reversed(METHODS)}
+
+
+@pytest.mark.parametrize("builder", sorted(ONE_OF_EACH_BUILDER))
+def test_every_builder_makes_what_can_be_trained(task, builder):
+    method = ONE_OF_EACH_BUILDER[builder]
+    trained = training.train_locally(task, method, method.quick_rate, 1, 10)
+    assert not trained["diverged"] and len(trained["hashes"]) == 1
+    assert trained["loss"] < trained["curve"][0][3]
+
+
 def test_bytes_are_those_of_the_whole_run(task):
     dense, bf16 = (
         training.train_locally(task, m, 0.004, 1, 3)
