@@ -65,7 +65,8 @@ class Compressor {
 
   // Encodes the p of `source` into `out` and returns the bytes used. Where the source keeps a
   // residual, leaves p - decoded in it. InvalidArgument when an element that the codec reads is
-  // NaN or infinite ("element 17 is nan"): then `out` is unspecified and the residual is as it was.
+  // NaN or infinite ("element 17 is nan"): then `out` is unspecified, and residual and momentum are
+  // as they were.
   // REQUIRES: Supports(source.dtype()), out.size() >= MaxEncodedBytes(source.n(), source.dtype()).
   virtual absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& draw,
                                             MutableByteSpan out) const = 0;
