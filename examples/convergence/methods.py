@@ -28,7 +28,7 @@ class Rule:
 class Method:
     """One line of the table. `build(run, rule, **settings)` makes its optimizer on one worker: `run`
     has .model, .worker, .lr and .steps; the optimizer has step(), zero_grad() and param_groups, and
-    may have evaluation_model(), a context in which the model has the weights to be judged.
+    may have common_weights(), a context in which the model has the weights to be judged.
 
     `baseline` names the method that this one is compared with, None for one that is a baseline only.
     """
@@ -69,6 +69,10 @@ NESTEROV = Rule(torch.optim.SGD, doubling(0.05), dict(momentum=0.9, nesterov=Tru
 LINK_NESTEROV = Rule(torch.optim.SGD, NESTEROV.rates, link=dict(momentum=0.9))
 
 
+# Of blockwise codecs: small, as the model's tensors are.
+BLOCK = 64
+
+
 # ---- Builders. `warmup` is the share of the run that goes uncompressed ----
 
 
@@ -97,6 +101,29 @@ def onebit_adam(run, rule, warmup, **link):
     )
 
 
+def server_optimizer(run, rule, push="none", pull="none"):
+    return bdn.ServerOptimizer(
+        rule.make(run), run.model.named_parameters(), push=push, pull=pull, worker=run.worker
+    )
+
+
+def local_steps(run, rule, tau, outer, outer_options=None, **link):
+    """`outer` names the class of the outer step."""
+    return bdn.LocalSteps(
+        rule.make(run),
+        run.model.named_parameters(),
+        tau=tau,
+        outer=getattr(bdn, outer)(**(outer_options or {})),
+        worker=run.worker,
+        **link,
+    )
+
+
+def cser(run, rule, **settings):
+    named = run.model.named_parameters()
+    return bdn.CSER(rule.make(run), named, block=BLOCK, worker=run.worker, **settings)
+
+
 def _over_links(run, inner, push="none", pull="none", **link):
     return bdn.DistributedOptimizer(
         inner,
@@ -117,23 +144,33 @@ def both(spec):
 
 DENSE = "uncompressed"
 NEAR_LOSSLESS = "near-lossless, AdamW"
+SDP4BIT = "SDP4Bit, AdamW on the server"
 COMPRESS_ADAMW = "BytePS-Compress, AdamW"
 COMPRESS_MOMENTUM = "BytePS-Compress, momentum SGD"
 CLAN = "CLAN"
 CLAN_LONG = "CLAN, a long run"
-BLOCKWISE = "blockwise sparsification, momentum SGD"
-BLOCKWISE_LONG = "blockwise sparsification, R = 1024"
+CSER_32 = "CSER, R = 32"
+CSER_256 = "CSER, R = 256"
+CSER_1024 = "CSER, R = 1024"
+LOCAL = "local steps of AdamW"
+LOCAL_24 = "local steps of AdamW, tau = 24"
+UPLINKS = "sign momentum, compressed uplink"
 
 DENSE_ADAMW = "AdamW, fp32"
+DENSE_SERVER = "AdamW on the server, fp32"
 DENSE_SGD = "SGD, fp32"
 DENSE_NESTEROV = "momentum SGD, fp32"
 DENSE_LANS = "LANS, fp32"
 DENSE_LANS_LONG = "LANS, fp32, long"
 DENSE_NESTEROV_LONG = "momentum SGD, fp32, long"
+AVERAGING = "averaging, fp32"
+AVERAGING_24 = "averaging, fp32, tau = 24"
+SIGN_MOMENTUM = "sign momentum, fp32 uplink"
 
 WARM = dict(warmup=0.2)
 LONG = 4 * STEPS
 RESETS_1024 = 10 * 256  # Steps of ten resets of CSER, which are 256 apart at R = 1024.
+ROUNDS = 1000  # of local steps
 
 
 def _methods(group, baseline, rule, build=distributed, steps=STEPS):
@@ -146,12 +183,14 @@ def _methods(group, baseline, rule, build=distributed, steps=STEPS):
 
 
 _dense_adamw = _methods(DENSE, None, ADAMW)
+_dense_server = _methods(DENSE, None, ADAMW, server_optimizer)
 _dense_sgd = _methods(DENSE, None, SGD)
 _dense_nesterov = _methods(DENSE, None, NESTEROV)
 _dense_nesterov_long = _methods(DENSE, None, NESTEROV, steps=RESETS_1024)
 _dense_lans = _methods(DENSE, None, LANS)
 _dense_lans_long = _methods(DENSE, None, LANS, steps=LONG)
 _near_lossless = _methods(NEAR_LOSSLESS, DENSE_ADAMW, ADAMW)
+_sdp4bit = _methods(SDP4BIT, DENSE_SERVER, ADAMW, server_optimizer)
 _adamw = _methods(COMPRESS_ADAMW, DENSE_ADAMW, ADAMW)
 _frozen_adamw = _methods(COMPRESS_ADAMW, DENSE_ADAMW, FROZEN_ADAMW, frozen_adamw)
 _onebit_adam = _methods(COMPRESS_ADAMW, DENSE_ADAMW, ONEBIT_ADAM, onebit_adam)
@@ -159,9 +198,13 @@ _momentum = _methods(COMPRESS_MOMENTUM, DENSE_NESTEROV, LINK_NESTEROV)
 _inner_momentum = _methods(COMPRESS_MOMENTUM, DENSE_NESTEROV, NESTEROV)
 _clan = _methods(CLAN, DENSE_LANS, LANS)
 _clan_long = _methods(CLAN_LONG, DENSE_LANS_LONG, LANS, steps=LONG)
-_ef_sgd = _methods(BLOCKWISE, DENSE_NESTEROV, LINK_NESTEROV)
-_ef_sgd_long = _methods(BLOCKWISE_LONG, DENSE_NESTEROV_LONG, LINK_NESTEROV, steps=RESETS_1024)
+_averaging = _methods(LOCAL, None, ADAMW, local_steps, ROUNDS * 12)
+_averaging_24 = _methods(LOCAL_24, None, ADAMW, local_steps, ROUNDS * 24)
+_local = _methods(LOCAL, AVERAGING, ADAMW, local_steps, ROUNDS * 12)
+_local_24 = _methods(LOCAL_24, AVERAGING_24, ADAMW, local_steps, ROUNDS * 24)
+_uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, ROUNDS * 12)
 
+INT4_GRADIENTS = "int4(group=128,hadamard=32)"
 ONEBIT = both("ef(onebit)")
 ONEBIT_256 = both("ef(onebit(block=256))")
 ONEBIT_64 = both("ef(onebit(block=64))")
@@ -171,14 +214,45 @@ TOPK_01 = both("ef(topk(ratio=0.001))")
 RANDOMK = dict(push="ef(randomk(ratio=0.03125))", pull="randomk(ratio=0.03125)")
 
 
-def blocks(ratio):
-    """CSER's globally randomized blocks: one of `ratio`."""
-    codec = f"blocks(ratio={1 / ratio},size=64)"
-    return dict(push=f"ef({codec})", pull=codec)
+def _blockwise(ratio, group, settings, baseline=DENSE_NESTEROV, steps=STEPS):
+    """CSER and what it is compared with, all with a `ratio`-th of the bytes of each step. Of `settings`:
+    (gradient, reset, period) of CSER, (reset, period) of CSER-PL, (ratio, period) of QSparse."""
+    (gradient, reset, period), partial, (sparse, between) = settings
+    codec = f"blocks(ratio={{}},size={BLOCK})".format
+    ef_sgd = _methods(group, baseline, LINK_NESTEROV, steps=steps)
+    errors_reset = _methods(group, baseline, NESTEROV, cser, steps)
+    qsparse = _methods(group, baseline, NESTEROV, local_steps, steps)
+    # All draw the same blocks, so the replies leave nothing out that a residual could keep.
+    return [
+        ef_sgd(f"EF-SGD, {ratio}", push=f"ef({codec(1 / ratio)})", pull=codec(1 / ratio)),
+        qsparse(
+            f"QSparse, {ratio}",
+            tau=between,
+            outer="Average",
+            push=f"ef({codec(1 / sparse)})",
+            pull=f"delta({codec(1 / sparse)})",
+        ),
+        errors_reset(f"CSEA, {ratio}", reset=ratio),
+        errors_reset(f"CSER-PL, {ratio}", reset=partial[0], period=partial[1]),
+        errors_reset(f"CSER, {ratio}", gradient=gradient, reset=reset, period=period),
+    ]
+
+
+INT4_BOTH = dict(push="int4(hadamard=32)", pull="delta(int4(group=2048))")
+TAU = dict(tau=12)
+TAU_24 = dict(tau=24)
+AVERAGE = dict(outer="Average")
+SLOWMO = dict(outer="SlowMo", outer_options=dict(beta=0.2))
+DILOCO = dict(outer="Nesterov", outer_options=dict(lr=0.7, momentum=0.9))
+
+
+def sign_momentum(**options):
+    return dict(outer="SignMomentum", outer_options=options)
 
 
 METHODS = [
     _dense_adamw(DENSE_ADAMW),
+    _dense_server(DENSE_SERVER),
     _dense_sgd(DENSE_SGD),
     _dense_nesterov(DENSE_NESTEROV),
     _dense_lans(DENSE_LANS),
@@ -191,6 +265,10 @@ METHODS = [
     _near_lossless("dither, 32 levels", **both("dither(levels=32)")),
     _near_lossless("natural dither, 7 levels", **both("dither(levels=7,kind=natural)")),
     _near_lossless("natural dither, 8 levels", **both("dither(levels=8,kind=natural)")),
+    _sdp4bit("SDP4Bit", push=INT4_GRADIENTS, pull="delta(int4(group=2048))"),
+    _sdp4bit("delta int4 weights", pull="delta(int4(group=2048))"),
+    _sdp4bit("int4 weights, nearest", push=INT4_GRADIENTS, pull="int4(group=2048,round=nearest)"),
+    _sdp4bit("int4 weights, stochastic", push=INT4_GRADIENTS, pull="int4(group=2048)"),
     _adamw("onebit", **ONEBIT),
     _adamw("onebit(256)", **ONEBIT_256),
     _adamw("onebit(64)", **ONEBIT_64),
@@ -220,9 +298,27 @@ METHODS = [
     _clan_long("CLAN, onebit, long", **ONEBIT),
     _clan_long("CLAN, onebit, warm-up, long", **ONEBIT, **WARM),
     _clan_long("CLAN, topk 0.1 %, warm-up, long", **TOPK_01, **WARM),
-    _ef_sgd("EF-SGD, R = 32", **blocks(32)),
-    _ef_sgd("EF-SGD, R = 256", **blocks(256)),
-    _ef_sgd_long("EF-SGD, R = 1024", **blocks(1024)),
+    *_blockwise(32, CSER_32, ((64, 4, 16), (8, 4), (4, 8))),
+    *_blockwise(256, CSER_256, ((512, 16, 32), (16, 16), (32, 8))),
+    *_blockwise(
+        1024, CSER_1024, ((2048, 8, 256), (32, 32), (128, 8)), DENSE_NESTEROV_LONG, RESETS_1024
+    ),
+    _averaging(AVERAGING, **TAU, **AVERAGE),
+    _local("averaging, int4", **TAU, **AVERAGE, **INT4_BOTH),
+    _local("SlowMo, fp32", **TAU, **SLOWMO),
+    _local("SlowMo, int4", **TAU, **SLOWMO, **INT4_BOTH),
+    _local("DiLoCo, fp32", **TAU, **DILOCO),
+    _local("DiLoCo, int4", **TAU, **DILOCO, **INT4_BOTH),
+    _local(SIGN_MOMENTUM, **TAU, **sign_momentum()),
+    _local("sign momentum, eta = 0.3", **TAU, **sign_momentum(eta=0.3)),
+    _local("sign momentum, eta = 3", **TAU, **sign_momentum(eta=3.0)),
+    _local("sign momentum, betas 0.9, 0.99", **TAU, **sign_momentum(beta1=0.9, beta2=0.99)),
+    _uplink("sign momentum, int8 uplink", **TAU, **sign_momentum(), push="int8"),
+    _uplink("sign momentum, int4 uplink", **TAU, **sign_momentum(), push="int4(hadamard=32)"),
+    _uplink("sign momentum, onebit uplink", **TAU, **sign_momentum(), push="ef(onebit)"),
+    _averaging_24(AVERAGING_24, **TAU_24, **AVERAGE),
+    _local_24("SlowMo, fp32, tau = 24", **TAU_24, **SLOWMO),
+    _local_24("sign momentum, fp32 uplink, tau = 24", **TAU_24, **sign_momentum()),
 ]
 
 

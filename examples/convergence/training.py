@@ -124,7 +124,7 @@ def judge(task, run, optimizer, step, curve):
     stats = run.worker.stats()
     share = HELD_OUT_SAMPLES // run.worker.size
     first = run.worker.rank * share
-    with getattr(optimizer, "evaluation_model", contextlib.nullcontext)():
+    with getattr(optimizer, "common_weights", contextlib.nullcontext)():
         loss = run.model.loss(task.held_out[first : first + share]).item()
         digest = hash_of(run.model)
     curve.append((step, stats["bytes_pushed"], stats["bytes_pulled"], loss))
