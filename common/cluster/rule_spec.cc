@@ -64,14 +64,15 @@ const char* Expected(Range range) {
     case Range::kShare:
       return "a number from 0 to below 1";
     case Range::kPositive:
-      return "a number above 0";
+      return "a number from 1e-30 to 1e6";
     case Range::kNotNegative:
-      return "a number, 0 or above";
+      return "a number from 0 to 1e6";
   }
   return "";
 }
 
-// Far beyond any use, and far from where float32 overflows.
+// Far beyond any use, and far from where float32 underflows and overflows.
+constexpr double kLeast = 1e-30;
 constexpr double kMost = 1e6;
 
 bool ParseValue(std::string_view text, Range range, double* value) {
@@ -82,8 +83,9 @@ bool ParseValue(std::string_view text, Range range, double* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   if (error != std::errc() || end != text.data() + text.size()) return false;
   if (!(*value >= 0 && *value <= kMost)) return false;
+  *value += 0.0;  // -0 becomes 0
   if (range == Range::kShare) return *value < 1;
-  return range == Range::kNotNegative || *value > 0;
+  return range == Range::kNotNegative || *value >= kLeast;
 }
 
 std::string ValueText(Range range, double value) {
@@ -145,6 +147,9 @@ absl::StatusOr<RuleSpec> RuleSpec::Parse(std::string_view text) {
       return bad(absl::StrFormat("%s must be %s", option->name, Expected(option->range)));
     }
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+  }
+  if (spec.kind_ == Kind::kSgd && spec.option("nesterov") != 0 && spec.option("momentum") == 0) {
+    return bad("nesterov needs momentum; give both or neither");
   }
   return spec;
 }

@@ -1,0 +1,92 @@
+#include "common/cluster/rule_spec.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Canonical(const std::string& text) { return RuleSpec::Parse(text).value().text(); }
+
+TEST(RuleSpec, SaysOnlyWhatDiffersFromItsDefaultsInTheOrderOfTheTable) {
+  EXPECT_EQ(Canonical("mean"), "mean");
+  EXPECT_EQ(Canonical("mean()"), "mean");
+  EXPECT_EQ(Canonical(" sgd ( momentum = 0.90 ) "), "sgd(momentum=0.9)");
+  EXPECT_EQ(Canonical("sgd(momentum=-0,nesterov=false,decay=0)"), "sgd");
+  EXPECT_EQ(Canonical("sgd(decay=1e-4,nesterov=true,momentum=.5)"),
+            "sgd(momentum=0.5,nesterov=true,decay=1e-04)");
+  EXPECT_EQ(Canonical("adamw(eps=1e-8,decay=-0,beta1=0.9)"), "adamw(decay=0)");
+  EXPECT_EQ(Canonical("sign_momentum(eta=2,decay=0.1)"), "sign_momentum(eta=2)");
+  EXPECT_EQ(Canonical("nesterov(lr=0.5)"), "nesterov(lr=0.5)");
+  EXPECT_EQ(Canonical("slowmo(beta=0,alpha=1e6)"), "slowmo(beta=0,alpha=1e+06)");
+  EXPECT_EQ(Canonical("average"), "average");
+  for (const char* text : {"sgd(momentum=0.9,decay=1e-05)", "slowmo(beta=0,alpha=1e+06)"}) {
+    EXPECT_EQ(Canonical(Canonical(text)), text);
+  }
+}
+
+TEST(RuleSpec, KnowsItsOptionsAndWhatItTakes) {
+  const RuleSpec adamw = RuleSpec::Parse("adamw(beta1=0.8)").value();
+  EXPECT_EQ(adamw.kind(), RuleSpec::Kind::kAdamW);
+  EXPECT_EQ(adamw.option("beta1"), 0.8);
+  EXPECT_EQ(adamw.option("beta2"), 0.999);
+  EXPECT_EQ(adamw.option("eps"), 1e-8);
+  EXPECT_EQ(adamw.option("decay"), 0.01);
+  EXPECT_EQ(RuleSpec::Parse("sgd(momentum=0.9,nesterov=true)").value().option("nesterov"), 1);
+  for (const char* text : {"sgd", "adamw"}) {
+    EXPECT_TRUE(RuleSpec::Parse(text).value().holds_weights()) << text;
+    EXPECT_FALSE(RuleSpec::Parse(text).value().takes_differences()) << text;
+  }
+  for (const char* text : {"sign_momentum", "nesterov", "slowmo", "average"}) {
+    EXPECT_TRUE(RuleSpec::Parse(text).value().holds_weights()) << text;
+    EXPECT_TRUE(RuleSpec::Parse(text).value().takes_differences()) << text;
+  }
+  EXPECT_FALSE(RuleSpec::Parse("mean").value().holds_weights());
+  EXPECT_FALSE(RuleSpec::Parse("mean").value().takes_differences());
+}
+
+TEST(RuleSpec, NamesWhatIsWrongAndWhatThereIs) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "unknown rule ''; there is: mean, sgd"},
+      {"adamv", "did you mean adamw?"},
+      {"sgd(momentum=0.9", "expected a closing )"},
+      {"sgd(", "expected a closing )"},
+      {"sgd(momentum=0.9)x", "expected a closing )"},
+      {"sgd(momemtum=0.9)", "did you mean momentum?"},
+      {"average(lr=1)", "unknown option 'lr'"},
+      {"sgd(momentum=0.9,momentum=0.9)", "momentum is given twice"},
+      {"sgd(momentum)", "momentum must be a number from 0 to below 1"},
+      {"sgd(momentum=1)", "momentum must be a number from 0 to below 1"},
+      {"sgd(momentum=-0.1)", "momentum must be a number from 0 to below 1"},
+      {"sgd(momentum=nan)", "momentum must be"},
+      {"sgd(momentum=0.9z)", "momentum must be"},
+      {"sgd(decay=inf)", "decay must be a number from 0 to 1e6"},
+      {"sgd(decay=1e7)", "decay must be a number from 0 to 1e6"},
+      {"sgd(momentum=0.9,nesterov=1)", "nesterov must be true or false"},
+      {"sgd(nesterov=true)", "nesterov needs momentum"},
+      {"adamw(eps=0)", "eps must be a number from 1e-30 to 1e6"},
+      {"adamw(eps=1e-50)", "eps must be a number from 1e-30 to 1e6"},
+      {"adamw(eps=1e-400)", "eps must be"},
+      {"nesterov(lr=0)", "lr must be"},
+  };
+  for (const auto& [text, why] : cases) {
+    const absl::Status status = RuleSpec::Parse(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why)) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("update rule '")) << text;
+  }
+}
+
+TEST(RuleSpec, DescribesEveryRuleByALineThatParses) {
+  const std::string help = DescribeRules();
+  for (const char* line : {"mean ", "sgd(momentum=0,nesterov=false,decay=0) ", "average ",
+                           "adamw(beta1=0.9,beta2=0.999,eps=1e-08,decay=0.01) "}) {
+    EXPECT_THAT(help, HasSubstr(std::string("  ") + line));
+  }
+  EXPECT_EQ(Canonical("adamw(beta1=0.9,beta2=0.999,eps=1e-08,decay=0.01)"), "adamw");
+}
+
+}  // namespace
+}  // namespace bdn
