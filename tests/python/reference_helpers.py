@@ -53,13 +53,20 @@ class Quadratic:
         }
 
 
-def run_library(problem, make_optimizer, steps=STEPS, rates=None, **settings):
-    """The parameters after training, as arrays; equal on all workers. make_optimizer(worker, params)
-    gets {name: parameter}; rates(t), if given, is step t's learning rate."""
+def values(params):
+    """Copies of what {name: parameter} holds."""
+    return [p.detach().numpy().copy() for p in params.values()]
+
+
+def run_ranks(problem, make_optimizer, steps=STEPS, rates=None, look=None, **settings):
+    """For each rank, what look(optimizer, params) is after each step; without it, the parameters.
+    make_optimizer(worker, params) gets {name: parameter}; rates(t), if given, is step t's learning
+    rate."""
 
     def job(worker):
         params = problem.parameters()
         optimizer = make_optimizer(worker, params)
+        seen = []
         for t in range(1, steps + 1):
             for group in optimizer.param_groups if rates else ():
                 group["lr"] = rates(t)
@@ -68,13 +75,24 @@ def run_library(problem, make_optimizer, steps=STEPS, rates=None, **settings):
             grads = map(torch.from_numpy, problem.gradient(worker.rank, t, model))
             sum((p * g).sum() for p, g in zip(params.values(), grads)).backward()
             optimizer.step()
-        return [p.detach().numpy() for p in params.values()]
+            seen.append(look(optimizer, params) if look else values(params))
+        return seen
 
     with bandoneon.LocalCluster(**{**SETTINGS, **settings}) as cluster:
-        first, *others = cluster.run(job)
+        return cluster.run(job)
+
+
+def assert_same_bits(models):
+    first, *others = models
     for other in others:
-        assert all(np.array_equal(a, b) for a, b in zip(first, other))
-    return first
+        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def run_library(problem, make_optimizer, steps=STEPS, rates=None, **settings):
+    """The parameters after training, as arrays; equal on all workers. As run_ranks."""
+    ends = [seen[-1] for seen in run_ranks(problem, make_optimizer, steps, rates, **settings)]
+    assert_same_bits(ends)
+    return ends[0]
 
 
 def distributed(make_inner, **options):

@@ -16,6 +16,11 @@ def none(p):
     return p
 
 
+def zero(p):
+    """Nothing is sent."""
+    return np.zeros_like(p)
+
+
 def onebit(p):
     """Signs, and one mean magnitude (1901.09847); 0 counts as positive."""
     return np.where(p < 0, -1.0, 1.0) * np.abs(p).mean()
@@ -43,11 +48,14 @@ class TwoWayErrorFeedback:
         worker i:  m_i = mu m_i + g_i;  p_i = g_i + mu m_i + e_i;  c_i = C(p_i);  e_i = p_i - c_i
         server:    p = mean of c_i + e;  c = C'(p);  e = p - c
 
-    The first `warmup` steps go by the same equations with C = C' = none.
+    The first `warmup` steps go by the same equations with C = C' = none. With `rate`, a function of
+    the step, both residuals are brought from the last step's learning rate to this one's: they count
+    rho = rate(t - 1) / rate(t), or 1 where either is 0.
     """
 
-    def __init__(self, workers, push=none, pull=none, mu=0.0, warmup=0):
+    def __init__(self, workers, push=none, pull=none, mu=0.0, warmup=0, rate=None):
         self.push, self.pull, self.mu, self.warmup = push, pull, mu, warmup
+        self.rate = rate
         self.momenta = [0.0] * workers
         self.residuals = [0.0] * workers
         self.server_residual = 0.0
@@ -60,24 +68,35 @@ class TwoWayErrorFeedback:
         sent = []
         for i, g in enumerate(gradients):
             self.momenta[i] = self.mu * self.momenta[i] + g
-            p = g + self.mu * self.momenta[i] + self.residuals[i]
+            p = g + self.mu * self.momenta[i] + self._rho() * self.residuals[i]
             sent.append(push(p))
             self.residuals[i] = p - sent[i]
-        p = sum(sent) / len(sent) + self.server_residual
+        p = sum(sent) / len(sent) + self._rho() * self.server_residual
         reply = pull(p)
         self.server_residual = p - reply
         return reply
+
+    def _rho(self):
+        if self.rate is None or self.steps == 1:
+            return 1.0
+        before, now = self.rate(self.steps - 1), self.rate(self.steps)
+        return before / now if before > 0 and now > 0 else 1.0
 
 
 # ---- Update rules ----
 
 
 class SGD:
-    def __init__(self, lr):
-        self.lr = lr
+    """torch.optim.SGD's."""
+
+    def __init__(self, lr, mu=0.0, nesterov=False, wd=0.0):
+        self.lr, self.mu, self.nesterov, self.wd = lr, mu, nesterov, wd
+        self.m = 0.0
 
     def step(self, x, g):
-        return x - self.lr * g
+        g = g + self.wd * x
+        self.m = self.mu * self.m + g
+        return x - self.lr * (g + self.mu * self.m if self.nesterov else self.m)
 
 
 class DecayMomentumSGD:
@@ -143,6 +162,51 @@ class LANS:
         return x_norm / norm if x_norm > 0 and norm > 0 else 1.0
 
 
+# ---- Outer rules: from common weights x, the mean D of what local steps moved, and their rate ----
+
+
+class Average:
+    def step(self, x, d, lr):
+        return x - d
+
+
+class Nesterov:
+    """DiLoCo's (2311.08105)."""
+
+    def __init__(self, lr=0.7, momentum=0.9):
+        self.lr, self.momentum = lr, momentum
+        self.m = 0.0
+
+    def step(self, x, d, lr):
+        self.m = self.momentum * self.m + d
+        return x - self.lr * (d + self.momentum * self.m)
+
+
+class SlowMo:
+    """Of 1910.00643."""
+
+    def __init__(self, beta=0.5, alpha=1.0):
+        self.beta, self.alpha = beta, alpha
+        self.u = 0.0
+
+    def step(self, x, d, lr):
+        self.u = self.beta * self.u + d / lr
+        return x - self.alpha * lr * self.u
+
+
+class SignMomentum:
+    """DSM (2411.17866); sign(0) is 0."""
+
+    def __init__(self, b1=0.95, b2=0.98, eta=1.0, decay=0.1):
+        self.b1, self.b2, self.eta, self.decay = b1, b2, eta, decay
+        self.m = 0.0
+
+    def step(self, x, d, lr):
+        u = self.b1 * self.m + (1 - self.b1) * d / lr
+        self.m = self.b2 * self.m + (1 - self.b2) * d / lr
+        return (1 - self.decay * self.eta * lr) * x - self.eta * lr * np.sign(u)
+
+
 # ---- Algorithms ----
 
 
@@ -175,3 +239,109 @@ def onebit_adam(model, gradient, steps, warmup, links, **adam):
                 rule.m = link.exchange([rule.b1 * rule.m + (1 - rule.b1) * g for g in gradients])
                 model[b] = rule.descend(model[b])
     return model
+
+
+def sdp4bit(model, gradient, steps, rules, links, codec):
+    """SDP4Bit's qWD (2410.15526): the rules step on weights w that nobody sees; what everybody holds is
+    the replica y, which follows by y = y + C(w - y). One worker's gradients are at y."""
+    weights = [x.astype(np.float64) for x in model]
+    replica = list(weights)
+    for t in range(1, steps + 1):
+        local = [gradient(i, t, replica) for i in range(len(links[0].residuals))]
+        for b, (rule, link) in enumerate(zip(rules, links)):
+            weights[b] = rule.step(weights[b], link.exchange([g[b] for g in local]))
+            replica[b] = replica[b] + codec(weights[b] - replica[b])
+    return replica
+
+
+def local_steps(model, gradient, steps, tau, lr, outers, links):
+    """tau steps of SGD in each worker, then an outer step on the mean of what they moved. lr(t) is the
+    rate of step t; links and outers: one a parameter. A number of steps that tau divides."""
+    workers = range(len(links[0].residuals))
+    common = [x.astype(np.float64) for x in model]
+    own = [list(common) for _ in workers]
+    for t in range(1, steps + 1):
+        for i in workers:
+            own[i] = [x - lr(t) * g for x, g in zip(own[i], gradient(i, t, own[i]))]
+        if t % tau == 0:
+            for b, (outer, link) in enumerate(zip(outers, links)):
+                moved = link.exchange([common[b] - own[i][b] for i in workers])
+                common[b] = outer.step(common[b], moved, lr(t))
+            own = [list(common) for _ in workers]
+    return common
+
+
+def qsparse(model, gradient, steps, tau, lr, workers, codec):
+    """QSparse-local-SGD (1906.02367): p_i = e_i + (x - x_i); c_i = C(p_i); e_i = p_i - c_i;
+    x = x - mean of c_i."""
+    common = [x.astype(np.float64) for x in model]
+    own = [list(common) for _ in range(workers)]
+    errors = [[0.0] * len(model) for _ in range(workers)]
+    for t in range(1, steps + 1):
+        own = [
+            [x - lr * g for x, g in zip(own[i], gradient(i, t, own[i]))] for i in range(workers)
+        ]
+        if t % tau == 0:
+            for b in range(len(model)):
+                owed = [errors[i][b] + common[b] - own[i][b] for i in range(workers)]
+                sent = [codec(p) for p in owed]
+                for i in range(workers):
+                    errors[i][b] = owed[i] - sent[i]
+                common[b] = common[b] - sum(sent) / workers
+            own = [list(common) for _ in range(workers)]
+    return common
+
+
+def ef_sgd(model, gradient, steps, lr, mu, workers, codec):
+    """EF-SGDM (1905.10936), with the rate before the feedback: m_i = mu m_i + g_i;
+    p_i = lr (g_i + mu m_i) + e_i; c_i = C(p_i); e_i = p_i - c_i; x = x - mean of c_i."""
+    model = [x.astype(np.float64) for x in model]
+    momenta = [[0.0] * len(model) for _ in range(workers)]
+    errors = [[0.0] * len(model) for _ in range(workers)]
+    for t in range(1, steps + 1):
+        local = [gradient(i, t, model) for i in range(workers)]
+        for b in range(len(model)):
+            sent = []
+            for i in range(workers):
+                momenta[i][b] = mu * momenta[i][b] + local[i][b]
+                p = lr * (local[i][b] + mu * momenta[i][b]) + errors[i][b]
+                sent.append(codec(p))
+                errors[i][b] = p - sent[i]
+            model[b] = model[b] - sum(sent) / workers
+    return model
+
+
+def psync(vectors, codec):
+    """Partial synchronisation (2007.13221): (every worker's v' = mean of C(v) + r_i, every r_i), with
+    r_i = v_i - C(v_i)."""
+    sent = [codec(v) for v in vectors]
+    rests = [v - c for v, c in zip(vectors, sent)]
+    mean = sum(sent) / len(sent)
+    return [mean + r for r in rests], rests
+
+
+def cser(model, gradient, steps, lr, mu, workers, gradient_codec, reset_codec, period):
+    """M-CSER (2007.13221); CSER where mu is 0. gradient_codec(t, b) and reset_codec(t, b) are the codecs
+    of step t and parameter b. Every worker's (model, errors) after each step."""
+    own = [[x.astype(np.float64) for x in model] for _ in range(workers)]
+    errors = [[np.zeros(x.shape) for x in model] for _ in range(workers)]
+    momenta = [[0.0] * len(model) for _ in range(workers)]
+    history = []
+    for t in range(1, steps + 1):
+        local = [gradient(i, t, own[i]) for i in range(workers)]
+        for b in range(len(model)):
+            steps_of = []
+            for i in range(workers):
+                momenta[i][b] = mu * momenta[i][b] + local[i][b]
+                steps_of.append(lr * (local[i][b] + mu * momenta[i][b]))
+            moved, rests = psync(steps_of, gradient_codec(t, b))
+            for i in range(workers):
+                own[i][b] = own[i][b] - moved[i]
+                errors[i][b] = errors[i][b] - rests[i]
+            if t % period == 0:
+                reset, rests = psync([errors[i][b] for i in range(workers)], reset_codec(t, b))
+                for i in range(workers):
+                    own[i][b] = own[i][b] - errors[i][b] + reset[i]
+                    errors[i][b] = rests[i]
+        history.append([(list(own[i]), list(errors[i])) for i in range(workers)])
+    return history

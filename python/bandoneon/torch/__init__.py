@@ -18,6 +18,7 @@ from ..session import default_worker, init, is_initialized, rank, shutdown, size
 from ..worker import LocalCluster
 from .batch_norm import average_batch_norm
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .comm_state import CommState
 from .cser import CSER
 from .ddp import DDPState, ddp_hook
 from .decay_momentum_sgd import DecayMomentumSGD
@@ -32,6 +33,7 @@ from .server_optimizer import ServerOptimizer
 __all__ = [
     "Average",
     "CSER",
+    "CommState",
     "DDPState",
     "DecayMomentumSGD",
     "DistributedOptimizer",

@@ -4,9 +4,11 @@ import contextlib
 
 import torch
 
-from ..errors import InvalidArgument
+from .. import _native
+from ..errors import InvalidArgument, OutOfRange
 from ..session import default_worker
 from .broadcast import broadcast_parameters
+from .comm_state import check_settings
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -74,6 +76,7 @@ class CSER(WrappedOptimizer):
             raise InvalidArgument(f"implementation={implementation!r} is neither residual nor model")
         super().__init__(optimizer)
         self.settings = dict(
+            algorithm="CSER",
             gradient=_codec("gradient", gradient, block),
             reset=_codec("reset", reset, block),
             period=int(period),
@@ -86,8 +89,8 @@ class CSER(WrappedOptimizer):
         broadcast_parameters(named, worker=worker)
 
         def links(kind, spec):
-            pull = spec if spec.split("(")[0] in _LINEAR else "none"
-            table = LinkTable(LinkOptions.of(spec, pull), overrides)
+            table = LinkTable(LinkOptions.of(spec, spec if _is_linear(spec) else "none"), overrides)
+            _check_links(table, kind, implementation)
             own = ParameterSet(worker, table, f"{prefix}{kind}/", as_float32=True)
             own.add(named)
             return own
@@ -144,9 +147,14 @@ class CSER(WrappedOptimizer):
     def _average_models(self, links):
         models = [_host(p).clone() for p in self._params]
         means, rests, results = self._exchange(links, models)
-        for param, mean, rest, result in zip(self._params, means, rests, results):
-            if not result.nonfinite:
-                param.copy_(rest.add_(mean))
+        for member, mean, rest, result in zip(links.members, means, rests, results):
+            if result.nonfinite:
+                raise OutOfRange(
+                    f"{member.name!r} is not finite in some worker, and implementation='model' has no "
+                    "common weights to go back to; start again from a checkpoint, or use 'residual'",
+                    tensor=member.name,
+                )
+            member.param.copy_(rest.add_(mean))
 
     def _exchange(self, links, tensors):
         """(means of what the codec sent, what it left out here, Results)"""
@@ -188,12 +196,7 @@ class CSER(WrappedOptimizer):
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
-        for name, mine in self.settings.items():
-            saved = state.get("settings", {}).get(name)
-            if saved != mine:
-                raise InvalidArgument(
-                    f"the state was saved under {name}={saved!r}, and here it is {name}={mine!r}"
-                )
+        check_settings(state, self.settings)
         for kind, own in dict(reset=self._reset, gradient=self._gradient, mean=self._mean).items():
             if own:
                 own.load_state_dict(state["links"][kind], self._timeout)
@@ -210,6 +213,25 @@ class CSER(WrappedOptimizer):
 
 def _host(param):
     return param.detach().to("cpu", torch.float32)
+
+
+def _is_linear(spec):
+    return _native.check_codec(spec).split("(")[0] in _LINEAR
+
+
+def _check_links(table, kind, implementation):
+    table.check_without("CSER", "momentum", "warmup")
+    for options in table.rows:
+        if options.feeds_back:
+            raise InvalidArgument(
+                f"{kind}={options.push!r} keeps what it leaves out, which is CSER's to keep; write the "
+                "codec without ef(...)"
+            )
+        if implementation == "model" and not _is_linear(options.push):
+            raise InvalidArgument(
+                f"{kind}={options.push!r} does not do with implementation='model', which averages what "
+                "all workers choose alike: a ratio, blocks(...) or randomk(...); use 'residual'"
+            )
 
 
 def _codec(name, wanted, block):

@@ -11,6 +11,7 @@ import torch
 from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from . import backward_pass
+from .comm_state import check_settings
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
@@ -58,11 +59,13 @@ class DDPState:
             self._loaded = None
 
     def comm_state_dict(self):
-        """This rank's residuals, momentum and steps."""
-        return self._parameters.state_dict()
+        """This rank's residuals, momentum and steps; of rank 0, what the servers owe, too."""
+        return {"settings": _SETTINGS, **self._parameters.state_dict()}
 
-    def load_comm_state_dict(self, state):
-        self._parameters.load_state_dict(state)
+    def load_comm_state_dict(self, state, timeout=None):
+        """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective."""
+        check_settings(state, _SETTINGS)
+        self._parameters.load_state_dict(state, timeout)
 
     def close(self):
         """Frees the parameters' names for another owner."""
@@ -90,6 +93,9 @@ class DDPState:
         if self._round is None or self._round.is_over:
             self._round = _Round(self._scale.current())
         return self._round.exchange(self._parameters, self._members, bucket)
+
+
+_SETTINGS = {"algorithm": "DDPState"}
 
 
 def ddp_hook(state, bucket):

@@ -7,10 +7,11 @@ import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from .comm_state import check_settings
 from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
-from .parameters import ParameterSet
+from .parameters import ParameterSet, terms_by_group
 from .vote import Vote
 from .wrapped import WrappedOptimizer
 
@@ -113,7 +114,9 @@ class LocalSteps(WrappedOptimizer):
     overrides, prefix, timeout: as DistributedOptimizer's.
 
     The parameters start as rank 0's. Where any worker's parameters are not finite at a meeting, all go
-    back to the common weights, and `skipped_rounds` counts it. A copy of x is kept in each worker.
+    back to the common weights, and `skipped_rounds` counts it; what the optimizer keeps is left as it
+    is. A copy of x is kept in each worker. GradScaler will not do: it skips step() in the worker that
+    overflowed; use bfloat16.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class LocalSteps(WrappedOptimizer):
         super().__init__(optimizer)
         worker = worker or default_worker()
         links = LinkTable(LinkOptions.of(push, pull or outer.pull), overrides)
-        _refuse_gradient_options(links)
+        links.check_without("LocalSteps", "momentum", "warmup")
         self.tau = int(tau)
         self.outer = outer
         self.local_steps = 0
@@ -146,7 +149,7 @@ class LocalSteps(WrappedOptimizer):
         self._timeout = timeout
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
-        self._links.add(named, self.group_terms(lambda group: outer.rule))
+        self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
         self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, timeout)
         self._links.share_weights(timeout)
         self._common = [m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members]
@@ -166,7 +169,7 @@ class LocalSteps(WrappedOptimizer):
             common - m.param.to("cpu", torch.float32) for m, common in zip(members, self._common)
         ]
         if self._vote.all_finite(moved):
-            self._links.exchange(moved, self._timeout, rates=self.rates(members))
+            self._links.update_weights(moved, self._timeout, rates=self.rates(members))
             self._common = moved  # Now they are the new weights.
         else:
             self.skipped_rounds += 1
@@ -185,18 +188,20 @@ class LocalSteps(WrappedOptimizer):
                 for m, values in zip(self._links.members, own):
                     m.param.copy_(values)
 
+    @property
+    def _settings(self):
+        return {"algorithm": "LocalSteps", "tau": self.tau}
+
     def comm_state_dict(self):
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps and place
         between meetings; of rank 0, weights and moments on the servers, too."""
-        return {"local_steps": self.local_steps, "tau": self.tau, "links": self._links.state_dict()}
+        place = {"settings": self._settings, "local_steps": self.local_steps}
+        return {**place, **self._links.state_dict()}
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
-        if "tau" not in state or state["tau"] != self.tau:
-            raise InvalidArgument(
-                f"the state is of tau={state.get('tau')!r}, and this optimizer has tau={self.tau}"
-            )
-        self._links.load_state_dict(state["links"], self._timeout)
+        check_settings(state, self._settings)
+        self._links.load_state_dict(state, self._timeout)
         self._common = self._links.fetch_weights(self._timeout)
         self.local_steps = state["local_steps"]
 
@@ -208,14 +213,3 @@ class LocalSteps(WrappedOptimizer):
     def _take_common(self):
         for m, common in zip(self._links.members, self._common):
             m.param.copy_(common)
-
-
-def _refuse_gradient_options(links):
-    for options in links.rows:
-        for name in ("momentum", "warmup"):
-            value = getattr(options, name)
-            if value:
-                raise InvalidArgument(
-                    f"{name}={value} is for gradients of every step, and LocalSteps pushes what several "
-                    "steps moved; give the momentum to the optimizer, or start without LocalSteps"
-                )

@@ -4,6 +4,7 @@ import torch
 
 from ..errors import Unimplemented
 from ..session import default_worker
+from .comm_state import check_settings
 from .frozen_adam import descend, new_moments
 from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
@@ -117,12 +118,19 @@ class OneBitAdam(torch.optim.Optimizer):
         return state["step"] <= self._warmup
 
     def comm_state_dict(self):
-        """This rank's residuals and steps: what a checkpoint needs beside state_dict()."""
-        return self._links.state_dict()
+        """What a checkpoint needs beside state_dict(): this rank's residuals and steps; of rank 0, what
+        the servers owe, too."""
+        return {"settings": self._settings, **self._links.state_dict()}
 
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(). Steps are the servers' and are not set."""
-        self._links.load_state_dict(state)
+        """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective: all
+        workers load theirs before any of them steps."""
+        check_settings(state, self._settings)
+        self._links.load_state_dict(state, self._timeout)
+
+    @property
+    def _settings(self):
+        return {"algorithm": "OneBitAdam", "warmup": self._warmup}
 
     def close(self):
         """Frees the parameters' names for another optimizer."""

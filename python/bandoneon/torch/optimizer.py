@@ -4,10 +4,11 @@ import weakref
 
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
+from .comm_state import check_settings
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .names import Names
-from .parameters import ParameterSet
+from .parameters import ParameterSet, learning_rates, terms_by_group
 from .synchronizer import Synchronizer
 
 
@@ -54,15 +55,17 @@ def DistributedOptimizer(
     names = Names(named_parameters)
     _check_momentum(optimizer.param_groups, names, links)
     parameters = ParameterSet(worker, links, prefix, sparse_as_dense)
-    added = parameters.add(names.in_forward_order(optimizer.param_groups))
+    groups = optimizer.param_groups
+    added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(scaler, links.remembers)
-    synchronizer = Synchronizer(parameters, scale, overlap, timeout)
-    synchronizer.add(added)
 
     cls = type(optimizer)
     distributed = object.__new__(type(f"Distributed{cls.__name__}", (_Distributed, cls), {}))
     distributed.__dict__ = optimizer.__dict__  # One set of groups, state and step hooks.
-    optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names)
+    rates = _rates_of(optimizer, distributed)
+    synchronizer = Synchronizer(parameters, scale, rates, overlap, timeout)
+    synchronizer.add(added)
+    optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout)
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     return distributed
@@ -92,17 +95,20 @@ class _Distributed:
         group = {**self.defaults, **param_group}
         _check_momentum([group], parts.names, parts.parameters.links, first)
         named = parts.names.in_forward_order([group], first)
-        added = parts.parameters.add(named)
+        added = parts.parameters.add(named, terms_by_group([group], first=first))
         super().add_param_group(param_group)
         parts.synchronizer.add(added)
 
     def comm_state_dict(self):
-        """This rank's residuals, momentum and steps: what a checkpoint needs beside state_dict()."""
-        return self._bandoneon.parameters.state_dict()
+        """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of
+        rank 0, what the servers owe, too."""
+        return {"settings": _SETTINGS, **self._bandoneon.parameters.state_dict()}
 
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(). Steps are the servers' and are not set."""
-        self._bandoneon.parameters.load_state_dict(state)
+        """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective: all
+        workers load theirs before any of them steps."""
+        check_settings(state, _SETTINGS)
+        self._bandoneon.parameters.load_state_dict(state, self._bandoneon.timeout)
 
     def close(self):
         """Takes the hooks away and frees the parameters' names for another optimizer."""
@@ -113,12 +119,28 @@ class _Distributed:
 class _Parts:
     """What belongs to one distributed optimizer; takes its hooks with it when it goes."""
 
-    def __init__(self, parameters, synchronizer, scale, names):
+    def __init__(self, parameters, synchronizer, scale, names, timeout):
         self.parameters = parameters
         self.synchronizer = synchronizer
         self.scale = scale
         self.names = names
+        self.timeout = timeout
         weakref.finalize(self, synchronizer.close).atexit = False
+
+
+_SETTINGS = {"algorithm": "DistributedOptimizer"}
+
+
+def _rates_of(*optimizers):
+    """A function for the learning rates of optimizers that share their groups; it keeps none of them
+    alive, so that their end is that of the exchange."""
+    references = [weakref.ref(optimizer) for optimizer in optimizers]
+
+    def rates():
+        alive = [optimizer for reference in references if (optimizer := reference()) is not None]
+        return learning_rates(alive[0].param_groups) if alive else {}
+
+    return rates
 
 
 def _check_momentum(groups, names, links, first_group=0):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from .. import _native
-from ..errors import InvalidArgument, NotFound
+from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
@@ -18,6 +18,20 @@ class Terms:
 
     rule: str = "mean"  # another one: the servers hold the weights
     group: int = 0  # of parameters with one learning rate
+
+
+def terms_by_group(groups, rule_of=lambda group: "mean", first=0):
+    """{id(parameter): Terms} of an optimizer's groups, of which the first has the number `first`."""
+    return {
+        id(param): Terms(rule_of(group), number)
+        for number, group in enumerate(groups, first)
+        for param in group["params"]
+    }
+
+
+def learning_rates(groups):
+    """{id(parameter): learning rate} of an optimizer's groups; 0 where there is none."""
+    return {id(p): float(group.get("lr") or 0.0) for group in groups for p in group["params"]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +109,7 @@ class ParameterSet:
     def exchange(self, tensors, timeout=None, *, rates=None, absent=None, left_out=None):
         """Replaces the tensors, one a member and like its parameter, by the workers' means, or by the
         weights where the servers hold them; the Results. Returns when all have come; NaN where a
-        worker's values were not finite.
+        worker's values, or their sum, were not finite.
 
         rates: learning rates; absent: whether there is nothing to send; left_out: contiguous float32
         tensors for what the codecs leave out of this push. One a member each.
@@ -124,6 +138,18 @@ class ParameterSet:
         results = [self.worker.wait(ticket, timeout) for ticket in tickets]
         for host, tensor in zip(hosts, tensors):
             copy_back(host, tensor)
+        return results
+
+    def update_weights(self, tensors, timeout=None, **facts):
+        """exchange() of what is known to be finite in all workers, for the servers' new weights."""
+        results = self.exchange(tensors, timeout, **facts)
+        for member, result in zip(self.members, results):
+            if result.nonfinite:
+                raise OutOfRange(
+                    f"the sum of what the workers pushed of {member.name!r} overflowed float32; start "
+                    "again from a checkpoint with a lower learning rate",
+                    tensor=member.name,
+                )
         return results
 
     @torch.no_grad()

@@ -2,12 +2,13 @@
 
 import torch
 
-from ..errors import InvalidArgument, OutOfRange, Unimplemented
+from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
+from .comm_state import check_settings
 from .hyperparameters import check_not_negative
 from .link_options import LinkOptions, LinkTable
 from .names import Names
-from .parameters import ParameterSet
+from .parameters import ParameterSet, terms_by_group
 from .vote import Vote
 from .wrapped import WrappedOptimizer
 
@@ -64,7 +65,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._max_norm = max_norm
         self.skipped_steps = 0
         named = Names(named_parameters).in_forward_order(self.param_groups)
-        self._links.add(named, self.group_terms(rule_of))
+        self._links.add(named, terms_by_group(self.param_groups, rule_of))
         self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
         self._links.share_weights(timeout)
 
@@ -81,16 +82,10 @@ class ServerOptimizer(WrappedOptimizer):
             return
         if self._max_norm is not None and present:
             _clip(present, self._max_norm)
-        results = self._links.exchange(
+        results = self._links.update_weights(
             buffers, self._timeout, rates=self.rates(members), absent=absent
         )
         for member, weights, result in zip(members, buffers, results):
-            if result.nonfinite:
-                raise OutOfRange(
-                    f"the sum of the gradients of {member.name!r} overflowed; lower the learning rate "
-                    "or the weights of the contributions",
-                    tensor=member.name,
-                )
             if not result.absent:
                 member.param.copy_(weights)
 
@@ -105,11 +100,12 @@ class ServerOptimizer(WrappedOptimizer):
     def comm_state_dict(self):
         """What a checkpoint needs beside the model: residuals and steps of this rank; of rank 0, weights
         and moments on the servers, too."""
-        return self._links.state_dict()
+        return {"settings": _SETTINGS, **self._links.state_dict()}
 
     @torch.no_grad()
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(), parameters included. Collective."""
+        check_settings(state, _SETTINGS)
         self._links.load_state_dict(state, self._timeout)
         for member, weights in zip(self._links.members, self._links.fetch_weights(self._timeout)):
             member.param.copy_(weights)
@@ -117,6 +113,9 @@ class ServerOptimizer(WrappedOptimizer):
     def close(self):
         """Frees the parameters' names for another optimizer."""
         self._links.release()
+
+
+_SETTINGS = {"algorithm": "ServerOptimizer"}
 
 
 def _clip(tensors, max_norm):

@@ -46,10 +46,12 @@ class Synchronizer:
     Used by one thread at a time, the one that autograd runs on.
     """
 
-    def __init__(self, parameters, loss_scale, overlap=True, timeout=None):
+    def __init__(self, parameters, loss_scale, rates, overlap=True, timeout=None):
+        """rates() is {id(parameter): learning rate}."""
         self._parameters = parameters
         self._worker = parameters.worker
         self._loss_scale = loss_scale
+        self._rates_now = rates
         self._overlap = overlap
         self._timeout = timeout
         self._slots = []
@@ -63,6 +65,7 @@ class Synchronizer:
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
         self._scale = 1.0
+        self._rates = {}
 
     # ---- Membership ----
 
@@ -173,6 +176,7 @@ class Synchronizer:
 
     def _begin_round(self):
         self._scale = self._loss_scale.current()
+        self._rates = self._rates_now()
         self._active = True
 
     @torch.no_grad()
@@ -234,6 +238,7 @@ class Synchronizer:
             flags=flags,
             priority=slot.member.priority,
             loss_scale=self._scale,
+            learning_rate=self._rates.get(id(slot.param), 0.0),
         )
         slot.sent = True
 

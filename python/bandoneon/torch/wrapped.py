@@ -3,7 +3,7 @@
 import torch
 
 from ..errors import InvalidArgument, Unimplemented
-from .parameters import Terms
+from .parameters import learning_rates
 
 
 class WrappedOptimizer(torch.optim.Optimizer):
@@ -36,15 +36,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
             raise Unimplemented(f"{type(self).__name__} takes its parameters when it is made")
         super().add_param_group(param_group)
 
-    def group_terms(self, rule_of_group):
-        """{id(parameter): Terms}, of a rule for each group."""
-        return {
-            id(param): Terms(rule_of_group(group), number)
-            for number, group in enumerate(self.param_groups)
-            for param in group["params"]
-        }
-
     def rates(self, members):
         """The learning rate of each member's group."""
-        rates = {id(p): float(group["lr"]) for group in self.param_groups for p in group["params"]}
+        rates = learning_rates(self.param_groups)
         return [rates[id(member.param)] for member in members]
