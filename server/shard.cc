@@ -79,6 +79,12 @@ void ServerShard::OnFrame(NodeId from, const Frame& frame) {
   }
   KeyState* state = &found->second;
   const bool dense = state->plan->entry.kind == KeyKind::kDense;
+  const bool names_part = header.base_step != 0 || header.element_offset != 0;
+  if (!dense && (names_part || header.codec != 0)) {
+    return Refuse(from, header,
+                  InvalidArgument("codec, base_step and element_offset of bytes tensor '%s' are 0",
+                                  state->plan->name));
+  }
   switch (header.type) {
     case FrameType::kPush:
       if (dense) return OnPush(from, frame, state);
@@ -477,6 +483,7 @@ FrameHeader ServerShard::AnswerTo(const FrameHeader& about, FrameType type) cons
   header.sender = options_.self;
   header.key = about.key;
   header.step = about.step;
+  if (about.type == FrameType::kInit) header.base_step = about.base_step;
   header.epoch = membership_->epoch;
   header.catalogue_version = catalogue_version_;
   return header;

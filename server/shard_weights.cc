@@ -103,12 +103,13 @@ absl::StatusOr<Frame> ServerShard::UpdateWeights(KeyState* state, const RoundFac
   state->segments.resize(codec.num_segments());
   for (size_t i = 0; i < present.size(); ++i) {
     if (present[i] && !state->segments[i].has_weights) {
-      return FailedPrecondition(
+      return Aborted(
           "tensor '%s': the server has no weights to update; set them before the first push",
           plan.name);
     }
   }
-  if (!AllFinite(sum, 1.0f)) return NonFiniteReply(*state, facts.step);
+  const auto inverse_weight = static_cast<float>(1.0 / facts.total_weight);
+  if (!AllFinite(sum, inverse_weight)) return NonFiniteReply(*state, facts.step);
 
   state->moments.resize(n * plan.rule->slots());
   for (size_t i = 0; i < codec.num_segments(); ++i) {
@@ -120,7 +121,7 @@ absl::StatusOr<Frame> ServerShard::UpdateWeights(KeyState* state, const RoundFac
     for (int slot = 0; slot < plan.rule->slots(); ++slot) {
       slice.moments[slot] = state->moments.data() + slot * n + offset;
     }
-    plan.rule->Update(slice, {.inverse_weight = static_cast<float>(1.0 / facts.total_weight),
+    plan.rule->Update(slice, {.inverse_weight = inverse_weight,
                               .learning_rate = facts.learning_rate,
                               .updates = state->segments[i].updates++});
   }
@@ -152,13 +153,16 @@ absl::StatusOr<Frame> ServerShard::EncodeWeights(KeyState* state, const RoundFac
     for (size_t i = 0; i < codec.num_segments(); ++i) {
       const ConstView x{from + codec.segment_offset(i), DType::kFloat32, codec.segment_elements(i)};
       inputs.push_back({x, 1.0f, present[i] != 0});
-      const bool whole = kind == ReplyKind::kWeights && plan.codecs.reply == ReplyKind::kDelta;
-      if (whole && present[i]) {
-        std::copy_n(from + codec.segment_offset(i), x.n,
+    }
+    used = codec.Encode(inputs, draw, payload.mutable_span());
+    // Whole weights of the warm-up: the absent segments' are what the replica has already.
+    if (used.ok() && plan.codecs.reply == ReplyKind::kDelta) {
+      for (size_t i = 0; i < codec.num_segments(); ++i) {
+        if (!present[i]) continue;
+        std::copy_n(from + codec.segment_offset(i), codec.segment_elements(i),
                     state->replica.begin() + codec.segment_offset(i));
       }
     }
-    used = codec.Encode(inputs, draw, payload.mutable_span());
   }
   if (!used.ok()) {
     return Aborted(
@@ -188,7 +192,9 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
     return bad(AlreadyExists("rank %d has set it, and now rank %d does: one root only",
                              state->init_root, rank));
   }
-  const Frame taken{AnswerHeader(FrameType::kReply, *state, header.step), {}};
+  if (header.base_step == 0) return bad(InvalidArgument("inits count from 1"));
+  Frame taken{AnswerHeader(FrameType::kReply, *state, header.step), {}};
+  taken.header.base_step = header.base_step;
   if (header.base_step <= state->inits) return output_->Send(from, taken);  // a repeat
   if (state->round.is_open()) {
     return bad(

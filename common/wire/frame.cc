@@ -89,7 +89,7 @@ absl::Status CheckOnlyOnSome(const FrameHeader& header) {
   const bool is_state = header.type == FrameType::kInit || header.type == FrameType::kFetch ||
                         header.type == FrameType::kValue;
   const bool has_base = header.type == FrameType::kReply || header.type == FrameType::kInit ||
-                        header.type == FrameType::kValue;
+                        header.type == FrameType::kValue || header.type == FrameType::kError;
   if (header.base_step != 0 && !has_base) {
     return InvalidArgument("frame header: base_step is %d on a %s, must be 0", header.base_step,
                            FrameTypeName(header.type));

@@ -28,9 +28,9 @@ enum class FrameType : uint8_t {
   kPush = 2,     // a worker's contribution to (key, step); subscribes to the reply
   kReply = 3,    // the result of (key, step); also acknowledges init, then without payload
   kProbe = 4,    // asks for the state of (key, step); header only
-  kInit = 5,     // the root's initial value of a key; payload: raw bytes
-  kFetch = 6,    // asks for a key's value; header only
-  kValue = 7,    // answers fetch; payload: raw bytes
+  kInit = 5,     // sets a bytes key's value, or a StatePart; payload: raw bytes or counters
+  kFetch = 6,    // asks for a bytes key's value, or for a StatePart; header only
+  kValue = 7,    // answers fetch; payload: as init
   kError = 8,    // answers any of the above; payload: ErrorBody
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
 };
@@ -61,8 +61,9 @@ struct FrameHeader {
   NodeId sender = 0;
   Key key;
   Step step = 0;
-  // reply: the step that left the weights which it changes. Dense init: counts them, from 1. Dense
-  // value: the step that left the weights as they are, or without weights the last closed. Else 0.
+  // Reply to a push: the step that left the weights which it changes. Dense init: counts this
+  // worker's of the key, from 1; its reply or error repeats that. Dense value: the step that left
+  // the weights as they are, or without weights the last closed. Else 0.
   Step base_step = 0;
   uint64_t num_elements = 0;
   uint64_t element_offset = 0;  // init, fetch, value of a dense key: where the segment begins

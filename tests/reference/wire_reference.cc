@@ -81,13 +81,15 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.payload_bytes = static_cast<uint32_t>(Number(bytes, 72, 4));
   header.payload_crc = static_cast<uint32_t>(Number(bytes, 76, 4));
 
-  constexpr uint8_t kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6, kValue = 7;
+  constexpr uint8_t kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6, kValue = 7,
+                    kError = 8;
   if (header.type < 1 || header.type > 9) return std::nullopt;
   const bool may_have_flags = header.type == kPush || header.type == kReply;
   if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
   if (!AllZero(bytes, 80, 92)) return std::nullopt;
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
-  const bool may_have_base = header.type == kReply || header.type == kInit || header.type == kValue;
+  const bool may_have_base = header.type == kReply || header.type == kInit ||
+                             header.type == kValue || header.type == kError;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
   if (is_state && header.codec > 5) return std::nullopt;
@@ -142,6 +144,13 @@ std::optional<std::vector<int32_t>> ReadRanks(const Bytes& bytes) {
     ranks.push_back(static_cast<int32_t>(rank));
   }
   return ranks;
+}
+
+std::optional<Counters> ReadCounters(const Bytes& bytes) {
+  if (bytes.size() != 16 || !AllZero(bytes, 12, 16)) return std::nullopt;
+  const Counters counters{Number(bytes, 0, 8), Float(static_cast<uint32_t>(Number(bytes, 8, 4)))};
+  if (!std::isfinite(counters.previous_learning_rate)) return std::nullopt;
+  return counters;
 }
 
 }  // namespace wire_reference

@@ -47,6 +47,13 @@ std::optional<Error> ReadError(const Bytes& bytes);
 // Section 5.3.
 std::optional<std::vector<int32_t>> ReadRanks(const Bytes& bytes);
 
+// Section 5.6.
+struct Counters {
+  uint64_t updates;
+  float previous_learning_rate;
+};
+std::optional<Counters> ReadCounters(const Bytes& bytes);
+
 }  // namespace wire_reference
 
 #endif  // BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_

@@ -28,6 +28,7 @@ KeyEntry MakeEntry(Key key, const KeyOptions& options) {
                  .kind = options.kind,
                  .push_spec = options.push,
                  .pull_spec = options.pull,
+                 .rule = options.rule,
                  .warmup_steps = options.warmup,
                  .server = kServerNode};
   for (size_t i = 0; i < options.segments.size(); ++i) {

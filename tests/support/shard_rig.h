@@ -24,6 +24,7 @@ struct KeyOptions {
   std::vector<size_t> segments = {4};
   uint64_t warmup = 0;
   KeyKind kind = KeyKind::kDense;
+  std::string rule = "mean";
 };
 KeyEntry MakeEntry(Key key, const KeyOptions& options = {});
 std::shared_ptr<const KeyPlan> MakePlan(Key key, const KeyOptions& options = {});

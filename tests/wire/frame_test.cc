@@ -99,6 +99,22 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["init"] = MakeFrame(bytes_key(FrameType::kInit, 3), raw);
   frames["fetch"] = Frame{bytes_key(FrameType::kFetch, 4), {}};
   frames["value"] = MakeFrame(bytes_key(FrameType::kValue, 1), raw);
+  const auto state = [&](FrameType type, NodeId sender, StatePart part) {
+    return Changed(bytes_key(type, sender), [&](FrameHeader& h) {
+      h.codec = static_cast<uint8_t>(part);
+      h.element_offset = 2;
+    });
+  };
+  const Buffer counters = EncodeCounters({7, 0.5f});
+  frames["reply_based"] =
+      MakeFrame(Changed(reply, [](FrameHeader& h) { h.base_step = 11; }), onebit);
+  frames["init_counters"] = MakeFrame(Changed(state(FrameType::kInit, 3, StatePart::kCounters),
+                                              [](FrameHeader& h) { h.base_step = 6; }),
+                                      counters);
+  frames["fetch_moment1"] = Frame{state(FrameType::kFetch, 4, StatePart::kMoment1), {}};
+  frames["value_counters"] = MakeFrame(Changed(state(FrameType::kValue, 1, StatePart::kCounters),
+                                               [](FrameHeader& h) { h.base_step = 12; }),
+                                       counters);
   frames["error"] = MakeFrame(of_type(answer, FrameType::kError),
                               EncodeError(absl::FailedPreconditionError("epoch 1 has ended")));
   frames["waiting"] = MakeFrame(of_type(answer, FrameType::kWaiting), EncodeRanks({0, 2, 5}));
@@ -181,7 +197,13 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
   for (int i = 0; i < 2000; ++i) {
     FrameHeader header;
     header.type = static_cast<FrameType>(1 + random() % 9);
-    header.codec = static_cast<uint8_t>(random());
+    const bool is_state = header.type == FrameType::kInit || header.type == FrameType::kFetch ||
+                          header.type == FrameType::kValue;
+    header.codec = static_cast<uint8_t>(is_state ? random() % 6 : random());
+    if (is_state) header.element_offset = random();
+    const bool has_base = header.type == FrameType::kReply || header.type == FrameType::kError ||
+                          (is_state && header.type != FrameType::kFetch);
+    if (has_base) header.base_step = random();
     header.sender = static_cast<NodeId>(random());
     header.key = Key{random()};
     header.step = random();
@@ -255,8 +277,15 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   invalid(With(good, 10, uint16_t{0x8001}), "flags 0x8000");
   invalid(With(good, 10, uint16_t{3}), "absent and non-finite");
   invalid(With(With(good, 8, uint8_t{4}), 10, uint16_t{1}), "probe");
-  invalid(With(good, 32, uint64_t{1}), "base_step");
-  invalid(With(good, 48, uint64_t{1} << 63), "element_offset");
+  for (const uint8_t type : {1, 2, 4, 6, 9}) {
+    invalid(With(With(good, 8, type), 32, uint64_t{1}), "base_step");
+  }
+  for (const uint8_t type : {1, 2, 3, 4, 8, 9}) {
+    invalid(With(With(good, 8, type), 48, uint64_t{1} << 63), "element_offset");
+  }
+  for (const uint8_t type : {5, 6, 7}) {
+    invalid(With(With(good, 8, type), 9, uint8_t{6}), "codec 6 on a");
+  }
   invalid(With(good, 64, -1.0f), "weight");
   invalid(With(good, 64, nan), "weight");
   invalid(With(good, 64, infinity), "weight");

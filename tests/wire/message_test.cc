@@ -1,5 +1,6 @@
 #include "common/wire/message.h"
 
+#include <limits>
 #include <random>
 
 #include "common/wire/frame.h"
@@ -157,11 +158,45 @@ TEST(RanksTest, AllocateNothingForACountThatIsNotThere) {
   }
 }
 
+Bytes CountersBytes(const StateCounters& counters) {
+  return ToBytes(EncodeCounters(counters).span());
+}
+
+TEST(CountersTest, ComeBackAsTheyWere) {
+  for (const StateCounters& counters :
+       {StateCounters{}, StateCounters{12, 0.25f}, StateCounters{~uint64_t{0}, -1e30f}}) {
+    EXPECT_EQ(DecodeCounters(EncodeCounters(counters).span()).value(), counters);
+    const auto theirs = wire_reference::ReadCounters(CountersBytes(counters));
+    ASSERT_TRUE(theirs.has_value());
+    EXPECT_EQ(theirs->updates, counters.updates);
+    EXPECT_EQ(theirs->previous_learning_rate, counters.previous_learning_rate);
+  }
+}
+
+TEST(CountersTest, NameWhatIsWrong) {
+  const Bytes good = CountersBytes({12, 0.25f});
+  const auto refused = [](const Bytes& bytes, const std::string& named) {
+    const absl::Status status = DecodeCounters(Span(bytes)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+    EXPECT_FALSE(wire_reference::ReadCounters(bytes).has_value());
+  };
+  for (size_t size = 0; size < good.size(); ++size) {
+    refused(Bytes(good.begin(), good.begin() + size), "expected 16");
+  }
+  Bytes longer = good;
+  longer.push_back(0);
+  refused(longer, "17 bytes");
+  refused(Put(good, 8, std::numeric_limits<float>::quiet_NaN()), "learning rate nan");
+  refused(Put(good, 8, std::numeric_limits<float>::infinity()), "learning rate inf");
+  refused(Put(good, 12, uint32_t{1}), "reserved");
+}
+
 TEST(MessageTest, AgreesWithTheReferenceOnDamagedPayloads) {
   std::mt19937 random(1);
   const std::vector<Bytes> originals = {HelloBytes(SomeHello()),
                                         ErrorBytes(absl::AbortedError("some words")),
-                                        RanksBytes({0, 1, 2, 3, 9})};
+                                        RanksBytes({0, 1, 2, 3, 9}), CountersBytes({12, 0.25f})};
   for (int i = 0; i < 20000; ++i) {
     Bytes bytes = originals[i % originals.size()];
     for (int change = 0; change < 1 + i % 2; ++change) {
@@ -169,6 +204,7 @@ TEST(MessageTest, AgreesWithTheReferenceOnDamagedPayloads) {
     }
     EXPECT_EQ(DecodeHello(Span(bytes)).ok(), wire_reference::ReadHello(bytes).has_value());
     EXPECT_EQ(DecodeRanks(Span(bytes)).ok(), wire_reference::ReadRanks(bytes).has_value());
+    EXPECT_EQ(DecodeCounters(Span(bytes)).ok(), wire_reference::ReadCounters(bytes).has_value());
     const auto error = wire_reference::ReadError(bytes);
     const absl::Status ours = DecodeError(Span(bytes));
     EXPECT_FALSE(ours.ok());
