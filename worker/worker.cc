@@ -103,8 +103,11 @@ absl::Status Worker::CheckRequest(const PushRequest& request) const {
     return bad("weight / loss_scale overflows");
   if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
   for (const TensorPart& part : tensor->parts) {
-    if (request.left_out == nullptr) break;
-    if (part.key->has_memory()) {
+    if (rendezvous_.contains(part.key->entry.key)) {
+      return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",
+                                declared.name);
+    }
+    if (request.left_out != nullptr && part.key->has_memory()) {
       return bad("what is left out stays in the push's own memory; declare push without ef(...)");
     }
   }
@@ -275,8 +278,8 @@ void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusO
                                  .step = std::to_string(partition->step),
                                  .stage = "decode"});
   }
-  if (status.ok() && answer->header.type == FrameType::kReply &&
-      LacksReplica(*key, *partition, *answer)) {
+  if (status.ok() && answer->header.type == FrameType::kReply && LacksReplica(*key, *answer)) {
+    NoteAbsent(*key, *answer, partition);
     return SubmitFetch(key, *partition);
   }
   if (status.ok() && answer->header.type == FrameType::kValue) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,9 +37,9 @@ struct PushRequest {
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
-  // Optional, float32[elements]: what the codec leaves out of this push, data -
-  // decode(encode(data)), before the result overwrites the data. Only where the push has no memory
-  // of its own.
+  // Optional, float32[elements]: what the codec leaves out of this push, p - decode(encode(p)) of p
+  // = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
+  // own.
   float* left_out = nullptr;
   // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
   std::function<void(TicketId ticket, const absl::Status& status)> done;
@@ -116,13 +117,15 @@ class Worker {
   absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const;
   absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in);
   absl::StatusOr<Step> GetStep(uint32_t tensor) const;
-  // The next push will be step + 1. InvalidArgument: the tensor is past it, or in flight.
+  // The next push will be step + 1. InvalidArgument: the tensor is past it. FailedPrecondition: it
+  // is in flight.
   absl::Status SetStep(uint32_t tensor, Step step);
 
   // What the servers hold of a tensor. Blocking; FailedPrecondition while it is in flight here.
   // SetServerState: by one rank only, between steps, while no worker pushes it; also sets the step
   // that it stands at, and the replica from the weights. Floats are finite, elements of the tensor.
-  // NotFound: its rule and codec keep no such part.
+  // NotFound: its rule and codec keep no such part. Where only some of its partitions keep it
+  // (those too small to be compressed do not), the others' is 0.
   absl::Status SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
                               Step step, absl::Duration timeout);
   absl::Status GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
@@ -211,10 +214,16 @@ class Worker {
   absl::StatusOr<std::map<Key, Frame>> Ask(const std::string& what,
                                            std::vector<Exchange::Question> questions,
                                            absl::Time deadline);
-  // One question about a part of a tensor's state for each of its keys, and the answers.
+  // The part of a key's state that a question is about, if any.
+  using PartFn = std::function<std::optional<StatePart>(const WorkerKey&)>;
+  // A question about a tensor's state for each of its keys that has the part, and the answers.
+  // NotFound: none has it.
   absl::StatusOr<std::map<Key, Frame>> AskAboutState(
-      uint32_t tensor, FrameType type, StatePart part, Step step,
+      uint32_t tensor, FrameType type, const PartFn& part_of, Step step,
       const std::function<Buffer(const TensorPart&)>& payload, absl::Duration timeout);
+  // Asks for floats and puts them into `out`, 0 where a key has no such part.
+  absl::StatusOr<std::map<Key, Frame>> FetchFloats(uint32_t tensor, const PartFn& part_of,
+                                                   std::span<float> out, absl::Duration timeout);
 
   // The questions that a broadcast asks: the root's are inits, the others' are fetches.
   std::vector<Exchange::Question> BroadcastQuestions(Tensor* tensor, ByteSpan data, Rank root)

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -20,12 +19,29 @@ Buffer FloatsOf(std::span<const float> values) {
   return payload;
 }
 
-Buffer NoPayload() { return {}; }
+void LoadFloats(ByteSpan from, std::span<float> to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] = LoadLittle<float>(from, i * sizeof(float));
+}
+
+constexpr auto NoPayload = [](const auto&) { return Buffer(); };
+
+// What tells a caller's fetches apart, beyond the steps of any push: an answer may come twice.
+constexpr Step kFirstFetch = Step{1} << 63;
+
+// For the keys that keep a part: keys too small to be compressed have no memory to be told.
+auto WhereKept(StatePart part) {
+  return [part](const WorkerKey& key) -> std::optional<StatePart> {
+    const bool lacks = (part == StatePart::kReplica && key.codecs.reply != ReplyKind::kDelta) ||
+                       (part == StatePart::kResidual && !key.codecs.pull_feedback.on);
+    if (lacks) return std::nullopt;
+    return part;
+  };
+}
 
 }  // namespace
 
 absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
-    uint32_t id, FrameType type, StatePart part, Step step,
+    uint32_t id, FrameType type, const PartFn& part_of, Step step,
     const std::function<Buffer(const TensorPart&)>& payload, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   std::vector<Exchange::Question> questions;
@@ -36,17 +52,15 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
     BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
     name = tensor->declaration.name;
     for (const TensorPart& of : tensor->parts) {
-      if (!of.key->queue.empty()) {
-        return FailedPrecondition("tensor '%s' is in flight; wait for it first", name);
-      }
-    }
-    for (const TensorPart& of : tensor->parts) {
+      const std::optional<StatePart> part = part_of(*of.key);
+      if (!part.has_value()) continue;
       FrameHeader header;
       header.type = type;
-      header.codec = static_cast<uint8_t>(part);
+      header.codec = static_cast<uint8_t>(*part);
       header.key = of.key->entry.key;
       header.step = step;
       if (type == FrameType::kInit) header.base_step = ++of.key->inits;
+      if (type == FrameType::kFetch) header.step = kFirstFetch + of.key->fetches++;
       header.num_elements = of.key->entry.elements;
       header.element_offset = of.key->codecs.pull->segment_offset(of.segment);
       questions.push_back({.frame = MakeFrame(header, payload(of)),
@@ -56,6 +70,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
                            .root = 0});
     }
   }
+  if (questions.empty()) return NotFound("tensor '%s' has none by its rule and codec", name);
   return Ask("the state of tensor '" + name + "'", std::move(questions), deadline);
 }
 
@@ -67,7 +82,7 @@ absl::Status Worker::SetServerState(uint32_t id, StatePart part, std::span<const
     BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, values.size()));
   }
   return AskAboutState(
-             id, FrameType::kInit, part, step,
+             id, FrameType::kInit, WhereKept(part), step,
              [values](const TensorPart& of) {
                return FloatsOf(values.subspan(of.offset, of.elements));
              },
@@ -75,8 +90,9 @@ absl::Status Worker::SetServerState(uint32_t id, StatePart part, std::span<const
       .status();
 }
 
-absl::Status Worker::GetServerState(uint32_t id, StatePart part, std::span<float> out,
-                                    absl::Duration timeout) {
+absl::StatusOr<std::map<Key, Frame>> Worker::FetchFloats(uint32_t id, const PartFn& part_of,
+                                                         std::span<float> out,
+                                                         absl::Duration timeout) {
   std::vector<TensorPart> parts;
   {
     MutexLock lock(&mu_);
@@ -84,68 +100,62 @@ absl::Status Worker::GetServerState(uint32_t id, StatePart part, std::span<float
     BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, out.size()));
     parts = tensor->parts;
   }
-  BDN_ASSIGN_OR_RETURN(auto values, AskAboutState(
-                                        id, FrameType::kFetch, part, 0,
-                                        [](const TensorPart&) { return NoPayload(); }, timeout));
+  BDN_ASSIGN_OR_RETURN(auto values,
+                       AskAboutState(id, FrameType::kFetch, part_of, 0, NoPayload, timeout));
   for (const TensorPart& of : parts) {
-    const ByteSpan bytes = values[of.key->entry.key].payload.span();
-    if (bytes.size() != of.elements * sizeof(float)) {
-      return Internal("a server sent %d bytes for %d elements", bytes.size(), of.elements);
-    }
-    for (size_t i = 0; i < of.elements; ++i) {
-      out[of.offset + i] = LoadLittle<float>(bytes, i * sizeof(float));
+    const std::span<float> to = out.subspan(of.offset, of.elements);
+    const auto value = values.find(of.key->entry.key);
+    if (value == values.end()) {
+      std::fill(to.begin(), to.end(), 0.0f);
+    } else if (value->second.payload.size() != to.size_bytes()) {
+      return Internal("a server sent %d bytes for %d elements", value->second.payload.size(),
+                      to.size());
+    } else {
+      LoadFloats(value->second.payload.span(), to);
     }
   }
-  return absl::OkStatus();
+  return values;
+}
+
+absl::Status Worker::GetServerState(uint32_t id, StatePart part, std::span<float> out,
+                                    absl::Duration timeout) {
+  return FetchFloats(id, WhereKept(part), out, timeout).status();
 }
 
 absl::Status Worker::SetServerCounters(uint32_t id, const StateCounters& counters, Step step,
                                        absl::Duration timeout) {
   return AskAboutState(
-             id, FrameType::kInit, StatePart::kCounters, step,
+             id, FrameType::kInit, WhereKept(StatePart::kCounters), step,
              [&counters](const TensorPart&) { return EncodeCounters(counters); }, timeout)
       .status();
 }
 
 absl::StatusOr<StateCounters> Worker::GetServerCounters(uint32_t id, absl::Duration timeout) {
-  BDN_ASSIGN_OR_RETURN(const auto values,
-                       AskAboutState(
-                           id, FrameType::kFetch, StatePart::kCounters, 0,
-                           [](const TensorPart&) { return NoPayload(); }, timeout));
+  BDN_ASSIGN_OR_RETURN(
+      const auto values,
+      AskAboutState(id, FrameType::kFetch, WhereKept(StatePart::kCounters), 0, NoPayload, timeout));
   // The same in every partition of a tensor.
   return DecodeCounters(values.begin()->second.payload.span());
 }
 
 absl::Status Worker::FetchWeights(uint32_t id, std::span<float> out, absl::Duration timeout) {
-  std::vector<TensorPart> parts;
-  StatePart part = StatePart::kWeights;
-  {
-    MutexLock lock(&mu_);
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(id));
-    BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, out.size()));
-    parts = tensor->parts;
-    if (parts[0].key->codecs.reply == ReplyKind::kDelta) part = StatePart::kReplica;
-  }
-  BDN_ASSIGN_OR_RETURN(auto values, AskAboutState(
-                                        id, FrameType::kFetch, part, 0,
-                                        [](const TensorPart&) { return NoPayload(); }, timeout));
+  const auto as_workers_hold_them = [](const WorkerKey& key) -> std::optional<StatePart> {
+    return key.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
+  };
+  BDN_ASSIGN_OR_RETURN(const auto values, FetchFloats(id, as_workers_hold_them, out, timeout));
   MutexLock lock(&mu_);
-  for (const TensorPart& of : parts) {
+  for (const TensorPart& of : tensors_[id].parts) {
     WorkerKey& key = *of.key;
-    const Frame& value = values[key.entry.key];
-    if (value.payload.size() != of.elements * sizeof(float)) {
-      return Internal("a server sent %d bytes for %d elements", value.payload.size(), of.elements);
-    }
-    for (size_t i = 0; i < of.elements; ++i) {
-      out[of.offset + i] = LoadLittle<float>(value.payload.span(), i * sizeof(float));
-    }
     if (!key.codecs.keeps_replica()) continue;
     key.replica.resize(key.entry.elements);
     std::copy_n(out.begin() + of.offset, of.elements,
                 key.replica.begin() + key.codecs.pull->segment_offset(of.segment));
+    const Step step = values.at(key.entry.key).header.base_step;
+    if (step != key.fetched_step) key.fetched.clear();
+    key.fetched_step = step;
     key.fetched.insert(of.segment);
     if (key.fetched.size() == key.entry.segments.size()) {
-      key.replica_step = value.header.base_step;
+      key.replica_step = step;
       key.fetched.clear();
     }
   }

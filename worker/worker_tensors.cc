@@ -200,15 +200,21 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
                                                  absl::Time deadline) {
   Rendezvous rendezvous;
   rendezvous.left = questions.size();
-  std::map<Key, std::string> asked;  // and the tensor of each
+  struct Asked {
+    Step step;
+    std::string tensor;
+  };
+  std::map<Key, Asked> asked;
   {
     MutexLock lock(&mu_);
     for (const Exchange::Question& question : questions) {
-      if (!rendezvous_.contains(question.frame.header.key)) continue;
-      return FailedPrecondition("%s: a question about it is already open", what);
+      const Key key = question.frame.header.key;
+      if (rendezvous_.contains(key) || !keys_.at(key)->queue.empty()) {
+        return FailedPrecondition("%s: the tensor is in flight; wait for it first", what);
+      }
     }
     for (const Exchange::Question& question : questions) {
-      asked.emplace(question.frame.header.key, question.tensor);
+      asked.emplace(question.frame.header.key, Asked{question.frame.header.step, question.tensor});
       rendezvous_[question.frame.header.key] = &rendezvous;
     }
   }
@@ -221,12 +227,15 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
     changed_.WaitUntil(&mu_, deadline);
   }
   if (status.ok()) status = rendezvous.status;
-  for (const auto& [key, tensor] : asked) {
-    if (rendezvous_.erase(key) > 0 && status.ok()) {
-      status = WithFields(
-          DeadlineExceeded("%s did not end in time", what),
-          {.tensor = tensor, .stage = "exchange", .waiting_for = exchange_->WaitingFor(key)});
+  for (const auto& [key, question] : asked) {
+    if (rendezvous_.erase(key) == 0) continue;
+    if (status.ok()) {
+      status = WithFields(DeadlineExceeded("%s did not end in time", what),
+                          {.tensor = question.tensor,
+                           .stage = "exchange",
+                           .waiting_for = exchange_->WaitingFor(key)});
     }
+    exchange_->Withdraw(key, question.step);
   }
   if (!status.ok()) return status;
   return std::move(rendezvous.values);
@@ -304,6 +313,8 @@ absl::Status Worker::SetState(uint32_t id, LinkState what, std::span<const float
       key.previous_learning_rate = in[0];
       continue;
     }
+    // A replica of one's own making fits no reply: the next fetches it.
+    if (what == LinkState::kReplica) key.replica_step.reset();
     std::vector<float>& state = *MemoryOf(&key, what);
     state.resize(key.entry.elements);
     std::copy_n(in.begin() + part.offset, part.elements,

@@ -124,6 +124,62 @@ TEST_P(FaultyNetwork, ErrorFeedbackLosesNothing) {
   for (size_t i = 0; i < kN; ++i) ASSERT_NEAR(balance[i], 0.0, 1e-4) << i;
 }
 
+// What three workers hold after `steps` on weights that the servers hold, set and fetched over the
+// same network; after every step their replicas are the servers'.
+std::vector<Floats> TrainWeights(LocalCluster::TransportFactory factory, const std::string& rule,
+                                 const std::string& pull, int steps) {
+  std::vector<Floats> results(3, Floats(kElements));
+  ClusterRig rig(3, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096"},
+                 Impatient(), std::move(factory));
+  rig.OnEach([&](Worker& worker, int rank) {
+    TensorDeclaration tensor = Tensor("w", kElements, "int4", pull);
+    tensor.rule = rule;
+    const auto ids = worker.Declare({tensor}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    const uint32_t id = ids->at(0);
+    for (const StatePart part : {StatePart::kWeights, StatePart::kMoment0}) {
+      const absl::Status set = rank == 0
+                                   ? worker.SetServerState(id, part, Normal(kElements, 7), 0, kLong)
+                                   : absl::OkStatus();
+      ASSERT_TRUE(set.ok()) << set;
+    }
+    ASSERT_TRUE(worker.Barrier("set", kLong).ok());
+    // Rank 2 takes its replica from the first reply's fetch.
+    if (rank != 2) ASSERT_TRUE(worker.FetchWeights(id, results[rank], kLong).ok());
+    for (int step = 1; step <= steps; ++step) {
+      results[rank] = Normal(kElements, 10 * step + rank);
+      const auto ticket =
+          worker.PushPull({.tensor = id,
+                           .data = {results[rank].data(), DType::kFloat32, kElements},
+                           .learning_rate = 0.1f});
+      const auto result = worker.Wait(ticket.value(), kLong);
+      ASSERT_TRUE(result.ok()) << result.status();
+      const bool delta = pull != "sign";
+      Floats servers(kElements);
+      const absl::Status told = worker.GetServerState(
+          id, delta ? StatePart::kReplica : StatePart::kWeights, servers, kLong);
+      ASSERT_TRUE(told.ok()) << told;
+      EXPECT_EQ(results[rank], servers) << step;
+      ASSERT_TRUE(worker.Barrier("step " + std::to_string(step), kLong).ok());
+    }
+  });
+  return results;
+}
+
+TEST_P(FaultyNetwork, ReplicasStayTheServers) {
+  for (const auto& [rule, pull] :
+       {std::pair("adamw", "delta(int4)"), std::pair("sign_momentum", "sign")}) {
+    const std::vector<Floats> calm = TrainWeights(nullptr, rule, pull, 6);
+    PumpedNetwork network;
+    network.net().Randomize(GetParam(),
+                            {.drop = 0.05, .duplicate = 0.1, .corrupt = 0.05, .reorder = true});
+    const std::vector<Floats> faulty = TrainWeights(network.Factory(), rule, pull, 6);
+    network.net().ClearFaults();
+    EXPECT_EQ(calm[0], calm[2]);
+    EXPECT_EQ(faulty, calm);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, FaultyNetwork, ::testing::Values(1, 2, 3, 4, 5));
 
 }  // namespace

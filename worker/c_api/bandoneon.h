@@ -160,8 +160,9 @@ typedef struct bdn_push {
       loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
   float learning_rate; /* for update rules that need it, else 0 */
   float reserved;      /* 0 */
-  /* Optional, float32[elements]: gets what the codec leaves out of this push, data minus what its
-   * encoding decodes to. Only where push has no ef(...). Valid as long as data. */
+  /* Optional, float32[elements]: gets what the codec leaves out of this push, data (times weight /
+   * loss_scale) minus what its encoding decodes to. Only where push has neither ef(...) nor
+   * momentum. Valid as long as data. */
   float* left_out;
   /* Optional. Runs on a thread of ours, must neither block nor free the worker, and gives the
    * ticket up: bdn_wait is then not for it. */
@@ -224,9 +225,9 @@ BDN_API int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, u
                               double timeout_seconds);
 
 /* What the servers hold of a tensor: "weights"; "replica" (pull = delta(...)); "residual" (pull =
- * ef(...)); "moment0", "moment1" (of the rule). BDN_NOT_FOUND: this tensor has no such part. Between
- * steps only. Setting is for one rank; it also sets the step that the servers stand at, and weights
- * set the replica. */
+ * ef(...)); "moment0", "moment1" (of the rule). BDN_NOT_FOUND: this tensor has no such part.
+ * Between steps only. Setting is for one rank, always the same; it also sets the step that the
+ * servers stand at, and weights set the replica: they come first. */
 BDN_API int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                                  uint64_t elements, double timeout_seconds);
 BDN_API int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what,
@@ -243,8 +244,8 @@ BDN_API int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_
 
 /* What the link still owes ("residual"), the momentum before it ("momentum"), the weights that
  * replies build on ("replica"): float32[elements], zeros where there is none yet. Or the learning
- * rate that left the residual ("learning_rate"): one float32, elements = 1. REQUIRES no exchange of the tensor in flight, else
- * BDN_FAILED_PRECONDITION. */
+ * rate that left the residual ("learning_rate"): one float32, elements = 1. REQUIRES no exchange of
+ * the tensor in flight, else BDN_FAILED_PRECONDITION. */
 BDN_API int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                           uint64_t elements);
 BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,

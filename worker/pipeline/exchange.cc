@@ -65,6 +65,22 @@ absl::Status Exchange::Submit(Question question, absl::Time now) {
   return absl::OkStatus();
 }
 
+void Exchange::Withdraw(Key key, Step step) {
+  const auto found = open_.find(key);
+  if (found != open_.end() && found->second.question.frame.header.step == step) open_.erase(found);
+}
+
+// Whether a frame of the question's key and step answers it, and not an earlier one: inits count
+// themselves, and a value says what it is of.
+bool Exchange::IsAbout(const Question& question, const FrameHeader& answer) {
+  const FrameHeader& asked = question.frame.header;
+  if (answer.type == FrameType::kError || asked.type == FrameType::kInit) {
+    return answer.base_step == asked.base_step;
+  }
+  return answer.type != FrameType::kValue ||
+         (answer.codec == asked.codec && answer.element_offset == asked.element_offset);
+}
+
 // Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
 void Exchange::SendQuestion(Open* open) {
   open->resend = false;
@@ -80,10 +96,14 @@ void Exchange::SendQuestion(Open* open) {
 
 void Exchange::SendProbe(Open* open, absl::Time now) {
   open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
+  const FrameHeader& about = open->question.frame.header;
+  if (about.type == FrameType::kInit && about.base_step != 0) {  // of a dense key: answered at once
+    ++stats_.resends;
+    return SendQuestion(open);
+  }
   open->due = now + open->interval;
   Due(open->due);
   ++stats_.probes_sent;
-  const FrameHeader& about = open->question.frame.header;
   FrameHeader header;
   header.type = about.type == FrameType::kFetch ? FrameType::kFetch : FrameType::kProbe;
   header.sender = options_.self;
@@ -151,6 +171,7 @@ void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   Open& open = found->second;
   if (frame.header.type == FrameType::kWaiting) return OnWaiting(frame, &open, now);
   if (!IsAnswer(open.question.frame.header.type, frame.header.type) ||
+      !IsAbout(open.question, frame.header) ||
       frame.header.num_elements != open.question.frame.header.num_elements) {
     ++stats_.frames_dropped;
     return;
@@ -216,7 +237,8 @@ void Exchange::OnError(NodeId server, const Frame& frame, absl::Time now) {
     return Fail(Annotate(status, ServerName(server)));
   }
   if (found == open_.end() || found->second.question.server != server ||
-      found->second.question.frame.header.step != frame.header.step) {
+      found->second.question.frame.header.step != frame.header.step ||
+      !IsAbout(found->second.question, frame.header)) {
     ++stats_.frames_dropped;
     return;
   }
@@ -266,7 +288,8 @@ std::string Exchange::WaitingFor(const Open& open) const {
   const auto peer = peers_.find(open.question.server);
   const bool server_answers = peer != peers_.end() && peer->second.is_open;
   std::vector<Rank> ranks = open.missing;
-  if (open.question.frame.header.type == FrameType::kFetch && ranks.empty()) {
+  const bool waits_for_root = open.question.frame.header.type == FrameType::kFetch;
+  if (waits_for_root && ranks.empty() && open.question.root >= 0) {
     ranks.push_back(open.question.root);
   }
   if (!server_answers || ranks.empty()) return ServerName(open.question.server);

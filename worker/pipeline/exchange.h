@@ -61,6 +61,8 @@ class Exchange {
   void SetMembership(std::shared_ptr<const Membership> membership, absl::Time now);
   // Asks. AlreadyExists, and nothing changed, when the key has an open question.
   absl::Status Submit(Question question, absl::Time now);
+  // Forgets a question whose asker has gone: it ends without Complete.
+  void Withdraw(Key key, Step step);
   void OnFrame(NodeId server, const Frame& frame, absl::Time now);
   void OnSent(NodeId server, Key key, Step step, absl::Time now);
   // Does what is due.
@@ -98,6 +100,7 @@ class Exchange {
   };
   using OpenMap = std::map<Key, Open>;
 
+  static bool IsAbout(const Question& question, const FrameHeader& answer);
   void SayHello(NodeId server, Peer* peer, absl::Time now);
   void SendQuestion(Open* open);
   void SendProbe(Open* open, absl::Time now);

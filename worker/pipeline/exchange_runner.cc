@@ -63,6 +63,11 @@ absl::Status ExchangeRunner::Submit(Exchange::Question question, std::function<v
   return absl::OkStatus();
 }
 
+void ExchangeRunner::Withdraw(Key key, Step step) {
+  MutexLock lock(&mu_);
+  exchange_.Withdraw(key, step);
+}
+
 void ExchangeRunner::OnFrame(ConnectionId from, const Frame& frame) {
   Actions actions;
   {

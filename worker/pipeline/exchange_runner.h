@@ -33,6 +33,8 @@ class ExchangeRunner final : private Exchange::Output {
   // `sent` runs once, when the question's payload has gone out for the first time or its answer is
   // here, whichever is first: then it no longer counts against a budget.
   absl::Status Submit(Exchange::Question question, std::function<void()> sent);
+  // The question's asker has gone; it must have had no `sent`.
+  void Withdraw(Key key, Step step);
   void OnFrame(ConnectionId from, const Frame& frame);
   void Fail(const absl::Status& status);
   std::string WaitingFor(Key key) const;

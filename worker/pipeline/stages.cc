@@ -155,9 +155,19 @@ absl::Status CheckReply(const WorkerKey& key, const Partition& partition, const 
                     : Internal("the server's reply is no valid payload: %s", valid.message());
 }
 
-bool LacksReplica(const WorkerKey& key, const Partition&, const Frame& reply) {
+bool LacksReplica(const WorkerKey& key, const Frame& reply) {
   return key.codecs.keeps_replica() && reply.header.flags == 0 &&
          key.replica_step != reply.header.base_step;
+}
+
+void NoteAbsent(const WorkerKey& key, const Frame& reply, Partition* partition) {
+  if (reply.header.flags & kFlagNonFinite) return;
+  const bool all_absent = (reply.header.flags & kFlagAbsent) != 0;
+  const SegmentedCodec& codec = key.codecs.Pull(partition->step);
+  for (size_t i = 0; i < partition->segments.size(); ++i) {
+    partition->segments[i].absent_everywhere =
+        all_absent || !codec.Present(reply.payload.span(), i);
+  }
 }
 
 absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t i, const Frame& value) {
@@ -174,8 +184,9 @@ absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t i, const F
   for (size_t j = 0; j < n; ++j) {
     replica[j] = LoadLittle<float>(value.payload.span(), j * sizeof(float));
   }
-  PartitionSegment& segment = partition->segments[i];
-  if (segment.data.data != nullptr) std::copy_n(replica, n, segment.data.f32());
+  const PartitionSegment& segment = partition->segments[i];
+  const bool is_wanted = segment.data.data != nullptr && !segment.absent_everywhere;
+  if (is_wanted) std::copy_n(replica, n, segment.data.f32());
   if (i + 1 == layout.num_segments()) key->replica_step = partition->step;
   return absl::OkStatus();
 }
@@ -216,15 +227,14 @@ void DecodeWeights(WorkerKey* key, const Partition& partition, ByteSpan payload,
 void DecodeReply(WorkerKey* key, Partition* partition, const Frame& reply) {
   partition->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
   if (partition->nonfinite) UndoPush(key, partition);
-  const bool all_absent = (reply.header.flags & kFlagAbsent) != 0;
+  NoteAbsent(*key, reply, partition);
   const SegmentedCodec& codec = key->codecs.Pull(partition->step);
   for (size_t i = 0; i < partition->segments.size(); ++i) {
-    PartitionSegment& segment = partition->segments[i];
+    const PartitionSegment& segment = partition->segments[i];
     if (partition->nonfinite) {
       if (segment.data.data != nullptr) FillNaN(segment.data);
       continue;
     }
-    segment.absent_everywhere = all_absent || !codec.Present(reply.payload.span(), i);
     if (segment.absent_everywhere) continue;
     if (key->codecs.reply != ReplyKind::kAggregate) {
       DecodeWeights(key, *partition, reply.payload.span(), i);

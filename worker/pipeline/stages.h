@@ -24,10 +24,13 @@ void EncodePush(const EncodeContext& context, WorkerKey* key, Partition* partiti
 
 // Whether `reply` builds on a replica that this worker does not hold, so that the replica as it was
 // left by that very reply must be fetched instead. REQUIRES: CheckReply is OK.
-bool LacksReplica(const WorkerKey& key, const Partition& partition, const Frame& reply);
+bool LacksReplica(const WorkerKey& key, const Frame& reply);
 
-// Takes in a segment's replica, fetched for a reply. InvalidArgument: it is not of the reply's
-// step.
+// Notes which segments nobody had. REQUIRES: CheckReply is OK.
+void NoteAbsent(const WorkerKey& key, const Frame& reply, Partition* partition);
+
+// Takes in a segment's replica, fetched for a reply whose absent segments were noted. Internal: it
+// is not of the reply's step.
 absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t segment, const Frame& value);
 
 // OK when `reply` may be decoded. DataLoss: damaged on the way, ask again. Internal: the server and
