@@ -56,8 +56,8 @@ class ServerOptimizer(WrappedOptimizer):
     ):
         if max_norm is not None:
             check_not_negative(max_norm=max_norm)
-        rule_of = _rule_maker(optimizer)
         super().__init__(optimizer)
+        rule_of = _rule_maker(optimizer)
         worker = worker or default_worker()
         links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
         self._links = ParameterSet(worker, links, prefix, as_float32=True)

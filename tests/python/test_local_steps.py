@@ -1,0 +1,215 @@
+import numpy as np
+import pytest
+import torch
+
+import algorithms
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import run_job
+from reference_helpers import (
+    STEPS,
+    WORKERS,
+    Quadratic,
+    assert_close,
+    assert_reaches_the_optimum,
+    assert_same_bits,
+    links,
+    run_library,
+    run_ranks,
+    values,
+)
+
+TAU = 5
+OUTERS = {
+    "average": (bdn.Average(), algorithms.Average),
+    "nesterov": (bdn.Nesterov(), algorithms.Nesterov),
+    "slowmo": (bdn.SlowMo(beta=0.4, alpha=0.9), lambda: algorithms.SlowMo(0.4, 0.9)),
+    "sign": (bdn.SignMomentum(), algorithms.SignMomentum),
+    "sign, no decay": (bdn.SignMomentum(decay=0), lambda: algorithms.SignMomentum(decay=0)),
+}
+
+
+def local(outer, tau=TAU, lr=0.02, **options):
+    """For run_library."""
+    return lambda worker, params: bdn.LocalSteps(
+        torch.optim.SGD(params.values(), lr),
+        params.items(),
+        tau=tau,
+        outer=outer,
+        worker=worker,
+        **options,
+    )
+
+
+def falling(t):
+    return 0.03 * (1 - (t - 1) / STEPS)
+
+
+@pytest.mark.parametrize("spec", ["none", "ef(topk(ratio=0.1))"])
+@pytest.mark.parametrize("outer", OUTERS)
+def test_it_equals_its_reference(outer, spec):
+    problem = Quadratic()
+    ours, reference = OUTERS[outer]
+    result = run_library(problem, local(ours, push=spec), rates=falling)
+    ways = links(algorithms.none if spec == "none" else algorithms.topk(0.1))
+    rules = [reference() for _ in ways]
+    expected = algorithms.local_steps(
+        problem.start, problem.gradient, STEPS, TAU, falling, rules, ways
+    )
+    assert_close(result, expected)
+
+
+def test_averaging_with_error_feedback_is_qsparse():
+    problem = Quadratic()
+    result = run_library(problem, local(bdn.Average(), push="ef(topk(ratio=0.1))"))
+    expected = algorithms.qsparse(
+        problem.start, problem.gradient, STEPS, TAU, 0.02, WORKERS, algorithms.topk(0.1)
+    )
+    assert_close(result, expected)
+
+
+@pytest.mark.parametrize("push", ["none", "int8"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_pulled_as_signs_the_weights_have_the_same_bits(decay, push):
+    problem = Quadratic()
+    outer = bdn.SignMomentum(decay=decay)
+    whole = run_library(problem, local(outer, pull="none", push=push), rates=falling)
+    assert_same_bits([run_library(problem, local(outer, push=push), rates=falling), whole])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_signs_of_an_embedding_row_never_seen_are_exact_zeros(decay):
+    def job(worker, pull):
+        table = torch.nn.Embedding(40, 8)
+        with torch.no_grad():
+            table.weight.copy_(torch.arange(320.0).view(40, 8) / 320)
+        start = table.weight.detach().clone()
+        optimizer = bdn.LocalSteps(
+            torch.optim.SGD(table.parameters(), 0.01),
+            table.named_parameters(),
+            tau=2,
+            outer=bdn.SignMomentum(decay=decay),
+            pull=pull,
+            prefix=f"{pull}/",
+            worker=worker,
+        )
+        for step in range(6):
+            optimizer.zero_grad()
+            table(torch.tensor([3, 4 + worker.rank, 7 + step])).square().sum().backward()
+            optimizer.step()
+        kept = start * (1 - decay * 0.01) ** 3
+        torch.testing.assert_close(table.weight[20:], kept[20:])
+        if decay == 0:
+            assert torch.equal(table.weight[20:], start[20:])
+        assert not torch.equal(table.weight[3], kept[3])
+        return [table.weight.detach().numpy()]
+
+    def both(worker):
+        return [*job(worker, "sign"), *job(worker, "none")]
+
+    signs, whole = zip(*run_job(both, workers=WORKERS, servers=2, min_compress_bytes=1))
+    assert_same_bits([[array] for array in signs + whole])
+
+
+def test_workers_part_between_meetings_and_are_equal_bit_for_bit_after_each():
+    ranks = run_ranks(Quadratic(), local(bdn.SignMomentum(), push="int8"), steps=12)
+    for t, models in enumerate(zip(*ranks), 1):
+        if t % TAU == 0:
+            assert_same_bits(models)
+        else:
+            assert not np.array_equal(models[0][0], models[1][0])
+
+
+def test_common_weights_are_those_of_the_last_meeting():
+    def look(optimizer, params):
+        own = values(params)
+        with optimizer.common_weights():
+            common = values(params)
+        assert_same_bits([own, values(params)])
+        return common
+
+    ranks = run_ranks(Quadratic(), local(bdn.Average()), steps=9, look=look)
+    for models in zip(*ranks):
+        assert_same_bits(models)
+    first = ranks[0]
+    assert_same_bits([Quadratic().start, *first[: TAU - 1]])
+    assert_same_bits(first[TAU - 1 :])
+    assert not np.array_equal(first[0][0], first[-1][0])
+
+
+@pytest.mark.parametrize(
+    "outer, options, lr",
+    [
+        (bdn.Average(), dict(push="ef(topk(ratio=0.25))"), 0.05),
+        (bdn.Nesterov(), dict(push="int8"), 0.02),
+        (bdn.SlowMo(), dict(push="ef(topk(ratio=0.25))"), 0.02),
+        (bdn.Average(), dict(pull="delta(int4(group=32))"), 0.1),
+        (bdn.SignMomentum(beta1=0.8, beta2=0.9, decay=0), dict(push="int8"), 0.1),
+    ],
+    ids=["qsparse", "nesterov", "slowmo", "delta", "sign"],
+)
+def test_it_reaches_the_optimum(outer, options, lr):
+    assert_reaches_the_optimum(local(outer, tau=4, lr=0.0, **options), lr)
+
+
+def test_parameters_that_are_not_finite_in_one_worker_send_all_back_to_the_common_weights():
+    def job(worker):
+        param = torch.nn.Parameter(torch.ones(50))
+        optimizer = bdn.LocalSteps(
+            torch.optim.SGD([param], 0.1), [("p", param)], tau=2, outer=bdn.Nesterov(), worker=worker
+        )
+        seen = []
+        for step in range(6):
+            optimizer.zero_grad()
+            param.square().sum().backward()
+            if step == 2 and worker.rank == 1:
+                param.grad[3] = float("inf")
+            optimizer.step()
+            seen.append(param.detach().numpy().copy())
+        assert optimizer.skipped_rounds == 1
+        assert_same_bits([[seen[1]], [seen[3]]])
+        assert np.isfinite(seen[5]).all() and not np.array_equal(seen[5], seen[3])
+        return [seen[5]]
+
+    assert_same_bits(run_job(job))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(tau=0), "tau=0"),
+        (dict(outer=None), r"outer=None is none of SignMomentum\(\)"),
+        (dict(pull="sign"), "only the rule sign_momentum can be pulled as sign"),
+        (dict(push="delta(int4)"), r"delta\(int4\) is for pulling weights"),
+        (dict(pull="ef(onebit)"), r"ef\(onebit\) is for pulling gradients; weights take delta"),
+        (dict(overrides={"p": dict(warmup=3)}), "warmup=3 is for gradients .* LocalSteps"),
+        (
+            dict(push="ef(onebit)", overrides={"p": dict(momentum=0.9)}),
+            "momentum=0.9 is for gradients .* LocalSteps",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_contradicts_itself_is_refused_at_construction(options, message):
+    def job(worker):
+        param = torch.nn.Parameter(torch.ones(100))
+        how = dict(dict(tau=2, outer=bdn.Average()), **options)
+        with pytest.raises(bandoneon.InvalidArgument, match=message):
+            bdn.LocalSteps(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **how)
+
+    run_job(job)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: bdn.SignMomentum(beta1=1.0), "beta1=1.0"),
+        (lambda: bdn.SignMomentum(eta=-1), "eta=-1"),
+        (lambda: bdn.Nesterov(momentum=1), "momentum=1"),
+        (lambda: bdn.SlowMo(beta=-0.1), "beta=-0.1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_outer_steps_out_of_range_are_refused(make, message):
+    with pytest.raises(bandoneon.InvalidArgument, match=message):
+        make()
