@@ -33,6 +33,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Check(ranks.ok() == wire_reference::ReadRanks(bytes).has_value());
   if (ranks.ok()) CheckSame(bdn::EncodeRanks(*ranks), span);
 
+  const auto counters = bdn::DecodeCounters(span);
+  Check(counters.ok() == wire_reference::ReadCounters(bytes).has_value());
+  if (counters.ok()) CheckSame(bdn::EncodeCounters(*counters), span);
+
   const absl::Status error = bdn::DecodeError(span);
   Check(!error.ok());
   if (wire_reference::ReadError(bytes).has_value()) CheckSame(bdn::EncodeError(error), span);
