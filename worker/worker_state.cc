@@ -147,6 +147,10 @@ absl::Status Worker::FetchWeights(uint32_t id, std::span<float> out, absl::Durat
   for (const TensorPart& of : tensors_[id].parts) {
     WorkerKey& key = *of.key;
     if (!key.codecs.keeps_replica()) continue;
+    if (!key.queue.empty()) {  // then the replica is a stage's
+      return FailedPrecondition("tensor '%s' was pushed meanwhile; fetch before pushing",
+                                tensors_[id].declaration.name);
+    }
     key.replica.resize(key.entry.elements);
     std::copy_n(out.begin() + of.offset, of.elements,
                 key.replica.begin() + key.codecs.pull->segment_offset(of.segment));

@@ -56,6 +56,55 @@ static void push_and_wait(bdn_worker* worker, uint32_t id, float* data, bdn_resu
   must(bdn_wait(worker, ticket, 60.0, result), "bdn_wait");
 }
 
+/* Weights that the servers hold: rank 0 sets them, both fetch them, and a push steps on them. */
+static void weights_on_servers(bdn_worker* worker) {
+  bdn_declaration tensor;
+  bdn_push push;
+  bdn_ticket ticket = 0;
+  uint32_t id = 0;
+  uint64_t updates = 0;
+  float rate = 0.0f;
+  float x[8];
+  float gradient[8];
+  char rule[64];
+  int i;
+
+  must(bdn_check_rule("sgd( momentum = 0.0 )", rule, sizeof rule), "bdn_check_rule");
+  expect(strcmp(rule, "sgd") == 0, "the canonical form");
+  expect(strstr(bdn_rules_help(), "adamw(") != NULL, "the rules are described");
+  memset(&tensor, 0, sizeof tensor);
+  tensor.struct_size = sizeof tensor;
+  tensor.name = "held by the servers";
+  tensor.elements = 8;
+  tensor.dtype = BDN_FLOAT32;
+  tensor.pull = "delta(int8)";
+  tensor.rule = rule;
+  must(bdn_declare(worker, &tensor, 1, &id, 60.0), "bdn_declare with a rule");
+  for (i = 0; i < 8; ++i) x[i] = (float)i;
+  if (bdn_rank(worker) == 0) {
+    must(bdn_set_server_state(worker, id, "weights", x, 8, 0, 60.0), "bdn_set_server_state");
+  }
+  must(bdn_barrier(worker, "weights are set", 60.0), "bdn_barrier");
+  memset(x, 0, sizeof x);
+  must(bdn_fetch_weights(worker, id, x, 8, 60.0), "bdn_fetch_weights");
+  for (i = 0; i < 8; ++i) gradient[i] = 1.0f;
+  memset(&push, 0, sizeof push);
+  push.struct_size = sizeof push;
+  push.data = gradient;
+  push.tensor = id;
+  push.weight = 1.0f;
+  push.loss_scale = 1.0f;
+  push.learning_rate = 0.5f;
+  must(bdn_push_pull(worker, &push, &ticket), "bdn_push_pull of a gradient");
+  must(bdn_wait(worker, ticket, 60.0, NULL), "bdn_wait");
+  for (i = 0; i < 8; ++i) expect(gradient[i] == x[i] - 0.5f, "new weights in its place");
+  must(bdn_get_server_state(worker, id, "replica", x, 8, 60.0), "bdn_get_server_state");
+  expect(memcmp(x, gradient, sizeof x) == 0, "the servers' replica is what every worker has");
+  must(bdn_get_server_counters(worker, id, &updates, &rate, 60.0), "bdn_get_server_counters");
+  expect(updates == 1, "one update");
+  expect(bdn_get_server_state(worker, id, "moment0", x, 8, 60.0) == BDN_NOT_FOUND, "no moment");
+}
+
 static void errors(bdn_worker* worker, uint32_t id) {
   bdn_push push;
   bdn_ticket ticket = 0;
@@ -152,6 +201,7 @@ static void* run(void* argument) {
   pthread_mutex_unlock(&done.mutex);
   must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
 
+  weights_on_servers(worker);
   errors(worker, id);
   expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");

@@ -46,6 +46,7 @@ class ExchangeTest : public ::testing::Test {
   void Ask(Step step, FrameType type = FrameType::kPush) {
     Frame frame = MakePush(kKey, step, 0, {1, 2, 3, 4});
     frame.header.type = type;
+    if (type != FrameType::kPush) frame.header.codec = 0;
     if (type == FrameType::kFetch) frame = Frame{frame.header, {}};
     ASSERT_TRUE(
         exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_)
@@ -61,6 +62,33 @@ class ExchangeTest : public ::testing::Test {
     header.num_elements = type == FrameType::kHello ? 0 : 4;
     header.epoch = 1;
     exchange_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_);
+  }
+  // What tells one question about a dense key's state from another.
+  struct About {
+    uint8_t codec = 0;
+    Step base_step = 0;
+    uint64_t element_offset = 0;
+  };
+  static Frame StateFrame(FrameType type, const About& about) {
+    Frame frame = MakeBare(type, kKey, 1, 0, 4);
+    frame.header.codec = about.codec;
+    frame.header.base_step = about.base_step;
+    frame.header.element_offset = about.element_offset;
+    return frame;
+  }
+  void AskAboutState(FrameType type, const About& about) {
+    const Frame frame = StateFrame(type, about);
+    ASSERT_TRUE(
+        exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 0}, now_)
+            .ok());
+  }
+  void AnswerAboutState(FrameType type, const About& about) {
+    Frame frame = StateFrame(type, about);
+    frame.header.sender = kServerNode;
+    if (type == FrameType::kError) {
+      frame = MakeFrame(frame.header, EncodeError(absl::NotFoundError("because")));
+    }
+    exchange_.OnFrame(kServerNode, frame, now_);
   }
   void Fail(Step step, absl::StatusCode code) {
     Answer(FrameType::kError, step, EncodeError(absl::Status(code, "because")));
@@ -187,6 +215,52 @@ TEST_F(ExchangeTest, AFetchIsAskedAgainAndNamesTheRoot) {
   EXPECT_THAT(log_.completed, SizeIs(0));
   Answer(FrameType::kValue, 1);
   EXPECT_THAT(log_.completed, SizeIs(1));
+}
+
+// Of dense keys: inits of one step are told apart by their count, values by what they are of.
+TEST_F(ExchangeTest, DropsAnswersToAnEarlierQuestionOfTheSameStep) {
+  AskAboutState(FrameType::kInit, {.base_step = 2});
+  AnswerAboutState(FrameType::kReply, {.base_step = 1});
+  AnswerAboutState(FrameType::kError, {.base_step = 1});
+  EXPECT_THAT(log_.completed, SizeIs(0));
+  AnswerAboutState(FrameType::kReply, {.base_step = 2});
+  EXPECT_THAT(log_.completed, SizeIs(1));
+
+  AskAboutState(FrameType::kFetch, {.codec = 4, .element_offset = 2});
+  AnswerAboutState(FrameType::kValue, {.codec = 4, .base_step = 3, .element_offset = 0});
+  AnswerAboutState(FrameType::kValue, {.codec = 5, .base_step = 3, .element_offset = 2});
+  AnswerAboutState(FrameType::kError, {.base_step = 2});
+  EXPECT_THAT(log_.completed, SizeIs(1));
+  AnswerAboutState(FrameType::kValue, {.codec = 4, .base_step = 3, .element_offset = 2});
+  EXPECT_THAT(log_.completed, SizeIs(2));
+  EXPECT_EQ(exchange_.stats().frames_dropped, 5u);
+}
+
+TEST_F(ExchangeTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
+  AskAboutState(FrameType::kInit, {.base_step = 1});
+  Sent(1);
+  Wait(absl::Seconds(1));
+  ASSERT_THAT(log_.sent, SizeIs(2));
+  EXPECT_EQ(log_.sent[1].header, log_.sent[0].header);
+  EXPECT_EQ(exchange_.stats().probes_sent, 0u);
+}
+
+TEST_F(ExchangeTest, AFetchAsksAgainForTheSame) {
+  AskAboutState(FrameType::kFetch, {.codec = 4, .element_offset = 2});
+  Sent(1);
+  Wait(absl::Seconds(1));
+  ASSERT_THAT(log_.sent, SizeIs(2));
+  EXPECT_EQ(log_.sent[1].header, log_.sent[0].header);
+}
+
+TEST_F(ExchangeTest, AWithdrawnQuestionMakesRoomForTheNext) {
+  Ask(1, FrameType::kFetch);
+  exchange_.Withdraw(kKey, 2);  // another one
+  EXPECT_TRUE(exchange_.IsOpen(kKey));
+  exchange_.Withdraw(kKey, 1);
+  EXPECT_FALSE(exchange_.IsOpen(kKey));
+  Ask(1);
+  EXPECT_THAT(log_.completed, SizeIs(0));
 }
 
 TEST_F(ExchangeTest, ADamagedValueIsFetchedAgain) {
