@@ -471,14 +471,16 @@ class LocalCluster:
     def run(self, function, **settings):
         """[function(worker of rank 0), function(worker of rank 1), ...], each on a thread of its own.
 
-        The first failure ends the job and is raised here.
+        The first failure ends the job and is raised here; so does Ctrl-C.
         """
         results = [None] * self.workers
         failures = []
+        running = []
 
         def run_rank(rank):
             try:
                 with self.worker(rank, **settings) as worker:
+                    running.append(worker)
                     results[rank] = function(worker)
             except BaseException as error:
                 failures.append(error)
@@ -486,8 +488,16 @@ class LocalCluster:
         threads = [threading.Thread(target=run_rank, args=(r,)) for r in range(self.workers)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as interruption:  # The threads must not outlive the cluster.
+            for worker in running:
+                with contextlib.suppress(errors.BandoneonError):
+                    worker.abort_job(repr(interruption))
+            for thread in threads:
+                thread.join()
+            raise
         if failures:
             raise failures[0]
         return results

@@ -196,6 +196,19 @@ def what_it_raises(call):
     return "nothing"
 
 
+def test_ctrl_c_ends_the_workers_of_a_local_cluster_before_it_goes():
+    def job(worker):
+        if worker.rank == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            bdn.push_pull(torch.ones(8), "t", worker=worker).wait()
+
+    with bandoneon.LocalCluster(workers=2) as cluster:
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(job)
+    assert not [t for t in threading.enumerate() if "run_rank" in t.name]
+
+
 def test_in_a_forked_child_every_call_raises_and_destructors_do_nothing():
     with bandoneon.LocalCluster(workers=1) as cluster, cluster.worker() as worker:
         handle = bdn.push_pull(torch.ones(3), "t", worker=worker)
