@@ -205,6 +205,27 @@ TEST(WeightsCluster, WhatNobodyHadStaysAndSaysSoAlsoWhereTheReplicaWasFetched) {
   });
 }
 
+// b and c share a key: a replica of b from before and of c from after they were set again is none.
+TEST(WeightsCluster, SegmentsFetchedAroundASetMakeNoReplica) {
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Worker& worker = rig.worker(0);
+  const auto ids = Declare(worker, {"sgd", "none", "delta(int4)"});
+  ShareWeights(worker, ids, /*fetch=*/false);
+  Floats b(kSizes[1]);
+  Must(worker.FetchWeights(ids[1], b, kLong));
+  for (size_t t = 0; t < 3; ++t) {
+    const Floats again = Normal(kSizes[t], 50 + t);
+    Must(worker.SetServerState(ids[t], StatePart::kWeights, again, 5, kLong));
+    Must(worker.SetStep(ids[t], 5));
+  }
+  Floats c(kSizes[2]);
+  Must(worker.FetchWeights(ids[2], c, kLong));
+  const std::vector<Floats> result = Step(worker, ids, 6);
+  Floats servers(kSizes[1]);
+  Must(worker.GetServerState(ids[1], StatePart::kReplica, servers, kLong));
+  EXPECT_EQ(result[1], servers);
+}
+
 // What a job is saved as: each worker's links, and what the servers hold.
 struct Saved {
   struct Link {
