@@ -137,26 +137,33 @@ def test_common_weights_are_those_of_the_last_meeting():
     assert not np.array_equal(first[0][0], first[-1][0])
 
 
+SIGN = bdn.SignMomentum(beta1=0.6, beta2=0.8, decay=0)
+
+
 @pytest.mark.parametrize(
-    "outer, options, lr",
+    "outer, options, tau, lr, steps",
     [
-        (bdn.Average(), dict(push="ef(topk(ratio=0.25))"), 0.05),
-        (bdn.Nesterov(), dict(push="int8"), 0.02),
-        (bdn.SlowMo(), dict(push="ef(topk(ratio=0.25))"), 0.02),
-        (bdn.Average(), dict(pull="delta(int4(group=32))"), 0.1),
-        (bdn.SignMomentum(beta1=0.8, beta2=0.9, decay=0), dict(push="int8"), 0.1),
+        (bdn.Average(), dict(push="ef(topk(ratio=0.25))"), 2, 0.05, 150),
+        (bdn.Average(), dict(pull="delta(int4(group=32))"), 3, 0.1, 150),
+        (bdn.SlowMo(), dict(push="ef(topk(ratio=0.25))"), 2, 0.03, 150),
+        (bdn.Nesterov(momentum=0.7), dict(push="int8"), 4, 0.03, 160),
+        (SIGN, dict(push="int8"), 2, 0.08, 240),
     ],
-    ids=["qsparse", "nesterov", "slowmo", "delta", "sign"],
+    ids=["qsparse", "delta", "slowmo", "nesterov", "sign"],
 )
-def test_it_reaches_the_optimum(outer, options, lr):
-    assert_reaches_the_optimum(local(outer, tau=4, lr=0.0, **options), lr)
+def test_it_reaches_the_optimum(outer, options, tau, lr, steps):
+    assert_reaches_the_optimum(local(outer, tau, 0.0, **options), lr, steps)
 
 
 def test_parameters_that_are_not_finite_in_one_worker_send_all_back_to_the_common_weights():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(50))
         optimizer = bdn.LocalSteps(
-            torch.optim.SGD([param], 0.1), [("p", param)], tau=2, outer=bdn.Nesterov(), worker=worker
+            torch.optim.SGD([param], 0.1),
+            [("p", param)],
+            tau=2,
+            outer=bdn.Nesterov(),
+            worker=worker,
         )
         seen = []
         for step in range(6):

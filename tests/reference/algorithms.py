@@ -278,9 +278,7 @@ def qsparse(model, gradient, steps, tau, lr, workers, codec):
     own = [list(common) for _ in range(workers)]
     errors = [[0.0] * len(model) for _ in range(workers)]
     for t in range(1, steps + 1):
-        own = [
-            [x - lr * g for x, g in zip(own[i], gradient(i, t, own[i]))] for i in range(workers)
-        ]
+        own = [[x - lr * g for x, g in zip(own[i], gradient(i, t, own[i]))] for i in range(workers)]
         if t % tau == 0:
             for b in range(len(model)):
                 owed = [errors[i][b] + common[b] - own[i][b] for i in range(workers)]

@@ -73,7 +73,9 @@ class CSER(WrappedOptimizer):
     ):
         check_steps(period=period, block=block)
         if implementation not in ("residual", "model"):
-            raise InvalidArgument(f"implementation={implementation!r} is neither residual nor model")
+            raise InvalidArgument(
+                f"implementation={implementation!r} is neither residual nor model"
+            )
         super().__init__(optimizer)
         self.settings = dict(
             algorithm="CSER",

@@ -152,7 +152,9 @@ class LocalSteps(WrappedOptimizer):
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
         self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, timeout)
         self._links.share_weights(timeout)
-        self._common = [m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members]
+        self._common = [
+            m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members
+        ]
 
     def step(self, closure=None):
         loss = self.inner.step(closure)

@@ -132,7 +132,6 @@ class ParameterSet:
                 rates or nothing,
                 absent or nothing,
                 left_out or nothing,
-                strict=True,
             )
         ]
         results = [self.worker.wait(ticket, timeout) for ticket in tickets]

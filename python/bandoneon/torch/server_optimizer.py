@@ -149,9 +149,7 @@ def _sgd(group):
 def _adamw(group):
     _refuse(group, "AdamW", "amsgrad", "maximize")
     beta1, beta2 = group["betas"]
-    return _rule(
-        "adamw", beta1=beta1, beta2=beta2, eps=group["eps"], decay=group["weight_decay"]
-    )
+    return _rule("adamw", beta1=beta1, beta2=beta2, eps=group["eps"], decay=group["weight_decay"])
 
 
 def _adam(group):
