@@ -8,7 +8,7 @@ import sys
 import pytest
 from test_processes import BIN, ROOT, daemons
 
-EXAMPLES = ["byteps_compress", "clan", "sdp4bit", "local_steps", "cser"]
+EXAMPLES = ["byteps_compress", "clan", "sdp4bit", "sign_momentum", "error_reset"]
 WORKERS = 2
 
 

@@ -190,7 +190,7 @@ class CSER(WrappedOptimizer):
         """What a checkpoint needs beside this rank's model and state_dict(): xhat and steps."""
         links = dict(reset=self._reset, gradient=self._gradient, mean=self._mean)
         state = dict(settings=dict(self.settings), steps=self.steps)
-        state["links"] = {kind: own.state_dict() for kind, own in links.items() if own}
+        state["links"] = {kind: own.state_dict(self._timeout) for kind, own in links.items() if own}
         if self._common is not None:
             names = [member.name for member in self._reset.members]
             state["common"] = dict(zip(names, (c.clone() for c in self._common)))

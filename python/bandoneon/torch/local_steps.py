@@ -198,7 +198,7 @@ class LocalSteps(WrappedOptimizer):
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps and place
         between meetings; of rank 0, weights and moments on the servers, too."""
         place = {"settings": self._settings, "local_steps": self.local_steps}
-        return {**place, **self._links.state_dict()}
+        return {**place, **self._links.state_dict(self._timeout)}
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""

@@ -120,7 +120,7 @@ class OneBitAdam(torch.optim.Optimizer):
     def comm_state_dict(self):
         """What a checkpoint needs beside state_dict(): this rank's residuals and steps; of rank 0, what
         the servers owe, too."""
-        return {"settings": self._settings, **self._links.state_dict()}
+        return {"settings": self._settings, **self._links.state_dict(self._timeout)}
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective: all

@@ -102,7 +102,8 @@ class _Distributed:
     def comm_state_dict(self):
         """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of
         rank 0, what the servers owe, too."""
-        return {"settings": _SETTINGS, **self._bandoneon.parameters.state_dict()}
+        parts = self._bandoneon
+        return {"settings": _SETTINGS, **parts.parameters.state_dict(parts.timeout)}
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective: all

@@ -169,12 +169,12 @@ class ParameterSet:
             self.worker.fetch_weights(m.tensor, out.data_ptr(), out.numel(), timeout)
         return fetched
 
-    def state_dict(self):
+    def state_dict(self, timeout=None):
         """What this worker's links still owe and remember; rank 0's has what the servers hold, too."""
         return {
             "rank": self.worker.rank,
             "size": self.worker.size,
-            "tensors": {m.name: self._member_state(m) for m in self.members},
+            "tensors": {m.name: self._member_state(m, timeout) for m in self.members},
         }
 
     def load_state_dict(self, state, timeout=None):
@@ -224,7 +224,7 @@ class ParameterSet:
             member.tensor, what, data.data_ptr(), data.numel(), step, timeout
         )
 
-    def _member_state(self, member):
+    def _member_state(self, member, timeout):
         rate = torch.zeros(1)
         self.worker.get_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
         entry = {
@@ -237,16 +237,18 @@ class ParameterSet:
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
         if self.worker.rank == 0:
-            entry["server"] = self._server_state(member)
+            entry["server"] = self._server_state(member, timeout)
         return entry
 
-    def _server_state(self, member):
-        updates, rate = self.worker.get_server_counters(member.tensor)
+    def _server_state(self, member, timeout):
+        updates, rate = self.worker.get_server_counters(member.tensor, timeout)
         state = {"updates": updates, "learning_rate": rate}
         for what in _SERVER_PARTS:
             out = torch.empty(member.param.shape, dtype=torch.float32)
             try:
-                self.worker.get_server_state(member.tensor, what, out.data_ptr(), out.numel())
+                self.worker.get_server_state(
+                    member.tensor, what, out.data_ptr(), out.numel(), timeout
+                )
             except NotFound:
                 continue  # The servers keep none by this rule and codec.
             state[what] = out

@@ -100,7 +100,7 @@ class ServerOptimizer(WrappedOptimizer):
     def comm_state_dict(self):
         """What a checkpoint needs beside the model: residuals and steps of this rank; of rank 0, weights
         and moments on the servers, too."""
-        return {"settings": _SETTINGS, **self._links.state_dict()}
+        return {"settings": _SETTINGS, **self._links.state_dict(self._timeout)}
 
     @torch.no_grad()
     def load_comm_state_dict(self, state):

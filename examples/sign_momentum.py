@@ -1,13 +1,13 @@
 """Sign momentum with local steps (DSM, arXiv 2411.17866): a meeting every tau steps, one bit a pull.
 
-    build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/local_steps.py
+    build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/sign_momentum.py
 
 Under torchrun, which tells each process its rank, say where the scheduler is:
 
     export BANDONEON_SCHEDULER=127.0.0.1:7000
     build/release/bin/bandoneon-scheduler --listen=$BANDONEON_SCHEDULER --workers=2 --servers=1 &
     build/release/bin/bandoneon-server &
-    build/venv/bin/torchrun --nproc-per-node=2 examples/local_steps.py
+    build/venv/bin/torchrun --nproc-per-node=2 examples/sign_momentum.py
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """CSER (arXiv 2007.13221): few blocks of the gradients, and errors reset now and then: 32x.
 
-    build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/cser.py
+    build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/error_reset.py
 
 Under torchrun, which tells each process its rank, say where the scheduler is:
 
     export BANDONEON_SCHEDULER=127.0.0.1:7000
     build/release/bin/bandoneon-scheduler --listen=$BANDONEON_SCHEDULER --workers=2 --servers=1 &
     build/release/bin/bandoneon-server &
-    build/venv/bin/torchrun --nproc-per-node=2 examples/cser.py
+    build/venv/bin/torchrun --nproc-per-node=2 examples/error_reset.py
 """
 
 import argparse
