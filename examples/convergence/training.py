@@ -7,7 +7,7 @@ import math
 import statistics
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,10 @@ class Run:
     lr: float
     seed: int
     steps: int
+    traffic_of_judging: list = field(default_factory=lambda: [0, 0])  # bytes pushed and pulled
+
+
+_TRAFFIC = "bytes_pushed", "bytes_pulled"
 
 
 class Diverged(Exception):
@@ -122,12 +126,18 @@ def train_rank(task, method, run, curve):
 def judge(task, run, optimizer, step, curve):
     """Appends (step, bytes pushed, bytes pulled, loss on this worker's share of the held-out text)."""
     stats = run.worker.stats()
+    aside = run.traffic_of_judging
     share = HELD_OUT_SAMPLES // run.worker.size
     first = run.worker.rank * share
-    with getattr(optimizer, "common_weights", contextlib.nullcontext)():
+    common = getattr(optimizer, "common_weights", contextlib.nullcontext)
+    with getattr(optimizer, "averaged_weights", common)():
         loss = run.model.loss(task.held_out[first : first + share]).item()
         digest = hash_of(run.model)
-    curve.append((step, stats["bytes_pushed"], stats["bytes_pulled"], loss))
+    pushed, pulled = (stats[what] for what in _TRAFFIC)
+    curve.append((step, pushed - aside[0], pulled - aside[1], loss))
+    after = run.worker.stats()
+    for i, what in enumerate(_TRAFFIC):
+        aside[i] += after[what] - stats[what]
     if has_diverged(curve):
         raise Diverged(f"step {step}: loss {loss}")
     return digest

@@ -5,7 +5,7 @@ import torch
 import algorithms
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import run_job
+from cluster_helpers import make_model, run_job, train
 from reference_helpers import (
     STEPS,
     WORKERS,
@@ -349,3 +349,29 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
             bdn.CSER(torch.optim.SGD([param], 0.1), [("p", param)], worker=worker, **options)
 
     run_job(job)
+
+
+def test_averaged_weights_are_the_mean_of_the_models():
+    def job(worker):
+        model = make_model()
+        optimizer = bdn.CSER(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            model.named_parameters(),
+            gradient=8,
+            reset=4,
+            period=4,
+            block=4,
+            worker=worker,
+        )
+        train(worker, model, optimizer, steps=6)
+        own = [p.detach().clone() for p in model.parameters()]
+        with optimizer.averaged_weights():
+            mean = [p.detach().clone() for p in model.parameters()]
+        assert all(torch.equal(a, b) for a, b in zip(own, model.parameters()))
+        return own, mean
+
+    results = run_job(job, workers=2, min_compress_bytes=0)
+    (own0, mean0), (own1, mean1) = results
+    for a, b, mean, other in zip(own0, own1, mean0, mean1):
+        assert torch.equal(mean, other) and not torch.equal(a, b)
+        torch.testing.assert_close(mean, (a + b) / 2)

@@ -32,14 +32,15 @@ class CSER(WrappedOptimizer):
                          xhat <- xhat + c;     x_i <- xhat + r_i
 
     xhat is a vector of its own that only replies change, so it is the same bits in all workers: it is
-    what is evaluated and saved. With torch.optim.SGD(momentum=, nesterov=True) this is M-CSER.
+    what is saved. The paper evaluates the mean of the models, averaged_weights(). With
+    torch.optim.SGD(momentum=, nesterov=True) this is M-CSER.
 
         optimizer = bdn.CSER(
             torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
             model.named_parameters(), gradient=512, reset=16, period=32)    # 256x
         loss.backward()
         optimizer.step()
-        with optimizer.common_weights():
+        with optimizer.averaged_weights():
             evaluate(model)
 
     gradient, reset: C2 and C1. A number R is blocks(ratio=1/R), the paper's GRBS: all workers draw the
@@ -98,9 +99,10 @@ class CSER(WrappedOptimizer):
             return own
 
         self._worker = worker
+        self._prefix = prefix
         self._reset = links("reset", self.settings["reset"])
         self._gradient = links("gradient", self.settings["gradient"]) if gradient else None
-        self._mean = links("mean", "none") if implementation == "model" else None
+        self._mean = None  # Declared when averaged_weights() is first asked for.
         self._common = None
         if implementation == "residual":
             self._common = [_host(param).clone() for param in self._params]
@@ -164,31 +166,41 @@ class CSER(WrappedOptimizer):
         results = links.exchange(tensors, self._timeout, left_out=rests)
         return tensors, rests, results
 
-    @contextlib.contextmanager
     def common_weights(self):
-        """A context in which the parameters are the common ones, to evaluate or save. Collective where
-        implementation="model": the mean is asked for, uncompressed."""
+        """A context in which the parameters are xhat, to save them, say: the same in all workers, and
+        nothing is asked for. Where implementation="model", averaged_weights()."""
+        if self._common is None:
+            return self.averaged_weights()
+        return self._weights(self._common)
+
+    def averaged_weights(self):
+        """A context in which the parameters are the mean of all workers' models, which is what the paper
+        evaluates: xhat and the mean drift. Collective; asks for the mean, uncompressed."""
+        if self._mean is None:
+            named = [(member.name, member.param) for member in self._reset.members]
+            links = LinkTable(LinkOptions())
+            self._mean = ParameterSet(self._worker, links, f"{self._prefix}mean/", as_float32=True)
+            self._mean.add(named)
+        models = [_host(p).clone() for p in self._params]
+        self._mean.exchange(models, self._timeout)
+        return self._weights(models)
+
+    @contextlib.contextmanager
+    def _weights(self, weights):
         own = [param.detach().clone() for param in self._params]
         try:
             with torch.no_grad():
-                for param, common in zip(self._params, self._common_or_mean()):
-                    param.copy_(common)
+                for param, values in zip(self._params, weights):
+                    param.copy_(values)
             yield
         finally:
             with torch.no_grad():
                 for param, values in zip(self._params, own):
                     param.copy_(values)
 
-    def _common_or_mean(self):
-        if self._common is not None:
-            return self._common
-        models = [_host(p).clone() for p in self._params]
-        self._mean.exchange(models, self._timeout)
-        return models
-
     def comm_state_dict(self):
         """What a checkpoint needs beside this rank's model and state_dict(): xhat and steps."""
-        links = dict(reset=self._reset, gradient=self._gradient, mean=self._mean)
+        links = dict(reset=self._reset, gradient=self._gradient)
         state = dict(settings=dict(self.settings), steps=self.steps)
         state["links"] = {kind: own.state_dict(self._timeout) for kind, own in links.items() if own}
         if self._common is not None:
@@ -199,7 +211,7 @@ class CSER(WrappedOptimizer):
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
         check_settings(state, self.settings)
-        for kind, own in dict(reset=self._reset, gradient=self._gradient, mean=self._mean).items():
+        for kind, own in dict(reset=self._reset, gradient=self._gradient).items():
             if own:
                 own.load_state_dict(state["links"][kind], self._timeout)
         if self._common is not None:
