@@ -474,30 +474,34 @@ class LocalCluster:
         The first failure ends the job and is raised here; so does Ctrl-C.
         """
         results = [None] * self.workers
-        failures = []
-        running = []
+        failures, interruptions, running = [], [], []
 
         def run_rank(rank):
             try:
                 with self.worker(rank, **settings) as worker:
                     running.append(worker)
+                    if interruptions:
+                        raise interruptions[0]
                     results[rank] = function(worker)
             except BaseException as error:
                 failures.append(error)
 
         threads = [threading.Thread(target=run_rank, args=(r,)) for r in range(self.workers)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException as interruption:  # The threads must not outlive the cluster.
-            for worker in running:
-                with contextlib.suppress(errors.BandoneonError):
-                    worker.abort_job(repr(interruption))
-            for thread in threads:
-                thread.join()
-            raise
+        while any(thread.ident is None or thread.is_alive() for thread in threads):
+            try:
+                for thread in threads:
+                    if thread.ident is None:
+                        thread.start()
+                for thread in threads:
+                    thread.join()
+            except BaseException as interruption:
+                # No thread may outlive the cluster: those that run end with their job.
+                interruptions.append(interruption)
+                for worker in list(running):
+                    with contextlib.suppress(errors.BandoneonError):
+                        worker.abort_job(repr(interruption))
+        if interruptions:
+            raise interruptions[0]
         if failures:
             raise failures[0]
         return results
