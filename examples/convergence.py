@@ -32,6 +32,7 @@ from convergence.sweep import Plan, Results  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # A multiple of what the methods' periods are, and more than the longest one.
 QUICK_STEPS = 264
+QUICK_BATCH = 4
 
 
 def read_options(arguments=None):
@@ -68,13 +69,13 @@ def methods_of(options):
 
 def plan_of(options):
     if options.quick:
-        return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True)
+        return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True, batch=QUICK_BATCH)
     return Plan(seeds=tuple(range(1, options.seeds + 1)), steps=options.steps)
 
 
 def sweep(methods, plan, results, options):
     """Runs what is missing, until --budget is spent or Ctrl-C comes."""
-    task = training.Task(options.data)
+    task = training.Task(options.data, plan.batch)
     clock = Clock(methods, plan, results)
     deadline = time.monotonic() + 60 * options.budget if options.budget else float("inf")
     for method in methods:
@@ -105,7 +106,7 @@ def confirm(methods, plan, results, options):
     for method in methods:
         finished = [r for r in results.of(method, plan.steps_of(method)) if not r["diverged"]]
         if finished:
-            difference = processes.differences(finished[0], options.bandoneon, options.data)
+            difference = processes.differences(finished[0], options.bandoneon, options.data, plan.batch)
             failed += difference is not None
             print(f"{method.name}: {difference or 'equal bit for bit over processes'}", flush=True)
     if failed:
@@ -152,7 +153,7 @@ def show(methods, plan, results, out):
             summaries[method.name] = summary
     if not any(s.by_seed for s in summaries.values()):
         raise SystemExit(f"{results.path} has no finished run of these methods")
-    setting = textwrap.fill(training.setting(), 120)
+    setting = textwrap.fill(training.setting(plan.batch), 120)
     print(f"\n{setting}\n\n{report.results_table(summaries)}\n\n{report.LEGEND}\n")
     print(f"{report.rates_table(summaries)}\n")
     report.draw_by_steps(summaries, out / "loss_by_steps.png")

@@ -131,6 +131,7 @@ def _over_links(run, inner, push="none", pull="none", **link):
         push=push,
         pull=pull,
         scaler=None,
+        overlap=False,  # Hooks that send in the backward pass only cost where all is in one process.
         worker=run.worker,
         **link,
     )

@@ -6,6 +6,8 @@ import os
 import pathlib
 from dataclasses import dataclass
 
+from .training import BATCH
+
 # How many learning rates a grid may grow by where its best is at an edge.
 EXTRA_RATES = 3
 
@@ -18,6 +20,7 @@ class Plan:
     seeds: tuple = (1, 2, 3)
     steps: int = 0  # 0: each method's own
     quick: bool = False  # one rate a method, the first seed
+    batch: int = BATCH  # a worker
 
     def steps_of(self, method):
         return self.steps or method.steps

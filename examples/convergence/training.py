@@ -56,7 +56,8 @@ class Task:
     `stop`: once set, runs end with Stopped at their next step.
     """
 
-    def __init__(self, data=None):
+    def __init__(self, data=None, batch=BATCH):
+        self.batch = batch  # a worker
         self.stop = threading.Event()
         self.text, held_out = load_text(data)
         generator = torch.Generator().manual_seed(99)
@@ -67,12 +68,12 @@ class Task:
         return GPT(**SHAPE)
 
 
-def setting():
+def setting(batch=BATCH):
     """What all runs have in common, as a sentence."""
     parameters = sum(p.numel() for p in GPT(**SHAPE).parameters())
     return (
         f"A byte-level GPT of {parameters:,} parameters ({SHAPE['layers']} layers, width "
-        f"{SHAPE['width']}, context {CONTEXT}), {WORKERS} workers of batch {BATCH}, {SERVERS} server; "
+        f"{SHAPE['width']}, context {CONTEXT}), {WORKERS} workers of batch {batch}, {SERVERS} server; "
         "warm-up of the rate over a tenth of the steps, then a cosine to a tenth of it."
     )
 
@@ -81,7 +82,7 @@ def train_locally(task, method, lr, seed, steps):
     """The record of a run whose workers are threads of this process, over the loopback."""
     started = time.perf_counter()
     first = task.model(seed)
-    first.loss(task.held_out[:BATCH]).backward()  # Torch has computed before threads do.
+    first.loss(task.held_out[: task.batch]).backward()  # Torch has computed before threads do.
     first.zero_grad()
     curves = [[] for _ in range(WORKERS)]
 
@@ -117,7 +118,7 @@ def train_rank(task, method, run, curve):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, run.steps, run.lr)
         optimizer.zero_grad()
-        run.model.loss(sample(task.text, generator, BATCH, CONTEXT)).backward()
+        run.model.loss(sample(task.text, generator, task.batch, CONTEXT)).backward()
         optimizer.step()
     return judge(task, run, optimizer, run.steps, curve)
 
