@@ -12,9 +12,11 @@ def make_net():
         torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
     )
     with torch.no_grad():
-        for param in net.parameters():
+        for name, param in net.named_parameters():
             if param.dim() == 2:
                 param.copy_(torch.randn(param.shape, generator=generator) * 0.3)
+            elif name.endswith("bias"):
+                param.zero_()
     return net
 
 
