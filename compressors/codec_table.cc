@@ -242,7 +242,8 @@ std::string DescribeCodecs() {
          "  ef(CODEC)        the codec with error feedback: what it misses goes into the next "
          "step;\n"
          "                   options: decay=1 (above 0, at most 1), correction=none or lr\n"
-         "  delta(CODEC)     for weights: the codec of what changed since the last step\n";
+         "  delta(CODEC)     for weights: the codec of what changed since the last step\n"
+         "  A for N; B       A for the first N steps, then B; any number of stages of one memory\n";
 }
 
 }  // namespace bdn

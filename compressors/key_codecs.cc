@@ -1,22 +1,59 @@
 #include "compressors/key_codecs.h"
 
+#include <utility>
+
 #include "common/base/status.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_schedule.h"
 
 namespace bdn {
 namespace {
 
-absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeSegmented(const std::string& spec,
-                                                                    const KeyCodecsOptions& options,
-                                                                    LinkCodec* parsed) {
-  BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
+// One direction: its schedule, the codecs up to the last stage, and the last.
+struct Direction {
+  CodecSchedule schedule;
+  std::vector<CodecStage> stages;
+  std::unique_ptr<const SegmentedCodec> last;
+};
+
+absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeSegmented(
+    const LinkCodec& link, const KeyCodecsOptions& options) {
   if (!link.codec->Supports(options.dtype)) {
     return InvalidArgument("codec %s does not take %s; use none", link.spec(),
                            DTypeName(options.dtype));
   }
-  *parsed = link;
   return std::make_unique<const SegmentedCodec>(link.codec, options.segment_elements,
                                                 options.dtype);
+}
+
+// The warm-up comes first, whatever the schedule says of its steps.
+absl::StatusOr<Direction> MakeDirection(const std::string& spec, const KeyCodecsOptions& options) {
+  Direction made;
+  BDN_ASSIGN_OR_RETURN(made.schedule, ParseCodecSchedule(spec));
+  if (options.warmup_steps > 0) {
+    BDN_ASSIGN_OR_RETURN(const LinkCodec none, ParseCodecSpec("none"));
+    BDN_ASSIGN_OR_RETURN(auto dense, MakeSegmented(none, options));
+    made.stages.push_back({options.warmup_steps, std::move(dense)});
+  }
+  uint64_t last_step = 0;
+  for (const CodecSchedule::Stage& stage : made.schedule.stages) {
+    BDN_ASSIGN_OR_RETURN(auto codec, MakeSegmented(stage.link, options));
+    last_step += stage.steps;
+    if (stage.steps == 0) {
+      made.last = std::move(codec);
+    } else if (last_step > options.warmup_steps) {
+      made.stages.push_back({last_step, std::move(codec)});
+    }
+  }
+  return made;
+}
+
+// Pairs of codecs that a step may have.
+template <typename Visit>
+void ForEachPair(const Direction& push, const Direction& pull, const Visit& visit) {
+  for (const CodecSchedule::Stage& up : push.schedule.stages) {
+    for (const CodecSchedule::Stage& down : pull.schedule.stages)
+      visit(*up.link.codec, *down.link.codec);
+  }
 }
 
 LinkFeedback FeedbackOf(const LinkCodec& link) {
@@ -57,27 +94,39 @@ ReplyKind ReplyOf(const LinkCodec& pull, const KeyCodecsOptions& options) {
 absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   KeyCodecs codecs;
   codecs.warmup_steps = options.warmup_steps;
-  LinkCodec push_link;
-  LinkCodec pull_link;
-  LinkCodec dense_link;
-  BDN_ASSIGN_OR_RETURN(codecs.push, MakeSegmented(options.push_spec, options, &push_link));
-  BDN_ASSIGN_OR_RETURN(codecs.pull, MakeSegmented(options.pull_spec, options, &pull_link));
-  BDN_ASSIGN_OR_RETURN(codecs.dense, MakeSegmented("none", options, &dense_link));
+  BDN_ASSIGN_OR_RETURN(Direction push, MakeDirection(options.push_spec, options));
+  BDN_ASSIGN_OR_RETURN(Direction pull, MakeDirection(options.pull_spec, options));
+  const LinkCodec& push_link = push.schedule.last();
+  const LinkCodec& pull_link = pull.schedule.last();
   BDN_RETURN_IF_ERROR(CheckMemories(push_link, pull_link, options));
+  if (options.holds_weights && pull.schedule.stages.size() > 1) {
+    return InvalidArgument(
+        "pull '%s' is a schedule, and weights are pulled by one codec; use warmup for dense steps",
+        pull.schedule.spec());
+  }
   codecs.push_feedback = FeedbackOf(push_link);
   codecs.pull_feedback = FeedbackOf(pull_link);
   codecs.reply = ReplyOf(pull_link, options);
-  const Compressor& push = codecs.push->codec();
-  const Compressor& pull = codecs.pull->codec();
-  codecs.adds_encoded = codecs.reply == ReplyKind::kAggregate && push.linear() &&
-                        push.spec() == pull.spec() && !codecs.pull_feedback.on;
-  if (push.shares_draw() && pull.scales_draw() && !codecs.adds_encoded &&
-      codecs.reply == ReplyKind::kAggregate) {
+  const bool aggregate = codecs.reply == ReplyKind::kAggregate;
+  codecs.adds_encoded = aggregate && push_link.codec->linear() &&
+                        push_link.codec->spec() == pull_link.codec->spec() &&
+                        !codecs.pull_feedback.on;
+  bool scales_twice = false;
+  ForEachPair(push, pull, [&](const Compressor& up, const Compressor& down) {
+    const bool added =
+        codecs.adds_encoded && &up == push_link.codec.get() && &down == pull_link.codec.get();
+    scales_twice |= aggregate && up.shares_draw() && down.scales_draw() && !added;
+  });
+  if (scales_twice) {
     return InvalidArgument(
         "pull codec %s after push codec %s would scale twice what both drew alike; leave unbiased "
         "out of the pull",
         options.pull_spec, options.push_spec);
   }
+  codecs.push = std::move(push.last);
+  codecs.pull = std::move(pull.last);
+  codecs.push_stages = std::move(push.stages);
+  codecs.pull_stages = std::move(pull.stages);
   return codecs;
 }
 

@@ -26,12 +26,19 @@ enum class ReplyKind : uint8_t {
   kSigns,      // of a step that workers take on the weights that they hold (memory/sign_step.h)
 };
 
-// What both ends of a key use, step by step: `none` during the warm-up, then the declared codecs.
-// Immutable, thread-safe.
+// A codec up to a step.
+struct CodecStage {
+  uint64_t last_step = 0;
+  std::unique_ptr<const SegmentedCodec> codec;
+};
+
+// What both ends of a key use, step by step: `none` during the warm-up, then the stages of the
+// declared schedules, then their last codecs. Immutable, thread-safe.
 struct KeyCodecs {
   std::unique_ptr<const SegmentedCodec> push;
   std::unique_ptr<const SegmentedCodec> pull;
-  std::unique_ptr<const SegmentedCodec> dense;
+  std::vector<CodecStage> push_stages;  // by rising step
+  std::vector<CodecStage> pull_stages;
   LinkFeedback push_feedback;
   LinkFeedback pull_feedback;
   ReplyKind reply = ReplyKind::kAggregate;
@@ -47,12 +54,23 @@ struct KeyCodecs {
 
   // Whether the reply to a step can be added up from its pushes without decoding them: one linear
   // codec both ways, and no memory on the way back.
-  bool AddsEncoded(uint64_t step) const { return adds_encoded && step > warmup_steps; }
+  bool AddsEncoded(uint64_t step) const {
+    return adds_encoded && &Push(step) == push.get() && &Pull(step) == pull.get();
+  }
   bool adds_encoded = false;
 
   // Steps count from 1.
-  const SegmentedCodec& Push(uint64_t step) const { return step <= warmup_steps ? *dense : *push; }
-  const SegmentedCodec& Pull(uint64_t step) const { return step <= warmup_steps ? *dense : *pull; }
+  const SegmentedCodec& Push(uint64_t step) const { return At(push_stages, *push, step); }
+  const SegmentedCodec& Pull(uint64_t step) const { return At(pull_stages, *pull, step); }
+
+ private:
+  static const SegmentedCodec& At(const std::vector<CodecStage>& stages, const SegmentedCodec& last,
+                                  uint64_t step) {
+    for (const CodecStage& stage : stages) {
+      if (step <= stage.last_step) return *stage.codec;
+    }
+    return last;
+  }
 };
 
 struct KeyCodecsOptions {

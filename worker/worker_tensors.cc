@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/draw.h"
 #include "common/base/status.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_schedule.h"
 #include "worker/error_fields.h"
 #include "worker/worker.h"
 
@@ -29,13 +29,9 @@ absl::Status Canonicalise(TensorDeclaration* tensor) {
   if (tensor->momentum > 0 && tensor->dtype == DType::kFloat64)
     return bad("no momentum for float64");
   for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
-    absl::StatusOr<LinkCodec> link = ParseCodecSpec(*spec);
-    if (!link.ok()) return bad(std::string(link.status().message()));
-    if (!link->codec->Supports(tensor->dtype)) {
-      return bad(absl::StrFormat("codec %s does not take %s; use none", link->spec(),
-                                 DTypeName(tensor->dtype)));
-    }
-    *spec = link->spec();
+    const absl::StatusOr<CodecSchedule> schedule = ParseCodecSchedule(*spec);
+    if (!schedule.ok()) return bad(std::string(schedule.status().message()));
+    *spec = schedule->spec();
   }
   const absl::StatusOr<RuleSpec> rule = RuleSpec::Parse(tensor->rule);
   if (!rule.ok()) return bad(std::string(rule.status().message()));

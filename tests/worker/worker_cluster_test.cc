@@ -98,6 +98,41 @@ TEST(WorkerCluster, GivesTheSameBitsOnAnyNumberOfServersShardsAndThreads) {
   for (const Floats& result : results) EXPECT_EQ(result, results[0]);
 }
 
+// What every stage leaves over goes into the next one.
+TEST(WorkerCluster, ACodecScheduleKeepsItsResidualFromStageToStage) {
+  constexpr size_t kN = 2000;
+  const std::string schedule =
+      "none for 2; ef(topk(ratio=0.25)) for 3; ef(topk(ratio=0.01)) for 3; ef(onebit)";
+  ClusterRig rig(2, {"--min-compress-bytes=0"});
+  std::vector<double> given(kN, 0.0);
+  Floats received(kN, 0.0f);
+  Floats residual[2] = {Floats(kN), Floats(kN)};
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", kN, schedule, "none")}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (int step = 0; step < 12; ++step) {
+      Floats data = Normal(kN, 10 * step + rank);
+      const Floats input = data;
+      ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
+      if (step < 2) {
+        ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residual[rank]).ok());
+        EXPECT_THAT(residual[rank], Each(0.0f));
+      }
+      if (rank == 0) {
+        const Floats other = Normal(kN, 10 * step + 1);
+        for (size_t i = 0; i < kN; ++i) {
+          given[i] += (input[i] + other[i]) / 2;
+          received[i] += data[i];
+        }
+      }
+    }
+    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residual[rank]).ok());
+  });
+  for (size_t i = 0; i < kN; ++i) {
+    EXPECT_NEAR(received[i] + (residual[0][i] + residual[1][i]) / 2, given[i], 1e-4);
+  }
+}
+
 TEST(WorkerCluster, ErrorFeedbackLosesNothingAtEitherEnd) {
   constexpr size_t kN = 2000;
   ClusterRig rig(2, {"--min-compress-bytes=0"});

@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "common/cluster/settings.h"
 #include "common/cluster/status_fetch.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_schedule.h"
 #include "worker/c_api/bandoneon.h"
 #include "worker/c_api/connect.h"
 #include "worker/c_api/local_cluster.h"
@@ -446,8 +446,8 @@ int bdn_status_json(const char* address, double timeout_seconds, char* out, size
 int bdn_check_codec(const char* spec, char* canonical, size_t capacity) {
   return Call([&]() -> absl::Status {
     if (spec == nullptr) return bdn::InvalidArgument("spec is null");
-    BDN_ASSIGN_OR_RETURN(const bdn::LinkCodec link, bdn::ParseCodecSpec(spec));
-    bdn::CopyText(link.spec(), canonical, capacity);
+    BDN_ASSIGN_OR_RETURN(const bdn::CodecSchedule schedule, bdn::ParseCodecSchedule(spec));
+    bdn::CopyText(schedule.spec(), canonical, capacity);
     return absl::OkStatus();
   });
 }
