@@ -170,7 +170,7 @@ def main(arguments=None):
     options = read_options(arguments)
     methods = methods_of(options)
     plan = plan_of(options)
-    results = Results(options.out / "results.json")
+    results = Results(options.out / "results.json", plan.batch)
     if options.list:
         for method in methods:
             print(f"{method.group}: {method.name}: {method.describe()}")

@@ -63,10 +63,11 @@ def best_rate(tried):
 
 
 class Results:
-    """Records in a JSON file, one a run; on disk after each."""
+    """Records in a JSON file, one a run; on disk after each. Of runs with another batch nothing is told."""
 
-    def __init__(self, path):
+    def __init__(self, path, batch=BATCH):
         self.path = pathlib.Path(path)
+        self.batch = batch
         self.records = []
         self.grids = {}
         if self.path.exists():
@@ -76,10 +77,15 @@ class Results:
     def of(self, method, steps):
         """The method's records, of this many steps and the settings that it has now."""
         wanted = method.name, steps, method.describe()
-        return [r for r in self.records if (r["method"], r["steps"], r["settings"]) == wanted]
+        return [
+            r
+            for r in self.records
+            if (r["method"], r["steps"], r["settings"]) == wanted
+            and r.get("batch", BATCH) == self.batch
+        ]
 
     def add(self, method, record):
-        self.records.append(record)
+        self.records.append({**record, "batch": self.batch})
         self.grids[method.name] = list(method.rule.rates)
         self._write()
 
