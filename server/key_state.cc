@@ -15,7 +15,7 @@ absl::Status FillDense(const KeyEntry& entry, KeyPlan* plan) {
                            .dtype = entry.dtype};
   BDN_ASSIGN_OR_RETURN(const RuleSpec rule, RuleSpec::Parse(entry.rule));
   options.holds_weights = rule.holds_weights();
-  options.steps_by_signs = rule.kind() == RuleSpec::Kind::kSignMomentum;
+  options.steps_by_signs = rule.steps_by_signs();
   for (const KeySegment& segment : entry.segments) {
     options.segment_elements.push_back(segment.elements);
   }

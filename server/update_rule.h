@@ -35,11 +35,9 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   // Moments an element, at most UpdateSlice::kMaxSlots; they start at 0.
   virtual int slots() const = 0;
-  // Whether Update leaves the direction of the step in the sum: -1, 0 or +1, which is all that
-  // whoever holds the weights needs to follow (compressors/memory/sign_step.h).
-  virtual bool LeavesSigns() const { return false; }
 
-  // Steps. REQUIRES: everything finite, learning_rate >= 0.
+  // Steps. A rule that steps by signs (RuleSpec::steps_by_signs) leaves these in the sum. REQUIRES:
+  // everything finite, learning_rate >= 0.
   virtual void Update(const UpdateSlice& slice, const UpdateFacts& facts) const = 0;
 };
 

@@ -44,7 +44,7 @@ absl::Status Canonicalise(TensorDeclaration* tensor) {
                      .segment_elements = {tensor->elements},
                      .dtype = tensor->dtype,
                      .holds_weights = rule->holds_weights(),
-                     .steps_by_signs = rule->kind() == RuleSpec::Kind::kSignMomentum});
+                     .steps_by_signs = rule->steps_by_signs()});
   return codecs.ok() ? absl::OkStatus() : bad(std::string(codecs.status().message()));
 }
 
@@ -127,7 +127,7 @@ absl::Status Worker::TakeIn(const Catalogue& catalogue) {
                              .dtype = entry.dtype};
     BDN_ASSIGN_OR_RETURN(key->rule, RuleSpec::Parse(entry.rule));
     options.holds_weights = key->rule.holds_weights();
-    options.steps_by_signs = key->rule.kind() == RuleSpec::Kind::kSignMomentum;
+    options.steps_by_signs = key->rule.steps_by_signs();
     for (size_t i = 0; i < entry.segments.size(); ++i) {
       const KeySegment& segment = entry.segments[i];
       const bool inside =

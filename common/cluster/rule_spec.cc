@@ -154,11 +154,6 @@ absl::StatusOr<RuleSpec> RuleSpec::Parse(std::string_view text) {
   return spec;
 }
 
-bool RuleSpec::takes_differences() const {
-  return kind_ == Kind::kSignMomentum || kind_ == Kind::kNesterov || kind_ == Kind::kSlowMo ||
-         kind_ == Kind::kAverage;
-}
-
 double RuleSpec::option(std::string_view name) const {
   const RuleRow& row = RowOf(kind_);
   for (size_t i = 0; i < row.options.size(); ++i) {

@@ -22,8 +22,9 @@ class RuleSpec {
   Kind kind() const { return kind_; }
   // Whether the servers hold the weights and replies carry them, not an aggregate.
   bool holds_weights() const { return kind_ != Kind::kMean; }
-  // Whether what is pushed are differences of weights, after local steps, and not gradients.
-  bool takes_differences() const;
+  // Whether the direction of its step is -1, 0 or +1 everywhere, which is all that whoever holds
+  // the weights needs to follow.
+  bool steps_by_signs() const { return kind_ == Kind::kSignMomentum; }
   // The value of an option, true as 1. REQUIRES: the rule has it.
   double option(std::string_view name) const;
 

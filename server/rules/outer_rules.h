@@ -17,7 +17,6 @@ class SignMomentumRule final : public UpdateRule {
  public:
   explicit SignMomentumRule(const RuleSpec& spec);
   int slots() const override { return 1; }
-  bool LeavesSigns() const override { return true; }
   void Update(const UpdateSlice& slice, const UpdateFacts& facts) const override;
 
  private:

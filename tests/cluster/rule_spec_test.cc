@@ -35,16 +35,13 @@ TEST(RuleSpec, KnowsItsOptionsAndWhatItTakes) {
   EXPECT_EQ(adamw.option("eps"), 1e-8);
   EXPECT_EQ(adamw.option("decay"), 0.01);
   EXPECT_EQ(RuleSpec::Parse("sgd(momentum=0.9,nesterov=true)").value().option("nesterov"), 1);
-  for (const char* text : {"sgd", "adamw"}) {
+  for (const char* text : {"sgd", "adamw", "nesterov", "slowmo", "average"}) {
     EXPECT_TRUE(RuleSpec::Parse(text).value().holds_weights()) << text;
-    EXPECT_FALSE(RuleSpec::Parse(text).value().takes_differences()) << text;
+    EXPECT_FALSE(RuleSpec::Parse(text).value().steps_by_signs()) << text;
   }
-  for (const char* text : {"sign_momentum", "nesterov", "slowmo", "average"}) {
-    EXPECT_TRUE(RuleSpec::Parse(text).value().holds_weights()) << text;
-    EXPECT_TRUE(RuleSpec::Parse(text).value().takes_differences()) << text;
-  }
+  EXPECT_TRUE(RuleSpec::Parse("sign_momentum").value().holds_weights());
+  EXPECT_TRUE(RuleSpec::Parse("sign_momentum").value().steps_by_signs());
   EXPECT_FALSE(RuleSpec::Parse("mean").value().holds_weights());
-  EXPECT_FALSE(RuleSpec::Parse("mean").value().takes_differences());
 }
 
 TEST(RuleSpec, NamesWhatIsWrongAndWhatThereIs) {
