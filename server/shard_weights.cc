@@ -80,12 +80,6 @@ absl::Status CheckFloats(const Frame& frame, size_t elements) {
   return absl::OkStatus();
 }
 
-Buffer FloatsOf(const float* from, size_t n) {
-  Buffer payload = Buffer::Allocate(n * sizeof(float));
-  for (size_t i = 0; i < n; ++i) StoreLittle(payload.mutable_span(), i * sizeof(float), from[i]);
-  return payload;
-}
-
 }  // namespace
 
 // The rule's step, then what the workers need to follow it. A sum that is not finite changes
@@ -218,9 +212,7 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
     float* to = FindPart(state, part, header.element_offset);
     if (to == nullptr) return bad(NotFound("there is none by this rule and codec"));
     if (absl::Status floats = CheckFloats(frame, n); !floats.ok()) return bad(floats);
-    for (size_t i = 0; i < n; ++i) {
-      to[i] = LoadLittle<float>(frame.payload.span(), i * sizeof(float));
-    }
+    DecodeFloats(frame.payload.span(), {to, n});
     if (part == StatePart::kWeights) {
       kept.has_weights = true;
       float* replica = FindPart(state, StatePart::kReplica, header.element_offset);
@@ -267,7 +259,8 @@ void ServerShard::OnStateFetch(NodeId from, const FrameHeader& header, KeyState*
   }
   if (plan.rule != nullptr && !kept.has_weights) return SendWaiting(from, header, {});
   output_->Send(
-      from, MakeFrame(answer, FloatsOf(from_part, plan.codecs.pull->segment_elements(*segment))));
+      from,
+      MakeFrame(answer, EncodeFloats({from_part, plan.codecs.pull->segment_elements(*segment)})));
 }
 
 }  // namespace bdn

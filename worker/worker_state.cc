@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "common/base/endian.h"
 #include "common/base/status.h"
 #include "worker/worker.h"
 
@@ -10,18 +9,6 @@
 
 namespace bdn {
 namespace {
-
-Buffer FloatsOf(std::span<const float> values) {
-  Buffer payload = Buffer::Allocate(values.size() * sizeof(float));
-  for (size_t i = 0; i < values.size(); ++i) {
-    StoreLittle(payload.mutable_span(), i * sizeof(float), values[i]);
-  }
-  return payload;
-}
-
-void LoadFloats(ByteSpan from, std::span<float> to) {
-  for (size_t i = 0; i < to.size(); ++i) to[i] = LoadLittle<float>(from, i * sizeof(float));
-}
 
 constexpr auto NoPayload = [](const auto&) { return Buffer(); };
 
@@ -84,7 +71,7 @@ absl::Status Worker::SetServerState(uint32_t id, StatePart part, std::span<const
   return AskAboutState(
              id, FrameType::kInit, WhereKept(part), step,
              [values](const TensorPart& of) {
-               return FloatsOf(values.subspan(of.offset, of.elements));
+               return EncodeFloats(values.subspan(of.offset, of.elements));
              },
              timeout)
       .status();
@@ -111,7 +98,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::FetchFloats(uint32_t id, const Part
       return Internal("a server sent %d bytes for %d elements", value->second.payload.size(),
                       to.size());
     } else {
-      LoadFloats(value->second.payload.span(), to);
+      DecodeFloats(value->second.payload.span(), to);
     }
   }
   return values;

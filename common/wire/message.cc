@@ -192,6 +192,19 @@ absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes) {
   return ranks;
 }
 
+Buffer EncodeFloats(std::span<const float> values) {
+  Buffer buffer = Buffer::Allocate(values.size_bytes());
+  const MutableByteSpan out = buffer.mutable_span();
+  for (size_t i = 0; i < values.size(); ++i) StoreLittle(out, i * sizeof(float), values[i]);
+  return buffer;
+}
+
+void DecodeFloats(ByteSpan bytes, std::span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = LoadLittle<float>(bytes, i * sizeof(float));
+  }
+}
+
 Buffer EncodeCounters(const StateCounters& counters) {
   Buffer buffer = Buffer::Allocate(kCountersBytes);
   const MutableByteSpan out = buffer.mutable_span();

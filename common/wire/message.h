@@ -2,6 +2,7 @@
 #define BANDONEON_COMMON_WIRE_MESSAGE_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,11 @@ absl::Status DecodeError(ByteSpan bytes);
 // again.
 Buffer EncodeRanks(const std::vector<Rank>& ranks);
 absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes);
+
+// float32, one after the other.
+Buffer EncodeFloats(std::span<const float> values);
+// REQUIRES: bytes.size() == values.size_bytes().
+void DecodeFloats(ByteSpan bytes, std::span<float> values);
 
 // What a server counts of one segment.
 struct StateCounters {

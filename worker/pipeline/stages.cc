@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "common/base/draw.h"
-#include "common/base/endian.h"
 #include "common/base/status.h"
+#include "common/wire/message.h"
 #include "compressors/memory/error_feedback.h"
 #include "compressors/memory/sign_step.h"
 
@@ -181,9 +181,7 @@ absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t i, const F
   }
   key->replica.resize(key->entry.elements);
   float* replica = key->replica.data() + layout.segment_offset(i);
-  for (size_t j = 0; j < n; ++j) {
-    replica[j] = LoadLittle<float>(value.payload.span(), j * sizeof(float));
-  }
+  DecodeFloats(value.payload.span(), {replica, n});
   const PartitionSegment& segment = partition->segments[i];
   const bool is_wanted = segment.data.data != nullptr && !segment.absent_everywhere;
   if (is_wanted) std::copy_n(replica, n, segment.data.f32());
