@@ -64,12 +64,14 @@ absl::StatusOr<CodecSchedule> ParseCodecSchedule(std::string_view text) {
     }
     schedule.stages.push_back(std::move(stage));
   }
+  bool has_memory = false;
   for (const CodecSchedule::Stage& stage : schedule.stages) {
-    if (IsPlainNone(stage.link) || SameMemory(stage.link, schedule.last())) continue;
+    const bool comes_before = IsPlainNone(stage.link) && !has_memory;
+    has_memory |= stage.link.error_feedback || stage.link.delta;
+    if (comes_before || SameMemory(stage.link, schedule.last())) continue;
     return InvalidArgument(
-        "codec schedule: %s and %s differ in their memory, which stays: all stages have the same, "
-        "or "
-        "are none",
+        "codec schedule: %s and %s differ in their memory, which stays: all stages have one, but "
+        "for none before them",
         stage.link.spec(), schedule.last().spec());
   }
   return schedule;

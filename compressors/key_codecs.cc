@@ -47,13 +47,16 @@ absl::StatusOr<Direction> MakeDirection(const std::string& spec, const KeyCodecs
   return made;
 }
 
-// Pairs of codecs that a step may have.
-template <typename Visit>
-void ForEachPair(const Direction& push, const Direction& pull, const Visit& visit) {
-  for (const CodecSchedule::Stage& up : push.schedule.stages) {
-    for (const CodecSchedule::Stage& down : pull.schedule.stages)
-      visit(*up.link.codec, *down.link.codec);
+// Whether a reply would scale up once more what its pushes scaled up: they drew the same elements.
+// The last codecs may: payloads that add up are scaled by neither.
+bool ScalesTwice(const CodecSchedule& push, const CodecSchedule& pull, bool last_add_up) {
+  for (const CodecSchedule::Stage& up : push.stages) {
+    for (const CodecSchedule::Stage& down : pull.stages) {
+      const bool add_up = last_add_up && up.steps == 0 && down.steps == 0;
+      if (up.link.codec->shares_draw() && down.link.codec->scales_draw() && !add_up) return true;
+    }
   }
+  return false;
 }
 
 LinkFeedback FeedbackOf(const LinkCodec& link) {
@@ -111,13 +114,7 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   codecs.adds_encoded = aggregate && push_link.codec->linear() &&
                         push_link.codec->spec() == pull_link.codec->spec() &&
                         !codecs.pull_feedback.on;
-  bool scales_twice = false;
-  ForEachPair(push, pull, [&](const Compressor& up, const Compressor& down) {
-    const bool added =
-        codecs.adds_encoded && &up == push_link.codec.get() && &down == pull_link.codec.get();
-    scales_twice |= aggregate && up.shares_draw() && down.scales_draw() && !added;
-  });
-  if (scales_twice) {
+  if (aggregate && ScalesTwice(push.schedule, pull.schedule, codecs.adds_encoded)) {
     return InvalidArgument(
         "pull codec %s after push codec %s would scale twice what both drew alike; leave unbiased "
         "out of the pull",

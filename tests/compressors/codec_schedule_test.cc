@@ -37,6 +37,7 @@ TEST(CodecSchedule, SaysWhatIsWrong) {
   EXPECT_THAT(SpecOf("fp16 for 5; ef(onebit)"),
               HasSubstr("fp16 and ef(onebit) differ in their memory"));
   EXPECT_THAT(SpecOf("ef(fp16,decay=0.5) for 5; ef(onebit)"), HasSubstr("differ in their memory"));
+  EXPECT_THAT(SpecOf("ef(fp16) for 5; none for 5; ef(onebit)"), HasSubstr("for none before them"));
   for (const char* text :
        {"", ";", "none for 5;", ";none", "for 5; none", "none for 5 for 6; none"}) {
     EXPECT_FALSE(ParseCodecSchedule(text).ok()) << text;
