@@ -22,8 +22,9 @@ from .errors import (
     Unavailable,
     Unimplemented,
 )
+from .local_cluster import LocalCluster
 from .session import default_worker, init, is_initialized, rank, settings_help, shutdown, size
-from .worker import LocalCluster, Worker
+from .worker import Worker
 
 __version__ = "0.1.0"
 

@@ -14,8 +14,8 @@ Every function that talks to the job takes `worker=`, for several workers in one
 the one of init() is meant.
 """
 
+from ..local_cluster import LocalCluster
 from ..session import default_worker, init, is_initialized, rank, shutdown, size
-from ..worker import LocalCluster
 from .batch_norm import average_batch_norm
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
 from .comm_state import CommState

@@ -1,6 +1,16 @@
-"""Checks of what an optimizer is constructed with."""
+"""What an optimizer is constructed with: checks, and how the servers are told."""
 
 from ..errors import InvalidArgument
+
+
+def rule_text(name, **options):
+    """An update rule of the servers, as it is declared: "sgd(momentum=0.9,nesterov=true)"."""
+    given = (f"{option}={_value_text(value)}" for option, value in options.items())
+    return f"{name}({','.join(given)})"
+
+
+def _value_text(value):
+    return str(value).lower() if isinstance(value, bool) else repr(float(value))
 
 
 def check_not_negative(**values):

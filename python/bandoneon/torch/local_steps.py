@@ -1,14 +1,14 @@
 """LocalSteps: workers step by themselves, and meet every tau steps."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
 from .comm_state import check_settings
-from .hyperparameters import check_decays, check_not_negative, check_steps
+from .hyperparameters import check_decays, check_not_negative, check_steps, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet, terms_by_group
@@ -39,10 +39,7 @@ class SignMomentum:
 
     @property
     def rule(self):
-        return (
-            f"sign_momentum(beta1={self.beta1!r},beta2={self.beta2!r},eta={self.eta!r},"
-            f"decay={self.decay!r})"
-        )
+        return rule_text("sign_momentum", **asdict(self))
 
     pull = "sign"
 
@@ -60,7 +57,7 @@ class Nesterov:
 
     @property
     def rule(self):
-        return f"nesterov(lr={self.lr!r},momentum={self.momentum!r})"
+        return rule_text("nesterov", **asdict(self))
 
     pull = "none"
 
@@ -78,7 +75,7 @@ class SlowMo:
 
     @property
     def rule(self):
-        return f"slowmo(beta={self.beta!r},alpha={self.alpha!r})"
+        return rule_text("slowmo", **asdict(self))
 
     pull = "none"
 

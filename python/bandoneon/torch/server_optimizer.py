@@ -5,7 +5,7 @@ import torch
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
 from .comm_state import check_settings
-from .hyperparameters import check_not_negative
+from .hyperparameters import check_not_negative, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet, terms_by_group
@@ -138,7 +138,7 @@ def _rule_maker(optimizer):
 
 def _sgd(group):
     _refuse(group, "SGD", "dampening", "maximize")
-    return _rule(
+    return rule_text(
         "sgd",
         momentum=group["momentum"],
         nesterov=group["nesterov"],
@@ -149,7 +149,7 @@ def _sgd(group):
 def _adamw(group):
     _refuse(group, "AdamW", "amsgrad", "maximize")
     beta1, beta2 = group["betas"]
-    return _rule("adamw", beta1=beta1, beta2=beta2, eps=group["eps"], decay=group["weight_decay"])
+    return rule_text("adamw", beta1=beta1, beta2=beta2, eps=group["eps"], decay=group["weight_decay"])
 
 
 def _adam(group):
@@ -161,12 +161,3 @@ def _refuse(group, name, *options):
     for option in options:
         if group.get(option):
             raise InvalidArgument(f"servers take no {name} steps with {option}={group[option]!r}")
-
-
-def _rule(name, **options):
-    given = (f"{key}={_text(value)}" for key, value in options.items())
-    return f"{name}({','.join(given)})"
-
-
-def _text(value):
-    return str(value).lower() if isinstance(value, bool) else repr(float(value))

@@ -1,0 +1,86 @@
+"""A whole job in this process."""
+
+import contextlib
+import os
+import threading
+from ctypes import byref, c_void_p
+
+from . import _native, errors
+from .worker import Worker
+
+
+class LocalCluster:
+    """A scheduler, servers and workers in this process, over a loopback: for tests and experiments.
+
+    cluster = LocalCluster(workers=2, servers=1, seed=7)
+    results = cluster.run(lambda worker: train(worker))
+    """
+
+    def __init__(self, workers, servers=1, seed=0, **settings):
+        self._pid = os.getpid()
+        self._lib = _native.library()
+        self._handle = c_void_p()
+        self.workers = workers
+        pointer = c_void_p()
+        facts = _native.options(dict(workers=workers, servers=servers, seed=seed, **settings))
+        _native.check(self._lib.bdn_local_cluster_create(byref(facts), byref(pointer)))
+        self._handle = pointer
+
+    def worker(self, rank=None, **settings):
+        """Joins as one worker; waits until all have, so call it from one thread each."""
+        facts = _native.options(dict(rank=rank, **settings))
+        return Worker(lambda out: self._lib.bdn_create_local(self._handle, byref(facts), out))
+
+    def run(self, function, **settings):
+        """[function(worker of rank 0), function(worker of rank 1), ...], each on a thread of its own.
+
+        The first failure ends the job and is raised here; so does Ctrl-C.
+        """
+        results = [None] * self.workers
+        failures, interruptions, running = [], [], []
+
+        def run_rank(rank):
+            try:
+                with self.worker(rank, **settings) as worker:
+                    running.append(worker)
+                    if interruptions:
+                        raise interruptions[0]
+                    results[rank] = function(worker)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=run_rank, args=(r,)) for r in range(self.workers)]
+        while any(thread.ident is None or thread.is_alive() for thread in threads):
+            try:
+                for thread in threads:
+                    if thread.ident is None:
+                        thread.start()
+                for thread in threads:
+                    thread.join()
+            except BaseException as interruption:
+                # No thread may outlive the cluster: those that run end with their job.
+                interruptions.append(interruption)
+                for worker in list(running):
+                    with contextlib.suppress(errors.BandoneonError):
+                        worker.abort_job(repr(interruption))
+        if interruptions:
+            raise interruptions[0]
+        if failures:
+            raise failures[0]
+        return results
+
+    def close(self):
+        """Ends the cluster. Close its workers first."""
+        if os.getpid() == self._pid and self._handle:
+            handle, self._handle = self._handle, c_void_p()
+            self._lib.bdn_local_cluster_free(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self.close()
