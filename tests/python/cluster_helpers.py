@@ -9,6 +9,9 @@ import bandoneon
 import bandoneon.torch as bdn
 
 
+ONEBIT = dict(push="ef(onebit(block=256))", pull="ef(onebit(block=256))")
+
+
 def run_job(function, workers=2, servers=1, **settings):
     """[function(worker) of each rank], every rank a thread of this process."""
     with bandoneon.LocalCluster(workers=workers, servers=servers, **settings) as cluster:
@@ -70,6 +73,12 @@ def sgd(worker, model, lr=0.1, momentum=0.0, inner_momentum=0.0, nesterov=False,
         worker=worker,
         **{"scaler": None, **options},
     )
+
+
+def after_backward(worker, model, optimizer, step=0, loss=loss_of):
+    """The gradients as the backward pass leaves them."""
+    loss(model, make_batch(worker.rank, step)).backward()
+    return grads(model)
 
 
 def train(worker, model, optimizer, steps=3, loss=loss_of):
