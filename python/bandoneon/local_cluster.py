@@ -6,7 +6,7 @@ import threading
 from ctypes import byref, c_void_p
 
 from . import _native, errors
-from .worker import Worker
+from .worker import SLICE_SECONDS, Worker
 
 
 class LocalCluster:
@@ -38,6 +38,7 @@ class LocalCluster:
         """
         results = [None] * self.workers
         failures, interruptions, running = [], [], []
+        begun, ended = threading.Lock(), threading.Event()
 
         def run_rank(rank):
             try:
@@ -49,14 +50,28 @@ class LocalCluster:
             except BaseException as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=run_rank, args=(r,)) for r in range(self.workers)]
-        while any(thread.ident is None or thread.is_alive() for thread in threads):
-            try:
-                for thread in threads:
-                    if thread.ident is None:
-                        thread.start()
+        def run_all():
+            """On a thread of its own: Ctrl-C strikes the main thread alone, and may do so anywhere in
+            Thread.start and Thread.join, which then do not know any more what has started or ended."""
+            if begun.acquire(blocking=False):
+                threads = []
+                try:
+                    for rank in range(self.workers):
+                        threads.append(threading.Thread(target=run_rank, args=(rank,)))
+                        threads[-1].start()
+                except RuntimeError as error:  # No more threads; those that run wait for them in vain.
+                    failures.append(error)
+                    threads.pop()
                 for thread in threads:
                     thread.join()
+                ended.set()
+
+        while not ended.is_set():
+            try:
+                if not begun.locked():
+                    threading.Thread(target=run_all).start()
+                # A signal that comes just before a wait does not end it.
+                ended.wait(SLICE_SECONDS)
             except BaseException as interruption:
                 # No thread may outlive the cluster: those that run end with their job.
                 interruptions.append(interruption)
@@ -70,7 +85,7 @@ class LocalCluster:
         return results
 
     def close(self):
-        """Ends the cluster. Close its workers first."""
+        """Ends the cluster, once the last of its workers is closed."""
         if os.getpid() == self._pid and self._handle:
             handle, self._handle = self._handle, c_void_p()
             self._lib.bdn_local_cluster_free(handle)

@@ -15,7 +15,7 @@ from . import _native, errors
 _log = logging.getLogger("bandoneon")
 
 # Waits come up for air this often, so that Ctrl-C is answered; and say what they wait for this often.
-_SLICE_SECONDS = 0.2
+SLICE_SECONDS = 0.2
 _REPORT_SECONDS = 30.0
 # "No limit" as the C library wants it: a number.
 _FOREVER_SECONDS = 1e9
@@ -210,10 +210,10 @@ class Worker:
         report = time.monotonic() + _REPORT_SECONDS
         while True:
             left = deadline - time.monotonic()
-            error = self._wait_slice(ticket, min(max(left, 0.0), _SLICE_SECONDS))
+            error = self._wait_slice(ticket, min(max(left, 0.0), SLICE_SECONDS))
             if not isinstance(error, errors.DeadlineExceeded):
                 break
-            if left <= _SLICE_SECONDS:
+            if left <= SLICE_SECONDS:
                 raise error
             if time.monotonic() > report:
                 _log.warning("still waiting: %s", error)
@@ -486,6 +486,7 @@ def _run_interruptibly(function):
         threading.Thread(target=run, name="bandoneon-call", daemon=True).start()
     except RuntimeError:  # The interpreter is shutting down.
         run()
-    done.wait()
+    while not done.wait(SLICE_SECONDS):
+        pass  # A signal that comes just before a wait does not end it.
     if outcome:
         raise outcome[0]

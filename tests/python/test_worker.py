@@ -203,10 +203,33 @@ def test_ctrl_c_ends_the_workers_of_a_local_cluster_before_it_goes():
         while True:
             bdn.push_pull(torch.ones(8), "t", worker=worker).wait()
 
+    # Often: where in its wait the main thread is struck is chance.
+    for _ in range(20):
+        with bandoneon.LocalCluster(workers=2) as cluster:
+            with pytest.raises(KeyboardInterrupt):
+                cluster.run(job)
+        assert not [t for t in threading.enumerate() if "run_rank" in t.name]
+
+
+def test_a_cluster_closed_before_its_worker_lasts_as_long_as_that():
+    cluster = bandoneon.LocalCluster(workers=1)
+    with cluster.worker() as worker:
+        cluster.close()
+        assert torch.equal(bdn.push_pull(torch.ones(3), "t", worker=worker).wait(), torch.ones(3))
+
+
+def test_a_thread_that_cannot_start_fails_the_job(monkeypatch):
+    start = threading.Thread.start
+
+    def start_all_but_ranks(thread):
+        if "run_rank" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_all_but_ranks)
     with bandoneon.LocalCluster(workers=2) as cluster:
-        with pytest.raises(KeyboardInterrupt):
-            cluster.run(job)
-    assert not [t for t in threading.enumerate() if "run_rank" in t.name]
+        with pytest.raises(RuntimeError, match="can't start"):
+            cluster.run(lambda worker: None)
 
 
 def test_in_a_forked_child_every_call_raises_and_destructors_do_nothing():

@@ -24,12 +24,13 @@
 // The C interface: checks what came, calls the worker, keeps the last error of each thread. No
 // exception leaves.
 
-struct bdn_worker {
-  std::unique_ptr<bdn::Worker> worker;
+struct bdn_cluster {
+  std::shared_ptr<bdn::LocalCluster> cluster;
   pid_t owner = getpid();
 };
-struct bdn_cluster {
-  std::unique_ptr<bdn::LocalCluster> cluster;
+struct bdn_worker {
+  std::shared_ptr<bdn::LocalCluster> cluster;  // which outlives the worker; null outside of one
+  std::unique_ptr<bdn::Worker> worker;
   pid_t owner = getpid();
 };
 
@@ -208,7 +209,7 @@ int bdn_create(const bdn_options* options, bdn_worker** out) {
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectWorker(config));
-    *out = new bdn_worker{std::move(worker)};
+    *out = new bdn_worker{nullptr, std::move(worker)};
     return absl::OkStatus();
   });
 }
@@ -219,7 +220,7 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectLocalWorker(config, cluster->cluster.get()));
-    *out = new bdn_worker{std::move(worker)};
+    *out = new bdn_worker{cluster->cluster, std::move(worker)};
     return absl::OkStatus();
   });
 }

@@ -10,15 +10,13 @@ import torch
 
 from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 from ..session import default_worker
+from ..worker import SLICE_SECONDS
 from . import backward_pass
 from .comm_state import check_settings
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
 from .tensors import copy_back, host_copy_or_self
-
-# Waiting comes up for air this often, so that Ctrl-C is answered.
-_SLICE_SECONDS = 0.2
 
 
 class DDPState:
@@ -164,7 +162,7 @@ class _Round:
         """The last action of the pass, before DDP takes its buckets back."""
         with self._changed:
             while self._pending and self._error is None:
-                self._changed.wait(_SLICE_SECONDS)
+                self._changed.wait(SLICE_SECONDS)
         self.is_over = True
         if self._error is not None:
             raise self._error
