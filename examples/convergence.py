@@ -1,15 +1,16 @@
-"""Trains a byte-level GPT of 0.14 M parameters by every method of examples/convergence/methods.py and
-compares losses and bytes.
+"""Trains byte-level GPTs by every method of examples/convergence/methods.py and compares losses and
+bytes.
 
     build/venv/bin/python examples/convergence.py            all of it, for hours; goes on where it stopped
     build/venv/bin/python examples/convergence.py --quick    one short run a method: shows that all work
     build/venv/bin/python examples/convergence.py --table    the tables and pictures of what is there
 
-Four workers of batch 8 are threads of this process and talk through the C++ library's loopback. All
-methods start from the same model and see the same data, seed by seed. Every learning rate of a grid is
-tried with the first seed, further ones while the best is at the edge; the other seeds run at the best
-rate. --out (build/convergence) gets results.json, loss_by_steps.png and loss_by_bytes.png. --confirm
-repeats a run a method over real processes, which must give the same bits.
+Four workers are threads of this process and talk through the C++ library's loopback. The model has
+0.14 M parameters, for runs of thousands of steps 0.05 M. All methods start from the same model and see
+the same data, seed by seed. Every learning rate of a grid is tried with the first seed, further ones
+while the best is at the edge; the other seeds run at the best rate. --out (build/convergence) gets
+results.json, loss_by_steps.png and loss_by_bytes.png. --confirm repeats a run a method over real
+processes, which must give the same bits.
 """
 
 import argparse
@@ -32,7 +33,6 @@ from convergence.sweep import Plan, Results  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # A multiple of what the methods' periods are, and more than the longest one.
 QUICK_STEPS = 264
-QUICK_BATCH = 4
 
 
 def read_options(arguments=None):
@@ -69,23 +69,23 @@ def methods_of(options):
 
 def plan_of(options):
     if options.quick:
-        return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True, batch=QUICK_BATCH)
+        return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True)
     return Plan(seeds=tuple(range(1, options.seeds + 1)), steps=options.steps)
 
 
 def sweep(methods, plan, results, options):
     """Runs what is missing, until --budget is spent or Ctrl-C comes."""
-    task = training.Task(options.data, plan.batch)
+    task = training.Task(options.data)
     clock = Clock(methods, plan, results)
     deadline = time.monotonic() + 60 * options.budget if options.budget else float("inf")
     for method in methods:
         steps = plan.steps_of(method)
-        while (wanted := plan.next_run(method, results.of(method, steps))) is not None:
+        while (wanted := plan.next_run(method, results.of(method, plan))) is not None:
             if time.monotonic() > deadline:
                 print(f"--budget {options.budget:g} is spent; the same command goes on from here")
                 return
             with stopped_by_ctrl_c(task):
-                record = training.train_locally(task, method, *wanted, steps)
+                record = training.train_locally(task, method, plan.scale_of(method), *wanted, steps)
             results.add(method, record)
             clock.report(method, record)
 
@@ -104,9 +104,9 @@ def confirm(methods, plan, results, options):
     """Repeats the first finished run of each method over processes; exits with an error if one differs."""
     failed = 0
     for method in methods:
-        finished = [r for r in results.of(method, plan.steps_of(method)) if not r["diverged"]]
+        finished = [r for r in results.of(method, plan) if not r["diverged"]]
         if finished:
-            difference = processes.differences(finished[0], options.bandoneon, options.data, plan.batch)
+            difference = processes.differences(finished[0], options.bandoneon, options.data)
             failed += difference is not None
             print(f"{method.name}: {difference or 'equal bit for bit over processes'}", flush=True)
     if failed:
@@ -124,8 +124,7 @@ class Clock:
         self._steps += record["curve"][-1][0]
         self._seconds += record["seconds"]
         left = sum(
-            self._plan.steps_left(m, self._results.of(m, self._plan.steps_of(m)))
-            for m in self._methods
+            self._plan.steps_left(m, self._results.of(m, self._plan)) for m in self._methods
         )
         outcome = "diverged" if record["diverged"] else f"loss {record['loss']:.4f}"
         print(
@@ -145,7 +144,7 @@ def show(methods, plan, results, out):
     """Prints the tables and draws the pictures; exits with an error where replicas differed."""
     baselines = {m.baseline for m in methods}
     methods = [m for m in METHODS if m in methods or m.name in baselines]
-    records = {m.name: results.of(m, plan.steps_of(m)) for m in methods}
+    records = {m.name: results.of(m, plan) for m in methods}
     summaries = {}
     for method in methods:
         summary = report.summarize(method, records[method.name], plan.seeds[0])
@@ -153,7 +152,8 @@ def show(methods, plan, results, out):
             summaries[method.name] = summary
     if not any(s.by_seed for s in summaries.values()):
         raise SystemExit(f"{results.path} has no finished run of these methods")
-    setting = textwrap.fill(training.setting(plan.batch), 120)
+    scales = dict.fromkeys(plan.scale_of(m) for m in methods)
+    setting = textwrap.fill(training.setting(scales), 120)
     print(f"\n{setting}\n\n{report.results_table(summaries)}\n\n{report.LEGEND}\n")
     print(f"{report.rates_table(summaries)}\n")
     report.draw_by_steps(summaries, out / "loss_by_steps.png")
@@ -170,11 +170,11 @@ def main(arguments=None):
     options = read_options(arguments)
     methods = methods_of(options)
     plan = plan_of(options)
-    results = Results(options.out / "results.json", plan.batch)
+    results = Results(options.out / "results.json")
     if options.list:
         for method in methods:
             print(f"{method.group}: {method.name}: {method.describe()}")
-        left = sum(plan.steps_left(m, results.of(m, plan.steps_of(m))) for m in methods)
+        left = sum(plan.steps_left(m, results.of(m, plan)) for m in methods)
         print(f"{len(methods)} methods; about {left} steps are left, if no grid grows")
         return
     torch.set_num_threads(1)

@@ -8,6 +8,8 @@ import torch
 
 import bandoneon.torch as bdn
 
+from .training import NORMAL, SMALL, Scale
+
 STEPS = 600
 
 
@@ -40,6 +42,7 @@ class Method:
     build: Callable
     settings: dict = field(default_factory=dict)
     steps: int = STEPS
+    scale: Scale = NORMAL
 
     @property
     def quick_rate(self):
@@ -119,9 +122,9 @@ def local_steps(run, rule, tau, outer, outer_options=None, **link):
     )
 
 
-def cser(run, rule, **settings):
+def cser(run, rule, block=BLOCK, **settings):
     named = run.model.named_parameters()
-    return bdn.CSER(rule.make(run), named, block=BLOCK, worker=run.worker, **settings)
+    return bdn.CSER(rule.make(run), named, block=block, worker=run.worker, **settings)
 
 
 def _over_links(run, inner, push="none", pull="none", **link):
@@ -175,10 +178,11 @@ ROUNDS = 1000  # of local steps
 
 
 def _methods(group, baseline, rule, build=distributed, steps=STEPS):
-    """What makes entries of one group: name and settings are left to give."""
+    """What makes entries of one group: name and settings are left to give. Long runs are small."""
+    scale = NORMAL if steps == STEPS else SMALL
 
     def method(name, **settings):
-        return Method(name, group, baseline, rule, build, settings, steps)
+        return Method(name, group, baseline, rule, build, settings, steps, scale)
 
     return method
 
@@ -187,9 +191,9 @@ _dense_adamw = _methods(DENSE, None, ADAMW)
 _dense_server = _methods(DENSE, None, ADAMW, server_optimizer)
 _dense_sgd = _methods(DENSE, None, SGD)
 _dense_nesterov = _methods(DENSE, None, NESTEROV)
-_dense_nesterov_long = _methods(DENSE, None, NESTEROV, steps=RESETS_1024)
+_dense_nesterov_long = _methods(CSER_1024, None, NESTEROV, steps=RESETS_1024)
 _dense_lans = _methods(DENSE, None, LANS)
-_dense_lans_long = _methods(DENSE, None, LANS, steps=LONG)
+_dense_lans_long = _methods(CLAN_LONG, None, LANS, steps=LONG)
 _near_lossless = _methods(NEAR_LOSSLESS, DENSE_ADAMW, ADAMW)
 _sdp4bit = _methods(SDP4BIT, DENSE_SERVER, ADAMW, server_optimizer)
 _adamw = _methods(COMPRESS_ADAMW, DENSE_ADAMW, ADAMW)
@@ -215,11 +219,12 @@ TOPK_01 = both("ef(topk(ratio=0.001))")
 RANDOMK = dict(push="ef(randomk(ratio=0.03125))", pull="randomk(ratio=0.03125)")
 
 
-def _blockwise(ratio, group, settings, baseline=DENSE_NESTEROV, steps=STEPS):
+def _blockwise(ratio, group, settings, baseline=DENSE_NESTEROV, steps=STEPS, block=BLOCK):
     """CSER and what it is compared with, all with a `ratio`-th of the bytes of each step. Of `settings`:
     (gradient, reset, period) of CSER, (reset, period) of CSER-PL, (ratio, period) of QSparse."""
     (gradient, reset, period), partial, (sparse, between) = settings
-    codec = f"blocks(ratio={{}},size={BLOCK})".format
+    codec = f"blocks(ratio={{}},size={block})".format
+    blocks = {} if block == BLOCK else dict(block=block)
     ef_sgd = _methods(group, baseline, LINK_NESTEROV, steps=steps)
     errors_reset = _methods(group, baseline, NESTEROV, cser, steps)
     qsparse = _methods(group, baseline, NESTEROV, local_steps, steps)
@@ -233,9 +238,9 @@ def _blockwise(ratio, group, settings, baseline=DENSE_NESTEROV, steps=STEPS):
             push=f"ef({codec(1 / sparse)})",
             pull=f"delta({codec(1 / sparse)})",
         ),
-        errors_reset(f"CSEA, {ratio}", reset=ratio),
-        errors_reset(f"CSER-PL, {ratio}", reset=partial[0], period=partial[1]),
-        errors_reset(f"CSER, {ratio}", gradient=gradient, reset=reset, period=period),
+        errors_reset(f"CSEA, {ratio}", reset=ratio, **blocks),
+        errors_reset(f"CSER-PL, {ratio}", reset=partial[0], period=partial[1], **blocks),
+        errors_reset(f"CSER, {ratio}", gradient=gradient, reset=reset, period=period, **blocks),
     ]
 
 
@@ -257,8 +262,6 @@ METHODS = [
     _dense_sgd(DENSE_SGD),
     _dense_nesterov(DENSE_NESTEROV),
     _dense_lans(DENSE_LANS),
-    _dense_lans_long(DENSE_LANS_LONG),
-    _dense_nesterov_long(DENSE_NESTEROV_LONG),
     _near_lossless("bf16", **both("bf16")),
     _near_lossless("int8", **both("int8")),
     _near_lossless("int4 + Hadamard", **both("int4(hadamard=32)")),
@@ -296,13 +299,20 @@ METHODS = [
     _clan("CLAN, onebit, warm-up", **ONEBIT, **WARM),
     _clan("CLAN, topk 0.1 %", **TOPK_01),
     _clan("CLAN, topk 0.1 %, warm-up", **TOPK_01, **WARM),
+    _dense_lans_long(DENSE_LANS_LONG),
     _clan_long("CLAN, onebit, long", **ONEBIT),
     _clan_long("CLAN, onebit, warm-up, long", **ONEBIT, **WARM),
     _clan_long("CLAN, topk 0.1 %, warm-up, long", **TOPK_01, **WARM),
     *_blockwise(32, CSER_32, ((64, 4, 16), (8, 4), (4, 8))),
     *_blockwise(256, CSER_256, ((512, 16, 32), (16, 16), (32, 8))),
+    _dense_nesterov_long(DENSE_NESTEROV_LONG),
     *_blockwise(
-        1024, CSER_1024, ((2048, 8, 256), (32, 32), (128, 8)), DENSE_NESTEROV_LONG, RESETS_1024
+        1024,
+        CSER_1024,
+        ((2048, 8, 256), (32, 32), (128, 8)),
+        DENSE_NESTEROV_LONG,
+        RESETS_1024,
+        block=16,  # So that a 2048th of the small model is more than a block.
     ),
     _averaging(AVERAGING, **TAU, **AVERAGE),
     _local("averaging, int4", **TAU, **AVERAGE, **INT4_BOTH),

@@ -20,11 +20,11 @@ from . import methods, training
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent
 
 
-def differences(record, bandoneon, data=None, batch=training.BATCH):
+def differences(record, bandoneon, data=None):
     """Repeats the record's run in processes; what is not equal bit for bit, as text, None if all is."""
     with tempfile.TemporaryDirectory() as directory:
         file = pathlib.Path(directory) / "record.json"
-        file.write_text(json.dumps({**record, "data": data, "batch": batch}))
+        file.write_text(json.dumps({**record, "data": data}))
         command = [bandoneon, "run", "-n", str(training.WORKERS), "-s", str(training.SERVERS)]
         command += ["--seed", str(record["seed"]), "--set", "log-level=warning", "--"]
         command += [sys.executable, "-m", "convergence.processes", str(file)]
@@ -52,10 +52,10 @@ def _environment():
 def work(file):
     record = json.loads(file.read_text())
     worker = bdn.init()
-    task = training.Task(record["data"], record["batch"])
-    run = training.Run(
-        task.model(record["seed"]), worker, record["lr"], record["seed"], record["steps"]
-    )
+    task = training.Task(record["data"])
+    scale = training.Scale(**record["scale"])
+    seed = record["seed"]
+    run = training.Run(scale.model(seed), worker, scale, record["lr"], seed, record["steps"])
     curve = []
     digest = training.train_rank(task, methods.named(record["method"]), run, curve)
     result = json.dumps({"curve": curve, "hash": digest})

@@ -5,6 +5,7 @@ import statistics
 from dataclasses import dataclass
 
 from .sweep import best_rate, loss_of
+from .training import Scale
 
 # Two-sided 95 % points of Student's t, for 1, 2, ... degrees of freedom.
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -21,6 +22,7 @@ class Summary:
     lr: float
     tried: dict  # rate -> loss, of the first seed; infinite where it diverged
     by_seed: dict  # seed -> record, of those that did not diverge
+    scale: Scale
     diverged: int  # runs at the best rate that did
 
     @property
@@ -53,7 +55,9 @@ def summarize(method, records, first_seed):
     lr = best_rate(tried)
     at_best = [r for r in records if r["lr"] == lr]
     by_seed = {r["seed"]: r for r in at_best if not r["diverged"]}
-    return Summary(method, at_best[0]["steps"], lr, tried, by_seed, len(at_best) - len(by_seed))
+    scale = Scale(**at_best[0]["scale"])
+    steps = at_best[0]["steps"]
+    return Summary(method, steps, lr, tried, by_seed, scale, len(at_best) - len(by_seed))
 
 
 def paired_gap(summary, baseline):
@@ -101,10 +105,12 @@ def results_table(summaries):
     """The table of results, a block a group; `summaries` by name."""
     rows = ["| " + " | ".join(HEAD) + " |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
     group = None
+    first_scale = next(iter(summaries.values())).scale
     for summary in summaries.values():
         if summary.method.group != group:
             group = summary.method.group
-            rows.append(f"| **{group}** " + "|" * len(HEAD))
+            size = "" if summary.scale == first_scale else ", small"
+            rows.append(f"| **{group}{size}** " + "|" * len(HEAD))
         rows.append("| " + " | ".join(_cells(summary, summaries)) + " |")
     return "\n".join(rows)
 
@@ -210,30 +216,43 @@ def draw_by_steps(summaries, path):
 
 
 def draw_by_bytes(summaries, path):
-    """Loss against bytes, all methods in one picture: a colour a group, a number a method."""
+    """Loss against bytes, all methods in one picture, a panel a scale: a colour a group, a number a
+    method."""
     pyplot = _pyplot()
-    drawn = [s for s in summaries.values() if s.by_seed]
-    groups = list(dict.fromkeys(s.method.group for s in drawn))
-    height = max(7.0, 0.17 * (len(drawn) + 2 * len(groups)) + 1)
-    figure, axes = pyplot.subplots(figsize=(14, height), dpi=110)
+    panels = {}
+    for number, summary in enumerate((s for s in summaries.values() if s.by_seed), 1):
+        panels.setdefault(summary.scale, {})[number] = summary
+    heights = [max(6.0, 0.17 * (len(drawn) + 14)) for drawn in panels.values()]
+    figure, rows = pyplot.subplots(
+        len(panels), figsize=(14, sum(heights)), dpi=110, height_ratios=heights, squeeze=False
+    )
+    for axes, (scale, drawn) in zip(rows.flat, panels.items()):
+        axes.set_title(f"GPT of {scale}", fontsize=11)
+        _plain(axes, drawn.values())
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("MB pushed and pulled by one worker")
+        axes.set_ylabel("held-out loss, nats a byte")
+    figure.tight_layout(rect=(0, 0, 0.74, 1))
+    for axes, drawn in zip(rows.flat, panels.values()):
+        _draw_panel(figure, axes, drawn)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _draw_panel(figure, axes, drawn):
+    """{number: summary}"""
+    groups = list(dict.fromkeys(s.method.group for s in drawn.values()))
     ends = []
-    for number, summary in enumerate(drawn, 1):
+    for number, summary in drawn.items():
         order = groups.index(summary.method.group)
-        colour = "black" if order == 0 else COLOURS[(order - 1) % len(COLOURS)]
+        colour = "black" if summary.method.baseline is None else COLOURS[order % len(COLOURS)]
         _line(axes, summary, 1, color=colour, ls=DASHES[number % len(DASHES)], lw=1.3)
         _, moved, loss = summary.curve[-1]
         axes.plot(moved, loss, marker="o", ms=4, color=colour)
         ends.append((moved, loss, str(number), colour))
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("MB pushed and pulled by one worker")
-    axes.set_ylabel("held-out loss, nats a byte")
-    _plain(axes, drawn)
-    figure.tight_layout(rect=(0, 0, 0.74, 1))
     _number_ends(figure, axes, ends)
-    _list_methods(figure, drawn, ends)
-    figure.savefig(path)
-    pyplot.close(figure)
+    _list_methods(axes, drawn.values(), ends)
 
 
 def _line(axes, summary, x, **style):
@@ -264,7 +283,7 @@ def _number_ends(figure, axes, ends):
         axes.annotate(number, (x, y), xycoords="figure pixels", **style)
 
 
-def _list_methods(figure, drawn, ends):
+def _list_methods(axes, drawn, ends):
     """The numbers' meaning, group by group, right of the axes."""
     lines, group = [], None
     for summary, (_, _, number, colour) in zip(drawn, ends):
@@ -274,9 +293,10 @@ def _list_methods(figure, drawn, ends):
             lines.append((group, colour, {"weight": "bold"}))
         text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}, {summary.megabytes:.3g} MB"
         lines.append((text, colour, {}))
-    pitch = min(0.024, 0.96 / len(lines))
+    pitch = min(0.03, 1 / len(lines))
+    style_of_all = dict(fontsize=8.5, va="top", transform=axes.transAxes)
     for i, (text, colour, style) in enumerate(lines):
-        figure.text(0.75, 0.97 - i * pitch, text, color=colour, fontsize=8.5, va="top", **style)
+        axes.text(1.02, 1 - i * pitch, text, color=colour, **style_of_all, **style)
 
 
 def _pyplot():

@@ -4,9 +4,9 @@ import json
 import math
 import os
 import pathlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from .training import BATCH
+from .training import SMALL
 
 # How many learning rates a grid may grow by where its best is at an edge.
 EXTRA_RATES = 3
@@ -19,11 +19,13 @@ class Plan:
 
     seeds: tuple = (1, 2, 3)
     steps: int = 0  # 0: each method's own
-    quick: bool = False  # one rate a method, the first seed
-    batch: int = BATCH  # a worker
+    quick: bool = False  # one rate a method, the first seed, all of them small
 
     def steps_of(self, method):
         return self.steps or method.steps
+
+    def scale_of(self, method):
+        return SMALL if self.quick else method.scale
 
     def rates_of(self, method):
         return (method.quick_rate,) if self.quick else method.rule.rates
@@ -63,29 +65,28 @@ def best_rate(tried):
 
 
 class Results:
-    """Records in a JSON file, one a run; on disk after each. Of runs with another batch nothing is told."""
+    """Records in a JSON file, one a run; on disk after each."""
 
-    def __init__(self, path, batch=BATCH):
+    def __init__(self, path):
         self.path = pathlib.Path(path)
-        self.batch = batch
         self.records = []
         self.grids = {}
         if self.path.exists():
             content = json.loads(self.path.read_text())
             self.records, self.grids = content["records"], content["grids"]
 
-    def of(self, method, steps):
-        """The method's records, of this many steps and the settings that it has now."""
-        wanted = method.name, steps, method.describe()
+    def of(self, method, plan):
+        """The method's records, of the plan's length and scale and the settings that it has now."""
+        scale = asdict(plan.scale_of(method))
+        wanted = method.name, plan.steps_of(method), method.describe(), scale
         return [
             r
             for r in self.records
-            if (r["method"], r["steps"], r["settings"]) == wanted
-            and r.get("batch", BATCH) == self.batch
+            if (r["method"], r["steps"], r["settings"], r["scale"]) == wanted
         ]
 
     def add(self, method, record):
-        self.records.append({**record, "batch": self.batch})
+        self.records.append(record)
         self.grids[method.name] = list(method.rule.rates)
         self._write()
 

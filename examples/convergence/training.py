@@ -7,7 +7,7 @@ import math
 import statistics
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -17,14 +17,38 @@ from gpt import GPT, load_text, rate, sample
 
 WORKERS = 4
 SERVERS = 1
-BATCH = 8
-CONTEXT = 64
-SHAPE = dict(width=64, heads=2, layers=2, context=CONTEXT)
 CURVE_POINTS = 20
 # Fixed held-out samples, of which each worker judges its share.
 HELD_OUT_SAMPLES = 256
 # A model that knows nothing has log(256) = 5.5 nats a byte.
 DIVERGED_ABOVE = 7.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a run is: the model, and a worker's batch."""
+
+    width: int
+    heads: int
+    layers: int
+    context: int
+    batch: int
+
+    def model(self, seed):
+        torch.manual_seed(seed)
+        return GPT(self.width, self.heads, self.layers, self.context)
+
+    def __str__(self):
+        parameters = sum(p.numel() for p in self.model(0).parameters())
+        return (
+            f"{parameters:,} parameters (width {self.width}, depth {self.layers}, context "
+            f"{self.context}), batch {self.batch}"
+        )
+
+
+NORMAL = Scale(width=64, heads=2, layers=2, context=64, batch=8)
+# For runs of many thousand steps, and quick ones.
+SMALL = Scale(width=48, heads=2, layers=1, context=32, batch=4)
 
 
 @dataclass
@@ -33,6 +57,7 @@ class Run:
 
     model: torch.nn.Module
     worker: Any
+    scale: Scale
     lr: float
     seed: int
     steps: int
@@ -51,43 +76,46 @@ class Stopped(Exception):
 
 
 class Task:
-    """The text and the first model of a seed: the same for every method.
+    """The text: the same for every method.
 
     `stop`: once set, runs end with Stopped at their next step.
     """
 
-    def __init__(self, data=None, batch=BATCH):
-        self.batch = batch  # a worker
+    def __init__(self, data=None):
         self.stop = threading.Event()
-        self.text, held_out = load_text(data)
-        generator = torch.Generator().manual_seed(99)
-        self.held_out = sample(held_out, generator, HELD_OUT_SAMPLES, CONTEXT)
+        self.text, self._held_out = load_text(data)
+        self._samples = {}
 
-    def model(self, seed):
-        torch.manual_seed(seed)
-        return GPT(**SHAPE)
+    def batch(self, scale, generator):
+        return sample(self.text, generator, scale.batch, scale.context)
+
+    def held_out(self, scale):
+        """What every run of this scale is judged by."""
+        if scale not in self._samples:
+            generator = torch.Generator().manual_seed(99)
+            judged = sample(self._held_out, generator, HELD_OUT_SAMPLES, scale.context)
+            self._samples[scale] = judged
+        return self._samples[scale]
 
 
-def setting(batch=BATCH):
+def setting(scales):
     """What all runs have in common, as a sentence."""
-    parameters = sum(p.numel() for p in GPT(**SHAPE).parameters())
     return (
-        f"A byte-level GPT of {parameters:,} parameters ({SHAPE['layers']} layers, width "
-        f"{SHAPE['width']}, context {CONTEXT}), {WORKERS} workers of batch {batch}, {SERVERS} server; "
+        f"Byte-level GPTs of {'; of '.join(map(str, scales))}. {WORKERS} workers, {SERVERS} server; "
         "warm-up of the rate over a tenth of the steps, then a cosine to a tenth of it."
     )
 
 
-def train_locally(task, method, lr, seed, steps):
+def train_locally(task, method, scale, lr, seed, steps):
     """The record of a run whose workers are threads of this process, over the loopback."""
     started = time.perf_counter()
-    first = task.model(seed)
-    first.loss(task.held_out[: task.batch]).backward()  # Torch has computed before threads do.
+    first = scale.model(seed)
+    first.loss(task.held_out(scale)[: scale.batch]).backward()  # Torch has computed before threads do.
     first.zero_grad()
     curves = [[] for _ in range(WORKERS)]
 
     def train(worker):
-        run = Run(copy.deepcopy(first), worker, lr, seed, steps)
+        run = Run(copy.deepcopy(first), worker, scale, lr, seed, steps)
         return train_rank(task, method, run, curves[worker.rank])
 
     with bandoneon.LocalCluster(workers=WORKERS, servers=SERVERS, seed=seed) as cluster:
@@ -101,7 +129,7 @@ def train_locally(task, method, lr, seed, steps):
                 raise
             hashes = []
     seconds = time.perf_counter() - started
-    return make_record(method, lr, seed, steps, curves, hashes, seconds)
+    return make_record(method, scale, lr, seed, steps, curves, hashes, seconds)
 
 
 def train_rank(task, method, run, curve):
@@ -118,7 +146,7 @@ def train_rank(task, method, run, curve):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, run.steps, run.lr)
         optimizer.zero_grad()
-        run.model.loss(sample(task.text, generator, task.batch, CONTEXT)).backward()
+        run.model.loss(task.batch(run.scale, generator)).backward()
         optimizer.step()
     return judge(task, run, optimizer, run.steps, curve)
 
@@ -132,7 +160,7 @@ def judge(task, run, optimizer, step, curve):
     first = run.worker.rank * share
     common = getattr(optimizer, "common_weights", contextlib.nullcontext)
     with getattr(optimizer, "averaged_weights", common)():
-        loss = run.model.loss(task.held_out[first : first + share]).item()
+        loss = run.model.loss(task.held_out(run.scale)[first : first + share]).item()
         digest = hash_of(run.model)
     pushed, pulled = (stats[what] for what in _TRAFFIC)
     curve.append((step, pushed - aside[0], pulled - aside[1], loss))
@@ -148,13 +176,14 @@ def has_diverged(curve):
     return bool(curve) and not curve[-1][-1] < DIVERGED_ABOVE
 
 
-def make_record(method, lr, seed, steps, curves, hashes, seconds):
+def make_record(method, scale, lr, seed, steps, curves, hashes, seconds):
     """What the file keeps of a run."""
     diverged = not hashes
     curve = mean_curve(curves)
     return {
         "method": method.name,
         "settings": method.describe(),
+        "scale": asdict(scale),
         "lr": lr,
         "seed": seed,
         "steps": steps,

@@ -1,6 +1,7 @@
 """examples/convergence.py: what it runs, what it remembers, and how it judges."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import pathlib
@@ -16,6 +17,7 @@ sys.path.insert(0, str(EXAMPLES))
 from convergence import report, training  # noqa: E402
 from convergence.methods import METHODS, Method, Rule, distributed  # noqa: E402
 from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
+from convergence.training import NORMAL, SMALL  # noqa: E402
 
 SGD = Rule(torch.optim.SGD, (0.1, 0.2, 0.4, 0.8))
 DENSE = Method("dense", "plain", None, SGD, distributed)
@@ -29,6 +31,7 @@ def record(lr, seed, loss, method=CODED, steps=600, bytes_each_way=1e6):
     return dict(
         method=method.name,
         settings=method.describe(),
+        scale=dataclasses.asdict(method.scale),
         lr=lr,
         seed=seed,
         steps=steps,
@@ -58,9 +61,9 @@ def test_names_are_unique_and_baselines_are_methods():
     assert {m.baseline for m in METHODS} - {None} <= set(names)
 
 
-def test_a_method_has_its_baselines_steps():
-    steps = {m.name: m.steps for m in METHODS}
-    assert [m.name for m in METHODS if m.baseline and steps[m.baseline] != m.steps] == []
+def test_a_method_has_its_baselines_steps_and_scale():
+    size = {m.name: (m.steps, m.scale) for m in METHODS}
+    assert [m.name for m in METHODS if m.baseline and size[m.baseline] != size[m.name]] == []
 
 
 def test_grids_are_four_rates_a_factor_of_two_apart():
@@ -102,19 +105,21 @@ def test_results_are_taken_up_from_the_file(tmp_path):
     results.add(CODED, record(0.1, 1, 2.0))
     results.add(CODED, record(0.2, 1, 1.9))
     again = Results(tmp_path / "results.json")
-    assert [r["lr"] for r in again.of(CODED, 600)] == [0.1, 0.2]
+    assert [r["lr"] for r in again.of(CODED, Plan())] == [0.1, 0.2]
     assert again.grids == {"coded": list(SGD.rates)}
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_results_of_other_settings_or_steps_do_not_count(tmp_path):
+def test_results_of_other_settings_steps_or_scale_do_not_count(tmp_path):
     results = Results(tmp_path / "results.json")
     results.add(CODED, record(0.1, 1, 2.0))
     other_codec = Method("coded", "coded", "dense", SGD, distributed, dict(push="int4"))
     other_rule = Rule(torch.optim.SGD, SGD.rates, dict(momentum=0.5))
     other_rule = Method("coded", "coded", "dense", other_rule, distributed, CODED.settings)
-    assert results.of(CODED, 300) == []
-    assert results.of(other_codec, 600) == results.of(other_rule, 600) == []
+    small = dataclasses.replace(CODED, scale=training.SMALL)
+    assert results.of(CODED, Plan(steps=300)) == results.of(CODED, Plan(quick=True)) == []
+    for other in (other_codec, other_rule, small):
+        assert results.of(other, Plan()) == []
 
 
 # ---- How it is judged ----
@@ -164,13 +169,17 @@ def task():
     return training.Task()
 
 
-def test_the_model_is_small(task):
-    assert sum(p.numel() for p in task.model(1).parameters()) <= 150_000
+def elements_of(scale):
+    return sum(p.numel() for p in scale.model(1).parameters())
+
+
+def test_the_models_are_small():
+    assert elements_of(SMALL) < elements_of(NORMAL) <= 150_000
 
 
 def test_a_run_is_repeatable_and_its_workers_agree(task):
     method = next(m for m in METHODS if m.name == "momentum, onebit(64), warm-up")
-    first, second = (training.train_locally(task, method, 0.1, 1, 3) for _ in range(2))
+    first, second = (training.train_locally(task, method, SMALL, 0.1, 1, 3) for _ in range(2))
     assert len(first["hashes"]) == 1 and first["hashes"] == second["hashes"]
     losses, again = ([point[3] for point in run["curve"]] for run in (first, second))
     assert losses == again
@@ -184,19 +193,19 @@ ONE_OF_EACH_BUILDER = {m.build.__name__: m for m in reversed(METHODS)}
 def test_every_builder_makes_what_can_be_trained(task, builder):
     method = ONE_OF_EACH_BUILDER[builder]
     steps = method.settings.get("tau", 4)
-    trained = training.train_locally(task, method, method.quick_rate / 10, 1, steps)
+    trained = training.train_locally(task, method, SMALL, method.quick_rate / 10, 1, steps)
     assert not trained["diverged"] and len(trained["hashes"]) == 1
     assert trained["loss"] < trained["curve"][0][3]
 
 
 def test_bytes_are_those_of_the_whole_run(task):
     dense, bf16 = (
-        training.train_locally(task, m, 0.004, 1, 3)
+        training.train_locally(task, m, NORMAL, 0.004, 1, 3)
         for name in ("AdamW, fp32", "bf16")
         for m in METHODS
         if m.name == name
     )
-    elements = sum(p.numel() for p in task.model(1).parameters())
+    elements = elements_of(NORMAL)
     for way in (1, 2):
         assert 4 * 3 * elements < dense["curve"][-1][way] < 1.01 * 4 * 3 * elements
         assert dense["curve"][-1][way] / bf16["curve"][-1][way] == pytest.approx(2, rel=0.01)
@@ -204,7 +213,7 @@ def test_bytes_are_those_of_the_whole_run(task):
 
 def test_methods_start_alike_and_see_the_same_data(task):
     a, b = (
-        training.train_locally(task, m, 0.0, 2, 1)
+        training.train_locally(task, m, SMALL, 0.0, 2, 1)
         for m in METHODS
         if m.name in ("AdamW, fp32", "int8")
     )
@@ -213,7 +222,7 @@ def test_methods_start_alike_and_see_the_same_data(task):
 
 def test_divergence_is_a_result(task):
     method = next(m for m in METHODS if m.name == "SGD, fp32")
-    diverged = training.train_locally(task, method, 1e6, 1, 20)
+    diverged = training.train_locally(task, method, SMALL, 1e6, 1, 20)
     assert diverged["diverged"] and diverged["loss"] is None
     assert 0 < diverged["curve"][-1][0] < 20
     json.dumps(diverged, allow_nan=False)
@@ -232,7 +241,7 @@ def test_a_method_may_say_which_weights_are_judged(task):
                 p.copy_(value)
 
     method = Method("judged", "", None, Rule(Judged, SGD.rates), lambda run, rule: rule.make(run))
-    losses = [point[3] for point in training.train_locally(task, method, 0.1, 1, 2)["curve"]]
+    losses = [point[3] for point in training.train_locally(task, method, SMALL, 0.1, 1, 2)["curve"]]
     assert losses == pytest.approx([math.log(256)] * 3)
 
 
@@ -243,7 +252,8 @@ def test_a_stop_ends_a_run(task):
 
     try:
         with pytest.raises(training.Stopped):
-            training.train_locally(task, Method("stopped", "", None, SGD, build), 0.1, 1, 1000)
+            method = Method("stopped", "", None, SGD, build)
+            training.train_locally(task, method, SMALL, 0.1, 1, 1000)
     finally:
         task.stop.clear()
 
