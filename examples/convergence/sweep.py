@@ -82,7 +82,7 @@ class Results:
         return [
             r
             for r in self.records
-            if (r["method"], r["steps"], r["settings"], r["scale"]) == wanted
+            if (r["method"], r["steps"], r["settings"], r.get("scale")) == wanted
         ]
 
     def add(self, method, record):
