@@ -40,9 +40,10 @@ def test_it_runs_under_bandoneon_run(name):
     assert_trained(run(*job, sys.executable, script, "--steps=3"))
 
 
-def test_torchrun_needs_to_say_only_where_the_scheduler_is(tmp_path):
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_torchrun_needs_to_say_only_where_the_scheduler_is(tmp_path, name):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", WORKERS]
-    script = ROOT / "examples" / "clan.py"  # Joining is the same in all.
+    script = ROOT / "examples" / f"{name}.py"
     with daemons(tmp_path, workers=WORKERS) as address:
         output = run(
             *torchrun, "--master-port", 0, script, "--steps=3", BANDONEON_SCHEDULER=address
