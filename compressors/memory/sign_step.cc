@@ -7,8 +7,4 @@ SignStep MakeSignStep(double eta, double decay, float learning_rate) {
   return {.keep = static_cast<float>(1.0 - decay * rate), .rate = static_cast<float>(rate)};
 }
 
-void ApplySigns(const SignStep& step, const float* signs, size_t n, float* x) {
-  for (size_t i = 0; i < n; ++i) x[i] = step.keep * x[i] - step.rate * signs[i];
-}
-
 }  // namespace bdn

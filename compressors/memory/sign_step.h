@@ -20,7 +20,7 @@ struct SignStep {
 
 SignStep MakeSignStep(double eta, double decay, float learning_rate);
 
-// x and signs are float32[n].
+// x and signs are float32[n]. (kernels/update_kernels.cc)
 void ApplySigns(const SignStep& step, const float* signs, size_t n, float* x);
 
 }  // namespace bdn

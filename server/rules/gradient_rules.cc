@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "compressors/update_steps.h"
+
 namespace bdn {
 namespace {
 
@@ -23,21 +25,12 @@ SgdRule::SgdRule(const RuleSpec& spec)
       nesterov_(spec.option("nesterov") != 0) {}
 
 void SgdRule::Update(const UpdateSlice& slice, const UpdateFacts& facts) const {
-  const float* sum = slice.sum;
-  float* x = slice.weights;
-  if (slots() == 0) {
-    for (size_t i = 0; i < slice.n; ++i) {
-      const float g = sum[i] * facts.inverse_weight + decay_ * x[i];
-      x[i] -= facts.learning_rate * g;
-    }
-    return;
-  }
-  float* m = slice.moments[0];
-  for (size_t i = 0; i < slice.n; ++i) {
-    const float g = sum[i] * facts.inverse_weight + decay_ * x[i];
-    m[i] = momentum_ * m[i] + g;
-    x[i] -= facts.learning_rate * (nesterov_ ? g + momentum_ * m[i] : m[i]);
-  }
+  StepWithMomentum({.scale = facts.inverse_weight,
+                    .decay = decay_,
+                    .momentum = momentum_,
+                    .nesterov = nesterov_,
+                    .rate = facts.learning_rate},
+                   slice.sum, slice.n, slice.moments[0], slice.weights);
 }
 
 AdamWRule::AdamWRule(const RuleSpec& spec)
@@ -49,22 +42,15 @@ AdamWRule::AdamWRule(const RuleSpec& spec)
 void AdamWRule::Update(const UpdateSlice& slice, const UpdateFacts& facts) const {
   const uint64_t t = facts.updates + 1;
   const double lr = facts.learning_rate;
-  const auto keep = static_cast<float>(1 - lr * decay_);
-  const auto rate = static_cast<float>(lr / (1 - Power(beta1_, t)));
-  const auto root = static_cast<float>(std::sqrt(1 - Power(beta2_, t)));
-  const auto new1 = static_cast<float>(1 - beta1_);
-  const auto old2 = static_cast<float>(beta2_);
-  const auto new2 = static_cast<float>(1 - beta2_);
-  const float* sum = slice.sum;
-  float* x = slice.weights;
-  float* m = slice.moments[0];
-  float* v = slice.moments[1];
-  for (size_t i = 0; i < slice.n; ++i) {
-    const float g = sum[i] * facts.inverse_weight;
-    m[i] += new1 * (g - m[i]);
-    v[i] = old2 * v[i] + new2 * (g * g);
-    x[i] = keep * x[i] - rate * (m[i] / (std::sqrt(v[i]) / root + eps_));
-  }
+  StepAdam({.scale = facts.inverse_weight,
+            .new1 = static_cast<float>(1 - beta1_),
+            .old2 = static_cast<float>(beta2_),
+            .new2 = static_cast<float>(1 - beta2_),
+            .keep = static_cast<float>(1 - lr * decay_),
+            .rate = static_cast<float>(lr / (1 - Power(beta1_, t))),
+            .root = static_cast<float>(std::sqrt(1 - Power(beta2_, t))),
+            .eps = eps_},
+           slice.sum, slice.n, slice.moments[0], slice.moments[1], slice.weights);
 }
 
 }  // namespace bdn

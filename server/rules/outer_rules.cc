@@ -1,6 +1,6 @@
 #include "server/rules/outer_rules.h"
 
-#include "compressors/memory/sign_step.h"
+#include "compressors/update_steps.h"
 
 namespace bdn {
 namespace {
@@ -13,8 +13,6 @@ float PerRate(const UpdateFacts& facts) {
   return static_cast<float>(static_cast<double>(facts.inverse_weight) / facts.learning_rate);
 }
 
-float Sign(float value) { return static_cast<float>(value > 0) - static_cast<float>(value < 0); }
-
 }  // namespace
 
 SignMomentumRule::SignMomentumRule(const RuleSpec& spec)
@@ -26,16 +24,13 @@ SignMomentumRule::SignMomentumRule(const RuleSpec& spec)
       new2_(static_cast<float>(1 - spec.option("beta2"))) {}
 
 void SignMomentumRule::Update(const UpdateSlice& slice, const UpdateFacts& facts) const {
-  const float per_rate = PerRate(facts);
-  float* sum = slice.sum;
-  float* m = slice.moments[0];
-  for (size_t i = 0; i < slice.n; ++i) {
-    const float d = sum[i] * per_rate;
-    const float u = beta1_ * m[i] + new1_ * d;
-    m[i] = beta2_ * m[i] + new2_ * d;
-    sum[i] = Sign(u);
-  }
-  ApplySigns(MakeSignStep(eta_, decay_, facts.learning_rate), sum, slice.n, slice.weights);
+  StepSignMomentum({.scale = PerRate(facts),
+                    .beta1 = beta1_,
+                    .new1 = new1_,
+                    .beta2 = beta2_,
+                    .new2 = new2_,
+                    .signs = MakeSignStep(eta_, decay_, facts.learning_rate)},
+                   slice.n, slice.sum, slice.moments[0], slice.weights);
 }
 
 NesterovRule::NesterovRule(const RuleSpec& spec)
@@ -43,35 +38,22 @@ NesterovRule::NesterovRule(const RuleSpec& spec)
       momentum_(static_cast<float>(spec.option("momentum"))) {}
 
 void NesterovRule::Update(const UpdateSlice& slice, const UpdateFacts& facts) const {
-  const float* sum = slice.sum;
-  float* x = slice.weights;
-  float* m = slice.moments[0];
-  for (size_t i = 0; i < slice.n; ++i) {
-    const float d = sum[i] * facts.inverse_weight;
-    m[i] = momentum_ * m[i] + d;
-    x[i] -= rate_ * (d + momentum_ * m[i]);
-  }
+  StepWithMomentum(
+      {.scale = facts.inverse_weight, .momentum = momentum_, .nesterov = true, .rate = rate_},
+      slice.sum, slice.n, slice.moments[0], slice.weights);
 }
 
 SlowMoRule::SlowMoRule(const RuleSpec& spec)
     : beta_(static_cast<float>(spec.option("beta"))), alpha_(spec.option("alpha")) {}
 
 void SlowMoRule::Update(const UpdateSlice& slice, const UpdateFacts& facts) const {
-  const float per_rate = PerRate(facts);
   const auto rate = static_cast<float>(alpha_ * facts.learning_rate);
-  const float* sum = slice.sum;
-  float* x = slice.weights;
-  float* m = slice.moments[0];
-  for (size_t i = 0; i < slice.n; ++i) {
-    m[i] = beta_ * m[i] + sum[i] * per_rate;
-    x[i] -= rate * m[i];
-  }
+  StepWithMomentum({.scale = PerRate(facts), .momentum = beta_, .rate = rate}, slice.sum, slice.n,
+                   slice.moments[0], slice.weights);
 }
 
 void AverageRule::Update(const UpdateSlice& slice, const UpdateFacts& facts) const {
-  const float* sum = slice.sum;
-  float* x = slice.weights;
-  for (size_t i = 0; i < slice.n; ++i) x[i] -= sum[i] * facts.inverse_weight;
+  StepWithMomentum({.scale = facts.inverse_weight}, slice.sum, slice.n, nullptr, slice.weights);
 }
 
 }  // namespace bdn

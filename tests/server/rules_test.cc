@@ -1,9 +1,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
+#include "compressors/kernels/kernel_targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/update_rule.h"
@@ -170,6 +173,29 @@ TEST(Rules, GiveTheSameBitsHoweverTheWorkIsSplit) {
       EXPECT_EQ(split.weights, whole.weights) << c.rule;
       EXPECT_EQ(split.moments[0], whole.moments[0]) << c.rule;
       EXPECT_EQ(split.moments[1], whole.moments[1]) << c.rule;
+    }
+  }
+}
+
+TEST(Rules, GiveTheSameBitsOnEveryTarget) {
+  for (const Case& c : Cases()) {
+    const auto rule = Rule(c.rule);
+    const State start = StartOf(Normal(kN, 6));
+    std::optional<State> first;
+    std::optional<Floats> first_left;
+    for (const std::string& target : KernelTargets()) {
+      const ScopedKernelTarget scoped(target);
+      State state = start;
+      Floats left;
+      for (int update = 0; update < kUpdates; ++update) {
+        left = Update(*rule, Normal(kN, 300 + update), FactsOf(update), &state);
+      }
+      if (!first.has_value()) first = state;
+      if (!first_left.has_value()) first_left = left;
+      EXPECT_EQ(left, *first_left) << c.rule << " on " << target;
+      EXPECT_EQ(state.weights, first->weights) << c.rule << " on " << target;
+      EXPECT_EQ(state.moments[0], first->moments[0]) << c.rule << " on " << target;
+      EXPECT_EQ(state.moments[1], first->moments[1]) << c.rule << " on " << target;
     }
   }
 }

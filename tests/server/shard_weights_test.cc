@@ -334,7 +334,9 @@ TEST_F(ShardWeightsTest, RepliesWithTheWeightsWholeOrRounded) {
       EXPECT_EQ(State().weights, x) << pull;
       EXPECT_EQ(State().moments, m) << pull;
       const Floats told = ValuesOf(Reply(), options_);
-      if (options_.pull == "none") EXPECT_EQ(told, x);
+      if (options_.pull == "none") {
+        EXPECT_EQ(told, x);
+      }
       for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(told[i], x[i], 2.0f) << pull;
     }
   }
@@ -378,7 +380,9 @@ TEST_F(ShardWeightsTest, WhoFollowsTheRepliesHoldsTheReplica) {
       EXPECT_EQ(follower.weights, is_delta ? State().replica : State().weights) << step;
       EXPECT_EQ(follower.weights == before, Reply().header.flags != 0) << step;
     }
-    if (is_delta) EXPECT_NE(State().replica, State().weights);
+    if (is_delta) {
+      EXPECT_NE(State().replica, State().weights);
+    }
     EXPECT_EQ(State().segments[0].updates, 9u);  // but for steps 3, 6 and 8
   }
 }
@@ -401,7 +405,9 @@ TEST_F(ShardWeightsTest, SignsLeaveTheWeightsAsWholeRepliesDo) {
       }
       last[signs] = follower.weights;
       EXPECT_EQ(last[signs], State().weights);
-      if (options_.rule != "sign_momentum") EXPECT_EQ(last[signs][0], start[0]);
+      if (options_.rule != "sign_momentum") {
+        EXPECT_EQ(last[signs][0], start[0]);
+      }
     }
     EXPECT_EQ(last[0], last[1]);
   }

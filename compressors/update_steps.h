@@ -1,0 +1,54 @@
+#ifndef BANDONEON_COMPRESSORS_UPDATE_STEPS_H_
+#define BANDONEON_COMPRESSORS_UPDATE_STEPS_H_
+
+#include <cstddef>
+
+#include "compressors/memory/sign_step.h"
+
+// The elementwise loops of the servers' update rules (server/rules), by the widest vectors there
+// are. Arrays are float32[n] and do not overlap. Each element goes through the operations written
+// here, each rounded, so the bits are the same on every target.
+
+namespace bdn {
+
+// g = scale * sum + decay * x;   m <- momentum * m + g
+// x <- x - rate * (nesterov ? g + momentum * m : m), or without momentum (m null)  x <- x - rate *
+// g.
+struct MomentumStep {
+  float scale = 1;
+  float decay = 0;
+  float momentum = 0;
+  bool nesterov = false;
+  float rate = 1;
+};
+void StepWithMomentum(const MomentumStep& step, const float* sum, size_t n, float* m, float* x);
+
+// g = scale * sum;   m <- m + new1 * (g - m);   v <- old2 * v + new2 * g^2
+// x <- keep * x - rate * (m / (sqrt(v) / root + eps)).
+struct AdamStep {
+  float scale = 1;
+  float new1 = 0;
+  float old2 = 0;
+  float new2 = 0;
+  float keep = 1;
+  float rate = 0;
+  float root = 1;
+  float eps = 0;
+};
+void StepAdam(const AdamStep& step, const float* sum, size_t n, float* m, float* v, float* x);
+
+// d = scale * sum;   sum <- sign(beta1 * m + new1 * d), where sign(0) = 0;   m <- beta2 * m + new2
+// * d and x takes the signs' step (memory/sign_step.h).
+struct SignMomentumStep {
+  float scale = 1;
+  float beta1 = 0;
+  float new1 = 0;
+  float beta2 = 0;
+  float new2 = 0;
+  SignStep signs;
+};
+void StepSignMomentum(const SignMomentumStep& step, size_t n, float* sum, float* m, float* x);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMPRESSORS_UPDATE_STEPS_H_
