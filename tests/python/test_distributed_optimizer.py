@@ -395,18 +395,34 @@ def test_groups_with_rates_of_their_own():
     assert first == second
 
 
-def test_add_param_group():
+@pytest.mark.parametrize("form", [iter, list])
+def test_add_param_group(form):
     def job(worker):
         model = make_model()
         inner = torch.optim.SGD(model[:4].parameters(), lr=0.1)
         optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)
         train(worker, model, optimizer, steps=1)
-        optimizer.add_param_group({"params": model[4].parameters(), "lr": 0.5})
+        optimizer.add_param_group({"params": form(model[4].parameters()), "lr": 0.5})
         model.zero_grad()
-        return after_backward(worker, model, optimizer), mean_grads(model)
+        before = model[4].bias.detach().clone()
+        expected = mean_grads(model)
+        assert_same(after_backward(worker, model, optimizer), expected)
+        optimizer.step()
+        assert torch.equal(model[4].bias, before - 0.5 * expected["4.bias"])
 
-    for result, expected in run_job(job):
-        assert_same(result, expected)
+    run_job(job)
+
+
+def test_add_param_group_of_one_number():
+    def job(worker):
+        model, late = make_model(), torch.nn.Parameter(torch.tensor(2.0))
+        optimizer = sgd(worker, model)
+        optimizer.add_param_group({"params": late, "lr": 0.5}, named_parameters=[("late", late)])
+        (late * (worker.rank + 1)).backward()
+        optimizer.step()
+        return late.item()
+
+    assert run_job(job) == [2.0 - 0.5 * 1.5] * 2
 
 
 def test_add_param_group_without_a_name_changes_nothing():

@@ -1,7 +1,5 @@
 """Parameters' names: those that the program gave, or made ones."""
 
-import torch
-
 from ..errors import InvalidArgument
 
 
@@ -24,10 +22,10 @@ class Names:
             self._names[id(param)] = (name, param)
 
     def in_forward_order(self, groups, first_group=0):
-        """(name, parameter) of all parameters in the groups."""
+        """(name, parameter) of all parameters in an optimizer's groups."""
         wanted = set()
         for g, group in enumerate(groups, first_group):
-            for i, param in enumerate(_params(group)):
+            for i, param in enumerate(group["params"]):
                 wanted.add(id(param))
                 if id(param) not in self._names:
                     self.learn([self._make_name(g, i, param)])
@@ -40,10 +38,3 @@ class Names:
                 "named_parameters; pass model.named_parameters()"
             )
         return f"group{group}.param{index}", param
-
-
-def _params(group):
-    params = group["params"]
-    if isinstance(params, torch.Tensor):
-        return [params]
-    return [p[1] if isinstance(p, tuple) else p for p in params]

@@ -93,11 +93,15 @@ class _Distributed:
         parts = self._bandoneon
         parts.names.learn(named_parameters)
         first = len(self.param_groups)
-        group = {**self.defaults, **param_group}
-        _check_momentum([group], parts.names, parts.parameters.links, first)
-        named = parts.names.in_forward_order([group], first)
-        added = parts.parameters.add(named, terms_by_group([group], first=first))
-        super().add_param_group(param_group)
+        super().add_param_group(param_group)  # First, for it makes lists of what can be read only once.
+        groups = self.param_groups[first:]
+        try:
+            _check_momentum(groups, parts.names, parts.parameters.links, first)
+            named = parts.names.in_forward_order(groups, first)
+            added = parts.parameters.add(named, terms_by_group(groups, first=first))
+        except BaseException:
+            del self.param_groups[first:]
+            raise
         parts.synchronizer.add(added)
 
     def comm_state_dict(self):
