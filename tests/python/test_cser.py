@@ -224,6 +224,55 @@ def test_resetting_uncompressed_without_a_gradient_codec_is_local_sgd():
         assert_close(rank[-1], expected)
 
 
+@pytest.mark.parametrize("options", [dict(period=2), dict(period=2, implementation="model")])
+def test_how_parameters_lie_in_memory_changes_no_bit(options):
+    def train_in(memory_format):
+        def job(worker):
+            weights = torch.arange(960.0).view(4, 8, 5, 6) / 960
+            param = torch.nn.Parameter(weights.to(memory_format=memory_format))
+            optimizer = cser(**BLOCKS, **options)(worker, {"p": param})
+            for step in range(4):
+                draw = torch.Generator().manual_seed(10 * step + worker.rank)
+                grad = torch.randn(param.shape, generator=draw)
+                param.grad = grad.to(memory_format=memory_format)
+                optimizer.step()
+            return [param.detach().numpy()]
+
+        return run_job(job, min_compress_bytes=1)
+
+    rows = train_in(torch.contiguous_format)
+    for ours, theirs in zip(train_in(torch.channels_last), rows):
+        assert_same_bits([ours, theirs])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(gradient="blocks(ratio=0.25,size=8) for 2; topk(ratio=0.1)"),
+        dict(gradient="blocks(ratio=0.25,size=8) for 2; randomk(ratio=0.1)"),
+        dict(gradient="blocks(ratio=0.25,size=8)", overrides={"p": dict(push="topk(ratio=0.1)")}),
+        dict(gradient="blocks(ratio=0.25,size=8)", overrides={"p": dict(push="none")}),
+    ],
+    ids=["a schedule", "a linear schedule", "an override", "an override with all"],
+)
+def test_replies_lose_nothing_of_what_was_sent(options):
+    def job(worker):
+        param = torch.nn.Parameter(torch.zeros(300))
+        optimizer = cser(lr=1.0, reset="none", period=100, **options)(worker, {"p": param})
+        expected = torch.zeros(300)
+        for step in range(5):
+            draws = [torch.Generator().manual_seed(10 * step + rank) for rank in range(WORKERS)]
+            grads = [torch.randn(300, generator=draw) for draw in draws]
+            param.grad = grads[worker.rank].clone()
+            optimizer.step()
+            expected -= sum(grads) / WORKERS
+            # What was left out moved the models, and the rest the common weights.
+            with optimizer.averaged_weights():
+                torch.testing.assert_close(param.detach(), expected)
+
+    run_job(job, workers=WORKERS, min_compress_bytes=1)
+
+
 def test_uncompressed_gradients_make_it_synchronous_sgd():
     problem = Quadratic()
     ranks = run_ranks(problem, cser(gradient="none", reset="none"))

@@ -1,6 +1,7 @@
 """CSER: compressed gradients, and errors that are put right by resetting them now and then."""
 
 import contextlib
+import re
 
 import torch
 
@@ -44,14 +45,16 @@ class CSER(WrappedOptimizer):
             evaluate(model)
 
     gradient, reset: C2 and C1. A number R is blocks(ratio=1/R), the paper's GRBS: all workers draw the
-        same blocks. Or a codec spec; where its payloads do not add up, the reply goes uncompressed.
-        None: nothing is sent of the gradients.
+        same blocks. Or a codec spec; where its payloads do not add up (in a schedule: those of any
+        stage), the reply goes uncompressed. So goes that to an override's push. None: nothing is sent
+        of the gradients.
     period: H. The ratio of all is 1 / (1 / R2 + 1 / (H R1)); the paper takes R2 = 2 R, H = R2 / R1.
     block: elements of a block, where a number is given.
     implementation: "residual", the above; or "model", which averages blocks of the models themselves
         (the paper's second: no xhat, a copy less, and common_weights() must ask the others).
 
-    The parameters start as rank 0's.
+    The parameters start as rank 0's. GradScaler will not do: it skips step() in the worker that
+    overflowed, and the others wait; use bfloat16.
 
     Special cases: CSEA is gradient=None, period=1; CSER-PL is gradient=None; local SGD is gradient=None,
     reset="none"; synchronous SGD is gradient="none".
@@ -92,7 +95,7 @@ class CSER(WrappedOptimizer):
         broadcast_parameters(named, worker=worker)
 
         def links(kind, spec):
-            table = LinkTable(LinkOptions.of(spec, spec if _is_linear(spec) else "none"), overrides)
+            table = LinkTable(LinkOptions.of(spec, _reply_to(spec)), _with_replies(overrides))
             _check_links(table, kind, implementation)
             own = ParameterSet(worker, table, f"{prefix}{kind}/", as_float32=True)
             own.add(named)
@@ -162,7 +165,7 @@ class CSER(WrappedOptimizer):
 
     def _exchange(self, links, tensors):
         """(means of what the codec sent, what it left out here, Results)"""
-        rests = [torch.empty_like(tensor) for tensor in tensors]
+        rests = [torch.empty(t.shape, dtype=torch.float32) for t in tensors]  # In row-major order.
         results = links.exchange(tensors, self._timeout, left_out=rests)
         return tensors, rests, results
 
@@ -230,7 +233,22 @@ def _host(param):
 
 
 def _is_linear(spec):
-    return _native.check_codec(spec).split("(")[0] in _LINEAR
+    """Of a schedule: in all its stages."""
+    stages = _native.check_codec(spec).split(";")
+    return all(re.match(r"\w*", stage.strip())[0] in _LINEAR for stage in stages)
+
+
+def _reply_to(spec):
+    """What loses nothing of a sum of such payloads."""
+    return spec if _is_linear(spec) else "none"
+
+
+def _with_replies(overrides):
+    """The overrides, in which a reply that is not given goes with the push."""
+    return {
+        pattern: {"pull": _reply_to(changes["push"]), **changes} if "push" in changes else changes
+        for pattern, changes in (overrides or {}).items()
+    }
 
 
 def _check_links(table, kind, implementation):
