@@ -253,6 +253,63 @@ def test_float64_with_a_codec_is_refused_by_name():
     run_job(job)
 
 
+def swap_data(model):
+    for param in model.parameters():
+        param.data = torch.zeros(param.numel() + 1)
+
+
+# What changes a model after its optimizer was made.
+CHANGES = {
+    "bfloat16": lambda model: model.bfloat16(),
+    "double": lambda model: model.double(),
+    "other sizes": swap_data,
+}
+
+
+def distributed_sgd(worker, model):
+    return sgd(worker, model)
+
+
+def onebit_adam(worker, model):
+    return bdn.OneBitAdam(model.parameters(), warmup=1, worker=worker)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("make", [distributed_sgd, onebit_adam])
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_a_parameter_that_is_not_as_declared_any_more_is_refused(make, change, has_gradients):
+    def job(worker):
+        model = make_model()
+        optimizer = make(worker, model)
+        CHANGES[change](model)
+        with pytest.raises(bandoneon.InvalidArgument, match="declared as 48 elements of torch.float32"):
+            if has_gradients:
+                sum(param.sum() for param in model.parameters()).backward()
+            optimizer.step()
+
+    run_job(job)
+
+
+def test_where_float32_is_exchanged_a_parameter_may_change_its_type_but_not_its_size():
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = bdn.ServerOptimizer(inner, model.named_parameters(), worker=worker)
+        model.bfloat16()
+        before = model[0].bias.float()
+        sum(param.sum() for param in model.parameters()).backward()
+        optimizer.step()
+        moved = before - model[0].bias.float()
+        swap_data(model)
+        optimizer.zero_grad()
+        with pytest.raises(bandoneon.InvalidArgument, match="now it is 49 of"):
+            optimizer.step()
+        return moved
+
+    for moved in run_job(job):
+        torch.testing.assert_close(moved, torch.ones(8), rtol=1e-2, atol=0)
+
+
 def test_nan_in_one_workers_gradient_is_nan_everywhere_and_the_next_step_is_right():
     def job(worker):
         model = make_model()

@@ -44,6 +44,19 @@ class Member:
     priority: int  # higher goes first: parameters that the next forward pass needs early
     options: LinkOptions
     terms: Terms
+    # As declared; the parameter itself may change after that.
+    dtype: torch.dtype  # of what is exchanged
+    elements: int
+
+    def check(self, tensor):
+        """InvalidArgument where the tensor is not what was declared, as C reads and writes it."""
+        if tensor.dtype != self.dtype or tensor.numel() != self.elements:
+            raise InvalidArgument(
+                f"{self.name!r} was declared as {self.elements} elements of {self.dtype}, and now it is "
+                f"{tensor.numel()} of {tensor.dtype}; give a model its type and sizes before its "
+                "optimizer or hook is made",
+                tensor=self.name,
+            )
 
     @property
     def facts(self):
@@ -82,7 +95,16 @@ class ParameterSet:
         numbers = self.worker.declare(declarations, owner=self.reference) if declarations else []
         first = len(self.members)
         added = [
-            Member(name, param, number, -(first + i), self.links.options_of(name), own)
+            Member(
+                name=name,
+                param=param,
+                tensor=number,
+                priority=-(first + i),
+                options=self.links.options_of(name),
+                terms=own,
+                dtype=torch.float32 if self.as_float32 else param.dtype,
+                elements=param.numel(),
+            )
             for i, ((name, param), number, own) in enumerate(zip(named, numbers, terms))
         ]
         self.members += added
@@ -97,12 +119,8 @@ class ParameterSet:
         if grad.layout is not torch.strided and self.sparse_as_dense:
             grad = grad.to_dense()
         check_exchangeable(grad, member.name)
-        if grad.dtype != member.param.dtype or grad.numel() != member.param.numel():
-            raise InvalidArgument(
-                f"the gradient of {member.name!r} is {grad.dtype}{list(grad.shape)}, the parameter "
-                f"{member.param.dtype}{list(member.param.shape)}",
-                tensor=member.name,
-            )
+        if not self.as_float32:  # Else a float32 copy is exchanged, which exchange() checks.
+            member.check(grad)
         return grad
 
     @torch.no_grad()
@@ -114,6 +132,8 @@ class ParameterSet:
         rates: learning rates; absent: whether there is nothing to send; left_out: contiguous float32
         tensors for what the codecs leave out of this push. One a member each.
         """
+        for member, tensor in zip(self.members, tensors):
+            member.check(tensor)
         hosts = [host_copy_or_self(tensor) for tensor in tensors]
         nothing = [None] * len(hosts)
         tickets = [

@@ -226,7 +226,8 @@ class Synchronizer:
         """No gradient here, but there may be one elsewhere."""
         if slot.earlier is None:
             slot.earlier, slot.param.grad = slot.param.grad, None
-        slot.grad = torch.zeros_like(slot.param, requires_grad=False)
+        zeros = torch.zeros_like(slot.param, requires_grad=False)
+        slot.grad = self._parameters.dense(slot.member, zeros)
         self._start(slot, host_copy_or_self(slot.grad), _native.ABSENT)
 
     def _start(self, slot, host, flags):
