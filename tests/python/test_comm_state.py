@@ -52,6 +52,7 @@ def onebit_adam(worker, params, warmup=10, **options):
 
 OPTIMIZERS = {
     "distributed, ef": partial(distributed, push=EF, pull=EF),
+    "distributed, spaces": partial(distributed, push="ef (onebit( block = 32 ))", pull=EF),
     "distributed, momentum": partial(distributed, push=EF, pull=EF, momentum=0.9),
     "distributed, warm-up": partial(
         distributed, push="ef(topk(ratio=0.1))", pull="dither", warmup=10
@@ -253,6 +254,17 @@ def test_a_state_of_something_else_is_refused_saying_what_differs(case):
         other = loading(worker, problem.parameters(), prefix="loading/")
         with pytest.raises(bandoneon.InvalidArgument, match=message):
             other.load_comm_state_dict(state)
+
+    run_job(job, **SETTINGS)
+
+
+def test_a_spec_spelled_otherwise_is_the_same():
+    def job(worker):
+        params = Quadratic().parameters()
+        optimizer = distributed(worker, params, push="ef (onebit( block = 32 ))")
+        state = optimizer.comm_state_dict()
+        optimizer.close()
+        distributed(worker, params, push=EF).load_comm_state_dict(state)
 
     run_job(job, **SETTINGS)
 

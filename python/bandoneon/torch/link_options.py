@@ -3,13 +3,14 @@
 import fnmatch
 from dataclasses import asdict, dataclass, replace
 
+from .. import _native
 from ..errors import InvalidArgument
 from .exchange import default_spec
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """How one parameter's gradients travel; the same on every worker."""
+    """How one parameter's gradients travel; the same on every worker. Codecs in canonical form."""
 
     push: str = "none"
     pull: str = "none"
@@ -22,7 +23,12 @@ class LinkOptions:
         return cls(push, pull, float(momentum), int(warmup)).checked()
 
     def checked(self):
-        """Itself, or InvalidArgument."""
+        """These in canonical form, or InvalidArgument."""
+        checked = replace(self, push=_canonical(self.push), pull=_canonical(self.pull))
+        checked._check()
+        return checked
+
+    def _check(self):
         if not 0.0 <= self.momentum < 1.0:
             raise InvalidArgument(f"momentum={self.momentum} is not in [0, 1)")
         if self.warmup < 0:
@@ -32,7 +38,6 @@ class LinkOptions:
                 f"momentum={self.momentum} goes before error feedback, but push={self.push!r} has "
                 "none; write push='ef(...)', or give the momentum to the optimizer"
             )
-        return self
 
     @property
     def feeds_back(self):
@@ -87,6 +92,16 @@ class LinkTable:
                         "leave it out, and give a momentum to the optimizer inside"
                     )
 
+    def check_without_correction(self, user):
+        """InvalidArgument where error feedback goes by learning rates, which `user` does not push."""
+        for options in self.rows:
+            for spec in (options.push, options.pull):
+                if "correction=lr" in spec:
+                    raise InvalidArgument(
+                        f"{spec!r} goes by the learning rate of every step, which {user} does not know; "
+                        "leave correction=lr out, or use DistributedOptimizer"
+                    )
+
     def check_use(self, names):
         """InvalidArgument names a pattern that none of the names comes to."""
         used = {self._pattern_of(name) for name in names}
@@ -108,6 +123,14 @@ class LinkTable:
     def _pattern_of(self, name):
         fits = (pattern for pattern in self._rows if fnmatch.fnmatchcase(name, pattern))
         return next(fits, None)
+
+
+def _canonical(spec):
+    """What is wrong stays: declaring it says what, and of which tensor."""
+    try:
+        return _native.check_codec(spec)
+    except InvalidArgument:
+        return spec
 
 
 def _overridden(common, pattern, changes):
