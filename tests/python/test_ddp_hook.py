@@ -142,6 +142,22 @@ def test_a_parameter_it_was_not_given_is_an_error():
     run_job(job)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(push="ef(onebit, correction = lr)"),
+        dict(pull="ef(onebit,correction=lr)"),
+        dict(overrides={"*": dict(push="ef(onebit,correction=lr)")}),
+    ],
+)
+def test_a_correction_by_learning_rates_that_it_does_not_know_is_refused(options):
+    def job(worker):
+        with pytest.raises(bandoneon.InvalidArgument, match="correction=lr.*DDPState does not know"):
+            bdn.DDPState(make_model().named_parameters(), worker=worker, **options)
+
+    run_job(job)
+
+
 def test_nan_of_one_worker_is_everybodys():
     def job(worker):
         model = make_model()

@@ -23,7 +23,8 @@ class DDPState:
     """What the hook exchanges and how. Keyed by parameter, because DDP regroups its buckets.
 
     Constructing it is collective. It can be pickled together with its residuals; after loading,
-    attach() joins it to the model of the new process. Options are those of DistributedOptimizer.
+    attach() joins it to the model of the new process. Options are those of DistributedOptimizer; not so
+    ef(..., correction=lr), as a hook knows no learning rate.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class DDPState:
         worker=None,
     ):
         self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
+        self._links.check_without_correction("DDPState")
         self._prefix = prefix
         self._loaded = None
         self.attach(named_parameters, scaler=scaler, worker=worker)
