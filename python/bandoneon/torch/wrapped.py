@@ -18,23 +18,34 @@ class WrappedOptimizer(torch.optim.Optimizer):
         self.inner = None
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
-        self._share()
 
-    def _share(self):
-        self.param_groups = self.inner.param_groups
-        self.state = self.inner.state
+    @property
+    def param_groups(self):
+        return self.inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        if self.inner is not None:  # Not those that the base begins with.
+            self.inner.param_groups = groups
+
+    @property
+    def state(self):
+        return self.inner.state
+
+    @state.setter
+    def state(self, state):
+        if self.inner is not None:
+            self.inner.state = state
 
     def state_dict(self):
         return self.inner.state_dict()
 
     def load_state_dict(self, state_dict):
         self.inner.load_state_dict(state_dict)
-        self._share()
 
     def add_param_group(self, param_group):
         if self.inner is not None:
             raise Unimplemented(f"{type(self).__name__} takes its parameters when it is made")
-        super().add_param_group(param_group)
 
     def rates(self, members):
         """The learning rate of each member's group."""

@@ -1,0 +1,46 @@
+"""What LocalSteps, CSER and ServerOptimizer share with the optimizer that they are put around."""
+
+import pytest
+import torch
+
+import bandoneon.torch as bdn
+from cluster_helpers import make_model, run_job, train
+from reference_helpers import assert_same_bits
+
+WRAPPERS = {
+    "server": bdn.ServerOptimizer,
+    "local": lambda *given, **options: bdn.LocalSteps(
+        *given, tau=1, outer=bdn.SlowMo(), **options
+    ),
+    "cser": lambda *given, **options: bdn.CSER(*given, gradient="none", reset="none", **options),
+}
+
+
+def make(name, worker, lr=0.1):
+    model = make_model()
+    inner = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
+    return model, inner, WRAPPERS[name](inner, model.named_parameters(), worker=worker)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("which", ["inner", "wrapper"])
+def test_a_state_may_be_loaded_by_either_and_schedules_go_on(name, which):
+    def job(worker, loads):
+        model, inner, optimizer = make(name, worker)
+        train(worker, model, optimizer, steps=1)
+        if loads:
+            loading = inner if which == "inner" else optimizer
+            loading.load_state_dict(optimizer.state_dict())
+        assert optimizer.param_groups is inner.param_groups
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for _ in range(2):
+            train(worker, model, optimizer, steps=1)
+            schedule.step()
+        assert inner.param_groups[0]["lr"] == pytest.approx(0.025)
+        return [p.detach().numpy() for p in model.parameters()]
+
+    def run(loads):
+        return run_job(lambda worker: job(worker, loads))
+
+    for plain, loaded in zip(run(False), run(True)):
+        assert_same_bits([plain, loaded])
