@@ -42,7 +42,7 @@ class OneBitAdam(torch.optim.Optimizer):
     warmup: steps; the paper takes a fifth of the run or so.
     push, pull: codec specs, "ef(onebit)".
     named_parameters, overrides, prefix, timeout: as DistributedOptimizer's; an override's `warmup`
-        is of its links alone.
+        is of its links alone. After DeadlineExceeded out of step() every further step is refused.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class OneBitAdam(torch.optim.Optimizer):
         members = self._links.members
         for member in members:
             self.state[member.param] = self.state[member.param] or new_moments(member.param)
-            self.state[member.param]["step"] += 1
         messages = [self._message(member, groups[id(member.param)]) for member in members]
         results = self._links.exchange(messages, self._timeout)
         for member, mean, result in zip(members, messages, results):
+            self.state[member.param]["step"] += 1
             if not result.nonfinite:
                 self._apply(member.param, mean, groups[id(member.param)])
 
@@ -99,14 +99,14 @@ class OneBitAdam(torch.optim.Optimizer):
         param, state = member.param, self.state[member.param]
         grad = torch.zeros_like(param) if param.grad is None else param.grad
         grad = self._links.dense(member, grad).clone()
-        if self._is_warm(state):
+        if self._is_warm(state["step"] + 1):
             return grad
         beta1 = group["betas"][0]
         return grad.mul_(1 - beta1).add_(state["exp_avg"], alpha=beta1)
 
     def _apply(self, param, mean, group):
         state = self.state[param]
-        if self._is_warm(state):
+        if self._is_warm(state["step"]):
             beta1, beta2 = group["betas"]
             state["exp_avg"].mul_(beta1).add_(mean, alpha=1 - beta1)
             state["exp_avg_sq"].mul_(beta2).addcmul_(mean, mean, value=1 - beta2)
@@ -114,8 +114,8 @@ class OneBitAdam(torch.optim.Optimizer):
             state["exp_avg"] = mean
         descend(param, state, group, self._warmup)
 
-    def _is_warm(self, state):
-        return state["step"] <= self._warmup
+    def _is_warm(self, step):
+        return step <= self._warmup
 
     def comm_state_dict(self):
         """What a checkpoint needs beside state_dict(): this rank's residuals and steps; of rank 0, what

@@ -10,6 +10,7 @@ from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
+from .unbroken import Unbroken
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class ParameterSet:
         self.sparse_as_dense = sparse_as_dense
         self.as_float32 = as_float32
         self.members = []
+        self._unbroken = Unbroken()
         self.reference = weakref.ref(self)  # the owner of its names
         weakref.finalize(self, worker.disown, self.reference).atexit = False
 
@@ -131,9 +133,15 @@ class ParameterSet:
 
         rates: learning rates; absent: whether there is nothing to send; left_out: contiguous float32
         tensors for what the codecs leave out of this push. One a member each.
+
+        DeadlineExceeded says who is missing, and is the end: FailedPrecondition from then on.
         """
         for member, tensor in zip(self.members, tensors):
             member.check(tensor)
+        with self._unbroken.exchange():
+            return self._exchange(tensors, timeout, rates, absent, left_out)
+
+    def _exchange(self, tensors, timeout, rates, absent, left_out):
         hosts = [host_copy_or_self(tensor) for tensor in tensors]
         nothing = [None] * len(hosts)
         tickets = [
@@ -190,7 +198,9 @@ class ParameterSet:
         return fetched
 
     def state_dict(self, timeout=None):
-        """What this worker's links still owe and remember; rank 0's has what the servers hold, too."""
+        """What this worker's links still owe and remember; rank 0's has what the servers hold, too.
+        FailedPrecondition after an exchange() that did not end."""
+        self._unbroken.check()
         return {
             "rank": self.worker.rank,
             "size": self.worker.size,

@@ -3,6 +3,7 @@
 import torch
 
 from ..worker import Declaration
+from .unbroken import Unbroken
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -13,15 +14,17 @@ class Vote:
     def __init__(self, worker, name, owner, timeout=None):
         self._worker = worker
         self._timeout = timeout
+        self._unbroken = Unbroken()
         (self._tensor,) = worker.declare([Declaration(name, 1)], owner=owner)
 
     def all_finite(self, tensors):
         """Whether no worker's tensors hold NaN, infinity, or values so large that a sum over the workers
-        might overflow. Collective."""
+        might overflow. Collective. After DeadlineExceeded nobody votes here any more."""
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
         refuses = not all(norm.item() <= limit for norm in norms)
         ballot = torch.tensor([float(refuses)])
-        ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
-        self._worker.wait(ticket, self._timeout)
+        with self._unbroken.exchange():
+            ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
+            self._worker.wait(ticket, self._timeout)
         return ballot.item() == 0

@@ -1,0 +1,30 @@
+"""Exchanges inside step(): none follows one that was left."""
+
+import contextlib
+
+from ..errors import FailedPrecondition
+
+
+class Unbroken:
+    """Refuses what comes after an exchange that this worker left before its end (a timeout, Ctrl-C): the
+    others may have taken that step, and would take the next one for another than this worker does."""
+
+    def __init__(self):
+        self._left_for = None  # what the exchange was left for
+
+    def check(self):
+        if self._left_for is not None:
+            raise FailedPrecondition(
+                f"an exchange was left before its end ({self._left_for}), and the other workers may have "
+                "taken its step; start a new job from a checkpoint, with a longer timeout="
+            )
+
+    @contextlib.contextmanager
+    def exchange(self):
+        """Around one exchange, after what can be checked without the others."""
+        self.check()
+        try:
+            yield
+        except BaseException as error:
+            self._left_for = f"{type(error).__name__}: {error}"
+            raise
