@@ -53,6 +53,19 @@ class Quadratic:
         }
 
 
+class PartlyUnseen(Quadratic):
+    """As Quadratic, but no gradient ever reaches the first half of each parameter, like rows of an
+    embedding whose words do not come."""
+
+    def gradient(self, rank, t, model):
+        gradients = super().gradient(rank, t, model)
+        return [np.where(self.is_unseen(g), np.zeros_like(g), g) for g in gradients]
+
+    @staticmethod
+    def is_unseen(array):
+        return np.arange(array.size).reshape(array.shape) < array.size // 2
+
+
 def values(params):
     """Copies of what {name: parameter} holds."""
     return [p.detach().numpy().copy() for p in params.values()]

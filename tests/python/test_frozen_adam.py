@@ -9,6 +9,7 @@ from reference_helpers import (
     CONVERGING,
     SHAPES,
     STEPS,
+    PartlyUnseen,
     Quadratic,
     assert_close,
     assert_reaches_the_optimum,
@@ -22,9 +23,10 @@ FREEZE = 15
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_it_equals_its_reference(codec):
+@pytest.mark.parametrize("kind", [Quadratic, PartlyUnseen])
+def test_it_equals_its_reference(codec, kind):
     spec, function = CODECS[codec]
-    problem = Quadratic()
+    problem = kind()
     result = run_library(
         problem,
         distributed(

@@ -12,6 +12,7 @@ from reference_helpers import (
     CODECS,
     CONVERGING,
     STEPS,
+    PartlyUnseen,
     Quadratic,
     assert_close,
     assert_reaches_the_optimum,
@@ -39,15 +40,25 @@ def onebit_adam(spec, lr=0.02, warmup=WARMUP, **options):
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_it_equals_its_reference(codec, weight_decay):
+@pytest.mark.parametrize("kind", [Quadratic, PartlyUnseen])
+def test_it_equals_its_reference(codec, weight_decay, kind):
     spec, function = CODECS[codec]
-    problem = Quadratic()
+    problem = kind()
     result = run_library(problem, onebit_adam(spec, weight_decay=weight_decay))
     ways = links(function, function, warmup=WARMUP)
     expected = algorithms.onebit_adam(
         problem.start, problem.gradient, STEPS, WARMUP, ways, lr=0.02, wd=weight_decay
     )
     assert_close(result, expected)
+
+
+def test_what_the_warm_up_has_not_seen_only_decays():
+    problem = PartlyUnseen()
+    result = run_library(problem, onebit_adam("ef(onebit)", weight_decay=0.1))
+    for start, end in zip(problem.start, result):
+        unseen = problem.is_unseen(start)
+        decayed = start * (1 - 0.02 * 0.1) ** STEPS
+        np.testing.assert_allclose(end[unseen], decayed[unseen], rtol=1e-5)
 
 
 def test_without_compression_it_is_adam_with_a_frozen_second_moment():

@@ -112,7 +112,8 @@ class DecayMomentumSGD:
 
 
 class AdamW:
-    """Of 1711.05101; with `freeze_after` the second moment stays as it is after that many steps."""
+    """Of 1711.05101; with `freeze_after` the second moment stays as it is after that many steps. No step
+    where it is 0, decay aside."""
 
     def __init__(self, lr, b1=0.9, b2=0.999, eps=1e-8, wd=0.0, freeze_after=math.inf):
         self.lr, self.b1, self.b2, self.eps, self.wd = lr, b1, b2, eps, wd
@@ -130,7 +131,8 @@ class AdamW:
     def descend(self, x):
         m = self.m / (1 - self.b1**self.t)
         v = self.v / (1 - self.b2 ** min(self.t, self.freeze_after))
-        return x - self.lr * (m / (np.sqrt(v) + self.eps) + self.wd * x)
+        step = np.where(v > 0, m / (np.sqrt(v) + self.eps), 0.0)
+        return x - self.lr * (step + self.wd * x)
 
 
 class LANS:

@@ -14,9 +14,11 @@ class FrozenAdamW(PerParameterOptimizer):
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) g^2                                only if t <= freeze_after
-        x <- (1 - lr wd) x - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^T)) + eps)
+        x <- (1 - lr wd) x - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^T)) + eps)   without m where v is 0
 
-    Up to then it is torch.optim.AdamW. Let the gradients go uncompressed as long:
+    What no gradient has reached by then, like an embedding's rows, has v = 0, and only decays from there
+    on: there is no scale for its steps, and what a lossy link sends in place of 0 would be divided by
+    eps. Up to then it is torch.optim.AdamW. Let the gradients go uncompressed as long:
 
         inner = bdn.FrozenAdamW(model.parameters(), lr=1e-3, freeze_after=200)
         optimizer = bdn.DistributedOptimizer(
@@ -61,11 +63,12 @@ def new_moments(param):
 
 
 def descend(param, state, group, freeze_after):
-    """AdamW's change of the parameter by its moments, the second as of `freeze_after` at most."""
+    """AdamW's change of the parameter by its moments, the second as of `freeze_after` at most; by the
+    decay alone where the second is 0."""
     beta1, beta2 = group["betas"]
     step, lr = state["step"], group["lr"]
     square = state["exp_avg_sq"] / (1 - beta2 ** min(step, freeze_after))
+    unseen = square == 0
+    scale = square.sqrt_().add_(group["eps"]).masked_fill_(unseen, torch.inf)
     param.mul_(1 - lr * group["weight_decay"])
-    param.addcdiv_(
-        state["exp_avg"], square.sqrt_().add_(group["eps"]), value=-lr / (1 - beta1**step)
-    )
+    param.addcdiv_(state["exp_avg"], scale, value=-lr / (1 - beta1**step))

@@ -25,7 +25,9 @@ class OneBitAdam(torch.optim.Optimizer):
 
     M = m / (1 - b1^t) and V = v / (1 - b2^T), T = min(t, warmup), are Adam's corrections for
     moments that began at 0. The paper's rule is without: the same where t and warmup are large, and
-    steps 1 / sqrt(1 - b2^T) times as long after a short warm-up.
+    steps 1 / sqrt(1 - b2^T) times as long after a short warm-up. Where V is 0 there is no step, only
+    decay: what no gradient has reached in the warm-up, like an embedding's rows, is not trained after
+    it. Nothing tells how long its steps should be, and lossy links send what is not 0 for it.
 
         optimizer = bdn.OneBitAdam(
             model.parameters(), lr=1e-3, warmup=200, named_parameters=model.named_parameters())
