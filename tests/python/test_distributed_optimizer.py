@@ -101,6 +101,30 @@ def test_errors_come_out_of_backward_as_what_they_are():
     assert error.tensor is not None and error.step is not None and error.waiting_for is not None
 
 
+def test_what_was_late_can_be_waited_for_again():
+    def job(worker):
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8, bias=False), torch.nn.Linear(8, 6, bias=False))
+        fill(model)
+        first, last = model.parameters()
+        inner = torch.optim.SGD([last, first], lr=0.1)
+        named = [("last", last), ("first", first)]  # Collected in this order.
+        optimizer = bdn.DistributedOptimizer(inner, named, worker=worker, scaler=None, timeout=1.5)
+        train(worker, model, optimizer, steps=1)
+        optimizer.zero_grad()
+        if worker.rank == 1:
+            first.register_hook(lambda _: worker.barrier("rank 0 has given up"))
+            after_backward(worker, model, optimizer)
+        else:
+            with pytest.raises(bandoneon.DeadlineExceeded, match="'?first"):
+                after_backward(worker, model, optimizer)
+            worker.barrier("rank 0 has given up")
+        optimizer.step()
+        return model_hash(model)
+
+    first, second = run_job(job, fusion_bytes=1)
+    assert first == second
+
+
 def run_job_that_may_end_badly(job):
     found = []
 

@@ -187,7 +187,7 @@ class Synchronizer:
         for slot in self._slots:
             if not slot.sent:
                 self._push_rest(slot)
-        for slot in self._slots:
+        for slot in self._in_flight():
             self._collect(slot)
         self._had_round = True
         self._leave_round()
@@ -197,9 +197,13 @@ class Synchronizer:
         for slot in self._slots:
             if not slot.sent:
                 self._start(slot, None, _native.ABSENT)
-        for slot in self._slots:
+        for slot in self._in_flight():
             self._wait(slot)
         self._leave_round()
+
+    def _in_flight(self):
+        """Not those that were collected before another one was late."""
+        return [slot for slot in self._slots if slot.ticket is not None]
 
     def _leave_round(self):
         for slot in self._slots:
@@ -244,8 +248,6 @@ class Synchronizer:
         slot.sent = True
 
     def _wait(self, slot):
-        if slot.ticket is None:
-            return None
         result = self._worker.wait(slot.ticket, self._timeout)
         slot.ticket = None
         return result
