@@ -475,6 +475,23 @@ def test_names_are_made_where_none_are_given():
         assert_same(result, mean_grads(make_model()))
 
 
+def test_gradients_set_by_hand_are_averaged_in_every_step():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model, lr=1.0)
+        moved = []
+        for _ in range(3):
+            before = model[0].bias.detach().clone()
+            for param in model.parameters():
+                param.grad = torch.full_like(param, 1.0 + worker.rank)
+            optimizer.step()
+            moved.append((before - model[0].bias).mean().item())
+        return moved
+
+    for moved in run_job(job):
+        assert moved == pytest.approx([1.5, 1.5, 1.5])
+
+
 def test_closures_are_refused():
     def job(worker):
         model = make_model()

@@ -22,9 +22,23 @@ class _Slot:
         # and as long as none came from an inner pass, which others may follow.
         self.seen_alone = False
         self.may_repeat = False
-        # Between passes:
-        self.is_mean = False  # param.grad holds means, so it must not be pushed again
+        self._mean = None  # weak reference to what the last round left in param.grad
         self.clear_round()
+
+    @property
+    def holds_mean(self):
+        """Whether param.grad holds means, so that it must not be pushed again. Not by its place alone: a
+        program may put a gradient of its own there."""
+        mean = self._mean and self._mean()
+        return mean is not None and self.param.grad is mean
+
+    def leave_mean(self, grad):
+        self.param.grad = grad
+        self._mean = None if grad is None else weakref.ref(grad)
+
+    def forget_mean(self):
+        """What is local is added to it, and so all of param.grad must be pushed again."""
+        self._mean = None
 
     def clear_round(self):
         self.fired = 0  # gradients accumulated in this pass
@@ -126,7 +140,7 @@ class Synchronizer:
     def _before_accumulation(self, slot):
         if not self._enabled:
             self._had_local_pass = True
-            slot.is_mean = False
+            slot.forget_mean()
             return
         self._enter_round(slot)
         if slot.sent:
@@ -139,7 +153,7 @@ class Synchronizer:
         slot.fired += 1
         if slot.fired > 1:
             slot.may_repeat = True
-        elif slot.is_mean and slot.param.grad is not None:
+        elif slot.holds_mean:
             slot.earlier, slot.param.grad = slot.param.grad, None
 
     def _after_accumulation(self, slot):
@@ -217,7 +231,7 @@ class Synchronizer:
         grad = slot.param.grad
         if not slot.param.requires_grad:
             self._start(slot, None, _native.ABSENT)
-        elif grad is not None and (slot.fired or not slot.is_mean):
+        elif grad is not None and (slot.fired or not slot.holds_mean):
             self._push(slot)
         else:
             self._push_absent(slot)
@@ -259,11 +273,11 @@ class Synchronizer:
         if slot.host is None:
             return
         if result.absent:
-            slot.param.grad = slot.earlier
+            slot.leave_mean(slot.earlier)
         else:
             copy_back(slot.host, slot.grad)
-            slot.param.grad = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
-        slot.is_mean = True
+            both = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
+            slot.leave_mean(both)
 
 
 def _forward_to(reference, method, slot):
