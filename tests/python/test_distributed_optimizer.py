@@ -323,6 +323,29 @@ def test_no_sync_leaves_the_residuals_alone():
     run_job(job)
 
 
+def test_one_pass_for_two_optimizers_of_which_one_worker_reaches_one():
+    def job(worker):
+        body, head = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+        fill(body)
+        fill(head, seed=1)
+        optimizers = [
+            sgd(worker, body, prefix="body/", timeout=20),
+            sgd(worker, head, prefix="head/", timeout=20),
+        ]
+        for step in range(2):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            hidden = body(make_batch(worker.rank, step))
+            # In worker 1 the head's gradients come first, and so does the end of its round.
+            (hidden if worker.rank == 0 else head(hidden)).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return model_hash(body), model_hash(head)
+
+    first, second = run_job(job)
+    assert first == second
+
+
 # ---- Optimizers ----
 
 

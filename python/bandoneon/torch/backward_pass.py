@@ -29,7 +29,8 @@ def outermost_function():
 
 
 def at_end_of_pass(callback):
-    """Runs it as the last action of the pass on this thread; what it raises comes out of backward()."""
+    """Runs it as the last action of the pass on this thread, after those that were here before; what it
+    raises comes out of backward(). One of them may add another."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 

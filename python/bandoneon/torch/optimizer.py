@@ -34,6 +34,10 @@ def DistributedOptimizer(
     object returned is an instance of the optimizer's class and shares its state and groups, so
     schedulers, scalers and state_dict() work on either.
 
+    One backward pass may go through the parameters of several of them. A worker whose pass leaves one out
+    says so in its step(), and the others wait for that; so no two workers may each leave out one that the
+    other's pass goes through.
+
     named_parameters: model.named_parameters(), in forward order; also names what add_param_group()
         adds later.
     push, pull: codec specs; BANDONEON_PUSH and BANDONEON_PULL, else "none". A spec may change with the

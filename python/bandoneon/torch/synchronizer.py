@@ -184,7 +184,13 @@ class Synchronizer:
     def _reach_outermost(self, task):
         if self._active and self._outermost is None:
             self._outermost = task
-            backward_pass.at_end_of_pass(self._end_round)
+            backward_pass.at_end_of_pass(self._finish_pass)
+
+    def _finish_pass(self):
+        """Waits only after every optimizer that has part in the pass has sent what it owes: another
+        worker may wait for theirs before it comes to this one."""
+        self._send_rest()
+        backward_pass.at_end_of_pass(self._end_round)
 
     # ---- The round ----
 
@@ -198,13 +204,17 @@ class Synchronizer:
         """Sends what has not been sent, then waits for everything."""
         if not self._active:
             self._begin_round()
-        for slot in self._slots:
-            if not slot.sent:
-                self._push_rest(slot)
+        self._send_rest()
         for slot in self._in_flight():
             self._collect(slot)
         self._had_round = True
         self._leave_round()
+
+    @torch.no_grad()
+    def _send_rest(self):
+        for slot in self._slots:
+            if not slot.sent:
+                self._push_rest(slot)
 
     def _abandon_round(self):
         """A backward pass broke off and the program went on: the others still get their round."""
