@@ -112,6 +112,7 @@ void Server::Answer(ConnectionId to, NodeId self, FrameHeader header, const absl
   header.sender = self;
   header.flags = 0;
   header.codec = 0;
+  header.element_offset = 0;
   header.type = status.ok() ? FrameType::kHello : FrameType::kError;
   Buffer payload =
       status.ok() ? EncodeHello({.node = self, .role = Role::kServer}) : EncodeError(status);
