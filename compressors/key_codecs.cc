@@ -1,5 +1,6 @@
 #include "compressors/key_codecs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
@@ -93,6 +94,14 @@ ReplyKind ReplyOf(const LinkCodec& pull, const KeyCodecsOptions& options) {
 }
 
 }  // namespace
+
+size_t KeyCodecs::MaxEncodedBytes() const {
+  size_t most = std::max(push->MaxEncodedBytes(), pull->MaxEncodedBytes());
+  for (const auto* stages : {&push_stages, &pull_stages}) {
+    for (const CodecStage& stage : *stages) most = std::max(most, stage.codec->MaxEncodedBytes());
+  }
+  return most;
+}
 
 absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   KeyCodecs codecs;

@@ -62,6 +62,8 @@ struct KeyCodecs {
   // Steps count from 1.
   const SegmentedCodec& Push(uint64_t step) const { return At(push_stages, *push, step); }
   const SegmentedCodec& Pull(uint64_t step) const { return At(pull_stages, *pull, step); }
+  // Of a payload either way, at any step.
+  size_t MaxEncodedBytes() const;
 
  private:
   static const SegmentedCodec& At(const std::vector<CodecStage>& stages, const SegmentedCodec& last,

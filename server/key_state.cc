@@ -4,6 +4,7 @@
 
 #include "common/base/draw.h"
 #include "common/base/status.h"
+#include "common/wire/frame.h"
 
 namespace bdn {
 namespace {
@@ -20,6 +21,13 @@ absl::Status FillDense(const KeyEntry& entry, KeyPlan* plan) {
     options.segment_elements.push_back(segment.elements);
   }
   BDN_ASSIGN_OR_RETURN(plan->codecs, MakeKeyCodecs(options));
+  if (const size_t bytes = plan->codecs.MaxEncodedBytes(); bytes > kMaxPayloadBytes) {
+    return InvalidArgument(
+        "a partition of %d elements takes up to %d bytes, a frame at most %d: set "
+        "--partition-bytes "
+        "lower",
+        entry.elements, bytes, kMaxPayloadBytes);
+  }
   plan->rule = MakeUpdateRule(rule);
   return absl::OkStatus();
 }

@@ -280,7 +280,9 @@ Frame ServerShard::EncodeResult(KeyState* state, const RoundFacts& facts) {
   const auto scale = static_cast<float>(1.0 / facts.total_weight);
   const Draw draw = ReplyDraw(plan, facts.step);
   Buffer payload = NewBuffer(codec.MaxEncodedBytes());
-  const bool feedback = plan.codecs.pull_feedback.on && !codec.codec().lossless();
+  // What a lossy stage of the codec has left out goes with the next reply, lossless or not.
+  const bool feedback =
+      plan.codecs.pull_feedback.on && (!codec.codec().lossless() || !state->residual.empty());
   if (feedback) {
     state->residual.resize(sum.n);
     const LinkFeedback& link = plan.codecs.pull_feedback;

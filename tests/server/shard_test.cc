@@ -253,6 +253,31 @@ TEST_F(ShardTest, KeepsWhatTheReplyOmits) {
   }
 }
 
+TEST_F(ShardTest, OwesNothingAfterALosslessStageOfThePull) {
+  Start(1, {.push = "none", .pull = "ef(onebit) for 2; ef(none)"});
+  Floats given(4, 0.0f);
+  Floats sent(4, 0.0f);
+  for (Step step = 1; step <= 3; ++step) {
+    const Floats values = {1, -2, static_cast<float>(step), 4};
+    Push(0, step, values);
+    const Floats result = ValuesOf(*outbox_.LastTo(0), {.pull = step <= 2 ? "onebit" : "none"});
+    for (int i = 0; i < 4; ++i) {
+      given[i] += values[i];
+      sent[i] += result[i];
+    }
+    EXPECT_EQ(sent == given, step == 3) << step;
+  }
+  EXPECT_EQ(shard_.Find(kKey)->residual, Floats(4, 0.0f));
+}
+
+TEST(KeyPlan, RefusesPartitionsWhosePayloadsAreTooLargeForAFrame) {
+  const KeyEntry entry = MakeEntry(kKey, {.dtype = DType::kFloat64, .segments = {(1u << 27) + 1}});
+  const absl::Status refused = MakeKeyPlan(entry, "large").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("tensor 'large'"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--partition-bytes"));
+}
+
 TEST_F(ShardTest, KeepsTheResidualOfASegmentThatNobodyHad) {
   Start(1, {.push = "none", .pull = "ef(onebit)", .segments = {3, 2}});
   Push(0, 1, {1, 2, 3, 5, 9});
