@@ -187,6 +187,8 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
                              state->init_root, rank));
   }
   if (header.base_step == 0) return bad(InvalidArgument("inits count from 1"));
+  if (header.step > kMaxStep)
+    return bad(InvalidArgument("step %d is over %d", header.step, kMaxStep));
   Frame taken{AnswerHeader(FrameType::kReply, *state, header.step), {}};
   taken.header.base_step = header.base_step;
   if (header.base_step <= state->inits) return output_->Send(from, taken);  // a repeat

@@ -16,6 +16,8 @@ using NodeId = uint32_t;
 using Rank = int32_t;
 // Rises with every exchange of a key, need not be contiguous. 0 is before the first.
 using Step = uint64_t;
+// No step is greater: sums of steps do not overflow.
+inline constexpr Step kMaxStep = Step{1} << 62;
 // Version of the membership.
 using Epoch = uint32_t;
 

@@ -220,6 +220,9 @@ absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes) {
   }
   const StateCounters counters{LoadLittle<uint64_t>(bytes, kUpdatesAt),
                                LoadLittle<float>(bytes, kPreviousRateAt)};
+  if (counters.updates > kMaxStep) {
+    return InvalidArgument("counters: %d updates, at most %d", counters.updates, kMaxStep);
+  }
   if (!std::isfinite(counters.previous_learning_rate)) {
     return InvalidArgument("counters: learning rate %g", counters.previous_learning_rate);
   }

@@ -150,6 +150,7 @@ std::optional<Counters> ReadCounters(const Bytes& bytes) {
   if (bytes.size() != 16 || !AllZero(bytes, 12, 16)) return std::nullopt;
   const Counters counters{Number(bytes, 0, 8), Float(static_cast<uint32_t>(Number(bytes, 8, 4)))};
   if (!std::isfinite(counters.previous_learning_rate)) return std::nullopt;
+  if (counters.updates > uint64_t{1} << 62) return std::nullopt;
   return counters;
 }
 

@@ -164,7 +164,7 @@ Bytes CountersBytes(const StateCounters& counters) {
 
 TEST(CountersTest, ComeBackAsTheyWere) {
   for (const StateCounters& counters :
-       {StateCounters{}, StateCounters{12, 0.25f}, StateCounters{~uint64_t{0}, -1e30f}}) {
+       {StateCounters{}, StateCounters{12, 0.25f}, StateCounters{kMaxStep, -1e30f}}) {
     EXPECT_EQ(DecodeCounters(EncodeCounters(counters).span()).value(), counters);
     const auto theirs = wire_reference::ReadCounters(CountersBytes(counters));
     ASSERT_TRUE(theirs.has_value());
@@ -190,6 +190,7 @@ TEST(CountersTest, NameWhatIsWrong) {
   refused(Put(good, 8, std::numeric_limits<float>::quiet_NaN()), "learning rate nan");
   refused(Put(good, 8, std::numeric_limits<float>::infinity()), "learning rate inf");
   refused(Put(good, 12, uint32_t{1}), "reserved");
+  refused(Put(good, 0, kMaxStep + 1), "4611686018427387905 updates");
 }
 
 TEST(MessageTest, AgreesWithTheReferenceOnDamagedPayloads) {
