@@ -43,6 +43,8 @@ struct Partition {
   bool uses_memory = false;             // the push advanced the residual and the momentum
   float feedback_decay = 1.0f;          // as the push used it
   float replaced_learning_rate = 0.0f;  // the key's, before this step
+  bool counted = false;                 // by the server, whatever became of its reply here
+  int damaged = 0;                      // replies that came so
   bool nonfinite = false;               // the result
   size_t fetched = 0;                   // segments whose replica was fetched for want of its base
 };

@@ -11,6 +11,13 @@
 
 namespace bdn {
 
+namespace {
+
+// Of one partition and step: then it is the path that damages, and not chance.
+constexpr int kMaxDamagedReplies = 8;
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Options& options,
                                                        std::unique_ptr<ControlPlane> control,
                                                        std::unique_ptr<Transport> transport) {
@@ -66,9 +73,11 @@ Worker::~Worker() {
   control_->Close();
   if (exchange_ == nullptr) return;  // Start did not come that far
   FailJob(Cancelled("the worker is being closed"));
+  exchange_->Stop();
   transport_->Close();
   transport_->Join();
-  executor_.reset();  // runs what is queued; everything ends in an error now
+  executor_.reset();   // runs what is queued; everything ends in an error now
+  transport_->Join();  // and so did what it still sent
 }
 
 absl::StatusOr<const Worker::Tensor*> Worker::FindDense(uint32_t id) const {
@@ -250,7 +259,8 @@ void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
         rendezvous.values[key_id] = *std::move(answer);
       else
         rendezvous.status = answer.status();
-      if (--rendezvous.left == 0 || !rendezvous.status.ok()) changed_.SignalAll();
+      --rendezvous.left;
+      changed_.SignalAll();
       return;
     }
     const auto found = keys_.find(key_id);
@@ -270,10 +280,13 @@ void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
 
 void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusOr<Frame>& answer) {
   absl::Status status = answer.status();
+  partition->counted |= status.ok();
   if (status.ok() && answer->header.type == FrameType::kReply) {
     status = CheckReply(*key, *partition, *answer);
     // Damaged on the way: the server still has it, and takes the same push for a question.
-    if (status.code() == absl::StatusCode::kDataLoss) return Submit(key, partition, nullptr);
+    if (absl::IsDataLoss(status) && ++partition->damaged < kMaxDamagedReplies) {
+      return Submit(key, partition, nullptr);
+    }
     status = WithFields(status, {.tensor = key->tensor_names[0],
                                  .step = std::to_string(partition->step),
                                  .stage = "decode"});
@@ -290,9 +303,7 @@ void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusO
   } else if (status.ok()) {
     DecodeReply(key, partition, *answer);
   }
-  if (!status.ok()) {
-    UndoPush(key, partition);
-  }
+  if (!status.ok() && !partition->counted) UndoPush(key, partition);
   Finish(key, status);
 }
 

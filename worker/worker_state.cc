@@ -46,7 +46,6 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
       header.codec = static_cast<uint8_t>(*part);
       header.key = of.key->entry.key;
       header.step = step;
-      if (type == FrameType::kInit) header.base_step = ++of.key->inits;
       if (type == FrameType::kFetch) header.step = kFirstFetch + of.key->fetches++;
       header.num_elements = of.key->entry.elements;
       header.element_offset = of.key->codecs.pull->segment_offset(of.segment);

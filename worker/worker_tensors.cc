@@ -199,6 +199,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
   struct Asked {
     Step step;
     std::string tensor;
+    bool submitted = false;
   };
   std::map<Key, Asked> asked;
   {
@@ -209,29 +210,45 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
         return FailedPrecondition("%s: the tensor is in flight; wait for it first", what);
       }
     }
-    for (const Exchange::Question& question : questions) {
-      asked.emplace(question.frame.header.key, Asked{question.frame.header.step, question.tensor});
-      rendezvous_[question.frame.header.key] = &rendezvous;
+    for (Exchange::Question& question : questions) {
+      FrameHeader& header = question.frame.header;
+      WorkerKey& key = *keys_.at(header.key);
+      // Numbered in the order in which they go out: the server takes a lower number for a repeat.
+      if (header.type == FrameType::kInit && key.entry.kind == KeyKind::kDense) {
+        header.base_step = ++key.inits;
+      }
+      asked.emplace(header.key, Asked{header.step, question.tensor});
+      rendezvous_[header.key] = &rendezvous;
     }
   }
   absl::Status status;
   for (Exchange::Question& question : questions) {
+    const Key key = question.frame.header.key;
     if (status.ok()) status = exchange_->Submit(std::move(question), nullptr);
+    asked.at(key).submitted = status.ok();
   }
   MutexLock lock(&mu_);
   while (status.ok() && rendezvous.left > 0 && rendezvous.status.ok() && absl::Now() < deadline) {
     changed_.WaitUntil(&mu_, deadline);
   }
   if (status.ok()) status = rendezvous.status;
+  const auto is_open = [&](Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto found = rendezvous_.find(key);  // maybe the next caller's already
+    return found != rendezvous_.end() && found->second == &rendezvous;
+  };
   for (const auto& [key, question] : asked) {
-    if (rendezvous_.erase(key) == 0) continue;
+    if (!is_open(key)) continue;
     if (status.ok()) {
       status = WithFields(DeadlineExceeded("%s did not end in time", what),
                           {.tensor = question.tensor,
                            .stage = "exchange",
                            .waiting_for = exchange_->WaitingFor(key)});
     }
-    exchange_->Withdraw(key, question.step);
+    // An answer that is on its way here must not be taken for the next question's.
+    if (question.submitted && !exchange_->Withdraw(key, question.step)) {
+      while (is_open(key)) changed_.Wait(&mu_);
+    }
+    if (is_open(key)) rendezvous_.erase(key);
   }
   if (!status.ok()) return status;
   return std::move(rendezvous.values);

@@ -2,6 +2,8 @@
 #include <random>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "common/transport/loopback.h"
 #include "common/transport/scripted_loopback.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,6 +73,44 @@ std::vector<Floats> Train(LocalCluster::TransportFactory factory, int steps) {
     }
   });
   return sums;
+}
+
+TEST(DamagedNetwork, APathThatDamagesEveryReplyIsAnError) {
+  PumpedNetwork network;
+  network.net().CorruptPayload(OfType(FrameType::kReply));
+  ClusterRig rig(1, {}, Impatient(), network.Factory());
+  const auto ids = rig.worker(0).Declare({Tensor("w", 10, "none", "ef(onebit)")}, kLong);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  Floats data = Normal(10, 1);
+  const absl::Status status = PushPull(rig.worker(0), ids->at(0), data).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
+// A question from a connection that has not greeted, as after a reconnect.
+TEST(ServerWithoutAGreeting, AnswersAQuestionAboutAnySegment) {
+  LoopbackNetwork network;
+  const auto factory = [&network] { return network.MakeTransport(); };
+  ClusterRig rig(1, {}, {}, factory);
+  const std::unique_ptr<Transport> stranger = network.MakeTransport();
+  absl::Notification answered;
+  FrameHeader answer;
+  stranger->Start([&](ConnectionId, const Frame& frame) {
+    answer = frame.header;
+    answered.Notify();
+  });
+  const auto server = stranger->Connect("loopback://server-0");
+  ASSERT_TRUE(server.ok()) << server.status();
+  FrameHeader fetch;
+  fetch.type = FrameType::kFetch;
+  fetch.sender = 1;
+  fetch.key = Key::Of(0, 0);
+  fetch.num_elements = 30;
+  fetch.element_offset = 20;
+  stranger->Send(*server, Frame{fetch, {}}, [](const absl::Status&) {});
+  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kLong));
+  EXPECT_EQ(answer.type, FrameType::kError);
+  EXPECT_EQ(answer.element_offset, 0u);
+  stranger->Close();
 }
 
 class FaultyNetwork : public ::testing::TestWithParam<uint64_t> {};
@@ -145,7 +185,9 @@ std::vector<Floats> TrainWeights(LocalCluster::TransportFactory factory, const s
     }
     ASSERT_TRUE(worker.Barrier("set", kLong).ok());
     // Rank 2 takes its replica from the first reply's fetch.
-    if (rank != 2) ASSERT_TRUE(worker.FetchWeights(id, results[rank], kLong).ok());
+    if (rank != 2) {
+      ASSERT_TRUE(worker.FetchWeights(id, results[rank], kLong).ok());
+    }
     for (int step = 1; step <= steps; ++step) {
       results[rank] = Normal(kElements, 10 * step + rank);
       const auto ticket =

@@ -2,6 +2,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -253,7 +254,9 @@ void Save(Worker& worker, const std::vector<uint32_t>& ids, Saved* saved) {
       Floats values(kSizes[t]);
       const absl::Status status = worker.GetServerState(ids[t], part, values, kLong);
       if (status.ok()) saved->servers[t][part] = values;
-      if (!status.ok()) EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+      if (!status.ok()) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+      }
     }
   }
 }
@@ -369,6 +372,7 @@ TEST(WeightsCluster, StatesThatDoNotFitAreRefused) {
          Code::kInvalidArgument, "has 5000 elements, not 3");
   refuse(root.SetServerState(ids[0], StatePart::kWeights, {values.data(), 3}, 1, kLong),
          Code::kInvalidArgument, "has 5000 elements, not 3");
+  refuse(set(root, StatePart::kWeights, kMaxStep + 1), Code::kInvalidArgument, "is over");
   values[4999] = std::nanf("");
   refuse(set(root, StatePart::kMoment0, 1), Code::kInvalidArgument, "is nan");
   EXPECT_EQ(root.GetServerState(99, StatePart::kWeights, values, kLong).code(), Code::kNotFound);
@@ -387,6 +391,40 @@ TEST(WeightsCluster, StatesThatDoNotFitAreRefused) {
   Must(rig.worker(1).Wait(*others, kLong).status());
   Must(root.Wait(*ticket, kLong).status());
   EXPECT_EQ(data, other);
+}
+
+// Small tensors share a key, whose inits are numbered.
+TEST(WeightsCluster, ThreadsThatSetTensorsOfOneKeyLoseNothing) {
+  ClusterRig rig(1, {"--fusion-bytes=65536"});
+  Worker& worker = rig.worker(0);
+  std::vector<TensorDeclaration> tensors;
+  for (const std::string name : {"a", "b", "c"}) {
+    tensors.push_back(Tensor(name, 10));
+    tensors.back().rule = "sgd";
+    tensors.back().fuse = true;
+  }
+  const auto ids = worker.Declare(tensors, kLong);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  std::vector<std::thread> threads;
+  for (const uint32_t id : *ids) {
+    threads.emplace_back([&worker, id] {
+      Floats held(10);
+      for (int i = 1; i <= 200; ++i) {
+        const Floats values(10, static_cast<float>(i));
+        absl::Status status;
+        do {  // Another tensor of the key is being set.
+          status = worker.SetServerState(id, StatePart::kWeights, values, 0, kLong);
+        } while (absl::IsFailedPrecondition(status));
+        Must(status);
+        do {
+          status = worker.GetServerState(id, StatePart::kWeights, {held.data(), 10}, kLong);
+        } while (absl::IsFailedPrecondition(status));
+        Must(status);
+        ASSERT_EQ(held, values);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(WeightsCluster, AFetchThatFindsNoWeightsNamesTheRootAndMayBeRepeated) {

@@ -109,7 +109,8 @@ BDN_API int bdn_size(const bdn_worker* worker); /* number of workers */
  * of bdn_create: "workers=4", "servers=2", "seed=7" and those of the scheduler. */
 BDN_API int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out);
 /* As bdn_create, within `cluster`: waits until all its workers were created, so call it from one
- * thread each. A cluster that is freed before its workers ends with the last of them. */
+ * thread each. A cluster that is freed before its workers, or while they are being created, ends
+ * with the last of them. */
 BDN_API int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worker** out);
 BDN_API void bdn_local_cluster_free(bdn_cluster* cluster);
 

@@ -62,14 +62,16 @@ int Call(Body body) {
   }
 }
 
+absl::Status Inherited(const char* what) {
+  return FailedPrecondition(
+      "this process was forked from the one that made the %s; use it there only", what);
+}
+
 // As Call, on a worker: a null or inherited one is refused.
 template <typename Body>
 int CallOn(const bdn_worker* handle, Body body) {
   if (handle == nullptr) return Return(InvalidArgument("the worker is null"));
-  if (handle->owner != getpid()) {
-    return Return(FailedPrecondition(
-        "this process was forked from the one that made the worker; use it there only"));
-  }
+  if (handle->owner != getpid()) return Return(Inherited("worker"));
   return Call([&] { return body(*handle->worker); });
 }
 
@@ -217,10 +219,13 @@ int bdn_create(const bdn_options* options, bdn_worker** out) {
 int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worker** out) {
   return Call([&]() -> absl::Status {
     if (cluster == nullptr || out == nullptr) return bdn::InvalidArgument("cluster or out is null");
+    if (cluster->owner != getpid()) return bdn::Inherited("cluster");
+    // It may be freed while this call waits for the other workers.
+    std::shared_ptr<bdn::LocalCluster> held = cluster->cluster;
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
-    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectLocalWorker(config, cluster->cluster.get()));
-    *out = new bdn_worker{cluster->cluster, std::move(worker)};
+    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectLocalWorker(config, held.get()));
+    *out = new bdn_worker{std::move(held), std::move(worker)};
     return absl::OkStatus();
   });
 }

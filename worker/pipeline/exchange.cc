@@ -65,9 +65,11 @@ absl::Status Exchange::Submit(Question question, absl::Time now) {
   return absl::OkStatus();
 }
 
-void Exchange::Withdraw(Key key, Step step) {
+bool Exchange::Withdraw(Key key, Step step) {
   const auto found = open_.find(key);
-  if (found != open_.end() && found->second.question.frame.header.step == step) open_.erase(found);
+  if (found == open_.end() || found->second.question.frame.header.step != step) return false;
+  open_.erase(found);
+  return true;
 }
 
 // Whether a frame of the question's key and step answers it, and not an earlier one: inits count

@@ -62,7 +62,7 @@ class Exchange {
   // Asks. AlreadyExists, and nothing changed, when the key has an open question.
   absl::Status Submit(Question question, absl::Time now);
   // Forgets a question whose asker has gone: it ends without Complete.
-  void Withdraw(Key key, Step step);
+  bool Withdraw(Key key, Step step);
   void OnFrame(NodeId server, const Frame& frame, absl::Time now);
   void OnSent(NodeId server, Key key, Step step, absl::Time now);
   // Does what is due.

@@ -12,13 +12,15 @@ ExchangeRunner::ExchangeRunner(const Exchange::Options& options, Transport* tran
       exchange_(options, this),
       timer_([this] { Run(); }) {}
 
-ExchangeRunner::~ExchangeRunner() {
+ExchangeRunner::~ExchangeRunner() { Stop(); }
+
+void ExchangeRunner::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
   }
   wake_.Signal();
-  timer_.join();
+  if (timer_.joinable()) timer_.join();
 }
 
 absl::Status ExchangeRunner::SetMembership(std::shared_ptr<const Membership> membership) {
@@ -63,9 +65,9 @@ absl::Status ExchangeRunner::Submit(Exchange::Question question, std::function<v
   return absl::OkStatus();
 }
 
-void ExchangeRunner::Withdraw(Key key, Step step) {
+bool ExchangeRunner::Withdraw(Key key, Step step) {
   MutexLock lock(&mu_);
-  exchange_.Withdraw(key, step);
+  return exchange_.Withdraw(key, step);
 }
 
 void ExchangeRunner::OnFrame(ConnectionId from, const Frame& frame) {

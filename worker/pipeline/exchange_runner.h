@@ -22,7 +22,8 @@ class ExchangeRunner final : private Exchange::Output {
   // the runner's lock.
   using CompleteFn = std::function<void(Key key, Step step, absl::StatusOr<Frame> answer)>;
 
-  // `transport` is borrowed, must be started with OnFrame, and closed before the runner goes.
+  // `transport` is borrowed and must be started with OnFrame. Before the runner goes it must be
+  // closed and joined, after the last call that may send.
   ExchangeRunner(const Exchange::Options& options, Transport* transport, CompleteFn complete);
   ~ExchangeRunner() override;
   ExchangeRunner(const ExchangeRunner&) = delete;
@@ -34,9 +35,12 @@ class ExchangeRunner final : private Exchange::Output {
   // here, whichever is first: then it no longer counts against a budget.
   absl::Status Submit(Exchange::Question question, std::function<void()> sent);
   // The question's asker has gone; it must have had no `sent`.
-  void Withdraw(Key key, Step step);
+  // False: its answer has been or is being delivered.
+  bool Withdraw(Key key, Step step);
   void OnFrame(ConnectionId from, const Frame& frame);
   void Fail(const absl::Status& status);
+  // Ends the thread that waits for what falls due. Idempotent.
+  void Stop();
   std::string WaitingFor(Key key) const;
   ExchangeStats stats() const;
 

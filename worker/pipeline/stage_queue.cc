@@ -9,7 +9,7 @@ namespace {
 
 // Order of a max-heap: true when a is less urgent than b.
 bool LessUrgent(const StageQueue::Task& a, const StageQueue::Task& b) {
-  return std::make_tuple(-a.priority, a.step, a.key) > std::make_tuple(-b.priority, b.step, b.key);
+  return std::tie(b.priority, a.step, a.key) > std::tie(a.priority, b.step, b.key);
 }
 
 StageQueue::Task PopTop(std::vector<StageQueue::Task>* heap) {
