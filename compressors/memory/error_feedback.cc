@@ -1,5 +1,8 @@
 #include "compressors/memory/error_feedback.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "compressors/kernels/accumulate_kernels.h"
 #include "compressors/kernels/float_kernels.h"
 
@@ -7,7 +10,8 @@ namespace bdn {
 
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate) {
   if (!learning_rate_correction || !(previous_rate > 0) || !(rate > 0)) return decay;
-  return decay * (previous_rate / rate);
+  // Held, for infinity times a residual of 0 is not a number.
+  return std::min(decay * (previous_rate / rate), std::numeric_limits<float>::max());
 }
 
 void Undo(const Feedback& step, const float* decoded) {

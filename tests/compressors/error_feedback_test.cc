@@ -199,6 +199,7 @@ TEST(FeedbackDecay, CorrectsForTheLearningRateWhereThereAreTwo) {
   EXPECT_EQ(FeedbackDecay(0.5f, true, 0.1f, 0.1f), 0.5f);
   EXPECT_EQ(FeedbackDecay(1.0f, true, 0.0f, 0.1f), 1.0f) << "the first step";
   EXPECT_EQ(FeedbackDecay(1.0f, true, 0.1f, 0.0f), 1.0f) << "a rate of 0 must not divide";
+  EXPECT_EQ(FeedbackDecay(1.0f, true, 1.0f, 1e-45f), std::numeric_limits<float>::max());
 }
 
 TEST(AllFinite, SeesTheScaledElement) {
