@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import bandoneon.torch as bdn
 from cluster_helpers import make_model, run_job, train
@@ -44,3 +48,25 @@ def test_a_state_may_be_loaded_by_either_and_schedules_go_on(name, which):
 
     for plain, loaded in zip(run(False), run(True)):
         assert_same_bits([plain, loaded])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_torchs_optimizer_state_dicts_step_nothing_of_ours(name):
+    def job(worker, plain):
+        model, inner, optimizer = make(name, worker)
+        # LocalSteps and CSER count what they would be asked to step.
+        asked = optimizer if name == "server" else inner
+        for _ in range(3):
+            if not plain:
+                state = get_optimizer_state_dict(model, asked)
+                set_optimizer_state_dict(model, asked, state)
+            train(worker, model, optimizer, steps=1)
+            optimizer.zero_grad()
+        return [p.detach().numpy() for p in model.parameters()]
+
+    def run(plain):
+        return run_job(lambda worker: job(worker, plain))
+
+    for plain, saving in zip(run(True), run(False)):
+        assert_same_bits([plain, saving])

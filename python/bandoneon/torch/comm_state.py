@@ -16,7 +16,8 @@ class CommState:
     owner: anything with comm_state_dict() and load_comm_state_dict(), both collective here.
 
     Around LocalSteps and CSER every rank has a model and optimizer state of its own: there, put the rank
-    into their names, too, f"model{rank}".
+    into their names, too, f"model{rank}". get_optimizer_state_dict() and its like take a step where an
+    optimizer has no state yet: give them `inner`, whose steps do not count.
     """
 
     def __init__(self, owner, *, worker=None):

@@ -89,6 +89,12 @@ class ServerOptimizer(WrappedOptimizer):
             if not result.absent:
                 member.param.copy_(weights)
 
+    @WrappedOptimizer.state.getter
+    def state(self):
+        """Nothing, of each parameter: torch.distributed.checkpoint.state_dict takes a step of an optimizer
+        whose state is empty, and here the servers would take it."""
+        return {param: {} for group in self.param_groups for param in group["params"]}
+
     def _buffer(self, member):
         """Contiguous float32 host memory with the gradient, for the weights to come back in."""
         grad, param = member.param.grad, member.param

@@ -8,7 +8,8 @@ from .parameters import learning_rates
 
 class WrappedOptimizer(torch.optim.Optimizer):
     """Shares groups and state with the optimizer that it is put around: schedulers, state_dict() and
-    load_state_dict() may be used on either."""
+    load_state_dict() may be used on either. Give torch.distributed.checkpoint.state_dict the `inner` one
+    of LocalSteps and CSER: where an optimizer has no state yet, it takes a step, which would count."""
 
     def __init__(self, inner):
         if hasattr(inner, "comm_state_dict"):
