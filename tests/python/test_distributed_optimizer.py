@@ -281,6 +281,64 @@ def test_a_retained_graph_gives_the_same_again():
         assert_same(result, {name: 2 * value for name, value in expected.items()})
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("who", [{0}, {0, 1}])
+def test_autograd_grad_hands_out_local_gradients_and_is_no_round(who, overlap):
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model, overlap=overlap, timeout=20)
+        params = list(model.parameters())
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(model, make_batch(worker.rank, step))
+            if worker.rank in who:
+                local = torch.autograd.grad(loss, params, retain_graph=True)
+                assert all(param.grad is None for param in params)
+            loss.backward()  # Over the same nodes.
+            if worker.rank in who:
+                other = torch.autograd.grad(loss_of(model, make_batch(worker.rank, step)), params)
+                assert all(torch.equal(a, b) for a, b in zip(local, other))
+            assert_same(grads(model), mean_grads(model, step=step))
+            optimizer.step()
+        return {entry["step"] for entry in optimizer.comm_state_dict()["tensors"].values()}
+
+    assert run_job(job) == [{3}, {3}]
+
+
+def test_a_gradient_penalty():
+    def loss(model, batch):
+        batch = batch.detach().requires_grad_()
+        value = loss_of(model, batch)
+        inputs = [batch, model[0].weight]
+        by_input, by_weight = torch.autograd.grad(value, inputs, create_graph=True)
+        return value + by_input.square().sum() + by_weight.square().sum()
+
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for step in range(3):
+            optimizer.zero_grad()
+            expected = mean_grads(model, step=step, loss=loss)
+            assert_same(after_backward(worker, model, optimizer, step, loss), expected)
+            optimizer.step()
+
+    run_job(job)
+
+
+def test_a_model_that_moves_to_other_nodes_is_exchanged_all_the_same():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for step in range(2):
+            optimizer.zero_grad()
+            model.double().float()  # As a move to another device: what accumulates is replaced.
+            expected = mean_grads(model, step=step)
+            assert_same(after_backward(worker, model, optimizer, step), expected)
+            optimizer.step()
+
+    run_job(job)
+
+
 def test_no_sync_sums_locally_as_ddp():
     def job(worker):
         model = make_model()

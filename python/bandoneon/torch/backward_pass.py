@@ -36,15 +36,31 @@ def at_end_of_pass(callback):
 
 def when_pass_resumes_after(node, callback):
     """Runs it once in the pass that `node` belongs to, when node is done."""
-    handles = []
+    _before_first_of([n for n, _ in node.next_functions if n is not None], callback)
 
-    def resumed(_):
-        for handle in handles:
-            handle.remove()
-        if handles:
-            handles.clear()
+
+def before_accumulation(param, callback):
+    """For a hook of the parameter itself: runs it once, before the gradient that has come is added to
+    param.grad; not at all where torch.autograd.grad() only hands it out. Returns hooks, to be removed
+    before the next gradient's."""
+    with torch.enable_grad():
+        accumulator = param.view_as(param).grad_fn.next_functions[0][0]
+    return _before_first_of([accumulator], callback)
+
+
+def remove(hooks):
+    """All of a list, which is empty then."""
+    while hooks:
+        hooks.pop().remove()
+
+
+def _before_first_of(nodes, callback):
+    """Runs it once, before whichever node comes first; the hooks."""
+
+    def reached(_):
+        if hooks:
+            remove(hooks)
             callback()
 
-    for successor, _ in node.next_functions:
-        if successor is not None:
-            handles.append(successor.register_prehook(resumed))
+    hooks = [node.register_prehook(reached) for node in nodes]
+    return hooks

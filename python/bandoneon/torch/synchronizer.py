@@ -17,7 +17,8 @@ class _Slot:
     def __init__(self, member):
         self.member = member
         self.param = member.param
-        self.hooks = []
+        self.hooks = []  # on the parameter
+        self.accumulation_hooks = []  # on what adds to its gradient, once for each
         # For good. A gradient leaves at once where one a pass is all that comes: once that was seen,
         # and as long as none came from an inner pass, which others may follow.
         self.seen_alone = False
@@ -91,9 +92,8 @@ class Synchronizer:
         """Takes the hooks away; the parameters' gradients stay local from now on."""
         self._closed = True
         for slot in self._slots:
-            for hook in slot.hooks:
-                hook.remove()
-            slot.hooks = []
+            backward_pass.remove(slot.hooks)
+            backward_pass.remove(slot.accumulation_hooks)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -131,11 +131,19 @@ class Synchronizer:
             if slot.hooks or not slot.param.requires_grad or self._closed:
                 continue
             slot.hooks = [
-                slot.param.register_hook(_forward_to(itself, "_before_accumulation", slot)),
+                slot.param.register_hook(_forward_to(itself, "_on_gradient", slot)),
                 slot.param.register_post_accumulate_grad_hook(
                     _forward_to(itself, "_after_accumulation", slot)
                 ),
             ]
+
+    def _on_gradient(self, slot):
+        """Begins nothing yet: torch.autograd.grad(), too, comes here. Nor would a hook do that stays on
+        the node that accumulates: that is another one after model.cuda(), say."""
+        backward_pass.remove(slot.accumulation_hooks)
+        slot.accumulation_hooks = backward_pass.before_accumulation(
+            slot.param, _forward_to(weakref.ref(self), "_before_accumulation", slot)
+        )
 
     def _before_accumulation(self, slot):
         if not self._enabled:
@@ -293,7 +301,7 @@ class Synchronizer:
 def _forward_to(reference, method, slot):
     """A hook that does not keep its synchronizer alive."""
 
-    def hook(_):
+    def hook(*_):
         synchronizer = reference()
         if synchronizer is not None:
             getattr(synchronizer, method)(slot)
