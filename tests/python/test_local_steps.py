@@ -111,6 +111,50 @@ def test_signs_of_an_embedding_row_never_seen_are_exact_zeros(decay):
     assert_same_bits([[array] for array in signs + whole])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("outer", [bdn.SignMomentum(), bdn.Nesterov(), bdn.Average()])
+def test_what_rounding_to_the_parameters_takes_away_is_no_movement(outer, dtype):
+    def job(worker):
+        param = torch.nn.Parameter((torch.arange(320.0) / 320 - 0.3).to(dtype))
+        inner = torch.optim.SGD([param], 1e-3)
+        optimizer = bdn.LocalSteps(inner, [("p", param)], tau=1, outer=outer, worker=worker)
+        exchange = optimizer._links.update_weights
+        moved = []
+
+        def watched(tensors, *args, **facts):
+            moved.append(tensors[0].abs().max().item())
+            return exchange(tensors, *args, **facts)
+
+        optimizer._links.update_weights = watched
+        for step in range(5):
+            param.grad = torch.full_like(param, 0.0 if step else 0.3)
+            optimizer.step()
+        assert moved[0] > 0 and moved[1:] == [0.0] * 4
+
+    run_job(job)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rows_of_half_precision_never_seen_only_decay(dtype):
+    def job(worker):
+        table = torch.nn.Embedding(40, 8, dtype=dtype)
+        with torch.no_grad():
+            table.weight.copy_(torch.arange(320.0).view(40, 8) / 320)
+        start = table.weight.detach().float()
+        inner = torch.optim.SGD(table.parameters(), 1e-3)
+        optimizer = bdn.LocalSteps(
+            inner, table.named_parameters(), tau=2, outer=bdn.SignMomentum(decay=0.1), worker=worker
+        )
+        for step in range(6):
+            optimizer.zero_grad()
+            table(torch.tensor([3, 4 + worker.rank])).square().sum().backward()
+            optimizer.step()
+            decayed = start[20:] * (1 - 1e-4) ** ((step + 1) // 2)
+            torch.testing.assert_close(optimizer._common[0][20:], decayed)
+
+    run_job(job)
+
+
 def test_workers_part_between_meetings_and_are_equal_bit_for_bit_after_each():
     ranks = run_ranks(Quadratic(), local(bdn.SignMomentum(), push="int8"), steps=12)
     for t, models in enumerate(zip(*ranks), 1):

@@ -164,8 +164,10 @@ class LocalSteps(WrappedOptimizer):
     def synchronize(self):
         """Meets the others now. Collective."""
         members = self._links.members
+        # From where each began: the common weights, rounded to the parameter's type.
         moved = [
-            common - m.param.to("cpu", torch.float32) for m, common in zip(members, self._common)
+            common.to(m.param.dtype).float() - m.param.to("cpu", torch.float32)
+            for m, common in zip(members, self._common)
         ]
         if self._vote.all_finite(moved):
             self._links.update_weights(moved, self._timeout, rates=self.rates(members))
