@@ -187,6 +187,30 @@ def test_a_worker_without_any_gradients_does_not_hold_up_the_others():
     assert first == second != model_hash(make_model())
 
 
+@pytest.mark.parametrize(
+    "throw_away",
+    [
+        lambda model, optimizer: optimizer.zero_grad(),
+        lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
+        lambda model, optimizer: model.zero_grad(),
+    ],
+    ids=["zero_grad", "zero_grad in place", "the model's"],
+)
+def test_after_a_step_that_was_left_out_a_worker_without_gradients_holds_up_nobody(throw_away):
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model, timeout=20)
+        after_backward(worker, model, optimizer)  # No step: not finite, say.
+        throw_away(model, optimizer)
+        if worker.rank == 0:
+            loss_of(model, make_batch(0, 1)).backward()
+        optimizer.step()
+        return model_hash(model)
+
+    first, second = run_job(job)
+    assert first == second != model_hash(make_model())
+
+
 def test_freezing_and_unfreezing():
     def job(worker):
         model = make_model()

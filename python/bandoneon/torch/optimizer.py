@@ -92,6 +92,11 @@ class _Distributed:
         """For gradients scaled otherwise than by a GradScaler: call it before backward()."""
         self._bandoneon.scale.set(scale)
 
+    def zero_grad(self, *args, **kwargs):
+        """As the optimizer's. A step that no backward() comes before is then a round of its own."""
+        super().zero_grad(*args, **kwargs)
+        self._bandoneon.synchronizer.forget_pass()
+
     def add_param_group(self, param_group, named_parameters=None):
         """As the optimizer's. Collective: all workers add the same."""
         parts = self._bandoneon
@@ -178,4 +183,4 @@ def _before_step(optimizer, args, kwargs):
 
 
 def _after_step(optimizer, args, kwargs):
-    optimizer._bandoneon.synchronizer.after_step()
+    optimizer._bandoneon.synchronizer.forget_pass()

@@ -72,9 +72,7 @@ class Synchronizer:
         self._slots = []
         self._enabled = True
         self._closed = False
-        # Since the last optimizer step:
-        self._had_round = False
-        self._had_local_pass = False
+        self._had_pass = False  # since the last step, or since its gradients were thrown away
         # Of the running round:
         self._active = False
         self._outermost = None  # number of its pass, once known
@@ -115,12 +113,14 @@ class Synchronizer:
         gradients at all still owes the others its word."""
         if self._closed:
             return
-        if self._active or not (self._had_round or self._had_local_pass):
+        # A step that was left out, as by a GradScaler, leaves gradients that are thrown away in the end.
+        has_gradients = self._had_pass and any(s.param.grad is not None for s in self._slots)
+        if self._active or not has_gradients:
             self._end_round()
 
-    def after_step(self):
-        self._had_round = False
-        self._had_local_pass = False
+    def forget_pass(self):
+        """Its gradients were stepped on or thrown away; the next step needs others."""
+        self._had_pass = False
 
     # ---- In the backward pass ----
 
@@ -147,7 +147,7 @@ class Synchronizer:
 
     def _before_accumulation(self, slot):
         if not self._enabled:
-            self._had_local_pass = True
+            self._had_pass = True
             slot.forget_mean()
             return
         self._enter_round(slot)
@@ -215,7 +215,7 @@ class Synchronizer:
         self._send_rest()
         for slot in self._in_flight():
             self._collect(slot)
-        self._had_round = True
+        self._had_pass = True
         self._leave_round()
 
     @torch.no_grad()
