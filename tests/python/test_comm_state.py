@@ -153,6 +153,27 @@ def test_a_new_job_goes_on_with_the_same_bits(name):
         assert_same_bits([common, common_resumed])
 
 
+CODECS = [
+    *("fp16", "bf16", "int8", "int4", "int4(hadamard=32)", "int2", "dither", "onebit(block=32)"),
+    *("topk(ratio=0.1)", "randomk(ratio=0.1)", "blocks(ratio=0.5,size=8)"),
+    *("sketch(columns=0.5)", "exactsketch(cells=0.5)"),
+]
+PULLS = {**{codec: codec for codec in CODECS}, **{f"delta({codec})": codec for codec in CODECS}}
+
+
+@pytest.mark.parametrize("pull", PULLS)
+@pytest.mark.parametrize("make", [server, partial(local, outer=bdn.Nesterov(lr=0.1))])
+def test_weights_are_taken_up_as_the_workers_held_them(make, pull):
+    ranks = both_ways(
+        partial(make, push=f"ef({PULLS[pull]})", pull=pull),
+        lambda worker, params, optimizer: saved(params, optimizer),
+        lambda worker, params, optimizer, kept: load(kept, params, optimizer),
+    )
+    for (_, own, common), (_, own_resumed, common_resumed) in ranks:
+        assert_same_bits([own, own_resumed])
+        assert_same_bits([common, common_resumed])
+
+
 def test_without_its_comm_state_it_would_not():
     def load_partly(worker, params, optimizer, kept):
         weights, state, _ = torch.load(io.BytesIO(kept), weights_only=True)

@@ -194,16 +194,19 @@ class LocalSteps(WrappedOptimizer):
         return {"algorithm": "LocalSteps", "tau": self.tau}
 
     def comm_state_dict(self):
-        """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps and place
-        between meetings; of rank 0, weights and moments on the servers, too."""
+        """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place
+        between meetings and common weights; of rank 0, weights and moments on the servers, too."""
         place = {"settings": self._settings, "local_steps": self.local_steps}
-        return {**place, **self._links.state_dict(self._timeout)}
+        names = [member.name for member in self._links.members]
+        common = dict(zip(names, (c.clone() for c in self._common)))
+        return {**place, "common": common, **self._links.state_dict(self._timeout)}
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
         check_settings(state, self._settings)
         self._links.load_state_dict(state, self._timeout)
-        self._common = self._links.fetch_weights(self._timeout)
+        self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
+        self._common = [state["common"][m.name].clone() for m in self._links.members]
         self.local_steps = state["local_steps"]
 
     def close(self):

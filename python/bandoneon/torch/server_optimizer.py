@@ -104,17 +104,20 @@ class ServerOptimizer(WrappedOptimizer):
         return torch.empty(param.shape, dtype=torch.float32).copy_(grad)
 
     def comm_state_dict(self):
-        """What a checkpoint needs beside the model: residuals and steps of this rank; of rank 0, weights
-        and moments on the servers, too."""
-        return {"settings": _SETTINGS, **self._links.state_dict(self._timeout)}
+        """What a checkpoint needs beside the model: residuals, steps and parameters of this rank; of rank
+        0, weights and moments on the servers, too."""
+        params = {m.name: m.param.detach().to("cpu", copy=True) for m in self._links.members}
+        links = self._links.state_dict(self._timeout)
+        return {"settings": _SETTINGS, "parameters": params, **links}
 
     @torch.no_grad()
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(), parameters included. Collective."""
         check_settings(state, _SETTINGS)
         self._links.load_state_dict(state, self._timeout)
-        for member, weights in zip(self._links.members, self._links.fetch_weights(self._timeout)):
-            member.param.copy_(weights)
+        self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
+        for member in self._links.members:
+            member.param.copy_(state["parameters"][member.name])
 
     def close(self):
         """Frees the parameters' names for another optimizer."""
