@@ -44,9 +44,13 @@ class LocalCluster:
             try:
                 with self.worker(rank, **settings) as worker:
                     running.append(worker)
-                    if interruptions:
-                        raise interruptions[0]
-                    results[rank] = function(worker)
+                    try:
+                        if interruptions:
+                            raise interruptions[0]
+                        results[rank] = function(worker)
+                    except BaseException as error:
+                        failures.append(error)  # Before its end of the job makes the others fail.
+                        raise
             except BaseException as error:
                 failures.append(error)
 

@@ -11,6 +11,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native, errors
+from bandoneon.worker import Worker
 from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
 
 
@@ -99,6 +100,27 @@ def test_a_worker_that_fails_ends_the_wait_of_the_others_and_says_why():
     with pytest.raises((RuntimeError, bandoneon.BandoneonError), match="the disk is full"):
         run_job(job)
     assert "worker 1" in str(seen[0]) and "the disk is full" in str(seen[0])
+
+
+def test_a_local_cluster_raises_what_failed_first(monkeypatch):
+    threads = {}
+    abort = Worker.abort_job
+
+    def abort_and_let_the_other_end(worker, reason):
+        abort(worker, reason)
+        if worker.rank == 1:
+            threads[0].join()
+
+    def job(worker):
+        threads[worker.rank] = threading.current_thread()
+        worker.barrier()
+        if worker.rank == 1:
+            raise ValueError("the cause")
+        worker.barrier()
+
+    monkeypatch.setattr(Worker, "abort_job", abort_and_let_the_other_end)
+    with pytest.raises(ValueError, match="the cause"):
+        run_job(job)
 
 
 def test_stats_count_bytes():
