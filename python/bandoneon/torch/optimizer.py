@@ -51,7 +51,8 @@ def DistributedOptimizer(
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
     overlap: False sends everything at the end of the backward pass.
     prefix: of the names, to tell two models of one job apart.
-    timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing.
+    timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing; synchronize(),
+        or step(), then waits again.
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidArgument("this optimizer is distributed already")
