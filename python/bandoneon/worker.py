@@ -64,11 +64,15 @@ class Worker:
         self._owners = {}  # name -> weak reference to what exchanges it
         self._broadcasts = 0
         self._completions = None
-        pointer = c_void_p()
-        _run_interruptibly(lambda: _native.check(create(byref(pointer))))
-        self._handle = pointer
-        self.rank = self._lib.bdn_rank(pointer)
-        self.size = self._lib.bdn_size(pointer)
+
+        def run():
+            pointer = c_void_p()
+            _native.check(create(byref(pointer)))
+            self._handle = pointer
+
+        _run_interruptibly(run, undo=self.close)
+        self.rank = self._lib.bdn_rank(self._handle)
+        self.size = self._lib.bdn_size(self._handle)
 
     # ---- Life ----
 
@@ -240,11 +244,12 @@ class Worker:
         """Overwrites memory with root's. Collective, in the same order everywhere."""
         self._broadcasts += 1
         unique = f"broadcast/{self._broadcasts}/{name}".encode()
-        self._blocking(
-            lambda lib, handle: lib.bdn_broadcast(
-                handle, unique, data, num_bytes, root, _seconds(timeout)
+        with _lent(data, num_bytes, is_read=True, is_written=True) as copy:
+            self._blocking(
+                lambda lib, handle: lib.bdn_broadcast(
+                    handle, unique, copy, num_bytes, root, _seconds(timeout)
+                )
             )
-        )
 
     def barrier(self, name="barrier", timeout=None):
         """Waits for all workers."""
@@ -281,27 +286,30 @@ class Worker:
 
     def fetch_weights(self, tensor, out, elements, timeout=None):
         """Writes the weights, as every worker holds them, to the float32[elements] at address `out`."""
-        self._blocking(
-            lambda lib, handle: lib.bdn_fetch_weights(
-                handle, tensor, out, elements, _seconds(timeout)
+        with _lent(out, elements * sizeof(c_float), is_written=True) as copy:
+            self._blocking(
+                lambda lib, handle: lib.bdn_fetch_weights(
+                    handle, tensor, copy, elements, _seconds(timeout)
+                )
             )
-        )
 
     def get_server_state(self, tensor, what, out, elements, timeout=None):
         """Writes "weights", "replica", "residual", "moment0" or "moment1" to the address `out`."""
-        self._blocking(
-            lambda lib, handle: lib.bdn_get_server_state(
-                handle, tensor, what.encode(), out, elements, _seconds(timeout)
+        with _lent(out, elements * sizeof(c_float), is_written=True) as copy:
+            self._blocking(
+                lambda lib, handle: lib.bdn_get_server_state(
+                    handle, tensor, what.encode(), copy, elements, _seconds(timeout)
+                )
             )
-        )
 
     def set_server_state(self, tensor, what, data, elements, step=0, timeout=None):
         """For one rank, between steps. Also sets the step that the servers stand at."""
-        self._blocking(
-            lambda lib, handle: lib.bdn_set_server_state(
-                handle, tensor, what.encode(), data, elements, step, _seconds(timeout)
+        with _lent(data, elements * sizeof(c_float), is_read=True) as copy:
+            self._blocking(
+                lambda lib, handle: lib.bdn_set_server_state(
+                    handle, tensor, what.encode(), copy, elements, step, _seconds(timeout)
+                )
             )
-        )
 
     def get_server_counters(self, tensor, timeout=None):
         """(updates, learning rate that left the residual)"""
@@ -466,13 +474,28 @@ def _seconds(timeout):
     return _FOREVER_SECONDS if timeout is None else float(timeout)
 
 
-def _run_interruptibly(function):
-    """Runs it; on the main thread in a helper thread, because C does not hear of Ctrl-C."""
+@contextlib.contextmanager
+def _lent(address, num_bytes, is_read=False, is_written=False):
+    """Memory to call C with in place of the caller's: after Ctrl-C the call goes on, and the caller's may
+    be somebody else's by then."""
+    copy = (ctypes.c_char * num_bytes)()
+    if is_read:
+        ctypes.memmove(copy, address, num_bytes)
+    yield copy
+    if is_written:
+        ctypes.memmove(address, copy, num_bytes)
+
+
+def _run_interruptibly(function, undo=lambda: None):
+    """Runs it; on the main thread in a helper thread, because C does not hear of Ctrl-C.
+
+    After Ctrl-C the helper goes on alone, and undo() follows what it does. Undoing twice must be harmless.
+    """
     if threading.current_thread() is not threading.main_thread():
         function()
         return
     outcome = []
-    done = threading.Event()
+    done, gone = threading.Event(), threading.Event()
 
     def run():
         try:
@@ -481,12 +504,20 @@ def _run_interruptibly(function):
             outcome.append(error)
         finally:
             done.set()
+            if gone.is_set():
+                undo()
 
     try:
-        threading.Thread(target=run, name="bandoneon-call", daemon=True).start()
-    except RuntimeError:  # The interpreter is shutting down.
-        run()
-    while not done.wait(SLICE_SECONDS):
-        pass  # A signal that comes just before a wait does not end it.
+        try:
+            threading.Thread(target=run, name="bandoneon-call", daemon=True).start()
+        except RuntimeError:  # The interpreter is shutting down.
+            run()
+        while not done.wait(SLICE_SECONDS):
+            pass  # A signal that comes just before a wait does not end it.
+    except BaseException:
+        gone.set()  # Each side tells first and looks then, so that one of them undoes.
+        if done.is_set():
+            undo()
+        raise
     if outcome:
         raise outcome[0]

@@ -11,7 +11,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native, errors
-from bandoneon.worker import Worker
+from bandoneon.worker import Worker, _run_interruptibly
 from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
 
 
@@ -178,6 +178,81 @@ def test_ctrl_c_ends_a_wait_on_the_main_thread(wait):
             worker.close()
             for thread in threads:
                 thread.join()
+
+
+def interrupt(call):
+    """Ctrl-C while the main thread waits in `call`."""
+
+    def strike():
+        threading.Event().wait(0.3)  # Until the main thread waits; later is as good.
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    thread.join()
+
+
+def join_calls():
+    """Waits for the calls that interrupts have left behind."""
+    for thread in threading.enumerate():
+        if thread.name == "bandoneon-call":
+            thread.join()
+
+
+def test_a_worker_that_comes_after_ctrl_c_is_given_back():
+    with bandoneon.LocalCluster(workers=2) as cluster:
+        interrupt(lambda: cluster.worker(0))
+        heard = []
+
+        def other():
+            with cluster.worker(1) as worker:
+                try:
+                    worker.barrier(timeout=20)
+                except bandoneon.BandoneonError as error:
+                    heard.append(str(error))
+                    raise
+
+        thread = threading.Thread(target=silently(other))
+        thread.start()
+        thread.join()
+        join_calls()
+        assert "worker 0" in heard[0] and "closed before it left" in heard[0]
+
+
+def test_a_call_that_ends_as_ctrl_c_strikes_is_undone():
+    undone = []
+    for _ in range(20):
+        with pytest.raises(KeyboardInterrupt):
+            # On the helper thread, so that the main thread hears of it when the call has ended.
+            _run_interruptibly(lambda: signal.raise_signal(signal.SIGINT), lambda: undone.append(1))
+        join_calls()
+        assert undone
+        undone.clear()
+
+
+def test_after_ctrl_c_a_call_leaves_the_callers_memory_alone():
+    with bandoneon.LocalCluster(workers=2) as cluster:
+        interrupted = threading.Event()
+
+        def other():
+            with cluster.worker(1) as worker:
+                interrupted.wait()
+                sent = torch.ones(1000)
+                worker.broadcast("t", sent.data_ptr(), 4000, root=1)
+                worker._left = True  # The job is ended by the other one.
+
+        thread = threading.Thread(target=silently(other))
+        thread.start()
+        with cluster.worker(0) as worker:
+            mine = torch.zeros(1000)
+            interrupt(lambda: worker.broadcast("t", mine.data_ptr(), 4000, root=1))
+            interrupted.set()
+            join_calls()
+            assert not mine.any()
+            worker._left = True
+        thread.join()
 
 
 def silently(function):
