@@ -1,5 +1,6 @@
 """A worker: this process's, or one of several in a LocalCluster. Speaks in pointers; knows no torch."""
 
+import collections
 import contextlib
 import ctypes
 import json
@@ -59,7 +60,7 @@ class Worker:
         self._closing = False
         self._left = False
         self._in_flight = {}  # ticket -> what must outlive it
-        self._dropped = []  # tickets nobody waits for any more
+        self._dropped = collections.deque()  # tickets nobody waits for any more
         self._declared = {}  # name -> (Declaration, id)
         self._owners = {}  # name -> weak reference to what exchanges it
         self._broadcasts = 0
@@ -383,7 +384,10 @@ class Worker:
 
     def _collect_dropped(self):
         for _ in range(len(self._dropped)):
-            ticket = self._dropped.pop(0)
+            try:
+                ticket = self._dropped.popleft()
+            except IndexError:
+                return  # Another thread collects, too.
             if isinstance(self._wait_slice(ticket, 0.0), errors.DeadlineExceeded):
                 self._dropped.append(ticket)
 

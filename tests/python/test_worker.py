@@ -265,6 +265,20 @@ def silently(function):
     return run
 
 
+def test_threads_may_collect_dropped_tickets_at_once():
+    def job(worker):
+        class Raced(type(worker._dropped)):
+            """Another thread takes one as soon as the length is known."""
+
+            def __len__(self):
+                return super().__len__() + 1
+
+        worker._dropped = Raced(worker._dropped)
+        bdn.push_pull(torch.zeros(3), "t", worker=worker).wait()
+
+    run_job(job)
+
+
 # ---- Forks ----
 
 
