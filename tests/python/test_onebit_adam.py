@@ -169,5 +169,7 @@ def test_what_it_does_not_do_is_refused():
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
         with pytest.raises(bandoneon.InvalidArgument, match="already exchanged"):
             bdn.DistributedOptimizer(optimizer, model.named_parameters(), worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="OneBitAdam does not know"):
+            bdn.OneBitAdam(model.parameters(), warmup=1, push="ef(onebit,correction=lr)", worker=worker)
 
     run_job(job)

@@ -191,6 +191,21 @@ def test_is_done_does_not_wait():
     assert torch.equal(run_job(job)[0], torch.full((3,), 2.0))
 
 
+def test_a_correction_goes_by_the_learning_rates():
+    def job(worker):
+        """What is owed after one step, as the next step sends it at a tenth of the rate."""
+        sent = []
+        for step, rate in enumerate((1.0, 0.1)):
+            tensor = torch.tensor([1.0, 3.0]) if step == 0 else torch.zeros(2)
+            push = "ef(topk(ratio=0.5),correction=lr)"
+            bdn.push_pull(tensor, "t", push=push, learning_rate=rate, worker=worker).wait()
+            sent.append(tensor.tolist())
+        return sent
+
+    with bandoneon.LocalCluster(workers=1, min_compress_bytes=0) as cluster:
+        assert cluster.run(job) == [[[0.0, 3.0], [10.0, 0.0]]]
+
+
 def test_specs_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("BANDONEON_PUSH", "fp16")
     monkeypatch.setenv("BANDONEON_PULL", "fp16")

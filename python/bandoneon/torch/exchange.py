@@ -44,10 +44,12 @@ class Handle:
             self._worker.drop(self._ticket)
 
 
-def push_pull(tensor, name, *, push=None, pull=None, priority=0, worker=None):
+def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0.0, worker=None):
     """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
 
     The first use of a name declares it, so all workers must use new names in the same order.
+    learning_rate: of the step that the mean is for, the same at all workers: what
+        ef(..., correction=lr) goes by.
     """
     worker = worker or default_worker()
     tensor = tensor.detach()
@@ -61,7 +63,7 @@ def push_pull(tensor, name, *, push=None, pull=None, priority=0, worker=None):
     )
     number = worker.declare_once(declaration)
     host = host_copy_or_self(tensor, exclusive=True)
-    ticket = worker.push(number, host.data_ptr(), keep=host, priority=priority)
+    ticket = worker.push(number, host.data_ptr(), keep=host, priority=priority, learning_rate=learning_rate)
     return Handle(worker, ticket, tensor, host)
 
 

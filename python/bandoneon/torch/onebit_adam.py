@@ -68,6 +68,7 @@ class OneBitAdam(torch.optim.Optimizer):
         check_decays(beta1=betas[0], beta2=betas[1])
         check_steps(warmup=warmup)
         links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
+        links.check_without_correction("OneBitAdam")
         self._links = None  # Of the parameters that __init__ of the base adds, all at once below.
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
         named = Names(named_parameters).in_forward_order(self.param_groups)
