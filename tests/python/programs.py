@@ -90,10 +90,10 @@ def ends_without_shutdown(directory):
 
 def fails_in_one_worker(directory):
     worker = bdn.init()
-    bdn.push_pull(torch.zeros(3), "t").wait()
-    if worker.rank == 1:
-        raise RuntimeError("the disk is full")
     try:
+        bdn.push_pull(torch.zeros(3), "t").wait()
+        if worker.rank == 1:
+            raise RuntimeError("the disk is full")
         bdn.push_pull(torch.zeros(3), "t").wait()
     except bandoneon.BandoneonError as error:
         record(directory, worker, str(error))
@@ -102,11 +102,11 @@ def fails_in_one_worker(directory):
 
 def exits_in_one_worker(directory, how):
     worker = bdn.init()
-    bdn.push_pull(torch.zeros(3), "t").wait()
-    if worker.rank == 1:
-        exec(how)
-        return
     try:
+        bdn.push_pull(torch.zeros(3), "t").wait()
+        if worker.rank == 1:
+            exec(how)
+            return
         bdn.push_pull(torch.zeros(3), "t").wait(timeout=20)
     except bandoneon.BandoneonError as error:
         record(directory, worker, str(error))
