@@ -198,7 +198,8 @@ def draw_by_steps(summaries, path):
     for group, axes in zip(groups, panels.flat):
         members = [s for s in drawn.values() if s.method.group == group]
         wanted = dict.fromkeys(s.method.baseline for s in members)
-        baselines = [drawn[b] for b in wanted if b in drawn and drawn[b] not in members]
+        baselines = [drawn[b] for b in wanted if b in drawn]
+        members = [s for s in members if s not in baselines]
         for i, summary in enumerate(baselines):
             _line(axes, summary, 0, color="black", ls=DASHES[i % len(DASHES)], label=summary.method.name)
         for i, summary in enumerate(members):
@@ -291,12 +292,17 @@ def _list_methods(axes, drawn, ends):
             group = summary.method.group
             lines += [("", colour, {})] if lines else []
             lines.append((group, colour, {"weight": "bold"}))
-        text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}, {summary.megabytes:.3g} MB"
+        text = f"{number:>2}  {summary.method.name}: {summary.loss:.3f}, {_short(summary.megabytes)} MB"
         lines.append((text, colour, {}))
     pitch = min(0.03, 1 / len(lines))
     style_of_all = dict(fontsize=8.5, va="top", transform=axes.transAxes)
     for i, (text, colour, style) in enumerate(lines):
         axes.text(1.02, 1 - i * pitch, text, color=colour, **style_of_all, **style)
+
+
+def _short(value):
+    """Three digits, and no exponent."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _pyplot():
