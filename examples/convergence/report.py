@@ -152,7 +152,8 @@ def rates_table(summaries):
         cells = []
         for lr, loss in sorted(summary.tried.items()):
             text = "diverged" if math.isinf(loss) else f"{loss:.3f}"
-            cells.append(f"{lr:g}: **{text}**" if lr == summary.lr else f"{lr:g}: {text}")
+            best = lr == summary.lr and math.isfinite(loss)
+            cells.append(f"{lr:g}: **{text}**" if best else f"{lr:g}: {text}")
         rows.append(f"| {summary.method.name} | {', '.join(cells)} |")
     return "\n".join(rows)
 
