@@ -12,8 +12,8 @@
 namespace bdn {
 
 // g = scale * sum + decay * x;   m <- momentum * m + g
-// x <- x - rate * (nesterov ? g + momentum * m : m), or without momentum (m null)  x <- x - rate *
-// g.
+// x <- x - rate * (nesterov ? g + momentum * m : m)
+// and without momentum (m null):  x <- x - rate * g.
 struct MomentumStep {
   float scale = 1;
   float decay = 0;
@@ -37,8 +37,8 @@ struct AdamStep {
 };
 void StepAdam(const AdamStep& step, const float* sum, size_t n, float* m, float* v, float* x);
 
-// d = scale * sum;   sum <- sign(beta1 * m + new1 * d), where sign(0) = 0;   m <- beta2 * m + new2
-// * d and x takes the signs' step (memory/sign_step.h).
+// d = scale * sum;   sum <- sign(beta1 * m + new1 * d), where sign(0) = 0
+// m <- beta2 * m + new2 * d;   x takes the signs' step (memory/sign_step.h).
 struct SignMomentumStep {
   float scale = 1;
   float beta1 = 0;

@@ -23,9 +23,8 @@ absl::Status FillDense(const KeyEntry& entry, KeyPlan* plan) {
   BDN_ASSIGN_OR_RETURN(plan->codecs, MakeKeyCodecs(options));
   if (const size_t bytes = plan->codecs.MaxEncodedBytes(); bytes > kMaxPayloadBytes) {
     return InvalidArgument(
-        "a partition of %d elements takes up to %d bytes, a frame at most %d: set "
-        "--partition-bytes "
-        "lower",
+        "a partition of %d elements takes up to %d bytes, a frame at most %d: set a lower "
+        "--partition-bytes",
         entry.elements, bytes, kMaxPayloadBytes);
   }
   plan->rule = MakeUpdateRule(rule);
