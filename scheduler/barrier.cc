@@ -14,6 +14,14 @@ bool Barrier::empty() const {
   return std::none_of(present_.begin(), present_.end(), [](bool here) { return here; });
 }
 
+std::vector<Rank> Barrier::Present() const {
+  std::vector<Rank> ranks;
+  for (size_t rank = 0; rank < present_.size(); ++rank) {
+    if (present_[rank]) ranks.push_back(static_cast<Rank>(rank));
+  }
+  return ranks;
+}
+
 std::string Barrier::Missing() const {
   std::string names;
   for (size_t rank = 0; rank < present_.size(); ++rank) {

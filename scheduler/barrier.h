@@ -17,8 +17,10 @@ class Barrier {
   void Arrive(Rank rank) { present_[static_cast<size_t>(rank)] = true; }
   void Withdraw(Rank rank) { present_[static_cast<size_t>(rank)] = false; }
 
+  bool Has(Rank rank) const { return present_[static_cast<size_t>(rank)]; }
   bool full() const;
   bool empty() const;
+  std::vector<Rank> Present() const;
   // "worker 1, worker 3"; empty where nobody is missing.
   std::string Missing() const;
 

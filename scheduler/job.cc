@@ -269,6 +269,7 @@ Ticket Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   if (!batch.ok()) return Refuse(batch.status());
   const Ticket ticket = NewTicket({Call::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
+  EndVainWaits();
   return ticket;
 }
 
@@ -373,6 +374,7 @@ Ticket Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
         absl::OkStatus());
     barriers_.erase(barrier);
   }
+  EndVainWaits();
   return ticket;
 }
 
@@ -401,8 +403,41 @@ Ticket Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   }
   leaving_.Arrive(member->info.rank);
   const Ticket ticket = NewTicket({Call::Kind::kLeave, node, deadline, 0, ""});
-  if (leaving_.full()) EndWork();
+  ++revision_;
+  if (leaving_.full()) {
+    EndWork();
+  } else {
+    EndVainWaits();
+  }
   return ticket;
+}
+
+template <typename Gathering>
+absl::Status Job::CheckMayFill(const Gathering& gathering, const std::string& what) const {
+  for (const Rank rank : leaving_.Present()) {
+    if (gathering.Has(rank)) continue;
+    return Aborted("%s: worker %d has come to leave the job instead", what, rank);
+  }
+  return absl::OkStatus();
+}
+
+void Job::EndVainWaits() {
+  if (leaving_.empty()) return;
+  for (auto next = barriers_.begin(); next != barriers_.end();) {
+    const auto barrier = next++;
+    const std::string name = barrier->first;
+    const absl::Status status = CheckMayFill(barrier->second, "barrier '" + name + "'");
+    if (status.ok()) continue;
+    CompleteWhere(
+        [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
+        status);
+    barriers_.erase(barrier);
+  }
+  for (auto& [number, batch] : batches_) {
+    if (batch.planned || !batch.failure.ok()) continue;
+    batch.failure = CheckMayFill(batch.declared, "declaring tensors");
+  }
+  AnswerDeclarations();
 }
 
 void Job::EndWork() {
@@ -501,10 +536,13 @@ Job::State Job::state() const {
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
 
 Job::View Job::ViewOf(NodeId node) const {
-  View view{table_.membership(), catalogue_, failure_, work_done_};
+  View view{table_.membership(), catalogue_, failure_, work_done_, {}};
   const MembershipTable::Member* member = table_.Find(node);
-  if (last_view_ != nullptr && member != nullptr && member->info.role == Role::kServer) {
+  if (member == nullptr || member->info.role != Role::kServer) return view;
+  if (work_done_) {
     view.membership = last_view_;
+  } else {
+    view.leaving = leaving_.Present();
   }
   return view;
 }

@@ -56,7 +56,8 @@ class Job {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
     absl::Status failure;
-    bool done = false;  // all workers left in peace
+    bool done = false;          // all workers left in peace
+    std::vector<Rank> leaving;  // to servers: workers that came to leave while others have not
   };
 
   // REQUIRES: CheckJobOptions(options).ok().
@@ -139,6 +140,10 @@ class Job {
   void AnswerDeclarations();
   uint32_t AcknowledgedVersion() const;
   void EndWork();
+  // Ends the waits for workers that have come to leave instead.
+  void EndVainWaits();
+  template <typename Gathering>
+  absl::Status CheckMayFill(const Gathering& gathering, const std::string& what) const;
   void Fail(absl::Status failure);
   // What a call's deadline or cancellation undoes, and what it was waiting for.
   void Withdraw(const Call& call);

@@ -181,6 +181,9 @@ class LocalControlPlane final : public ControlPlane {
       if (view.catalogue->version > 0 && view.catalogue != told.catalogue && events.on_catalogue) {
         events.on_catalogue(view.catalogue);
       }
+      if (view.leaving.size() > told.leaving.size() && events.on_leaving) {
+        events.on_leaving(view.leaving);
+      }
       if (told.failure.ok() && !view.failure.ok() && events.on_failure) {
         events.on_failure(view.failure);
       }

@@ -109,6 +109,7 @@ class WatchStream final {
   struct Told {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
+    size_t leaving = 0;
     bool failure_said = false;
     bool done_said = false;
   };
@@ -310,6 +311,11 @@ bool WatchStream::NextEvent(wire::Event* event) {
   if (view.catalogue->version > 0 && view.catalogue != told_.catalogue) {
     told_.catalogue = view.catalogue;
     Write(*view.catalogue, event->mutable_catalogue());
+    return true;
+  }
+  if (view.leaving.size() > told_.leaving) {
+    told_.leaving = view.leaving.size();
+    Write(view.leaving, event->mutable_leaving());
     return true;
   }
   if (!view.failure.ok() && !told_.failure_said) {

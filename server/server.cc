@@ -44,6 +44,7 @@ absl::Status Server::Start() {
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
       .on_catalogue = [this](auto catalogue) { OnCatalogue(std::move(catalogue)); },
+      .on_leaving = [this](const std::vector<Rank>& ranks) { OnLeaving(ranks); },
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
   });
@@ -159,6 +160,12 @@ void Server::OnCatalogue(std::shared_ptr<const Catalogue> catalogue) {
   }
   const absl::Status status = control_->AcknowledgeCatalogue(catalogue->version);
   if (!status.ok()) LogWarning("catalogue version %d: %s", catalogue->version, status.message());
+}
+
+void Server::OnLeaving(const std::vector<Rank>& ranks) {
+  for (const auto& shard : shards_) {
+    shard->Post([ranks](ServerShard& owner) { owner.SetLeaving(ranks); });
+  }
 }
 
 // Gives each new key to the shard with the fewest bytes, and returns when all shards have theirs.

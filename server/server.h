@@ -64,6 +64,7 @@ class Server final : public ServerShard::Output {
   void Answer(ConnectionId to, NodeId self, FrameHeader header, const absl::Status& status);
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnCatalogue(std::shared_ptr<const Catalogue> catalogue);
+  void OnLeaving(const std::vector<Rank>& ranks);
   absl::Status TakeIn(const Catalogue& catalogue);
   void Finish(const absl::Status& status);
   void ReportProgress(Step step);

@@ -50,6 +50,11 @@ void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
   }
 }
 
+void ServerShard::SetLeaving(std::vector<Rank> ranks) {
+  leaving_ = std::move(ranks);
+  for (auto& [key, state] : keys_) FailRoundInVain(&state);
+}
+
 void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
   KeyState& state = keys_[plan->entry.key];
   if (state.plan != nullptr) return;
@@ -208,6 +213,20 @@ void ServerShard::Accept(const Frame& frame, Rank rank, KeyState* state) {
                          frame.payload};
   ++stats_.pushes;
   if (round.IsComplete()) CloseRound(state);
+  FailRoundInVain(state);
+}
+
+// Fails a round that waits for a worker which has come to leave.
+void ServerShard::FailRoundInVain(KeyState* state) {
+  const Round& round = state->round;
+  for (const Rank rank : leaving_) {
+    if (static_cast<size_t>(rank) >= round.by_rank.size()) continue;  // no round is open
+    if (round.by_rank[rank].kind != Kind::kMissing) continue;
+    return FailRound(state, round.step,
+                     Aborted("tensor '%s' step %d: worker %d has come to leave the job and pushes "
+                             "no more: all workers must push it equally often",
+                             state->plan->name, round.step, rank));
+  }
 }
 
 void ServerShard::CloseRound(KeyState* state) {
@@ -428,8 +447,23 @@ void ServerShard::OnValueProbe(NodeId from, const FrameHeader& header, KeyState*
   if (header.step <= state->value.step) {
     return output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
   }
+  if (absl::Status status = CheckMayCome(*state, header.step); !status.ok()) {
+    return Refuse(from, header, status);
+  }
   const bool is_pending = header.step == state->pending_value.step;
   SendWaiting(from, header, is_pending ? BehindValue(*state) : std::vector<Rank>{rank});
+}
+
+// Whether all workers may still come to the broadcast of `step`, which is not in force.
+absl::Status ServerShard::CheckMayCome(const KeyState& state, Step step) const {
+  const InitialValue& pending = state.pending_value;
+  for (const Rank rank : leaving_) {
+    if (static_cast<size_t>(rank) >= state.fetches.size() || state.fetches[rank] >= step) continue;
+    if (pending.step == step && pending.root == rank) continue;
+    return Aborted("broadcast of '%s': worker %d has come to leave the job instead",
+                   state.plan->name, rank);
+  }
+  return absl::OkStatus();
 }
 
 // Ranks other than the root that have not asked for the pending value yet.
@@ -456,8 +490,9 @@ void ServerShard::OnFetch(NodeId from, const FrameHeader& header, KeyState* stat
   state->fetches[rank] = std::max(state->fetches[rank], header.step);
   if (header.step > state->value.step) {
     PromoteValue(state);
-    if (header.step > state->value.step) SendWaiting(from, header, {});
-    return;
+    if (header.step <= state->value.step) return;
+    const absl::Status status = CheckMayCome(*state, header.step);
+    return status.ok() ? SendWaiting(from, header, {}) : Refuse(from, header, status);
   }
   output_->Send(from, MakeFrame(AnswerHeader(FrameType::kValue, *state, state->value.step),
                                 state->value.bytes));

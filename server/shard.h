@@ -55,6 +55,10 @@ class ServerShard {
   // missing and send the same bytes again. Ignored unless its epoch is newer.
   void SetMembership(std::shared_ptr<const Membership> membership);
 
+  // Workers that came to leave while others have not: what they have not pushed they never will.
+  // What waits for them fails.
+  void SetLeaving(std::vector<Rank> ranks);
+
   // Adds a key; one that exists stays as it is.
   void AddKey(std::shared_ptr<const KeyPlan> plan);
   // Frames may name this catalogue version from now on.
@@ -87,6 +91,8 @@ class ServerShard {
                          bool* fails_round) const;
   void Accept(const Frame& frame, Rank rank, KeyState* state);
   void CloseRound(KeyState* state);
+  void FailRoundInVain(KeyState* state);
+  absl::Status CheckMayCome(const KeyState& state, Step step) const;
   Draw ReplyDraw(const KeyPlan& plan, Step step) const;
   Frame EncodeResult(KeyState* state, const RoundFacts& facts);
   absl::StatusOr<Frame> UpdateWeights(KeyState* state, const RoundFacts& facts);
@@ -112,6 +118,7 @@ class ServerShard {
   Options options_;
   Output* output_;
   std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
+  std::vector<Rank> leaving_;
   uint32_t catalogue_version_ = 0;
   absl::flat_hash_map<Key, KeyState> keys_;
   std::vector<double> scratch_;  // one sum at a time; stays in cache

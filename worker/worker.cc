@@ -455,13 +455,32 @@ absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
   return control_->Barrier(name, timeout);
 }
 
+TicketId Worker::TicketInFlight() const {
+  for (const auto& [id, key] : keys_) {
+    if (!key->in_flight) continue;
+    for (const PartitionSegment& segment : key->queue.front()->segments) {
+      if (segment.filled) return segment.ticket;
+    }
+  }
+  return 0;
+}
+
 absl::Status Worker::Leave(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  TicketId in_flight = 0;
   {
     MutexLock lock(&mu_);
-    if (left_) return absl::OkStatus();
-    BDN_RETURN_IF_ERROR(failed_);
+    for (;;) {
+      if (left_) return absl::OkStatus();
+      BDN_RETURN_IF_ERROR(failed_);
+      // What servers have not got from a worker that leaves, others do not wait for.
+      in_flight = TicketInFlight();
+      if (in_flight == 0 || absl::Now() >= deadline) break;
+      changed_.WaitUntil(&mu_, deadline);
+    }
   }
-  BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
+  if (in_flight != 0) return DescribeWait(in_flight);
+  BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), deadline - absl::Now()));
   MutexLock lock(&mu_);
   left_ = true;
   return absl::OkStatus();

@@ -107,7 +107,7 @@ class Worker {
                          absl::Duration timeout);
   absl::Status Barrier(const std::string& name, absl::Duration timeout);
 
-  // Waits until all workers came to leave.
+  // Waits until nothing is in flight here, then until all workers came to leave.
   absl::Status Leave(absl::Duration timeout);
   // Ends the job for everybody; the error names this worker and `reason`.
   absl::Status Abort(const std::string& reason);
@@ -204,6 +204,8 @@ class Worker {
   void Deliver(const std::vector<Ended>& ended);
   void FailJob(const absl::Status& status);
   absl::Status DescribeWait(TicketId id) const;
+  // A ticket of which some partition is in flight; 0: none is.
+  TicketId TicketInFlight() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   absl::Status CheckStateSize(const Tensor& tensor, size_t elements) const;
   absl::Status CheckStateAccess(const Tensor& tensor, LinkState what, size_t size) const

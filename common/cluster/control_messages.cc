@@ -185,6 +185,10 @@ void Write(const std::vector<TensorDeclaration>& tensors, wire::DeclareRequest* 
   for (const TensorDeclaration& tensor : tensors) WriteTensor(tensor, message->add_tensors());
 }
 
+void Write(const std::vector<Rank>& leaving, wire::Leaving* message) {
+  for (const Rank rank : leaving) message->add_ranks(rank);
+}
+
 void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_version(kControlVersion);
   message->set_role(static_cast<uint32_t>(request.role));
@@ -244,6 +248,13 @@ absl::StatusOr<Catalogue> Read(const wire::Catalogue& message) {
     BDN_ASSIGN_OR_RETURN(catalogue.keys.emplace_back(), ReadKey(key, catalogue.tensors));
   }
   return catalogue;
+}
+
+absl::StatusOr<std::vector<Rank>> Read(const wire::Leaving& message) {
+  for (const Rank rank : message.ranks()) {
+    if (rank < 0) return InvalidArgument("rank %d of a worker that leaves is negative", rank);
+  }
+  return std::vector<Rank>(message.ranks().begin(), message.ranks().end());
 }
 
 absl::StatusOr<std::vector<TensorDeclaration>> Read(const wire::DeclareRequest& message) {

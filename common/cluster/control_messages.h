@@ -19,6 +19,7 @@ class Failure;
 class JobConfig;
 class JoinReply;
 class JoinRequest;
+class Leaving;
 class Membership;
 class NodeInfo;
 }  // namespace bandoneon::control
@@ -46,12 +47,14 @@ void Write(const Membership& membership, bandoneon::control::Membership* message
 void Write(const Catalogue& catalogue, bandoneon::control::Catalogue* message);
 void Write(const std::vector<TensorDeclaration>& tensors,
            bandoneon::control::DeclareRequest* message);
+void Write(const std::vector<Rank>& leaving, bandoneon::control::Leaving* message);
 void Write(const JoinRequest& request, bandoneon::control::JoinRequest* message);
 void Write(const absl::Status& status, bandoneon::control::Failure* message);
 
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 absl::StatusOr<Catalogue> Read(const bandoneon::control::Catalogue& message);
+absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& message);
 absl::StatusOr<std::vector<TensorDeclaration>> Read(
     const bandoneon::control::DeclareRequest& message);
 absl::StatusOr<JoinRequest> Read(const bandoneon::control::JoinRequest& message);

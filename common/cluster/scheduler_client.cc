@@ -369,6 +369,10 @@ bool SchedulerLine::Deliver(const Events& events, const wire::Event& event) {
     if (bad.ok() && events.on_catalogue) {
       events.on_catalogue(std::make_shared<const Catalogue>(*std::move(catalogue)));
     }
+  } else if (event.has_leaving()) {
+    auto leaving = Read(event.leaving());
+    bad = leaving.status();
+    if (bad.ok() && events.on_leaving) events.on_leaving(*std::move(leaving));
   } else if (event.has_failure()) {
     bad = ReadFailure(event.failure());
   } else if (event.has_done() && events.on_finished) {

@@ -1,8 +1,6 @@
 """The usual case: one worker a process, found by the environment."""
 
 import atexit
-import builtins
-import functools
 import os
 import sys
 import threading
@@ -12,7 +10,6 @@ from .worker import Worker
 
 _lock = threading.Lock()
 _worker = None
-_exits = {}  # id of a _FailingExit that nobody was seen to catch -> its code
 
 
 def init(scheduler=None, rank=None, **settings):
@@ -23,8 +20,8 @@ def init(scheduler=None, rank=None, **settings):
     those of a worker (bandoneon.settings_help()), with underscores for dashes. A second call
     returns the same worker.
 
-    A program that ends by an exception, or by sys.exit() or exit() with anything but 0 and None, ends
-    the job for everybody. `raise SystemExit(...)` passes for a peaceful end.
+    A program that ends by an exception ends the job for everybody. One that ends in any other way
+    leaves: whoever waits for it hears that, and it waits until the others leave too.
     """
     global _worker
     with _lock:
@@ -36,7 +33,6 @@ def init(scheduler=None, rank=None, **settings):
         lib = _native.library()
         worker = Worker(lambda out: lib.bdn_create(options, out))
         _check_world_size(worker)
-        _watch_exits()
         _worker = worker
         return worker
 
@@ -122,64 +118,18 @@ def _torchrun_number(name):
         raise errors.InvalidArgument(f"torchrun's {name} is not a number: {text!r}") from None
 
 
-class _FailingExit(SystemExit):
-    """Known to _exits until it is dropped while the program goes on, which is to say: it was caught."""
-
-    def __init__(self, code):
-        super().__init__(code)
-        _exits[id(self)] = code
-
-    def __del__(self):
-        if sys._getframe().f_back is not None:
-            _exits.pop(id(self), None)
-
-
-@functools.lru_cache(maxsize=None)  # Once.
-def _watch_exits():
-    """Nothing that the interpreter keeps tells a failing SystemExit from a peaceful end."""
-    sys.exit = _watched(sys.exit)
-    quitter = getattr(builtins, "exit", None)
-    if quitter is not None:
-        type(quitter).__call__ = _watched(type(quitter).__call__)
-
-
-def _watched(plain):
-    @functools.wraps(plain)
-    def leave(*args, **kwargs):
-        try:
-            return plain(*args, **kwargs)  # IPython's exit() returns.
-        except SystemExit as error:
-            code = error.code
-            if threading.current_thread() is not threading.main_thread():
-                raise  # Ends that thread only.
-            if code is None or (isinstance(code, int) and code == 0):
-                _exits.clear()  # One that was caught may be this one's context.
-                raise
-        raise _FailingExit(code)  # No variable of this frame, which its traceback would keep alive.
-
-    return leave
-
-
-def _failure():
-    """What ended the program, if it did not end well."""
-    error = getattr(sys, "last_value", None)
-    if error is not None:
-        return f"{type(error).__name__}: {error}"
-    return next((f"SystemExit: {code}" for code in reversed(_exits.values())), None)
-
-
 def _at_exit():
-    """A program that ends well leaves in peace; one that does not tells the others."""
+    """An exception that ended the program ends the job; else it leaves."""
     global _worker
     worker, _worker = _worker, None
     if worker is None or os.getpid() != worker._pid:
         return
-    failure = _failure()
+    failure = getattr(sys, "last_value", None)
     try:
         if failure is None:
             worker.leave()
         else:
-            worker.abort_job(failure)
+            worker.abort_job(f"{type(failure).__name__}: {failure}")
     except errors.BandoneonError as error:
         print(f"bandoneon: {error}", file=sys.stderr)
     finally:

@@ -33,6 +33,11 @@ class RecordedEvents {
   ControlPlane::Events Callbacks() {
     return {[this](auto view) { Set(&membership_, std::move(view)); },
             [this](auto catalogue) { Set(&catalogue_, std::move(catalogue)); },
+            [this](std::vector<Rank> leaving) {
+              MutexLock lock(&mu_);
+              leaving_ = std::move(leaving);
+              changed_.SignalAll();
+            },
             [this](absl::Status failure) {
               MutexLock lock(&mu_);
               EXPECT_TRUE(failure_.ok()) << "a second failure";
@@ -45,6 +50,11 @@ class RecordedEvents {
     Await([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !failure_.ok(); });
     MutexLock lock(&mu_);
     return failure_;
+  }
+  std::vector<Rank> AwaitLeaving(size_t count) {
+    Await([this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return leaving_.size() >= count; });
+    MutexLock lock(&mu_);
+    return leaving_;
   }
   std::shared_ptr<const Membership> AwaitEpoch(Epoch epoch) {
     Await([this, epoch]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -84,6 +94,7 @@ class RecordedEvents {
   CondVar changed_;
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Catalogue> catalogue_ ABSL_GUARDED_BY(mu_);
+  std::vector<Rank> leaving_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -413,6 +424,22 @@ TEST_P(ControlPlaneSuite, WorkersLeaveTogetherAndThenTheServersMayGo) {
   EXPECT_TRUE(last->workers.empty());
   EXPECT_EQ(last->servers.size(), 1u);
   EXPECT_TRUE(Leave(servers_[0]).get().ok());
+}
+
+TEST_P(ControlPlaneSuite, NobodyWaitsForAWorkerThatHasComeToLeave) {
+  FillHouse(3, 1);
+  auto declaring = Declare(0, {Tensor("a")});
+  auto first = Leave(workers_[2]);
+  EXPECT_EQ(servers_[0].events->AwaitLeaving(1), std::vector<Rank>{2});
+  EXPECT_EQ(declaring.get().status().code(), absl::StatusCode::kAborted);
+  const absl::Status barrier = workers_[0].line->Barrier("b", kLong);
+  EXPECT_EQ(barrier.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(Text(barrier), AllOf(HasSubstr("'b'"), HasSubstr("worker 2")));
+  auto second = Leave(workers_[0]);
+  EXPECT_EQ(servers_[0].events->AwaitLeaving(2), (std::vector<Rank>{0, 2}));
+  EXPECT_TRUE(Leave(workers_[1]).get().ok());
+  EXPECT_TRUE(first.get().ok());
+  EXPECT_TRUE(second.get().ok());
 }
 
 TEST_P(ControlPlaneSuite, CloseEndsWaitsAndMayBeCalledTwice) {

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import sys
-import threading  # noqa: F401 what tests give to exec() uses it
 
 import torch
 
@@ -100,27 +99,16 @@ def fails_in_one_worker(directory):
         raise
 
 
-def exits_in_one_worker(directory, how):
+def ends_early_in_one_worker(directory, how):
     worker = bdn.init()
     try:
         bdn.push_pull(torch.zeros(3), "t").wait()
         if worker.rank == 1:
-            exec(how)
-            return
-        bdn.push_pull(torch.zeros(3), "t").wait(timeout=20)
+            return None if how == "return" else exec(how)
+        bdn.push_pull(torch.zeros(3), "t").wait(timeout=60)
     except bandoneon.BandoneonError as error:
         record(directory, worker, str(error))
         raise
-
-
-def exits_in_peace(directory, *exits):
-    worker = bdn.init()
-    bdn.push_pull(torch.zeros(3), "t").wait()
-    if worker.rank > 0:
-        exec(exits[worker.rank - 1])
-        return
-    bdn.shutdown()
-    record(directory, worker, "left")
 
 
 def record(directory, worker, facts):

@@ -102,25 +102,10 @@ def test_the_others_hear_what_ended_a_worker(tmp_path):
     assert "worker 1" in message and "the disk is full" in message
 
 
-@pytest.mark.parametrize(
-    "how, reason",
-    [("sys.exit('the data is bad')", "the data is bad"), ("exit(3)", "SystemExit: 3")],
-)
-def test_the_others_hear_of_an_exit_that_is_not_in_order(tmp_path, how, reason):
-    message, _ = run_processes(tmp_path, "exits_in_one_worker", how, code=1)
-    assert "worker 1" in message and reason in message
-
-
-def test_an_exit_in_order_is_a_peaceful_leave(tmp_path):
-    exits = [
-        "sys.exit(0)",
-        "exit()",
-        "try: sys.exit(3)\nexcept SystemExit: pass",
-        "try: sys.exit(3)\nexcept SystemExit: sys.exit()",
-        "t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join()",
-    ]
-    workers = len(exits) + 1
-    assert run_processes(tmp_path, "exits_in_peace", *exits, workers=workers)[0] == "left"
+@pytest.mark.parametrize("how", ["sys.exit('the data is bad')", "exit(3)", "return"])
+def test_nobody_waits_for_a_worker_whose_program_has_ended(tmp_path, how):
+    message, _ = run_processes(tmp_path, "ends_early_in_one_worker", how, code=None)
+    assert "worker 1 has come to leave the job" in message and "'t' step 2" in message
 
 
 class daemons:

@@ -1,10 +1,8 @@
 """What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
 
-import gc
 import os
 import pickle
 import signal
-import sys
 import threading
 
 import pytest
@@ -12,7 +10,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from bandoneon import _native, errors, session
+from bandoneon import _native, errors
 from bandoneon.worker import Worker, _run_interruptibly
 from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
 
@@ -75,16 +73,6 @@ def test_before_init_everything_says_so():
         with pytest.raises(bandoneon.FailedPrecondition, match=r"init\(\)"):
             call()
     bdn.shutdown()  # Harmless.
-
-
-def test_an_exit_that_is_watched_is_as_it_was():
-    assert session._watched(lambda code: code)(3) == 3  # As IPython's, which returns.
-    with pytest.raises(SystemExit) as raised:
-        session._watched(sys.exit)("why")
-    assert raised.value.code == "why" and session._failure() == "SystemExit: why"
-    del raised
-    gc.collect()
-    assert session._failure() is None
 
 
 def test_a_closed_worker_says_so():

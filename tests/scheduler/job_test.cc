@@ -101,7 +101,7 @@ TEST_F(JobTest, EndsWhenTheHouseDoesNotFillInTime) {
 TEST_F(JobTest, RefusesAnotherControlVersionNamingBoth) {
   Start(1, 1);
   const Ticket ticket = job_->Join({.host = "old"}, kControlVersion + 7, At(9), At(0));
-  EXPECT_THAT(MessageOf(ticket), AllOf(HasSubstr("version 1"), HasSubstr("speaks 8")));
+  EXPECT_THAT(MessageOf(ticket), AllOf(HasSubstr("version 2"), HasSubstr("speaks 9")));
 }
 
 TEST_F(JobTest, RefusesOverlongTextAndAServerWithoutAnAddress) {
@@ -291,6 +291,49 @@ TEST_F(JobTest, WorkersLeaveTogetherThenServersAndThenItIsOver) {
   EXPECT_TRUE(StatusOf(job_->Leave(3, absl::OkStatus(), At(kNever), At(0))).ok());
   EXPECT_TRUE(job_->finished());
   EXPECT_TRUE(job_->failure().ok());
+}
+
+TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
+  Fill(2, 1);
+  const Ticket declared = Declare(2, {Tensor("a")});
+  const Ticket passed = Declare(1, {Tensor("a")});
+  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
+  const Ticket early = job_->ComeToBarrier(2, "b", At(kNever), At(0));
+  job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(declared).ok());
+  EXPECT_TRUE(StatusOf(passed).ok());
+  EXPECT_EQ(StatusOf(early).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(MessageOf(early), "barrier 'b': worker 0 has come to leave the job instead");
+  EXPECT_EQ(MessageOf(job_->ComeToBarrier(2, "c", At(kNever), At(0))),
+            "barrier 'c': worker 0 has come to leave the job instead");
+  EXPECT_EQ(MessageOf(Declare(2, {Tensor("b")})),
+            "declaring tensors: worker 0 has come to leave the job instead");
+  EXPECT_TRUE(job_->failure().ok());
+}
+
+TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
+  Fill(2, 1);
+  const Ticket first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const Ticket declared = Declare(1, {Tensor("a")});
+  job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(StatusOf(job_->ComeToBarrier(2, "b", At(kNever), At(0))).ok());
+  EXPECT_TRUE(StatusOf(first).ok());
+  const Ticket second = Declare(2, {Tensor("a")});
+  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
+  EXPECT_TRUE(StatusOf(second).ok());
+  EXPECT_TRUE(StatusOf(declared).ok());
+}
+
+TEST_F(JobTest, ServersAreToldWhoHasComeToLeave) {
+  Fill(2, 1);
+  EXPECT_TRUE(job_->ViewOf(3).leaving.empty());
+  const uint64_t before = job_->revision();
+  job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_NE(job_->revision(), before);
+  EXPECT_EQ(job_->ViewOf(3).leaving, std::vector<Rank>{1});
+  EXPECT_TRUE(job_->ViewOf(1).leaving.empty());
+  job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(job_->ViewOf(3).done);
 }
 
 TEST_F(JobTest, AServerLostAfterTheWorkIsDoneHarmsNobody) {

@@ -160,6 +160,29 @@ TEST_F(ShardTest, FailsTheRoundForAllWhenWorkersAreAtDifferentSteps) {
   EXPECT_THAT(Result(1), ElementsAre(1, 1, 1, 1));
 }
 
+TEST_F(ShardTest, FailsTheRoundThatWaitsForAWorkerWhichHasComeToLeave) {
+  Start(3);
+  Push(0, 1, {1, 1, 1, 1});
+  shard_.SetLeaving({2});
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(Error(0).message()),
+              HasSubstr("tensor 'tensor' step 1: worker 2 has come to leave"));
+  Push(1, 1, {1, 1, 1, 1});  // late: the kept answer
+  EXPECT_THAT(std::string(Error(1).message()), HasSubstr("worker 2 has come to leave"));
+  Push(1, 2, {1, 1, 1, 1});
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(shard_.stats().rounds_failed, 2u);
+}
+
+TEST_F(ShardTest, ARoundThatHasThePushOfAWorkerWhichLeavesGoesOn) {
+  Start(2);
+  Push(1, 1, {4, 4, 4, 4});
+  shard_.SetLeaving({1});
+  Push(0, 1, {2, 2, 2, 2});
+  EXPECT_THAT(Result(0), ElementsAre(3, 3, 3, 3));
+}
+
 TEST_F(ShardTest, FailsTheRoundForAllOnAForeignCodec) {
   Start(2);
   Push(0, 1, {1, 1, 1, 1});
@@ -459,6 +482,29 @@ TEST_F(ShardValueTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
   EXPECT_EQ(Value(2), "bbbb");
   EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
   EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
+}
+
+TEST_F(ShardValueTest, ABroadcastDoesNotWaitForAWorkerThatLeaves) {
+  Init(0, 1, "aaaa");
+  Fetch(1, 1);
+  Fetch(2, 1);
+  shard_.SetLeaving({2});
+  Fetch(1, 1);
+  EXPECT_EQ(Value(1), "aaaa");
+  Fetch(1, 2);
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(Error(1).message()),
+              HasSubstr("broadcast of 'tensor': worker 2 has come to leave"));
+  Init(0, 2, "bbbb");
+  Init(0, 2, "bbbb");  // asks again
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ShardValueTest, ABroadcastGoesOnWhenItsRootIsTheOneThatLeaves) {
+  Init(0, 1, "aaaa");
+  shard_.SetLeaving({0});
+  Fetch(1, 1);
+  EXPECT_EQ(Value(1), "aaaa");
 }
 
 TEST_F(ShardValueTest, TellsARootWhoseValueWasLostToSendItAgain) {

@@ -331,6 +331,47 @@ TEST(WorkerCluster, ADeadWorkerEndsTheWaitsOfTheOthersByName) {
   EXPECT_FALSE(rig.worker(0).Declare({Tensor("x", 1)}, kLong).ok());
 }
 
+TEST(WorkerCluster, AWorkerThatLeavesEndsTheWaitsForItsPushes) {
+  ClusterRig rig(2);
+  std::vector<uint32_t> ids[2];
+  rig.OnEach(
+      [&](Worker& worker, int rank) { ids[rank] = *worker.Declare({Tensor("w", 10)}, kLong); });
+  rig.OnEach([&](Worker& worker, int rank) {
+    Floats data(10, 1.0f);
+    ASSERT_TRUE(PushPull(worker, ids[rank][0], data).ok());
+    if (rank == 0) {
+      const absl::Status status = PushPull(worker, ids[rank][0], data).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("tensor 'w' step 2"), HasSubstr("worker 1 has come to leave")));
+      std::vector<std::byte> bytes(3);
+      EXPECT_FALSE(worker.Broadcast("late", bytes, 1, kLong).ok());
+    }
+    EXPECT_TRUE(worker.Leave(kLong).ok());
+  });
+}
+
+TEST(WorkerCluster, LeavingWaitsForWhatIsInFlight) {
+  ClusterRig rig(2);
+  std::vector<uint32_t> ids[2];
+  rig.OnEach(
+      [&](Worker& worker, int rank) { ids[rank] = *worker.Declare({Tensor("w", 10)}, kLong); });
+  Floats data[2] = {Floats(10, 1.0f), Floats(10, 3.0f)};
+  const auto ticket =
+      rig.worker(1).PushPull({.tensor = ids[1][0], .data = {data[1].data(), DType::kFloat32, 10}});
+  const absl::Status early = rig.worker(1).Leave(absl::Milliseconds(10));
+  EXPECT_EQ(early.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(GetErrorField(early, "tensor"), "w");
+  rig.OnEach([&](Worker& worker, int rank) {
+    if (rank == 0) {
+      EXPECT_TRUE(PushPull(worker, ids[0][0], data[0]).ok());
+    }
+    EXPECT_TRUE(worker.Leave(kLong).ok());
+  });
+  EXPECT_TRUE(rig.worker(1).Wait(*ticket, kLong).ok());
+  EXPECT_THAT(data[1], Each(2.0f));
+}
+
 TEST(WorkerCluster, RequestsThatDoNotFitTheirDeclarationAreRefused) {
   ClusterRig rig(1);
   Worker& worker = rig.worker(0);
