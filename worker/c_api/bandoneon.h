@@ -94,7 +94,8 @@ BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
  * without bdn_leave, a worker ends the job for everybody. NULL is ignored. */
 BDN_API void bdn_free(bdn_worker* worker);
 
-/* Says that this worker's work is done and waits until all workers came to say so. */
+/* Says that this worker's work is done, once nothing of it is in flight, and waits until all workers
+ * came to say so. From then on what waits for a push of this worker fails. */
 BDN_API int bdn_leave(bdn_worker* worker, double timeout_seconds);
 
 /* Ends the job for everybody with an error that names this worker and `reason`. */
