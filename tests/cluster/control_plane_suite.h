@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <future>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -25,7 +25,11 @@ class SchedulerUnderTest {
   virtual std::unique_ptr<ControlPlane> Connect() = 0;
 };
 
-using MakeScheduler = std::function<std::unique_ptr<SchedulerUnderTest>(const JobOptions& options)>;
+struct SchedulerKind {
+  const char* name;
+  std::unique_ptr<SchedulerUnderTest> (*make)(const JobOptions& options);
+};
+inline void PrintTo(const SchedulerKind& kind, std::ostream* out) { *out << kind.name; }
 
 // Keeps what was delivered and lets a test wait for it.
 class RecordedEvents {
@@ -98,7 +102,7 @@ class RecordedEvents {
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
-class ControlPlaneSuite : public ::testing::TestWithParam<MakeScheduler> {
+class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
  protected:
   static constexpr absl::Duration kLong = absl::Seconds(30);
   static constexpr absl::Duration kShort = absl::Milliseconds(100);
@@ -117,7 +121,7 @@ class ControlPlaneSuite : public ::testing::TestWithParam<MakeScheduler> {
     options_.config.heartbeat_interval = absl::Milliseconds(50);
     options_.config.lease_timeout = absl::Seconds(3);
     options_.broken_line_grace = absl::Milliseconds(300);
-    scheduler_ = GetParam()(options_);
+    scheduler_ = GetParam().make(options_);
   }
 
   static JoinRequest Request(Role role, Rank rank) {

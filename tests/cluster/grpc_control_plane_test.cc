@@ -22,9 +22,12 @@ class OverGrpc final : public SchedulerUnderTest {
   std::unique_ptr<SchedulerService> service_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite, ::testing::Values([](const JobOptions& options) {
-                           return std::make_unique<OverGrpc>(options);
-                         }));
+std::unique_ptr<SchedulerUnderTest> Make(const JobOptions& options) {
+  return std::make_unique<OverGrpc>(options);
+}
+
+INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite,
+                         ::testing::Values(SchedulerKind{"Grpc", &Make}));
 
 }  // namespace
 }  // namespace bdn

@@ -14,9 +14,12 @@ class Local final : public SchedulerUnderTest {
   LocalScheduler scheduler_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Local, ControlPlaneSuite, ::testing::Values([](const JobOptions& options) {
-                           return std::make_unique<Local>(options);
-                         }));
+std::unique_ptr<SchedulerUnderTest> Make(const JobOptions& options) {
+  return std::make_unique<Local>(options);
+}
+
+INSTANTIATE_TEST_SUITE_P(Local, ControlPlaneSuite,
+                         ::testing::Values(SchedulerKind{"Local", &Make}));
 
 }  // namespace
 }  // namespace bdn

@@ -1,6 +1,10 @@
 #ifndef BANDONEON_TESTS_COMPRESSORS_CODEC_CASES_H_
 #define BANDONEON_TESTS_COMPRESSORS_CODEC_CASES_H_
 
+#include <ostream>
+
+#include "common/base/dtype.h"
+
 // The codecs that the tests of what all codecs promise go through.
 
 namespace bdn {
@@ -16,6 +20,10 @@ struct CodecCase {
   // sketch_test.cc has what they promise.
   bool adds_decoded = true;
 };
+
+// For the names of tests.
+inline void PrintTo(const CodecCase& codec, std::ostream* out) { *out << codec.spec; }
+inline void PrintTo(DType dtype, std::ostream* out) { *out << DTypeName(dtype); }
 
 inline constexpr CodecCase kCodecs[] = {
     {"None", "none"},

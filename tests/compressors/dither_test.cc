@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ struct DitherCase {
   bool natural;
   bool l2;
 };
+void PrintTo(const DitherCase& dither, std::ostream* out) { *out << dither.spec; }
 
 class DitherStatistics : public ::testing::TestWithParam<DitherCase> {
  protected:
