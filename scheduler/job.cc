@@ -404,11 +404,8 @@ Ticket Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   leaving_.Arrive(member->info.rank);
   const Ticket ticket = NewTicket({Call::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
-  if (leaving_.full()) {
-    EndWork();
-  } else {
-    EndVainWaits();
-  }
+  EndVainWaits();
+  if (leaving_.full()) EndWork();
   return ticket;
 }
 

@@ -44,6 +44,7 @@ ShardStats& ShardStats::operator+=(const ShardStats& other) {
 void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
   if (membership->epoch <= membership_->epoch) return;
   membership_ = std::move(membership);
+  leaving_.clear();  // What they had pushed to open rounds they send again.
   for (auto& [key, state] : keys_) {
     state.round.Close();
     state.fetches.assign(membership_->workers.size(), 0);
@@ -52,7 +53,30 @@ void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
 
 void ServerShard::SetLeaving(std::vector<Rank> ranks) {
   leaving_ = std::move(ranks);
-  for (auto& [key, state] : keys_) FailRoundInVain(&state);
+  for (auto& [key, state] : keys_) {
+    Round& round = state.round;
+    if (!round.is_open()) continue;
+    const absl::Status status = CheckMayClose(state, round.step, -1);
+    if (status.ok()) continue;
+    ++stats_.rounds_failed;
+    Broadcast(MakeFrame(AnswerHeader(FrameType::kError, state, round.step), EncodeError(status)));
+    round.Close();  // The step stays open: somebody may still ask for the one before.
+  }
+}
+
+// Whether every worker that has come to leave, but for the one that pushes, is in the step's round.
+absl::Status ServerShard::CheckMayClose(const KeyState& state, Step step, Rank pusher) const {
+  const Round& round = state.round;
+  for (const Rank rank : leaving_) {
+    const bool contributed = round.is_open() && static_cast<size_t>(rank) < round.by_rank.size() &&
+                             round.by_rank[rank].kind != Kind::kMissing;
+    if (contributed || rank == pusher) continue;
+    return Aborted(
+        "tensor '%s' step %d: worker %d has come to leave the job and pushes no more: all workers "
+        "must push it equally often",
+        state.plan->name, step, rank);
+  }
+  return absl::OkStatus();
 }
 
 void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
@@ -170,6 +194,9 @@ void ServerShard::OnPush(NodeId from, const Frame& frame, KeyState* state) {
     if (fails_round) return FailRound(state, header.step, status);
     return Refuse(from, header, status);
   }
+  if (absl::Status status = CheckMayClose(*state, header.step, rank); !status.ok()) {
+    return Refuse(from, header, status);
+  }
   Accept(frame, rank, state);
 }
 
@@ -213,20 +240,6 @@ void ServerShard::Accept(const Frame& frame, Rank rank, KeyState* state) {
                          frame.payload};
   ++stats_.pushes;
   if (round.IsComplete()) CloseRound(state);
-  FailRoundInVain(state);
-}
-
-// Fails a round that waits for a worker which has come to leave.
-void ServerShard::FailRoundInVain(KeyState* state) {
-  const Round& round = state->round;
-  for (const Rank rank : leaving_) {
-    if (static_cast<size_t>(rank) >= round.by_rank.size()) continue;  // no round is open
-    if (round.by_rank[rank].kind != Kind::kMissing) continue;
-    return FailRound(state, round.step,
-                     Aborted("tensor '%s' step %d: worker %d has come to leave the job and pushes "
-                             "no more: all workers must push it equally often",
-                             state->plan->name, round.step, rank));
-  }
 }
 
 void ServerShard::CloseRound(KeyState* state) {
@@ -432,6 +445,9 @@ void ServerShard::OnInit(NodeId from, const Frame& frame, KeyState* state) {
     return Refuse(from, header,
                   InvalidArgument("init step %d of tensor '%s', which stands at step %d",
                                   header.step, state->plan->name, state->value.step));
+  }
+  if (state->value.step != 0) {  // The first value waits for nobody.
+    if (status = CheckMayCome(*state, header.step); !status.ok()) return Refuse(from, header, status);
   }
   state->pending_value = {header.step, rank, frame.payload, header.payload_crc};
   PromoteValue(state);

@@ -56,7 +56,7 @@ class ServerShard {
   void SetMembership(std::shared_ptr<const Membership> membership);
 
   // Workers that came to leave while others have not: what they have not pushed they never will.
-  // What waits for them fails.
+  // What needs it fails, and changes nothing.
   void SetLeaving(std::vector<Rank> ranks);
 
   // Adds a key; one that exists stays as it is.
@@ -91,7 +91,7 @@ class ServerShard {
                          bool* fails_round) const;
   void Accept(const Frame& frame, Rank rank, KeyState* state);
   void CloseRound(KeyState* state);
-  void FailRoundInVain(KeyState* state);
+  absl::Status CheckMayClose(const KeyState& state, Step step, Rank pusher) const;
   absl::Status CheckMayCome(const KeyState& state, Step step) const;
   Draw ReplyDraw(const KeyPlan& plan, Step step) const;
   Frame EncodeResult(KeyState* state, const RoundFacts& facts);

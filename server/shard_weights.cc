@@ -259,7 +259,14 @@ void ServerShard::OnStateFetch(NodeId from, const FrameHeader& header, KeyState*
         from, header,
         NotFound("tensor '%s' has no %s by this rule and codec", plan.name, PartName(part)));
   }
-  if (plan.rule != nullptr && !kept.has_weights) return SendWaiting(from, header, {});
+  if (plan.rule != nullptr && !kept.has_weights) {
+    const bool alone = !leaving_.empty() && leaving_.size() + 1 >= membership_->workers.size();
+    if (!alone) return SendWaiting(from, header, {});
+    return Refuse(from, header,
+                  Aborted("tensor '%s': its weights were never set, and all other workers have "
+                          "come to leave the job",
+                          plan.name));
+  }
   output_->Send(
       from,
       MakeFrame(answer, EncodeFloats({from_part, plan.codecs.pull->segment_elements(*segment)})));

@@ -15,6 +15,8 @@ namespace {
 
 // Of one partition and step: then it is the path that damages, and not chance.
 constexpr int kMaxDamagedReplies = 8;
+// What servers say that they have is not signalled.
+constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -87,8 +89,14 @@ absl::StatusOr<const Worker::Tensor*> Worker::FindDense(uint32_t id) const {
   return &tensors_[id];
 }
 
-absl::Status Worker::CheckRequest(const PushRequest& request) const {
+absl::Status Worker::CheckTakesPart() const {
   BDN_RETURN_IF_ERROR(failed_);
+  if (leaving_) return FailedPrecondition("worker %d is leaving the job", rank());
+  return absl::OkStatus();
+}
+
+absl::Status Worker::CheckRequest(const PushRequest& request) const {
+  BDN_RETURN_IF_ERROR(CheckTakesPart());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(request.tensor));
   const TensorDeclaration& declared = tensor->declaration;
   const auto bad = [&declared](const std::string& what) {
@@ -388,19 +396,14 @@ absl::StatusOr<PushResult> Worker::Wait(TicketId id, absl::Duration timeout) {
         if (!ticket.status.ok()) return ticket.status;
         return PushResult{ticket.step, ticket.all_absent && !ticket.nonfinite, ticket.nonfinite};
       }
-      if (absl::Now() >= deadline) break;
+      if (absl::Now() >= deadline) return DescribeWait(found->second);
       changed_.WaitUntil(&mu_, deadline);
     }
   }
-  return DescribeWait(id);
 }
 
 // Names the first of the ticket's partitions that is not done, its stage, and whom it waits for.
-absl::Status Worker::DescribeWait(TicketId id) const {
-  MutexLock lock(&mu_);
-  const auto found = tickets_.find(id);
-  if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
-  const Ticket& ticket = found->second;
+absl::Status Worker::DescribeWait(const Ticket& ticket) const {
   const Tensor& tensor = tensors_[ticket.tensor];
   ErrorFields fields{
       .tensor = tensor.declaration.name, .step = std::to_string(ticket.step), .stage = "exchange"};
@@ -450,37 +453,45 @@ void Worker::Wake() {
 absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
   {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(failed_);
+    BDN_RETURN_IF_ERROR(CheckTakesPart());
   }
   return control_->Barrier(name, timeout);
 }
 
-TicketId Worker::TicketInFlight() const {
+// DeadlineExceeded names something that was started here and that its server may not have.
+absl::Status Worker::CheckHandedOver() const {
   for (const auto& [id, key] : keys_) {
-    if (!key->in_flight) continue;
+    if (!key->in_flight || (exchange_->IsHeld(id) && key->queue.size() == 1)) continue;
     for (const PartitionSegment& segment : key->queue.front()->segments) {
-      if (segment.filled) return segment.ticket;
+      if (segment.filled) return DescribeWait(tickets_.at(segment.ticket));
     }
   }
-  return 0;
+  for (const auto& [id, rendezvous] : rendezvous_) {
+    if (exchange_->IsHeld(id)) continue;
+    return DeadlineExceeded("tensor '%s': a call is in flight", keys_.at(id)->tensor_names[0]);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Worker::Leave(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  TicketId in_flight = 0;
   {
     MutexLock lock(&mu_);
-    for (;;) {
-      if (left_) return absl::OkStatus();
-      BDN_RETURN_IF_ERROR(failed_);
-      // What servers have not got from a worker that leaves, others do not wait for.
-      in_flight = TicketInFlight();
-      if (in_flight == 0 || absl::Now() >= deadline) break;
-      changed_.WaitUntil(&mu_, deadline);
+    if (left_) return absl::OkStatus();
+    leaving_ = true;
+    // Others give up on what servers have not got when we leave.
+    absl::Status status = CheckHandedOver();
+    while (failed_.ok() && !status.ok() && absl::Now() < deadline) {
+      changed_.WaitUntil(&mu_, std::min(deadline, absl::Now() + kHandOverPoll));
+      status = CheckHandedOver();
+    }
+    if (!failed_.ok()) return failed_;
+    if (!status.ok()) {
+      leaving_ = false;
+      return status;
     }
   }
-  if (in_flight != 0) return DescribeWait(in_flight);
-  BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), deadline - absl::Now()));
+  BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
   MutexLock lock(&mu_);
   left_ = true;
   return absl::OkStatus();

@@ -107,7 +107,10 @@ class Worker {
                          absl::Duration timeout);
   absl::Status Barrier(const std::string& name, absl::Duration timeout);
 
-  // Waits until nothing is in flight here, then until all workers came to leave.
+  // Waits until the servers have all that was started here, then until all workers came to leave,
+  // up to `timeout` each. DeadlineExceeded of the first wait names what is in flight and has
+  // changed nothing; of the second it names who is missing, and the job is over. Meanwhile nothing
+  // new may be pushed, broadcast or declared: FailedPrecondition.
   absl::Status Leave(absl::Duration timeout);
   // Ends the job for everybody; the error names this worker and `reason`.
   absl::Status Abort(const std::string& reason);
@@ -203,9 +206,9 @@ class Worker {
   void EndQueue(WorkerKey* key, std::vector<Ended>* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(const std::vector<Ended>& ended);
   void FailJob(const absl::Status& status);
-  absl::Status DescribeWait(TicketId id) const;
-  // A ticket of which some partition is in flight; 0: none is.
-  TicketId TicketInFlight() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::Status DescribeWait(const Ticket& ticket) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::Status CheckTakesPart() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  absl::Status CheckHandedOver() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   absl::Status CheckStateSize(const Tensor& tensor, size_t elements) const;
   absl::Status CheckStateAccess(const Tensor& tensor, LinkState what, size_t size) const
@@ -249,6 +252,7 @@ class Worker {
   uint64_t tickets_ended_ ABSL_GUARDED_BY(mu_) = 0;
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
   int wakes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
 

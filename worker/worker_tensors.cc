@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   MutexLock one_at_a_time(&declare_mu_);
   {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(failed_);
+    BDN_RETURN_IF_ERROR(CheckTakesPart());
     for (TensorDeclaration& tensor : tensors) {
       BDN_RETURN_IF_ERROR(Canonicalise(&tensor));
       const auto known = tensor_ids_.find(tensor.name);
@@ -172,7 +172,7 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
   std::vector<TensorPart> parts;
   {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(failed_);
+    BDN_RETURN_IF_ERROR(CheckTakesPart());
     Tensor& tensor = tensors_[ids[0]];
     parts = tensor.parts;
     questions = BroadcastQuestions(&tensor, data, root);

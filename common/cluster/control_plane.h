@@ -67,8 +67,8 @@ class ControlPlane {
     // The whole catalogue at a new version. A server that has taken it in calls
     // AcknowledgeCatalogue.
     std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;
-    // To servers: workers, by rank, that came to leave while others have not. What they have not
-    // pushed by now they never will. Grows.
+    // To servers: workers, by rank, that came to leave while others have not. What the servers have
+    // not got of them by now they never will. Grows.
     std::function<void(std::vector<Rank>)> on_leaving;
     // The job is over: a node or the scheduler was lost, or a node left with an error. At most
     // once; the message names the culprit.
@@ -88,22 +88,22 @@ class ControlPlane {
 
   // Declares tensors, in the order of this worker's list, and returns the catalogue once all
   // workers declared the same set and all servers hold it. The n-th call of each worker belongs to
-  // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor;
-  // Aborted names a worker that has come to leave instead.
+  // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor; Aborted
+  // names a worker that has come to leave instead.
   virtual absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
       const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) = 0;
 
   virtual absl::Status AcknowledgeCatalogue(uint32_t version) = 0;
 
-  // Waits for all workers to come to the barrier of this name; names may be used again. Aborted: one
-  // has come to leave instead.
+  // Waits for all workers to come to the barrier of this name; names may be used again. Aborted:
+  // one has come to leave instead.
   virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
 
   // The latest progress goes out with the next heartbeat.
   virtual void ReportProgress(const NodeProgress& progress) = 0;
 
   // Leaves: with OK after the job's work is done (a worker's, once all workers have come to leave
-  // or `timeout` passed; it has no exchange open), with an error to end the job for everybody, naming this node and the
+  // or `timeout` passed, which ends the job), with an error to end the job for everybody, naming this node and the
   // reason.
   virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;
 

@@ -78,8 +78,8 @@ class Worker:
     # ---- Life ----
 
     def leave(self, timeout=None):
-        """Says that this worker is done, once nothing of it is in flight, and waits until all workers
-        have said so. What needs it from then on fails in the others."""
+        """Says that this worker is done, once the servers have all that it has started, and waits until
+        all workers have said so. What needs it from then on fails in the others."""
         self._blocking(lambda lib, handle: lib.bdn_leave(handle, _seconds(timeout)))
         self._left = True
 

@@ -311,6 +311,16 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   EXPECT_TRUE(job_->failure().ok());
 }
 
+TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
+  Fill(2, 1);
+  const Ticket waiting = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_FALSE(Answered(waiting));
+  job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_EQ(StatusOf(waiting).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job_->state(), Job::State::kDone);
+}
+
 TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
   Fill(2, 1);
   const Ticket first = job_->ComeToBarrier(1, "b", At(kNever), At(0));

@@ -91,6 +91,7 @@ TEST(ServerWithoutAGreeting, AnswersAQuestionAboutAnySegment) {
   LoopbackNetwork network;
   const auto factory = [&network] { return network.MakeTransport(); };
   ClusterRig rig(1, {}, {}, factory);
+  ASSERT_TRUE(rig.worker(0).Declare({Tensor("w", 1)}, kLong).ok());  // The server serves.
   const std::unique_ptr<Transport> stranger = network.MakeTransport();
   absl::Notification answered;
   FrameHeader answer;

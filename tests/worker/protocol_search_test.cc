@@ -9,8 +9,9 @@
 #include "worker/pipeline/exchange.h"
 
 // Explicit-state search: the real shard and the real exchanges of two workers, and every order in
-// which the network can deliver, lose and repeat their frames while the epoch changes once. In
-// every state: what a worker is given for a step is, byte for byte, what an undisturbed run gives.
+// which the network can deliver, lose and repeat their frames while the epoch changes once, or while
+// one leaves. In every state: what a worker is given for a step is, byte for byte, what an undisturbed
+// run gives.
 // From every state: once faults stop, both workers finish.
 
 namespace bdn::testing {
@@ -25,6 +26,7 @@ struct Limits {
   int repeats = 1;
   int ticks = 2;
   int epochs = 1;
+  int leaves = 0;
 };
 
 KeyOptions Spec() { return {.push = "none", .pull = "ef(onebit)", .segments = {3}}; }
@@ -115,13 +117,25 @@ class World {
     drop_same_flights();
     return true;
   }
+  // The server hears that a worker has come to leave, of whose last push it has said that it has it.
+  bool LeaveAtServer(Rank rank, Step steps) {
+    const bool held = given_[rank].size() + 1 == steps && exchanges_[rank].IsHeld(kKey) &&
+                      worker_epoch_[rank] == server_epoch_;
+    if (given_[rank].size() < steps && !held) return false;
+    leaving_ = rank;
+    Outbox outbox;
+    shard_.set_output(&outbox);
+    shard_.SetLeaving({rank});
+    if (!outbox.sent.empty()) trouble_ += "nobody needs anything of a worker that leaves\n";
+    return true;
+  }
   bool EpochHasBegun() const {
     return server_epoch_ == 2 || worker_epoch_[0] == 2 || worker_epoch_[1] == 2;
   }
 
   std::string Fingerprint() const {
     const KeyState& state = *shard_.Find(kKey);
-    std::string text = absl::StrFormat("S%d,%d|", server_epoch_, state.last_step);
+    std::string text = absl::StrFormat("S%d,%d,%d|", server_epoch_, state.last_step, leaving_);
     for (const Contribution& c : state.round.by_rank) {
       absl::StrAppendFormat(&text, "%d", static_cast<int>(c.kind));
     }
@@ -194,6 +208,7 @@ class World {
   std::vector<Flight> flights_;
   std::vector<std::string> given_[kWorkers];
   Epoch server_epoch_ = 1;
+  Rank leaving_ = -1;
   Epoch worker_epoch_[kWorkers] = {1, 1};
   std::string trouble_;
   absl::Time now_ = absl::UnixEpoch();
@@ -270,6 +285,12 @@ class Search {
         });
       }
       if (node.left.epochs > 0) Next(node, [rank](Node& n) { return n.world.EpochAtWorker(rank); });
+      if (node.left.leaves > 0) {
+        Next(node, [rank](Node& n) {
+          --n.left.leaves;
+          return n.world.LeaveAtServer(rank, n.left.steps);
+        });
+      }
     }
     if (node.left.epochs > 0) Next(node, [](Node& n) { return n.world.EpochAtServer(); });
   }
@@ -316,6 +337,14 @@ TEST(ProtocolSearch, EveryOrderOfAnEpochChangeGivesTheSameBytes) {
       Search({.steps = 2, .drops = 1, .repeats = 1, .ticks = 1, .epochs = 1}).Run();
   RecordProperty("states", static_cast<int>(states));
   EXPECT_GT(states, 30000u);
+}
+
+TEST(ProtocolSearch, AWorkerThatLeavesAfterItsLastStepTakesNothingFromTheOther) {
+  const size_t states =
+      Search({.steps = 2, .drops = 1, .repeats = 1, .ticks = 2, .epochs = 0, .leaves = 1}).Run() +
+      Search({.steps = 1, .drops = 1, .repeats = 1, .ticks = 1, .epochs = 1, .leaves = 1}).Run();
+  RecordProperty("states", static_cast<int>(states));
+  EXPECT_GT(states, 3000u);
 }
 
 }  // namespace

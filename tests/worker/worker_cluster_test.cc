@@ -351,25 +351,48 @@ TEST(WorkerCluster, AWorkerThatLeavesEndsTheWaitsForItsPushes) {
   });
 }
 
-TEST(WorkerCluster, LeavingWaitsForWhatIsInFlight) {
-  ClusterRig rig(2);
+TEST(WorkerCluster, LeavingWaitsUntilTheServersHaveWhatWasPushed) {
+  Worker::Options options;
+  options.probe_interval = absl::Milliseconds(5);
+  ClusterRig rig(2, {}, options);
   std::vector<uint32_t> ids[2];
-  rig.OnEach(
-      [&](Worker& worker, int rank) { ids[rank] = *worker.Declare({Tensor("w", 10)}, kLong); });
-  Floats data[2] = {Floats(10, 1.0f), Floats(10, 3.0f)};
-  const auto ticket =
-      rig.worker(1).PushPull({.tensor = ids[1][0], .data = {data[1].data(), DType::kFloat32, 10}});
-  const absl::Status early = rig.worker(1).Leave(absl::Milliseconds(10));
-  EXPECT_EQ(early.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(GetErrorField(early, "tensor"), "w");
   rig.OnEach([&](Worker& worker, int rank) {
-    if (rank == 0) {
+    ids[rank] = *worker.Declare({Tensor("a", 10), Tensor("b", 3000000)}, kLong);
+  });
+  Floats data[2] = {Floats(10, 1.0f), Floats(10, 3.0f)};
+  Floats large(3000000, 1.0f);
+  const auto start = [&](uint32_t id, Floats& floats) {
+    return rig.worker(1).PushPull(
+        {.tensor = id, .data = {floats.data(), DType::kFloat32, floats.size()}});
+  };
+  const auto pushed = start(ids[1][0], data[1]);
+  const auto vain = start(ids[1][1], large);
+  EXPECT_EQ(rig.worker(1).Leave(absl::ZeroDuration()).code(), absl::StatusCode::kDeadlineExceeded);
+  rig.OnEach([&](Worker& worker, int rank) {
+    if (rank == 0) {  // Does not come to push before worker 1 has come to leave.
+      EXPECT_EQ(worker.Barrier("b", kLong).code(), absl::StatusCode::kAborted);
       EXPECT_TRUE(PushPull(worker, ids[0][0], data[0]).ok());
     }
     EXPECT_TRUE(worker.Leave(kLong).ok());
   });
-  EXPECT_TRUE(rig.worker(1).Wait(*ticket, kLong).ok());
+  EXPECT_TRUE(rig.worker(1).Wait(*pushed, kLong).ok());
   EXPECT_THAT(data[1], Each(2.0f));
+  EXPECT_FALSE(rig.worker(1).Wait(*vain, kLong).ok());
+}
+
+TEST(WorkerCluster, WhoLeavesTakesNoPartAnyMore) {
+  ClusterRig rig(1);
+  Worker& worker = rig.worker(0);
+  const uint32_t id = worker.Declare({Tensor("w", 10)}, kLong)->front();
+  ASSERT_TRUE(worker.Leave(kLong).ok());
+  Floats data(10, 1.0f);
+  std::vector<std::byte> bytes(3);
+  for (const absl::Status& status :
+       {PushPull(worker, id, data).status(), worker.Barrier("b", kLong),
+        worker.Broadcast("x", bytes, 0, kLong), worker.Declare({Tensor("x", 1)}, kLong).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("leaving the job"));
+  }
 }
 
 TEST(WorkerCluster, RequestsThatDoNotFitTheirDeclarationAreRefused) {

@@ -86,6 +86,7 @@ bool Exchange::IsAbout(const Question& question, const FrameHeader& answer) {
 // Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
 void Exchange::SendQuestion(Open* open) {
   open->resend = false;
+  open->held = false;
   open->due = absl::InfiniteFuture();
   const auto peer = peers_.find(open->question.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
@@ -202,6 +203,7 @@ void Exchange::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
+  open->held = !lost_ours && frame.header.epoch == membership_->epoch;
   if (lost_ours && !open->resend && open->question.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendQuestion(open);
@@ -209,6 +211,11 @@ void Exchange::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
     open->due = now + open->interval;
     Due(open->due);
   }
+}
+
+bool Exchange::IsHeld(Key key) const {
+  const auto found = open_.find(key);
+  return found != open_.end() && found->second.held;
 }
 
 void Exchange::ResendAt(Open* open, absl::Time due) {

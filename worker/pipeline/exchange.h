@@ -75,6 +75,8 @@ class Exchange {
   // Whom the key's question waits for: "worker 1, worker 3", "server 0"; "" when none is open.
   std::string WaitingFor(Key key) const;
   bool IsOpen(Key key) const { return open_.contains(key); }
+  // Whether the key's server has said that it has the open question and waits for others.
+  bool IsHeld(Key key) const;
   const ExchangeStats& stats() const { return stats_; }
   // The state without its times, for tests that search states: equal texts behave alike but for
   // when.
@@ -87,6 +89,7 @@ class Exchange {
     absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`
     absl::Duration interval;                  // until the next probe
     bool resend = false;
+    bool held = false;  // by the server, which waits for others
     int payload_losses = 0;
     std::vector<Rank> missing;  // as the server last said
   };

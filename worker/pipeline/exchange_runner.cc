@@ -106,6 +106,11 @@ void ExchangeRunner::Fail(const absl::Status& status) {
   Perform(std::move(actions));
 }
 
+bool ExchangeRunner::IsHeld(Key key) const {
+  MutexLock lock(&mu_);
+  return exchange_.IsHeld(key);
+}
+
 std::string ExchangeRunner::WaitingFor(Key key) const {
   MutexLock lock(&mu_);
   return exchange_.WaitingFor(key);

@@ -42,6 +42,7 @@ class ExchangeRunner final : private Exchange::Output {
   // Ends the thread that waits for what falls due. Idempotent.
   void Stop();
   std::string WaitingFor(Key key) const;
+  bool IsHeld(Key key) const;
   ExchangeStats stats() const;
 
  private:
