@@ -137,7 +137,6 @@ def train_rank(task, method, run, curve):
     last."""
     optimizer = method.make_optimizer(run)
     generator = torch.Generator().manual_seed(1000 * run.seed + run.worker.rank)
-    loss_of = traced_loss(run.model, task.batch(run.scale, torch.Generator().manual_seed(0)))
     every = max(run.steps // CURVE_POINTS, 1)
     for step in range(run.steps):
         if task.stop.is_set():
@@ -147,28 +146,9 @@ def train_rank(task, method, run, curve):
         for group in optimizer.param_groups:
             group["lr"] = rate(step, run.steps, run.lr)
         optimizer.zero_grad()
-        loss_of(task.batch(run.scale, generator)).backward()
+        run.model.loss(task.batch(run.scale, generator)).backward()
         optimizer.step()
     return judge(task, run, optimizer, run.steps, curve)
-
-
-class _Loss(torch.nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, text):
-        return self.model.loss(text)
-
-
-_tracing = threading.Lock()
-
-
-def traced_loss(model, text):
-    """model.loss for texts of this shape: the same bits, with less of the interpreter, which the
-    workers of a process share."""
-    with _tracing:
-        return torch.jit.trace(_Loss(model), text, check_trace=False)
 
 
 @torch.no_grad()
