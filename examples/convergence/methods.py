@@ -256,6 +256,8 @@ def sign_momentum(**options):
     return dict(outer="SignMomentum", outer_options=options)
 
 
+FASTER_MOMENTUM = sign_momentum(beta1=0.9, beta2=0.99)
+
 METHODS = [
     _dense_adamw(DENSE_ADAMW),
     _dense_server(DENSE_SERVER),
@@ -323,13 +325,13 @@ METHODS = [
     _local(SIGN_MOMENTUM, **TAU, **sign_momentum()),
     _local("sign momentum, eta = 0.3", **TAU, **sign_momentum(eta=0.3)),
     _local("sign momentum, eta = 3", **TAU, **sign_momentum(eta=3.0)),
-    _local("sign momentum, betas 0.9, 0.99", **TAU, **sign_momentum(beta1=0.9, beta2=0.99)),
+    _local("sign momentum, betas 0.9, 0.99", **TAU, **FASTER_MOMENTUM),
     _uplink("sign momentum, int8 uplink", **TAU, **sign_momentum(), push="int8"),
     _uplink("sign momentum, int4 uplink", **TAU, **sign_momentum(), push="int4(hadamard=32)"),
     _uplink("sign momentum, onebit uplink", **TAU, **sign_momentum(), push="ef(onebit)"),
     _averaging_24(AVERAGING_24, **TAU_24, **AVERAGE),
     _local_24("SlowMo, fp32, tau = 24", **TAU_24, **SLOWMO),
-    _local_24("sign momentum, fp32 uplink, tau = 24", **TAU_24, **sign_momentum()),
+    _local_24("sign momentum, betas 0.9, 0.99, tau = 24", **TAU_24, **FASTER_MOMENTUM),
 ]
 
 
