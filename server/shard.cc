@@ -441,13 +441,13 @@ void ServerShard::OnInit(NodeId from, const Frame& frame, KeyState* state) {
                                 "another: one root only",
                                 state->plan->name, known->root, rank));
   }
+  // The first value waits for nobody.
+  if (state->value.step != 0) status = CheckMayCome(*state, header.step);
+  if (!status.ok()) return Refuse(from, header, status);
   if (header.step < state->value.step || state->pending_value.step != 0) {
     return Refuse(from, header,
                   InvalidArgument("init step %d of tensor '%s', which stands at step %d",
                                   header.step, state->plan->name, state->value.step));
-  }
-  if (state->value.step != 0) {  // The first value waits for nobody.
-    if (status = CheckMayCome(*state, header.step); !status.ok()) return Refuse(from, header, status);
   }
   state->pending_value = {header.step, rank, frame.payload, header.payload_crc};
   PromoteValue(state);

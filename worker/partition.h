@@ -38,6 +38,7 @@ struct Partition {
   float learning_rate = 0.0f;
   std::vector<PartitionSegment> segments;
   size_t num_filled = 0;
+  bool is_complete() const { return num_filled == segments.size(); }
 
   Frame push;                           // encoded once; kept until the reply
   bool uses_memory = false;             // the push advanced the residual and the momentum

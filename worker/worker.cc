@@ -91,7 +91,7 @@ absl::StatusOr<const Worker::Tensor*> Worker::FindDense(uint32_t id) const {
 
 absl::Status Worker::CheckTakesPart() const {
   BDN_RETURN_IF_ERROR(failed_);
-  if (leaving_) return FailedPrecondition("worker %d is leaving the job", rank());
+  if (leaving_ > 0) return FailedPrecondition("worker %d is leaving the job", rank());
   return absl::OkStatus();
 }
 
@@ -201,7 +201,7 @@ void Worker::Deposit(const TensorPart& part, Step step, TicketId ticket,
 bool Worker::ClaimFront(WorkerKey* key) {
   if (key->in_flight || key->queue.empty()) return false;
   const Partition& front = *key->queue.front();
-  if (front.num_filled < front.segments.size()) return false;
+  if (!front.is_complete()) return false;
   key->in_flight = true;
   return true;
 }
@@ -330,7 +330,7 @@ void Worker::Finish(WorkerKey* key, const absl::Status& status) {
     if (failed_.ok())
       start_next = ClaimFront(key);
     else
-      EndQueue(key, &ended);
+      EndQueue(key, failed_, &ended);
   }
   if (start_next) StartEncode(key);
   const TransportStats traffic = transport_->stats();
@@ -355,9 +355,17 @@ void Worker::EndSegments(const Partition& partition, const absl::Status& status,
 }
 
 // What waits behind a failure has not begun, and ends with it.
-void Worker::EndQueue(WorkerKey* key, std::vector<Ended>* ended) {
-  for (const auto& partition : key->queue) EndSegments(*partition, failed_, ended);
+void Worker::EndQueue(WorkerKey* key, const absl::Status& status, std::vector<Ended>* ended) {
+  for (const auto& partition : key->queue) EndSegments(*partition, status, ended);
   key->queue.clear();
+}
+
+std::vector<Worker::Ended> Worker::EndQueues(const absl::Status& status) {
+  std::vector<Ended> ended;
+  for (const auto& [id, key] : keys_) {
+    if (!key->in_flight) EndQueue(key.get(), status, &ended);
+  }
+  return ended;
 }
 
 void Worker::Deliver(const std::vector<Ended>& ended) {
@@ -374,9 +382,7 @@ void Worker::FailJob(const absl::Status& status) {
     MutexLock lock(&mu_);
     if (!failed_.ok()) return;
     failed_ = status;
-    for (auto& [id, key] : keys_) {
-      if (!key->in_flight) EndQueue(key.get(), &ended);
-    }
+    ended = EndQueues(failed_);
     changed_.SignalAll();
   }
   exchange_->Fail(status);
@@ -461,7 +467,9 @@ absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
 // DeadlineExceeded names something that was started here and that its server may not have.
 absl::Status Worker::CheckHandedOver() const {
   for (const auto& [id, key] : keys_) {
-    if (!key->in_flight || (exchange_->IsHeld(id) && key->queue.size() == 1)) continue;
+    if (!key->in_flight) continue;
+    const bool is_last = key->queue.size() == 1 || !key->queue[1]->is_complete();
+    if (is_last && exchange_->IsHeld(id)) continue;
     for (const PartitionSegment& segment : key->queue.front()->segments) {
       if (segment.filled) return DescribeWait(tickets_.at(segment.ticket));
     }
@@ -478,7 +486,7 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   {
     MutexLock lock(&mu_);
     if (left_) return absl::OkStatus();
-    leaving_ = true;
+    ++leaving_;
     // Others give up on what servers have not got when we leave.
     absl::Status status = CheckHandedOver();
     while (failed_.ok() && !status.ok() && absl::Now() < deadline) {
@@ -487,13 +495,20 @@ absl::Status Worker::Leave(absl::Duration timeout) {
     }
     if (!failed_.ok()) return failed_;
     if (!status.ok()) {
-      leaving_ = false;
+      --leaving_;
       return status;
     }
   }
   BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
-  MutexLock lock(&mu_);
-  left_ = true;
+  const absl::Status over = Aborted("all workers have left the job");
+  std::vector<Ended> ended;
+  {
+    MutexLock lock(&mu_);
+    left_ = true;
+    ended = EndQueues(over);
+  }
+  exchange_->Fail(over);
+  Deliver(ended);
   return absl::OkStatus();
 }
 

@@ -110,7 +110,8 @@ class Worker {
   // Waits until the servers have all that was started here, then until all workers came to leave,
   // up to `timeout` each. DeadlineExceeded of the first wait names what is in flight and has
   // changed nothing; of the second it names who is missing, and the job is over. Meanwhile nothing
-  // new may be pushed, broadcast or declared: FailedPrecondition.
+  // new may be asked of the others or the servers: FailedPrecondition. What has no answer when all
+  // have left ends with Aborted.
   absl::Status Leave(absl::Duration timeout);
   // Ends the job for everybody; the error names this worker and `reason`.
   absl::Status Abort(const std::string& reason);
@@ -203,7 +204,10 @@ class Worker {
   void Finish(WorkerKey* key, const absl::Status& status);
   void EndSegments(const Partition& partition, const absl::Status& status,
                    std::vector<Ended>* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndQueue(WorkerKey* key, std::vector<Ended>* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndQueue(WorkerKey* key, const absl::Status& status, std::vector<Ended>* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of what is not in flight.
+  std::vector<Ended> EndQueues(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(const std::vector<Ended>& ended);
   void FailJob(const absl::Status& status);
   absl::Status DescribeWait(const Ticket& ticket) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
@@ -252,7 +256,7 @@ class Worker {
   uint64_t tickets_ended_ ABSL_GUARDED_BY(mu_) = 0;
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
   int wakes_ ABSL_GUARDED_BY(mu_) = 0;
-  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  int leaving_ ABSL_GUARDED_BY(mu_) = 0;  // calls of Leave that did not give up
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
 

@@ -204,6 +204,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
   std::map<Key, Asked> asked;
   {
     MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(CheckTakesPart());
     for (const Exchange::Question& question : questions) {
       const Key key = question.frame.header.key;
       if (rendezvous_.contains(key) || !keys_.at(key)->queue.empty()) {

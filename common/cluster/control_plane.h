@@ -88,8 +88,8 @@ class ControlPlane {
 
   // Declares tensors, in the order of this worker's list, and returns the catalogue once all
   // workers declared the same set and all servers hold it. The n-th call of each worker belongs to
-  // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor; Aborted
-  // names a worker that has come to leave instead.
+  // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor;
+  // Aborted names a worker that has come to leave instead.
   virtual absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
       const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) = 0;
 
@@ -103,8 +103,8 @@ class ControlPlane {
   virtual void ReportProgress(const NodeProgress& progress) = 0;
 
   // Leaves: with OK after the job's work is done (a worker's, once all workers have come to leave
-  // or `timeout` passed, which ends the job), with an error to end the job for everybody, naming this node and the
-  // reason.
+  // or `timeout` passed, which ends the job), with an error to end the job for everybody, naming
+  // this node and the reason.
   virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;
 
   // Ends every wait and the delivery of events, and waits for the last one. Idempotent.

@@ -26,8 +26,7 @@ std::unique_ptr<SchedulerUnderTest> Make(const JobOptions& options) {
   return std::make_unique<OverGrpc>(options);
 }
 
-INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite,
-                         ::testing::Values(SchedulerKind{"Grpc", &Make}));
+INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite, ::testing::Values(SchedulerKind{"Grpc", &Make}));
 
 }  // namespace
 }  // namespace bdn

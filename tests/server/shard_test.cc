@@ -521,6 +521,8 @@ TEST_F(ShardValueTest, ARootThatWaitsHearsThatAWorkerHasComeToLeave) {
   shard_.SetLeaving({2});
   shard_.OnFrame(WorkerNode(0), MakeBare(FrameType::kProbe, kKey, 2, 0, 4));
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+  Init(0, 3, "cccc");
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(ShardValueTest, ABroadcastGoesOnWhenItsRootIsTheOneThatLeaves) {

@@ -9,9 +9,9 @@
 #include "worker/pipeline/exchange.h"
 
 // Explicit-state search: the real shard and the real exchanges of two workers, and every order in
-// which the network can deliver, lose and repeat their frames while the epoch changes once, or while
-// one leaves. In every state: what a worker is given for a step is, byte for byte, what an undisturbed
-// run gives.
+// which the network can deliver, lose and repeat their frames while the epoch changes once, or one
+// of them leaves. In every state: what a worker is given for a step is, byte for byte, what an
+// undisturbed run gives.
 // From every state: once faults stop, both workers finish.
 
 namespace bdn::testing {
@@ -105,6 +105,7 @@ class World {
   bool EpochAtServer() {
     if (server_epoch_ == 2) return false;
     server_epoch_ = 2;
+    leaving_ = -1;
     Outbox none;
     shard_.set_output(&none);
     shard_.SetMembership(MakeMembership(kWorkers, 2));
@@ -117,7 +118,8 @@ class World {
     drop_same_flights();
     return true;
   }
-  // The server hears that a worker has come to leave, of whose last push it has said that it has it.
+  // The server, having said that it has the last push of a worker, hears that this has come to
+  // leave.
   bool LeaveAtServer(Rank rank, Step steps) {
     const bool held = given_[rank].size() + 1 == steps && exchanges_[rank].IsHeld(kKey) &&
                       worker_epoch_[rank] == server_epoch_;

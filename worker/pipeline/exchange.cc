@@ -203,7 +203,8 @@ void Exchange::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
-  open->held = !lost_ours && frame.header.epoch == membership_->epoch;
+  open->held = !lost_ours && frame.header.epoch == membership_->epoch &&
+               IsAbout(open->question, frame.header);
   if (lost_ours && !open->resend && open->question.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendQuestion(open);
@@ -281,9 +282,9 @@ std::string Exchange::Fingerprint() const {
   std::string text = absl::StrFormat("epoch %d;", membership_->epoch);
   for (const auto& [node, peer] : peers_) absl::StrAppendFormat(&text, "%d%d;", node, peer.is_open);
   for (const auto& [key, open] : open_) {
-    absl::StrAppendFormat(&text, "%s@%d due%d resend%d losses%d;", key.ToString(),
+    absl::StrAppendFormat(&text, "%s@%d due%d resend%d held%d losses%d;", key.ToString(),
                           open.question.frame.header.step, open.due < absl::InfiniteFuture(),
-                          open.resend, open.payload_losses);
+                          open.resend, open.held, open.payload_losses);
   }
   return text;
 }
