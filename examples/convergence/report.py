@@ -213,7 +213,7 @@ def draw_by_steps(summaries, path):
     for axes in panels[:, 0]:
         axes.set_ylabel("held-out loss, nats a byte")
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight")
     pyplot.close(figure)
 
 
@@ -238,7 +238,7 @@ def draw_by_bytes(summaries, path):
     figure.tight_layout(rect=(0, 0, 0.74, 1))
     for axes, drawn in zip(rows.flat, panels.values()):
         _draw_panel(figure, axes, drawn)
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight")
     pyplot.close(figure)
 
 
