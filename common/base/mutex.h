@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_BASE_MUTEX_H_
 #define BANDONEON_COMMON_BASE_MUTEX_H_
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -46,18 +47,22 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False when `deadline` passed.
-  bool WaitUntil(Mutex* mu, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    if (deadline == absl::InfiniteFuture()) {
+  // False when `most` passed, by the steady clock.
+  bool WaitFor(Mutex* mu, absl::Duration most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (most == absl::InfiniteDuration()) {
       Wait(mu);
       return true;
     }
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-    // The steady clock: a step of the system's clock must not stretch a wait.
-    const auto left = absl::ToChronoNanoseconds(deadline - absl::Now());
-    const auto outcome = cv_.wait_until(lock, std::chrono::steady_clock::now() + left);
+    const absl::Duration kAYear = absl::Hours(24 * 365);  // so that the sum does not overflow
+    const auto outcome = cv_.wait_until(
+        lock, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(most, kAYear)));
     lock.release();
     return outcome == std::cv_status::no_timeout;
+  }
+  // TODO(cleanup): callers go over to Clock::WaitUntil.
+  bool WaitUntil(Mutex* mu, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return WaitFor(mu, deadline - absl::Now());
   }
   void Signal() { cv_.notify_one(); }
   void SignalAll() { cv_.notify_all(); }

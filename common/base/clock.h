@@ -1,0 +1,49 @@
+#ifndef BANDONEON_COMMON_BASE_CLOCK_H_
+#define BANDONEON_COMMON_BASE_CLOCK_H_
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace bdn {
+
+// The time that deadlines, leases and retries go by. It never goes back, and does not follow when
+// somebody sets the system's clock. Its zero is arbitrary: times compare within one process only.
+// main() makes one and hands it down. Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+
+  virtual absl::Time Now() const = 0;
+  // Waits on `changed` until it is signalled or `deadline` comes; false when it came. May wake
+  // without cause, as CondVar does.
+  virtual bool WaitUntil(CondVar* changed, Mutex* mu, absl::Time deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) = 0;
+};
+
+class SteadyClock final : public Clock {
+ public:
+  absl::Time Now() const override;
+  bool WaitUntil(CondVar* changed, Mutex* mu, absl::Time deadline) const override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+};
+
+// A clock that a test moves by hand. Who waits notices an Advance within a millisecond.
+class ManualClock final : public Clock {
+ public:
+  explicit ManualClock(absl::Time start = absl::UnixEpoch()) : now_(start) {}
+
+  absl::Time Now() const override;
+  bool WaitUntil(CondVar* changed, Mutex* mu, absl::Time deadline) const override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // REQUIRES: by >= 0.
+  void Advance(absl::Duration by);
+
+ private:
+  mutable Mutex mu_;
+  absl::Time now_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_CLOCK_H_
