@@ -19,10 +19,10 @@ constexpr Flag kFlags[] = {
 };
 
 constexpr char kUsageText[] =
-    "usage: bandoneon bench codecs [options]\n\n"
+    "usage: bandoneon bench codecs [options]\n"
+    "\n"
     "Measures codecs alone: encode, encode with error feedback, decode-add of one payload and\n"
-    "decode of four into one sum, in GB/s of float32, beside a memcpy of the same bytes in the "
-    "same run.\n"
+    "decode of four into one sum, in GB/s of float32, beside a memcpy of the same bytes in the same run.\n"
     "docs/benchmarks.md explains each figure. Without options it takes about a minute.\n";
 
 constexpr char kExamples[] =

@@ -17,9 +17,9 @@ constexpr Flag kFlags[] = {
 };
 
 constexpr char kUsageText[] =
-    "usage: bandoneon bench idle [options]\n\n"
-    "Starts a job whose workers have exchanged once and then do nothing, and says how much of a "
-    "core\n"
+    "usage: bandoneon bench idle [options]\n"
+    "\n"
+    "Starts a job whose workers have exchanged once and then do nothing, and says how much of a core\n"
     "each role uses meanwhile.\n";
 
 constexpr char kExamples[] =

@@ -34,8 +34,7 @@ constexpr char kUsageText[] =
     "says how fast it was beside what memory allows. docs/benchmarks.md explains each figure.\n";
 
 constexpr char kExamples[] =
-    "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 "
-    "--json\n"
+    "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 

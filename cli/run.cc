@@ -20,15 +20,12 @@ constexpr Flag kFlags[] = {
 };
 
 constexpr char kUsageText[] =
-    "usage: bandoneon run -n WORKERS -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n\n"
-    "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT "
-    "and\n"
-    "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of "
-    "the\n"
-    "process that failed first (128 + N when signal N ended it). Workers find the job by "
-    "BANDONEON_...\n"
-    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as "
-    "well.\n";
+    "usage: bandoneon run -n WORKERS -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n"
+    "\n"
+    "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT and\n"
+    "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of the\n"
+    "process that failed first (128 + N when signal N ended it). Workers find the job by BANDONEON_...\n"
+    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as well.\n";
 
 constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 -- python train.py\n"

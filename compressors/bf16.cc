@@ -4,7 +4,7 @@
 
 namespace bdn {
 
-std::shared_ptr<const Compressor> MakeBf16() {
+std::shared_ptr<const Codec> MakeBf16() {
   return std::make_shared<DenseFloatCodec>(CodecId::kBf16, "bf16", DType::kBFloat16,
                                            /*takes_float64=*/false);
 }

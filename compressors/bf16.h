@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -11,7 +11,7 @@ namespace bdn {
 // computed in float32, then rounded to the nearest bfloat16 (ties to even, subnormals kept,
 // saturated at the largest finite one) and written as two little-endian bytes. 2n bytes. Every
 // element is finite.
-std::shared_ptr<const Compressor> MakeBf16();
+std::shared_ptr<const Codec> MakeBf16();
 
 }  // namespace bdn
 

@@ -1,4 +1,4 @@
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 #include <cstring>
 
@@ -6,15 +6,15 @@
 
 namespace bdn {
 
-void Compressor::DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const {
+void Codec::DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const {
   if (y.n > 0) std::memset(y.data, 0, y.n * DTypeSize(y.dtype));
   for (const ByteSpan payload : in) DecodeAddTransformed(payload, scale, y);
   InverseTransform(y);
 }
 
-absl::StatusOr<size_t> Compressor::AddEncoded(std::span<const ByteSpan> /*in*/, float /*scale*/,
-                                              size_t /*n*/, DType /*dtype*/,
-                                              MutableByteSpan /*out*/) const {
+absl::StatusOr<size_t> Codec::AddEncoded(std::span<const ByteSpan> /*in*/, float /*scale*/,
+                                         size_t /*n*/, DType /*dtype*/,
+                                         MutableByteSpan /*out*/) const {
   return Internal("payloads of %s do not add up", spec());
 }
 

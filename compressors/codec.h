@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_COMPRESSOR_H_
-#define BANDONEON_COMPRESSORS_COMPRESSOR_H_
+#ifndef BANDONEON_COMPRESSORS_CODEC_H_
+#define BANDONEON_COMPRESSORS_CODEC_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -39,9 +39,9 @@ enum class CodecId : uint8_t {
 // Inputs are float32, float16 or bfloat16 (converted inside the loop) and outputs are the same
 // three; float64 in and out is for `none` alone. n may be 0. The mathematics is in float32.
 // Nothing allocates once a thread has used a codec of this size before (scratch.h).
-class Compressor {
+class Codec {
  public:
-  virtual ~Compressor() = default;
+  virtual ~Codec() = default;
 
   virtual CodecId id() const = 0;
   // The spec that builds it, in canonical form: "onebit(block=256)".
@@ -123,4 +123,4 @@ class Compressor {
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_COMPRESSOR_H_
+#endif  // BANDONEON_COMPRESSORS_CODEC_H_

@@ -19,7 +19,7 @@
 namespace bdn {
 namespace {
 
-using Codec = std::shared_ptr<const Compressor>;
+using Codec = std::shared_ptr<const Codec>;
 
 constexpr size_t kMostElements = size_t{1} << 30;
 constexpr const char* kRatio = "a number above 0 and at most 1";
@@ -89,8 +89,8 @@ const std::array kCodecs = {
                return values.ok() ? MakeTopK(options) : nullptr;
              }},
     CodecRow{"randomk", kRandomKOptions,
-             "ratio * n elements that all nodes draw alike, 4 bytes each; unbiased scales them by "
-             "1 / ratio",
+             "ratio * n elements that all nodes draw alike, 4 "
+             "bytes each; unbiased scales them by 1 / ratio",
              [](OptionValues& values) -> Codec {
                RandomKOptions options;
                options.ratio = values.Real(0, 0, 1);

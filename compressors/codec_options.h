@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 // The table of codecs: names, options, and how each is built from the options' text. Internal to
 // compressors/.
@@ -49,7 +49,7 @@ struct CodecRow {
   std::span<const OptionRow> options;
   const char* help;
   // Not read where `values` went bad.
-  std::shared_ptr<const Compressor> (*make)(OptionValues& values);
+  std::shared_ptr<const Codec> (*make)(OptionValues& values);
 };
 
 std::span<const CodecRow> CodecRows();

@@ -12,7 +12,7 @@
 namespace bdn {
 namespace {
 
-using Codec = std::shared_ptr<const Compressor>;
+using Codec = std::shared_ptr<const Codec>;
 
 constexpr const char* kErrorFeedback = "ef";
 constexpr const char* kDelta = "delta";
@@ -239,8 +239,7 @@ std::string DescribeCodecs() {
     text += absl::StrFormat("  %-16s %s%s\n", SpecText(row.name, options), row.help, explained);
   }
   return text +
-         "  ef(CODEC)        the codec with error feedback: what it misses goes into the next "
-         "step;\n"
+         "  ef(CODEC)        the codec with error feedback: what it misses goes into the next step;\n"
          "                   options: decay=1 (above 0, at most 1), correction=none or lr\n"
          "  delta(CODEC)     for weights: the codec of what changed since the last step\n"
          "  A for N; B       A for the first N steps, then B; any number of stages of one memory\n";

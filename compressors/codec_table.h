@@ -7,13 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
 // What one direction of a key uses: a codec and, around it, a memory.
 struct LinkCodec {
-  std::shared_ptr<const Compressor> codec;
+  std::shared_ptr<const Codec> codec;
   bool error_feedback = false;            // ef(...)
   double decay = 1.0;                     // ef(..., decay=0.9)
   bool learning_rate_correction = false;  // ef(..., correction=lr)

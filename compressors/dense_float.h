@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -12,7 +12,7 @@ namespace bdn {
 //
 // Passes over memory: Encode reads x once and writes the payload; EncodeFeedback reads g once more,
 // before it changes the residual; Decode, DecodeAdd and Validate read the payload once.
-class DenseFloatCodec final : public Compressor {
+class DenseFloatCodec final : public Codec {
  public:
   // `wire` is the type on the wire; float64 input, for `none` alone, stays float64.
   DenseFloatCodec(CodecId id, const char* name, DType wire, bool takes_float64)
@@ -22,7 +22,7 @@ class DenseFloatCodec final : public Compressor {
   std::string spec() const override { return name_; }
   bool lossless() const override { return wire_ == DType::kFloat32; }
   bool Supports(DType dtype) const override {
-    return Compressor::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);
+    return Codec::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);
   }
   size_t MaxEncodedBytes(size_t n, DType dtype) const override;
   absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& draw,

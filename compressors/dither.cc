@@ -59,7 +59,7 @@ double L2Norm(EncodeSource& source) {
   return std::sqrt(sum);
 }
 
-class DitherCodec final : public Compressor {
+class DitherCodec final : public Codec {
  public:
   explicit DitherCodec(const DitherOptions& options)
       : options_(options), bits_(Grid(0.0f).bits()) {}
@@ -160,7 +160,7 @@ class DitherCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeDither(const DitherOptions& options) {
+std::shared_ptr<const Codec> MakeDither(const DitherOptions& options) {
   return std::make_shared<DitherCodec>(options);
 }
 

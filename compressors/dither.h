@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -59,7 +59,7 @@ struct DitherOptions {
 // Decoding is one pass, Validate one over the payload.
 //
 // REQUIRES: levels at most 127, for natural from 1 to 31 (so that no level is subnormal).
-std::shared_ptr<const Compressor> MakeDither(const DitherOptions& options);
+std::shared_ptr<const Codec> MakeDither(const DitherOptions& options);
 
 }  // namespace bdn
 

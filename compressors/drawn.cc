@@ -158,7 +158,7 @@ ConstView Values(ByteSpan in) {
 
 float ValueAt(ByteSpan in, size_t i) { return LoadLittle<float>(in, kKeysBytes + i * kValueBytes); }
 
-class DrawnCodec final : public Compressor {
+class DrawnCodec final : public Codec {
  public:
   DrawnCodec(CodecId id, double ratio, size_t size, bool unbiased)
       : id_(id),
@@ -375,11 +375,11 @@ class DrawnCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeRandomK(const RandomKOptions& options) {
+std::shared_ptr<const Codec> MakeRandomK(const RandomKOptions& options) {
   return std::make_shared<DrawnCodec>(CodecId::kRandomK, options.ratio, 1, options.unbiased);
 }
 
-std::shared_ptr<const Compressor> MakeBlocks(const BlocksOptions& options) {
+std::shared_ptr<const Codec> MakeBlocks(const BlocksOptions& options) {
   return std::make_shared<DrawnCodec>(CodecId::kBlocks, options.ratio, options.size, false);
 }
 

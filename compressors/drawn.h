@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -39,13 +39,13 @@ struct RandomKOptions {
   double ratio = 0;
   bool unbiased = false;
 };
-std::shared_ptr<const Compressor> MakeRandomK(const RandomKOptions& options);
+std::shared_ptr<const Codec> MakeRandomK(const RandomKOptions& options);
 
 struct BlocksOptions {
   double ratio = 0;
   size_t size = 1024;
 };
-std::shared_ptr<const Compressor> MakeBlocks(const BlocksOptions& options);
+std::shared_ptr<const Codec> MakeBlocks(const BlocksOptions& options);
 
 }  // namespace bdn
 

@@ -105,7 +105,7 @@ auto InOrder(const Peeling& peeling) {
   return [next = peeling.values()](size_t) mutable { return *next++; };
 }
 
-class ExactSketchCodec final : public Compressor {
+class ExactSketchCodec final : public Codec {
  public:
   explicit ExactSketchCodec(const ExactSketchOptions& options) : options_(options) {}
 
@@ -162,7 +162,7 @@ class ExactSketchCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeExactSketch(const ExactSketchOptions& options) {
+std::shared_ptr<const Codec> MakeExactSketch(const ExactSketchOptions& options) {
   return std::make_shared<ExactSketchCodec>(options);
 }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -50,7 +50,7 @@ struct ExactSketchOptions {
 // Passes over memory: Encode reads p once and scatters over the cells; decoding reads the bitmap
 // twice, the cells once in order and then about 6 times an element at random (12 bytes a cell), and
 // writes y once (DecodeAdd: only where bits are set). With a residual: both, and a pass over p.
-std::shared_ptr<const Compressor> MakeExactSketch(const ExactSketchOptions& options);
+std::shared_ptr<const Codec> MakeExactSketch(const ExactSketchOptions& options);
 
 }  // namespace bdn
 

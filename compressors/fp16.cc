@@ -4,7 +4,7 @@
 
 namespace bdn {
 
-std::shared_ptr<const Compressor> MakeFp16() {
+std::shared_ptr<const Codec> MakeFp16() {
   return std::make_shared<DenseFloatCodec>(CodecId::kFp16, "fp16", DType::kFloat16,
                                            /*takes_float64=*/false);
 }

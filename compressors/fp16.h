@@ -3,14 +3,14 @@
 
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
 // `fp16`: IEEE half precision. The payload is scale * x[i] for i = 0..n-1, each computed in
 // float32, then rounded to the nearest half (ties to even, subnormals kept, saturated at +-65504)
 // and written as two little-endian bytes. 2n bytes. Every element is finite.
-std::shared_ptr<const Compressor> MakeFp16();
+std::shared_ptr<const Codec> MakeFp16();
 
 }  // namespace bdn
 

@@ -30,7 +30,7 @@ float LargestScale(float most, float limit) {
   return s;
 }
 
-class IntegerCodec final : public Compressor {
+class IntegerCodec final : public Codec {
  public:
   explicit IntegerCodec(const IntegerOptions& options)
       : options_(options),
@@ -283,7 +283,7 @@ class IntegerCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeInteger(const IntegerOptions& options) {
+std::shared_ptr<const Codec> MakeInteger(const IntegerOptions& options) {
   return std::make_shared<IntegerCodec>(options);
 }
 

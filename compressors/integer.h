@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -53,7 +53,7 @@ struct IntegerOptions {
 // and the residual once (twice where G > 4096), and writes the residual once. Decoding is one pass.
 //
 // REQUIRES: bits is 8, 4 or 2; group is a multiple of 32, not 0.
-std::shared_ptr<const Compressor> MakeInteger(const IntegerOptions& options);
+std::shared_ptr<const Codec> MakeInteger(const IntegerOptions& options);
 
 }  // namespace bdn
 

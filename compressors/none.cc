@@ -4,7 +4,7 @@
 
 namespace bdn {
 
-std::shared_ptr<const Compressor> MakeNone() {
+std::shared_ptr<const Codec> MakeNone() {
   return std::make_shared<DenseFloatCodec>(CodecId::kNone, "none", DType::kFloat32,
                                            /*takes_float64=*/true);
 }

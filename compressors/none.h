@@ -3,14 +3,14 @@
 
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
 // `none`: no compression. The payload is scale * x[i] for i = 0..n-1, each a little-endian float32
 // (also for float16 and bfloat16 input, which it holds exactly where the scale is 1), or a
 // little-endian float64 for float64 input. 4n or 8n bytes. Every element is finite.
-std::shared_ptr<const Compressor> MakeNone();
+std::shared_ptr<const Codec> MakeNone();
 
 }  // namespace bdn
 

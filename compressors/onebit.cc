@@ -49,7 +49,7 @@ float MeanMagnitude(EncodeSource& source, size_t begin, size_t end) {
   return static_cast<float>(std::min<double>(mean, std::numeric_limits<float>::max()));
 }
 
-class OneBitCodec final : public Compressor {
+class OneBitCodec final : public Codec {
  public:
   explicit OneBitCodec(size_t block) : block_(block) {}
 
@@ -189,7 +189,7 @@ class OneBitCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeOneBit(size_t block) {
+std::shared_ptr<const Codec> MakeOneBit(size_t block) {
   return std::make_shared<OneBitCodec>(block);
 }
 

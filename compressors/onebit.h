@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -34,7 +34,7 @@ namespace bdn {
 // runs backward, so that it begins in the cache. Decoding is one pass.
 //
 // REQUIRES: block is 0 or a multiple of 32.
-std::shared_ptr<const Compressor> MakeOneBit(size_t block);
+std::shared_ptr<const Codec> MakeOneBit(size_t block);
 
 }  // namespace bdn
 

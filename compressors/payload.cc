@@ -32,13 +32,13 @@ absl::Status CheckFinite(ConstView x, float scale) {
   return NonFiniteElement(i, ElementTimes(x.Sub(i, 1), scale));
 }
 
-absl::Status CheckPayloadSize(const Compressor& codec, size_t got, size_t expected, size_t n) {
+absl::Status CheckPayloadSize(const Codec& codec, size_t got, size_t expected, size_t n) {
   if (got == expected) return absl::OkStatus();
   return InvalidArgument("%s payload of %d elements has %d bytes, expected %d", codec.spec(), n,
                          got, expected);
 }
 
-absl::Status CheckSupports(const Compressor& codec, DType dtype) {
+absl::Status CheckSupports(const Codec& codec, DType dtype) {
   if (codec.Supports(dtype)) return absl::OkStatus();
   return InvalidArgument("%s does not take %s", codec.spec(), DTypeName(dtype));
 }

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/bytes.h"
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 // What the codecs share. Internal to compressors/.
 
@@ -24,8 +24,8 @@ absl::Status CheckFinite(ConstView x, float scale);
 absl::Status NonFiniteElement(size_t i, double value);
 
 // InvalidArgument that names the codec and both sizes, unless they are equal.
-absl::Status CheckPayloadSize(const Compressor& codec, size_t got, size_t expected, size_t n);
-absl::Status CheckSupports(const Compressor& codec, DType dtype);
+absl::Status CheckPayloadSize(const Codec& codec, size_t got, size_t expected, size_t n);
+absl::Status CheckSupports(const Codec& codec, DType dtype);
 
 // y[i] <- value, rounded to its type: float32, float16 or bfloat16.
 inline void StoreElement(MutableView y, size_t i, float value) {

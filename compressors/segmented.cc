@@ -24,7 +24,7 @@ size_t PadTo4(MutableByteSpan out, size_t used) {
 
 }  // namespace
 
-SegmentedCodec::SegmentedCodec(std::shared_ptr<const Compressor> codec,
+SegmentedCodec::SegmentedCodec(std::shared_ptr<const Codec> codec,
                                std::vector<size_t> segment_elements, DType dtype)
     : codec_(std::move(codec)), dtype_(dtype), elements_(std::move(segment_elements)) {
   offsets_.reserve(elements_.size());

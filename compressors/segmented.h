@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/bytes.h"
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -33,10 +33,10 @@ class SegmentedCodec {
   };
 
   // REQUIRES: codec->Supports(dtype); at least one segment.
-  SegmentedCodec(std::shared_ptr<const Compressor> codec, std::vector<size_t> segment_elements,
+  SegmentedCodec(std::shared_ptr<const Codec> codec, std::vector<size_t> segment_elements,
                  DType dtype);
 
-  const Compressor& codec() const { return *codec_; }
+  const Codec& codec() const { return *codec_; }
   DType dtype() const { return dtype_; }
   size_t num_segments() const { return elements_.size(); }
   size_t num_elements() const { return total_; }
@@ -72,7 +72,7 @@ class SegmentedCodec {
   absl::StatusOr<size_t> EncodeDelta(std::span<const DeltaInput> inputs, const Draw& draw,
                                      MutableByteSpan out) const;
 
-  // As Compressor::Validate, the table and the padding too. At least one segment must be present.
+  // As Codec::Validate, the table and the padding too. At least one segment must be present.
   absl::Status Validate(ByteSpan in) const;
 
   // The codec's payload of segment i, or nothing when it is absent. REQUIRES: Validate(in) is OK.
@@ -82,10 +82,10 @@ class SegmentedCodec {
   void DecodeSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
   void DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
 
-  // y = the decoded payloads, added in order (Compressor::DecodeSum), segment by segment; +0 where
+  // y = the decoded payloads, added in order (Codec::DecodeSum), segment by segment; +0 where
   // a segment is absent in all. REQUIRES: Validate of each is OK, y.n == num_elements().
   void DecodeSum(std::span<const ByteSpan> in, MutableView y) const;
-  // The payload of scale * the sum, without decoding (Compressor::AddEncoded). REQUIRES: the codec
+  // The payload of scale * the sum, without decoding (Codec::AddEncoded). REQUIRES: the codec
   // is linear, at least one payload, Validate of each is OK, out.size() >= MaxEncodedBytes().
   absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale,
                                     MutableByteSpan out) const;
@@ -100,7 +100,7 @@ class SegmentedCodec {
   size_t SegmentPayloads(std::span<const ByteSpan> in, size_t i,
                          std::span<ByteSpan> payloads) const;
 
-  const std::shared_ptr<const Compressor> codec_;
+  const std::shared_ptr<const Codec> codec_;
   const DType dtype_;
   const std::vector<size_t> elements_;
   std::vector<size_t> offsets_;

@@ -45,7 +45,7 @@ void UnpackAndAdd(ByteSpan in, size_t n, size_t at, size_t count, float scale, f
   }
 }
 
-class SignCodec final : public Compressor {
+class SignCodec final : public Codec {
  public:
   CodecId id() const override { return CodecId::kSign; }
   std::string spec() const override { return "sign"; }
@@ -148,6 +148,6 @@ class SignCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeSign() { return std::make_shared<SignCodec>(); }
+std::shared_ptr<const Codec> MakeSign() { return std::make_shared<SignCodec>(); }
 
 }  // namespace bdn

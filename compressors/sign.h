@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -21,7 +21,7 @@ namespace bdn {
 // The bits past n in the last words are 0.
 //
 // One pass over x, or over g and then over g and the residual; one pass to decode.
-std::shared_ptr<const Compressor> MakeSign();
+std::shared_ptr<const Codec> MakeSign();
 
 }  // namespace bdn
 

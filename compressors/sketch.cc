@@ -28,7 +28,7 @@ struct RowsMedian {
   const Draw draw;
 };
 
-class SketchCodec final : public Compressor {
+class SketchCodec final : public Codec {
  public:
   explicit SketchCodec(const SketchOptions& options) : options_(options) {}
 
@@ -104,7 +104,7 @@ class SketchCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeSketch(const SketchOptions& options) {
+std::shared_ptr<const Codec> MakeSketch(const SketchOptions& options) {
   return std::make_shared<SketchCodec>(options);
 }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -37,7 +37,7 @@ struct SketchOptions {
 // Passes over memory: Encode reads p once and scatters over the cells; with a residual a second
 // pass reads p, gathers and writes. Decode writes y once and gathers from the cells; DecodeAdd
 // touches only the elements whose bits are set.
-std::shared_ptr<const Compressor> MakeSketch(const SketchOptions& options);
+std::shared_ptr<const Codec> MakeSketch(const SketchOptions& options);
 
 }  // namespace bdn
 

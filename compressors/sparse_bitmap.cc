@@ -71,7 +71,7 @@ absl::Status EncodeSketch(const SketchShape& shape, EncodeSource& source, const 
   }
 }
 
-absl::Status ValidateSketch(const Compressor& codec, const SketchShape& shape, ByteSpan in) {
+absl::Status ValidateSketch(const Codec& codec, const SketchShape& shape, ByteSpan in) {
   BDN_RETURN_IF_ERROR(CheckPayloadSize(codec, in.size(), shape.Bytes(), shape.n));
   if (shape.n % 32 != 0 &&
       LoadLittle<uint32_t>(in, shape.CellsOffset() - 4) >> (shape.n % 32) != 0) {
@@ -84,7 +84,7 @@ absl::Status ValidateSketch(const Compressor& codec, const SketchShape& shape, B
                          LoadLittle<float>(in, shape.CellsOffset() + cell * sizeof(float)));
 }
 
-absl::StatusOr<size_t> AddSketches(const Compressor& codec, const SketchShape& shape,
+absl::StatusOr<size_t> AddSketches(const Codec& codec, const SketchShape& shape,
                                    std::span<const ByteSpan> in, float scale, MutableByteSpan out) {
   for (size_t payload = 1; payload < in.size(); ++payload) {
     if (std::memcmp(in[payload].data(), in[0].data(), 8) != 0) {

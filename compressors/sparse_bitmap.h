@@ -14,7 +14,7 @@
 #include "common/base/bytes.h"
 #include "common/base/draw.h"
 #include "common/base/endian.h"
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
 
@@ -80,12 +80,12 @@ absl::Status EncodeSketch(const SketchShape& shape, EncodeSource& source, const 
                           MutableByteSpan out);
 
 // Size, the bits past n, and the cells.
-absl::Status ValidateSketch(const Compressor& codec, const SketchShape& shape, ByteSpan in);
+absl::Status ValidateSketch(const Codec& codec, const SketchShape& shape, ByteSpan in);
 
 // Bitmaps joined, cells added in order from +0 and then multiplied by `scale`. FailedPrecondition
 // names the first payload whose keys are not those of the first; InvalidArgument a cell whose sum
-// is not finite. REQUIRES: as Compressor::AddEncoded.
-absl::StatusOr<size_t> AddSketches(const Compressor& codec, const SketchShape& shape,
+// is not finite. REQUIRES: as Codec::AddEncoded.
+absl::StatusOr<size_t> AddSketches(const Codec& codec, const SketchShape& shape,
                                    std::span<const ByteSpan> in, float scale, MutableByteSpan out);
 
 // Draw that placed what the payload holds.

@@ -87,7 +87,7 @@ void ForEachSent(ByteSpan in, size_t n, bool half, const Visit& visit) {
   half ? VisitSent<true>(in, n, visit) : VisitSent<false>(in, n, visit);
 }
 
-class TopKCodec final : public Compressor {
+class TopKCodec final : public Codec {
  public:
   explicit TopKCodec(const TopKOptions& options) : options_(options) {}
 
@@ -194,7 +194,7 @@ class TopKCodec final : public Compressor {
 
 }  // namespace
 
-std::shared_ptr<const Compressor> MakeTopK(const TopKOptions& options) {
+std::shared_ptr<const Codec> MakeTopK(const TopKOptions& options) {
   return std::make_shared<TopKCodec>(options);
 }
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -42,7 +42,7 @@ struct TopKOptions {
   bool sampled = false;
   bool half_values = false;
 };
-std::shared_ptr<const Compressor> MakeTopK(const TopKOptions& options);
+std::shared_ptr<const Codec> MakeTopK(const TopKOptions& options);
 
 }  // namespace bdn
 

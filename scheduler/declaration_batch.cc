@@ -22,7 +22,7 @@ std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclar
   say(mine.dtype != other.dtype, absl::StrFormat("dtype=%s", DTypeName(mine.dtype)));
   say(mine.elements != other.elements, absl::StrFormat("elements=%d", mine.elements));
   say(mine.kind != other.kind,
-      absl::StrFormat("kind=%s", mine.kind == KeyKind::kDense ? "dense" : "bytes"));
+      absl::StrFormat("kind=%s", mine.kind == KeyKind::kDense ? "dense" : "broadcast"));
   say(mine.push_spec != other.push_spec, "push=" + mine.push_spec);
   say(mine.pull_spec != other.pull_spec, "pull=" + mine.pull_spec);
   say(mine.rule != other.rule, "rule=" + mine.rule);

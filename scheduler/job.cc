@@ -66,23 +66,23 @@ Job::Job(JobOptions options, absl::Time now)
       catalogue_(std::make_shared<Catalogue>()),
       leaving_(options_.config.num_workers) {}
 
-// ---- tickets
+// ---- calls
 
-Ticket Job::NewTicket(Call call) {
-  const Ticket ticket = next_ticket_++;
-  calls_.emplace(ticket, std::move(call));
-  return ticket;
+CallId Job::NewCall(Call call) {
+  const CallId call_id = next_call_id_++;
+  calls_.emplace(call_id, std::move(call));
+  return call_id;
 }
 
-Ticket Job::Refuse(const absl::Status& status) {
-  const Ticket ticket = next_ticket_++;
-  completions_.push_back({ticket, status, {}, nullptr});
-  return ticket;
+CallId Job::Refuse(const absl::Status& status) {
+  const CallId call_id = next_call_id_++;
+  completions_.push_back({call_id, status, {}, nullptr});
+  return call_id;
 }
 
-void Job::Complete(Ticket ticket, absl::Status status) {
-  const auto call = calls_.find(ticket);
-  Completion completion{ticket, std::move(status), {}, nullptr};
+void Job::Complete(CallId call_id, absl::Status status) {
+  const auto call = calls_.find(call_id);
+  Completion completion{call_id, std::move(status), {}, nullptr};
   if (completion.status.ok() && call->second.kind == Call::Kind::kJoin) {
     const MembershipTable::Member* member = table_.Find(call->second.node);
     completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
@@ -152,18 +152,18 @@ std::string Job::WaitedFor(const Call& call) const {
   }
   for (const NodeInfo& server : table_.membership()->servers) {
     if (acknowledged_.at(server.id) < batch.version) {
-      return absl::StrFormat("waiting for %s to take in catalogue %d",
+      return absl::StrFormat("waiting for %s to install catalogue %d",
                              MembershipTable::Describe(server), batch.version);
     }
   }
   return "waiting for nobody";
 }
 
-void Job::Cancel(Ticket ticket) {
-  const auto found = calls_.find(ticket);
+void Job::Cancel(CallId call_id) {
+  const auto found = calls_.find(call_id);
   if (found == calls_.end()) return;
   const Call call = found->second;
-  Complete(ticket, Cancelled("the call was given up"));
+  Complete(call_id, Cancelled("the call was given up"));
   Withdraw(call);
 }
 
@@ -171,7 +171,7 @@ void Job::Cancel(Ticket ticket) {
 
 absl::Status Job::CheckMember(NodeId node) const {
   if (!failure_.ok()) return failure_;
-  if (!table_.frozen()) return FailedPrecondition("the house is not full yet");
+  if (!table_.frozen()) return FailedPrecondition("not all nodes have joined yet");
   const MembershipTable::Member* member = table_.Find(node);
   if (member == nullptr) return NotFound("node %d is not of this job", node);
   if (member->left) return FailedPrecondition("node %d has left", node);
@@ -235,15 +235,15 @@ absl::Status Job::CheckTensors(NodeId node, const std::vector<TensorDeclaration>
 
 // ---- joining
 
-Ticket Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadline,
+CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadline,
                  absl::Time now) {
   Advance(now);
   if (const absl::Status status = CheckJoin(request, version); !status.ok()) return Refuse(status);
   const auto node = table_.Add(request, now);
   if (!node.ok()) return Refuse(node.status());
-  const Ticket ticket = NewTicket({Call::Kind::kJoin, *node, deadline, 0, ""});
+  const CallId call_id = NewCall({Call::Kind::kJoin, *node, deadline, 0, ""});
   StartIfFull(now);
-  return ticket;
+  return call_id;
 }
 
 void Job::StartIfFull(absl::Time now) {
@@ -256,7 +256,7 @@ void Job::StartIfFull(absl::Time now) {
 
 // ---- declaring
 
-Ticket Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
+CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
                     absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "declare");
@@ -267,10 +267,10 @@ Ticket Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   if (!status.ok()) return Refuse(status);
   const auto batch = EnterBatch(table_.Find(node)->info.rank, std::move(tensors));
   if (!batch.ok()) return Refuse(batch.status());
-  const Ticket ticket = NewTicket({Call::Kind::kDeclare, node, deadline, *batch, ""});
+  const CallId call_id = NewCall({Call::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
   EndVainWaits();
-  return ticket;
+  return call_id;
 }
 
 absl::StatusOr<uint64_t> Job::EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors) {
@@ -325,12 +325,12 @@ uint32_t Job::AcknowledgedVersion() const {
 void Job::AnswerDeclarations() {
   const uint32_t held = AcknowledgedVersion();
   for (auto call = calls_.begin(); call != calls_.end();) {
-    const auto [ticket, waiting] = *call++;
+    const auto [call_id, waiting] = *call++;
     if (waiting.kind != Call::Kind::kDeclare) continue;
     const auto found = batches_.find(waiting.batch);
     Batch& batch = found->second;
     if (batch.failure.ok() && !(batch.planned && batch.version <= held)) continue;
-    Complete(ticket, batch.failure);
+    Complete(call_id, batch.failure);
     const Rank rank = table_.Find(waiting.node)->info.rank;
     next_batch_[rank] = waiting.batch + 1;
     batch.answered.Arrive(rank);
@@ -356,7 +356,7 @@ absl::Status Job::AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time
 
 // ---- barriers and leaving
 
-Ticket Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline,
+CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline,
                           absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "barrier");
@@ -367,7 +367,7 @@ Ticket Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
   if (!status.ok()) return Refuse(status);
   const auto barrier = barriers_.try_emplace(name, options_.config.num_workers).first;
   barrier->second.Arrive(table_.Find(node)->info.rank);
-  const Ticket ticket = NewTicket({Call::Kind::kBarrier, node, deadline, 0, name});
+  const CallId call_id = NewCall({Call::Kind::kBarrier, node, deadline, 0, name});
   if (barrier->second.full()) {
     CompleteWhere(
         [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
@@ -375,10 +375,10 @@ Ticket Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
     barriers_.erase(barrier);
   }
   EndVainWaits();
-  return ticket;
+  return call_id;
 }
 
-Ticket Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
+CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
   Advance(now);
   const MembershipTable::Member* member = table_.Find(node);
   if (!failure_.ok()) {
@@ -402,18 +402,18 @@ Ticket Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     return Refuse(absl::OkStatus());
   }
   leaving_.Arrive(member->info.rank);
-  const Ticket ticket = NewTicket({Call::Kind::kLeave, node, deadline, 0, ""});
+  const CallId call_id = NewCall({Call::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
   EndVainWaits();
   if (leaving_.full()) EndWork();
-  return ticket;
+  return call_id;
 }
 
 template <typename Gathering>
 absl::Status Job::CheckMayFill(const Gathering& gathering, const std::string& what) const {
   for (const Rank rank : leaving_.Present()) {
     if (gathering.Has(rank)) continue;
-    return Aborted("%s: worker %d has come to leave the job instead", what, rank);
+    return Aborted("%s: worker %d is leaving the job instead", what, rank);
   }
   return absl::OkStatus();
 }
@@ -480,20 +480,20 @@ absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Tim
   return absl::OkStatus();
 }
 
-void Job::LineBroke(NodeId node, absl::Time now) {
-  table_.ShortenLease(node, now + options_.broken_line_grace);
+void Job::ConnectionBroke(NodeId node, absl::Time now) {
+  table_.ShortenLease(node, now + options_.broken_connection_grace);
 }
 
 void Job::ExpireCalls(absl::Time now) {
-  std::vector<Ticket> late;
-  for (const auto& [ticket, call] : calls_) {
-    if (call.deadline <= now) late.push_back(ticket);
+  std::vector<CallId> late;
+  for (const auto& [call_id, call] : calls_) {
+    if (call.deadline <= now) late.push_back(call_id);
   }
-  for (const Ticket ticket : late) {
-    const auto found = calls_.find(ticket);
+  for (const CallId call_id : late) {
+    const auto found = calls_.find(call_id);
     if (found == calls_.end()) continue;  // an earlier one failed the job
     const Call call = found->second;
-    Complete(ticket, absl::DeadlineExceededError(WaitedFor(call)));
+    Complete(call_id, absl::DeadlineExceededError(WaitedFor(call)));
     Withdraw(call);
   }
 }
@@ -518,7 +518,7 @@ void Job::Advance(absl::Time now) {
 absl::Time Job::NextDeadline() const {
   absl::Time next = failure_.ok() ? table_.NextExpiry() : absl::InfiniteFuture();
   if (state() == State::kWaiting) next = std::min(next, join_deadline_);
-  for (const auto& [ticket, call] : calls_) next = std::min(next, call.deadline);
+  for (const auto& [call_id, call] : calls_) next = std::min(next, call.deadline);
   return next;
 }
 

@@ -22,8 +22,8 @@ struct JobOptions {
   JobConfig config;
   std::string token;  // empty: none is asked for
   absl::Duration join_timeout = absl::InfiniteDuration();
-  // What is left of a lease when the node's line breaks.
-  absl::Duration broken_line_grace = absl::Seconds(2);
+  // What is left of a lease when the node's connection breaks.
+  absl::Duration broken_connection_grace = absl::Seconds(2);
   bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
 };
 
@@ -34,10 +34,10 @@ absl::Status CheckJobOptions(const JobOptions& options);
 bool SameToken(const std::string& a, const std::string& b);
 
 // One call that waits for its answer. 0 is none.
-using Ticket = uint64_t;
+using CallId = uint64_t;
 
 // One job, from the first node to the last: everything the scheduler decides, as a state machine.
-// Calls that wait return a ticket at once; its answer appears among the completions, exactly once,
+// Calls that wait return a call_id at once; its answer appears among the completions, exactly once,
 // by the events that bring it, by its deadline or by the job's failure. Not thread-safe; no thread,
 // no clock, no socket: time is an argument and never goes back.
 class Job {
@@ -45,7 +45,7 @@ class Job {
   enum class State { kWaiting, kRunning, kFailed, kDone };
 
   struct Completion {
-    Ticket ticket = 0;
+    CallId call_id = 0;
     absl::Status status;                         // of all calls
     JoinResult join;                             // of Join
     std::shared_ptr<const Catalogue> catalogue;  // of Declare
@@ -57,7 +57,7 @@ class Job {
     std::shared_ptr<const Catalogue> catalogue;
     absl::Status failure;
     bool done = false;          // all workers left in peace
-    std::vector<Rank> leaving;  // to servers: workers that came to leave while others have not
+    std::vector<Rank> leaving;  // to servers: workers that are leaving while others are not
   };
 
   // REQUIRES: CheckJobOptions(options).ok().
@@ -65,19 +65,19 @@ class Job {
 
   // See ControlPlane for what each call means. `deadline` ends the wait with DeadlineExceeded,
   // which names who is missing.
-  Ticket Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
-  Ticket Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
+  CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
+  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
                  absl::Time now);
-  Ticket ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
-  Ticket Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
+  CallId ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
+  CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
   // Nobody waits for this answer any more: it is Cancelled, and what the call stood for is
   // withdrawn (a node that was joining is forgotten).
-  void Cancel(Ticket ticket);
+  void Cancel(CallId call_id);
 
   absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
-  // The node's line broke: it has a short while to be heard again.
-  void LineBroke(NodeId node, absl::Time now);
+  // The node's connection broke: it has a short while to be heard again.
+  void ConnectionBroke(NodeId node, absl::Time now);
   // The node is known to be gone. The job fails unless its work is done.
   void Lost(NodeId node, const std::string& how);
 
@@ -99,7 +99,7 @@ class Job {
   // Every node has left or was found gone after the work was done.
   bool finished() const;
   const absl::Status& failure() const { return failure_; }
-  // Who the house waits for; REQUIRES: state() is kWaiting.
+  // Whom the job waits for; REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
 
   const JobConfig& config() const { return options_.config; }
@@ -124,9 +124,9 @@ class Job {
     uint32_t version = 0;  // once planned: the catalogue that holds it
   };
 
-  Ticket NewTicket(Call call);
-  Ticket Refuse(const absl::Status& status);
-  void Complete(Ticket ticket, absl::Status status);
+  CallId NewCall(Call call);
+  CallId Refuse(const absl::Status& status);
+  void Complete(CallId call_id, absl::Status status);
   template <typename Condition>
   void CompleteWhere(Condition condition, const absl::Status& status);
   absl::Status CheckMember(NodeId node) const;
@@ -140,7 +140,7 @@ class Job {
   void AnswerDeclarations();
   uint32_t AcknowledgedVersion() const;
   void EndWork();
-  // Ends the waits for workers that have come to leave instead.
+  // Ends the waits for workers that are leaving instead.
   void EndVainWaits();
   template <typename Gathering>
   absl::Status CheckMayFill(const Gathering& gathering, const std::string& what) const;
@@ -157,7 +157,7 @@ class Job {
 
   MembershipTable table_;
   absl::Status failure_;
-  bool work_done_ = false;                       // all workers have come to leave
+  bool work_done_ = false;                       // all workers are leaving
   std::shared_ptr<const Membership> last_view_;  // for servers, once the work is done
   uint64_t revision_ = 0;
 
@@ -170,8 +170,8 @@ class Job {
   std::map<std::string, Barrier> barriers_;
   Barrier leaving_;
 
-  Ticket next_ticket_ = 1;
-  std::map<Ticket, Call> calls_;
+  CallId next_call_id_ = 1;
+  std::map<CallId, Call> calls_;
   std::vector<Completion> completions_;
 };
 

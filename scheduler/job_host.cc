@@ -21,45 +21,45 @@ JobHost::JobHost(JobOptions options)
 JobHost::~JobHost() { Close(); }
 
 template <typename Start>
-Ticket JobHost::Call(Done done, Start start) {
+CallId JobHost::Call(Done done, Start start) {
   MutexLock lock(&mu_);
   if (closed_) return 0;
-  const Ticket ticket = start(job_, SteadyNow());
-  waiting_.emplace(ticket, std::move(done));
+  const CallId call_id = start(job_, SteadyNow());
+  waiting_.emplace(call_id, std::move(done));
   changed_.SignalAll();
-  return ticket;
+  return call_id;
 }
 
-Ticket JobHost::Join(const JoinRequest& request, uint32_t version, absl::Duration timeout,
+CallId JobHost::Join(const JoinRequest& request, uint32_t version, absl::Duration timeout,
                      Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
     return job.Join(request, version, now + timeout, now);
   });
 }
 
-Ticket JobHost::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
+CallId JobHost::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
                         Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
     return job.Declare(node, std::move(tensors), now + timeout, now);
   });
 }
 
-Ticket JobHost::ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout,
+CallId JobHost::ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout,
                               Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
     return job.ComeToBarrier(node, name, now + timeout, now);
   });
 }
 
-Ticket JobHost::Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done) {
+CallId JobHost::Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
     return job.Leave(node, reason, now + timeout, now);
   });
 }
 
-void JobHost::Cancel(Ticket ticket) {
+void JobHost::Cancel(CallId call_id) {
   MutexLock lock(&mu_);
-  job_.Cancel(ticket);
+  job_.Cancel(call_id);
   changed_.SignalAll();
 }
 
@@ -76,9 +76,9 @@ absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
   return job_.Heartbeat(node, progress, SteadyNow());
 }
 
-void JobHost::LineBroke(NodeId node) {
+void JobHost::ConnectionBroke(NodeId node) {
   MutexLock lock(&mu_);
-  job_.LineBroke(node, SteadyNow());
+  job_.ConnectionBroke(node, SteadyNow());
   changed_.SignalAll();
 }
 
@@ -131,7 +131,7 @@ void JobHost::WaitForWork() {
 std::vector<std::function<void()>> JobHost::TakeWork() {
   std::vector<std::function<void()>> work;
   for (Job::Completion& completion : job_.TakeCompletions()) {
-    auto done = waiting_.extract(completion.ticket);
+    auto done = waiting_.extract(completion.call_id);
     if (done.empty()) continue;
     work.push_back([done = std::move(done.mapped()), completion = std::move(completion)] {
       done(completion);
@@ -145,9 +145,9 @@ std::vector<std::function<void()>> JobHost::TakeWork() {
   new_observer_ = false;
   seen_revision_ = job_.revision();
   if (closed_) {
-    for (auto& [ticket, done] : waiting_) {
-      work.push_back([done = std::move(done), ticket = ticket] {
-        done({ticket, absl::CancelledError("the scheduler is closing"), {}, nullptr});
+    for (auto& [call_id, done] : waiting_) {
+      work.push_back([done = std::move(done), call_id = call_id] {
+        done({call_id, absl::CancelledError("the scheduler is closing"), {}, nullptr});
       });
     }
     waiting_.clear();

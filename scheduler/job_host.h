@@ -16,7 +16,7 @@
 
 namespace bdn {
 
-// A job with a clock and a thread: the shell that its doors (gRPC, one process) share. Thread-safe.
+// A job with a clock and a thread: the shell that gRPC and a local cluster share. Thread-safe.
 // All callbacks run on the host's thread, one at a time, without a lock, never inside the call that
 // registered them. The thread sleeps until the next deadline or event.
 class JobHost {
@@ -31,17 +31,17 @@ class JobHost {
   JobHost& operator=(const JobHost&) = delete;
 
   // See Job. `done` runs exactly once, at the latest in Close. After Close: it never runs, and the
-  // ticket is 0.
-  Ticket Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
-  Ticket Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
+  // call_id is 0.
+  CallId Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
+  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
                  Done done);
-  Ticket ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
-  Ticket Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
-  void Cancel(Ticket ticket);
+  CallId ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
+  CallId Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
+  void Cancel(CallId call_id);
 
   absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress);
-  void LineBroke(NodeId node);
+  void ConnectionBroke(NodeId node);
   void Lost(NodeId node, const std::string& how);
   void Stop(const std::string& why);
 
@@ -60,7 +60,7 @@ class JobHost {
 
  private:
   template <typename Start>
-  Ticket Call(Done done, Start start);
+  CallId Call(Done done, Start start);
   void Run();
   void WaitForWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<std::function<void()>> TakeWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -69,7 +69,7 @@ class JobHost {
   CondVar changed_;
   Job job_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<Ticket, Done> waiting_ ABSL_GUARDED_BY(mu_);
+  std::map<CallId, Done> waiting_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::shared_ptr<const std::function<void()>>> observers_ ABSL_GUARDED_BY(mu_);
   uint64_t next_observer_ ABSL_GUARDED_BY(mu_) = 1;
   bool new_observer_ ABSL_GUARDED_BY(mu_) = false;

@@ -33,7 +33,7 @@ class LocalControlPlane final : public ControlPlane {
   void Watch(Events events) override {
     MutexLock lock(&mu_);
     if (closed_ || pump_.joinable()) return;
-    // The line breaks with no heartbeat to notice it here, so an observer only wakes the pump.
+    // No heartbeat notices a broken connection to notice it here, so an observer only wakes the pump.
     observer_ = host_->AddObserver([signal = signal_] { signal->Raise(); });
     pump_ = std::thread([this, events = std::move(events), node = node_] { Pump(events, node); });
   }
@@ -72,7 +72,7 @@ class LocalControlPlane final : public ControlPlane {
   }
 
   void Close() override {
-    std::set<Ticket> open;
+    std::set<CallId> open;
     uint64_t observer = 0;
     bool lost = false;
     {
@@ -83,9 +83,9 @@ class LocalControlPlane final : public ControlPlane {
       observer = std::exchange(observer_, 0);
     }
     signal_->Close();
-    for (const Ticket ticket : open) host_->Cancel(ticket);
+    for (const CallId call_id : open) host_->Cancel(call_id);
     if (observer != 0) host_->RemoveObserver(observer);
-    if (lost) host_->Lost(node(), "closed its line without leaving");
+    if (lost) host_->Lost(node(), "closed its connection without leaving");
     // Two threads may close at once; one of them joins.
     std::thread pump;
     {
@@ -140,19 +140,19 @@ class LocalControlPlane final : public ControlPlane {
   template <typename Start>
   Job::Completion Wait(Start start) {
     const auto answer = std::make_shared<Answer>();
-    const Ticket ticket = start([answer](const Job::Completion& completion) {
+    const CallId call_id = start([answer](const Job::Completion& completion) {
       MutexLock lock(&answer->mu);
       answer->completion = completion;
       answer->came.SignalAll();
     });
-    if (ticket == 0) return {0, Cancelled("the scheduler is closed"), {}, nullptr};
+    if (call_id == 0) return {0, Cancelled("the scheduler is closed"), {}, nullptr};
     bool closed;
     {
       MutexLock lock(&mu_);
       closed = closed_;
-      open_.insert(ticket);
+      open_.insert(call_id);
     }
-    if (closed) host_->Cancel(ticket);
+    if (closed) host_->Cancel(call_id);
     Job::Completion completion;
     {
       MutexLock lock(&answer->mu);
@@ -160,7 +160,7 @@ class LocalControlPlane final : public ControlPlane {
       completion = *answer->completion;
     }
     MutexLock lock(&mu_);
-    open_.erase(ticket);
+    open_.erase(call_id);
     if (open_.empty()) no_calls_.SignalAll();
     return completion;
   }
@@ -200,7 +200,7 @@ class LocalControlPlane final : public ControlPlane {
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<Ticket> open_ ABSL_GUARDED_BY(mu_);
+  std::set<CallId> open_ ABSL_GUARDED_BY(mu_);
   uint64_t observer_ ABSL_GUARDED_BY(mu_) = 0;
   std::thread pump_ ABSL_GUARDED_BY(mu_);
 };

@@ -17,7 +17,7 @@ class LocalScheduler {
   explicit LocalScheduler(const JobConfig& config);
   explicit LocalScheduler(JobOptions options);
 
-  // A line for one node. The scheduler must outlive it.
+  // A connection for one node. The scheduler must outlive it.
   std::unique_ptr<ControlPlane> Connect();
 
   JobHost* host() { return &host_; }

@@ -35,8 +35,7 @@ constexpr char kUsage[] =
     "  bandoneon-scheduler --workers 2 --port-file /tmp/port   # takes a free port and says which\n"
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"
-    "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when "
-    "it\n"
+    "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when it\n"
     "could not start.\n"
     "\n"
     "settings:\n";

@@ -13,7 +13,7 @@
 
 namespace bdn {
 
-// Who is in the job: gathers nodes until the house is full, then freezes the roster, numbers it
+// Who is in the job: gathers nodes until all nodes have joined, then freezes the roster, numbers it
 // epoch 1 and holds a lease for each node. Not thread-safe; time is an argument.
 class MembershipTable {
  public:

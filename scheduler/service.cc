@@ -25,7 +25,7 @@ namespace bdn {
 namespace {
 
 namespace wire = bandoneon::control;
-using Door = wire::Scheduler::AsyncService;
+using AsyncService = wire::Scheduler::AsyncService;
 
 // For answers that are on their way when the service closes.
 constexpr absl::Duration kClosingGrace = absl::Milliseconds(500);
@@ -51,10 +51,11 @@ template <typename Request, typename Reply>
 class UnaryCall final {
  public:
   using Responder = grpc::ServerAsyncResponseWriter<Reply>;
-  using Accept = void (Door::*)(grpc::ServerContext*, Request*, Responder*, grpc::CompletionQueue*,
-                                grpc::ServerCompletionQueue*, void*);
-  // Answers by Finish, now or later; returns the ticket of what it started, or 0.
-  using Handler = std::function<Ticket(UnaryCall*)>;
+  using Accept = void (AsyncService::*)(grpc::ServerContext*, Request*, Responder*,
+                                        grpc::CompletionQueue*, grpc::ServerCompletionQueue*,
+                                        void*);
+  // Answers by Finish, now or later; returns the call_id of what it started, or 0.
+  using Handler = std::function<CallId(UnaryCall*)>;
 
   static void AcceptNext(ServiceImpl* service, Accept accept, const Handler& handler) {
     new UnaryCall(service, accept, handler);
@@ -91,7 +92,7 @@ class UnaryCall final {
   bool arrived_ = false;
   bool over_ = false;  // the notice of the end has come
   int pending_ = 2;
-  Ticket ticket_ = 0;
+  CallId call_id_ = 0;
 };
 
 // One node's stream of events. Level-triggered: it compares what the node was told with what is, so
@@ -149,7 +150,7 @@ class ServiceImpl final : public SchedulerService {
   bool AwaitFailureDelivered(absl::Duration timeout) override;
   void Close() override;
 
-  Door* door() { return &door_; }
+  AsyncService* async_service() { return &async_service_; }
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
   // Queue thread only: nothing may be started on the queue any more.
   bool is_closing() const { return is_closing_; }
@@ -171,7 +172,7 @@ class ServiceImpl final : public SchedulerService {
   void AcceptCalls();
   template <typename Request, typename Reply>
   void AcceptCall(typename UnaryCall<Request, Reply>::Accept accept,
-                  Ticket (ServiceImpl::*handler)(UnaryCall<Request, Reply>*));
+                  CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*));
   void Serve();
 
   using JoinCall = UnaryCall<wire::JoinRequest, wire::JoinReply>;
@@ -181,13 +182,13 @@ class ServiceImpl final : public SchedulerService {
   using HeartbeatCall = UnaryCall<wire::HeartbeatRequest, wire::Empty>;
   using AcknowledgeCall = UnaryCall<wire::AcknowledgeRequest, wire::Empty>;
   using StatusCall = UnaryCall<wire::Empty, wire::StatusReply>;
-  Ticket OnJoin(JoinCall* call);
-  Ticket OnDeclare(DeclareCall* call);
-  Ticket OnBarrier(BarrierCall* call);
-  Ticket OnLeave(LeaveCall* call);
-  Ticket OnHeartbeat(HeartbeatCall* call);
-  Ticket OnAcknowledge(AcknowledgeCall* call);
-  Ticket OnStatus(StatusCall* call);
+  CallId OnJoin(JoinCall* call);
+  CallId OnDeclare(DeclareCall* call);
+  CallId OnBarrier(BarrierCall* call);
+  CallId OnLeave(LeaveCall* call);
+  CallId OnHeartbeat(HeartbeatCall* call);
+  CallId OnAcknowledge(AcknowledgeCall* call);
+  CallId OnStatus(StatusCall* call);
 
   const std::string token_;
   const uint64_t incarnation_;
@@ -201,7 +202,7 @@ class ServiceImpl final : public SchedulerService {
   CondVar streams_changed_;
   std::set<WatchStream*> streams_;  // guarded by streams_mu_
 
-  Door door_;
+  AsyncService async_service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
@@ -215,8 +216,8 @@ template <typename Request, typename Reply>
 UnaryCall<Request, Reply>::UnaryCall(ServiceImpl* service, Accept accept, Handler handler)
     : service_(service), accept_(accept), handler_(std::move(handler)) {
   context_.AsyncNotifyWhenDone(&done_);
-  (service_->door()->*accept_)(&context_, &request_, &responder_, service_->queue(),
-                               service_->queue(), &operation_);
+  (service_->async_service()->*accept_)(&context_, &request_, &responder_, service_->queue(),
+                                        service_->queue(), &operation_);
 }
 
 template <typename Request, typename Reply>
@@ -231,14 +232,14 @@ void UnaryCall<Request, Reply>::OnOperation(bool ok) {
   AcceptNext(service_, accept_, handler_);
   const absl::Status status = service_->Authorize(context_);
   if (!status.ok()) return Finish(status);
-  ticket_ = handler_(this);
-  if (over_ && ticket_ != 0) service_->host()->Cancel(ticket_);
+  call_id_ = handler_(this);
+  if (over_ && call_id_ != 0) service_->host()->Cancel(call_id_);
 }
 
 template <typename Request, typename Reply>
 void UnaryCall<Request, Reply>::OnDone() {
   over_ = true;
-  if (context_.IsCancelled() && ticket_ != 0) service_->host()->Cancel(ticket_);
+  if (context_.IsCancelled() && call_id_ != 0) service_->host()->Cancel(call_id_);
   Release();
 }
 
@@ -246,8 +247,8 @@ void UnaryCall<Request, Reply>::OnDone() {
 
 WatchStream::WatchStream(ServiceImpl* service) : service_(service) {
   context_.AsyncNotifyWhenDone(&done_);
-  service_->door()->RequestWatch(&context_, &caller_, &writer_, service_->queue(),
-                                 service_->queue(), &operation_);
+  service_->async_service()->RequestWatch(&context_, &caller_, &writer_, service_->queue(),
+                                          service_->queue(), &operation_);
 }
 
 void WatchStream::OnOperation(bool ok) {
@@ -279,7 +280,8 @@ bool WatchStream::Continue(bool ok) {
   writing_ = false;
   service_->OnStreamProgress();
   if (ok) Step();
-  if (!ok || (over_ && !finishing_)) Finish(absl::OkStatus());  // OnDone tells of a broken line
+  if (!ok || (over_ && !finishing_))
+    Finish(absl::OkStatus());  // OnDone tells of a broken connection
   return true;
 }
 
@@ -291,7 +293,7 @@ void WatchStream::OnDone() {
     broke = accepted_ && context_.IsCancelled() && !told_.failure_said;
     if (arrived_ && !writing_ && !finishing_ && !service_->is_closing()) Finish(absl::OkStatus());
   }
-  if (broke) service_->host()->LineBroke(caller_.node());
+  if (broke) service_->host()->ConnectionBroke(caller_.node());
   Release();
 }
 
@@ -381,14 +383,14 @@ void ServiceImpl::RemoveStream(WatchStream* stream) {
   streams_changed_.SignalAll();
 }
 
-Ticket ServiceImpl::OnJoin(JoinCall* call) {
+CallId ServiceImpl::OnJoin(JoinCall* call) {
   const wire::JoinRequest& message = call->request();
   const auto request = Read(message);
   if (!request.ok()) {
     call->Finish(request.status());
     return 0;
   }
-  const Ticket ticket =
+  const CallId call_id =
       host_.Join(*request, message.version(), TimeoutFromMilliseconds(message.timeout_ms()),
                  [this, call](const Job::Completion& done) {
                    if (done.status.ok()) {
@@ -400,11 +402,11 @@ Ticket ServiceImpl::OnJoin(JoinCall* call) {
                    }
                    call->Finish(done.status);
                  });
-  if (ticket == 0) call->Finish(Cancelled("the scheduler is closing"));
-  return ticket;
+  if (call_id == 0) call->Finish(Cancelled("the scheduler is closing"));
+  return call_id;
 }
 
-Ticket ServiceImpl::OnDeclare(DeclareCall* call) {
+CallId ServiceImpl::OnDeclare(DeclareCall* call) {
   const wire::DeclareRequest& message = call->request();
   auto tensors = Read(message);
   absl::Status status = CheckCaller(message.caller());
@@ -413,44 +415,45 @@ Ticket ServiceImpl::OnDeclare(DeclareCall* call) {
     call->Finish(status);
     return 0;
   }
-  const Ticket ticket = host_.Declare(message.caller().node(), *std::move(tensors),
-                                      TimeoutFromMilliseconds(message.timeout_ms()),
-                                      [call](const Job::Completion& done) {
-                                        if (done.status.ok()) Write(*done.catalogue, call->reply());
-                                        call->Finish(done.status);
-                                      });
-  if (ticket == 0) call->Finish(Cancelled("the scheduler is closing"));
-  return ticket;
+  const CallId call_id = host_.Declare(message.caller().node(), *std::move(tensors),
+                                       TimeoutFromMilliseconds(message.timeout_ms()),
+                                       [call](const Job::Completion& done) {
+                                         if (done.status.ok())
+                                           Write(*done.catalogue, call->reply());
+                                         call->Finish(done.status);
+                                       });
+  if (call_id == 0) call->Finish(Cancelled("the scheduler is closing"));
+  return call_id;
 }
 
-Ticket ServiceImpl::OnBarrier(BarrierCall* call) {
+CallId ServiceImpl::OnBarrier(BarrierCall* call) {
   if (const absl::Status status = CheckCaller(call->request().caller()); !status.ok()) {
     call->Finish(status);
     return 0;
   }
-  const Ticket ticket =
+  const CallId call_id =
       host_.ComeToBarrier(call->request().caller().node(), call->request().name(),
                           TimeoutFromMilliseconds(call->request().timeout_ms()),
                           [call](const Job::Completion& done) { call->Finish(done.status); });
-  if (ticket == 0) call->Finish(Cancelled("the scheduler is closing"));
-  return ticket;
+  if (call_id == 0) call->Finish(Cancelled("the scheduler is closing"));
+  return call_id;
 }
 
-Ticket ServiceImpl::OnLeave(LeaveCall* call) {
+CallId ServiceImpl::OnLeave(LeaveCall* call) {
   if (const absl::Status status = CheckCaller(call->request().caller()); !status.ok()) {
     call->Finish(status);
     return 0;
   }
   const wire::Failure& reason = call->request().reason();
-  const Ticket ticket = host_.Leave(
+  const CallId call_id = host_.Leave(
       call->request().caller().node(), reason.code() == 0 ? absl::OkStatus() : ReadFailure(reason),
       TimeoutFromMilliseconds(call->request().timeout_ms()),
       [call](const Job::Completion& done) { call->Finish(done.status); });
-  if (ticket == 0) call->Finish(Cancelled("the scheduler is closing"));
-  return ticket;
+  if (call_id == 0) call->Finish(Cancelled("the scheduler is closing"));
+  return call_id;
 }
 
-Ticket ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
+CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   const wire::HeartbeatRequest& message = call->request();
   absl::Status status = CheckCaller(message.caller());
   if (status.ok()) {
@@ -461,7 +464,7 @@ Ticket ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   return 0;
 }
 
-Ticket ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
+CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
   absl::Status status = CheckCaller(call->request().caller());
   if (status.ok()) {
     status = host_.AcknowledgeCatalogue(call->request().caller().node(), call->request().version());
@@ -511,7 +514,7 @@ void WriteStatus(const Job& job, absl::Time now, wire::StatusReply* reply) {
   }
 }
 
-Ticket ServiceImpl::OnStatus(StatusCall* call) {
+CallId ServiceImpl::OnStatus(StatusCall* call) {
   host_.Read([call](const Job& job, absl::Time now) { WriteStatus(job, now, call->reply()); });
   call->Finish(absl::OkStatus());
   return 0;
@@ -519,20 +522,20 @@ Ticket ServiceImpl::OnStatus(StatusCall* call) {
 
 template <typename Request, typename Reply>
 void ServiceImpl::AcceptCall(typename UnaryCall<Request, Reply>::Accept accept,
-                             Ticket (ServiceImpl::*handler)(UnaryCall<Request, Reply>*)) {
+                             CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*)) {
   UnaryCall<Request, Reply>::AcceptNext(
       this, accept,
       [this, handler](UnaryCall<Request, Reply>* call) { return (this->*handler)(call); });
 }
 
 void ServiceImpl::AcceptCalls() {
-  AcceptCall(&Door::RequestJoin, &ServiceImpl::OnJoin);
-  AcceptCall(&Door::RequestDeclare, &ServiceImpl::OnDeclare);
-  AcceptCall(&Door::RequestBarrier, &ServiceImpl::OnBarrier);
-  AcceptCall(&Door::RequestLeave, &ServiceImpl::OnLeave);
-  AcceptCall(&Door::RequestHeartbeat, &ServiceImpl::OnHeartbeat);
-  AcceptCall(&Door::RequestAcknowledgeCatalogue, &ServiceImpl::OnAcknowledge);
-  AcceptCall(&Door::RequestStatus, &ServiceImpl::OnStatus);
+  AcceptCall(&AsyncService::RequestJoin, &ServiceImpl::OnJoin);
+  AcceptCall(&AsyncService::RequestDeclare, &ServiceImpl::OnDeclare);
+  AcceptCall(&AsyncService::RequestBarrier, &ServiceImpl::OnBarrier);
+  AcceptCall(&AsyncService::RequestLeave, &ServiceImpl::OnLeave);
+  AcceptCall(&AsyncService::RequestHeartbeat, &ServiceImpl::OnHeartbeat);
+  AcceptCall(&AsyncService::RequestAcknowledgeCatalogue, &ServiceImpl::OnAcknowledge);
+  AcceptCall(&AsyncService::RequestStatus, &ServiceImpl::OnStatus);
   new WatchStream(this);
 }
 
@@ -542,12 +545,12 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   grpc::ServerBuilder builder;
   // Two schedulers at one port must not share its calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A host that vanished without a word, while its node waits for the house to fill.
+  // A host that vanished without a word, while its node waits for the others to join.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port_);
-  builder.RegisterService(&door_);
+  builder.RegisterService(&async_service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port_ == 0) return ListenError(listen);

@@ -25,7 +25,7 @@ struct KeyPlan {
   std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
 };
 
-// InvalidArgument names the tensor and what is wrong with its specs or rule. For bytes keys the
+// InvalidArgument names the tensor and what is wrong with its specs or rule. For broadcast keys the
 // codecs and the rule stay null.
 absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
                                                            const std::string& tensor_name);
@@ -37,7 +37,7 @@ struct SegmentState {
 };
 
 // A value set by the root and fetched by the others.
-struct InitialValue {
+struct BroadcastValue {
   Step step = 0;  // 0: none yet
   Rank root = -1;
   Buffer bytes;
@@ -64,9 +64,9 @@ struct KeyState {
   Frame last_reply;    // its answer, a reply or an error; sent again whenever asked
   Round round;         // the open one, if any
 
-  InitialValue value;
-  InitialValue pending_value;  // the root's next, until everybody has asked for it
-  std::vector<Step> fetches;   // by rank: the highest step asked for
+  BroadcastValue value;
+  BroadcastValue pending_value;  // the root's next, until everybody has asked for it
+  std::vector<Step> fetches;     // by rank: the highest step asked for
 };
 
 }  // namespace bdn

@@ -153,7 +153,7 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
 }
 
 void Server::OnCatalogue(std::shared_ptr<const Catalogue> catalogue) {
-  if (absl::Status status = TakeIn(*catalogue); !status.ok()) {
+  if (absl::Status status = AddKeys(*catalogue); !status.ok()) {
     LogError("catalogue version %d: %s", catalogue->version, status.message());
     (void)control_->Leave(status, absl::ZeroDuration());
     return Finish(status);
@@ -169,7 +169,7 @@ void Server::OnLeaving(const std::vector<Rank>& ranks) {
 }
 
 // Gives each new key to the shard with the fewest bytes, and returns when all shards have theirs.
-absl::Status Server::TakeIn(const Catalogue& catalogue) {
+absl::Status Server::AddKeys(const Catalogue& catalogue) {
   std::vector<std::vector<std::shared_ptr<const KeyPlan>>> plans(shards_.size());
   {
     MutexLock lock(&mu_);

@@ -42,7 +42,7 @@ class Server final : public ServerShard::Output {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Listens, joins, waits for the full house, serves. Once.
+  // Listens, joins, waits until all nodes have joined, serves. Once.
   absl::Status Start();
   // Waits until the job is over: OK when all workers left in peace or Stop() was called, else why
   // it failed.
@@ -65,7 +65,7 @@ class Server final : public ServerShard::Output {
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnCatalogue(std::shared_ptr<const Catalogue> catalogue);
   void OnLeaving(const std::vector<Rank>& ranks);
-  absl::Status TakeIn(const Catalogue& catalogue);
+  absl::Status AddKeys(const Catalogue& catalogue);
   void Finish(const absl::Status& status);
   void ReportProgress(Step step);
 

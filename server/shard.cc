@@ -64,7 +64,7 @@ void ServerShard::SetLeaving(std::vector<Rank> ranks) {
   }
 }
 
-// Whether every worker that has come to leave, but for the one that pushes, is in the step's round.
+// Whether every worker that is leaving, but for the one that pushes, is in the step's round.
 absl::Status ServerShard::CheckMayClose(const KeyState& state, Step step, Rank pusher) const {
   const Round& round = state.round;
   for (const Rank rank : leaving_) {
@@ -72,7 +72,7 @@ absl::Status ServerShard::CheckMayClose(const KeyState& state, Step step, Rank p
                              round.by_rank[rank].kind != Kind::kMissing;
     if (contributed || rank == pusher) continue;
     return Aborted(
-        "tensor '%s' step %d: worker %d has come to leave the job and pushes no more: all workers "
+        "tensor '%s' step %d: worker %d is leaving the job and pushes no more: all workers "
         "must push it equally often",
         state.plan->name, step, rank);
   }
@@ -110,9 +110,10 @@ void ServerShard::OnFrame(NodeId from, const Frame& frame) {
   const bool dense = state->plan->entry.kind == KeyKind::kDense;
   const bool names_part = header.base_step != 0 || header.element_offset != 0;
   if (!dense && (names_part || header.codec != 0)) {
-    return Refuse(from, header,
-                  InvalidArgument("codec, base_step and element_offset of bytes tensor '%s' are 0",
-                                  state->plan->name));
+    return Refuse(
+        from, header,
+        InvalidArgument("codec, base_step and element_offset of broadcast tensor '%s' are 0",
+                        state->plan->name));
   }
   switch (header.type) {
     case FrameType::kPush:
@@ -129,7 +130,7 @@ void ServerShard::OnFrame(NodeId from, const Frame& frame) {
   }
   Refuse(from, header,
          InvalidArgument("a %s frame does not go to %s tensor '%s'", FrameTypeName(header.type),
-                         dense ? "dense" : "bytes", state->plan->name));
+                         dense ? "dense" : "broadcast", state->plan->name));
 }
 
 absl::Status ServerShard::CheckSender(NodeId from, const FrameHeader& header, Rank* rank) const {

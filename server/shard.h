@@ -15,7 +15,7 @@
 namespace bdn {
 
 struct ShardStats {
-  uint64_t pushes = 0;  // that were taken into a round
+  uint64_t pushes = 0;  // that were added to a round
   uint64_t rounds = 0;  // closed with a result
   uint64_t rounds_nonfinite = 0;
   uint64_t rounds_failed = 0;
@@ -55,7 +55,7 @@ class ServerShard {
   // missing and send the same bytes again. Ignored unless its epoch is newer.
   void SetMembership(std::shared_ptr<const Membership> membership);
 
-  // Workers that came to leave while others have not: what they have not pushed they never will.
+  // Workers that are leaving while others are not: what they have not pushed they never will.
   // What needs it fails, and changes nothing.
   void SetLeaving(std::vector<Rank> ranks);
 
@@ -76,7 +76,7 @@ class ServerShard {
   void OnPush(NodeId from, const Frame& frame, KeyState* state);
   void OnProbe(NodeId from, const FrameHeader& header, KeyState* state);
   void AnswerClosed(NodeId from, const FrameHeader& header, KeyState* state);
-  // Of bytes keys.
+  // Of broadcast keys.
   void OnInit(NodeId from, const Frame& frame, KeyState* state);
   void OnValueProbe(NodeId from, const FrameHeader& header, KeyState* state);
   std::vector<Rank> BehindValue(const KeyState& state) const;

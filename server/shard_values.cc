@@ -19,7 +19,7 @@ void ServerShard::OnInit(NodeId from, const Frame& frame, KeyState* state) {
   }
   if (!status.ok()) return Refuse(from, header, status);
 
-  for (const InitialValue* known : {&state->value, &state->pending_value}) {
+  for (const BroadcastValue* known : {&state->value, &state->pending_value}) {
     if (known->step != header.step) continue;
     const bool same = known->root == rank && known->crc == header.payload_crc &&
                       known->bytes.size() == frame.payload.size();
@@ -60,12 +60,12 @@ void ServerShard::OnValueProbe(NodeId from, const FrameHeader& header, KeyState*
 
 // Whether all workers may still come to the broadcast of `step`, which is not in force.
 absl::Status ServerShard::CheckMayCome(const KeyState& state, Step step) const {
-  const InitialValue& pending = state.pending_value;
+  const BroadcastValue& pending = state.pending_value;
   for (const Rank rank : leaving_) {
     if (static_cast<size_t>(rank) >= state.fetches.size() || state.fetches[rank] >= step) continue;
     if (pending.step == step && pending.root == rank) continue;
-    return Aborted("broadcast of '%s': worker %d has come to leave the job instead",
-                   state.plan->name, rank);
+    return Aborted("broadcast of '%s': worker %d is leaving the job instead", state.plan->name,
+                   rank);
   }
   return absl::OkStatus();
 }
@@ -107,7 +107,7 @@ void ServerShard::OnFetch(NodeId from, const FrameHeader& header, KeyState* stat
 void ServerShard::PromoteValue(KeyState* state) {
   if (state->pending_value.step == 0) return;
   if (state->value.step != 0 && !BehindValue(*state).empty()) return;
-  state->value = std::exchange(state->pending_value, InitialValue{});
+  state->value = std::exchange(state->pending_value, BroadcastValue{});
   const Step step = state->value.step;
   output_->Send(membership_->workers[state->value.root].id,
                 Frame{AnswerHeader(FrameType::kReply, *state, step), {}});

@@ -160,8 +160,7 @@ absl::StatusOr<Frame> ServerShard::EncodeWeights(KeyState* state, const RoundFac
   }
   if (!used.ok()) {
     return Aborted(
-        "tensor '%s' step %d: the weights are no longer finite (%s); the learning rate "
-        "was %g",
+        "tensor '%s' step %d: the weights are no longer finite (%s); the learning rate was %g",
         plan.name, facts.step, used.status().message(), facts.learning_rate);
   }
   return PayloadReply(*state, facts.step, payload.Prefix(*used));
@@ -198,8 +197,7 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
   }
   if (header.step < state->last_step) {
     return bad(
-        InvalidArgument("step %d, but the server stands at step %d: start a new job to go "
-                        "back",
+        InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
                         header.step, state->last_step));
   }
   const size_t n = plan.codecs.pull->segment_elements(*segment);
@@ -263,8 +261,8 @@ void ServerShard::OnStateFetch(NodeId from, const FrameHeader& header, KeyState*
     const bool alone = !leaving_.empty() && leaving_.size() + 1 >= membership_->workers.size();
     if (!alone) return SendWaiting(from, header, {});
     return Refuse(from, header,
-                  Aborted("tensor '%s': its weights were never set, and all other workers have "
-                          "come to leave the job",
+                  Aborted("tensor '%s': its weights were never set, and all other workers are "
+                          "leaving the job",
                           plan.name));
   }
   output_->Send(

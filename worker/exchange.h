@@ -1,5 +1,5 @@
-#ifndef BANDONEON_WORKER_PARTITION_H_
-#define BANDONEON_WORKER_PARTITION_H_
+#ifndef BANDONEON_WORKER_EXCHANGE_H_
+#define BANDONEON_WORKER_EXCHANGE_H_
 
 #include <cstdint>
 #include <deque>
@@ -18,8 +18,8 @@ namespace bdn {
 
 using TicketId = uint64_t;
 
-// One tensor's part of a partition, as its caller handed it over.
-struct PartitionSegment {
+// One tensor's part of an exchange, as its caller handed it over.
+struct ExchangeSegment {
   bool filled = false;  // its tensor was pushed, present or absent
   bool present = false;
   MutableView data;           // null: absent, and the result is not wanted
@@ -31,12 +31,12 @@ struct PartitionSegment {
 };
 
 // One key at one step, on its way through the stages. One owner at a time: the queue, then a stage.
-struct Partition {
+struct Exchange {
   Step step = 0;
   int priority = 0;
   float weight = 1.0f;
   float learning_rate = 0.0f;
-  std::vector<PartitionSegment> segments;
+  std::vector<ExchangeSegment> segments;
   size_t num_filled = 0;
   bool is_complete() const { return num_filled == segments.size(); }
 
@@ -51,7 +51,7 @@ struct Partition {
 };
 
 // What this worker holds of one key. The queue is the worker's; everything else belongs to the
-// stage that holds the front partition.
+// stage that holds the front exchange.
 struct WorkerKey {
   KeyEntry entry;
   std::vector<std::string> tensor_names;  // by segment
@@ -73,10 +73,10 @@ struct WorkerKey {
   uint64_t inits = 0;        // parts of the servers' state that this worker has set
   uint64_t fetches = 0;      // and has asked for
 
-  std::deque<std::unique_ptr<Partition>> queue;  // by step; the front may be in flight
+  std::deque<std::unique_ptr<Exchange>> queue;  // by step; the front may be in flight
   bool in_flight = false;
 };
 
 }  // namespace bdn
 
-#endif  // BANDONEON_WORKER_PARTITION_H_
+#endif  // BANDONEON_WORKER_EXCHANGE_H_

@@ -13,7 +13,7 @@ namespace bdn {
 
 namespace {
 
-// Of one partition and step: then it is the path that damages, and not chance.
+// Of one exchange and step: then it is the path that damages, and not chance.
 constexpr int kMaxDamagedReplies = 8;
 // What servers say that they have is not signalled.
 constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
@@ -38,22 +38,22 @@ absl::Status Worker::Start() {
   BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
   executor_ = MakePoolExecutor(options_.num_threads);
   queue_ = std::make_unique<StageQueue>(executor_.get(), options_.max_bytes_in_flight);
-  exchange_ = std::make_unique<ExchangeRunner>(
-      Exchange::Options{.self = joined_.node,
-                        .rank = joined_.rank,
-                        .job_id = joined_.config.job_id,
-                        .token = options_.join.token,
-                        .probe_interval = options_.probe_interval,
-                        .timeout = options_.wait_timeout},
+  requests_ = std::make_unique<RequestRunner>(
+      RequestTable::Options{.self = joined_.node,
+                            .rank = joined_.rank,
+                            .job_id = joined_.config.job_id,
+                            .token = options_.join.token,
+                            .probe_interval = options_.probe_interval,
+                            .timeout = options_.wait_timeout},
       transport_.get(), [this](Key key, Step step, absl::StatusOr<Frame> answer) {
         OnAnswer(key, step, std::move(answer));
       });
-  transport_->Start([this](ConnectionId from, Frame frame) { exchange_->OnFrame(from, frame); });
-  BDN_RETURN_IF_ERROR(exchange_->SetMembership(joined_.membership));
+  transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
+  BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
   control_->Watch({
       .on_membership =
           [this](auto membership) {
-            const absl::Status status = exchange_->SetMembership(std::move(membership));
+            const absl::Status status = requests_->SetMembership(std::move(membership));
             if (!status.ok()) FailJob(status);
           },
       .on_catalogue = [](auto) {},  // Declare returns what concerns us
@@ -73,9 +73,9 @@ Worker::~Worker() {
     (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
   }
   control_->Close();
-  if (exchange_ == nullptr) return;  // Start did not come that far
+  if (requests_ == nullptr) return;  // Start did not come that far
   FailJob(Cancelled("the worker is being closed"));
-  exchange_->Stop();
+  requests_->Stop();
   transport_->Close();
   transport_->Join();
   executor_.reset();   // runs what is queued; everything ends in an error now
@@ -133,16 +133,14 @@ absl::Status Worker::CheckRequest(const PushRequest& request) const {
 
 absl::Status Worker::CheckFits(const Tensor& tensor, const PushRequest& request) const {
   for (const TensorPart& part : tensor.parts) {
-    for (const auto& partition : part.key->queue) {
-      if (partition->step != tensor.pushed + 1 || partition->num_filled == 0) continue;
-      if (partition->weight != request.weight ||
-          partition->learning_rate != request.learning_rate) {
+    for (const auto& exchange : part.key->queue) {
+      if (exchange->step != tensor.pushed + 1 || exchange->num_filled == 0) continue;
+      if (exchange->weight != request.weight || exchange->learning_rate != request.learning_rate) {
         return InvalidArgument(
-            "tensor '%s': weight %g and learning rate %g, where others of its fused group have %g "
-            "and "
-            "%g in step %d",
-            tensor.declaration.name, request.weight, request.learning_rate, partition->weight,
-            partition->learning_rate, partition->step);
+            "tensor '%s': weight %g and learning rate %g, where "
+            "others of its fused group have %g and %g in step %d",
+            tensor.declaration.name, request.weight, request.learning_rate, exchange->weight,
+            exchange->learning_rate, exchange->step);
       }
     }
   }
@@ -176,78 +174,78 @@ void Worker::Deposit(const TensorPart& part, Step step, TicketId ticket,
                      const PushRequest& request) {
   auto& queue = part.key->queue;
   auto at = std::find_if(queue.begin(), queue.end(),
-                         [step](const auto& partition) { return partition->step == step; });
+                         [step](const auto& exchange) { return exchange->step == step; });
   if (at == queue.end()) {
-    auto partition = std::make_unique<Partition>();
-    partition->step = step;
-    partition->priority = request.priority;
-    partition->segments.resize(part.key->entry.segments.size());
-    at = queue.insert(queue.end(), std::move(partition));
+    auto exchange = std::make_unique<Exchange>();
+    exchange->step = step;
+    exchange->priority = request.priority;
+    exchange->segments.resize(part.key->entry.segments.size());
+    at = queue.insert(queue.end(), std::move(exchange));
   }
-  Partition& partition = **at;
-  partition.weight = request.weight;
-  partition.learning_rate = request.learning_rate;
-  partition.priority = std::max(partition.priority, request.priority);
-  PartitionSegment& segment = partition.segments[part.segment];
+  Exchange& exchange = **at;
+  exchange.weight = request.weight;
+  exchange.learning_rate = request.learning_rate;
+  exchange.priority = std::max(exchange.priority, request.priority);
+  ExchangeSegment& segment = exchange.segments[part.segment];
   segment.filled = true;
   segment.present = !request.absent;
   if (request.data.data != nullptr) segment.data = request.data.Sub(part.offset, part.elements);
   segment.loss_scale = request.loss_scale;
   if (request.left_out != nullptr) segment.left_out = request.left_out + part.offset;
   segment.ticket = ticket;
-  ++partition.num_filled;
+  ++exchange.num_filled;
 }
 
 bool Worker::ClaimFront(WorkerKey* key) {
   if (key->in_flight || key->queue.empty()) return false;
-  const Partition& front = *key->queue.front();
+  const Exchange& front = *key->queue.front();
   if (!front.is_complete()) return false;
   key->in_flight = true;
   return true;
 }
 
 void Worker::StartEncode(WorkerKey* key) {
-  Partition* partition;
+  Exchange* exchange;
   {
     MutexLock lock(&mu_);
-    partition = key->queue.front().get();
+    exchange = key->queue.front().get();
   }
-  const size_t budget = key->codecs.Push(partition->step).MaxEncodedBytes();
+  const size_t budget = key->codecs.Push(exchange->step).MaxEncodedBytes();
   // Equal priorities start at different keys, so that workers do not all meet at one server.
   const Key order{key->entry.key.value ^ static_cast<uint64_t>(joined_.rank)};
   queue_->Push({.stage = StageQueue::Stage::kEncode,
-                .priority = partition->priority,
-                .step = partition->step,
+                .priority = exchange->priority,
+                .step = exchange->step,
                 .key = order,
                 .bytes = budget,
-                .run = [this, key, partition, budget] { RunEncode(key, partition, budget); }});
+                .run = [this, key, exchange, budget] { RunEncode(key, exchange, budget); }});
 }
 
-void Worker::RunEncode(WorkerKey* key, Partition* partition, size_t budget) {
-  EncodePush({joined_.config.run_seed, joined_.rank, &pool_}, key, partition);
-  Submit(key, partition, [this, budget] { queue_->Release(budget); });
+void Worker::RunEncode(WorkerKey* key, Exchange* exchange, size_t budget) {
+  EncodePush({joined_.config.run_seed, joined_.rank, &pool_}, key, exchange);
+  Submit(key, exchange, [this, budget] { queue_->Release(budget); });
 }
 
-void Worker::Submit(WorkerKey* key, Partition* partition, std::function<void()> sent) {
-  const absl::Status status = exchange_->Submit({.frame = partition->push,
+void Worker::Submit(WorkerKey* key, Exchange* exchange, std::function<void()> sent) {
+  const absl::Status status = requests_->Submit({.frame = exchange->push,
                                                  .server = key->entry.server,
                                                  .catalogue_version = key->catalogue_version,
                                                  .tensor = key->tensor_names[0]},
                                                 std::move(sent));
-  if (!status.ok()) FailJob(status);  // our own bug: one partition of a key is in flight at a time
+  if (!status.ok()) FailJob(status);  // our own bug: one exchange of a key is in flight at a time
 }
 
-void Worker::SubmitFetch(WorkerKey* key, const Partition& partition) {
-  const size_t segment = partition.fetched;
+void Worker::SubmitFetch(WorkerKey* key, const Exchange& exchange) {
+  const size_t segment = exchange.fetched;
   const bool delta = key->codecs.reply == ReplyKind::kDelta;
   FrameHeader header;
   header.type = FrameType::kFetch;
   header.codec = static_cast<uint8_t>(delta ? StatePart::kReplica : StatePart::kWeights);
   header.key = key->entry.key;
-  header.step = partition.step;
+  header.step = exchange.step;
   header.num_elements = key->entry.elements;
   header.element_offset = key->codecs.pull->segment_offset(segment);
-  const absl::Status status = exchange_->Submit({.frame = Frame{header, {}},
+  const absl::Status status = requests_->Submit({.frame = Frame{header, {}},
                                                  .server = key->entry.server,
                                                  .catalogue_version = key->catalogue_version,
                                                  .tensor = key->tensor_names[segment]},
@@ -257,7 +255,7 @@ void Worker::SubmitFetch(WorkerKey* key, const Partition& partition) {
 
 void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
   WorkerKey* key = nullptr;
-  Partition* partition = nullptr;
+  Exchange* exchange = nullptr;
   {
     MutexLock lock(&mu_);
     if (const auto waiting = rendezvous_.find(key_id); waiting != rendezvous_.end()) {
@@ -274,44 +272,44 @@ void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
     const auto found = keys_.find(key_id);
     if (found == keys_.end() || found->second->queue.empty()) return;
     key = found->second.get();
-    partition = key->queue.front().get();
-    if (!key->in_flight || partition->step != step) return;
+    exchange = key->queue.front().get();
+    if (!key->in_flight || exchange->step != step) return;
   }
   queue_->Push({.stage = StageQueue::Stage::kDecode,
-                .priority = partition->priority,
+                .priority = exchange->priority,
                 .step = step,
                 .key = key_id,
-                .run = [this, key, partition, answer = std::move(answer)] {
-                  RunDecode(key, partition, answer);
+                .run = [this, key, exchange, answer = std::move(answer)] {
+                  RunDecode(key, exchange, answer);
                 }});
 }
 
-void Worker::RunDecode(WorkerKey* key, Partition* partition, const absl::StatusOr<Frame>& answer) {
+void Worker::RunDecode(WorkerKey* key, Exchange* exchange, const absl::StatusOr<Frame>& answer) {
   absl::Status status = answer.status();
-  partition->counted |= status.ok();
+  exchange->counted |= status.ok();
   if (status.ok() && answer->header.type == FrameType::kReply) {
-    status = CheckReply(*key, *partition, *answer);
-    // Damaged on the way: the server still has it, and takes the same push for a question.
-    if (absl::IsDataLoss(status) && ++partition->damaged < kMaxDamagedReplies) {
-      return Submit(key, partition, nullptr);
+    status = CheckReply(*key, *exchange, *answer);
+    // Damaged on the way: the server still has it, and takes the same push for a request.
+    if (absl::IsDataLoss(status) && ++exchange->damaged < kMaxDamagedReplies) {
+      return Submit(key, exchange, nullptr);
     }
     status = WithFields(status, {.tensor = key->tensor_names[0],
-                                 .step = std::to_string(partition->step),
+                                 .step = std::to_string(exchange->step),
                                  .stage = "decode"});
   }
   if (status.ok() && answer->header.type == FrameType::kReply && LacksReplica(*key, *answer)) {
-    NoteAbsent(*key, *answer, partition);
-    return SubmitFetch(key, *partition);
+    NoteAbsent(*key, *answer, exchange);
+    return SubmitFetch(key, *exchange);
   }
   if (status.ok() && answer->header.type == FrameType::kValue) {
-    status = TakeReplica(key, partition, partition->fetched, *answer);
-    if (status.ok() && ++partition->fetched < partition->segments.size()) {
-      return SubmitFetch(key, *partition);
+    status = TakeReplica(key, exchange, exchange->fetched, *answer);
+    if (status.ok() && ++exchange->fetched < exchange->segments.size()) {
+      return SubmitFetch(key, *exchange);
     }
   } else if (status.ok()) {
-    DecodeReply(key, partition, *answer);
+    DecodeReply(key, exchange, *answer);
   }
-  if (!status.ok() && !partition->counted) UndoPush(key, partition);
+  if (!status.ok() && !exchange->counted) UndoPush(key, exchange);
   Finish(key, status);
 }
 
@@ -321,12 +319,12 @@ void Worker::Finish(WorkerKey* key, const absl::Status& status) {
   Step highest;
   {
     MutexLock lock(&mu_);
-    const std::unique_ptr<Partition> partition = std::move(key->queue.front());
+    const std::unique_ptr<Exchange> exchange = std::move(key->queue.front());
     key->queue.pop_front();
     key->in_flight = false;
-    highest_step_ = std::max(highest_step_, partition->step);
+    highest_step_ = std::max(highest_step_, exchange->step);
     highest = highest_step_;
-    EndSegments(*partition, status, &ended);
+    EndSegments(*exchange, status, &ended);
     if (failed_.ok())
       start_next = ClaimFront(key);
     else
@@ -338,13 +336,13 @@ void Worker::Finish(WorkerKey* key, const absl::Status& status) {
   Deliver(ended);
 }
 
-void Worker::EndSegments(const Partition& partition, const absl::Status& status,
+void Worker::EndSegments(const Exchange& exchange, const absl::Status& status,
                          std::vector<Ended>* ended) {
-  for (const PartitionSegment& segment : partition.segments) {
+  for (const ExchangeSegment& segment : exchange.segments) {
     if (!segment.filled) continue;
     Ticket& ticket = tickets_[segment.ticket];
     if (ticket.status.ok()) ticket.status = status;
-    ticket.nonfinite |= partition.nonfinite;
+    ticket.nonfinite |= exchange.nonfinite;
     ticket.all_absent &= segment.absent_everywhere;
     if (--ticket.pending > 0) continue;
     ++tickets_ended_;
@@ -356,7 +354,7 @@ void Worker::EndSegments(const Partition& partition, const absl::Status& status,
 
 // What waits behind a failure has not begun, and ends with it.
 void Worker::EndQueue(WorkerKey* key, const absl::Status& status, std::vector<Ended>* ended) {
-  for (const auto& partition : key->queue) EndSegments(*partition, status, ended);
+  for (const auto& exchange : key->queue) EndSegments(*exchange, status, ended);
   key->queue.clear();
 }
 
@@ -385,7 +383,7 @@ void Worker::FailJob(const absl::Status& status) {
     ended = EndQueues(failed_);
     changed_.SignalAll();
   }
-  exchange_->Fail(status);
+  requests_->Fail(status);
   Deliver(ended);
 }
 
@@ -414,16 +412,16 @@ absl::Status Worker::DescribeWait(const Ticket& ticket) const {
   ErrorFields fields{
       .tensor = tensor.declaration.name, .step = std::to_string(ticket.step), .stage = "exchange"};
   for (const TensorPart& part : tensor.parts) {
-    for (const auto& partition : part.key->queue) {
-      if (partition->step != ticket.step) continue;
-      for (size_t i = 0; i < partition->segments.size(); ++i) {
-        if (partition->segments[i].filled) continue;
+    for (const auto& exchange : part.key->queue) {
+      if (exchange->step != ticket.step) continue;
+      for (size_t i = 0; i < exchange->segments.size(); ++i) {
+        if (exchange->segments[i].filled) continue;
         fields.stage = "assemble";
         fields.waiting_for = "this worker's own push of '" + part.key->tensor_names[i] +
                              "', which shares a frame with it";
         return WithFields(DeadlineExceeded("still in flight"), fields);
       }
-      fields.waiting_for = exchange_->WaitingFor(part.key->entry.key);
+      fields.waiting_for = requests_->WaitingFor(part.key->entry.key);
       if (fields.waiting_for.empty()) fields.stage = "encode or decode";
       return WithFields(DeadlineExceeded("still in flight"), fields);
     }
@@ -469,13 +467,13 @@ absl::Status Worker::CheckHandedOver() const {
   for (const auto& [id, key] : keys_) {
     if (!key->in_flight) continue;
     const bool is_last = key->queue.size() == 1 || !key->queue[1]->is_complete();
-    if (is_last && exchange_->IsHeld(id)) continue;
-    for (const PartitionSegment& segment : key->queue.front()->segments) {
+    if (is_last && requests_->IsAccepted(id)) continue;
+    for (const ExchangeSegment& segment : key->queue.front()->segments) {
       if (segment.filled) return DescribeWait(tickets_.at(segment.ticket));
     }
   }
   for (const auto& [id, rendezvous] : rendezvous_) {
-    if (exchange_->IsHeld(id)) continue;
+    if (requests_->IsAccepted(id)) continue;
     return DeadlineExceeded("tensor '%s': a call is in flight", keys_.at(id)->tensor_names[0]);
   }
   return absl::OkStatus();
@@ -507,7 +505,7 @@ absl::Status Worker::Leave(absl::Duration timeout) {
     left_ = true;
     ended = EndQueues(over);
   }
-  exchange_->Fail(over);
+  requests_->Fail(over);
   Deliver(ended);
   return absl::OkStatus();
 }
@@ -521,7 +519,7 @@ absl::Status Worker::Abort(const std::string& reason) {
 
 std::string Worker::StatsJson() const {
   const TransportStats traffic = transport_->stats();
-  const ExchangeStats exchange = exchange_->stats();
+  const RequestStats exchange = requests_->stats();
   MutexLock lock(&mu_);
   return absl::StrFormat(
       "{\"rank\": %d, \"size\": %d, \"step\": %d, \"tensors\": %d, \"tickets_done\": %d, "

@@ -20,8 +20,8 @@
 #include "common/cluster/control_plane.h"
 #include "common/transport/transport.h"
 #include "common/wire/message.h"
-#include "worker/partition.h"
-#include "worker/pipeline/exchange_runner.h"
+#include "worker/exchange.h"
+#include "worker/pipeline/request_runner.h"
 #include "worker/pipeline/stage_queue.h"
 #include "worker/pipeline/stages.h"
 
@@ -69,7 +69,7 @@ class Worker {
     absl::Duration probe_interval = absl::Seconds(1);
   };
 
-  // Joins and waits for the full house.
+  // Joins and waits until all nodes have joined.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(const Options& options,
                                                         std::unique_ptr<ControlPlane> control,
                                                         std::unique_ptr<Transport> transport);
@@ -107,7 +107,7 @@ class Worker {
                          absl::Duration timeout);
   absl::Status Barrier(const std::string& name, absl::Duration timeout);
 
-  // Waits until the servers have all that was started here, then until all workers came to leave,
+  // Waits until the servers have all that was started here, then until all workers are leaving,
   // up to `timeout` each. DeadlineExceeded of the first wait names what is in flight and has
   // changed nothing; of the second it names who is missing, and the job is over. Meanwhile nothing
   // new may be asked of the others or the servers: FailedPrecondition. What has no answer when all
@@ -184,10 +184,10 @@ class Worker {
          std::unique_ptr<Transport> transport);
   absl::Status Start();
 
-  absl::Status TakeIn(const Catalogue& catalogue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AddCatalogue(const Catalogue& catalogue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Tensor*> FindDense(uint32_t id) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status CheckRequest(const PushRequest& request) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Puts one tensor's part into the partition of its step; InvalidArgument before any change when
+  // Puts one tensor's part into the exchange of its step; InvalidArgument before any change when
   // what it says contradicts the others of its group.
   absl::Status CheckFits(const Tensor& tensor, const PushRequest& request) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
@@ -197,13 +197,13 @@ class Worker {
   // starts it.
   bool ClaimFront(WorkerKey* key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StartEncode(WorkerKey* key);
-  void RunEncode(WorkerKey* key, Partition* partition, size_t budget);
+  void RunEncode(WorkerKey* key, Exchange* exchange, size_t budget);
   void OnAnswer(Key key, Step step, absl::StatusOr<Frame> answer);
-  void RunDecode(WorkerKey* key, Partition* partition, const absl::StatusOr<Frame>& answer);
-  void Submit(WorkerKey* key, Partition* partition, std::function<void()> sent);
+  void RunDecode(WorkerKey* key, Exchange* exchange, const absl::StatusOr<Frame>& answer);
+  void Submit(WorkerKey* key, Exchange* exchange, std::function<void()> sent);
   void Finish(WorkerKey* key, const absl::Status& status);
-  void EndSegments(const Partition& partition, const absl::Status& status,
-                   std::vector<Ended>* ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndSegments(const Exchange& exchange, const absl::Status& status, std::vector<Ended>* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndQueue(WorkerKey* key, const absl::Status& status, std::vector<Ended>* ended)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what is not in flight.
@@ -218,14 +218,14 @@ class Worker {
   absl::Status CheckStateAccess(const Tensor& tensor, LinkState what, size_t size) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Asks for the replica of the next segment that a reply builds on.
-  void SubmitFetch(WorkerKey* key, const Partition& partition);
-  // Puts the questions to the servers and waits for all answers, by key.
+  void SubmitFetch(WorkerKey* key, const Exchange& exchange);
+  // Puts the requests to the servers and waits for all answers, by key.
   absl::StatusOr<std::map<Key, Frame>> Ask(const std::string& what,
-                                           std::vector<Exchange::Question> questions,
+                                           std::vector<RequestTable::Request> requests,
                                            absl::Time deadline);
-  // The part of a key's state that a question is about, if any.
+  // The part of a key's state that a request is about, if any.
   using PartFn = std::function<std::optional<StatePart>(const WorkerKey&)>;
-  // A question about a tensor's state for each of its keys that has the part, and the answers.
+  // A request about a tensor's state for each of its keys that has the part, and the answers.
   // NotFound: none has it.
   absl::StatusOr<std::map<Key, Frame>> AskAboutState(
       uint32_t tensor, FrameType type, const PartFn& part_of, Step step,
@@ -234,8 +234,8 @@ class Worker {
   absl::StatusOr<std::map<Key, Frame>> FetchFloats(uint32_t tensor, const PartFn& part_of,
                                                    std::span<float> out, absl::Duration timeout);
 
-  // The questions that a broadcast asks: the root's are inits, the others' are fetches.
-  std::vector<Exchange::Question> BroadcastQuestions(Tensor* tensor, ByteSpan data, Rank root)
+  // The requests that a broadcast asks: the root's are inits, the others' are fetches.
+  std::vector<RequestTable::Request> BroadcastRequests(Tensor* tensor, ByteSpan data, Rank root)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -262,7 +262,7 @@ class Worker {
 
   Mutex declare_mu_;  // one declaration call at a time, in the callers' order
   // Made in Start, taken down in the destructor in an order of its own.
-  std::unique_ptr<ExchangeRunner> exchange_;
+  std::unique_ptr<RequestRunner> requests_;
   std::unique_ptr<StageQueue> queue_;
   std::unique_ptr<Executor> executor_;
 };

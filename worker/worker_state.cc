@@ -31,7 +31,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
     uint32_t id, FrameType type, const PartFn& part_of, Step step,
     const std::function<Buffer(const TensorPart&)>& payload, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
-  std::vector<Exchange::Question> questions;
+  std::vector<RequestTable::Request> requests;
   std::string name;
   {
     MutexLock lock(&mu_);
@@ -49,15 +49,15 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
       if (type == FrameType::kFetch) header.step = kFirstFetch + of.key->fetches++;
       header.num_elements = of.key->entry.elements;
       header.element_offset = of.key->codecs.pull->segment_offset(of.segment);
-      questions.push_back({.frame = MakeFrame(header, payload(of)),
-                           .server = of.key->entry.server,
-                           .catalogue_version = of.key->catalogue_version,
-                           .tensor = name,
-                           .root = 0});
+      requests.push_back({.frame = MakeFrame(header, payload(of)),
+                          .server = of.key->entry.server,
+                          .catalogue_version = of.key->catalogue_version,
+                          .tensor = name,
+                          .root = 0});
     }
   }
-  if (questions.empty()) return NotFound("tensor '%s' has none by its rule and codec", name);
-  return Ask("the state of tensor '" + name + "'", std::move(questions), deadline);
+  if (requests.empty()) return NotFound("tensor '%s' has none by its rule and codec", name);
+  return Ask("the state of tensor '" + name + "'", std::move(requests), deadline);
 }
 
 absl::Status Worker::SetServerState(uint32_t id, StatePart part, std::span<const float> values,
@@ -120,7 +120,7 @@ absl::StatusOr<StateCounters> Worker::GetServerCounters(uint32_t id, absl::Durat
   BDN_ASSIGN_OR_RETURN(
       const auto values,
       AskAboutState(id, FrameType::kFetch, WhereKept(StatePart::kCounters), 0, NoPayload, timeout));
-  // The same in every partition of a tensor.
+  // The same in every exchange of a tensor.
   return DecodeCounters(values.begin()->second.payload.span());
 }
 

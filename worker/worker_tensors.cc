@@ -21,7 +21,7 @@ absl::Status Canonicalise(TensorDeclaration* tensor) {
     return InvalidArgument("tensor '%s': %s", tensor->name, what);
   };
   if (tensor->elements == 0) return bad("it has no elements");
-  if (tensor->kind == KeyKind::kBytes) return absl::OkStatus();
+  if (tensor->kind == KeyKind::kBroadcast) return absl::OkStatus();
   if (!IsFloating(tensor->dtype)) {
     return bad(absl::StrFormat("%s cannot be averaged; broadcast it", DTypeName(tensor->dtype)));
   }
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     BDN_ASSIGN_OR_RETURN(catalogue, control_->Declare(fresh, timeout));
   }
   MutexLock lock(&mu_);
-  if (catalogue != nullptr) BDN_RETURN_IF_ERROR(TakeIn(*catalogue));
+  if (catalogue != nullptr) BDN_RETURN_IF_ERROR(AddCatalogue(*catalogue));
   std::vector<uint32_t> ids;
   for (const TensorDeclaration& tensor : tensors) {
     const auto found = tensor_ids_.find(tensor.name);
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
 }
 
 // Adds what is new in the catalogue. Internal when it contradicts itself.
-absl::Status Worker::TakeIn(const Catalogue& catalogue) {
+absl::Status Worker::AddCatalogue(const Catalogue& catalogue) {
   for (size_t id = tensors_.size(); id < catalogue.tensors.size(); ++id) {
     tensor_ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
     tensors_.push_back({.declaration = catalogue.tensors[id]});
@@ -165,20 +165,19 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
   TensorDeclaration declaration{.name = "broadcast/" + name,
                                 .dtype = DType::kUInt8,
                                 .elements = data.size(),
-                                .kind = KeyKind::kBytes};
+                                .kind = KeyKind::kBroadcast};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
 
-  std::vector<Exchange::Question> questions;
+  std::vector<RequestTable::Request> requests;
   std::vector<TensorPart> parts;
   {
     MutexLock lock(&mu_);
     BDN_RETURN_IF_ERROR(CheckTakesPart());
     Tensor& tensor = tensors_[ids[0]];
     parts = tensor.parts;
-    questions = BroadcastQuestions(&tensor, data, root);
+    requests = BroadcastRequests(&tensor, data, root);
   }
-  BDN_ASSIGN_OR_RETURN(auto values,
-                       Ask("broadcast '" + name + "'", std::move(questions), deadline));
+  BDN_ASSIGN_OR_RETURN(auto values, Ask("broadcast '" + name + "'", std::move(requests), deadline));
   if (rank() == root) return absl::OkStatus();
   for (const TensorPart& part : parts) {
     const Frame& value = values[part.key->entry.key];
@@ -192,10 +191,10 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
 }
 
 absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
-                                                 std::vector<Exchange::Question> questions,
+                                                 std::vector<RequestTable::Request> requests,
                                                  absl::Time deadline) {
   Rendezvous rendezvous;
-  rendezvous.left = questions.size();
+  rendezvous.left = requests.size();
   struct Asked {
     Step step;
     std::string tensor;
@@ -205,27 +204,27 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
   {
     MutexLock lock(&mu_);
     BDN_RETURN_IF_ERROR(CheckTakesPart());
-    for (const Exchange::Question& question : questions) {
-      const Key key = question.frame.header.key;
+    for (const RequestTable::Request& request : requests) {
+      const Key key = request.frame.header.key;
       if (rendezvous_.contains(key) || !keys_.at(key)->queue.empty()) {
         return FailedPrecondition("%s: the tensor is in flight; wait for it first", what);
       }
     }
-    for (Exchange::Question& question : questions) {
-      FrameHeader& header = question.frame.header;
+    for (RequestTable::Request& request : requests) {
+      FrameHeader& header = request.frame.header;
       WorkerKey& key = *keys_.at(header.key);
       // Numbered in the order in which they go out: the server takes a lower number for a repeat.
       if (header.type == FrameType::kInit && key.entry.kind == KeyKind::kDense) {
         header.base_step = ++key.inits;
       }
-      asked.emplace(header.key, Asked{header.step, question.tensor});
+      asked.emplace(header.key, Asked{header.step, request.tensor});
       rendezvous_[header.key] = &rendezvous;
     }
   }
   absl::Status status;
-  for (Exchange::Question& question : questions) {
-    const Key key = question.frame.header.key;
-    if (status.ok()) status = exchange_->Submit(std::move(question), nullptr);
+  for (RequestTable::Request& request : requests) {
+    const Key key = request.frame.header.key;
+    if (status.ok()) status = requests_->Submit(std::move(request), nullptr);
     asked.at(key).submitted = status.ok();
   }
   MutexLock lock(&mu_);
@@ -237,16 +236,16 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
     const auto found = rendezvous_.find(key);  // maybe the next caller's already
     return found != rendezvous_.end() && found->second == &rendezvous;
   };
-  for (const auto& [key, question] : asked) {
+  for (const auto& [key, request] : asked) {
     if (!is_open(key)) continue;
     if (status.ok()) {
       status = WithFields(DeadlineExceeded("%s did not end in time", what),
-                          {.tensor = question.tensor,
+                          {.tensor = request.tensor,
                            .stage = "exchange",
-                           .waiting_for = exchange_->WaitingFor(key)});
+                           .waiting_for = requests_->WaitingFor(key)});
     }
-    // An answer that is on its way here must not be taken for the next question's.
-    if (question.submitted && !exchange_->Withdraw(key, question.step)) {
+    // An answer that is on its way here must not be taken for the next request's.
+    if (request.submitted && !requests_->Withdraw(key, request.step)) {
       while (is_open(key)) changed_.Wait(&mu_);
     }
     if (is_open(key)) rendezvous_.erase(key);
@@ -255,10 +254,10 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
   return std::move(rendezvous.values);
 }
 
-std::vector<Exchange::Question> Worker::BroadcastQuestions(Tensor* tensor, ByteSpan data,
-                                                           Rank root) {
+std::vector<RequestTable::Request> Worker::BroadcastRequests(Tensor* tensor, ByteSpan data,
+                                                             Rank root) {
   const Step step = ++tensor->broadcasts;
-  std::vector<Exchange::Question> questions;
+  std::vector<RequestTable::Request> requests;
   for (const TensorPart& part : tensor->parts) {
     FrameHeader header;
     header.type = rank() == root ? FrameType::kInit : FrameType::kFetch;
@@ -267,13 +266,13 @@ std::vector<Exchange::Question> Worker::BroadcastQuestions(Tensor* tensor, ByteS
     header.num_elements = part.elements;
     Buffer payload;
     if (rank() == root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
-    questions.push_back({.frame = MakeFrame(header, std::move(payload)),
-                         .server = part.key->entry.server,
-                         .catalogue_version = part.key->catalogue_version,
-                         .tensor = tensor->declaration.name,
-                         .root = root});
+    requests.push_back({.frame = MakeFrame(header, std::move(payload)),
+                        .server = part.key->entry.server,
+                        .catalogue_version = part.key->catalogue_version,
+                        .tensor = tensor->declaration.name,
+                        .root = root});
   }
-  return questions;
+  return requests;
 }
 
 absl::Status Worker::CheckStateAccess(const Tensor& tensor, LinkState what, size_t size) const {

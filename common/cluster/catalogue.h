@@ -11,8 +11,8 @@
 namespace bdn {
 
 enum class KeyKind : uint8_t {
-  kDense = 0,  // push and reply, summed
-  kBytes = 1,  // init and fetch, opaque
+  kDense = 0,      // push and reply, summed
+  kBroadcast = 1,  // init and fetch: opaque bytes of one root
 };
 
 // What a worker says of a tensor before its first use. Every worker must say the same.

@@ -45,7 +45,7 @@ struct JoinResult {
   NodeId node = 0;
   Rank rank = 0;
   JobConfig config;
-  std::shared_ptr<const Membership> membership;  // of the full house
+  std::shared_ptr<const Membership> membership;  // of all nodes
 };
 
 // What a node tells about itself with each heartbeat, for `bandoneon status`.
@@ -55,7 +55,7 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
 };
 
-// A node's line to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`, by the
+// A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`, by the
 // failure of the job, or by Close; its error names who was missing.
 class ControlPlane {
  public:
@@ -67,7 +67,7 @@ class ControlPlane {
     // The whole catalogue at a new version. A server that has taken it in calls
     // AcknowledgeCatalogue.
     std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;
-    // To servers: workers, by rank, that came to leave while others have not. What the servers have
+    // To servers: workers, by rank, that are leaving while others are not. What the servers have
     // not got of them by now they never will. Grows.
     std::function<void(std::vector<Rank>)> on_leaving;
     // The job is over: a node or the scheduler was lost, or a node left with an error. At most
@@ -80,7 +80,7 @@ class ControlPlane {
 
   virtual ~ControlPlane() = default;
 
-  // Joins and waits for the full house. Once, first.
+  // Joins and waits until all nodes have joined. Once, first.
   virtual absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) = 0;
 
   // Begins the delivery of events, starting with what is already known. Once, after Join.
@@ -89,20 +89,20 @@ class ControlPlane {
   // Declares tensors, in the order of this worker's list, and returns the catalogue once all
   // workers declared the same set and all servers hold it. The n-th call of each worker belongs to
   // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor;
-  // Aborted names a worker that has come to leave instead.
+  // Aborted names a worker that is leaving instead.
   virtual absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
       const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) = 0;
 
   virtual absl::Status AcknowledgeCatalogue(uint32_t version) = 0;
 
   // Waits for all workers to come to the barrier of this name; names may be used again. Aborted:
-  // one has come to leave instead.
+  // one is leaving instead.
   virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
 
   // The latest progress goes out with the next heartbeat.
   virtual void ReportProgress(const NodeProgress& progress) = 0;
 
-  // Leaves: with OK after the job's work is done (a worker's, once all workers have come to leave
+  // Leaves: with OK after the job's work is done (a worker's, once all workers are leaving
   // or `timeout` passed, which ends the job), with an error to end the job for everybody, naming
   // this node and the reason.
   virtual absl::Status Leave(const absl::Status& reason, absl::Duration timeout) = 0;

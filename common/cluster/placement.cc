@@ -75,7 +75,7 @@ class Placer {
 
 void PlaceKeys(std::span<const NodeId> servers, std::span<const KeyEntry> placed,
                std::span<KeyEntry> fresh) {
-  for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBytes}) {
+  for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast}) {
     Placer placer(servers, kind);
     for (const KeyEntry& key : placed) placer.Count(key);
     placer.Place(fresh, placed.empty() ? 0 : placed.back().server);

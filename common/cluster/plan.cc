@@ -130,9 +130,9 @@ absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
   if (tensor.kind == KeyKind::kDense && !IsFloating(tensor.dtype)) {
     return bad(absl::StrFormat("%s cannot be summed", DTypeName(tensor.dtype)));
   }
-  if (tensor.kind == KeyKind::kBytes &&
+  if (tensor.kind == KeyKind::kBroadcast &&
       (tensor.push_spec != "none" || tensor.pull_spec != "none")) {
-    return bad("an initial value takes no codec");
+    return bad("a broadcast takes no codec");
   }
   return absl::OkStatus();
 }

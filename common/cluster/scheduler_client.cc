@@ -27,11 +27,11 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
 // Between two attempts at a stream that broke.
 constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
 
-class SchedulerLine final : public ControlPlane {
+class GrpcControlPlane final : public ControlPlane {
  public:
-  explicit SchedulerLine(const std::string& address)
+  explicit GrpcControlPlane(const std::string& address)
       : address_(address), stub_(wire::Scheduler::NewStub(ConnectChannel(address))) {}
-  ~SchedulerLine() override { Close(); }
+  ~GrpcControlPlane() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
   void Watch(Events events) override;
@@ -47,7 +47,7 @@ class SchedulerLine final : public ControlPlane {
   // A call in progress: Close and a failure cancel all of them.
   class Call {
    public:
-    Call(SchedulerLine* client, absl::Duration timeout) : client_(client) {
+    Call(GrpcControlPlane* client, absl::Duration timeout) : client_(client) {
       SetDeadline(timeout, &context_);
       client->Begin(&context_);
     }
@@ -57,7 +57,7 @@ class SchedulerLine final : public ControlPlane {
     grpc::ClientContext* context() { return &context_; }
 
    private:
-    SchedulerLine* const client_;
+    GrpcControlPlane* const client_;
     grpc::ClientContext context_;
   };
 
@@ -97,24 +97,24 @@ class SchedulerLine final : public ControlPlane {
 
 // ---- calls
 
-void SchedulerLine::Begin(grpc::ClientContext* context) {
+void GrpcControlPlane::Begin(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   if (!token_.empty()) context->AddMetadata(kTokenMetadata, token_);
   calls_.insert(context);
   if (closed_ || !failure_.ok()) context->TryCancel();
 }
 
-void SchedulerLine::End(grpc::ClientContext* context) {
+void GrpcControlPlane::End(grpc::ClientContext* context) {
   MutexLock lock(&mu_);
   calls_.erase(context);
   if (calls_.empty()) no_calls_.SignalAll();
 }
 
-absl::Status SchedulerLine::Explain(const grpc::Status& status) const {
+absl::Status GrpcControlPlane::Explain(const grpc::Status& status) const {
   if (status.ok()) return absl::OkStatus();
   MutexLock lock(&mu_);
   if (!failure_.ok()) return failure_;
-  if (closed_) return Cancelled("the line to the scheduler was closed");
+  if (closed_) return Cancelled("the connection to the scheduler was closed");
   const absl::Status error = FromGrpc(status);
   if (error.code() == absl::StatusCode::kUnavailable) {
     return Unavailable("scheduler at %s cannot be reached: %s", address_, error.message());
@@ -122,13 +122,14 @@ absl::Status SchedulerLine::Explain(const grpc::Status& status) const {
   return error;
 }
 
-void SchedulerLine::SetCaller(wire::Caller* caller) const {
+void GrpcControlPlane::SetCaller(wire::Caller* caller) const {
   MutexLock lock(&mu_);
   caller->set_node(node_);
   caller->set_incarnation(incarnation_);
 }
 
-absl::StatusOr<JoinResult> SchedulerLine::Join(const JoinRequest& request, absl::Duration timeout) {
+absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
+                                                  absl::Duration timeout) {
   {
     MutexLock lock(&mu_);
     token_ = request.token;
@@ -151,11 +152,11 @@ absl::StatusOr<JoinResult> SchedulerLine::Join(const JoinRequest& request, absl:
   BDN_ASSIGN_OR_RETURN(Membership membership, Read(reply.membership()));
   const NodeInfo* self = membership.Find(result.node);
   if (self == nullptr || self->rank != result.rank || self->role != request.role) {
-    return Internal("scheduler at %s answered with a house that lacks this node", address_);
+    return Internal("scheduler at %s answered with a membership that lacks this node", address_);
   }
   result.membership = std::make_shared<const Membership>(std::move(membership));
   MutexLock lock(&mu_);
-  if (closed_) return Cancelled("the line to the scheduler was closed");
+  if (closed_) return Cancelled("the connection to the scheduler was closed");
   node_ = result.node;
   incarnation_ = reply.caller().incarnation();
   config_ = result.config;
@@ -163,7 +164,7 @@ absl::StatusOr<JoinResult> SchedulerLine::Join(const JoinRequest& request, absl:
   return result;
 }
 
-absl::StatusOr<std::shared_ptr<const Catalogue>> SchedulerLine::Declare(
+absl::StatusOr<std::shared_ptr<const Catalogue>> GrpcControlPlane::Declare(
     const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) {
   wire::DeclareRequest message;
   SetCaller(message.mutable_caller());
@@ -180,7 +181,7 @@ absl::StatusOr<std::shared_ptr<const Catalogue>> SchedulerLine::Declare(
   return std::make_shared<const Catalogue>(std::move(catalogue));
 }
 
-absl::Status SchedulerLine::AcknowledgeCatalogue(uint32_t version) {
+absl::Status GrpcControlPlane::AcknowledgeCatalogue(uint32_t version) {
   wire::AcknowledgeRequest message;
   SetCaller(message.mutable_caller());
   message.set_version(version);
@@ -189,7 +190,7 @@ absl::Status SchedulerLine::AcknowledgeCatalogue(uint32_t version) {
   return Explain(stub_->AcknowledgeCatalogue(call.context(), message, &reply));
 }
 
-absl::Status SchedulerLine::Barrier(const std::string& name, absl::Duration timeout) {
+absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration timeout) {
   wire::BarrierRequest message;
   SetCaller(message.mutable_caller());
   message.set_name(name);
@@ -199,12 +200,12 @@ absl::Status SchedulerLine::Barrier(const std::string& name, absl::Duration time
   return Explain(stub_->Barrier(call.context(), message, &reply));
 }
 
-void SchedulerLine::ReportProgress(const NodeProgress& progress) {
+void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {
   MutexLock lock(&mu_);
   progress_ = progress;
 }
 
-absl::Status SchedulerLine::Leave(const absl::Status& reason, absl::Duration timeout) {
+absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration timeout) {
   wire::LeaveRequest message;
   SetCaller(message.mutable_caller());
   Write(reason, message.mutable_reason());
@@ -218,7 +219,7 @@ absl::Status SchedulerLine::Leave(const absl::Status& reason, absl::Duration tim
   return status;
 }
 
-void SchedulerLine::Close() {
+void GrpcControlPlane::Close() {
   std::thread heart;
   std::thread reader;
   {
@@ -238,7 +239,7 @@ void SchedulerLine::Close() {
 // ---- heartbeats
 
 // False when there is nothing more to beat for.
-bool SchedulerLine::WaitToBeat(absl::Time until) {
+bool GrpcControlPlane::WaitToBeat(absl::Time until) {
   MutexLock lock(&mu_);
   while (!closed_ && !left_ && failure_.ok()) {
     if (absl::Now() >= until) return true;
@@ -247,7 +248,7 @@ bool SchedulerLine::WaitToBeat(absl::Time until) {
   return false;
 }
 
-absl::Status SchedulerLine::SendHeartbeat() {
+absl::Status GrpcControlPlane::SendHeartbeat() {
   wire::HeartbeatRequest message;
   SetCaller(message.mutable_caller());
   absl::Duration patience;
@@ -263,7 +264,7 @@ absl::Status SchedulerLine::SendHeartbeat() {
   return FromGrpc(stub_->Heartbeat(call.context(), message, &reply));
 }
 
-void SchedulerLine::Beat() {
+void GrpcControlPlane::Beat() {
   absl::Duration interval;
   absl::Duration lease;
   {
@@ -288,7 +289,7 @@ void SchedulerLine::Beat() {
 }
 
 // Ends every wait; the reader tells of it.
-void SchedulerLine::GiveUp(const absl::Status& failure) {
+void GrpcControlPlane::GiveUp(const absl::Status& failure) {
   MutexLock lock(&mu_);
   if (left_ || closed_ || !failure_.ok()) return;
   failure_ = failure;
@@ -298,13 +299,13 @@ void SchedulerLine::GiveUp(const absl::Status& failure) {
 
 // ---- events
 
-void SchedulerLine::Watch(Events events) {
+void GrpcControlPlane::Watch(Events events) {
   MutexLock lock(&mu_);
   if (closed_ || reader_.joinable()) return;
   reader_ = std::thread([this, events = std::move(events)] { ReadEvents(events); });
 }
 
-void SchedulerLine::ReadEvents(const Events& events) {
+void GrpcControlPlane::ReadEvents(const Events& events) {
   absl::Status end;
   while (ReadStream(events, &end)) {
     MutexLock lock(&mu_);
@@ -323,7 +324,7 @@ void SchedulerLine::ReadEvents(const Events& events) {
 
 // Reads one stream to its end. False when there will be no other; `end` is then what on_failure has
 // still to be told, if anything.
-bool SchedulerLine::ReadStream(const Events& events, absl::Status* end) {
+bool GrpcControlPlane::ReadStream(const Events& events, absl::Status* end) {
   wire::Caller caller;
   SetCaller(&caller);
   grpc::Status finish;
@@ -355,7 +356,7 @@ bool SchedulerLine::ReadStream(const Events& events, absl::Status* end) {
 }
 
 // False after the failure, which is the last event.
-bool SchedulerLine::Deliver(const Events& events, const wire::Event& event) {
+bool GrpcControlPlane::Deliver(const Events& events, const wire::Event& event) {
   absl::Status bad;
   if (event.has_membership()) {
     auto membership = Read(event.membership());
@@ -388,7 +389,7 @@ bool SchedulerLine::Deliver(const Events& events, const wire::Event& event) {
 
 absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(const std::string& address) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
-  return std::make_unique<SchedulerLine>(address);
+  return std::make_unique<GrpcControlPlane>(address);
 }
 
 }  // namespace bdn

@@ -9,15 +9,15 @@
 
 namespace bdn {
 
-// A node's line to a scheduler over gRPC.
+// A node's connection to a scheduler over gRPC.
 class SchedulerClient {
  public:
   SchedulerClient() = delete;
 
   // `address` is host:port; InvalidArgument where it is not. Connects in Join, which waits for a
-  // scheduler that is not up yet. From Join on the line sends heartbeats on a thread of its own;
+  // scheduler that is not up yet. From Join on it sends heartbeats on a thread of its own;
   // when the scheduler has not answered for a lease, every wait ends and on_failure says so.
-  // Closing the line before Leave loses the node.
+  // Closing it before Leave loses the node.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address);
 };
 

@@ -28,8 +28,8 @@ enum class FrameType : uint8_t {
   kPush = 2,     // a worker's contribution to (key, step); subscribes to the reply
   kReply = 3,    // the result of (key, step); also acknowledges init, then without payload
   kProbe = 4,    // asks for the state of (key, step); header only
-  kInit = 5,     // sets a bytes key's value, or a StatePart; payload: raw bytes or counters
-  kFetch = 6,    // asks for a bytes key's value, or for a StatePart; header only
+  kInit = 5,     // sets a broadcast key's value, or a StatePart; payload: raw bytes or counters
+  kFetch = 6,    // asks for a broadcast key's value, or for a StatePart; header only
   kValue = 7,    // answers fetch; payload: as init
   kError = 8,    // answers any of the above; payload: ErrorBody
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks

@@ -144,7 +144,7 @@ class Partition {
   }
 
   // Encodes what the decoders get.
-  absl::Status Use(const Compressor* codec) {
+  absl::Status Use(const Codec* codec) {
     codec_ = codec;
     const bool sparse = codec->id() == CodecId::kSketch || codec->id() == CodecId::kExactSketch;
     x_ = sparse ? sparse_.data() : normal_.data();
@@ -206,7 +206,7 @@ class Partition {
   const AlignedArray<float> residual_;
   const AlignedArray<float> sum_;
   const AlignedArray<float> copy_;
-  const Compressor* codec_ = nullptr;
+  const Codec* codec_ = nullptr;
   const float* x_ = nullptr;
   std::vector<AlignedArray<std::byte>> buffers_;
   std::vector<ByteSpan> payloads_;
@@ -236,7 +236,7 @@ class Crew {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  absl::Status Use(const Compressor* codec) {
+  absl::Status Use(const Codec* codec) {
     for (const auto& partition : partitions_) BDN_RETURN_IF_ERROR(partition->Use(codec));
     return absl::OkStatus();
   }
@@ -358,7 +358,7 @@ void PrintJson(const std::string& codec, size_t elements, size_t threads,
 // A codec and how it was asked for.
 struct NamedCodec {
   std::string name;
-  std::shared_ptr<const Compressor> codec;
+  std::shared_ptr<const Codec> codec;
 };
 
 absl::Status Run(const BenchOptions& options, const std::vector<NamedCodec>& codecs) {
@@ -388,7 +388,7 @@ absl::Status Run(const BenchOptions& options, const std::vector<NamedCodec>& cod
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Compressor>> MakeCodec(const std::string& spec) {
+absl::StatusOr<std::shared_ptr<const Codec>> MakeCodec(const std::string& spec) {
   BDN_ASSIGN_OR_RETURN(LinkCodec link, ParseCodecSpec(spec));
   if (link.error_feedback || link.delta) {
     return InvalidArgument(
@@ -427,8 +427,7 @@ absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string_view>& a
       BDN_ASSIGN_OR_RETURN(options.threads, ParseCount("threads", value, kMostThreads));
     } else {
       return InvalidArgument(
-          "unknown option %s; expected --codec=SPEC, --elements=N, --threads=T or "
-          "--json",
+          "unknown option %s; expected --codec=SPEC, --elements=N, --threads=T or --json",
           std::string(arg));
     }
   }

@@ -4,7 +4,7 @@
 
 namespace bdn {
 
-absl::StatusOr<size_t> EncodeDelta(const Compressor& codec, ConstView w, const Draw& draw,
+absl::StatusOr<size_t> EncodeDelta(const Codec& codec, ConstView w, const Draw& draw,
                                    float* replica, MutableByteSpan out) {
   EncodeSource source(w, replica);
   // Codecs that read a part only must not let the rest through unseen.
@@ -14,7 +14,7 @@ absl::StatusOr<size_t> EncodeDelta(const Compressor& codec, ConstView w, const D
   return used;
 }
 
-void ApplyDelta(const Compressor& codec, ByteSpan in, size_t n, float* replica) {
+void ApplyDelta(const Codec& codec, ByteSpan in, size_t n, float* replica) {
   codec.DecodeAdd(in, 1.0f, {replica, DType::kFloat32, n});
 }
 

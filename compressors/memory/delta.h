@@ -2,7 +2,7 @@
 #define BANDONEON_COMPRESSORS_MEMORY_DELTA_H_
 
 #include "absl/status/statusor.h"
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 // The memory of a link that carries a value which changes little from step to step, such as weights
 // (quantized weight differences of SDP4Bit, arXiv 2410.15526, section 4.2; EF21, 2106.05203, is the
@@ -19,11 +19,11 @@ namespace bdn {
 // Advances `replica`, float32[w.n]. InvalidArgument when an element of w is not finite; then the
 // replica is as it was. REQUIRES: codec.Supports(w.dtype), `replica` finite, out.size() >=
 // codec.MaxEncodedBytes(w.n, w.dtype).
-absl::StatusOr<size_t> EncodeDelta(const Compressor& codec, ConstView w, const Draw& draw,
+absl::StatusOr<size_t> EncodeDelta(const Codec& codec, ConstView w, const Draw& draw,
                                    float* replica, MutableByteSpan out);
 
 // The receiver's half. REQUIRES: codec.Validate(in, n, ...) is OK.
-void ApplyDelta(const Compressor& codec, ByteSpan in, size_t n, float* replica);
+void ApplyDelta(const Codec& codec, ByteSpan in, size_t n, float* replica);
 
 }  // namespace bdn
 

@@ -15,7 +15,7 @@
 // A product or sum with a memory that overflows is held at the largest finite float32, so that only
 // the input itself can fail a step. All arrays are float32[n] except g (any float type the codec
 // supports). e and m are in unscaled units: a undoes the loss scale. Whoever owns the link owns the
-// arrays; Compressor::EncodeFeedback does a step.
+// arrays; Codec::EncodeFeedback does a step.
 
 namespace bdn {
 

@@ -14,11 +14,11 @@
 #include "common/cluster/control_plane.h"
 #include "scheduler/job.h"
 
-// What every ControlPlane owes its node. An implementation adds one INSTANTIATE line.
+// What every ControlPlane owes its node. An implementation adds one INSTANTIATE control.
 
 namespace bdn {
 
-// A scheduler of some kind; it outlives the lines to it.
+// A scheduler of some kind; it outlives the controls to it.
 class SchedulerUnderTest {
  public:
   virtual ~SchedulerUnderTest() = default;
@@ -110,7 +110,7 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
   // A node of the job and what it was told.
   struct Node {
     std::unique_ptr<RecordedEvents> events = std::make_unique<RecordedEvents>();
-    std::unique_ptr<ControlPlane> line;  // goes first: it delivers into `events`
+    std::unique_ptr<ControlPlane> control;  // goes first: it delivers into `events`
     JoinResult joined;
   };
 
@@ -120,7 +120,7 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
     options_.config.num_servers = servers;
     options_.config.heartbeat_interval = absl::Milliseconds(50);
     options_.config.lease_timeout = absl::Seconds(3);
-    options_.broken_line_grace = absl::Milliseconds(300);
+    options_.broken_connection_grace = absl::Milliseconds(300);
     scheduler_ = GetParam().make(options_);
   }
 
@@ -135,16 +135,16 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
   }
 
   // Everybody joins and watches; servers acknowledge each catalogue.
-  void FillHouse(int workers, int servers) {
+  void JoinAll(int workers, int servers) {
     Start(workers, servers);
     workers_.resize(static_cast<size_t>(workers));
     servers_.resize(static_cast<size_t>(servers));
     std::vector<std::future<absl::StatusOr<JoinResult>>> joins;
     const auto join = [&](std::vector<Node>& nodes, Role role) {
       for (size_t rank = 0; rank < nodes.size(); ++rank) {
-        nodes[rank].line = scheduler_->Connect();
+        nodes[rank].control = scheduler_->Connect();
         joins.push_back(std::async(std::launch::async, [&node = nodes[rank], role, rank] {
-          return node.line->Join(Request(role, static_cast<Rank>(rank)), kLong);
+          return node.control->Join(Request(role, static_cast<Rank>(rank)), kLong);
         }));
       }
     };
@@ -157,17 +157,17 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
         ASSERT_TRUE(joined.ok()) << joined.status();
         node.joined = *joined;
         ControlPlane::Events events = node.events->Callbacks();
-        if (nodes == &servers_) Acknowledging(node.line.get(), &events);
-        node.line->Watch(std::move(events));
+        if (nodes == &servers_) Acknowledging(node.control.get(), &events);
+        node.control->Watch(std::move(events));
       }
     }
   }
 
-  static void Acknowledging(ControlPlane* line, ControlPlane::Events* events) {
-    events->on_catalogue = [line, record = std::move(events->on_catalogue)](
+  static void Acknowledging(ControlPlane* control, ControlPlane::Events* events) {
+    events->on_catalogue = [control, record = std::move(events->on_catalogue)](
                                std::shared_ptr<const Catalogue> catalogue) {
       record(catalogue);
-      EXPECT_TRUE(line->AcknowledgeCatalogue(catalogue->version).ok());
+      EXPECT_TRUE(control->AcknowledgeCatalogue(catalogue->version).ok());
     };
   }
 
@@ -182,13 +182,13 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
   std::future<Declared> Declare(size_t worker, std::vector<TensorDeclaration> tensors,
                                 absl::Duration timeout = kLong) {
     return std::async(std::launch::async,
-                      [line = workers_[worker].line.get(), tensors = std::move(tensors), timeout] {
-                        return line->Declare(tensors, timeout);
-                      });
+                      [control = workers_[worker].control.get(), tensors = std::move(tensors),
+                       timeout] { return control->Declare(tensors, timeout); });
   }
   std::future<absl::Status> Leave(Node& node, absl::Status reason = absl::OkStatus()) {
-    return std::async(std::launch::async,
-                      [line = node.line.get(), reason] { return line->Leave(reason, kLong); });
+    return std::async(std::launch::async, [control = node.control.get(), reason] {
+      return control->Leave(reason, kLong);
+    });
   }
 
   static std::string Text(const absl::Status& status) { return std::string(status.ToString()); }
@@ -203,9 +203,9 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameHouse) {
+TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameMembership) {
   options_.config.run_seed = 42;
-  FillHouse(2, 2);
+  JoinAll(2, 2);
   for (const std::vector<Node>* nodes : {&workers_, &servers_}) {
     for (size_t rank = 0; rank < nodes->size(); ++rank) {
       const JoinResult& joined = (*nodes)[rank].joined;
@@ -217,11 +217,11 @@ TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameHouse) {
       EXPECT_EQ(joined.membership->Find(joined.node)->rank, joined.rank);
     }
   }
-  const Membership& house = *workers_[0].joined.membership;
-  EXPECT_EQ(house.epoch, 1u);
-  ASSERT_EQ(house.servers.size(), 2u);
-  EXPECT_EQ(house.servers[1].data_address, "tcp://127.0.0.1:1");
-  EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), house);
+  const Membership& all = *workers_[0].joined.membership;
+  EXPECT_EQ(all.epoch, 1u);
+  ASSERT_EQ(all.servers.size(), 2u);
+  EXPECT_EQ(all.servers[1].data_address, "tcp://127.0.0.1:1");
+  EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), all);
 }
 
 TEST_P(ControlPlaneSuite, NodesThatWantAnyRankGetTheFreeOnes) {
@@ -242,8 +242,8 @@ TEST_P(ControlPlaneSuite, NodesThatWantAnyRankGetTheFreeOnes) {
 
 TEST_P(ControlPlaneSuite, AJoinThatTimesOutNamesWhoIsMissingAndFreesItsRank) {
   Start(1, 1);
-  auto line = scheduler_->Connect();
-  const auto late = line->Join(Request(Role::kWorker, 0), kShort);
+  auto control = scheduler_->Connect();
+  const auto late = control->Join(Request(Role::kWorker, 0), kShort);
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Text(late.status()), HasSubstr("server rank 0 (1 of 2 here)"));
 
@@ -276,11 +276,11 @@ TEST_P(ControlPlaneSuite, ASecondClaimToARankNamesTheHolder) {
   Start(1, 1);
   std::promise<absl::Status> refused;
   std::vector<std::future<bool>> claims;
-  std::vector<std::unique_ptr<ControlPlane>> lines;
+  std::vector<std::unique_ptr<ControlPlane>> controls;
   for (int i = 0; i < 2; ++i) {
-    lines.push_back(scheduler_->Connect());
-    claims.push_back(std::async(std::launch::async, [&refused, line = lines.back().get()] {
-      const auto joined = line->Join(Request(Role::kServer, 0), kLong);
+    controls.push_back(scheduler_->Connect());
+    claims.push_back(std::async(std::launch::async, [&refused, control = controls.back().get()] {
+      const auto joined = control->Join(Request(Role::kServer, 0), kLong);
       if (!joined.ok()) refused.set_value(joined.status());
       return joined.ok();
     }));
@@ -293,14 +293,14 @@ TEST_P(ControlPlaneSuite, ASecondClaimToARankNamesTheHolder) {
   EXPECT_NE(claims[0].get(), claims[1].get());
 }
 
-TEST_P(ControlPlaneSuite, AFullHouseTakesNoMore) {
-  FillHouse(1, 1);
+TEST_P(ControlPlaneSuite, AJobWithAllItsNodesTakesNoMore) {
+  JoinAll(1, 1);
   const auto third = scheduler_->Connect()->Join(Request(Role::kWorker, -1), kLong);
   EXPECT_EQ(third.status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_P(ControlPlaneSuite, WorkersDeclareInAnyOrderAndRankZeroOrdersTheCatalogue) {
-  FillHouse(2, 2);
+  JoinAll(2, 2);
   auto second = Declare(1, {Tensor("b"), Tensor("a")});
   auto first = Declare(0, {Tensor("a"), Tensor("b")});
   const Declared a = first.get();
@@ -316,7 +316,7 @@ TEST_P(ControlPlaneSuite, WorkersDeclareInAnyOrderAndRankZeroOrdersTheCatalogue)
 }
 
 TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAppends) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   const auto declare = [&](const std::vector<TensorDeclaration>& tensors) {
     auto other = Declare(1, tensors);
     auto mine = Declare(0, tensors).get();
@@ -334,7 +334,7 @@ TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAppends) {
 }
 
 TEST_P(ControlPlaneSuite, AConflictNamesBothWorkersTheTensorAndWhatDiffers) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   auto wrong = Tensor("w", 7);
   wrong.push_spec = "fp16";
   auto first = Declare(0, {Tensor("w", 5)});
@@ -352,7 +352,7 @@ TEST_P(ControlPlaneSuite, AConflictNamesBothWorkersTheTensorAndWhatDiffers) {
 }
 
 TEST_P(ControlPlaneSuite, ATensorThatOneWorkerLacksIsNamed) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   auto first = Declare(0, {Tensor("a"), Tensor("extra")});
   auto second = Declare(1, {Tensor("a")});
   for (const absl::Status& status : {first.get().status(), second.get().status()}) {
@@ -361,7 +361,7 @@ TEST_P(ControlPlaneSuite, ATensorThatOneWorkerLacksIsNamed) {
 }
 
 TEST_P(ControlPlaneSuite, ADeclarationThatWaitsNamesWhoIsMissingAndMayBeRepeated) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   const auto late = Declare(0, {Tensor("a")}, kShort).get();
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Text(late.status()), HasSubstr("worker 1"));
@@ -371,30 +371,30 @@ TEST_P(ControlPlaneSuite, ADeclarationThatWaitsNamesWhoIsMissingAndMayBeRepeated
 }
 
 TEST_P(ControlPlaneSuite, ABadDeclarationIsRefusedAtOnce) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   EXPECT_THAT(Text(Declare(0, {Tensor("none", 0)}).get().status()), HasSubstr("'none'"));
   EXPECT_THAT(Text(Declare(0, {Tensor("a"), Tensor("a")}).get().status()), HasSubstr("twice"));
 }
 
 TEST_P(ControlPlaneSuite, ABarrierWaitsForAllAndItsNameServesAgain) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   for (int round = 0; round < 3; ++round) {
     auto other = std::async(std::launch::async,
-                            [&] { return workers_[1].line->Barrier("epoch end", kLong); });
-    EXPECT_TRUE(workers_[0].line->Barrier("epoch end", kLong).ok());
+                            [&] { return workers_[1].control->Barrier("epoch end", kLong); });
+    EXPECT_TRUE(workers_[0].control->Barrier("epoch end", kLong).ok());
     EXPECT_TRUE(other.get().ok());
   }
-  const absl::Status late = workers_[0].line->Barrier("alone", kShort);
+  const absl::Status late = workers_[0].control->Barrier("alone", kShort);
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Text(late), AllOf(HasSubstr("'alone'"), HasSubstr("worker 1")));
 }
 
 TEST_P(ControlPlaneSuite, ALostNodeEndsEveryWaitWithItsName) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   auto waiting =
-      std::async(std::launch::async, [&] { return workers_[0].line->Barrier("never", kLong); });
-  workers_[1].events->AwaitEpoch(1);  // its line is up
-  workers_[1].line->Close();
+      std::async(std::launch::async, [&] { return workers_[0].control->Barrier("never", kLong); });
+  workers_[1].events->AwaitEpoch(1);  // its connection is up
+  workers_[1].control->Close();
   for (Node* node : {&workers_[0], &servers_[0]}) {
     EXPECT_THAT(Text(node->events->AwaitFailure()),
                 AllOf(HasSubstr("worker 1"), HasSubstr("here:worker1")));
@@ -404,7 +404,7 @@ TEST_P(ControlPlaneSuite, ALostNodeEndsEveryWaitWithItsName) {
 }
 
 TEST_P(ControlPlaneSuite, ANodeThatLeavesWithAnErrorEndsTheJobForAll) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   EXPECT_TRUE(Leave(workers_[1], absl::InternalError("out of memory")).get().ok());
   EXPECT_THAT(Text(workers_[0].events->AwaitFailure()),
               AllOf(HasSubstr("worker 1"), HasSubstr("out of memory")));
@@ -412,13 +412,13 @@ TEST_P(ControlPlaneSuite, ANodeThatLeavesWithAnErrorEndsTheJobForAll) {
 }
 
 TEST_P(ControlPlaneSuite, AServerThatLeavesEarlyEndsTheJob) {
-  FillHouse(1, 2);
+  JoinAll(1, 2);
   EXPECT_FALSE(Leave(servers_[1]).get().ok());
   EXPECT_THAT(Text(workers_[0].events->AwaitFailure()), HasSubstr("server 1"));
 }
 
 TEST_P(ControlPlaneSuite, WorkersLeaveTogetherAndThenTheServersMayGo) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   auto first = Leave(workers_[0]);
   auto second = Leave(workers_[1]);
   EXPECT_TRUE(first.get().ok());
@@ -431,12 +431,12 @@ TEST_P(ControlPlaneSuite, WorkersLeaveTogetherAndThenTheServersMayGo) {
 }
 
 TEST_P(ControlPlaneSuite, NobodyWaitsForAWorkerThatHasComeToLeave) {
-  FillHouse(3, 1);
+  JoinAll(3, 1);
   auto declaring = Declare(0, {Tensor("a")});
   auto first = Leave(workers_[2]);
   EXPECT_EQ(servers_[0].events->AwaitLeaving(1), std::vector<Rank>{2});
   EXPECT_EQ(declaring.get().status().code(), absl::StatusCode::kAborted);
-  const absl::Status barrier = workers_[0].line->Barrier("b", kLong);
+  const absl::Status barrier = workers_[0].control->Barrier("b", kLong);
   EXPECT_EQ(barrier.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(Text(barrier), AllOf(HasSubstr("'b'"), HasSubstr("worker 2")));
   auto second = Leave(workers_[0]);
@@ -447,29 +447,29 @@ TEST_P(ControlPlaneSuite, NobodyWaitsForAWorkerThatHasComeToLeave) {
 }
 
 TEST_P(ControlPlaneSuite, CloseEndsWaitsAndMayBeCalledTwice) {
-  FillHouse(2, 1);
+  JoinAll(2, 1);
   std::promise<void> started;
   auto waiting = std::async(std::launch::async, [&] {
     started.set_value();
-    return workers_[0].line->Barrier("never", kLong);
+    return workers_[0].control->Barrier("never", kLong);
   });
   started.get_future().get();
-  workers_[0].line->Close();
+  workers_[0].control->Close();
   EXPECT_FALSE(waiting.get().ok());
-  workers_[0].line->Close();
-  EXPECT_FALSE(workers_[0].line->Barrier("closed", kLong).ok());
+  workers_[0].control->Close();
+  EXPECT_FALSE(workers_[0].control->Barrier("closed", kLong).ok());
 }
 
 TEST_P(ControlPlaneSuite, CloseEndsAJoin) {
   Start(2, 1);
-  auto line = scheduler_->Connect();
+  auto control = scheduler_->Connect();
   std::promise<void> started;
   auto joining = std::async(std::launch::async, [&] {
     started.set_value();
-    return line->Join(Request(Role::kWorker, 0), kLong).status();
+    return control->Join(Request(Role::kWorker, 0), kLong).status();
   });
   started.get_future().get();
-  line->Close();
+  control->Close();
   EXPECT_FALSE(joining.get().ok());
 }
 

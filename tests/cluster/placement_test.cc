@@ -81,7 +81,7 @@ TEST(Placement, CountsWhatIsPlacedAndLeavesItThere) {
 TEST(Placement, BalancesDenseAndOpaqueKeysEachAlone) {
   const std::vector<NodeId> servers = {1, 2};
   auto keys = Keys({1000, 1000, 1000, 1000});
-  keys[0].kind = keys[1].kind = KeyKind::kBytes;
+  keys[0].kind = keys[1].kind = KeyKind::kBroadcast;
   PlaceKeys(servers, {}, keys);
   EXPECT_NE(keys[0].server, keys[1].server);
   EXPECT_NE(keys[2].server, keys[3].server);

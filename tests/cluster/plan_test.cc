@@ -95,7 +95,7 @@ TEST(Plan, CutsOpaqueTensorsByTheirOwnBytesAndNeverFusesThem) {
   auto table = Tensor("table", 20000);
   for (TensorDeclaration* tensor : {&counter, &table}) {
     tensor->dtype = DType::kInt64;
-    tensor->kind = KeyKind::kBytes;
+    tensor->kind = KeyKind::kBroadcast;
     tensor->push_spec = tensor->pull_spec = "none";
   }
   const auto keys = Plan({counter, counter, table});
@@ -140,8 +140,8 @@ TEST(Plan, RefusesWhatCannotBeAndNamesTheTensor) {
   fast.momentum = 1.5f;
   expect_refused(fast, "'fast': momentum 1.5");
   auto opaque = Tensor("opaque", 5);
-  opaque.kind = KeyKind::kBytes;
-  expect_refused(opaque, "'opaque': an initial value takes no codec");
+  opaque.kind = KeyKind::kBroadcast;
+  expect_refused(opaque, "'opaque': a broadcast takes no codec");
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ class CodecContract : public ::testing::TestWithParam<std::tuple<CodecCase, DTyp
     }
   }
 
-  std::shared_ptr<const Compressor> codec_;
+  std::shared_ptr<const Codec> codec_;
 };
 
 TEST_P(CodecContract, BytesAreTheReferencesOnEveryTarget) {

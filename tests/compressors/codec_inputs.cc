@@ -90,7 +90,7 @@ const Draw& TestDraw() {
   return draw;
 }
 
-std::vector<uint8_t> EncodeToVector(const Compressor& codec, ConstView x, float scale) {
+std::vector<uint8_t> EncodeToVector(const Codec& codec, ConstView x, float scale) {
   std::vector<uint8_t> out(codec.MaxEncodedBytes(x.n, x.dtype));
   const auto used = codec.Encode(x, scale, TestDraw(), std::as_writable_bytes(std::span(out)));
   EXPECT_TRUE(used.ok()) << used.status();
@@ -100,7 +100,7 @@ std::vector<uint8_t> EncodeToVector(const Compressor& codec, ConstView x, float 
   return out;
 }
 
-std::vector<uint8_t> EncodeFeedbackToVector(const Compressor& codec, const Feedback& feedback) {
+std::vector<uint8_t> EncodeFeedbackToVector(const Codec& codec, const Feedback& feedback) {
   std::vector<uint8_t> out(codec.MaxEncodedBytes(feedback.g.n, feedback.g.dtype));
   const auto used =
       codec.EncodeFeedback(feedback, TestDraw(), std::as_writable_bytes(std::span(out)));
@@ -111,8 +111,7 @@ std::vector<uint8_t> EncodeFeedbackToVector(const Compressor& codec, const Feedb
 
 ByteSpan AsBytes(const std::vector<uint8_t>& payload) { return std::as_bytes(std::span(payload)); }
 
-std::vector<float> DecodeToVector(const Compressor& codec, ByteSpan payload, size_t n,
-                                  float scale) {
+std::vector<float> DecodeToVector(const Codec& codec, ByteSpan payload, size_t n, float scale) {
   std::vector<float> y(n, std::numeric_limits<float>::quiet_NaN());
   codec.Decode(payload, scale, MutableView{y.data(), DType::kFloat32, n});
   return y;

@@ -8,7 +8,7 @@
 
 #include "common/base/bytes.h"
 #include "common/base/dtype.h"
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 // Arrays for the codecs' tests.
 
@@ -50,10 +50,10 @@ const Draw& TestDraw();
 
 // Payloads as the tests compare them. Check that encoding succeeds and that the size is within
 // bounds.
-std::vector<uint8_t> EncodeToVector(const Compressor& codec, ConstView x, float scale = 1.0f);
-std::vector<uint8_t> EncodeFeedbackToVector(const Compressor& codec, const Feedback& feedback);
+std::vector<uint8_t> EncodeToVector(const Codec& codec, ConstView x, float scale = 1.0f);
+std::vector<uint8_t> EncodeFeedbackToVector(const Codec& codec, const Feedback& feedback);
 ByteSpan AsBytes(const std::vector<uint8_t>& payload);
-std::vector<float> DecodeToVector(const Compressor& codec, ByteSpan payload, size_t n,
+std::vector<float> DecodeToVector(const Codec& codec, ByteSpan payload, size_t n,
                                   float scale = 1.0f);
 
 }  // namespace bdn

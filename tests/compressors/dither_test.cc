@@ -18,7 +18,7 @@
 namespace bdn {
 namespace {
 
-std::vector<float> Sent(const Compressor& codec, const std::vector<float>& p, uint64_t step) {
+std::vector<float> Sent(const Codec& codec, const std::vector<float>& p, uint64_t step) {
   const Draw draw({.run_seed = 5, .step = step});
   std::vector<std::byte> out(codec.MaxEncodedBytes(p.size(), DType::kFloat32));
   const auto used = codec.Encode({p.data(), DType::kFloat32, p.size()}, 1.0f, draw, out);
@@ -67,7 +67,7 @@ class DitherStatistics : public ::testing::TestWithParam<DitherCase> {
   }
 
   const std::vector<float> p_ = MakeData("normal", 1537, 11);
-  std::shared_ptr<const Compressor> codec_;
+  std::shared_ptr<const Codec> codec_;
   double norm_ = 0;
   std::vector<double> grid_;
 };

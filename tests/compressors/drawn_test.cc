@@ -17,11 +17,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::shared_ptr<const Compressor> CodecOf(const char* spec) { return ParseCodecSpec(spec)->codec; }
+std::shared_ptr<const Codec> CodecOf(const char* spec) { return ParseCodecSpec(spec)->codec; }
 
 Draw DrawOf(Step step) { return Draw({.run_seed = 11, .step = step}); }
 
-std::vector<std::byte> EncodeDrawn(const Compressor& codec, const std::vector<float>& x,
+std::vector<std::byte> EncodeDrawn(const Codec& codec, const std::vector<float>& x,
                                    const Draw& draw) {
   std::vector<std::byte> out(codec.MaxEncodedBytes(x.size(), DType::kFloat32));
   const auto used = codec.Encode({x.data(), DType::kFloat32, x.size()}, 1.0f, draw, out);
@@ -31,7 +31,7 @@ std::vector<std::byte> EncodeDrawn(const Compressor& codec, const std::vector<fl
 }
 
 // d of an array of ones: the elements drawn.
-std::vector<float> Drawn(const Compressor& codec, size_t n, const Draw& draw) {
+std::vector<float> Drawn(const Codec& codec, size_t n, const Draw& draw) {
   return DecodeToVector(codec, EncodeDrawn(codec, std::vector<float>(n, 1.0f), draw), n);
 }
 

@@ -43,7 +43,7 @@ class Link {
 
  private:
   float* Momentum() { return options_.momentum == 0 ? nullptr : momentum_.data(); }
-  const std::shared_ptr<const Compressor> codec_;
+  const std::shared_ptr<const Codec> codec_;
   FeedbackOptions options_;
 };
 

@@ -17,9 +17,9 @@
 namespace bdn {
 namespace {
 
-std::shared_ptr<const Compressor> Codec(const char* spec) { return ParseCodecSpec(spec)->codec; }
+std::shared_ptr<const Codec> Codec(const char* spec) { return ParseCodecSpec(spec)->codec; }
 
-std::vector<float> RoundTrip(const Compressor& codec, const std::vector<float>& x,
+std::vector<float> RoundTrip(const Codec& codec, const std::vector<float>& x,
                              const Draw& draw = TestDraw()) {
   std::vector<std::byte> out(codec.MaxEncodedBytes(x.size(), DType::kFloat32));
   const auto used = codec.Encode({x.data(), DType::kFloat32, x.size()}, 1.0f, draw, out);
@@ -142,7 +142,7 @@ class Int4Payload {
 
  private:
   const std::vector<float> x_ = std::vector<float>(33, 1.0f);
-  const std::shared_ptr<const Compressor> codec_ = Codec("int4(group=32,round=nearest)");
+  const std::shared_ptr<const Codec> codec_ = Codec("int4(group=32,round=nearest)");
   std::vector<uint8_t> bytes_;
 };
 

@@ -42,8 +42,7 @@ TEST(Allocations, AreCounted) {
 
 class NoAllocation : public ::testing::TestWithParam<std::tuple<CodecCase, DType>> {
  protected:
-  const std::shared_ptr<const Compressor> codec_ =
-      ParseCodecSpec(std::get<0>(GetParam()).spec)->codec;
+  const std::shared_ptr<const Codec> codec_ = ParseCodecSpec(std::get<0>(GetParam()).spec)->codec;
   const DType dtype_ = std::get<1>(GetParam());
   const TypedArray x_ = TypedArray::Of(dtype_, MakeData("normal", kN));
   std::vector<float> residual_ = std::vector<float>(kN);

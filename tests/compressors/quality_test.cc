@@ -116,7 +116,7 @@ std::vector<Distribution> Distributions() {
 }
 
 // "bytes,relative L2 error,cosine" of what decodes from x.
-std::string Quality(const Compressor& codec, const std::vector<float>& x) {
+std::string Quality(const Codec& codec, const std::vector<float>& x) {
   const auto payload = EncodeToVector(codec, {x.data(), DType::kFloat32, x.size()});
   const auto decoded = DecodeToVector(codec, AsBytes(payload), x.size());
   double missed = 0;

@@ -22,11 +22,11 @@ using Floats = std::vector<float>;
 using Payload = std::vector<uint8_t>;
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-std::shared_ptr<const Compressor> CodecOf(const std::string& spec) {
+std::shared_ptr<const Codec> CodecOf(const std::string& spec) {
   return ParseCodecSpec(spec)->codec;
 }
 
-Payload EncodeDrawn(const Compressor& codec, const Floats& x, const Draw& draw = TestDraw()) {
+Payload EncodeDrawn(const Codec& codec, const Floats& x, const Draw& draw = TestDraw()) {
   Payload out(codec.MaxEncodedBytes(x.size(), DType::kFloat32));
   const auto used = codec.Encode({x.data(), DType::kFloat32, x.size()}, 1.0f, draw,
                                  std::as_writable_bytes(std::span(out)));
@@ -34,12 +34,12 @@ Payload EncodeDrawn(const Compressor& codec, const Floats& x, const Draw& draw =
   return out;
 }
 
-Floats Decoded(const Compressor& codec, const Payload& payload, size_t n) {
+Floats Decoded(const Codec& codec, const Payload& payload, size_t n) {
   EXPECT_TRUE(codec.Validate(AsBytes(payload), n, DType::kFloat32).ok());
   return DecodeToVector(codec, AsBytes(payload), n);
 }
 
-absl::StatusOr<Payload> Sum(const Compressor& codec, const std::vector<Payload>& payloads, size_t n,
+absl::StatusOr<Payload> Sum(const Codec& codec, const std::vector<Payload>& payloads, size_t n,
                             float scale = 1.0f) {
   const std::vector<ByteSpan> in = [&] {
     std::vector<ByteSpan> spans;
@@ -78,7 +78,7 @@ size_t CountNonZeros(const Floats& x) { return x.size() - CountEqual(x, Floats(x
 
 class AnySketch : public ::testing::TestWithParam<const char*> {
  protected:
-  const std::shared_ptr<const Compressor> codec_ = CodecOf(GetParam());
+  const std::shared_ptr<const Codec> codec_ = CodecOf(GetParam());
 };
 
 TEST_P(AnySketch, SparseDataIsAsTheReferenceHasIt) {
@@ -223,7 +223,7 @@ TEST(Sketch, MeanOverDrawsIsTheValue) {
   }
 }
 
-std::shared_ptr<const Compressor> ExactSketchOf(double cells_per_element, const Floats& x) {
+std::shared_ptr<const Codec> ExactSketchOf(double cells_per_element, const Floats& x) {
   return MakeExactSketch({.cells = cells_per_element * static_cast<double>(CountNonZeros(x)) /
                                    static_cast<double>(x.size())});
 }

@@ -107,7 +107,7 @@ TEST(TopK, AddsNothingWhereNothingWasSent) {
   EXPECT_TRUE(std::signbit(y[0]));
 }
 
-std::vector<uint8_t> GoodPayload(const Compressor& codec) {
+std::vector<uint8_t> GoodPayload(const Codec& codec) {
   const auto x = MakeData("normal", 100);
   return EncodeToVector(codec, {x.data(), DType::kFloat32, x.size()});
 }
@@ -123,7 +123,7 @@ class TopKHostile : public ::testing::Test {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   }
-  const std::shared_ptr<const Compressor> codec_ = ParseCodecSpec("topk(ratio=0.03)")->codec;
+  const std::shared_ptr<const Codec> codec_ = ParseCodecSpec("topk(ratio=0.03)")->codec;
   std::vector<uint8_t> payload_ = GoodPayload(*codec_);
 };
 

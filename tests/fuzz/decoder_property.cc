@@ -18,7 +18,7 @@ std::unique_ptr<std::byte[]> MakeArray(DType dtype, size_t n) {
   return std::make_unique<std::byte[]>(n * DTypeSize(dtype));
 }
 
-void CheckFloat32(const Compressor& codec, ByteSpan in, size_t n) {
+void CheckFloat32(const Codec& codec, ByteSpan in, size_t n) {
   auto decoded = MakeArray(DType::kFloat32, n);
   auto sum = MakeArray(DType::kFloat32, n);
   const MutableView y = ViewOf(decoded, DType::kFloat32, n);
@@ -35,7 +35,7 @@ void CheckFloat32(const Compressor& codec, ByteSpan in, size_t n) {
   Check(used.ok() && codec.Validate(ByteSpan(out).first(*used), n, DType::kFloat32).ok());
 }
 
-void CheckFloat64(const Compressor& codec, ByteSpan in, size_t n) {
+void CheckFloat64(const Codec& codec, ByteSpan in, size_t n) {
   auto decoded = MakeArray(DType::kFloat64, n);
   auto sum = MakeArray(DType::kFloat64, n);
   codec.Decode(in, 1.0f, ViewOf(decoded, DType::kFloat64, n));
@@ -46,8 +46,7 @@ void CheckFloat64(const Compressor& codec, ByteSpan in, size_t n) {
 }
 
 // A good payload with some of its bytes changed: three bytes of input each, where and by what.
-std::vector<uint8_t> DamagedPayload(const Compressor& codec, size_t n, DType dtype,
-                                    InputReader* input) {
+std::vector<uint8_t> DamagedPayload(const Codec& codec, size_t n, DType dtype, InputReader* input) {
   auto x = MakeArray(dtype, n);  // zeros, but for a few
   if (codec.Supports(dtype) && n > 0) x[input->Byte() % n] = std::byte{1};
   std::vector<uint8_t> payload(codec.MaxEncodedBytes(n, dtype));
@@ -83,12 +82,11 @@ size_t InputReader::NumElements() {
   return low + 256 * (high % 4) + (high == 255 ? 65536 : 0);
 }
 
-std::shared_ptr<const Compressor> CodecOf(const std::string& spec) {
+std::shared_ptr<const Codec> CodecOf(const std::string& spec) {
   return ParseCodecSpec(spec)->codec;
 }
 
-void CheckDecoder(const Compressor& codec, const std::vector<uint8_t>& payload, size_t n,
-                  DType dtype) {
+void CheckDecoder(const Codec& codec, const std::vector<uint8_t>& payload, size_t n, DType dtype) {
   // A copy of exactly its size, so that reading past the end is seen.
   const auto exact = std::make_unique<std::byte[]>(payload.size());
   std::transform(payload.begin(), payload.end(), exact.get(),

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "compressors/compressor.h"
+#include "compressors/codec.h"
 
 // What the fuzz targets of the decoders have in common.
 
@@ -32,12 +32,11 @@ class InputReader {
 };
 
 // The codec of a spec, which is right.
-std::shared_ptr<const Compressor> CodecOf(const std::string& spec);
+std::shared_ptr<const Codec> CodecOf(const std::string& spec);
 
 // `payload` of n elements is refused, or decodes inside memory of exactly the right size, to finite
 // numbers, as DecodeAdd does, into every type, and what was decoded encodes again.
-void CheckDecoder(const Compressor& codec, const std::vector<uint8_t>& payload, size_t n,
-                  DType dtype);
+void CheckDecoder(const Codec& codec, const std::vector<uint8_t>& payload, size_t n, DType dtype);
 
 // One input of a decoder's target: byte 0 chooses a spec and whether the payload is cut or
 // stretched to the right size, then the number of elements, then the payload.

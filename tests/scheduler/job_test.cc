@@ -41,7 +41,7 @@ class JobTest : public ::testing::Test {
     for (Rank rank = 0; rank < servers; ++rank) Join(Role::kServer, rank);
     Collect();
   }
-  Ticket Join(Role role, Rank rank, double deadline = kNever, double now = 0) {
+  CallId Join(Role role, Rank rank, double deadline = kNever, double now = 0) {
     JoinRequest request;
     request.role = role;
     request.wanted_rank = rank;
@@ -49,60 +49,61 @@ class JobTest : public ::testing::Test {
     if (role == Role::kServer) request.data_address = "tcp://x";
     return job_->Join(request, kControlVersion, At(deadline), At(now));
   }
-  Ticket Declare(NodeId node, std::vector<TensorDeclaration> tensors, double deadline = kNever,
+  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, double deadline = kNever,
                  double now = 0) {
     return job_->Declare(node, std::move(tensors), At(deadline), At(now));
   }
 
   void Collect() {
     for (Job::Completion& completion : job_->TakeCompletions()) {
-      EXPECT_EQ(answers_.count(completion.ticket), 0u) << "answered twice";
-      answers_[completion.ticket] = std::move(completion);
+      EXPECT_EQ(answers_.count(completion.call_id), 0u) << "answered twice";
+      answers_[completion.call_id] = std::move(completion);
     }
   }
-  bool Answered(Ticket ticket) {
+  bool Answered(CallId call_id) {
     Collect();
-    return answers_.count(ticket) > 0;
+    return answers_.count(call_id) > 0;
   }
-  absl::Status StatusOf(Ticket ticket) {
-    return Answered(ticket) ? answers_[ticket].status : absl::UnknownError("no answer yet");
+  absl::Status StatusOf(CallId call_id) {
+    return Answered(call_id) ? answers_[call_id].status : absl::UnknownError("no answer yet");
   }
-  std::string MessageOf(Ticket ticket) { return std::string(StatusOf(ticket).message()); }
+  std::string MessageOf(CallId call_id) { return std::string(StatusOf(call_id).message()); }
   std::string Failure() { return std::string(job_->failure().message()); }
 
   std::optional<Job> job_;
-  std::map<Ticket, Job::Completion> answers_;
+  std::map<CallId, Job::Completion> answers_;
 };
 
-TEST_F(JobTest, AnswersEveryJoinWhenTheHouseIsFull) {
+TEST_F(JobTest, AnswersEveryJoinWhenAllNodesHaveJoined) {
   Start(2, 1);
-  const Ticket first = Join(Role::kWorker, 0);
-  const Ticket second = Join(Role::kWorker, 1);
+  const CallId first = Join(Role::kWorker, 0);
+  const CallId second = Join(Role::kWorker, 1);
   EXPECT_FALSE(Answered(first));
   EXPECT_EQ(job_->state(), Job::State::kWaiting);
-  const Ticket server = Join(Role::kServer, 0);
-  for (const Ticket ticket : {first, second, server}) EXPECT_TRUE(StatusOf(ticket).ok());
+  const CallId server = Join(Role::kServer, 0);
+  for (const CallId call_id : {first, second, server}) EXPECT_TRUE(StatusOf(call_id).ok());
   EXPECT_EQ(answers_[second].join.rank, 1);
   EXPECT_EQ(job_->state(), Job::State::kRunning);
 }
 
-TEST_F(JobTest, EndsWhenTheHouseDoesNotFillInTime) {
+TEST_F(JobTest, EndsWhenNotAllNodesJoinInTime) {
   Start(2, 1);
-  const Ticket ticket = Join(Role::kWorker, 0);
+  const CallId call_id = Join(Role::kWorker, 0);
   EXPECT_EQ(job_->NextDeadline(), At(60));
   job_->Advance(At(59));
-  EXPECT_FALSE(Answered(ticket));
+  EXPECT_FALSE(Answered(call_id));
   job_->Advance(At(60));
-  EXPECT_EQ(MessageOf(ticket),
+  EXPECT_EQ(MessageOf(call_id),
             "not all nodes came in time: waiting for worker rank 1, server rank 0 (1 of 3 here)");
   EXPECT_EQ(job_->state(), Job::State::kFailed);
 }
 
 TEST_F(JobTest, RefusesAnotherControlVersionNamingBoth) {
   Start(1, 1);
-  const Ticket ticket = job_->Join({.host = "old"}, kControlVersion + 7, At(9), At(0));
-  EXPECT_THAT(MessageOf(ticket), AllOf(HasSubstr("version " + std::to_string(kControlVersion)),
-                                       HasSubstr("speaks " + std::to_string(kControlVersion + 7))));
+  const CallId call_id = job_->Join({.host = "old"}, kControlVersion + 7, At(9), At(0));
+  EXPECT_THAT(MessageOf(call_id),
+              AllOf(HasSubstr("version " + std::to_string(kControlVersion)),
+                    HasSubstr("speaks " + std::to_string(kControlVersion + 7))));
 }
 
 TEST_F(JobTest, RefusesOverlongTextAndAServerWithoutAnAddress) {
@@ -117,9 +118,9 @@ TEST_F(JobTest, RefusesOverlongTextAndAServerWithoutAnAddress) {
 
 TEST_F(JobTest, ANodeWhoseJoinIsCancelledIsForgotten) {
   Start(1, 1);
-  const Ticket ticket = Join(Role::kWorker, 0);
-  job_->Cancel(ticket);
-  EXPECT_EQ(StatusOf(ticket).code(), absl::StatusCode::kCancelled);
+  const CallId call_id = Join(Role::kWorker, 0);
+  job_->Cancel(call_id);
+  EXPECT_EQ(StatusOf(call_id).code(), absl::StatusCode::kCancelled);
   Join(Role::kServer, 0);
   EXPECT_EQ(job_->state(), Job::State::kWaiting);
   EXPECT_FALSE(Answered(Join(Role::kWorker, 7)) && job_->state() == Job::State::kRunning);
@@ -128,7 +129,7 @@ TEST_F(JobTest, ANodeWhoseJoinIsCancelledIsForgotten) {
 
 TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   Fill(2, 1);
-  const Ticket barrier = job_->ComeToBarrier(1, "b", At(kNever), At(1));
+  const CallId barrier = job_->ComeToBarrier(1, "b", At(kNever), At(1));
   for (const NodeId node : {1, 3}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
   EXPECT_EQ(job_->NextDeadline(), At(5));
   job_->Advance(At(4.9));
@@ -143,13 +144,13 @@ TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
 
 TEST_F(JobTest, ABrokenLineShortensTheLeaseUntilTheNodeIsHeardAgain) {
   Fill(1, 1);
-  job_->LineBroke(2, At(1));
+  job_->ConnectionBroke(2, At(1));
   EXPECT_EQ(job_->NextDeadline(), At(3));
   EXPECT_TRUE(job_->Heartbeat(2, {}, At(2)).ok());
   EXPECT_TRUE(job_->Heartbeat(1, {}, At(2)).ok());
   job_->Advance(At(3));
   EXPECT_TRUE(job_->failure().ok());
-  job_->LineBroke(2, At(4));
+  job_->ConnectionBroke(2, At(4));
   job_->Advance(At(6));
   EXPECT_THAT(Failure(), HasSubstr("server 0 (node 2, host:0) stopped answering 4.0 s ago"));
 }
@@ -169,9 +170,9 @@ TEST_F(JobTest, WithoutLeasesOnlyALossThatIsReportedCounts) {
 
 TEST_F(JobTest, ADeclarationWaitsForAllWorkersAndThenForAllServers) {
   Fill(2, 2);
-  const Ticket first = Declare(1, {Tensor("a"), Tensor("b")});
+  const CallId first = Declare(1, {Tensor("a"), Tensor("b")});
   EXPECT_EQ(job_->catalogue().version, 0u);
-  const Ticket second = Declare(2, {Tensor("b"), Tensor("a")});
+  const CallId second = Declare(2, {Tensor("b"), Tensor("a")});
   EXPECT_EQ(job_->catalogue().version, 1u);
   EXPECT_EQ(job_->catalogue().tensors[0].name, "a");
   EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
@@ -184,15 +185,15 @@ TEST_F(JobTest, ADeclarationWaitsForAllWorkersAndThenForAllServers) {
 
 TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
   Fill(2, 1);
-  const Ticket first = Declare(1, {Tensor("a")}, 1);
+  const CallId first = Declare(1, {Tensor("a")}, 1);
   job_->Advance(At(1));
   EXPECT_EQ(MessageOf(first), "waiting for worker 1 to declare the same tensors");
-  const Ticket second = Declare(2, {Tensor("a")}, 2, 1);
+  const CallId second = Declare(2, {Tensor("a")}, 2, 1);
   job_->Advance(At(2));
-  EXPECT_EQ(MessageOf(second), "waiting for server 0 (node 3, host:0) to take in catalogue 1");
+  EXPECT_EQ(MessageOf(second), "waiting for server 0 (node 3, host:0) to install catalogue 1");
   // Both call again with what they said.
-  const Ticket third = Declare(1, {Tensor("a")}, kNever, 2);
-  const Ticket fourth = Declare(2, {Tensor("a")}, kNever, 2);
+  const CallId third = Declare(1, {Tensor("a")}, kNever, 2);
+  const CallId fourth = Declare(2, {Tensor("a")}, kNever, 2);
   EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(2)).ok());
   EXPECT_TRUE(StatusOf(third).ok());
   EXPECT_TRUE(StatusOf(fourth).ok());
@@ -201,7 +202,7 @@ TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
 
 TEST_F(JobTest, ADeclarationThatIsOpenCannotBeReplacedByAnother) {
   Fill(2, 1);
-  const Ticket first = Declare(1, {Tensor("a")}, 1);
+  const CallId first = Declare(1, {Tensor("a")}, 1);
   EXPECT_THAT(MessageOf(Declare(1, {Tensor("a")})), HasSubstr("twice at once"));
   job_->Advance(At(1));
   EXPECT_TRUE(Answered(first));
@@ -210,12 +211,12 @@ TEST_F(JobTest, ADeclarationThatIsOpenCannotBeReplacedByAnother) {
 
 TEST_F(JobTest, AFailedDeclarationFailsTheSameCallOfEveryWorkerAndNothingElse) {
   Fill(3, 1);
-  const Ticket first = Declare(1, {Tensor("w", 5)});
-  const Ticket second = Declare(2, {Tensor("w", 6)});
+  const CallId first = Declare(1, {Tensor("w", 5)});
+  const CallId second = Declare(2, {Tensor("w", 6)});
   EXPECT_THAT(MessageOf(first), HasSubstr("worker 0 says elements=5, worker 1 says elements=6"));
   EXPECT_EQ(StatusOf(second), StatusOf(first));
   EXPECT_EQ(job_->catalogue().version, 0u);
-  const Ticket third = Declare(3, {Tensor("w", 5)});
+  const CallId third = Declare(3, {Tensor("w", 5)});
   EXPECT_EQ(StatusOf(third), StatusOf(first));
   for (const NodeId node : {1, 2, 3}) Declare(node, {Tensor("w", 5)});
   EXPECT_EQ(job_->catalogue().version, 1u);
@@ -247,20 +248,20 @@ TEST_F(JobTest, OnlyWorkersDeclareAndMeetAtBarriers) {
 
 TEST_F(JobTest, ABarrierIsPassedByThoseWhoAreThereAtOnce) {
   Fill(2, 1);
-  const Ticket early = job_->ComeToBarrier(1, "b", At(1), At(0));
+  const CallId early = job_->ComeToBarrier(1, "b", At(1), At(0));
   job_->Advance(At(1));
   EXPECT_EQ(MessageOf(early), "barrier 'b': waiting for worker 1");
-  const Ticket second = job_->ComeToBarrier(2, "b", At(kNever), At(1));
+  const CallId second = job_->ComeToBarrier(2, "b", At(kNever), At(1));
   EXPECT_FALSE(Answered(second));
-  const Ticket again = job_->ComeToBarrier(1, "b", At(kNever), At(1));
+  const CallId again = job_->ComeToBarrier(1, "b", At(kNever), At(1));
   EXPECT_TRUE(StatusOf(second).ok());
   EXPECT_TRUE(StatusOf(again).ok());
 }
 
 TEST_F(JobTest, OneOfTwoWaitsAtABarrierMayBeGivenUp) {
   Fill(2, 1);
-  const Ticket first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
-  const Ticket second = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId second = job_->ComeToBarrier(1, "b", At(kNever), At(0));
   job_->Cancel(first);
   job_->ComeToBarrier(2, "b", At(kNever), At(0));
   EXPECT_TRUE(StatusOf(second).ok());
@@ -270,7 +271,7 @@ TEST_F(JobTest, BarriersAreBounded) {
   Fill(2, 1);
   EXPECT_THAT(MessageOf(job_->ComeToBarrier(1, std::string(256, 'b'), At(9), At(0))),
               HasSubstr("256 bytes"));
-  Ticket last = 0;
+  CallId last = 0;
   for (int i = 0; i <= 4096; ++i) {
     last = job_->ComeToBarrier(1, std::to_string(i), At(9), At(0));
   }
@@ -279,9 +280,9 @@ TEST_F(JobTest, BarriersAreBounded) {
 
 TEST_F(JobTest, WorkersLeaveTogetherThenServersAndThenItIsOver) {
   Fill(2, 1);
-  const Ticket first = job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  const CallId first = job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_FALSE(Answered(first));
-  const Ticket second = job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  const CallId second = job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(StatusOf(first).ok());
   EXPECT_TRUE(StatusOf(second).ok());
   EXPECT_EQ(job_->state(), Job::State::kDone);
@@ -296,25 +297,25 @@ TEST_F(JobTest, WorkersLeaveTogetherThenServersAndThenItIsOver) {
 
 TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   Fill(2, 1);
-  const Ticket declared = Declare(2, {Tensor("a")});
-  const Ticket passed = Declare(1, {Tensor("a")});
+  const CallId declared = Declare(2, {Tensor("a")});
+  const CallId passed = Declare(1, {Tensor("a")});
   EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
-  const Ticket early = job_->ComeToBarrier(2, "b", At(kNever), At(0));
+  const CallId early = job_->ComeToBarrier(2, "b", At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(StatusOf(declared).ok());
   EXPECT_TRUE(StatusOf(passed).ok());
   EXPECT_EQ(StatusOf(early).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(MessageOf(early), "barrier 'b': worker 0 has come to leave the job instead");
+  EXPECT_EQ(MessageOf(early), "barrier 'b': worker 0 is leaving the job instead");
   EXPECT_EQ(MessageOf(job_->ComeToBarrier(2, "c", At(kNever), At(0))),
-            "barrier 'c': worker 0 has come to leave the job instead");
+            "barrier 'c': worker 0 is leaving the job instead");
   EXPECT_EQ(MessageOf(Declare(2, {Tensor("b")})),
-            "declaring tensors: worker 0 has come to leave the job instead");
+            "declaring tensors: worker 0 is leaving the job instead");
   EXPECT_TRUE(job_->failure().ok());
 }
 
 TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
   Fill(2, 1);
-  const Ticket waiting = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId waiting = job_->ComeToBarrier(1, "b", At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_FALSE(Answered(waiting));
   job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
@@ -324,12 +325,12 @@ TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
 
 TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
   Fill(2, 1);
-  const Ticket first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
-  const Ticket declared = Declare(1, {Tensor("a")});
+  const CallId first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId declared = Declare(1, {Tensor("a")});
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(StatusOf(job_->ComeToBarrier(2, "b", At(kNever), At(0))).ok());
   EXPECT_TRUE(StatusOf(first).ok());
-  const Ticket second = Declare(2, {Tensor("a")});
+  const CallId second = Declare(2, {Tensor("a")});
   EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
   EXPECT_TRUE(StatusOf(second).ok());
   EXPECT_TRUE(StatusOf(declared).ok());
@@ -357,15 +358,15 @@ TEST_F(JobTest, AServerLostAfterTheWorkIsDoneHarmsNobody) {
 
 TEST_F(JobTest, AWorkerThatGivesUpWaitingToLeaveFailsTheJob) {
   Fill(2, 1);
-  const Ticket ticket = job_->Leave(1, absl::OkStatus(), At(3), At(0));
+  const CallId call_id = job_->Leave(1, absl::OkStatus(), At(3), At(0));
   job_->Advance(At(3));
-  EXPECT_EQ(MessageOf(ticket), "waiting to leave with worker 1");
+  EXPECT_EQ(MessageOf(call_id), "waiting to leave with worker 1");
   EXPECT_THAT(Failure(), HasSubstr("worker 0 (node 1, host:0) gave up waiting to leave"));
 }
 
 TEST_F(JobTest, AnErrorOnLeavingIsPassedOnToAll) {
   Fill(2, 1);
-  const Ticket waiting = Declare(1, {Tensor("a")});
+  const CallId waiting = Declare(1, {Tensor("a")});
   EXPECT_TRUE(StatusOf(job_->Leave(2, absl::InternalError("CUDA died"), At(9), At(0))).ok());
   EXPECT_EQ(MessageOf(waiting), "worker 1 (node 2, host:1) left with an error: CUDA died");
   EXPECT_FALSE(StatusOf(job_->Leave(1, absl::OkStatus(), At(9), At(0))).ok());
@@ -373,7 +374,7 @@ TEST_F(JobTest, AnErrorOnLeavingIsPassedOnToAll) {
 
 TEST_F(JobTest, StoppingEndsEveryWait) {
   Fill(2, 1);
-  const Ticket waiting = Declare(1, {Tensor("a")});
+  const CallId waiting = Declare(1, {Tensor("a")});
   job_->Stop("the scheduler was stopped");
   EXPECT_EQ(MessageOf(waiting), "the scheduler was stopped");
 }

@@ -41,7 +41,7 @@ TEST_F(MembershipTableTest, NamesEveryoneWhoIsMissing) {
   EXPECT_FALSE(table_.full());
 }
 
-TEST_F(MembershipTableTest, GivesFreeRanksOnlyWhenTheHouseIsFull) {
+TEST_F(MembershipTableTest, GivesFreeRanksOnlyWhenAllNodesHaveJoined) {
   const NodeId any = *Add(Role::kWorker, -1);
   const NodeId zero = *Add(Role::kWorker, 0);
   ASSERT_TRUE(Add(Role::kServer, -1).ok());

@@ -168,7 +168,7 @@ TEST_F(ShardTest, NoRoundWaitsForAWorkerThatHasComeToLeave) {
   EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(Error(0).message()),
-              HasSubstr("tensor 'tensor' step 2: worker 2 has come to leave"));
+              HasSubstr("tensor 'tensor' step 2: worker 2 is leaving"));
   EXPECT_EQ(shard_.stats().rounds_failed, 1u);
   Push(0, 2, {1, 1, 1, 1});  // The answer was lost: asked again, it is the same.
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
@@ -443,7 +443,7 @@ TEST_F(ShardTest, StartsTheRoundOverInANewEpochAndAnswersClosedStepsInAnyEpoch) 
 
 class ShardValueTest : public ShardTest {
  protected:
-  void SetUp() override { Start(3, {.dtype = DType::kUInt8, .kind = KeyKind::kBytes}); }
+  void SetUp() override { Start(3, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast}); }
   void Init(Rank rank, Step step, const std::string& bytes) {
     Frame frame = MakeBare(FrameType::kInit, kKey, step, rank, 4);
     shard_.OnFrame(WorkerNode(rank),
@@ -508,7 +508,7 @@ TEST_F(ShardValueTest, ABroadcastDoesNotWaitForAWorkerThatLeaves) {
   Fetch(1, 2);
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(Error(1).message()),
-              HasSubstr("broadcast of 'tensor': worker 2 has come to leave"));
+              HasSubstr("broadcast of 'tensor': worker 2 is leaving"));
   for (const Step step : {2, 3}) {  // Asked anew, it is said again.
     Init(0, step, "bbbb");
     EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);

@@ -282,12 +282,12 @@ TEST_F(ShardWeightsTest, RefusesFetchesThatDoNotFit) {
 }
 
 TEST_F(ShardWeightsTest, BytesKeysHaveNoParts) {
-  Start(1, {.dtype = DType::kUInt8, .kind = KeyKind::kBytes});
+  Start(1, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast});
   for (const FrameType type : {FrameType::kInit, FrameType::kFetch}) {
     Frame frame = MakeBare(type, kKey, 1, 0, 4);
     frame.header.codec = 1;
     Send(frame);
-    EXPECT_THAT(std::string(Error(0).message()), HasSubstr("of bytes tensor 'tensor' are 0"));
+    EXPECT_THAT(std::string(Error(0).message()), HasSubstr("of broadcast tensor 'tensor' are 0"));
   }
 }
 

@@ -86,8 +86,8 @@ TEST(DamagedNetwork, APathThatDamagesEveryReplyIsAnError) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
 }
 
-// A question from a connection that has not greeted, as after a reconnect.
-TEST(ServerWithoutAGreeting, AnswersAQuestionAboutAnySegment) {
+// A request from a connection that has not greeted, as after a reconnect.
+TEST(ServerWithoutAGreeting, AnswersARequestAboutAnySegment) {
   LoopbackNetwork network;
   const auto factory = [&network] { return network.MakeTransport(); };
   ClusterRig rig(1, {}, {}, factory);

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
-#include "worker/pipeline/exchange.h"
+#include "worker/pipeline/request_table.h"
 
 // Explicit-state search: the real shard and the real exchanges of two workers, and every order in
 // which the network can deliver, lose and repeat their frames while the epoch changes once, or one
@@ -51,16 +51,16 @@ class World {
     shard_.SetMembership(MakeMembership(kWorkers));
     shard_.AddKey(MakePlan(kKey, Spec()));
     for (Rank rank = 0; rank < kWorkers; ++rank) {
-      exchanges_.emplace_back(
-          Exchange::Options{
+      tables_.emplace_back(
+          RequestTable::Options{
               .self = WorkerNode(rank), .rank = rank, .timeout = absl::InfiniteDuration()},
           nullptr);
       // Greetings are tested elsewhere: both ends know each other.
-      Run(rank, [&](Exchange& exchange) {
-        exchange.SetMembership(MakeMembership(kWorkers), now_);
+      Run(rank, [&](RequestTable& table) {
+        table.SetMembership(MakeMembership(kWorkers), now_);
         FrameHeader hello;
         hello.sender = kServerNode;
-        exchange.OnFrame(kServerNode, Frame{hello, {}}, now_);
+        table.OnFrame(kServerNode, Frame{hello, {}}, now_);
       });
     }
     flights_.clear();
@@ -85,7 +85,7 @@ class World {
       }
     } else {
       const size_t before = given_[flight.rank].size();
-      Run(flight.rank, [&](Exchange& e) { e.OnFrame(kServerNode, flight.frame, now_); });
+      Run(flight.rank, [&](RequestTable& e) { e.OnFrame(kServerNode, flight.frame, now_); });
       if (given_[flight.rank].size() > before && given_[flight.rank].size() < steps) {
         Submit(flight.rank);
       }
@@ -94,10 +94,10 @@ class World {
   }
   void Drop(size_t i) { flights_.erase(flights_.begin() + static_cast<long>(i)); }
   bool Tick(Rank rank) {
-    const absl::Time due = exchanges_[rank].NextTick();
+    const absl::Time due = tables_[rank].NextTick();
     if (due == absl::InfiniteFuture()) return false;
     now_ = std::max(now_, due);
-    Run(rank, [&](Exchange& e) { e.OnTick(now_); });
+    Run(rank, [&](RequestTable& e) { e.OnTick(now_); });
     drop_same_flights();
     return true;
   }
@@ -114,14 +114,14 @@ class World {
   bool EpochAtWorker(Rank rank) {
     if (worker_epoch_[rank] == 2) return false;
     worker_epoch_[rank] = 2;
-    Run(rank, [&](Exchange& e) { e.SetMembership(MakeMembership(kWorkers, 2), now_); });
+    Run(rank, [&](RequestTable& e) { e.SetMembership(MakeMembership(kWorkers, 2), now_); });
     drop_same_flights();
     return true;
   }
   // The server, having said that it has the last push of a worker, hears that this has come to
   // leave.
   bool LeaveAtServer(Rank rank, Step steps) {
-    const bool held = given_[rank].size() + 1 == steps && exchanges_[rank].IsHeld(kKey) &&
+    const bool held = given_[rank].size() + 1 == steps && tables_[rank].IsAccepted(kKey) &&
                       worker_epoch_[rank] == server_epoch_;
     if (given_[rank].size() < steps && !held) return false;
     leaving_ = rank;
@@ -144,7 +144,7 @@ class World {
     absl::StrAppendFormat(&text, "@%d|", state.round.step);
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       absl::StrAppendFormat(&text, "W%d,%d,%s|", worker_epoch_[rank], given_[rank].size(),
-                            exchanges_[rank].Fingerprint());
+                            tables_[rank].Fingerprint());
     }
     std::multiset<std::string> flights;
     for (const Flight& flight : flights_) flights.insert(Name(flight));
@@ -153,7 +153,7 @@ class World {
   }
 
  private:
-  class Collect final : public Exchange::Output {
+  class Collect final : public RequestTable::Output {
    public:
     Collect(World* world, Rank rank) : world_(world), rank_(rank) {}
     void Send(NodeId, Frame frame) override {
@@ -180,17 +180,17 @@ class World {
   template <typename Body>
   void Run(Rank rank, Body body) {
     Collect output(this, rank);
-    exchanges_[rank].set_output(&output);
-    body(exchanges_[rank]);
+    tables_[rank].set_output(&output);
+    body(tables_[rank]);
     for (const FrameHeader& header : output.sent) {
-      exchanges_[rank].OnSent(kServerNode, header.key, header.step, now_);
+      tables_[rank].OnSent(kServerNode, header.key, header.step, now_);
     }
   }
   void Submit(Rank rank) {
     const Step step = given_[rank].size() + 1;
-    Run(rank, [&](Exchange& exchange) {
+    Run(rank, [&](RequestTable& table) {
       const Frame push = MakePush(kKey, step, rank, Gradient(rank, step), Spec());
-      ASSERT_TRUE(exchange.Submit({.frame = push, .server = kServerNode}, now_).ok());
+      ASSERT_TRUE(table.Submit({.frame = push, .server = kServerNode}, now_).ok());
     });
   }
   static std::string Name(const Flight& flight) {
@@ -206,7 +206,7 @@ class World {
   }
 
   ServerShard shard_;
-  std::vector<Exchange> exchanges_;
+  std::vector<RequestTable> tables_;
   std::vector<Flight> flights_;
   std::vector<std::string> given_[kWorkers];
   Epoch server_epoch_ = 1;

@@ -1,4 +1,4 @@
-#include "worker/pipeline/exchange.h"
+#include "worker/pipeline/request_table.h"
 
 #include "common/base/status.h"
 #include "gmock/gmock.h"
@@ -14,7 +14,7 @@ using ::testing::SizeIs;
 
 constexpr Key kKey = Key::Of(3, 0);
 
-class Log final : public Exchange::Output {
+class Log final : public RequestTable::Output {
  public:
   void Send(NodeId server, Frame frame) override {
     EXPECT_EQ(server, kServerNode);
@@ -29,14 +29,14 @@ class Log final : public Exchange::Output {
   std::vector<std::pair<Step, absl::StatusOr<Frame>>> completed;
 };
 
-class ExchangeTest : public ::testing::Test {
+class RequestTableTest : public ::testing::Test {
  protected:
-  ExchangeTest() {
-    exchange_.SetMembership(MakeMembership(2), now_);
+  RequestTableTest() {
+    requests_.SetMembership(MakeMembership(2), now_);
     Answer(FrameType::kHello, 0);
     log_.sent.clear();
   }
-  static Exchange::Options Options() {
+  static RequestTable::Options Options() {
     return {.self = WorkerNode(0),
             .rank = 0,
             .job_id = "job",
@@ -49,10 +49,10 @@ class ExchangeTest : public ::testing::Test {
     if (type != FrameType::kPush) frame.header.codec = 0;
     if (type == FrameType::kFetch) frame = Frame{frame.header, {}};
     ASSERT_TRUE(
-        exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_)
+        requests_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_)
             .ok());
   }
-  void Sent(Step step) { exchange_.OnSent(kServerNode, kKey, step, now_); }
+  void Sent(Step step) { requests_.OnSent(kServerNode, kKey, step, now_); }
   void Answer(FrameType type, Step step, Buffer payload = {}) {
     FrameHeader header;
     header.type = type;
@@ -61,9 +61,9 @@ class ExchangeTest : public ::testing::Test {
     header.step = step;
     header.num_elements = type == FrameType::kHello ? 0 : 4;
     header.epoch = 1;
-    exchange_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_);
+    requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_);
   }
-  // What tells one question about a dense key's state from another.
+  // What tells one request about a dense key's state from another.
   struct About {
     uint8_t codec = 0;
     Step base_step = 0;
@@ -79,7 +79,7 @@ class ExchangeTest : public ::testing::Test {
   void AskAboutState(FrameType type, const About& about) {
     const Frame frame = StateFrame(type, about);
     ASSERT_TRUE(
-        exchange_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 0}, now_)
+        requests_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 0}, now_)
             .ok());
   }
   void AnswerAboutState(FrameType type, const About& about) {
@@ -88,22 +88,22 @@ class ExchangeTest : public ::testing::Test {
     if (type == FrameType::kError) {
       frame = MakeFrame(frame.header, EncodeError(absl::NotFoundError("because")));
     }
-    exchange_.OnFrame(kServerNode, frame, now_);
+    requests_.OnFrame(kServerNode, frame, now_);
   }
   void Fail(Step step, absl::StatusCode code) {
     Answer(FrameType::kError, step, EncodeError(absl::Status(code, "because")));
   }
   void Wait(absl::Duration time) {
     now_ += time;
-    if (exchange_.NextTick() <= now_) exchange_.OnTick(now_);
+    if (requests_.NextTick() <= now_) requests_.OnTick(now_);
   }
 
   absl::Time now_ = absl::UnixEpoch();
   Log log_;
-  Exchange exchange_{Options(), &log_};
+  RequestTable requests_{Options(), &log_};
 };
 
-TEST_F(ExchangeTest, CompletesAQuestionWithItsReplyOnce) {
+TEST_F(RequestTableTest, CompletesARequestWithItsReplyOnce) {
   Ask(1);
   ASSERT_THAT(log_.sent, SizeIs(1));
   EXPECT_EQ(log_.sent[0].header.epoch, 1u);
@@ -111,25 +111,25 @@ TEST_F(ExchangeTest, CompletesAQuestionWithItsReplyOnce) {
   Answer(FrameType::kReply, 1);
   ASSERT_THAT(log_.completed, SizeIs(1));
   EXPECT_TRUE(log_.completed[0].second.ok());
-  EXPECT_EQ(exchange_.stats().frames_dropped, 1u);
+  EXPECT_EQ(requests_.stats().frames_dropped, 1u);
 }
 
-TEST_F(ExchangeTest, HasOneOpenQuestionAKey) {
+TEST_F(RequestTableTest, HasOneOpenRequestAKey) {
   Ask(1);
   const Frame second = MakePush(kKey, 2, 0, {1, 2, 3, 4});
-  EXPECT_EQ(exchange_.Submit({.frame = second, .server = kServerNode}, now_).code(),
+  EXPECT_EQ(requests_.Submit({.frame = second, .server = kServerNode}, now_).code(),
             absl::StatusCode::kAlreadyExists);
 }
 
-TEST_F(ExchangeTest, DropsAnswersToOtherSteps) {
+TEST_F(RequestTableTest, DropsAnswersToOtherSteps) {
   Ask(5);
   Answer(FrameType::kReply, 4);
   Fail(4, absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(log_.completed, SizeIs(0));
-  EXPECT_EQ(exchange_.stats().frames_dropped, 2u);
+  EXPECT_EQ(requests_.stats().frames_dropped, 2u);
 }
 
-TEST_F(ExchangeTest, ProbesOnlyAfterThePayloadWentOut) {
+TEST_F(RequestTableTest, ProbesOnlyAfterThePayloadWentOut) {
   Ask(1);
   Wait(absl::Seconds(30));
   EXPECT_THAT(log_.sent, SizeIs(1));
@@ -139,15 +139,15 @@ TEST_F(ExchangeTest, ProbesOnlyAfterThePayloadWentOut) {
   EXPECT_EQ(log_.sent.back().payload.size(), 0u);
 }
 
-TEST_F(ExchangeTest, ProbesLessAndLessOften) {
+TEST_F(RequestTableTest, ProbesLessAndLessOften) {
   Ask(1);
   Sent(1);
   for (int i = 0; i < 50; ++i) Wait(absl::Seconds(1));
-  EXPECT_GE(exchange_.stats().probes_sent, 4u);
-  EXPECT_LE(exchange_.stats().probes_sent, 9u);
+  EXPECT_GE(requests_.stats().probes_sent, 4u);
+  EXPECT_LE(requests_.stats().probes_sent, 9u);
 }
 
-TEST_F(ExchangeTest, SendsTheSameBytesAgainWhenTheServerLacksThem) {
+TEST_F(RequestTableTest, SendsTheSameBytesAgainWhenTheServerLacksThem) {
   Ask(1);
   Sent(1);
   Answer(FrameType::kWaiting, 1, EncodeRanks({1}));
@@ -157,7 +157,7 @@ TEST_F(ExchangeTest, SendsTheSameBytesAgainWhenTheServerLacksThem) {
   EXPECT_EQ(log_.sent[1].payload.data(), log_.sent[0].payload.data());
 }
 
-TEST_F(ExchangeTest, SendsAgainAtOnceWhatWasDamagedButNotForEver) {
+TEST_F(RequestTableTest, SendsAgainAtOnceWhatWasDamagedButNotForEver) {
   Ask(1);
   for (int i = 0; i < 20 && log_.completed.empty(); ++i) {
     Fail(1, absl::StatusCode::kDataLoss);
@@ -168,17 +168,17 @@ TEST_F(ExchangeTest, SendsAgainAtOnceWhatWasDamagedButNotForEver) {
   EXPECT_THAT(log_.sent, SizeIs(8));
 }
 
-TEST_F(ExchangeTest, SendsAgainUnderTheNewEpochWhenTheOldOneHasEnded) {
+TEST_F(RequestTableTest, SendsAgainUnderTheNewEpochWhenTheOldOneHasEnded) {
   Ask(1);
   Fail(1, absl::StatusCode::kFailedPrecondition);
-  exchange_.SetMembership(MakeMembership(2, /*epoch=*/2), now_);
+  requests_.SetMembership(MakeMembership(2, /*epoch=*/2), now_);
   ASSERT_THAT(log_.sent, SizeIs(2));
   EXPECT_EQ(log_.sent[1].header.epoch, 2u);
   Answer(FrameType::kReply, 1);
   EXPECT_TRUE(log_.completed[0].second.ok());
 }
 
-TEST_F(ExchangeTest, GreetsAgainWhenTheServerHasForgottenIt) {
+TEST_F(RequestTableTest, GreetsAgainWhenTheServerHasForgottenIt) {
   Ask(1);
   Fail(1, absl::StatusCode::kUnauthenticated);
   EXPECT_EQ(log_.LastSent(), FrameType::kHello);
@@ -186,7 +186,7 @@ TEST_F(ExchangeTest, GreetsAgainWhenTheServerHasForgottenIt) {
   EXPECT_EQ(log_.LastSent(), FrameType::kPush);
 }
 
-TEST_F(ExchangeTest, EndsAtItsDeadlineNamingTheMissingRanks) {
+TEST_F(RequestTableTest, EndsAtItsDeadlineNamingTheMissingRanks) {
   Ask(7);
   Sent(7);
   Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
@@ -199,18 +199,18 @@ TEST_F(ExchangeTest, EndsAtItsDeadlineNamingTheMissingRanks) {
   EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1");
 }
 
-TEST_F(ExchangeTest, NamesTheServerWhenNothingWasHeard) {
+TEST_F(RequestTableTest, NamesTheServerWhenNothingWasHeard) {
   Ask(1);
-  EXPECT_EQ(exchange_.WaitingFor(kKey), "server 0");
-  EXPECT_EQ(exchange_.WaitingFor(Key::Of(9, 9)), "");
+  EXPECT_EQ(requests_.WaitingFor(kKey), "server 0");
+  EXPECT_EQ(requests_.WaitingFor(Key::Of(9, 9)), "");
 }
 
-TEST_F(ExchangeTest, AFetchIsAskedAgainAndNamesTheRoot) {
+TEST_F(RequestTableTest, AFetchIsAskedAgainAndNamesTheRoot) {
   Ask(1, FrameType::kFetch);
   Sent(1);
   Wait(absl::Seconds(1));
   EXPECT_EQ(log_.LastSent(), FrameType::kFetch);
-  EXPECT_EQ(exchange_.WaitingFor(kKey), "worker 1");
+  EXPECT_EQ(requests_.WaitingFor(kKey), "worker 1");
   Answer(FrameType::kReply, 1);
   EXPECT_THAT(log_.completed, SizeIs(0));
   Answer(FrameType::kValue, 1);
@@ -218,7 +218,7 @@ TEST_F(ExchangeTest, AFetchIsAskedAgainAndNamesTheRoot) {
 }
 
 // Of dense keys: inits of one step are told apart by their count, values by what they are of.
-TEST_F(ExchangeTest, DropsAnswersToAnEarlierQuestionOfTheSameStep) {
+TEST_F(RequestTableTest, DropsAnswersToAnEarlierRequestOfTheSameStep) {
   AskAboutState(FrameType::kInit, {.base_step = 2});
   AnswerAboutState(FrameType::kReply, {.base_step = 1});
   AnswerAboutState(FrameType::kError, {.base_step = 1});
@@ -233,19 +233,19 @@ TEST_F(ExchangeTest, DropsAnswersToAnEarlierQuestionOfTheSameStep) {
   EXPECT_THAT(log_.completed, SizeIs(1));
   AnswerAboutState(FrameType::kValue, {.codec = 4, .base_step = 3, .element_offset = 2});
   EXPECT_THAT(log_.completed, SizeIs(2));
-  EXPECT_EQ(exchange_.stats().frames_dropped, 5u);
+  EXPECT_EQ(requests_.stats().frames_dropped, 5u);
 }
 
-TEST_F(ExchangeTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
+TEST_F(RequestTableTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
   AskAboutState(FrameType::kInit, {.base_step = 1});
   Sent(1);
   Wait(absl::Seconds(1));
   ASSERT_THAT(log_.sent, SizeIs(2));
   EXPECT_EQ(log_.sent[1].header, log_.sent[0].header);
-  EXPECT_EQ(exchange_.stats().probes_sent, 0u);
+  EXPECT_EQ(requests_.stats().probes_sent, 0u);
 }
 
-TEST_F(ExchangeTest, AFetchAsksAgainForTheSame) {
+TEST_F(RequestTableTest, AFetchAsksAgainForTheSame) {
   AskAboutState(FrameType::kFetch, {.codec = 4, .element_offset = 2});
   Sent(1);
   Wait(absl::Seconds(1));
@@ -253,17 +253,17 @@ TEST_F(ExchangeTest, AFetchAsksAgainForTheSame) {
   EXPECT_EQ(log_.sent[1].header, log_.sent[0].header);
 }
 
-TEST_F(ExchangeTest, AWithdrawnQuestionMakesRoomForTheNext) {
+TEST_F(RequestTableTest, AWithdrawnRequestMakesRoomForTheNext) {
   Ask(1, FrameType::kFetch);
-  exchange_.Withdraw(kKey, 2);  // another one
-  EXPECT_TRUE(exchange_.IsOpen(kKey));
-  exchange_.Withdraw(kKey, 1);
-  EXPECT_FALSE(exchange_.IsOpen(kKey));
+  requests_.Withdraw(kKey, 2);  // another one
+  EXPECT_TRUE(requests_.IsOpen(kKey));
+  requests_.Withdraw(kKey, 1);
+  EXPECT_FALSE(requests_.IsOpen(kKey));
   Ask(1);
   EXPECT_THAT(log_.completed, SizeIs(0));
 }
 
-TEST_F(ExchangeTest, ADamagedValueIsFetchedAgain) {
+TEST_F(RequestTableTest, ADamagedValueIsFetchedAgain) {
   Ask(1, FrameType::kFetch);
   FrameHeader header;
   header.type = FrameType::kValue;
@@ -273,15 +273,15 @@ TEST_F(ExchangeTest, ADamagedValueIsFetchedAgain) {
   header.num_elements = 4;
   Frame value = MakeFrame(header, Buffer::Allocate(4));
   value.header.payload_crc ^= 1;
-  exchange_.OnFrame(kServerNode, value, now_);
+  requests_.OnFrame(kServerNode, value, now_);
   EXPECT_THAT(log_.completed, SizeIs(0));
   Wait(absl::ZeroDuration());
   EXPECT_THAT(log_.sent, SizeIs(2));
 }
 
-TEST_F(ExchangeTest, AFailureEndsEveryQuestionOfTodayAndTomorrow) {
+TEST_F(RequestTableTest, AFailureEndsEveryRequestOfTodayAndTomorrow) {
   Ask(1);
-  exchange_.Fail(Aborted("worker 1 was lost"));
+  requests_.Fail(Aborted("worker 1 was lost"));
   ASSERT_THAT(log_.completed, SizeIs(1));
   EXPECT_THAT(std::string(log_.completed[0].second.status().message()),
               HasSubstr("worker 1 was lost"));
@@ -289,7 +289,7 @@ TEST_F(ExchangeTest, AFailureEndsEveryQuestionOfTodayAndTomorrow) {
   ASSERT_THAT(log_.completed, SizeIs(2));
 }
 
-TEST_F(ExchangeTest, IgnoresAForgedSender) {
+TEST_F(RequestTableTest, IgnoresAForgedSender) {
   Ask(1);
   FrameHeader header;
   header.type = FrameType::kReply;
@@ -297,39 +297,38 @@ TEST_F(ExchangeTest, IgnoresAForgedSender) {
   header.key = kKey;
   header.step = 1;
   header.num_elements = 4;
-  exchange_.OnFrame(kServerNode, Frame{header, {}}, now_);
+  requests_.OnFrame(kServerNode, Frame{header, {}}, now_);
   EXPECT_THAT(log_.completed, SizeIs(0));
 }
 
-TEST(ExchangeHello, GreetsFirstAndSendsQuestionsAfterTheAnswer) {
+TEST(RequestTableHello, GreetsFirstAndSendsRequestsAfterTheAnswer) {
   Log log;
-  Exchange exchange({.self = WorkerNode(0), .job_id = "job"}, &log);
+  RequestTable table({.self = WorkerNode(0), .job_id = "job"}, &log);
   const absl::Time now = absl::UnixEpoch();
-  exchange.SetMembership(MakeMembership(1), now);
+  table.SetMembership(MakeMembership(1), now);
   ASSERT_EQ(log.LastSent(), FrameType::kHello);
   EXPECT_EQ(DecodeHello(log.sent[0].payload.span())->job_id, "job");
   ASSERT_TRUE(
-      exchange.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now)
-          .ok());
+      table.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now).ok());
   EXPECT_THAT(log.sent, SizeIs(1));
-  exchange.OnTick(now + absl::Seconds(1));
+  table.OnTick(now + absl::Seconds(1));
   EXPECT_THAT(log.sent, SizeIs(2));  // the greeting again
   FrameHeader hello;
   hello.sender = kServerNode;
-  exchange.OnFrame(kServerNode, Frame{hello, {}}, now);
+  table.OnFrame(kServerNode, Frame{hello, {}}, now);
   EXPECT_EQ(log.LastSent(), FrameType::kPush);
 }
 
-TEST(ExchangeHello, ARefusedGreetingFailsEverythingWithTheReason) {
+TEST(RequestTableHello, ARefusedGreetingFailsEverythingWithTheReason) {
   Log log;
-  Exchange exchange({.self = WorkerNode(0), .job_id = "job"}, &log);
-  exchange.SetMembership(MakeMembership(1), absl::UnixEpoch());
+  RequestTable table({.self = WorkerNode(0), .job_id = "job"}, &log);
+  table.SetMembership(MakeMembership(1), absl::UnixEpoch());
   FrameHeader header;
   header.type = FrameType::kError;
   header.sender = kServerNode;
-  exchange.OnFrame(kServerNode, MakeFrame(header, EncodeError(PermissionDenied("another job"))),
-                   absl::UnixEpoch());
-  ASSERT_TRUE(exchange
+  table.OnFrame(kServerNode, MakeFrame(header, EncodeError(PermissionDenied("another job"))),
+                absl::UnixEpoch());
+  ASSERT_TRUE(table
                   .Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
                           absl::UnixEpoch())
                   .ok());

@@ -344,7 +344,7 @@ TEST(WorkerCluster, AWorkerThatLeavesEndsTheWaitsForItsPushes) {
       const absl::Status status = PushPull(worker, ids[rank][0], data).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
       EXPECT_THAT(std::string(status.message()),
-                  AllOf(HasSubstr("tensor 'w' step 2"), HasSubstr("worker 1 has come to leave")));
+                  AllOf(HasSubstr("tensor 'w' step 2"), HasSubstr("worker 1 is leaving")));
       std::vector<std::byte> bytes(3);
       EXPECT_FALSE(worker.Broadcast("late", bytes, 1, kLong).ok());
     }
@@ -372,7 +372,7 @@ TEST(WorkerCluster, LeavingWaitsUntilTheServersHaveWhatWasPushed) {
   auto collected =
       std::async(std::launch::async, [&] { return rig.worker(1).Wait(*pushed, kLong); });
   rig.OnEach([&](Worker& worker, int rank) {
-    if (rank == 0) {  // Does not come to push before worker 1 has come to leave.
+    if (rank == 0) {  // Does not come to push before worker 1 is leaving.
       EXPECT_EQ(worker.Barrier("b", kLong).code(), absl::StatusCode::kAborted);
       EXPECT_TRUE(PushPull(worker, ids[0][0], data[0]).ok());
       EXPECT_TRUE(collected.get().ok());

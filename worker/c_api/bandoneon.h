@@ -86,7 +86,7 @@ typedef struct bdn_options {
 /* The names, defaults and meanings of the settings of a worker. */
 BDN_API const char* bdn_settings_help(void);
 
-/* Joins the job and waits for the full house. BDN_DEADLINE_EXCEEDED names who is missing;
+/* Joins the job and waits until all nodes have joined. BDN_DEADLINE_EXCEEDED names who is missing;
  * BDN_INVALID_ARGUMENT names the setting. `options` may be NULL. */
 BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
 

@@ -62,8 +62,7 @@ absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config) {
   if (config.Text("scheduler").empty()) {
     return InvalidArgument(
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
-        "to "
-        "the host:port that bandoneon-scheduler printed");
+        "to the host:port that bandoneon-scheduler printed");
   }
   TuneMallocForLargeBlocks();
   BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));

@@ -41,7 +41,7 @@ class LocalCluster {
     std::unique_ptr<ControlPlane> control;
     std::unique_ptr<Transport> transport;
     std::unique_ptr<Server> server;
-    std::thread starter;  // waits for the full house
+    std::thread starter;  // waits until all nodes have joined
   };
 
   LocalCluster(const JobConfig& config, int num_shards, std::unique_ptr<LoopbackNetwork> network,

@@ -1,20 +1,20 @@
-#include "worker/pipeline/exchange_runner.h"
+#include "worker/pipeline/request_runner.h"
 
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 
 namespace bdn {
 
-ExchangeRunner::ExchangeRunner(const Exchange::Options& options, Transport* transport,
-                               CompleteFn complete)
+RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
+                             CompleteFn complete)
     : transport_(transport),
       complete_(std::move(complete)),
-      exchange_(options, this),
+      requests_(options, this),
       timer_([this] { Run(); }) {}
 
-ExchangeRunner::~ExchangeRunner() { Stop(); }
+RequestRunner::~RequestRunner() { Stop(); }
 
-void ExchangeRunner::Stop() {
+void RequestRunner::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -23,7 +23,7 @@ void ExchangeRunner::Stop() {
   if (timer_.joinable()) timer_.join();
 }
 
-absl::Status ExchangeRunner::SetMembership(std::shared_ptr<const Membership> membership) {
+absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> membership) {
   for (const NodeInfo& server : membership->servers) {
     {
       MutexLock lock(&mu_);
@@ -41,20 +41,20 @@ absl::Status ExchangeRunner::SetMembership(std::shared_ptr<const Membership> mem
   Actions actions;
   {
     MutexLock lock(&mu_);
-    exchange_.SetMembership(std::move(membership), absl::Now());
+    requests_.SetMembership(std::move(membership), absl::Now());
     actions = TakeActions();
   }
   Perform(std::move(actions));
   return absl::OkStatus();
 }
 
-absl::Status ExchangeRunner::Submit(Exchange::Question question, std::function<void()> sent) {
+absl::Status RequestRunner::Submit(RequestTable::Request request, std::function<void()> sent) {
   Actions actions;
   {
     MutexLock lock(&mu_);
-    const Key key = question.frame.header.key;
+    const Key key = request.frame.header.key;
     if (sent) on_sent_[key] = std::move(sent);
-    absl::Status status = exchange_.Submit(std::move(question), absl::Now());
+    absl::Status status = requests_.Submit(std::move(request), absl::Now());
     if (!status.ok()) {
       on_sent_.erase(key);
       return status;
@@ -65,28 +65,28 @@ absl::Status ExchangeRunner::Submit(Exchange::Question question, std::function<v
   return absl::OkStatus();
 }
 
-bool ExchangeRunner::Withdraw(Key key, Step step) {
+bool RequestRunner::Withdraw(Key key, Step step) {
   MutexLock lock(&mu_);
-  return exchange_.Withdraw(key, step);
+  return requests_.Withdraw(key, step);
 }
 
-void ExchangeRunner::OnFrame(ConnectionId from, const Frame& frame) {
+void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
   Actions actions;
   {
     MutexLock lock(&mu_);
     const auto node = nodes_.find(from);
     if (node == nodes_.end()) return;
-    exchange_.OnFrame(node->second, frame, absl::Now());
+    requests_.OnFrame(node->second, frame, absl::Now());
     actions = TakeActions();
   }
   Perform(std::move(actions));
 }
 
-void ExchangeRunner::OnSendDone(NodeId server, Key key, Step step) {
+void RequestRunner::OnSendDone(NodeId server, Key key, Step step) {
   Actions actions;
   {
     MutexLock lock(&mu_);
-    exchange_.OnSent(server, key, step, absl::Now());
+    requests_.OnSent(server, key, step, absl::Now());
     if (const auto sent = on_sent_.find(key); sent != on_sent_.end()) {
       actions_.sent.push_back(std::move(sent->second));
       on_sent_.erase(sent);
@@ -96,38 +96,38 @@ void ExchangeRunner::OnSendDone(NodeId server, Key key, Step step) {
   Perform(std::move(actions));
 }
 
-void ExchangeRunner::Fail(const absl::Status& status) {
+void RequestRunner::Fail(const absl::Status& status) {
   Actions actions;
   {
     MutexLock lock(&mu_);
-    exchange_.Fail(status);
+    requests_.Fail(status);
     actions = TakeActions();
   }
   Perform(std::move(actions));
 }
 
-bool ExchangeRunner::IsHeld(Key key) const {
+bool RequestRunner::IsAccepted(Key key) const {
   MutexLock lock(&mu_);
-  return exchange_.IsHeld(key);
+  return requests_.IsAccepted(key);
 }
 
-std::string ExchangeRunner::WaitingFor(Key key) const {
+std::string RequestRunner::WaitingFor(Key key) const {
   MutexLock lock(&mu_);
-  return exchange_.WaitingFor(key);
+  return requests_.WaitingFor(key);
 }
 
-ExchangeStats ExchangeRunner::stats() const {
+RequestStats RequestRunner::stats() const {
   MutexLock lock(&mu_);
-  return exchange_.stats();
+  return requests_.stats();
 }
 
 // Called by the state machine, under mu_.
-void ExchangeRunner::Send(NodeId server, Frame frame) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void RequestRunner::Send(NodeId server, Frame frame) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   actions_.sends.push_back({server, std::move(frame)});
 }
 
-void ExchangeRunner::Complete(Key key, Step step,
-                              absl::StatusOr<Frame> answer) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void RequestRunner::Complete(Key key, Step step,
+                             absl::StatusOr<Frame> answer) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   actions_.answers.push_back({key, step, std::move(answer)});
   if (const auto sent = on_sent_.find(key); sent != on_sent_.end()) {
     actions_.sent.push_back(std::move(sent->second));
@@ -135,12 +135,12 @@ void ExchangeRunner::Complete(Key key, Step step,
   }
 }
 
-ExchangeRunner::Actions ExchangeRunner::TakeActions() {
-  if (exchange_.NextTick() < sleeping_until_) wake_.Signal();
+RequestRunner::Actions RequestRunner::TakeActions() {
+  if (requests_.NextTick() < sleeping_until_) wake_.Signal();
   return std::exchange(actions_, Actions{});
 }
 
-void ExchangeRunner::Perform(Actions actions) {
+void RequestRunner::Perform(Actions actions) {
   for (Outgoing& out : actions.sends) {
     ConnectionId connection = 0;
     {
@@ -160,18 +160,18 @@ void ExchangeRunner::Perform(Actions actions) {
     complete_(answer.key, answer.step, std::move(answer.frame));
 }
 
-void ExchangeRunner::Run() {
+void RequestRunner::Run() {
   for (;;) {
     Actions actions;
     {
       MutexLock lock(&mu_);
-      while (!stopping_ && exchange_.NextTick() > absl::Now()) {
-        sleeping_until_ = exchange_.NextTick();
+      while (!stopping_ && requests_.NextTick() > absl::Now()) {
+        sleeping_until_ = requests_.NextTick();
         wake_.WaitUntil(&mu_, sleeping_until_);
       }
       sleeping_until_ = absl::InfinitePast();
       if (stopping_) return;
-      exchange_.OnTick(absl::Now());
+      requests_.OnTick(absl::Now());
       actions = std::exchange(actions_, Actions{});
     }
     Perform(std::move(actions));

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_WORKER_PIPELINE_EXCHANGE_RUNNER_H_
-#define BANDONEON_WORKER_PIPELINE_EXCHANGE_RUNNER_H_
+#ifndef BANDONEON_WORKER_PIPELINE_REQUEST_RUNNER_H_
+#define BANDONEON_WORKER_PIPELINE_REQUEST_RUNNER_H_
 
 #include <functional>
 #include <string>
@@ -10,13 +10,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/mutex.h"
 #include "common/transport/transport.h"
-#include "worker/pipeline/exchange.h"
+#include "worker/pipeline/request_table.h"
 
 namespace bdn {
 
-// The Exchange with a lock, a clock and a transport. Callers run it on their own threads (no
+// The RequestTable with a lock, a clock and a transport. Callers run it on their own threads (no
 // hand-over on the way of a frame); a thread of its own only waits for what falls due. Thread-safe.
-class ExchangeRunner final : private Exchange::Output {
+class RequestRunner final : private RequestTable::Output {
  public:
   // Runs on the transport's threads, the runner's, or the caller's of Submit and Fail; never under
   // the runner's lock.
@@ -24,17 +24,17 @@ class ExchangeRunner final : private Exchange::Output {
 
   // `transport` is borrowed and must be started with OnFrame. Before the runner goes it must be
   // closed and joined, after the last call that may send.
-  ExchangeRunner(const Exchange::Options& options, Transport* transport, CompleteFn complete);
-  ~ExchangeRunner() override;
-  ExchangeRunner(const ExchangeRunner&) = delete;
-  ExchangeRunner& operator=(const ExchangeRunner&) = delete;
+  RequestRunner(const RequestTable::Options& options, Transport* transport, CompleteFn complete);
+  ~RequestRunner() override;
+  RequestRunner(const RequestRunner&) = delete;
+  RequestRunner& operator=(const RequestRunner&) = delete;
 
   // Connects to servers not known yet. The error names the address.
   absl::Status SetMembership(std::shared_ptr<const Membership> membership);
-  // `sent` runs once, when the question's payload has gone out for the first time or its answer is
+  // `sent` runs once, when the request's payload has gone out for the first time or its answer is
   // here, whichever is first: then it no longer counts against a budget.
-  absl::Status Submit(Exchange::Question question, std::function<void()> sent);
-  // The question's asker has gone; it must have had no `sent`.
+  absl::Status Submit(RequestTable::Request request, std::function<void()> sent);
+  // The request's asker has gone; it must have had no `sent`.
   // False: its answer has been or is being delivered.
   bool Withdraw(Key key, Step step);
   void OnFrame(ConnectionId from, const Frame& frame);
@@ -42,8 +42,8 @@ class ExchangeRunner final : private Exchange::Output {
   // Ends the thread that waits for what falls due. Idempotent.
   void Stop();
   std::string WaitingFor(Key key) const;
-  bool IsHeld(Key key) const;
-  ExchangeStats stats() const;
+  bool IsAccepted(Key key) const;
+  RequestStats stats() const;
 
  private:
   struct Outgoing {
@@ -74,7 +74,7 @@ class ExchangeRunner final : private Exchange::Output {
 
   mutable Mutex mu_;
   CondVar wake_;
-  Exchange exchange_ ABSL_GUARDED_BY(mu_);
+  RequestTable requests_ ABSL_GUARDED_BY(mu_);
   Actions actions_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, std::function<void()>> on_sent_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
@@ -87,4 +87,4 @@ class ExchangeRunner final : private Exchange::Output {
 
 }  // namespace bdn
 
-#endif  // BANDONEON_WORKER_PIPELINE_EXCHANGE_RUNNER_H_
+#endif  // BANDONEON_WORKER_PIPELINE_REQUEST_RUNNER_H_

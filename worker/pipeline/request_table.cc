@@ -1,4 +1,4 @@
-#include "worker/pipeline/exchange.h"
+#include "worker/pipeline/request_table.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,13 +14,13 @@ constexpr int kMaxPayloadLosses = 8;
 constexpr int kMaxProbeBackoff = 8;                             // times the probe interval
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);  // after Unavailable
 
-bool IsAnswer(FrameType question, FrameType answer) {
-  return answer == (question == FrameType::kFetch ? FrameType::kValue : FrameType::kReply);
+bool IsAnswer(FrameType request, FrameType answer) {
+  return answer == (request == FrameType::kFetch ? FrameType::kValue : FrameType::kReply);
 }
 
 }  // namespace
 
-void Exchange::SetMembership(std::shared_ptr<const Membership> membership, absl::Time now) {
+void RequestTable::SetMembership(std::shared_ptr<const Membership> membership, absl::Time now) {
   if (membership->epoch <= membership_->epoch) return;
   membership_ = std::move(membership);
   for (const NodeInfo& server : membership_->servers) {
@@ -28,10 +28,10 @@ void Exchange::SetMembership(std::shared_ptr<const Membership> membership, absl:
     peer->second.rank = server.rank;
     if (is_new) SayHello(server.id, &peer->second, now);
   }
-  for (auto& [key, open] : open_) SendQuestion(&open);
+  for (auto& [key, open] : open_) SendRequest(&open);
 }
 
-void Exchange::SayHello(NodeId server, Peer* peer, absl::Time now) {
+void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now) {
   // Before a server's job has begun it hears nothing: ask soon, then less often.
   peer->is_open = false;
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
@@ -49,11 +49,11 @@ void Exchange::SayHello(NodeId server, Peer* peer, absl::Time now) {
                                                .token = options_.token})));
 }
 
-absl::Status Exchange::Submit(Question question, absl::Time now) {
-  const Key key = question.frame.header.key;
-  const Step step = question.frame.header.step;
-  if (open_.contains(key)) return AlreadyExists("key %s has an open question", key.ToString());
-  Open open{.question = std::move(question),
+absl::Status RequestTable::Submit(Request request, absl::Time now) {
+  const Key key = request.frame.header.key;
+  const Step step = request.frame.header.step;
+  if (open_.contains(key)) return AlreadyExists("key %s has an open request", key.ToString());
+  Open open{.request = std::move(request),
             .deadline = now + options_.timeout,
             .interval = options_.probe_interval};
   if (!failed_.ok()) {
@@ -61,21 +61,21 @@ absl::Status Exchange::Submit(Question question, absl::Time now) {
     return absl::OkStatus();
   }
   Due(open.deadline);
-  SendQuestion(&open_.emplace(key, std::move(open)).first->second);
+  SendRequest(&open_.emplace(key, std::move(open)).first->second);
   return absl::OkStatus();
 }
 
-bool Exchange::Withdraw(Key key, Step step) {
+bool RequestTable::Withdraw(Key key, Step step) {
   const auto found = open_.find(key);
-  if (found == open_.end() || found->second.question.frame.header.step != step) return false;
+  if (found == open_.end() || found->second.request.frame.header.step != step) return false;
   open_.erase(found);
   return true;
 }
 
-// Whether a frame of the question's key and step answers it, and not an earlier one: inits count
+// Whether a frame of the request's key and step answers it, and not an earlier one: inits count
 // themselves, and a value says what it is of.
-bool Exchange::IsAbout(const Question& question, const FrameHeader& answer) {
-  const FrameHeader& asked = question.frame.header;
+bool RequestTable::IsAbout(const Request& request, const FrameHeader& answer) {
+  const FrameHeader& asked = request.frame.header;
   if (answer.type == FrameType::kError || asked.type == FrameType::kInit) {
     return answer.base_step == asked.base_step;
   }
@@ -84,25 +84,25 @@ bool Exchange::IsAbout(const Question& question, const FrameHeader& answer) {
 }
 
 // Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
-void Exchange::SendQuestion(Open* open) {
+void RequestTable::SendRequest(Open* open) {
   open->resend = false;
-  open->held = false;
+  open->accepted = false;
   open->due = absl::InfiniteFuture();
-  const auto peer = peers_.find(open->question.server);
+  const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
-  Frame frame = open->question.frame;
+  Frame frame = open->request.frame;
   frame.header.sender = options_.self;
   frame.header.epoch = membership_->epoch;
-  frame.header.catalogue_version = open->question.catalogue_version;
-  output_->Send(open->question.server, std::move(frame));
+  frame.header.catalogue_version = open->request.catalogue_version;
+  output_->Send(open->request.server, std::move(frame));
 }
 
-void Exchange::SendProbe(Open* open, absl::Time now) {
+void RequestTable::SendProbe(Open* open, absl::Time now) {
   open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
-  const FrameHeader& about = open->question.frame.header;
+  const FrameHeader& about = open->request.frame.header;
   if (about.type == FrameType::kInit && about.base_step != 0) {  // of a dense key: answered at once
     ++stats_.resends;
-    return SendQuestion(open);
+    return SendRequest(open);
   }
   open->due = now + open->interval;
   Due(open->due);
@@ -118,21 +118,21 @@ void Exchange::SendProbe(Open* open, absl::Time now) {
     header.element_offset = about.element_offset;
   }
   header.epoch = membership_->epoch;
-  header.catalogue_version = open->question.catalogue_version;
-  output_->Send(open->question.server, Frame{header, {}});
+  header.catalogue_version = open->request.catalogue_version;
+  output_->Send(open->request.server, Frame{header, {}});
 }
 
-void Exchange::OnSent(NodeId server, Key key, Step step, absl::Time now) {
+void RequestTable::OnSent(NodeId server, Key key, Step step, absl::Time now) {
   const auto found = open_.find(key);
-  if (found == open_.end() || found->second.question.server != server ||
-      found->second.question.frame.header.step != step || found->second.resend) {
+  if (found == open_.end() || found->second.request.server != server ||
+      found->second.request.frame.header.step != step || found->second.resend) {
     return;
   }
   found->second.due = now + found->second.interval;
   Due(found->second.due);
 }
 
-void Exchange::OnTick(absl::Time now) {
+void RequestTable::OnTick(absl::Time now) {
   next_tick_ = absl::InfiniteFuture();
   for (auto& [server, peer] : peers_) {
     if (!peer.is_open && peer.hello_due <= now) SayHello(server, &peer, now);
@@ -148,7 +148,7 @@ void Exchange::OnTick(absl::Time now) {
     if (open->second.due <= now) {
       if (open->second.resend) {
         ++stats_.resends;
-        SendQuestion(&open->second);
+        SendRequest(&open->second);
       } else {
         SendProbe(&open->second, now);
       }
@@ -157,15 +157,15 @@ void Exchange::OnTick(absl::Time now) {
   }
 }
 
-void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
+void RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   if (frame.header.sender != server) {
     ++stats_.frames_dropped;
     return;
   }
   if (frame.header.type == FrameType::kHello) return OnHello(server, now);
   const auto found = open_.find(frame.header.key);
-  const bool is_ours = found != open_.end() && found->second.question.server == server &&
-                       found->second.question.frame.header.step == frame.header.step;
+  const bool is_ours = found != open_.end() && found->second.request.server == server &&
+                       found->second.request.frame.header.step == frame.header.step;
   if (frame.header.type == FrameType::kError) return OnError(server, frame, now);
   if (!is_ours) {
     ++stats_.frames_dropped;
@@ -173,9 +173,9 @@ void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   }
   Open& open = found->second;
   if (frame.header.type == FrameType::kWaiting) return OnWaiting(frame, &open, now);
-  if (!IsAnswer(open.question.frame.header.type, frame.header.type) ||
-      !IsAbout(open.question, frame.header) ||
-      frame.header.num_elements != open.question.frame.header.num_elements) {
+  if (!IsAnswer(open.request.frame.header.type, frame.header.type) ||
+      !IsAbout(open.request, frame.header) ||
+      frame.header.num_elements != open.request.frame.header.num_elements) {
     ++stats_.frames_dropped;
     return;
   }
@@ -187,45 +187,45 @@ void Exchange::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   End(found, frame);
 }
 
-void Exchange::OnHello(NodeId server, absl::Time) {
+void RequestTable::OnHello(NodeId server, absl::Time) {
   const auto found = peers_.find(server);
   if (found == peers_.end() || found->second.is_open) return;
   found->second.is_open = true;
   found->second.hello_interval = kFirstHelloInterval;
   for (auto& [key, open] : open_) {
-    if (open.question.server == server) SendQuestion(&open);
+    if (open.request.server == server) SendRequest(&open);
   }
 }
 
-void Exchange::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
+void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
   absl::StatusOr<std::vector<Rank>> missing = DecodeRanks(frame.payload.span());
   if (!CheckPayload(frame).ok() || !missing.ok()) return;  // the next probe asks again
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
-  open->held = !lost_ours && frame.header.epoch == membership_->epoch &&
-               IsAbout(open->question, frame.header);
-  if (lost_ours && !open->resend && open->question.frame.header.type != FrameType::kFetch) {
+  open->accepted = !lost_ours && frame.header.epoch == membership_->epoch &&
+                   IsAbout(open->request, frame.header);
+  if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
-    SendQuestion(open);
+    SendRequest(open);
   } else if (open->due == absl::InfiniteFuture()) {
     open->due = now + open->interval;
     Due(open->due);
   }
 }
 
-bool Exchange::IsHeld(Key key) const {
+bool RequestTable::IsAccepted(Key key) const {
   const auto found = open_.find(key);
-  return found != open_.end() && found->second.held;
+  return found != open_.end() && found->second.accepted;
 }
 
-void Exchange::ResendAt(Open* open, absl::Time due) {
+void RequestTable::ResendAt(Open* open, absl::Time due) {
   open->resend = true;
   open->due = due;
   Due(due);
 }
 
-void Exchange::OnError(NodeId server, const Frame& frame, absl::Time now) {
+void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now) {
   const absl::Status status = CheckPayload(frame).ok() ? DecodeError(frame.payload.span())
                                                        : Unavailable("a damaged error frame");
   const auto peer = peers_.find(server);
@@ -246,9 +246,9 @@ void Exchange::OnError(NodeId server, const Frame& frame, absl::Time now) {
     }
     return Fail(Annotate(status, ServerName(server)));
   }
-  if (found == open_.end() || found->second.question.server != server ||
-      found->second.question.frame.header.step != frame.header.step ||
-      !IsAbout(found->second.question, frame.header)) {
+  if (found == open_.end() || found->second.request.server != server ||
+      found->second.request.frame.header.step != frame.header.step ||
+      !IsAbout(found->second.request, frame.header)) {
     ++stats_.frames_dropped;
     return;
   }
@@ -265,59 +265,59 @@ void Exchange::OnError(NodeId server, const Frame& frame, absl::Time now) {
   End(found, Describe(open, Annotate(status, ServerName(server))));
 }
 
-void Exchange::End(OpenMap::iterator open, absl::StatusOr<Frame> answer) {
+void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer) {
   const Key key = open->first;
-  const Step step = open->second.question.frame.header.step;
+  const Step step = open->second.request.frame.header.step;
   open_.erase(open);
   output_->Complete(key, step, std::move(answer));
 }
 
-void Exchange::Fail(const absl::Status& status) {
+void RequestTable::Fail(const absl::Status& status) {
   if (!failed_.ok()) return;
   failed_ = status;
   while (!open_.empty()) End(open_.begin(), Describe(open_.begin()->second, status));
 }
 
-std::string Exchange::Fingerprint() const {
+std::string RequestTable::Fingerprint() const {
   std::string text = absl::StrFormat("epoch %d;", membership_->epoch);
   for (const auto& [node, peer] : peers_) absl::StrAppendFormat(&text, "%d%d;", node, peer.is_open);
   for (const auto& [key, open] : open_) {
-    absl::StrAppendFormat(&text, "%s@%d due%d resend%d held%d losses%d;", key.ToString(),
-                          open.question.frame.header.step, open.due < absl::InfiniteFuture(),
-                          open.resend, open.held, open.payload_losses);
+    absl::StrAppendFormat(&text, "%s@%d due%d resend%d accepted%d losses%d;", key.ToString(),
+                          open.request.frame.header.step, open.due < absl::InfiniteFuture(),
+                          open.resend, open.accepted, open.payload_losses);
   }
   return text;
 }
 
-std::string Exchange::WaitingFor(Key key) const {
+std::string RequestTable::WaitingFor(Key key) const {
   const auto found = open_.find(key);
   return found == open_.end() ? std::string() : WaitingFor(found->second);
 }
 
-std::string Exchange::WaitingFor(const Open& open) const {
-  const auto peer = peers_.find(open.question.server);
+std::string RequestTable::WaitingFor(const Open& open) const {
+  const auto peer = peers_.find(open.request.server);
   const bool server_answers = peer != peers_.end() && peer->second.is_open;
   std::vector<Rank> ranks = open.missing;
-  const bool waits_for_root = open.question.frame.header.type == FrameType::kFetch;
-  if (waits_for_root && ranks.empty() && open.question.root >= 0) {
-    ranks.push_back(open.question.root);
+  const bool waits_for_root = open.request.frame.header.type == FrameType::kFetch;
+  if (waits_for_root && ranks.empty() && open.request.root >= 0) {
+    ranks.push_back(open.request.root);
   }
-  if (!server_answers || ranks.empty()) return ServerName(open.question.server);
+  if (!server_answers || ranks.empty()) return ServerName(open.request.server);
   std::string names;
   for (const Rank rank : ranks)
     names += (names.empty() ? "worker " : ", worker ") + std::to_string(rank);
   return names;
 }
 
-std::string Exchange::ServerName(NodeId server) const {
+std::string RequestTable::ServerName(NodeId server) const {
   const auto peer = peers_.find(server);
   if (peer == peers_.end()) return "server node " + std::to_string(server);
   return "server " + std::to_string(peer->second.rank);
 }
 
-absl::Status Exchange::Describe(const Open& open, const absl::Status& status) const {
-  return WithFields(status, {.tensor = open.question.tensor,
-                             .step = std::to_string(open.question.frame.header.step),
+absl::Status RequestTable::Describe(const Open& open, const absl::Status& status) const {
+  return WithFields(status, {.tensor = open.request.tensor,
+                             .step = std::to_string(open.request.frame.header.step),
                              .stage = "exchange",
                              .waiting_for = WaitingFor(open)});
 }

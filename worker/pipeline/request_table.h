@@ -1,5 +1,5 @@
-#ifndef BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
-#define BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
+#ifndef BANDONEON_WORKER_PIPELINE_REQUEST_TABLE_H_
+#define BANDONEON_WORKER_PIPELINE_REQUEST_TABLE_H_
 
 #include <cstdint>
 #include <map>
@@ -15,17 +15,17 @@
 
 namespace bdn {
 
-struct ExchangeStats {
+struct RequestStats {
   uint64_t probes_sent = 0;
   uint64_t resends = 0;         // of pushes, inits and fetches
   uint64_t frames_dropped = 0;  // answers that nobody waits for
 };
 
-// A worker's open questions to the servers: at most one a key. Sends them, asks again when an
-// answer is late, sends the same bytes again when a server has lost them, and ends every question
+// A worker's open requests to the servers: at most one a key. Sends them, asks again when an
+// answer is late, sends the same bytes again when a server has lost them, and ends every request
 // with an answer or an error that names whom it waited for. A state machine: no thread, clock or
 // socket; copyable; not thread-safe.
-class Exchange {
+class RequestTable {
  public:
   struct Options {
     NodeId self = 0;
@@ -33,9 +33,9 @@ class Exchange {
     std::string job_id;
     std::string token;
     absl::Duration probe_interval = absl::Seconds(1);
-    absl::Duration timeout = absl::Minutes(30);  // of one question
+    absl::Duration timeout = absl::Minutes(30);  // of one request
   };
-  struct Question {
+  struct Request {
     Frame frame;  // push, init or fetch; sender and epoch are stamped here
     NodeId server = 0;
     uint32_t catalogue_version = 0;
@@ -49,19 +49,19 @@ class Exchange {
     // Say OnSent(server, key, step) once the frame is out.
     virtual void Send(NodeId server, Frame frame) = 0;
     // A reply (its payload not yet checked), a value (checked), or why there is none. Once a
-    // question.
+    // request.
     virtual void Complete(Key key, Step step, absl::StatusOr<Frame> answer) = 0;
   };
 
-  Exchange(const Options& options, Output* output) : options_(options), output_(output) {}
+  RequestTable(const Options& options, Output* output) : options_(options), output_(output) {}
   void set_output(Output* output) { output_ = output; }
 
-  // Servers are greeted, and questions to them wait for the answer. Newer epochs only; open
-  // questions are sent again under the new one.
+  // Servers are greeted, and requests to them wait for the answer. Newer epochs only; open
+  // requests are sent again under the new one.
   void SetMembership(std::shared_ptr<const Membership> membership, absl::Time now);
-  // Asks. AlreadyExists, and nothing changed, when the key has an open question.
-  absl::Status Submit(Question question, absl::Time now);
-  // Forgets a question whose asker has gone: it ends without Complete.
+  // Asks. AlreadyExists, and nothing changed, when the key has an open request.
+  absl::Status Submit(Request request, absl::Time now);
+  // Forgets a request whose asker has gone: it ends without Complete.
   bool Withdraw(Key key, Step step);
   void OnFrame(NodeId server, const Frame& frame, absl::Time now);
   void OnSent(NodeId server, Key key, Step step, absl::Time now);
@@ -69,27 +69,27 @@ class Exchange {
   void OnTick(absl::Time now);
   // When OnTick has something to do next; a moment too early is possible, too late is not.
   absl::Time NextTick() const { return next_tick_; }
-  // Ends every open and future question with `status`.
+  // Ends every open and future request with `status`.
   void Fail(const absl::Status& status);
 
-  // Whom the key's question waits for: "worker 1, worker 3", "server 0"; "" when none is open.
+  // Whom the key's request waits for: "worker 1, worker 3", "server 0"; "" when none is open.
   std::string WaitingFor(Key key) const;
   bool IsOpen(Key key) const { return open_.contains(key); }
-  // Whether the key's server has said that it has the open question and waits for others.
-  bool IsHeld(Key key) const;
-  const ExchangeStats& stats() const { return stats_; }
+  // Whether the key's server has said that it has the open request and waits for others.
+  bool IsAccepted(Key key) const;
+  const RequestStats& stats() const { return stats_; }
   // The state without its times, for tests that search states: equal texts behave alike but for
   // when.
   std::string Fingerprint() const;
 
  private:
   struct Open {
-    Question question;
+    Request request;
     absl::Time deadline;
     absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`
     absl::Duration interval;                  // until the next probe
     bool resend = false;
-    bool held = false;  // by the server, which waits for others
+    bool accepted = false;  // by the server, which waits for others
     int payload_losses = 0;
     std::vector<Rank> missing;  // as the server last said
   };
@@ -103,9 +103,9 @@ class Exchange {
   };
   using OpenMap = std::map<Key, Open>;
 
-  static bool IsAbout(const Question& question, const FrameHeader& answer);
+  static bool IsAbout(const Request& request, const FrameHeader& answer);
   void SayHello(NodeId server, Peer* peer, absl::Time now);
-  void SendQuestion(Open* open);
+  void SendRequest(Open* open);
   void SendProbe(Open* open, absl::Time now);
   void OnHello(NodeId server, absl::Time now);
   void OnError(NodeId server, const Frame& frame, absl::Time now);
@@ -124,9 +124,9 @@ class Exchange {
   OpenMap open_;
   absl::Time next_tick_ = absl::InfiniteFuture();
   absl::Status failed_;
-  ExchangeStats stats_;
+  RequestStats stats_;
 };
 
 }  // namespace bdn
 
-#endif  // BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
+#endif  // BANDONEON_WORKER_PIPELINE_REQUEST_TABLE_H_

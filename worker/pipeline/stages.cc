@@ -14,38 +14,38 @@
 namespace bdn {
 namespace {
 
-float PushScale(const Partition& partition, const PartitionSegment& segment) {
-  return partition.weight / segment.loss_scale;
+float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
+  return exchange.weight / segment.loss_scale;
 }
 
 // What segment i brings to the key's memory.
-Feedback SegmentFeedback(WorkerKey* key, const Partition& partition, size_t i, size_t offset) {
-  const PartitionSegment& segment = partition.segments[i];
+Feedback SegmentFeedback(WorkerKey* key, const Exchange& exchange, size_t i, size_t offset) {
+  const ExchangeSegment& segment = exchange.segments[i];
   const bool momentum = key->entry.momentum > 0;
   return {.g = segment.data,
-          .options = {.scale = PushScale(partition, segment),
-                      .decay = partition.feedback_decay,
+          .options = {.scale = PushScale(exchange, segment),
+                      .decay = exchange.feedback_decay,
                       .momentum = key->entry.momentum},
           .residual = key->residual.data() + offset,
           .momentum = momentum ? key->momentum.data() + offset : nullptr};
 }
 
-bool WantsLeftOut(const Partition& partition) {
-  return std::any_of(partition.segments.begin(), partition.segments.end(),
-                     [](const PartitionSegment& segment) { return segment.left_out != nullptr; });
+bool WantsLeftOut(const Exchange& exchange) {
+  return std::any_of(exchange.segments.begin(), exchange.segments.end(),
+                     [](const ExchangeSegment& segment) { return segment.left_out != nullptr; });
 }
 
 // Without a memory, with what is left out going to the callers: a residual that starts at 0.
 absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw& draw,
-                                         const Partition& partition, MutableByteSpan out) {
+                                         const Exchange& exchange, MutableByteSpan out) {
   std::vector<std::vector<float>> unwanted;
   std::vector<SegmentedCodec::FeedbackInput> inputs;
-  for (const PartitionSegment& segment : partition.segments) {
+  for (const ExchangeSegment& segment : exchange.segments) {
     float* residual = segment.left_out;
     if (residual == nullptr) residual = unwanted.emplace_back(segment.data.n).data();
     if (segment.present) std::fill_n(residual, segment.data.n, 0.0f);
     inputs.push_back({{.g = segment.data,
-                       .options = {.scale = PushScale(partition, segment)},
+                       .options = {.scale = PushScale(exchange, segment)},
                        .residual = residual},
                       segment.present});
   }
@@ -54,12 +54,12 @@ absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw
 
 // The bytes used, or nothing when a value is not finite.
 absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& draw, WorkerKey* key,
-                                     Partition* partition, MutableByteSpan out) {
+                                     Exchange* exchange, MutableByteSpan out) {
   if (!key->has_memory()) {
-    if (WantsLeftOut(*partition)) return EncodeAndLeaveOut(codec, draw, *partition, out);
+    if (WantsLeftOut(*exchange)) return EncodeAndLeaveOut(codec, draw, *exchange, out);
     std::vector<SegmentedCodec::Input> inputs;
-    for (const PartitionSegment& segment : partition->segments) {
-      inputs.push_back({segment.data, PushScale(*partition, segment), segment.present});
+    for (const ExchangeSegment& segment : exchange->segments) {
+      inputs.push_back({segment.data, PushScale(*exchange, segment), segment.present});
     }
     return codec.Encode(inputs, draw, out);
   }
@@ -67,20 +67,20 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
   key->residual.resize(key->entry.elements);
   if (key->entry.momentum > 0) key->momentum.resize(key->entry.elements);
   // Without feedback the residual is scratch.
-  partition->feedback_decay =
+  exchange->feedback_decay =
       link.on ? FeedbackDecay(link.decay, link.learning_rate_correction,
-                              key->previous_learning_rate, partition->learning_rate)
+                              key->previous_learning_rate, exchange->learning_rate)
               : 0.0f;
   std::vector<SegmentedCodec::FeedbackInput> inputs;
-  for (size_t i = 0; i < partition->segments.size(); ++i) {
-    inputs.push_back({SegmentFeedback(key, *partition, i, codec.segment_offset(i)),
-                      partition->segments[i].present});
+  for (size_t i = 0; i < exchange->segments.size(); ++i) {
+    inputs.push_back({SegmentFeedback(key, *exchange, i, codec.segment_offset(i)),
+                      exchange->segments[i].present});
   }
   auto used = codec.EncodeFeedback(inputs, draw, out);
   if (!used.ok()) return used;
-  partition->uses_memory = true;
-  partition->replaced_learning_rate = key->previous_learning_rate;
-  key->previous_learning_rate = partition->learning_rate;
+  exchange->uses_memory = true;
+  exchange->replaced_learning_rate = key->previous_learning_rate;
+  key->previous_learning_rate = exchange->learning_rate;
   return used;
 }
 
@@ -104,48 +104,48 @@ void FillNaN(MutableView y) {
 
 }  // namespace
 
-void EncodePush(const EncodeContext& context, WorkerKey* key, Partition* partition) {
-  const SegmentedCodec& codec = key->codecs.Push(partition->step);
+void EncodePush(const EncodeContext& context, WorkerKey* key, Exchange* exchange) {
+  const SegmentedCodec& codec = key->codecs.Push(exchange->step);
   FrameHeader header;
   header.type = FrameType::kPush;
   header.key = key->entry.key;
-  header.step = partition->step;
+  header.step = exchange->step;
   header.num_elements = key->entry.elements;
-  header.weight = partition->weight;
-  header.learning_rate = partition->learning_rate;
+  header.weight = exchange->weight;
+  header.learning_rate = exchange->learning_rate;
 
   bool any_present = false;
-  for (const PartitionSegment& segment : partition->segments) any_present |= segment.present;
+  for (const ExchangeSegment& segment : exchange->segments) any_present |= segment.present;
   if (!any_present) {
     header.flags = kFlagAbsent;
-    partition->push = Frame{header, {}};
+    exchange->push = Frame{header, {}};
     return;
   }
   const bool shared = codec.codec().shares_draw();
   const Draw draw({.run_seed = context.run_seed,
                    .tensor_name_hash = key->name_hash,
                    .partition = key->entry.key.partition(),
-                   .step = partition->step,
+                   .step = exchange->step,
                    .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kWorkerEncode,
                    .rank = shared ? Draw::kSharedRank : context.rank});
   Buffer payload = context.pool->Get(codec.MaxEncodedBytes());
-  const auto used = EncodePayload(codec, draw, key, partition, payload.mutable_span());
+  const auto used = EncodePayload(codec, draw, key, exchange, payload.mutable_span());
   if (!used.ok()) {
     header.flags = kFlagNonFinite;
-    partition->push = Frame{header, {}};
+    exchange->push = Frame{header, {}};
     return;
   }
   header.codec = static_cast<uint8_t>(codec.codec().id());
-  partition->push = MakeFrame(header, payload.Prefix(*used));
+  exchange->push = MakeFrame(header, payload.Prefix(*used));
 }
 
-absl::Status CheckReply(const WorkerKey& key, const Partition& partition, const Frame& reply) {
+absl::Status CheckReply(const WorkerKey& key, const Exchange& exchange, const Frame& reply) {
   BDN_RETURN_IF_ERROR(CheckPayload(reply));
   if (reply.header.flags != 0) {
     if (reply.payload.empty()) return absl::OkStatus();
     return Internal("a reply that is absent or non-finite carries a payload");
   }
-  const SegmentedCodec& codec = key.codecs.Pull(partition.step);
+  const SegmentedCodec& codec = key.codecs.Pull(exchange.step);
   if (reply.header.codec != static_cast<uint8_t>(codec.codec().id())) {
     return Internal("the server replied with codec %d, where %s was declared", reply.header.codec,
                     codec.codec().spec());
@@ -160,48 +160,46 @@ bool LacksReplica(const WorkerKey& key, const Frame& reply) {
          key.replica_step != reply.header.base_step;
 }
 
-void NoteAbsent(const WorkerKey& key, const Frame& reply, Partition* partition) {
+void NoteAbsent(const WorkerKey& key, const Frame& reply, Exchange* exchange) {
   if (reply.header.flags & kFlagNonFinite) return;
   const bool all_absent = (reply.header.flags & kFlagAbsent) != 0;
-  const SegmentedCodec& codec = key.codecs.Pull(partition->step);
-  for (size_t i = 0; i < partition->segments.size(); ++i) {
-    partition->segments[i].absent_everywhere =
-        all_absent || !codec.Present(reply.payload.span(), i);
+  const SegmentedCodec& codec = key.codecs.Pull(exchange->step);
+  for (size_t i = 0; i < exchange->segments.size(); ++i) {
+    exchange->segments[i].absent_everywhere = all_absent || !codec.Present(reply.payload.span(), i);
   }
 }
 
-absl::Status TakeReplica(WorkerKey* key, Partition* partition, size_t i, const Frame& value) {
+absl::Status TakeReplica(WorkerKey* key, Exchange* exchange, size_t i, const Frame& value) {
   const SegmentedCodec& layout = *key->codecs.pull;
   const size_t n = layout.segment_elements(i);
-  if (value.header.base_step != partition->step || value.payload.size() != n * sizeof(float)) {
+  if (value.header.base_step != exchange->step || value.payload.size() != n * sizeof(float)) {
     return Internal(
-        "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes "
-        "of step %d",
-        key->tensor_names[i], partition->step, n, value.payload.size(), value.header.base_step);
+        "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes of step %d",
+        key->tensor_names[i], exchange->step, n, value.payload.size(), value.header.base_step);
   }
   key->replica.resize(key->entry.elements);
   float* replica = key->replica.data() + layout.segment_offset(i);
   DecodeFloats(value.payload.span(), {replica, n});
-  const PartitionSegment& segment = partition->segments[i];
+  const ExchangeSegment& segment = exchange->segments[i];
   const bool is_wanted = segment.data.data != nullptr && !segment.absent_everywhere;
   if (is_wanted) std::copy_n(replica, n, segment.data.f32());
-  if (i + 1 == layout.num_segments()) key->replica_step = partition->step;
+  if (i + 1 == layout.num_segments()) key->replica_step = exchange->step;
   return absl::OkStatus();
 }
 
 namespace {
 
 // Moves the replica of segment i by a reply, and tells the caller.
-void DecodeWeights(WorkerKey* key, const Partition& partition, ByteSpan payload, size_t i) {
-  const SegmentedCodec& codec = key->codecs.Pull(partition.step);
-  const MutableView wanted = partition.segments[i].data;
+void DecodeWeights(WorkerKey* key, const Exchange& exchange, ByteSpan payload, size_t i) {
+  const SegmentedCodec& codec = key->codecs.Pull(exchange.step);
+  const MutableView wanted = exchange.segments[i].data;
   if (!key->codecs.keeps_replica()) {
     if (wanted.data != nullptr) codec.DecodeSegment(payload, i, 1.0f, wanted);
     return;
   }
   const size_t n = codec.segment_elements(i);
   const MutableView replica{key->replica.data() + codec.segment_offset(i), DType::kFloat32, n};
-  switch (key->codecs.Reply(partition.step)) {
+  switch (key->codecs.Reply(exchange.step)) {
     case ReplyKind::kDelta:
       codec.DecodeAddSegment(payload, i, 1.0f, replica);
       break;
@@ -209,7 +207,7 @@ void DecodeWeights(WorkerKey* key, const Partition& partition, ByteSpan payload,
       std::vector<float> signs(n);
       codec.DecodeSegment(payload, i, 1.0f, {signs.data(), DType::kFloat32, n});
       ApplySigns(
-          MakeSignStep(key->rule.option("eta"), key->rule.option("decay"), partition.learning_rate),
+          MakeSignStep(key->rule.option("eta"), key->rule.option("decay"), exchange.learning_rate),
           signs.data(), n, replica.f32());
       break;
     }
@@ -222,42 +220,42 @@ void DecodeWeights(WorkerKey* key, const Partition& partition, ByteSpan payload,
 
 }  // namespace
 
-void DecodeReply(WorkerKey* key, Partition* partition, const Frame& reply) {
-  partition->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
-  if (partition->nonfinite) UndoPush(key, partition);
-  NoteAbsent(*key, reply, partition);
-  const SegmentedCodec& codec = key->codecs.Pull(partition->step);
-  for (size_t i = 0; i < partition->segments.size(); ++i) {
-    const PartitionSegment& segment = partition->segments[i];
-    if (partition->nonfinite) {
+void DecodeReply(WorkerKey* key, Exchange* exchange, const Frame& reply) {
+  exchange->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
+  if (exchange->nonfinite) UndoPush(key, exchange);
+  NoteAbsent(*key, reply, exchange);
+  const SegmentedCodec& codec = key->codecs.Pull(exchange->step);
+  for (size_t i = 0; i < exchange->segments.size(); ++i) {
+    const ExchangeSegment& segment = exchange->segments[i];
+    if (exchange->nonfinite) {
       if (segment.data.data != nullptr) FillNaN(segment.data);
       continue;
     }
     if (segment.absent_everywhere) continue;
     if (key->codecs.reply != ReplyKind::kAggregate) {
-      DecodeWeights(key, *partition, reply.payload.span(), i);
+      DecodeWeights(key, *exchange, reply.payload.span(), i);
     } else if (segment.data.data != nullptr) {
       codec.DecodeSegment(reply.payload.span(), i, segment.loss_scale, segment.data);
     }
   }
-  if (key->codecs.keeps_replica() && reply.header.flags == 0) key->replica_step = partition->step;
+  if (key->codecs.keeps_replica() && reply.header.flags == 0) key->replica_step = exchange->step;
 }
 
-void UndoPush(WorkerKey* key, Partition* partition) {
-  if (!partition->uses_memory) return;
-  partition->uses_memory = false;
-  const SegmentedCodec& codec = key->codecs.Push(partition->step);
+void UndoPush(WorkerKey* key, Exchange* exchange) {
+  if (!exchange->uses_memory) return;
+  exchange->uses_memory = false;
+  const SegmentedCodec& codec = key->codecs.Push(exchange->step);
   std::vector<float> decoded;
-  for (size_t i = 0; i < partition->segments.size(); ++i) {
-    if (!partition->segments[i].present) continue;
+  for (size_t i = 0; i < exchange->segments.size(); ++i) {
+    if (!exchange->segments[i].present) continue;
     decoded.assign(codec.segment_elements(i), 0.0f);
-    codec.DecodeSegment(partition->push.payload.span(), i, 1.0f,
+    codec.DecodeSegment(exchange->push.payload.span(), i, 1.0f,
                         {decoded.data(), DType::kFloat32, decoded.size()});
-    Feedback step = SegmentFeedback(key, *partition, i, codec.segment_offset(i));
+    Feedback step = SegmentFeedback(key, *exchange, i, codec.segment_offset(i));
     if (step.options.decay == 0.0f) step.options.decay = 1.0f;
     Undo(step, decoded.data());
   }
-  key->previous_learning_rate = partition->replaced_learning_rate;
+  key->previous_learning_rate = exchange->replaced_learning_rate;
 }
 
 }  // namespace bdn

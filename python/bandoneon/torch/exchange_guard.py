@@ -5,7 +5,7 @@ import contextlib
 from ..errors import FailedPrecondition
 
 
-class Unbroken:
+class ExchangeGuard:
     """Refuses what comes after an exchange that this worker left before its end (a timeout, Ctrl-C): the
     others may have taken that step, and would take the next one for another than this worker does."""
 

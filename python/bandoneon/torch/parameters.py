@@ -10,7 +10,7 @@ from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
-from .unbroken import Unbroken
+from .exchange_guard import ExchangeGuard
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ParameterSet:
         self.sparse_as_dense = sparse_as_dense
         self.as_float32 = as_float32
         self.members = []
-        self._unbroken = Unbroken()
+        self._exchange_guard = ExchangeGuard()
         self.reference = weakref.ref(self)  # the owner of its names
         weakref.finalize(self, worker.disown, self.reference).atexit = False
 
@@ -138,7 +138,7 @@ class ParameterSet:
         """
         for member, tensor in zip(self.members, tensors):
             member.check(tensor)
-        with self._unbroken.exchange():
+        with self._exchange_guard.exchange():
             return self._exchange(tensors, timeout, rates, absent, left_out)
 
     def _exchange(self, tensors, timeout, rates, absent, left_out):
@@ -200,7 +200,7 @@ class ParameterSet:
     def state_dict(self, timeout=None):
         """What this worker's links still owe and remember; rank 0's has what the servers hold, too.
         FailedPrecondition after an exchange() that did not end."""
-        self._unbroken.check()
+        self._exchange_guard.check()
         return {
             "rank": self.worker.rank,
             "size": self.worker.size,

@@ -3,7 +3,7 @@
 import torch
 
 from ..worker import Declaration
-from .unbroken import Unbroken
+from .exchange_guard import ExchangeGuard
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -14,7 +14,7 @@ class Vote:
     def __init__(self, worker, name, owner, timeout=None):
         self._worker = worker
         self._timeout = timeout
-        self._unbroken = Unbroken()
+        self._exchange_guard = ExchangeGuard()
         (self._tensor,) = worker.declare([Declaration(name, 1)], owner=owner)
 
     def all_finite(self, tensors):
@@ -24,7 +24,7 @@ class Vote:
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
         refuses = not all(norm.item() <= limit for norm in norms)
         ballot = torch.tensor([float(refuses)])
-        with self._unbroken.exchange():
+        with self._exchange_guard.exchange():
             ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
             self._worker.wait(ticket, self._timeout)
         return ballot.item() == 0
