@@ -1,0 +1,130 @@
+#include "worker/tensor_table.h"
+
+#include <utility>
+
+#include "common/base/draw.h"
+#include "common/base/status.h"
+#include "compressors/codec_schedule.h"
+
+namespace bdn {
+
+absl::Status Participation::Check() const {
+  BDN_RETURN_IF_ERROR(failed);
+  if (leaving > 0) return FailedPrecondition("worker %d is leaving the job", rank);
+  return absl::OkStatus();
+}
+
+absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {
+  const auto bad = [tensor](const std::string& what) {
+    return InvalidArgument("tensor '%s': %s", tensor->name, what);
+  };
+  if (tensor->elements == 0) return bad("it has no elements");
+  if (tensor->kind == KeyKind::kBroadcast) return absl::OkStatus();
+  if (!IsFloating(tensor->dtype)) {
+    return bad(absl::StrFormat("%s cannot be averaged; broadcast it", DTypeName(tensor->dtype)));
+  }
+  if (!(tensor->momentum >= 0 && tensor->momentum < 1)) return bad("momentum is not in [0, 1)");
+  if (tensor->momentum > 0 && tensor->dtype == DType::kFloat64)
+    return bad("no momentum for float64");
+  for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
+    const absl::StatusOr<CodecSchedule> schedule = ParseCodecSchedule(*spec);
+    if (!schedule.ok()) return bad(std::string(schedule.status().message()));
+    *spec = schedule->spec();
+  }
+  const absl::StatusOr<RuleSpec> rule = RuleSpec::Parse(tensor->rule);
+  if (!rule.ok()) return bad(std::string(rule.status().message()));
+  tensor->rule = rule->text();
+  // Says now what a server would say of the catalogue.
+  const absl::StatusOr<KeyCodecs> codecs =
+      MakeKeyCodecs({.push_spec = tensor->push_spec,
+                     .pull_spec = tensor->pull_spec,
+                     .warmup_steps = tensor->warmup_steps,
+                     .segment_elements = {tensor->elements},
+                     .dtype = tensor->dtype,
+                     .holds_weights = rule->holds_weights(),
+                     .steps_by_signs = rule->steps_by_signs()});
+  return codecs.ok() ? absl::OkStatus() : bad(std::string(codecs.status().message()));
+}
+
+absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
+  const uint32_t* known = FindId(tensor.name);
+  if (known == nullptr) return true;
+  const TensorDeclaration& before = tensors_[*known].declaration;
+  if (before == tensor) return false;
+  const auto facts = [](const TensorDeclaration& t) {
+    return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s",
+                           DTypeName(t.dtype), t.elements, t.push_spec, t.pull_spec, t.rule,
+                           t.warmup_steps, t.momentum,
+                           t.fuse ? absl::StrFormat(" fused in group %d", t.group) : "");
+  };
+  return InvalidArgument("tensor '%s' was declared as %s, and now as %s", tensor.name,
+                         facts(before), facts(tensor));
+}
+
+absl::Status TensorTable::Add(const Catalogue& catalogue) {
+  for (size_t id = tensors_.size(); id < catalogue.tensors.size(); ++id) {
+    ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
+    tensors_.push_back({.declaration = catalogue.tensors[id]});
+  }
+  for (const KeyEntry& entry : catalogue.keys) {
+    if (!keys_.contains(entry.key)) BDN_RETURN_IF_ERROR(AddKey(catalogue, entry));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorTable::AddKey(const Catalogue& catalogue, const KeyEntry& entry) {
+  DeclaredKey key{.entry = entry, .server = entry.server, .catalogue_version = catalogue.version};
+  KeyCodecsOptions options{.push_spec = entry.push_spec,
+                           .pull_spec = entry.pull_spec,
+                           .warmup_steps = entry.warmup_steps,
+                           .dtype = entry.dtype};
+  BDN_ASSIGN_OR_RETURN(key.rule, RuleSpec::Parse(entry.rule));
+  options.holds_weights = key.rule.holds_weights();
+  options.steps_by_signs = key.rule.steps_by_signs();
+  for (const KeySegment& segment : entry.segments) {
+    const bool inside =
+        segment.tensor < tensors_.size() && segment.elements > 0 &&
+        segment.elements <= tensors_[segment.tensor].declaration.elements &&
+        segment.offset <= tensors_[segment.tensor].declaration.elements - segment.elements;
+    if (!inside) return Internal("key %s has a segment outside its tensor", entry.key.ToString());
+    key.tensor_names.push_back(tensors_[segment.tensor].declaration.name);
+    options.segment_elements.push_back(segment.elements);
+  }
+  if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
+  key.name_hash = Draw::HashName(key.tensor_names[0]);
+  if (entry.kind == KeyKind::kDense) {
+    BDN_ASSIGN_OR_RETURN(key.codecs, MakeKeyCodecs(options));
+  }
+  auto exchange = std::make_unique<KeyExchange>(std::move(key));
+  for (size_t i = 0; i < entry.segments.size(); ++i) {
+    const KeySegment& segment = entry.segments[i];
+    tensors_[segment.tensor].parts.push_back({exchange.get(), i, segment.offset, segment.elements});
+  }
+  keys_.emplace(entry.key, std::move(exchange));
+  return absl::OkStatus();
+}
+
+const uint32_t* TensorTable::FindId(const std::string& name) const {
+  const auto found = ids_.find(name);
+  return found == ids_.end() ? nullptr : &found->second;
+}
+
+absl::StatusOr<Tensor*> TensorTable::FindDense(uint32_t id) {
+  if (id >= tensors_.size() || tensors_[id].declaration.kind != KeyKind::kDense) {
+    return NotFound("no tensor of id %d was declared", id);
+  }
+  return &tensors_[id];
+}
+
+absl::StatusOr<Tensor*> TensorTable::FindIdle(uint32_t id) {
+  BDN_ASSIGN_OR_RETURN(Tensor * tensor, FindDense(id));
+  for (const TensorPart& part : tensor->parts) {
+    if (!part.exchange->is_idle()) {
+      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
+                                tensor->declaration.name);
+    }
+  }
+  return tensor;
+}
+
+}  // namespace bdn
