@@ -70,8 +70,7 @@ struct WorkerKey {
   std::optional<Step> replica_step;
   std::set<size_t> fetched;  // segments of a replica that is being fetched
   Step fetched_step = 0;     // and the step that left them so
-  uint64_t inits = 0;        // parts of the servers' state that this worker has set
-  uint64_t fetches = 0;      // and has asked for
+  uint32_t requests = 0;     // of this worker about the servers' state of the key, so far
 
   std::deque<std::unique_ptr<Exchange>> queue;  // by step; the front may be in flight
   bool in_flight = false;

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/base/draw.h"
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "worker/error_fields.h"
 
 namespace bdn {
@@ -238,13 +239,13 @@ void Worker::Submit(WorkerKey* key, Exchange* exchange, std::function<void()> se
 void Worker::SubmitFetch(WorkerKey* key, const Exchange& exchange) {
   const size_t segment = exchange.fetched;
   const bool delta = key->codecs.reply == ReplyKind::kDelta;
-  FrameHeader header;
-  header.type = FrameType::kFetch;
-  header.codec = static_cast<uint8_t>(delta ? StatePart::kReplica : StatePart::kWeights);
-  header.key = key->entry.key;
-  header.step = exchange.step;
-  header.num_elements = key->entry.elements;
-  header.element_offset = key->codecs.pull->segment_offset(segment);
+  const FrameHeader header =
+      StateHeader(FrameType::kFetch,
+                  {.part = delta ? StatePart::kReplica : StatePart::kWeights,
+                   .key = key->entry.key,
+                   .num_elements = key->entry.elements,
+                   .element_offset = key->codecs.pull->segment_offset(segment)},
+                  exchange.step, ++key->requests);
   const absl::Status status = requests_->Submit({.frame = Frame{header, {}},
                                                  .server = key->entry.server,
                                                  .catalogue_version = key->catalogue_version,

@@ -3,6 +3,7 @@
 
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "worker/worker.h"
 
 // What servers hold of the worker's tensors: set, asked for, fetched.
@@ -10,10 +11,10 @@
 namespace bdn {
 namespace {
 
-constexpr auto NoPayload = [](const auto&) { return Buffer(); };
+// Ask numbers requests, once it is known that they go out.
+constexpr uint32_t kNumberedLater = 0;
 
-// What tells a caller's fetches apart, beyond the steps of any push: an answer may come twice.
-constexpr Step kFirstFetch = Step{1} << 63;
+constexpr auto NoPayload = [](const auto&) { return Buffer(); };
 
 // For the keys that keep a part: keys too small to be compressed have no memory to be told.
 auto WhereKept(StatePart part) {
@@ -41,14 +42,13 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
     for (const TensorPart& of : tensor->parts) {
       const std::optional<StatePart> part = part_of(*of.key);
       if (!part.has_value()) continue;
-      FrameHeader header;
-      header.type = type;
-      header.codec = static_cast<uint8_t>(*part);
-      header.key = of.key->entry.key;
-      header.step = step;
-      if (type == FrameType::kFetch) header.step = kFirstFetch + of.key->fetches++;
-      header.num_elements = of.key->entry.elements;
-      header.element_offset = of.key->codecs.pull->segment_offset(of.segment);
+      const FrameHeader header =
+          StateHeader(type,
+                      {.part = *part,
+                       .key = of.key->entry.key,
+                       .num_elements = of.key->entry.elements,
+                       .element_offset = of.key->codecs.pull->segment_offset(of.segment)},
+                      type == FrameType::kFetch ? tensor->pushed : step, kNumberedLater);
       requests.push_back({.frame = MakeFrame(header, payload(of)),
                           .server = of.key->entry.server,
                           .catalogue_version = of.key->catalogue_version,

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/draw.h"
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "compressors/codec_schedule.h"
 #include "worker/error_fields.h"
 #include "worker/worker.h"
@@ -214,9 +215,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::Ask(const std::string& what,
       FrameHeader& header = request.frame.header;
       WorkerKey& key = *keys_.at(header.key);
       // Numbered in the order in which they go out: the server takes a lower number for a repeat.
-      if (header.type == FrameType::kInit && key.entry.kind == KeyKind::kDense) {
-        header.base_step = ++key.inits;
-      }
+      if (header.part != StatePart::kNone) header.request = ++key.requests;
       asked.emplace(header.key, Asked{header.step, request.tensor});
       rendezvous_[header.key] = &rendezvous;
     }
@@ -259,13 +258,11 @@ std::vector<RequestTable::Request> Worker::BroadcastRequests(Tensor* tensor, Byt
   const Step step = ++tensor->broadcasts;
   std::vector<RequestTable::Request> requests;
   for (const TensorPart& part : tensor->parts) {
-    FrameHeader header;
-    header.type = rank() == root ? FrameType::kInit : FrameType::kFetch;
-    header.key = part.key->entry.key;
-    header.step = step;
-    header.num_elements = part.elements;
+    const bool is_root = rank() == root;
+    const FrameHeader header = BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch,
+                                               part.key->entry.key, step, part.elements);
     Buffer payload;
-    if (rank() == root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
+    if (is_root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
     requests.push_back({.frame = MakeFrame(header, std::move(payload)),
                         .server = part.key->entry.server,
                         .catalogue_version = part.key->catalogue_version,

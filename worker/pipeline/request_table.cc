@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "worker/error_fields.h"
 
@@ -37,15 +38,11 @@ void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now) {
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
   peer->hello_due = now + peer->hello_interval;
   Due(peer->hello_due);
-  FrameHeader header;
-  header.type = FrameType::kHello;
-  header.sender = options_.self;
-  output_->Send(server,
-                MakeFrame(header, EncodeHello({.job_id = options_.job_id,
+  output_->Send(server, MakeFrame(HelloHeader(options_.self),
+                                  EncodeHello({.job_id = options_.job_id,
                                                .node = options_.self,
                                                .role = Role::kWorker,
                                                .connection_number = ++peer->connection_number,
-                                               .largest_frame = kHeaderBytes + kMaxPayloadBytes,
                                                .token = options_.token})));
 }
 
@@ -72,15 +69,10 @@ bool RequestTable::Withdraw(Key key, Step step) {
   return true;
 }
 
-// Whether a frame of the request's key and step answers it, and not an earlier one: inits count
-// themselves, and a value says what it is of.
-bool RequestTable::IsAbout(const Request& request, const FrameHeader& answer) {
+// Whether a frame from `server` about the request's key is about this request, not an earlier one.
+bool RequestTable::IsAbout(const Request& request, NodeId server, const FrameHeader& answer) {
   const FrameHeader& asked = request.frame.header;
-  if (answer.type == FrameType::kError || asked.type == FrameType::kInit) {
-    return answer.base_step == asked.base_step;
-  }
-  return answer.type != FrameType::kValue ||
-         (answer.codec == asked.codec && answer.element_offset == asked.element_offset);
+  return request.server == server && asked.step == answer.step && asked.request == answer.request;
 }
 
 // Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
@@ -90,36 +82,25 @@ void RequestTable::SendRequest(Open* open) {
   open->due = absl::InfiniteFuture();
   const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
-  Frame frame = open->request.frame;
-  frame.header.sender = options_.self;
-  frame.header.epoch = membership_->epoch;
-  frame.header.catalogue_version = open->request.catalogue_version;
-  output_->Send(open->request.server, std::move(frame));
+  Send(open->request, open->request.frame);
 }
 
 void RequestTable::SendProbe(Open* open, absl::Time now) {
   open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
-  const FrameHeader& about = open->request.frame.header;
-  if (about.type == FrameType::kInit && about.base_step != 0) {  // of a dense key: answered at once
+  const std::optional<FrameHeader> probe = ProbeFor(open->request.frame.header);
+  if (!probe.has_value()) {
     ++stats_.resends;
     return SendRequest(open);
   }
   open->due = now + open->interval;
   Due(open->due);
   ++stats_.probes_sent;
-  FrameHeader header;
-  header.type = about.type == FrameType::kFetch ? FrameType::kFetch : FrameType::kProbe;
-  header.sender = options_.self;
-  header.key = about.key;
-  header.step = about.step;
-  header.num_elements = about.num_elements;
-  if (header.type == FrameType::kFetch) {
-    header.codec = about.codec;
-    header.element_offset = about.element_offset;
-  }
-  header.epoch = membership_->epoch;
-  header.catalogue_version = open->request.catalogue_version;
-  output_->Send(open->request.server, Frame{header, {}});
+  Send(open->request, Frame{*probe, {}});
+}
+
+void RequestTable::Send(const Request& request, Frame frame) {
+  StampHeader({options_.self, membership_->epoch, request.catalogue_version}, &frame.header);
+  output_->Send(request.server, std::move(frame));
 }
 
 void RequestTable::OnSent(NodeId server, Key key, Step step, absl::Time now) {
@@ -164,8 +145,7 @@ void RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   }
   if (frame.header.type == FrameType::kHello) return OnHello(server, now);
   const auto found = open_.find(frame.header.key);
-  const bool is_ours = found != open_.end() && found->second.request.server == server &&
-                       found->second.request.frame.header.step == frame.header.step;
+  const bool is_ours = found != open_.end() && IsAbout(found->second.request, server, frame.header);
   if (frame.header.type == FrameType::kError) return OnError(server, frame, now);
   if (!is_ours) {
     ++stats_.frames_dropped;
@@ -174,7 +154,6 @@ void RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   Open& open = found->second;
   if (frame.header.type == FrameType::kWaiting) return OnWaiting(frame, &open, now);
   if (!IsAnswer(open.request.frame.header.type, frame.header.type) ||
-      !IsAbout(open.request, frame.header) ||
       frame.header.num_elements != open.request.frame.header.num_elements) {
     ++stats_.frames_dropped;
     return;
@@ -203,8 +182,7 @@ void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
-  open->accepted = !lost_ours && frame.header.epoch == membership_->epoch &&
-                   IsAbout(open->request, frame.header);
+  open->accepted = !lost_ours && frame.header.epoch == membership_->epoch;
   if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendRequest(open);
@@ -236,7 +214,9 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now) {
     return;
   }
   const auto found = open_.find(frame.header.key);
-  const bool about_hello = peer != peers_.end() && !peer->second.is_open && frame.header.step == 0;
+  // Steps of rounds and broadcasts count from 1, and so do requests about state.
+  const bool about_hello = peer != peers_.end() && !peer->second.is_open &&
+                           frame.header.step == 0 && frame.header.request == 0;
   if (about_hello) {
     if (status.code() == absl::StatusCode::kUnavailable ||
         status.code() == absl::StatusCode::kDataLoss) {
@@ -246,9 +226,7 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now) {
     }
     return Fail(Annotate(status, ServerName(server)));
   }
-  if (found == open_.end() || found->second.request.server != server ||
-      found->second.request.frame.header.step != frame.header.step ||
-      !IsAbout(found->second.request, frame.header)) {
+  if (found == open_.end() || !IsAbout(found->second.request, server, frame.header)) {
     ++stats_.frames_dropped;
     return;
   }

@@ -103,10 +103,11 @@ class RequestTable {
   };
   using OpenMap = std::map<Key, Open>;
 
-  static bool IsAbout(const Request& request, const FrameHeader& answer);
+  static bool IsAbout(const Request& request, NodeId server, const FrameHeader& answer);
   void SayHello(NodeId server, Peer* peer, absl::Time now);
   void SendRequest(Open* open);
   void SendProbe(Open* open, absl::Time now);
+  void Send(const Request& request, Frame frame);
   void OnHello(NodeId server, absl::Time now);
   void OnError(NodeId server, const Frame& frame, absl::Time now);
   void OnWaiting(const Frame& frame, Open* open, absl::Time now);
