@@ -57,7 +57,7 @@ struct KeyState {
   std::vector<float> moments;          // float32[slots][n]
   std::vector<SegmentState> segments;  // as the plan's
   Step weights_step = 0;               // the step that left them as they are
-  uint64_t inits = 0;                  // of the parts of this state, from one root
+  uint32_t last_init = 0;              // request number of the last part that was set
   Rank init_root = -1;
 
   Step last_step = 0;  // the last closed

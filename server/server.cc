@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 
 namespace bdn {
 
@@ -109,12 +110,10 @@ absl::Status Server::OnHello(ConnectionId from, const Frame& frame) {
 }
 
 // An error frame, or a hello in return.
-void Server::Answer(ConnectionId to, NodeId self, FrameHeader header, const absl::Status& status) {
+void Server::Answer(ConnectionId to, NodeId self, const FrameHeader& request,
+                    const absl::Status& status) {
+  FrameHeader header = status.ok() ? HelloHeader(self) : AnswerTo(request, FrameType::kError);
   header.sender = self;
-  header.flags = 0;
-  header.codec = 0;
-  header.element_offset = 0;
-  header.type = status.ok() ? FrameType::kHello : FrameType::kError;
   Buffer payload =
       status.ok() ? EncodeHello({.node = self, .role = Role::kServer}) : EncodeError(status);
   transport_->Send(to, MakeFrame(header, std::move(payload)), [](const absl::Status&) {});

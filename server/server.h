@@ -61,7 +61,7 @@ class Server final : public ServerShard::Output {
 
   void OnFrame(ConnectionId from, Frame frame);
   absl::Status OnHello(ConnectionId from, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Answer(ConnectionId to, NodeId self, FrameHeader header, const absl::Status& status);
+  void Answer(ConnectionId to, NodeId self, const FrameHeader& request, const absl::Status& status);
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnCatalogue(std::shared_ptr<const Catalogue> catalogue);
   void OnLeaving(const std::vector<Rank>& ranks);

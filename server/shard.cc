@@ -8,6 +8,7 @@
 
 #include "common/base/draw.h"
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "compressors/memory/error_feedback.h"
 
@@ -19,7 +20,7 @@ constexpr Step kMaxStepsAhead = Step{1} << 20;
 
 using Kind = Contribution::Kind;
 
-Kind KindOf(uint16_t flags) {
+Kind KindOf(uint8_t flags) {
   if (flags & kFlagNonFinite) return Kind::kNonFinite;
   if (flags & kFlagAbsent) return Kind::kAbsent;
   return Kind::kPayload;
@@ -59,7 +60,7 @@ void ServerShard::SetLeaving(std::vector<Rank> ranks) {
     const absl::Status status = CheckMayClose(state, round.step, -1);
     if (status.ok()) continue;
     ++stats_.rounds_failed;
-    Broadcast(MakeFrame(AnswerHeader(FrameType::kError, state, round.step), EncodeError(status)));
+    Broadcast(MakeFrame(StepAnswer(FrameType::kError, state, round.step), EncodeError(status)));
     round.Close();  // The step stays open: somebody may still ask for the one before.
   }
 }
@@ -108,12 +109,12 @@ void ServerShard::OnFrame(NodeId from, const Frame& frame) {
   }
   KeyState* state = &found->second;
   const bool dense = state->plan->entry.kind == KeyKind::kDense;
-  const bool names_part = header.base_step != 0 || header.element_offset != 0;
-  if (!dense && (names_part || header.codec != 0)) {
-    return Refuse(
-        from, header,
-        InvalidArgument("codec, base_step and element_offset of broadcast tensor '%s' are 0",
-                        state->plan->name));
+  const bool is_about_state =
+      header.part != StatePart::kNone || header.element_offset != 0 || header.request != 0;
+  if (!dense && is_about_state) {
+    return Refuse(from, header,
+                  InvalidArgument("part, element_offset and request of broadcast tensor '%s' are 0",
+                                  state->plan->name));
   }
   switch (header.type) {
     case FrameType::kPush:
@@ -257,7 +258,7 @@ void ServerShard::CloseRound(KeyState* state) {
   if (nonfinite) {
     answer = NonFiniteReply(*state, round.step);
   } else if (all_absent || facts.total_weight == 0) {
-    answer.header = AnswerHeader(FrameType::kReply, *state, round.step);
+    answer.header = StepAnswer(FrameType::kReply, *state, round.step);
     answer.header.flags = kFlagAbsent;
   } else if (state->plan->rule == nullptr && !state->plan->codecs.AddsEncoded(round.step)) {
     answer = EncodeResult(state, facts);
@@ -360,13 +361,13 @@ absl::StatusOr<Frame> ServerShard::AddEncodedResult(KeyState* state, const Round
 
 Frame ServerShard::NonFiniteReply(const KeyState& state, Step step) const {
   Frame reply;
-  reply.header = AnswerHeader(FrameType::kReply, state, step);
+  reply.header = StepAnswer(FrameType::kReply, state, step);
   reply.header.flags = kFlagNonFinite;
   return reply;
 }
 
 Frame ServerShard::PayloadReply(const KeyState& state, Step step, Buffer payload) const {
-  FrameHeader header = AnswerHeader(FrameType::kReply, state, step);
+  FrameHeader header = StepAnswer(FrameType::kReply, state, step);
   header.codec = static_cast<uint8_t>(state.plan->codecs.Pull(step).codec().id());
   return MakeFrame(header, std::move(payload));
 }
@@ -380,7 +381,7 @@ void ServerShard::FinishRound(KeyState* state, Step step, Frame answer) {
 
 void ServerShard::FailRound(KeyState* state, Step step, const absl::Status& status) {
   ++stats_.rounds_failed;
-  const Frame error = MakeFrame(AnswerHeader(FrameType::kError, *state, step), EncodeError(status));
+  const Frame error = MakeFrame(StepAnswer(FrameType::kError, *state, step), EncodeError(status));
   if (state->round.is_open() && state->round.step != step) {
     Frame behind = error;  // those who wait for the open step hear of it under that step
     behind.header.step = state->round.step;
@@ -419,26 +420,16 @@ void ServerShard::OnProbe(NodeId from, const FrameHeader& header, KeyState* stat
   SendWaiting(from, header, (is_open ? state->round : nobody).MissingRanks());
 }
 
-// About whatever was asked, of a key that may not exist.
-FrameHeader ServerShard::AnswerTo(const FrameHeader& about, FrameType type) const {
-  FrameHeader header;
-  header.type = type;
-  header.sender = options_.self;
-  header.key = about.key;
-  header.step = about.step;
-  if (about.type == FrameType::kInit) header.base_step = about.base_step;
-  header.epoch = membership_->epoch;
-  header.catalogue_version = catalogue_version_;
+FrameHeader ServerShard::Answer(const FrameHeader& request, FrameType type) const {
+  FrameHeader header = AnswerTo(request, type);
+  StampHeader({options_.self, membership_->epoch, catalogue_version_}, &header);
   return header;
 }
 
-FrameHeader ServerShard::AnswerHeader(FrameType type, const KeyState& state, Step step) const {
-  FrameHeader about;
-  about.key = state.plan->entry.key;
-  about.step = step;
-  FrameHeader header = AnswerTo(about, type);
-  header.num_elements = state.plan->entry.elements;
-  return header;
+// The answer to everybody's push or broadcast of a step.
+FrameHeader ServerShard::StepAnswer(FrameType type, const KeyState& state, Step step) const {
+  const KeyEntry& entry = state.plan->entry;
+  return Answer(PushHeader(entry.key, step, entry.elements), type);
 }
 
 void ServerShard::Broadcast(const Frame& frame) {
@@ -447,12 +438,12 @@ void ServerShard::Broadcast(const Frame& frame) {
 
 void ServerShard::Refuse(NodeId to, const FrameHeader& about, const absl::Status& status) {
   ++stats_.refused;
-  output_->Send(to, MakeFrame(AnswerTo(about, FrameType::kError), EncodeError(status)));
+  output_->Send(to, MakeFrame(Answer(about, FrameType::kError), EncodeError(status)));
 }
 
 void ServerShard::SendWaiting(NodeId to, const FrameHeader& about,
                               const std::vector<Rank>& missing) {
-  output_->Send(to, MakeFrame(AnswerTo(about, FrameType::kWaiting), EncodeRanks(missing)));
+  output_->Send(to, MakeFrame(Answer(about, FrameType::kWaiting), EncodeRanks(missing)));
 }
 
 MutableView ServerShard::Scratch(size_t n, DType dtype) {

@@ -107,8 +107,8 @@ class ServerShard {
   void FinishRound(KeyState* state, Step step, Frame answer);
   void PromoteValue(KeyState* state);
 
-  FrameHeader AnswerTo(const FrameHeader& about, FrameType type) const;
-  FrameHeader AnswerHeader(FrameType type, const KeyState& state, Step step) const;
+  FrameHeader Answer(const FrameHeader& request, FrameType type) const;
+  FrameHeader StepAnswer(FrameType type, const KeyState& state, Step step) const;
   void Broadcast(const Frame& frame);
   void Refuse(NodeId to, const FrameHeader& about, const absl::Status& status);
   void SendWaiting(NodeId to, const FrameHeader& about, const std::vector<Rank>& missing);

@@ -49,7 +49,7 @@ void ServerShard::OnValueProbe(NodeId from, const FrameHeader& header, KeyState*
     return Refuse(from, header, status);
   }
   if (header.step <= state->value.step) {
-    return output_->Send(from, Frame{AnswerHeader(FrameType::kReply, *state, header.step), {}});
+    return output_->Send(from, Frame{StepAnswer(FrameType::kReply, *state, header.step), {}});
   }
   if (absl::Status status = CheckMayCome(*state, header.step); !status.ok()) {
     return Refuse(from, header, status);
@@ -98,7 +98,7 @@ void ServerShard::OnFetch(NodeId from, const FrameHeader& header, KeyState* stat
     const absl::Status status = CheckMayCome(*state, header.step);
     return status.ok() ? SendWaiting(from, header, {}) : Refuse(from, header, status);
   }
-  output_->Send(from, MakeFrame(AnswerHeader(FrameType::kValue, *state, state->value.step),
+  output_->Send(from, MakeFrame(StepAnswer(FrameType::kValue, *state, state->value.step),
                                 state->value.bytes));
 }
 
@@ -110,8 +110,8 @@ void ServerShard::PromoteValue(KeyState* state) {
   state->value = std::exchange(state->pending_value, BroadcastValue{});
   const Step step = state->value.step;
   output_->Send(membership_->workers[state->value.root].id,
-                Frame{AnswerHeader(FrameType::kReply, *state, step), {}});
-  const Frame value = MakeFrame(AnswerHeader(FrameType::kValue, *state, step), state->value.bytes);
+                Frame{StepAnswer(FrameType::kReply, *state, step), {}});
+  const Frame value = MakeFrame(StepAnswer(FrameType::kValue, *state, step), state->value.bytes);
   for (size_t rank = 0; rank < state->fetches.size(); ++rank) {
     if (state->fetches[rank] == step) output_->Send(membership_->workers[rank].id, value);
   }

@@ -49,14 +49,13 @@ float* FindPart(KeyState* state, StatePart part, size_t offset) {
   return array == nullptr ? nullptr : array->data() + offset;
 }
 
-const char* PartName(StatePart part) {
-  constexpr const char* kNames[] = {"weights",  "replica", "residual",
-                                    "counters", "moment0", "moment1"};
-  return kNames[static_cast<size_t>(part)];
-}
-
 // The segment that a frame about state names, or why there is none.
 absl::StatusOr<size_t> FindSegment(const FrameHeader& header, const KeyPlan& plan) {
+  if (header.part == StatePart::kNone) {
+    return InvalidArgument("a %s frame to dense tensor '%s' must name a part",
+                           FrameTypeName(header.type), plan.name);
+  }
+  if (header.request == 0) return InvalidArgument("tensor '%s': requests count from 1", plan.name);
   if (header.num_elements != plan.entry.elements) {
     return InvalidArgument("tensor '%s' key %s has %d elements, not %d", plan.name,
                            header.key.ToString(), plan.entry.elements, header.num_elements);
@@ -169,7 +168,6 @@ absl::StatusOr<Frame> ServerShard::EncodeWeights(KeyState* state, const RoundFac
 void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) {
   const FrameHeader& header = frame.header;
   const KeyPlan& plan = *state->plan;
-  const auto part = static_cast<StatePart>(header.codec);
   Rank rank = -1;
   absl::Status status = CheckSender(from, header, &rank);
   if (status.ok()) status = CheckPayload(frame);
@@ -178,19 +176,19 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
   if (!segment.ok()) return Refuse(from, header, segment.status());
 
   const auto bad = [&](const absl::Status& why) {
-    Refuse(from, header,
-           Annotate(why, absl::StrFormat("%s of tensor '%s'", PartName(part), plan.name)));
+    Refuse(
+        from, header,
+        Annotate(why, absl::StrFormat("%s of tensor '%s'", StatePartName(header.part), plan.name)));
   };
   if (state->init_root >= 0 && state->init_root != rank) {
     return bad(AlreadyExists("rank %d has set it, and now rank %d does: one root only",
                              state->init_root, rank));
   }
-  if (header.base_step == 0) return bad(InvalidArgument("inits count from 1"));
-  if (header.step > kMaxStep)
+  if (header.step > kMaxStep) {
     return bad(InvalidArgument("step %d is over %d", header.step, kMaxStep));
-  Frame taken{AnswerHeader(FrameType::kReply, *state, header.step), {}};
-  taken.header.base_step = header.base_step;
-  if (header.base_step <= state->inits) return output_->Send(from, taken);  // a repeat
+  }
+  const Frame taken{Answer(header, FrameType::kReply), {}};
+  if (header.request <= state->last_init) return output_->Send(from, taken);  // a repeat
   if (state->round.is_open()) {
     return bad(
         InvalidArgument("a push of step %d is under way; set it between steps", state->round.step));
@@ -203,28 +201,28 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
   const size_t n = plan.codecs.pull->segment_elements(*segment);
   state->segments.resize(plan.codecs.pull->num_segments());
   SegmentState& kept = state->segments[*segment];
-  if (part == StatePart::kCounters) {
+  if (header.part == StatePart::kCounters) {
     const absl::StatusOr<StateCounters> counters = DecodeCounters(frame.payload.span());
     if (!counters.ok()) return bad(counters.status());
     kept.updates = counters->updates;
     state->previous_learning_rate = counters->previous_learning_rate;
   } else {
-    float* to = FindPart(state, part, header.element_offset);
+    float* to = FindPart(state, header.part, header.element_offset);
     if (to == nullptr) return bad(NotFound("there is none by this rule and codec"));
     if (absl::Status floats = CheckFloats(frame, n); !floats.ok()) return bad(floats);
     DecodeFloats(frame.payload.span(), {to, n});
-    if (part == StatePart::kWeights) {
+    if (header.part == StatePart::kWeights) {
       kept.has_weights = true;
       float* replica = FindPart(state, StatePart::kReplica, header.element_offset);
       if (replica != nullptr) std::copy_n(to, n, replica);
     }
   }
-  state->inits = header.base_step;
+  state->last_init = header.request;
   state->init_root = rank;
   if (header.step > state->last_step) {
     state->last_step = header.step;
     state->last_reply = MakeFrame(
-        AnswerHeader(FrameType::kError, *state, header.step),
+        StepAnswer(FrameType::kError, *state, header.step),
         EncodeError(OutOfRange("tensor '%s' was set at step %d", plan.name, header.step)));
   }
   state->weights_step = header.step;
@@ -233,7 +231,6 @@ void ServerShard::OnStateInit(NodeId from, const Frame& frame, KeyState* state) 
 
 void ServerShard::OnStateFetch(NodeId from, const FrameHeader& header, KeyState* state) {
   const KeyPlan& plan = *state->plan;
-  const auto part = static_cast<StatePart>(header.codec);
   Rank rank = -1;
   if (absl::Status status = CheckSender(from, header, &rank); !status.ok()) {
     return Refuse(from, header, status);
@@ -243,19 +240,17 @@ void ServerShard::OnStateFetch(NodeId from, const FrameHeader& header, KeyState*
   state->segments.resize(plan.codecs.pull->num_segments());
   const SegmentState& kept = state->segments[*segment];
 
-  FrameHeader answer = AnswerHeader(FrameType::kValue, *state, header.step);
-  answer.codec = header.codec;
-  answer.element_offset = header.element_offset;
+  FrameHeader answer = Answer(header, FrameType::kValue);
   answer.base_step = plan.rule != nullptr ? state->weights_step : state->last_step;
-  if (part == StatePart::kCounters) {
+  if (header.part == StatePart::kCounters) {
     return output_->Send(
         from, MakeFrame(answer, EncodeCounters({kept.updates, state->previous_learning_rate})));
   }
-  const float* from_part = FindPart(state, part, header.element_offset);
+  const float* from_part = FindPart(state, header.part, header.element_offset);
   if (from_part == nullptr) {
-    return Refuse(
-        from, header,
-        NotFound("tensor '%s' has no %s by this rule and codec", plan.name, PartName(part)));
+    return Refuse(from, header,
+                  NotFound("tensor '%s' has no %s by this rule and codec", plan.name,
+                           StatePartName(header.part)));
   }
   if (plan.rule != nullptr && !kept.has_weights) {
     const bool alone = !leaving_.empty() && leaving_.size() + 1 >= membership_->workers.size();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "worker/error_fields.h"
 
 namespace bdn {
@@ -12,8 +13,8 @@ namespace {
 
 constexpr auto kNoPayload = [](const TensorPart&) { return Buffer(); };
 
-// What tells a caller's fetches apart, beyond the steps of any push: an answer may come twice.
-constexpr Step kFirstFetch = Step{1} << 63;
+// Enter numbers requests, once it is known that they go out.
+constexpr uint32_t kNumberedLater = 0;
 
 // A part, of the keys that keep it: keys too small to be compressed have no memory to be told.
 auto WhereKept(StatePart part) {
@@ -60,10 +61,9 @@ absl::Status ServerRequests::Enter(const std::string& what,
   }
   for (RequestTable::Request& request : *requests) {
     FrameHeader& header = request.frame.header;
-    const bool dense = tensors_->keys().at(header.key)->key().entry.kind == KeyKind::kDense;
-    if (dense && header.type == FrameType::kInit) header.base_step = ++numbers_[header.key];
-    if (dense && header.type == FrameType::kFetch) {
-      header.step = kFirstFetch + ++numbers_[header.key];
+    // In the order in which they go out: the server takes a lower number for a repeat.
+    if (header.part != StatePart::kNone) {
+      header.request = tensors_->keys().at(header.key)->NextRequestNumber();
     }
     open_[header.key] = caller;
   }
@@ -161,11 +161,8 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
     parts = tensor.parts;
     const Step step = ++tensor.broadcasts;
     for (const TensorPart& part : parts) {
-      FrameHeader header;
-      header.type = is_root ? FrameType::kInit : FrameType::kFetch;
-      header.key = part.exchange->id();
-      header.step = step;
-      header.num_elements = part.elements;
+      const FrameHeader header = BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch,
+                                                 part.exchange->id(), step, part.elements);
       Buffer payload;
       if (is_root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
       requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, std::move(payload)),
@@ -204,13 +201,13 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::AskAboutState(uint32_t i
       const DeclaredKey& key = of.exchange->key();
       const std::optional<StatePart> part = part_of(key);
       if (!part.has_value()) continue;
-      FrameHeader header;
-      header.type = type;
-      header.codec = static_cast<uint8_t>(*part);
-      header.key = key.entry.key;
-      header.step = step;
-      header.num_elements = key.entry.elements;
-      header.element_offset = key.codecs.pull->segment_offset(of.segment);
+      const FrameHeader header =
+          StateHeader(type,
+                      {.part = *part,
+                       .key = key.entry.key,
+                       .num_elements = key.entry.elements,
+                       .element_offset = key.codecs.pull->segment_offset(of.segment)},
+                      type == FrameType::kFetch ? tensor->pushed : step, kNumberedLater);
       requests.push_back(RequestFor(key, MakeFrame(header, payload(of)), name, 0));
     }
   }

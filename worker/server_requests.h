@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -82,8 +81,6 @@ class ServerRequests {
   const Clock* const clock_;
   CondVar answered_;
   std::map<Key, Caller*> open_ ABSL_GUARDED_BY(tensors_->mutex());
-  // The last request of each key, counted: the server takes a lower number for a repeat.
-  absl::flat_hash_map<Key, uint64_t> numbers_ ABSL_GUARDED_BY(tensors_->mutex());
 };
 
 }  // namespace bdn

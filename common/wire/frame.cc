@@ -18,6 +18,7 @@ enum Offset : size_t {
   kTypeAt = 8,
   kCodecAt = 9,
   kFlagsAt = 10,
+  kPartAt = 11,
   kSenderAt = 12,
   kKeyAt = 16,
   kStepAt = 24,
@@ -33,7 +34,7 @@ enum Offset : size_t {
   kHostOrdinalAt = 80,
   kStalenessClassAt = 82,
   kIncarnationAt = 84,
-  kReservedAt = 88,
+  kRequestAt = 88,
   kHeaderCrcAt = 92,
 };
 
@@ -75,7 +76,6 @@ absl::Status CheckReserved(ByteSpan bytes) {
       {"host_ordinal", LoadLittle<uint16_t>(bytes, kHostOrdinalAt)},
       {"staleness_class", LoadLittle<uint16_t>(bytes, kStalenessClassAt)},
       {"incarnation", LoadLittle<uint32_t>(bytes, kIncarnationAt)},
-      {"reserved", LoadLittle<uint32_t>(bytes, kReservedAt)},
   };
   for (const Field& field : fields) {
     if (field.value != 0) {
@@ -85,33 +85,46 @@ absl::Status CheckReserved(ByteSpan bytes) {
   return absl::OkStatus();
 }
 
+// Fields that only some types of frame have.
 absl::Status CheckOnlyOnSome(const FrameHeader& header) {
-  const bool is_state = header.type == FrameType::kInit || header.type == FrameType::kFetch ||
-                        header.type == FrameType::kValue;
-  const bool has_base = header.type == FrameType::kReply || header.type == FrameType::kInit ||
-                        header.type == FrameType::kValue || header.type == FrameType::kError;
-  if (header.base_step != 0 && !has_base) {
-    return InvalidArgument("frame header: base_step is %d on a %s, must be 0", header.base_step,
-                           FrameTypeName(header.type));
+  const FrameType type = header.type;
+  const bool is_of_round = type == FrameType::kPush || type == FrameType::kReply;
+  const bool is_of_state =
+      type == FrameType::kInit || type == FrameType::kFetch || type == FrameType::kValue;
+  const bool has_base = type == FrameType::kReply || type == FrameType::kValue;
+  const bool is_answer_to_state =
+      has_base || type == FrameType::kError || type == FrameType::kWaiting;
+  struct Field {
+    const char* name;
+    uint64_t value;
+    bool may_be_set;
+  };
+  const Field fields[] = {
+      {"codec", header.codec, is_of_round},
+      {"part", static_cast<uint8_t>(header.part), is_of_state},
+      {"base_step", header.base_step, has_base},
+      {"element_offset", header.element_offset, is_of_state},
+      {"request", header.request, is_of_state || is_answer_to_state},
+  };
+  for (const Field& field : fields) {
+    if (field.value != 0 && !field.may_be_set) {
+      return InvalidArgument("frame header: %s is %d on a %s, must be 0", field.name, field.value,
+                             FrameTypeName(type));
+    }
   }
-  if (header.element_offset != 0 && !is_state) {
-    return InvalidArgument("frame header: element_offset is %d on a %s, must be 0",
-                           header.element_offset, FrameTypeName(header.type));
-  }
-  if (is_state && header.codec > kLastStatePart) {
-    return InvalidArgument("frame header: codec %d on a %s, must be at most %d", header.codec,
-                           FrameTypeName(header.type), kLastStatePart);
+  if (header.part > kLastStatePart) {
+    return InvalidArgument("frame header: unknown part %d", static_cast<uint8_t>(header.part));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckFlags(const FrameHeader& header) {
   if ((header.flags & ~kKnownFlags) != 0) {
-    return InvalidArgument("frame header: unknown flags 0x%04x", header.flags & ~kKnownFlags);
+    return InvalidArgument("frame header: unknown flags 0x%02x", header.flags & ~kKnownFlags);
   }
   if (header.flags == 0) return absl::OkStatus();
   if (header.type != FrameType::kPush && header.type != FrameType::kReply) {
-    return InvalidArgument("frame header: flags 0x%04x on a %s", header.flags,
+    return InvalidArgument("frame header: flags 0x%02x on a %s", header.flags,
                            FrameTypeName(header.type));
   }
   if (header.flags == kKnownFlags) {
@@ -143,7 +156,7 @@ absl::Status CheckPayloadFields(const FrameHeader& header) {
   const bool header_only =
       header.flags != 0 || header.type == FrameType::kProbe || header.type == FrameType::kFetch;
   if (header_only) {
-    return InvalidArgument("frame header: payload_bytes %d on a %s with flags 0x%04x, must be 0",
+    return InvalidArgument("frame header: payload_bytes %d on a %s with flags 0x%02x, must be 0",
                            header.payload_bytes, FrameTypeName(header.type), header.flags);
   }
   return absl::OkStatus();
@@ -175,6 +188,26 @@ const char* FrameTypeName(FrameType type) {
   return "unknown frame";
 }
 
+const char* StatePartName(StatePart part) {
+  switch (part) {
+    case StatePart::kNone:
+      return "none";
+    case StatePart::kWeights:
+      return "weights";
+    case StatePart::kReplica:
+      return "replica";
+    case StatePart::kResidual:
+      return "residual";
+    case StatePart::kCounters:
+      return "counters";
+    case StatePart::kMoment0:
+      return "moment0";
+    case StatePart::kMoment1:
+      return "moment1";
+  }
+  return "unknown part";
+}
+
 std::string Describe(const FrameHeader& header) {
   return absl::StrFormat("%s key=%s step=%d from node %d", FrameTypeName(header.type),
                          header.key.ToString(), header.step, header.sender);
@@ -189,6 +222,7 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
   StoreLittle(out, kTypeAt, static_cast<uint8_t>(header.type));
   StoreLittle(out, kCodecAt, header.codec);
   StoreLittle(out, kFlagsAt, header.flags);
+  StoreLittle(out, kPartAt, static_cast<uint8_t>(header.part));
   StoreLittle(out, kSenderAt, header.sender);
   StoreLittle(out, kKeyAt, header.key.value);
   StoreLittle(out, kStepAt, header.step);
@@ -201,6 +235,7 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
   StoreLittle(out, kLearningRateAt, header.learning_rate);
   StoreLittle(out, kPayloadBytesAt, header.payload_bytes);
   StoreLittle(out, kPayloadCrcAt, header.payload_crc);
+  StoreLittle(out, kRequestAt, header.request);
   StoreLittle(out, kHeaderCrcAt, HeaderCrc(out));
   return bytes;
 }
@@ -213,7 +248,8 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
   FrameHeader header;
   header.type = static_cast<FrameType>(type);
   header.codec = LoadLittle<uint8_t>(bytes, kCodecAt);
-  header.flags = LoadLittle<uint16_t>(bytes, kFlagsAt);
+  header.flags = LoadLittle<uint8_t>(bytes, kFlagsAt);
+  header.part = static_cast<StatePart>(LoadLittle<uint8_t>(bytes, kPartAt));
   header.sender = LoadLittle<NodeId>(bytes, kSenderAt);
   header.key = Key{LoadLittle<uint64_t>(bytes, kKeyAt)};
   header.step = LoadLittle<Step>(bytes, kStepAt);
@@ -226,6 +262,7 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
   header.learning_rate = LoadLittle<float>(bytes, kLearningRateAt);
   header.payload_bytes = LoadLittle<uint32_t>(bytes, kPayloadBytesAt);
   header.payload_crc = LoadLittle<uint32_t>(bytes, kPayloadCrcAt);
+  header.request = LoadLittle<uint32_t>(bytes, kRequestAt);
 
   BDN_RETURN_IF_ERROR(CheckFlags(header));
   BDN_RETURN_IF_ERROR(CheckReserved(bytes));

@@ -18,9 +18,9 @@
 namespace bdn {
 
 inline constexpr uint32_t kFrameMagic = 0x464E4442u;  // "BDNF" in the order of the bytes
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kHeaderBytes = 96;
-// Nobody sends more; a receiver may allow less (hello's largest_frame).
+// Nobody sends more.
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 30;
 
 enum class FrameType : uint8_t {
@@ -28,51 +28,55 @@ enum class FrameType : uint8_t {
   kPush = 2,     // a worker's contribution to (key, step); subscribes to the reply
   kReply = 3,    // the result of (key, step); also acknowledges init, then without payload
   kProbe = 4,    // asks for the state of (key, step); header only
-  kInit = 5,     // sets a broadcast key's value, or a StatePart; payload: raw bytes or counters
-  kFetch = 6,    // asks for a broadcast key's value, or for a StatePart; header only
+  kInit = 5,     // sets a broadcast key's value or a StatePart; payload: raw bytes or counters
+  kFetch = 6,    // asks for a broadcast key's value or for a StatePart; header only
   kValue = 7,    // answers fetch; payload: as init
   kError = 8,    // answers any of the above; payload: ErrorBody
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
 };
 
-// What an init, fetch or value of a dense key is about (FrameHeader::codec): what the server holds
-// of one segment.
+// What a server holds of one segment of a dense key, and an init, fetch or value is about.
 enum class StatePart : uint8_t {
-  kWeights = 0,   // f32, of rules that hold them
-  kReplica = 1,   // f32: what delta replies have told the workers so far
-  kResidual = 2,  // f32: of the replies' error feedback
-  kCounters = 3,  // StateCounters, 16 bytes
-  kMoment0 = 4,   // f32: the rule's first moment
-  kMoment1 = 5,
+  kNone = 0,      // the frame is about no part: it belongs to a round or to a broadcast
+  kWeights = 1,   // f32, of rules that hold them
+  kReplica = 2,   // f32: what delta replies have told the workers so far
+  kResidual = 3,  // f32: of the replies' error feedback
+  kCounters = 4,  // StateCounters, 16 bytes
+  kMoment0 = 5,   // f32: the rule's first moment
+  kMoment1 = 6,
 };
-inline constexpr uint8_t kLastStatePart = static_cast<uint8_t>(StatePart::kMoment1);
+inline constexpr StatePart kLastStatePart = StatePart::kMoment1;
 
 // Bits of FrameHeader::flags. Unknown bits are refused.
-enum FrameFlag : uint16_t {
+enum FrameFlag : uint8_t {
   kFlagAbsent = 1 << 0,     // no gradient: header only
   kFlagNonFinite = 1 << 1,  // the gradient (or the sum) held NaN or infinity: header only
 };
-inline constexpr uint16_t kKnownFlags = kFlagAbsent | kFlagNonFinite;
+inline constexpr uint8_t kKnownFlags = kFlagAbsent | kFlagNonFinite;
 
+// Every field means one thing; those that a type of frame has no use for are 0. common/wire/headers.h
+// fills them in.
 struct FrameHeader {
   FrameType type = FrameType::kHello;
-  uint8_t codec = 0;  // CodecId of the payload, or a StatePart; else 0
-  uint16_t flags = 0;
+  uint8_t codec = 0;  // push, reply: CodecId of the payload
+  uint8_t flags = 0;
+  StatePart part = StatePart::kNone;  // init, fetch, value of a dense key's state
   NodeId sender = 0;
   Key key;
   Step step = 0;
-  // Reply to a push: the step that left the weights which it changes. Dense init: counts this
-  // worker's of the key, from 1; its reply or error repeats that. Dense value: the step that left
-  // the weights as they are, or without weights the last closed. Else 0.
+  // Reply, value: the step that left the weights that the payload builds on, or that it is.
   Step base_step = 0;
   uint64_t num_elements = 0;
-  uint64_t element_offset = 0;  // init, fetch, value of a dense key: where the segment begins
+  uint64_t element_offset = 0;  // where there is a part: where its segment begins in the key
   Epoch epoch = 0;
   uint32_t catalogue_version = 0;
   float weight = 1.0f;  // push: the contribution's; reply: number of contributors
   float learning_rate = 0.0f;
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;  // Crc32c of the payload; 0 for an empty one
+  // Tells a worker's inits and fetches of one key's state apart; counts from 1, and every answer
+  // repeats it. 0 where the step does that: rounds and broadcasts.
+  uint32_t request = 0;
 
   bool operator==(const FrameHeader&) const = default;
 };
@@ -84,6 +88,7 @@ struct Frame {
 };
 
 const char* FrameTypeName(FrameType type);
+const char* StatePartName(StatePart part);
 // "push key=7.0 step=12 from node 3": what errors and logs call a frame.
 std::string Describe(const FrameHeader& header);
 
@@ -91,8 +96,9 @@ std::string Describe(const FrameHeader& header);
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 
 // Checks everything a header can say about itself: length, magic, version, header length, CRC,
-// type, flags, reserved fields, floats finite and weight >= 0, payload size. InvalidArgument names
-// the field; DataLoss for a wrong CRC. `bytes` may be of any size.
+// type, flags, reserved fields, fields that only some types have, floats finite and weight >= 0,
+// payload size. InvalidArgument names the field; DataLoss for a wrong CRC. `bytes` may be of any
+// size.
 absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes);
 
 // Fills payload_bytes and payload_crc from `payload`.

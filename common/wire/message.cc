@@ -19,7 +19,7 @@ enum HelloOffset : size_t {
   kHelloReservedAt = 5,  // 3 bytes
   kIncarnationAt = 8,
   kConnectionNumberAt = 12,
-  kLargestFrameAt = 16,
+  kHelloMoreReservedAt = 16,  // 8 bytes
   kCapabilitiesAt = 24,
   kJobIdBytesAt = 32,
   kTokenBytesAt = 34,
@@ -54,6 +54,13 @@ std::string_view CutJustTooLong(const std::string& text) {
   return std::string_view(text).substr(0, kMaxStringBytes + 1);
 }
 
+absl::Status CheckHelloReserved(ByteSpan bytes, size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i) {
+    if (bytes[i] != std::byte{0}) return InvalidArgument("hello: reserved byte %d is not 0", i);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHelloFields(const Hello& hello) {
   if (hello.node == 0) return InvalidArgument("hello: node is 0, which is nobody");
   if (hello.incarnation != 0) {
@@ -61,10 +68,6 @@ absl::Status CheckHelloFields(const Hello& hello) {
   }
   if (hello.capabilities != 0) {
     return InvalidArgument("hello: capabilities are 0x%x, must be 0", hello.capabilities);
-  }
-  if (hello.largest_frame < kHeaderBytes) {
-    return InvalidArgument("hello: largest_frame %d, a header alone has %d", hello.largest_frame,
-                           kHeaderBytes);
   }
   return absl::OkStatus();
 }
@@ -81,7 +84,7 @@ Buffer EncodeHello(const Hello& hello) {
   StoreLittle(out, kRoleAt, uint32_t{static_cast<uint8_t>(hello.role)});
   StoreLittle(out, kIncarnationAt, hello.incarnation);
   StoreLittle(out, kConnectionNumberAt, hello.connection_number);
-  StoreLittle(out, kLargestFrameAt, hello.largest_frame);
+  StoreLittle(out, kHelloMoreReservedAt, uint64_t{0});
   StoreLittle(out, kCapabilitiesAt, hello.capabilities);
   StoreLittle(out, kJobIdBytesAt, static_cast<uint16_t>(job_id.size()));
   StoreLittle(out, kTokenBytesAt, static_cast<uint16_t>(token.size()));
@@ -110,16 +113,14 @@ absl::StatusOr<Hello> DecodeHello(ByteSpan bytes) {
   if (role > static_cast<uint8_t>(Role::kWorker)) {
     return InvalidArgument("hello: unknown role %d", role);
   }
-  for (size_t i = kHelloReservedAt; i < kIncarnationAt; ++i) {
-    if (bytes[i] != std::byte{0}) return InvalidArgument("hello: reserved byte %d is not 0", i);
-  }
+  BDN_RETURN_IF_ERROR(CheckHelloReserved(bytes, kHelloReservedAt, kIncarnationAt));
+  BDN_RETURN_IF_ERROR(CheckHelloReserved(bytes, kHelloMoreReservedAt, kCapabilitiesAt));
 
   Hello hello;
   hello.node = LoadLittle<NodeId>(bytes, kNodeAt);
   hello.role = static_cast<Role>(role);
   hello.incarnation = LoadLittle<uint32_t>(bytes, kIncarnationAt);
   hello.connection_number = LoadLittle<uint32_t>(bytes, kConnectionNumberAt);
-  hello.largest_frame = LoadLittle<uint64_t>(bytes, kLargestFrameAt);
   hello.capabilities = LoadLittle<uint64_t>(bytes, kCapabilitiesAt);
   hello.job_id = LoadText(bytes, kHelloFixedBytes, job_id_bytes);
   hello.token = LoadText(bytes, kHelloFixedBytes + job_id_bytes, token_bytes);

@@ -24,9 +24,8 @@ struct Hello {
   Role role = Role::kWorker;
   uint32_t incarnation = 0;        // reserved, 0
   uint32_t connection_number = 0;  // rises when a node connects again: replies go to the highest
-  uint64_t largest_frame = kHeaderBytes + kMaxPayloadBytes;  // header and payload, bytes
-  uint64_t capabilities = 0;                                 // reserved, 0
-  std::string token;  // at most 255 bytes; empty without authentication
+  uint64_t capabilities = 0;       // reserved, 0
+  std::string token;               // at most 255 bytes; empty without authentication
 
   bool operator==(const Hello&) const = default;
 };

@@ -60,14 +60,15 @@ uint32_t Crc32c(const Bytes& bytes) {
 std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (bytes.size() != 96) return std::nullopt;
   if (Number(bytes, 0, 4) != 0x464e4442) return std::nullopt;
-  if (Number(bytes, 4, 2) != 1) return std::nullopt;
+  if (Number(bytes, 4, 2) != 2) return std::nullopt;
   if (Number(bytes, 6, 2) != 96) return std::nullopt;
   if (Number(bytes, 92, 4) != Crc32c(Bytes(bytes.begin(), bytes.begin() + 92))) return std::nullopt;
 
   Header header;
   header.type = static_cast<uint8_t>(Number(bytes, 8, 1));
   header.codec = static_cast<uint8_t>(Number(bytes, 9, 1));
-  header.flags = static_cast<uint16_t>(Number(bytes, 10, 2));
+  header.flags = static_cast<uint8_t>(Number(bytes, 10, 1));
+  header.part = static_cast<uint8_t>(Number(bytes, 11, 1));
   header.sender = static_cast<uint32_t>(Number(bytes, 12, 4));
   header.key = Number(bytes, 16, 8);
   header.step = Number(bytes, 24, 8);
@@ -80,19 +81,24 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.learning_rate = Float(static_cast<uint32_t>(Number(bytes, 68, 4)));
   header.payload_bytes = static_cast<uint32_t>(Number(bytes, 72, 4));
   header.payload_crc = static_cast<uint32_t>(Number(bytes, 76, 4));
+  header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
 
-  constexpr uint8_t kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6, kValue = 7,
-                    kError = 8;
+  constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
+                    kValue = 7;
   if (header.type < 1 || header.type > 9) return std::nullopt;
   const bool may_have_flags = header.type == kPush || header.type == kReply;
   if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
-  if (!AllZero(bytes, 80, 92)) return std::nullopt;
+  if (!AllZero(bytes, 80, 88)) return std::nullopt;
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
-  const bool may_have_base = header.type == kReply || header.type == kInit ||
-                             header.type == kValue || header.type == kError;
+  const bool may_have_codec = header.type == kPush || header.type == kReply;
+  const bool may_have_base = header.type == kReply || header.type == kValue;
+  const bool may_have_request =
+      header.type != kHello && header.type != kPush && header.type != kProbe;
+  if (header.codec != 0 && !may_have_codec) return std::nullopt;
+  if (header.part > (is_state ? 6 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
-  if (is_state && header.codec > 5) return std::nullopt;
+  if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
   if (header.payload_bytes > 1073741824) return std::nullopt;
@@ -112,11 +118,10 @@ std::optional<Hello> ReadHello(const Bytes& bytes) {
   hello.node = static_cast<uint32_t>(Number(bytes, 0, 4));
   hello.role = static_cast<uint8_t>(Number(bytes, 4, 1));
   hello.connection_number = static_cast<uint32_t>(Number(bytes, 12, 4));
-  hello.largest_frame = Number(bytes, 16, 8);
   hello.job_id = Text(bytes, 36, job_id_bytes);
   hello.token = Text(bytes, 36 + job_id_bytes, token_bytes);
-  if (hello.node == 0 || hello.role > 2 || hello.largest_frame < 96) return std::nullopt;
-  const bool reserved_is_zero = AllZero(bytes, 5, 12) && AllZero(bytes, 24, 32);
+  if (hello.node == 0 || hello.role > 2) return std::nullopt;
+  const bool reserved_is_zero = AllZero(bytes, 5, 12) && AllZero(bytes, 16, 32);
   if (!reserved_is_zero) return std::nullopt;
   return hello;
 }

@@ -17,13 +17,12 @@ using Bytes = std::vector<uint8_t>;
 uint32_t Crc32c(const Bytes& bytes);
 
 struct Header {
-  uint8_t type, codec;
-  uint16_t flags;
+  uint8_t type, codec, flags, part;
   uint32_t sender;
   uint64_t key, step, base_step, num_elements, element_offset;
   uint32_t epoch, catalogue_version;
   float weight, learning_rate;
-  uint32_t payload_bytes, payload_crc;
+  uint32_t payload_bytes, payload_crc, request;
 };
 std::optional<Header> ReadHeader(const Bytes& bytes);
 
@@ -32,7 +31,6 @@ struct Hello {
   uint32_t node;
   uint8_t role;
   uint32_t connection_number;
-  uint64_t largest_frame;
   std::string job_id, token;
 };
 std::optional<Hello> ReadHello(const Bytes& bytes);

@@ -31,7 +31,7 @@ class ShardTest : public ::testing::Test {
   void Push(Rank rank, Step step, const Floats& values) {
     shard_.OnFrame(WorkerNode(rank), MakePush(kKey, step, rank, values, options_));
   }
-  void PushFlagged(Rank rank, Step step, uint16_t flag) {
+  void PushFlagged(Rank rank, Step step, uint8_t flag) {
     shard_.OnFrame(WorkerNode(rank),
                    MakeBare(FrameType::kPush, kKey, step, rank, Elements(), flag));
   }

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "common/base/endian.h"
+#include "common/wire/headers.h"
 #include "compressors/memory/sign_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -43,7 +44,7 @@ class ShardWeightsTest : public ::testing::Test {
   void Start(int workers, const KeyOptions& options) {
     options_ = options;
     outbox_.Take();
-    inits_ = 0;
+    requests_ = 0;
     shard_ = ServerShard({.self = kServerNode}, &outbox_);
     shard_.SetMembership(MakeMembership(workers));
     shard_.AddKey(MakePlan(kKey, options));
@@ -55,11 +56,17 @@ class ShardWeightsTest : public ::testing::Test {
 
   // An init of a part of segment `segment`, not sent.
   Frame MakeInit(StatePart part, Buffer payload, Step step = 0, Rank rank = 0, size_t segment = 0) {
-    Frame frame = MakeBare(FrameType::kInit, kKey, step, rank, Elements());
-    frame.header.codec = static_cast<uint8_t>(part);
-    frame.header.base_step = ++inits_;
-    frame.header.element_offset = Layout().segment_offset(segment);
-    return MakeFrame(frame.header, std::move(payload));
+    return MakeFrame(AboutState(FrameType::kInit, part, segment, rank, step), std::move(payload));
+  }
+  FrameHeader AboutState(FrameType type, StatePart part, size_t segment, Rank rank, Step step) {
+    FrameHeader header = StateHeader(type,
+                                     {.part = part,
+                                      .key = kKey,
+                                      .num_elements = Elements(),
+                                      .element_offset = Layout().segment_offset(segment)},
+                                     step, ++requests_);
+    StampHeader({.sender = WorkerNode(rank), .epoch = 1}, &header);
+    return header;
   }
   void Send(const Frame& frame) { shard_.OnFrame(frame.header.sender, frame); }
   void Set(StatePart part, const Floats& values, Step step = 0, size_t segment = 0) {
@@ -74,10 +81,7 @@ class ShardWeightsTest : public ::testing::Test {
     }
   }
   const Frame& Fetch(StatePart part, size_t segment = 0, Rank rank = 0, Step step = 77) {
-    Frame frame = MakeBare(FrameType::kFetch, kKey, step, rank, Elements());
-    frame.header.codec = static_cast<uint8_t>(part);
-    frame.header.element_offset = Layout().segment_offset(segment);
-    Send(frame);
+    Send(Frame{AboutState(FrameType::kFetch, part, segment, rank, step), {}});
     return *outbox_.LastTo(rank);
   }
   void Push(Rank rank, Step step, const Floats& values) {
@@ -85,7 +89,7 @@ class ShardWeightsTest : public ::testing::Test {
     push.header.learning_rate = rate_;
     Send(push);
   }
-  void PushFlagged(Rank rank, Step step, uint16_t flag) {
+  void PushFlagged(Rank rank, Step step, uint8_t flag) {
     Frame push = MakeBare(FrameType::kPush, kKey, step, rank, Elements(), flag);
     push.header.learning_rate = rate_;
     Send(push);
@@ -109,7 +113,7 @@ class ShardWeightsTest : public ::testing::Test {
 
   KeyOptions options_;
   float rate_ = 0.5f;
-  uint64_t inits_ = 0;
+  uint32_t requests_ = 0;
   Outbox outbox_;
   ServerShard shard_{{.self = kServerNode}, &outbox_};
 };
@@ -155,14 +159,15 @@ TEST_F(ShardWeightsTest, SetsAndTellsEveryPartBySegment) {
   for (const auto& [part, value] : parts) {
     Set(part, Floats(3, value), 5, 0);
     Set(part, Floats(2, 10 * value), 5, 1);
-    EXPECT_EQ(Reply().header.base_step, inits_);
+    EXPECT_EQ(Reply().header.request, requests_);
   }
   for (const auto& [part, value] : parts) {
     const Frame& first = Fetch(part, 0, 1);
     EXPECT_EQ(first.header.type, FrameType::kValue);
     EXPECT_EQ(first.header.step, 77u);
     EXPECT_EQ(first.header.base_step, 5u);
-    EXPECT_EQ(first.header.codec, static_cast<uint8_t>(part));
+    EXPECT_EQ(first.header.part, part);
+    EXPECT_EQ(first.header.request, requests_);
     EXPECT_EQ(FloatsIn(first.payload.span()), Floats(3, value));
     const Frame& second = Fetch(part, 1, 1);
     EXPECT_EQ(second.header.element_offset, 3u);
@@ -216,7 +221,7 @@ TEST_F(ShardWeightsTest, AnswersARepeatedInitWithoutTakingItAgain) {
   EXPECT_THAT(State().weights, ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
   Send(init);
   EXPECT_EQ(Reply().header.type, FrameType::kReply);
-  EXPECT_EQ(Reply().header.base_step, 1u);
+  EXPECT_EQ(Reply().header.request, 1u);
   EXPECT_THAT(State().weights, ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
 }
 
@@ -228,11 +233,11 @@ TEST_F(ShardWeightsTest, RefusesInitsThatDoNotFitAndChangesNothing) {
     Send(frame);
     EXPECT_EQ(Error(rank).code(), code) << Error(rank);
     EXPECT_THAT(std::string(Error(rank).message()), HasSubstr(why));
-    EXPECT_EQ(Reply(rank).header.base_step, frame.header.base_step);
+    EXPECT_EQ(Reply(rank).header.request, frame.header.request);
     EXPECT_THAT(State().weights, ElementsAre(1, 2, 3, 4));
     EXPECT_EQ(State().last_step, 5u);
     EXPECT_EQ(State().weights_step, 5u);
-    EXPECT_EQ(State().inits, 2u);
+    EXPECT_EQ(State().last_init, 2u);
   };
   const auto init = [&](const Floats& values, Step step = 5, Rank rank = 0) {
     return MakeInit(StatePart::kWeights, BytesOf(values), step, rank);
@@ -256,8 +261,11 @@ TEST_F(ShardWeightsTest, RefusesInitsThatDoNotFitAndChangesNothing) {
   frame.header.num_elements = 3;
   refuse(frame, Code::kInvalidArgument, "has 4 elements, not 3");
   frame = init({9, 9, 9});
-  frame.header.base_step = 0;
+  frame.header.request = 0;
   refuse(frame, Code::kInvalidArgument, "count from 1");
+  frame = init({9, 9, 9});
+  frame.header.part = StatePart::kNone;
+  refuse(frame, Code::kInvalidArgument, "must name a part");
   frame = init({9, 9, 9});
   frame.header.payload_crc ^= 1;
   refuse(frame, Code::kDataLoss, "crc");
@@ -273,10 +281,16 @@ TEST_F(ShardWeightsTest, RefusesFetchesThatDoNotFit) {
   Fetch(StatePart::kMoment0);
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("'tensor' has no moment0"));
-  Frame fetch = MakeBare(FrameType::kFetch, kKey, 1, 0, 4);
+  Frame fetch{AboutState(FrameType::kFetch, StatePart::kWeights, 0, 0, 1), {}};
   fetch.header.element_offset = 2;
   Send(fetch);
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("no segment at element 2"));
+  fetch.header.element_offset = 0;
+  fetch.header.request = 0;
+  Send(fetch);
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("count from 1"));
+  Send(MakeBare(FrameType::kFetch, kKey, 1, 0, 4));
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("must name a part"));
   shard_.OnFrame(WorkerNode(5), MakeBare(FrameType::kFetch, kKey, 1, 5, 4));
   EXPECT_EQ(Error(5).code(), absl::StatusCode::kPermissionDenied);
 }
@@ -285,7 +299,7 @@ TEST_F(ShardWeightsTest, BytesKeysHaveNoParts) {
   Start(1, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast});
   for (const FrameType type : {FrameType::kInit, FrameType::kFetch}) {
     Frame frame = MakeBare(type, kKey, 1, 0, 4);
-    frame.header.codec = 1;
+    frame.header.part = StatePart::kWeights;
     Send(frame);
     EXPECT_THAT(std::string(Error(0).message()), HasSubstr("of broadcast tensor 'tensor' are 0"));
   }

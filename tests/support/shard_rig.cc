@@ -66,7 +66,7 @@ Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
   return MakeFrame(bare.header, payload.Prefix(used));
 }
 
-Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint16_t flags) {
+Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint8_t flags) {
   FrameHeader header;
   header.type = type;
   header.flags = flags;

@@ -48,7 +48,7 @@ class Outbox final : public ServerShard::Output {
 Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
                const KeyOptions& options = {});
 // A header-only frame.
-Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint16_t flags = 0);
+Frame MakeBare(FrameType type, Key key, Step step, Rank rank, size_t elements, uint8_t flags = 0);
 // The values of a reply, decoded with the options' pull codec.
 std::vector<float> ValuesOf(const Frame& reply, const KeyOptions& options = {});
 absl::Status ErrorOf(const Frame& frame);

@@ -49,10 +49,9 @@ std::map<std::string, Frame> GoldenFrames() {
   });
   const FrameHeader answer = Changed(reply, [](FrameHeader& h) {
     h.codec = 0;
-    h.num_elements = 0;
     h.weight = 1;
   });
-  const auto header_only = [](FrameHeader header, uint16_t flags, Step step) {
+  const auto header_only = [](FrameHeader header, uint8_t flags, Step step) {
     header.codec = 0;
     header.flags = flags;
     header.step = step;
@@ -80,7 +79,6 @@ std::map<std::string, Frame> GoldenFrames() {
                                                   .node = 3,
                                                   .role = Role::kWorker,
                                                   .connection_number = 1,
-                                                  .largest_frame = 1 << 20,
                                                   .token = "secret"}));
   frames["push"] = MakeFrame(push, onebit);
   frames["push_weighted"] = MakeFrame(Changed(push,
@@ -101,16 +99,17 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["value"] = MakeFrame(bytes_key(FrameType::kValue, 1), raw);
   const auto state = [&](FrameType type, NodeId sender, StatePart part) {
     return Changed(bytes_key(type, sender), [&](FrameHeader& h) {
-      h.codec = static_cast<uint8_t>(part);
+      h.part = part;
       h.element_offset = 2;
+      h.request = 6;
     });
   };
   const Buffer counters = EncodeCounters({7, 0.5f});
   frames["reply_based"] =
       MakeFrame(Changed(reply, [](FrameHeader& h) { h.base_step = 11; }), onebit);
-  frames["init_counters"] = MakeFrame(Changed(state(FrameType::kInit, 3, StatePart::kCounters),
-                                              [](FrameHeader& h) { h.base_step = 6; }),
-                                      counters);
+  frames["init_counters"] = MakeFrame(state(FrameType::kInit, 3, StatePart::kCounters), counters);
+  frames["reply_to_init"] =
+      Frame{Changed(bytes_key(FrameType::kReply, 1), [](FrameHeader& h) { h.request = 6; }), {}};
   frames["fetch_moment1"] = Frame{state(FrameType::kFetch, 4, StatePart::kMoment1), {}};
   frames["value_counters"] = MakeFrame(Changed(state(FrameType::kValue, 1, StatePart::kCounters),
                                                [](FrameHeader& h) { h.base_step = 12; }),
@@ -118,17 +117,27 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["error"] = MakeFrame(of_type(answer, FrameType::kError),
                               EncodeError(absl::FailedPreconditionError("epoch 1 has ended")));
   frames["waiting"] = MakeFrame(of_type(answer, FrameType::kWaiting), EncodeRanks({0, 2, 5}));
-  frames["largest"] = MakeFrame({.type = FrameType::kWaiting,
-                                 .codec = 255,
-                                 .sender = ~NodeId{0},
-                                 .key = Key{~uint64_t{0}},
-                                 .step = ~Step{0},
-                                 .num_elements = ~uint64_t{0},
-                                 .epoch = ~Epoch{0},
-                                 .catalogue_version = ~uint32_t{0},
-                                 .weight = kMaxFloat,
-                                 .learning_rate = -kMaxFloat},
-                                EncodeRanks({}));
+  const FrameHeader largest = {.type = FrameType::kReply,
+                               .codec = 255,
+                               .sender = ~NodeId{0},
+                               .key = Key{~uint64_t{0}},
+                               .step = ~Step{0},
+                               .base_step = ~Step{0},
+                               .num_elements = ~uint64_t{0},
+                               .epoch = ~Epoch{0},
+                               .catalogue_version = ~uint32_t{0},
+                               .weight = kMaxFloat,
+                               .learning_rate = -kMaxFloat,
+                               .request = ~uint32_t{0}};
+  frames["largest_reply"] = MakeFrame(largest, EncodeRanks({}));
+  frames["largest_value"] = MakeFrame(Changed(largest,
+                                              [](FrameHeader& h) {
+                                                h.type = FrameType::kValue;
+                                                h.codec = 0;
+                                                h.part = kLastStatePart;
+                                                h.element_offset = ~uint64_t{0};
+                                              }),
+                                      EncodeRanks({}));
   return frames;
 }
 
@@ -136,6 +145,7 @@ void ExpectAgreement(const FrameHeader& ours, const wire_reference::Header& thei
   EXPECT_EQ(static_cast<uint8_t>(ours.type), theirs.type);
   EXPECT_EQ(ours.codec, theirs.codec);
   EXPECT_EQ(ours.flags, theirs.flags);
+  EXPECT_EQ(static_cast<uint8_t>(ours.part), theirs.part);
   EXPECT_EQ(ours.sender, theirs.sender);
   EXPECT_EQ(ours.key.value, theirs.key);
   EXPECT_EQ(ours.step, theirs.step);
@@ -149,6 +159,7 @@ void ExpectAgreement(const FrameHeader& ours, const wire_reference::Header& thei
             std::bit_cast<uint32_t>(theirs.learning_rate));
   EXPECT_EQ(ours.payload_bytes, theirs.payload_bytes);
   EXPECT_EQ(ours.payload_crc, theirs.payload_crc);
+  EXPECT_EQ(ours.request, theirs.request);
 }
 
 // Both decoders take it, or neither; what they take they read alike, and it encodes to itself.
@@ -199,11 +210,15 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
     header.type = static_cast<FrameType>(1 + random() % 9);
     const bool is_state = header.type == FrameType::kInit || header.type == FrameType::kFetch ||
                           header.type == FrameType::kValue;
-    header.codec = static_cast<uint8_t>(is_state ? random() % 6 : random());
+    const bool is_result = header.type == FrameType::kReply || header.type == FrameType::kValue;
+    const bool has_codec = header.type == FrameType::kPush || header.type == FrameType::kReply;
+    if (has_codec) header.codec = static_cast<uint8_t>(random());
+    if (is_state) header.part = static_cast<StatePart>(random() % 7);
     if (is_state) header.element_offset = random();
-    const bool has_base = header.type == FrameType::kReply || header.type == FrameType::kError ||
-                          (is_state && header.type != FrameType::kFetch);
-    if (has_base) header.base_step = random();
+    if (is_result) header.base_step = random();
+    if (is_state || is_result || header.type >= FrameType::kError) {
+      header.request = static_cast<uint32_t>(random());
+    }
     header.sender = static_cast<NodeId>(random());
     header.key = Key{random()};
     header.step = random();
@@ -268,23 +283,31 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
     ExpectRefused(bytes, absl::StatusCode::kInvalidArgument, named);
   };
   invalid(With(good, 0, uint32_t{0x12345678}), "magic 0x12345678");
-  invalid(With(good, 4, uint16_t{2}), "version 2, this process speaks 1");
+  invalid(With(good, 4, uint16_t{1}), "version 1, this process speaks 2");
   invalid(With(good, 4, uint16_t{0}), "version 0");
   invalid(With(good, 6, uint16_t{104}), "header_bytes 104");
   invalid(With(good, 8, uint8_t{0}), "type 0");
   invalid(With(good, 8, uint8_t{10}), "type 10");
-  invalid(With(good, 10, uint16_t{4}), "flags 0x0004");
-  invalid(With(good, 10, uint16_t{0x8001}), "flags 0x8000");
-  invalid(With(good, 10, uint16_t{3}), "absent and non-finite");
-  invalid(With(With(good, 8, uint8_t{4}), 10, uint16_t{1}), "probe");
-  for (const uint8_t type : {1, 2, 4, 6, 9}) {
-    invalid(With(With(good, 8, type), 32, uint64_t{1}), "base_step");
+  invalid(With(good, 10, uint8_t{4}), "flags 0x04");
+  invalid(With(good, 10, uint8_t{0x81}), "flags 0x80");
+  invalid(With(good, 10, uint8_t{3}), "absent and non-finite");
+  invalid(With(With(good, 8, uint8_t{4}), 10, uint8_t{1}), "probe");
+  const Bytes uncoded = With(good, 9, uint8_t{0});
+  for (const uint8_t type : {1, 4, 5, 6, 7, 8, 9}) {
+    invalid(With(good, 8, type), "codec is 4 on a");
   }
   for (const uint8_t type : {1, 2, 3, 4, 8, 9}) {
-    invalid(With(With(good, 8, type), 48, uint64_t{1} << 63), "element_offset");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{1}), "part is 1 on a");
+    invalid(With(With(uncoded, 8, type), 48, uint64_t{1} << 63), "element_offset is");
   }
   for (const uint8_t type : {5, 6, 7}) {
-    invalid(With(With(good, 8, type), 9, uint8_t{6}), "codec 6 on a");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{7}), "unknown part 7");
+  }
+  for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
+    invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");
+  }
+  for (const uint8_t type : {1, 2, 4}) {
+    invalid(With(With(uncoded, 8, type), 88, uint32_t{1}), "request is 1 on a");
   }
   invalid(With(good, 64, -1.0f), "weight");
   invalid(With(good, 64, nan), "weight");
@@ -293,13 +316,12 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   invalid(With(good, 68, -infinity), "learning_rate");
   invalid(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes + 1)), "payload_bytes");
   invalid(With(good, 76, uint32_t{1}), "payload_crc");
-  invalid(With(With(good, 72, uint32_t{4}), 10, uint16_t{1}), "payload_bytes");
-  invalid(With(With(good, 72, uint32_t{4}), 8, uint8_t{4}), "payload_bytes");
-  invalid(With(With(good, 72, uint32_t{4}), 8, uint8_t{6}), "payload_bytes");
+  invalid(With(With(good, 72, uint32_t{4}), 10, uint8_t{1}), "payload_bytes");
+  invalid(With(With(uncoded, 72, uint32_t{4}), 8, uint8_t{4}), "payload_bytes");
+  invalid(With(With(uncoded, 72, uint32_t{4}), 8, uint8_t{6}), "payload_bytes");
   invalid(With(good, 80, uint16_t{1}), "host_ordinal");
   invalid(With(good, 82, uint16_t{1}), "staleness_class");
   invalid(With(good, 84, uint32_t{1}), "incarnation");
-  invalid(With(good, 88, uint32_t{1}), "reserved");
 }
 
 TEST(FrameTest, TakesTheExtremesOfEachField) {
@@ -338,6 +360,12 @@ TEST(FrameTest, NamesEveryType) {
   EXPECT_STREQ(FrameTypeName(FrameType::kHello), "hello");
   EXPECT_STREQ(FrameTypeName(FrameType::kWaiting), "waiting");
   EXPECT_STREQ(FrameTypeName(static_cast<FrameType>(99)), "unknown frame");
+}
+
+TEST(FrameTest, NamesEveryPart) {
+  EXPECT_STREQ(StatePartName(StatePart::kNone), "none");
+  EXPECT_STREQ(StatePartName(StatePart::kMoment1), "moment1");
+  EXPECT_STREQ(StatePartName(static_cast<StatePart>(99)), "unknown part");
 }
 
 }  // namespace

@@ -19,7 +19,6 @@ Hello SomeHello() {
           .node = 3,
           .role = Role::kServer,
           .connection_number = 7,
-          .largest_frame = 1 << 20,
           .token = "secret"};
 }
 
@@ -57,7 +56,6 @@ TEST(HelloTest, IsReadAlikeByTheReference) {
   EXPECT_EQ(theirs->node, 3u);
   EXPECT_EQ(theirs->role, 1);
   EXPECT_EQ(theirs->connection_number, 7u);
-  EXPECT_EQ(theirs->largest_frame, uint64_t{1} << 20);
   EXPECT_EQ(theirs->job_id, "job-1");
   EXPECT_EQ(theirs->token, "secret");
 }
@@ -77,7 +75,7 @@ TEST(HelloTest, NamesTheFieldThatIsWrong) {
   ExpectBadHello(Put(good, 4, uint8_t{3}), "role 3");
   for (size_t at = 5; at < 8; ++at) ExpectBadHello(Put(good, at, uint8_t{1}), "reserved");
   ExpectBadHello(Put(good, 8, uint32_t{1}), "incarnation");
-  ExpectBadHello(Put(good, 16, uint64_t{95}), "largest_frame");
+  for (size_t at = 16; at < 24; ++at) ExpectBadHello(Put(good, at, uint8_t{1}), "reserved");
   ExpectBadHello(Put(good, 24, uint64_t{1}), "capabilities");
 }
 

@@ -1,6 +1,7 @@
 #include "worker/pipeline/request_table.h"
 
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
@@ -68,30 +69,21 @@ class RequestTableTest : public ::testing::Test {
     header.epoch = 1;
     log_(requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_));
   }
-  // What tells one request about a dense key's state from another.
-  struct About {
-    uint8_t codec = 0;
-    Step base_step = 0;
-    uint64_t element_offset = 0;
-  };
-  static Frame StateFrame(FrameType type, const About& about) {
-    Frame frame = MakeBare(type, kKey, 1, 0, 4);
-    frame.header.codec = about.codec;
-    frame.header.base_step = about.base_step;
-    frame.header.element_offset = about.element_offset;
-    return frame;
+  static FrameHeader AboutState(FrameType type, uint32_t request, Step step = 1) {
+    return StateHeader(
+        type, {.part = StatePart::kMoment0, .key = kKey, .num_elements = 4, .element_offset = 2},
+        step, request);
   }
-  void AskAboutState(FrameType type, const About& about) {
-    const Frame frame = StateFrame(type, about);
+  void AskAboutState(FrameType type, uint32_t request, Step step = 1) {
+    const Frame frame{AboutState(type, request, step), {}};
     Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 0});
   }
-  void AnswerAboutState(FrameType type, const About& about) {
-    Frame frame = StateFrame(type, about);
-    frame.header.sender = kServerNode;
-    if (type == FrameType::kError) {
-      frame = MakeFrame(frame.header, EncodeError(absl::NotFoundError("because")));
-    }
-    log_(requests_.OnFrame(kServerNode, frame, now_));
+  void AnswerAboutState(FrameType type, uint32_t request, Step step = 1) {
+    FrameHeader header = AnswerTo(AboutState(FrameType::kFetch, request, step), type);
+    header.sender = kServerNode;
+    Buffer payload;
+    if (type == FrameType::kError) payload = EncodeError(absl::NotFoundError("because"));
+    log_(requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_));
   }
   void Fail(Step step, absl::StatusCode code) {
     Answer(FrameType::kError, step, EncodeError(absl::Status(code, "because")));
@@ -220,27 +212,38 @@ TEST_F(RequestTableTest, AFetchIsAskedAgainAndNamesTheRoot) {
   EXPECT_THAT(log_.completed, SizeIs(1));
 }
 
-// Of dense keys: inits of one step are told apart by their count, values by what they are of.
 TEST_F(RequestTableTest, DropsAnswersToAnEarlierRequestOfTheSameStep) {
-  AskAboutState(FrameType::kInit, {.base_step = 2});
-  AnswerAboutState(FrameType::kReply, {.base_step = 1});
-  AnswerAboutState(FrameType::kError, {.base_step = 1});
+  AskAboutState(FrameType::kInit, 2);
+  AnswerAboutState(FrameType::kReply, 1);
+  AnswerAboutState(FrameType::kError, 1);
   EXPECT_THAT(log_.completed, SizeIs(0));
-  AnswerAboutState(FrameType::kReply, {.base_step = 2});
+  AnswerAboutState(FrameType::kReply, 2);
   EXPECT_THAT(log_.completed, SizeIs(1));
 
-  AskAboutState(FrameType::kFetch, {.codec = 4, .element_offset = 2});
-  AnswerAboutState(FrameType::kValue, {.codec = 4, .base_step = 3, .element_offset = 0});
-  AnswerAboutState(FrameType::kValue, {.codec = 5, .base_step = 3, .element_offset = 2});
-  AnswerAboutState(FrameType::kError, {.base_step = 2});
+  AskAboutState(FrameType::kFetch, 3);
+  AnswerAboutState(FrameType::kValue, 1);
+  AnswerAboutState(FrameType::kError, 2);
+  AnswerAboutState(FrameType::kError, 0);
   EXPECT_THAT(log_.completed, SizeIs(1));
-  AnswerAboutState(FrameType::kValue, {.codec = 4, .base_step = 3, .element_offset = 2});
+  AnswerAboutState(FrameType::kValue, 3);
   EXPECT_THAT(log_.completed, SizeIs(2));
   EXPECT_EQ(requests_.stats().frames_dropped, 5u);
 }
 
+// A request about state may be of step 0, as a hello is.
+TEST_F(RequestTableTest, AnErrorAboutStateIsNotTakenForARefusedGreeting) {
+  AskAboutState(FrameType::kFetch, 1, 0);
+  Fail(0, absl::StatusCode::kUnauthenticated);
+  ASSERT_EQ(log_.LastSent(), FrameType::kHello);
+  AnswerAboutState(FrameType::kError, 1, 0);
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  EXPECT_EQ(log_.completed[0].second.status().code(), absl::StatusCode::kNotFound);
+  Ask(1);
+  EXPECT_THAT(log_.completed, SizeIs(1));
+}
+
 TEST_F(RequestTableTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
-  AskAboutState(FrameType::kInit, {.base_step = 1});
+  AskAboutState(FrameType::kInit, 1);
   Sent(1);
   Wait(absl::Seconds(1));
   ASSERT_THAT(log_.sent, SizeIs(2));
@@ -249,7 +252,7 @@ TEST_F(RequestTableTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
 }
 
 TEST_F(RequestTableTest, AFetchAsksAgainForTheSame) {
-  AskAboutState(FrameType::kFetch, {.codec = 4, .element_offset = 2});
+  AskAboutState(FrameType::kFetch, 1);
   Sent(1);
   Wait(absl::Seconds(1));
   ASSERT_THAT(log_.sent, SizeIs(2));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "worker/error_fields.h"
 
 namespace bdn {
@@ -96,16 +97,16 @@ RequestTable::Request KeyExchange::PushRequestOf(const Exchange& exchange) const
 }
 
 // Asks for the replica of the next segment, as the reply of this step left it.
-RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) const {
+RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
   const size_t segment = exchange.segments_fetched;
   const bool delta = key_.codecs.reply == ReplyKind::kDelta;
-  FrameHeader header;
-  header.type = FrameType::kFetch;
-  header.codec = static_cast<uint8_t>(delta ? StatePart::kReplica : StatePart::kWeights);
-  header.key = key_.entry.key;
-  header.step = exchange.step;
-  header.num_elements = key_.entry.elements;
-  header.element_offset = key_.codecs.pull->segment_offset(segment);
+  const FrameHeader header =
+      StateHeader(FrameType::kFetch,
+                  {.part = delta ? StatePart::kReplica : StatePart::kWeights,
+                   .key = key_.entry.key,
+                   .num_elements = key_.entry.elements,
+                   .element_offset = key_.codecs.pull->segment_offset(segment)},
+                  exchange.step, NextRequestNumber());
   return {.frame = Frame{header, {}},
           .server = key_.server,
           .catalogue_version = key_.catalogue_version,

@@ -34,6 +34,10 @@ class KeyExchange {
   const DeclaredKey& key() const { return key_; }
   Key id() const { return key_.entry.key; }
 
+  // The number of the next request about what its server holds of the key. For whoever has the key:
+  // who claimed its exchange, or, while it is idle, who holds the lock.
+  uint32_t NextRequestNumber() { return ++last_request_; }
+
   // ---- The queue
 
   bool is_idle() const { return queue_.empty(); }
@@ -84,7 +88,7 @@ class KeyExchange {
 
  private:
   RequestTable::Request PushRequestOf(const Exchange& exchange) const;
-  RequestTable::Request FetchRequest(const Exchange& exchange) const;
+  RequestTable::Request FetchRequest(const Exchange& exchange);
   Next OnReply(const Frame& reply);
   Next OnReplica(const Frame& value);
   Next End(const absl::Status& status);
@@ -93,6 +97,7 @@ class KeyExchange {
   std::deque<std::unique_ptr<Exchange>> queue_;  // by step
   Exchange* claimed_ = nullptr;                  // the front, while somebody has it
   LinkMemory memory_;
+  uint32_t last_request_ = 0;
   std::set<size_t> adopted_;  // segments of a replica that is being fetched
   Step adopted_step_ = 0;     // and the step that left them so
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "worker/error_fields.h"
 
@@ -40,16 +41,12 @@ void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* 
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
   peer->hello_due = now + peer->hello_interval;
   Due(peer->hello_due);
-  FrameHeader header;
-  header.type = FrameType::kHello;
-  header.sender = options_.self;
   Buffer hello = EncodeHello({.job_id = options_.job_id,
                               .node = options_.self,
                               .role = Role::kWorker,
                               .connection_number = ++peer->connection_number,
-                              .largest_frame = kHeaderBytes + kMaxPayloadBytes,
                               .token = options_.token});
-  actions->sends.push_back({server, MakeFrame(header, std::move(hello))});
+  actions->sends.push_back({server, MakeFrame(HelloHeader(options_.self), std::move(hello))});
 }
 
 absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl::Time now) {
@@ -76,15 +73,14 @@ bool RequestTable::Withdraw(Key key, Step step) {
   return true;
 }
 
-// Whether a frame of the request's key and step answers it, and not an earlier one: inits count
-// themselves, and a value says what it is of.
-bool RequestTable::IsAbout(const Request& request, const FrameHeader& answer) {
-  const FrameHeader& asked = request.frame.header;
-  if (answer.type == FrameType::kError || asked.type == FrameType::kInit) {
-    return answer.base_step == asked.base_step;
-  }
-  return answer.type != FrameType::kValue ||
-         (answer.codec == asked.codec && answer.element_offset == asked.element_offset);
+// The request that a frame from `server` is about, and not an earlier one of the same key.
+RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const FrameHeader& answer) {
+  const auto found = open_.find(answer.key);
+  if (found == open_.end()) return found;
+  const FrameHeader& asked = found->second.request.frame.header;
+  const bool is_its = found->second.request.server == server && asked.step == answer.step &&
+                      asked.request == answer.request;
+  return is_its ? found : open_.end();
 }
 
 // Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
@@ -94,36 +90,25 @@ void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->due = absl::InfiniteFuture();
   const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
-  Frame frame = open->request.frame;
-  frame.header.sender = options_.self;
-  frame.header.epoch = membership_->epoch;
-  frame.header.catalogue_version = open->request.catalogue_version;
-  actions->sends.push_back({open->request.server, std::move(frame)});
+  Send(open->request, open->request.frame, actions);
 }
 
 void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
-  const FrameHeader& about = open->request.frame.header;
-  if (about.type == FrameType::kInit && about.base_step != 0) {  // of a dense key: answered at once
+  const std::optional<FrameHeader> probe = ProbeFor(open->request.frame.header);
+  if (!probe.has_value()) {
     ++stats_.resends;
     return SendRequest(open, actions);
   }
   open->due = now + open->interval;
   Due(open->due);
   ++stats_.probes_sent;
-  FrameHeader header;
-  header.type = about.type == FrameType::kFetch ? FrameType::kFetch : FrameType::kProbe;
-  header.sender = options_.self;
-  header.key = about.key;
-  header.step = about.step;
-  header.num_elements = about.num_elements;
-  if (header.type == FrameType::kFetch) {
-    header.codec = about.codec;
-    header.element_offset = about.element_offset;
-  }
-  header.epoch = membership_->epoch;
-  header.catalogue_version = open->request.catalogue_version;
-  actions->sends.push_back({open->request.server, Frame{header, {}}});
+  Send(open->request, Frame{*probe, {}}, actions);
+}
+
+void RequestTable::Send(const Request& request, Frame frame, Actions* actions) {
+  StampHeader({options_.self, membership_->epoch, request.catalogue_version}, &frame.header);
+  actions->sends.push_back({request.server, std::move(frame)});
 }
 
 void RequestTable::OnSent(NodeId server, Key key, Step step, absl::Time now) {
@@ -183,20 +168,10 @@ RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, a
   return actions;
 }
 
-// The request of the frame's key and step, if it went to this server.
-RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const FrameHeader& answer) {
-  const auto found = open_.find(answer.key);
-  if (found == open_.end()) return found;
-  const Request& request = found->second.request;
-  const bool is_its = request.server == server && request.frame.header.step == answer.step;
-  return is_its ? found : open_.end();
-}
-
 void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now,
                             Actions* actions) {
   const FrameHeader& asked = open->second.request.frame.header;
-  if (!IsAnswer(asked.type, frame.header.type) || !IsAbout(open->second.request, frame.header) ||
-      frame.header.num_elements != asked.num_elements) {
+  if (!IsAnswer(asked.type, frame.header.type) || frame.header.num_elements != asked.num_elements) {
     ++stats_.frames_dropped;
     return;
   }
@@ -224,8 +199,7 @@ void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Act
   const bool lost_ours =
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
-  open->accepted = !lost_ours && frame.header.epoch == membership_->epoch &&
-                   IsAbout(open->request, frame.header);
+  open->accepted = !lost_ours && frame.header.epoch == membership_->epoch;
   if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendRequest(open, actions);
@@ -256,7 +230,9 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
     if (peer->second.is_open) SayHello(server, &peer->second, now, actions);
     return;
   }
-  const bool about_hello = peer != peers_.end() && !peer->second.is_open && frame.header.step == 0;
+  // Steps of rounds and broadcasts count from 1, and so do requests about state.
+  const bool about_hello = peer != peers_.end() && !peer->second.is_open &&
+                           frame.header.step == 0 && frame.header.request == 0;
   if (about_hello) {
     if (status.code() == absl::StatusCode::kUnavailable ||
         status.code() == absl::StatusCode::kDataLoss) {
@@ -267,7 +243,7 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
     return EndAll(Annotate(status, ServerName(server)), actions);
   }
   const auto found = FindOpen(server, frame.header);
-  if (found == open_.end() || !IsAbout(found->second.request, frame.header)) {
+  if (found == open_.end()) {
     ++stats_.frames_dropped;
     return;
   }

@@ -109,10 +109,10 @@ class RequestTable {
   };
   using OpenMap = std::map<Key, Open>;
 
-  static bool IsAbout(const Request& request, const FrameHeader& answer);
   void SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions);
   void SendRequest(Open* open, Actions* actions);
   void SendProbe(Open* open, absl::Time now, Actions* actions);
+  void Send(const Request& request, Frame frame, Actions* actions);
   void OnHello(NodeId server, Actions* actions);
   void OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions);
   void OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions);

@@ -7,6 +7,7 @@
 
 #include "common/base/draw.h"
 #include "common/base/status.h"
+#include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "compressors/memory/error_feedback.h"
 #include "compressors/memory/sign_step.h"
@@ -109,11 +110,7 @@ void FillNaN(MutableView y) {
 void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
                 Exchange* exchange) {
   const SegmentedCodec& codec = key.codecs.Push(exchange->step);
-  FrameHeader header;
-  header.type = FrameType::kPush;
-  header.key = key.entry.key;
-  header.step = exchange->step;
-  header.num_elements = key.entry.elements;
+  FrameHeader header = PushHeader(key.entry.key, exchange->step, key.entry.elements);
   header.weight = exchange->weight;
   header.learning_rate = exchange->learning_rate;
 
