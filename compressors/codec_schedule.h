@@ -12,9 +12,11 @@
 namespace bdn {
 
 // A link whose codec changes with the step, as in the sparsification warm-up of Deep Gradient
-// Compression (arXiv 1712.01887): "none for 100; ef(topk(ratio=0.25)) for 400;
-// ef(topk(ratio=0.01))". The memory stays: all stages have the same one, but for `none`
-// before them.
+// Compression (arXiv 1712.01887):
+//
+//   none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))
+//
+// The memory stays: all stages have the same one, but for `none` before them.
 struct CodecSchedule {
   struct Stage {
     LinkCodec link;

@@ -84,7 +84,7 @@ class Peeling {
       for (size_t row = 0; row < kRows; ++row) {
         const SketchPlace place = shape_.Place(draw_, index_[rank], row);
         const Cell& cell = cells_[place.cell];
-        // What was found left a cell empty; what was not is counted in all of its own.
+        // An element that was found left one of its cells empty; any other is counted in all three.
         found = found || cell.count == 0;
         estimates[row] = place.Estimate(cell.value);
       }

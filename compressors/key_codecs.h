@@ -26,7 +26,7 @@ enum class ReplyKind : uint8_t {
   kSigns,      // of a step that workers take on the weights that they hold (memory/sign_step.h)
 };
 
-// A codec up to a step.
+// The codec of the steps up to `last_step`, after the stage before it.
 struct CodecStage {
   uint64_t last_step = 0;
   std::unique_ptr<const SegmentedCodec> codec;

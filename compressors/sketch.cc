@@ -82,7 +82,7 @@ class SketchCodec final : public Codec {
             .width = std::clamp<size_t>(static_cast<size_t>(width), 1, n)};
   }
 
-  // use(what gives an element's value).
+  // Calls use(value), where value(i) is what element i decodes to.
   template <typename Use>
   void WithValues(ByteSpan in, size_t n, const Use& use) const {
     const SketchShape shape = Shape(n);
