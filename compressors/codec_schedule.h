@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 namespace bdn {
 
@@ -29,8 +29,8 @@ struct CodecSchedule {
   std::string spec() const;
 };
 
-// A codec spec alone is a schedule of one stage. InvalidArgument as ParseCodecSpec's, or says which
-// stage is wrong: steps that are no number from 1 to 2^40, a last stage that ends, another memory.
+// A codec spec alone is a schedule of one stage. InvalidArgument as ParseCodecSpec's, or shows the
+// wrong stage: steps that are no number from 1 to 2^40, a last stage that ends, another memory.
 absl::StatusOr<CodecSchedule> ParseCodecSchedule(std::string_view text);
 
 }  // namespace bdn

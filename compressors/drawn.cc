@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/base/endian.h"
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/kernels/drawn_kernels.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
@@ -169,7 +169,7 @@ class DrawnCodec final : public Codec {
 
   CodecId id() const override { return id_; }
   std::string spec() const override {
-    std::vector<std::string> options = {RealOption("ratio", ratio_)};
+    std::vector<std::string> options = {"ratio=" + RealText(ratio_)};
     if (unbiased_) options.emplace_back("unbiased=true");
     if (id_ == CodecId::kRandomK) return SpecText("randomk", options);
     if (size_ != kDefaultSize) options.push_back(absl::StrFormat("size=%d", size_));

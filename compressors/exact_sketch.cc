@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/scratch.h"
 #include "compressors/sparse_bitmap.h"
 
@@ -111,7 +111,7 @@ class ExactSketchCodec final : public Codec {
 
   CodecId id() const override { return CodecId::kExactSketch; }
   std::string spec() const override {
-    const std::string cells = RealOption("cells", options_.cells);
+    const std::string cells = "cells=" + RealText(options_.cells);
     return SpecText("exactsketch", {&cells, 1});
   }
   bool shares_draw() const override { return true; }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/sparse_bitmap.h"
 
 namespace bdn {
@@ -38,7 +38,7 @@ class SketchCodec final : public Codec {
     if (options_.rows != SketchOptions().rows) {
       options.push_back(absl::StrFormat("rows=%d", options_.rows));
     }
-    options.push_back(RealOption("columns", options_.columns));
+    options.push_back("columns=" + RealText(options_.columns));
     return SpecText("sketch", options);
   }
   bool shares_draw() const override { return true; }

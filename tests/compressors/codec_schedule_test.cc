@@ -44,6 +44,17 @@ TEST(CodecSchedule, SaysWhatIsWrong) {
   }
 }
 
+TEST(CodecSchedule, PutsACaretUnderTheBadStage) {
+  EXPECT_EQ(SpecOf("none for 5; onebt"),
+            "codec spec: unknown codec 'onebt'; did you mean onebit?\n"
+            "  none for 5; onebt\n"
+            "              ^^^^^");
+  EXPECT_EQ(SpecOf("none for 5; fp16 for 0; ef(onebit)"),
+            "codec spec: 'fp16 for 0' must be for a number of steps from 1 to 2^40\n"
+            "  none for 5; fp16 for 0; ef(onebit)\n"
+            "              ^^^^^^^^^^");
+}
+
 std::string PushAt(const KeyCodecs& codecs, uint64_t step) {
   return codecs.Push(step).codec().spec();
 }
