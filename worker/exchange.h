@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/cluster/catalogue.h"
-#include "common/cluster/rule_spec.h"
+#include "common/link/key_codecs.h"
+#include "common/link/rule_spec.h"
 #include "common/wire/frame.h"
-#include "compressors/key_codecs.h"
 
 namespace bdn {
 

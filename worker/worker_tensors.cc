@@ -4,9 +4,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "common/base/draw.h"
 #include "common/base/status.h"
-#include "compressors/codec_schedule.h"
+#include "common/link/key_link.h"
 #include "worker/error_fields.h"
 #include "worker/worker.h"
 
@@ -15,7 +14,7 @@
 namespace bdn {
 namespace {
 
-// Puts the specs into canonical form, so that workers that mean the same say the same.
+// Refuses what a server would refuse later, and puts the specs into canonical form.
 absl::Status Canonicalise(TensorDeclaration* tensor) {
   const auto bad = [tensor](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", tensor->name, what);
@@ -28,24 +27,8 @@ absl::Status Canonicalise(TensorDeclaration* tensor) {
   if (!(tensor->momentum >= 0 && tensor->momentum < 1)) return bad("momentum is not in [0, 1)");
   if (tensor->momentum > 0 && tensor->dtype == DType::kFloat64)
     return bad("no momentum for float64");
-  for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
-    const absl::StatusOr<CodecSchedule> schedule = ParseCodecSchedule(*spec);
-    if (!schedule.ok()) return bad(std::string(schedule.status().message()));
-    *spec = schedule->spec();
-  }
-  const absl::StatusOr<RuleSpec> rule = RuleSpec::Parse(tensor->rule);
-  if (!rule.ok()) return bad(std::string(rule.status().message()));
-  tensor->rule = rule->text();
-  // Says now what a server would say of the catalogue.
-  const absl::StatusOr<KeyCodecs> codecs =
-      MakeKeyCodecs({.push_spec = tensor->push_spec,
-                     .pull_spec = tensor->pull_spec,
-                     .warmup_steps = tensor->warmup_steps,
-                     .segment_elements = {tensor->elements},
-                     .dtype = tensor->dtype,
-                     .holds_weights = rule->holds_weights(),
-                     .steps_by_signs = rule->steps_by_signs()});
-  return codecs.ok() ? absl::OkStatus() : bad(std::string(codecs.status().message()));
+  const absl::Status specs = CanonicalizeSpecs(tensor);
+  return specs.ok() ? specs : bad(std::string(specs.message()));
 }
 
 absl::Status SameAsBefore(const TensorDeclaration& before, const TensorDeclaration& now) {
@@ -121,13 +104,6 @@ absl::Status Worker::AddCatalogue(const Catalogue& catalogue) {
     auto key = std::make_unique<WorkerKey>();
     key->entry = entry;
     key->catalogue_version = catalogue.version;
-    KeyCodecsOptions options{.push_spec = entry.push_spec,
-                             .pull_spec = entry.pull_spec,
-                             .warmup_steps = entry.warmup_steps,
-                             .dtype = entry.dtype};
-    BDN_ASSIGN_OR_RETURN(key->rule, RuleSpec::Parse(entry.rule));
-    options.holds_weights = key->rule.holds_weights();
-    options.steps_by_signs = key->rule.steps_by_signs();
     for (size_t i = 0; i < entry.segments.size(); ++i) {
       const KeySegment& segment = entry.segments[i];
       const bool inside =
@@ -137,13 +113,12 @@ absl::Status Worker::AddCatalogue(const Catalogue& catalogue) {
       if (!inside) return Internal("key %s has a segment outside its tensor", entry.key.ToString());
       key->tensor_names.push_back(tensors_[segment.tensor].declaration.name);
       tensors_[segment.tensor].parts.push_back({key.get(), i, segment.offset, segment.elements});
-      options.segment_elements.push_back(segment.elements);
     }
     if (key->tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
-    key->name_hash = Draw::HashName(key->tensor_names[0]);
-    if (entry.kind == KeyKind::kDense) {
-      BDN_ASSIGN_OR_RETURN(key->codecs, MakeKeyCodecs(options));
-    }
+    BDN_ASSIGN_OR_RETURN(KeyLink link, MakeKeyLink(entry, key->tensor_names[0]));
+    key->rule = std::move(link.rule);
+    key->codecs = std::move(link.codecs);
+    key->name_hash = link.name_hash;
     keys_.emplace(entry.key, std::move(key));
   }
   return absl::OkStatus();

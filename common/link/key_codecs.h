@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KEY_CODECS_H_
-#define BANDONEON_COMPRESSORS_KEY_CODECS_H_
+#ifndef BANDONEON_COMMON_LINK_KEY_CODECS_H_
+#define BANDONEON_COMMON_LINK_KEY_CODECS_H_
 
 #include <cstdint>
 #include <memory>
@@ -92,4 +92,4 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KEY_CODECS_H_
+#endif  // BANDONEON_COMMON_LINK_KEY_CODECS_H_
