@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
+#include "common/link/key_codecs.h"
 #include "common/wire/frame.h"
-#include "compressors/key_codecs.h"
 #include "server/round.h"
 #include "server/update_rule.h"
 

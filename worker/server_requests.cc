@@ -19,8 +19,9 @@ constexpr uint32_t kNumberedLater = 0;
 // A part, of the keys that keep it: keys too small to be compressed have no memory to be told.
 auto WhereKept(StatePart part) {
   return [part](const DeclaredKey& key) -> std::optional<StatePart> {
-    const bool lacks = (part == StatePart::kReplica && key.codecs.reply != ReplyKind::kDelta) ||
-                       (part == StatePart::kResidual && !key.codecs.pull_feedback.on);
+    const bool lacks =
+        (part == StatePart::kReplica && key.link.codecs.reply != ReplyKind::kDelta) ||
+        (part == StatePart::kResidual && !key.link.codecs.pull_feedback.on);
     if (lacks) return std::nullopt;
     return part;
   };
@@ -28,7 +29,7 @@ auto WhereKept(StatePart part) {
 
 // The part that holds the weights as the workers hold them.
 std::optional<StatePart> WeightsOfWorkers(const DeclaredKey& key) {
-  return key.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
+  return key.link.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
 }
 
 absl::Status CheckSize(const Tensor& tensor, size_t elements) {
@@ -206,7 +207,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::AskAboutState(uint32_t i
                       {.part = *part,
                        .key = key.entry.key,
                        .num_elements = key.entry.elements,
-                       .element_offset = key.codecs.pull->segment_offset(of.segment)},
+                       .element_offset = key.link.codecs.pull->segment_offset(of.segment)},
                       type == FrameType::kFetch ? tensor->pushed : step, kNumberedLater);
       requests.push_back(RequestFor(key, MakeFrame(header, payload(of)), name, 0));
     }
@@ -282,7 +283,7 @@ absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, abs
   MutexLock lock(tensors_->mutex());
   const Tensor& tensor = tensors_->at(id);
   for (const TensorPart& of : tensor.parts) {
-    if (!of.exchange->key().codecs.keeps_replica()) continue;
+    if (!of.exchange->key().link.codecs.keeps_replica()) continue;
     if (!of.exchange->is_idle()) {  // then the replica is a stage's
       return FailedPrecondition("tensor '%s' was pushed meanwhile; fetch before pushing",
                                 tensor.declaration.name);

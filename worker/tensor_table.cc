@@ -2,9 +2,7 @@
 
 #include <utility>
 
-#include "common/base/draw.h"
 #include "common/base/status.h"
-#include "compressors/codec_schedule.h"
 
 namespace bdn {
 
@@ -26,24 +24,8 @@ absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {
   if (!(tensor->momentum >= 0 && tensor->momentum < 1)) return bad("momentum is not in [0, 1)");
   if (tensor->momentum > 0 && tensor->dtype == DType::kFloat64)
     return bad("no momentum for float64");
-  for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
-    const absl::StatusOr<CodecSchedule> schedule = ParseCodecSchedule(*spec);
-    if (!schedule.ok()) return bad(std::string(schedule.status().message()));
-    *spec = schedule->spec();
-  }
-  const absl::StatusOr<RuleSpec> rule = RuleSpec::Parse(tensor->rule);
-  if (!rule.ok()) return bad(std::string(rule.status().message()));
-  tensor->rule = rule->text();
-  // Says now what a server would say of the catalogue.
-  const absl::StatusOr<KeyCodecs> codecs =
-      MakeKeyCodecs({.push_spec = tensor->push_spec,
-                     .pull_spec = tensor->pull_spec,
-                     .warmup_steps = tensor->warmup_steps,
-                     .segment_elements = {tensor->elements},
-                     .dtype = tensor->dtype,
-                     .holds_weights = rule->holds_weights(),
-                     .steps_by_signs = rule->steps_by_signs()});
-  return codecs.ok() ? absl::OkStatus() : bad(std::string(codecs.status().message()));
+  const absl::Status specs = CanonicalizeSpecs(tensor);
+  return specs.ok() ? specs : bad(std::string(specs.message()));
 }
 
 absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
@@ -74,13 +56,6 @@ absl::Status TensorTable::Add(const Catalogue& catalogue) {
 
 absl::Status TensorTable::AddKey(const Catalogue& catalogue, const KeyEntry& entry) {
   DeclaredKey key{.entry = entry, .server = entry.server, .catalogue_version = catalogue.version};
-  KeyCodecsOptions options{.push_spec = entry.push_spec,
-                           .pull_spec = entry.pull_spec,
-                           .warmup_steps = entry.warmup_steps,
-                           .dtype = entry.dtype};
-  BDN_ASSIGN_OR_RETURN(key.rule, RuleSpec::Parse(entry.rule));
-  options.holds_weights = key.rule.holds_weights();
-  options.steps_by_signs = key.rule.steps_by_signs();
   for (const KeySegment& segment : entry.segments) {
     const bool inside =
         segment.tensor < tensors_.size() && segment.elements > 0 &&
@@ -88,13 +63,9 @@ absl::Status TensorTable::AddKey(const Catalogue& catalogue, const KeyEntry& ent
         segment.offset <= tensors_[segment.tensor].declaration.elements - segment.elements;
     if (!inside) return Internal("key %s has a segment outside its tensor", entry.key.ToString());
     key.tensor_names.push_back(tensors_[segment.tensor].declaration.name);
-    options.segment_elements.push_back(segment.elements);
   }
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
-  key.name_hash = Draw::HashName(key.tensor_names[0]);
-  if (entry.kind == KeyKind::kDense) {
-    BDN_ASSIGN_OR_RETURN(key.codecs, MakeKeyCodecs(options));
-  }
+  BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
   for (size_t i = 0; i < entry.segments.size(); ++i) {
     const KeySegment& segment = entry.segments[i];

@@ -1,6 +1,6 @@
 #include "tests/support/shard_rig.h"
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 namespace bdn::testing {
 namespace {

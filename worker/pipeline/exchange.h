@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "common/cluster/catalogue.h"
-#include "common/cluster/rule_spec.h"
+#include "common/link/key_link.h"
 #include "common/wire/frame.h"
-#include "compressors/key_codecs.h"
 #include "worker/client.h"
 
 // What the stages of the pipeline work on: plain data without methods of their own.
@@ -20,13 +19,11 @@ namespace bdn {
 struct DeclaredKey {
   KeyEntry entry;
   std::vector<std::string> tensor_names;  // by segment
-  uint64_t name_hash = 0;                 // of the first, for Draw
-  NodeId server = 0;                      // which sums it
+  KeyLink link;
+  NodeId server = 0;  // which sums it
   uint32_t catalogue_version = 0;
-  RuleSpec rule;
-  KeyCodecs codecs;
 
-  bool has_memory() const { return codecs.push_feedback.on || entry.momentum > 0; }
+  bool has_memory() const { return link.codecs.push_feedback.on || entry.momentum > 0; }
 };
 
 // What this worker's end of a key's links remembers from step to step.

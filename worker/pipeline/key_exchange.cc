@@ -99,13 +99,13 @@ RequestTable::Request KeyExchange::PushRequestOf(const Exchange& exchange) const
 // Asks for the replica of the next segment, as the reply of this step left it.
 RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
   const size_t segment = exchange.segments_fetched;
-  const bool delta = key_.codecs.reply == ReplyKind::kDelta;
+  const bool delta = key_.link.codecs.reply == ReplyKind::kDelta;
   const FrameHeader header =
       StateHeader(FrameType::kFetch,
                   {.part = delta ? StatePart::kReplica : StatePart::kWeights,
                    .key = key_.entry.key,
                    .num_elements = key_.entry.elements,
-                   .element_offset = key_.codecs.pull->segment_offset(segment)},
+                   .element_offset = key_.link.codecs.pull->segment_offset(segment)},
                   exchange.step, NextRequestNumber());
   return {.frame = Frame{header, {}},
           .server = key_.server,
@@ -162,11 +162,12 @@ void KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out
   const std::vector<float>& state = memory_.*ArrayOf(what);
   // Without feedback the residual is scratch.
   const bool is_kept =
-      !state.empty() && (what != LinkState::kResidual || key_.codecs.push_feedback.on);
+      !state.empty() && (what != LinkState::kResidual || key_.link.codecs.push_feedback.on);
   if (!is_kept) {
     std::fill(out.begin(), out.end(), 0.0f);
   } else {
-    std::copy_n(state.begin() + key_.codecs.push->segment_offset(segment), out.size(), out.begin());
+    std::copy_n(state.begin() + key_.link.codecs.push->segment_offset(segment), out.size(),
+                out.begin());
   }
 }
 
@@ -175,13 +176,13 @@ void KeyExchange::SetState(LinkState what, size_t segment, std::span<const float
   if (what == LinkState::kReplica) memory_.replica_step.reset();
   std::vector<float>& state = memory_.*ArrayOf(what);
   state.resize(key_.entry.elements);
-  std::copy(in.begin(), in.end(), state.begin() + key_.codecs.push->segment_offset(segment));
+  std::copy(in.begin(), in.end(), state.begin() + key_.link.codecs.push->segment_offset(segment));
 }
 
 void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {
   memory_.replica.resize(key_.entry.elements);
   std::copy(weights.begin(), weights.end(),
-            memory_.replica.begin() + key_.codecs.pull->segment_offset(segment));
+            memory_.replica.begin() + key_.link.codecs.pull->segment_offset(segment));
   if (step != adopted_step_) adopted_.clear();
   adopted_step_ = step;
   adopted_.insert(segment);

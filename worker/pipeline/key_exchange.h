@@ -65,7 +65,7 @@ class KeyExchange {
 
   const Exchange& claimed() const { return *claimed_; }
   // Most bytes that Encode's payload may have.
-  size_t MaxPushBytes() const { return key_.codecs.Push(claimed_->step).MaxEncodedBytes(); }
+  size_t MaxPushBytes() const { return key_.link.codecs.Push(claimed_->step).MaxEncodedBytes(); }
   // The push, encoded. Once for each exchange.
   RequestTable::Request Encode(const EncodeContext& context);
   // What an answer to the last request leads to: the next request, or the end and how it came.

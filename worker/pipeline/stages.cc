@@ -66,7 +66,7 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
     }
     return codec.Encode(inputs, draw, out);
   }
-  const LinkFeedback& link = key.codecs.push_feedback;
+  const LinkFeedback& link = key.link.codecs.push_feedback;
   memory->residual.resize(key.entry.elements);
   if (key.entry.momentum > 0) memory->momentum.resize(key.entry.elements);
   // Without feedback the residual is scratch.
@@ -109,7 +109,7 @@ void FillNaN(MutableView y) {
 
 void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
                 Exchange* exchange) {
-  const SegmentedCodec& codec = key.codecs.Push(exchange->step);
+  const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
   FrameHeader header = PushHeader(key.entry.key, exchange->step, key.entry.elements);
   header.weight = exchange->weight;
   header.learning_rate = exchange->learning_rate;
@@ -123,7 +123,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
   }
   const bool shared = codec.codec().shares_draw();
   const Draw draw({.run_seed = context.run_seed,
-                   .tensor_name_hash = key.name_hash,
+                   .tensor_name_hash = key.link.name_hash,
                    .partition = key.entry.key.partition(),
                    .step = exchange->step,
                    .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kWorkerEncode,
@@ -145,7 +145,7 @@ absl::Status CheckReply(const DeclaredKey& key, Step step, const Frame& reply) {
     if (reply.payload.empty()) return absl::OkStatus();
     return Internal("a reply that is absent or non-finite carries a payload");
   }
-  const SegmentedCodec& codec = key.codecs.Pull(step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(step);
   if (reply.header.codec != static_cast<uint8_t>(codec.codec().id())) {
     return Internal("the server replied with codec %d, where %s was declared", reply.header.codec,
                     codec.codec().spec());
@@ -156,14 +156,14 @@ absl::Status CheckReply(const DeclaredKey& key, Step step, const Frame& reply) {
 }
 
 bool LacksReplica(const DeclaredKey& key, const LinkMemory& memory, const Frame& reply) {
-  return key.codecs.keeps_replica() && reply.header.flags == 0 &&
+  return key.link.codecs.keeps_replica() && reply.header.flags == 0 &&
          memory.replica_step != reply.header.base_step;
 }
 
 void NoteAbsent(const DeclaredKey& key, const Frame& reply, Exchange* exchange) {
   if (reply.header.flags & kFlagNonFinite) return;
   const bool all_absent = (reply.header.flags & kFlagAbsent) != 0;
-  const SegmentedCodec& codec = key.codecs.Pull(exchange->step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange->step);
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     exchange->segments[i].absent_everywhere = all_absent || !codec.Present(reply.payload.span(), i);
   }
@@ -172,7 +172,7 @@ void NoteAbsent(const DeclaredKey& key, const Frame& reply, Exchange* exchange) 
 absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory* memory,
                          Exchange* exchange) {
   const size_t i = exchange->segments_fetched;
-  const SegmentedCodec& layout = *key.codecs.pull;
+  const SegmentedCodec& layout = *key.link.codecs.pull;
   const size_t n = layout.segment_elements(i);
   if (value.header.base_step != exchange->step || value.payload.size() != n * sizeof(float)) {
     return Internal(
@@ -194,24 +194,24 @@ namespace {
 // Moves the replica of segment i by a reply, and tells the caller.
 void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan payload, size_t i,
                    LinkMemory* memory) {
-  const SegmentedCodec& codec = key.codecs.Pull(exchange.step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange.step);
   const MutableView wanted = exchange.segments[i].data;
-  if (!key.codecs.keeps_replica()) {
+  if (!key.link.codecs.keeps_replica()) {
     if (wanted.data != nullptr) codec.DecodeSegment(payload, i, 1.0f, wanted);
     return;
   }
   const size_t n = codec.segment_elements(i);
   const MutableView replica{memory->replica.data() + codec.segment_offset(i), DType::kFloat32, n};
-  switch (key.codecs.Reply(exchange.step)) {
+  switch (key.link.codecs.Reply(exchange.step)) {
     case ReplyKind::kDelta:
       codec.DecodeAddSegment(payload, i, 1.0f, replica);
       break;
     case ReplyKind::kSigns: {
       std::vector<float> signs(n);
       codec.DecodeSegment(payload, i, 1.0f, {signs.data(), DType::kFloat32, n});
-      ApplySigns(
-          MakeSignStep(key.rule.option("eta"), key.rule.option("decay"), exchange.learning_rate),
-          signs.data(), n, replica.f32());
+      ApplySigns(MakeSignStep(key.link.rule.option("eta"), key.link.rule.option("decay"),
+                              exchange.learning_rate),
+                 signs.data(), n, replica.f32());
       break;
     }
     default:
@@ -228,7 +228,7 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
   exchange->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
   if (exchange->nonfinite) UndoPush(key, memory, exchange);
   NoteAbsent(key, reply, exchange);
-  const SegmentedCodec& codec = key.codecs.Pull(exchange->step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange->step);
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     const ExchangeSegment& segment = exchange->segments[i];
     if (exchange->nonfinite) {
@@ -236,19 +236,20 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
       continue;
     }
     if (segment.absent_everywhere) continue;
-    if (key.codecs.reply != ReplyKind::kAggregate) {
+    if (key.link.codecs.reply != ReplyKind::kAggregate) {
       DecodeWeights(key, *exchange, reply.payload.span(), i, memory);
     } else if (segment.data.data != nullptr) {
       codec.DecodeSegment(reply.payload.span(), i, segment.loss_scale, segment.data);
     }
   }
-  if (key.codecs.keeps_replica() && reply.header.flags == 0) memory->replica_step = exchange->step;
+  if (key.link.codecs.keeps_replica() && reply.header.flags == 0)
+    memory->replica_step = exchange->step;
 }
 
 void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
   if (!exchange->uses_memory) return;
   exchange->uses_memory = false;
-  const SegmentedCodec& codec = key.codecs.Push(exchange->step);
+  const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
   std::vector<float> decoded;
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     if (!exchange->segments[i].present) continue;
