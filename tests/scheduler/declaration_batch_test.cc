@@ -51,7 +51,7 @@ TEST(DeclarationBatch, SaysWhatDiffersInEveryField) {
   };
   expect([](auto& t) { t.dtype = DType::kFloat16; }, "dtype=float32", "dtype=float16");
   expect([](auto& t) { t.elements = 9; }, "elements=8", "elements=9");
-  expect([](auto& t) { t.kind = KeyKind::kBroadcast; }, "kind=dense", "kind=bytes");
+  expect([](auto& t) { t.kind = KeyKind::kBroadcast; }, "kind=dense", "kind=broadcast");
   expect([](auto& t) { t.push_spec = "fp16"; }, "push=none", "push=fp16");
   expect([](auto& t) { t.pull_spec = "bf16"; }, "pull=none", "pull=bf16");
   expect([](auto& t) { t.rule = "sgd"; }, "rule=mean", "rule=sgd");
