@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/cluster/placement.h"
-#include "common/cluster/plan.h"
+#include "scheduler/placer.h"
+#include "scheduler/planner.h"
 
 namespace bdn {
 namespace {
@@ -64,6 +64,7 @@ Job::Job(JobOptions options, absl::Time now)
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
       catalogue_(std::make_shared<Catalogue>()),
+      placement_(std::make_shared<PlacementTable>()),
       leaving_(options_.config.num_workers) {}
 
 // ---- calls
@@ -76,19 +77,19 @@ CallId Job::NewCall(Call call) {
 
 CallId Job::Refuse(const absl::Status& status) {
   const CallId call_id = next_call_id_++;
-  completions_.push_back({call_id, status, {}, nullptr});
+  completions_.push_back({call_id, status, {}, {}});
   return call_id;
 }
 
 void Job::Complete(CallId call_id, absl::Status status) {
   const auto call = calls_.find(call_id);
-  Completion completion{call_id, std::move(status), {}, nullptr};
+  Completion completion{call_id, std::move(status), {}, {}};
   if (completion.status.ok() && call->second.kind == Call::Kind::kJoin) {
     const MembershipTable::Member* member = table_.Find(call->second.node);
     completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
   }
   if (completion.status.ok() && call->second.kind == Call::Kind::kDeclare) {
-    completion.catalogue = catalogue_;
+    completion.declared = {catalogue_, placement_};
   }
   completions_.push_back(std::move(completion));
   calls_.erase(call);
@@ -151,9 +152,9 @@ std::string Job::WaitedFor(const Call& call) const {
     return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
   }
   for (const NodeInfo& server : table_.membership()->servers) {
-    if (acknowledged_.at(server.id) < batch.version) {
+    if (installed_.at(server.id) < batch.version) {
       return absl::StrFormat("waiting for %s to install catalogue %d",
-                             MembershipTable::Describe(server), batch.version);
+                             MembershipTable::Describe(server), batch.version.catalogue);
     }
   }
   return "waiting for nobody";
@@ -249,7 +250,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
 void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
-  for (const NodeInfo& server : table_.membership()->servers) acknowledged_[server.id] = 0;
+  for (const NodeInfo& server : table_.membership()->servers) installed_[server.id] = {};
   ++revision_;
   CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kJoin; }, absl::OkStatus());
 }
@@ -300,36 +301,35 @@ absl::Status Job::PlanBatch(Batch* batch) {
     if (catalogue_->keys.size() + keys.size() > kMaxKeys) {
       return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
     }
-    std::vector<NodeId> servers;
-    for (const NodeInfo& server : table_.membership()->servers) servers.push_back(server.id);
-    PlaceKeys(servers, catalogue_->keys, keys);
     std::move(keys.begin(), keys.end(), std::back_inserter(grown->keys));
     ++grown->version;
     for (size_t i = known; i < grown->tensors.size(); ++i) {
       tensor_index_[grown->tensors[i].name] = i;
     }
+    placement_ = std::make_shared<const PlacementTable>(
+        PlaceKeys(*table_.membership(), *grown, *placement_));
     catalogue_ = std::move(grown);
     ++revision_;
   }
   batch->planned = true;
-  batch->version = catalogue_->version;
+  batch->version = placement_->version();
   return absl::OkStatus();
 }
 
-uint32_t Job::AcknowledgedVersion() const {
-  uint32_t least = catalogue_->version;
-  for (const auto& [server, version] : acknowledged_) least = std::min(least, version);
+PlacementVersion Job::InstalledEverywhere() const {
+  PlacementVersion least = placement_->version();
+  for (const auto& [server, version] : installed_) least = std::min(least, version);
   return least;
 }
 
 void Job::AnswerDeclarations() {
-  const uint32_t held = AcknowledgedVersion();
+  const PlacementVersion installed = InstalledEverywhere();
   for (auto call = calls_.begin(); call != calls_.end();) {
     const auto [call_id, waiting] = *call++;
     if (waiting.kind != Call::Kind::kDeclare) continue;
     const auto found = batches_.find(waiting.batch);
     Batch& batch = found->second;
-    if (batch.failure.ok() && !(batch.planned && batch.version <= held)) continue;
+    if (batch.failure.ok() && !(batch.planned && batch.version <= installed)) continue;
     Complete(call_id, batch.failure);
     const Rank rank = table_.Find(waiting.node)->info.rank;
     next_batch_[rank] = waiting.batch + 1;
@@ -338,15 +338,18 @@ void Job::AnswerDeclarations() {
   }
 }
 
-absl::Status Job::AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now) {
+absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
-  const auto server = acknowledged_.find(node);
-  if (server == acknowledged_.end()) {
-    return InvalidArgument("node %d is no server and holds no catalogue", node);
+  const auto server = installed_.find(node);
+  if (server == installed_.end()) {
+    return InvalidArgument("node %d is no server and owns no keys", node);
   }
-  if (version > catalogue_->version) {
-    return InvalidArgument("catalogue %d does not exist yet: the latest is %d", version,
-                           catalogue_->version);
+  const PlacementVersion latest = placement_->version();
+  if (version.epoch > latest.epoch || version.catalogue > latest.catalogue) {
+    return InvalidArgument(
+        "the placement of catalogue %d at epoch %d does not exist yet: the latest is of catalogue "
+        "%d at epoch %d",
+        version.catalogue, version.epoch, latest.catalogue, latest.epoch);
   }
   table_.Heard(node, now);
   server->second = std::max(server->second, version);
@@ -533,7 +536,7 @@ Job::State Job::state() const {
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
 
 Job::View Job::ViewOf(NodeId node) const {
-  View view{table_.membership(), catalogue_, failure_, work_done_, {}};
+  View view{table_.membership(), catalogue_, placement_, failure_, work_done_, {}};
   const MembershipTable::Member* member = table_.Find(node);
   if (member == nullptr || member->info.role != Role::kServer) return view;
   if (work_done_) {

@@ -46,15 +46,16 @@ class Job {
 
   struct Completion {
     CallId call_id = 0;
-    absl::Status status;                         // of all calls
-    JoinResult join;                             // of Join
-    std::shared_ptr<const Catalogue> catalogue;  // of Declare
+    absl::Status status;     // of all calls
+    JoinResult join;         // of Join
+    DeclareResult declared;  // of Declare
   };
 
   // What a node is told of. Members are null or OK until there is something to tell.
   struct View {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
+    std::shared_ptr<const PlacementTable> placement;  // of that catalogue
     absl::Status failure;
     bool done = false;          // all workers left in peace
     std::vector<Rank> leaving;  // to servers: workers that are leaving while others are not
@@ -74,7 +75,7 @@ class Job {
   // withdrawn (a node that was joining is forgotten).
   void Cancel(CallId call_id);
 
-  absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now);
+  absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
   // The node's connection broke: it has a short while to be heard again.
   void ConnectionBroke(NodeId node, absl::Time now);
@@ -105,6 +106,8 @@ class Job {
   const JobConfig& config() const { return options_.config; }
   const MembershipTable& table() const { return table_; }
   const Catalogue& catalogue() const { return *catalogue_; }
+  // Of that catalogue.
+  const PlacementTable& placement() const { return *placement_; }
 
  private:
   struct Call {
@@ -121,7 +124,7 @@ class Job {
     Barrier answered;  // workers that know how it ended
     absl::Status failure;
     bool planned = false;
-    uint32_t version = 0;  // once planned: the catalogue that holds it
+    PlacementVersion version;  // once planned: the first placement that has it
   };
 
   CallId NewCall(Call call);
@@ -138,7 +141,8 @@ class Job {
   absl::StatusOr<uint64_t> EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors);
   absl::Status PlanBatch(Batch* batch);
   void AnswerDeclarations();
-  uint32_t AcknowledgedVersion() const;
+  // What all servers have installed.
+  PlacementVersion InstalledEverywhere() const;
   void EndWork();
   // Ends the waits for workers that are leaving instead.
   void EndVainWaits();
@@ -162,8 +166,9 @@ class Job {
   uint64_t revision_ = 0;
 
   std::shared_ptr<const Catalogue> catalogue_;
+  std::shared_ptr<const PlacementTable> placement_;
   std::unordered_map<std::string, size_t> tensor_index_;  // in catalogue_->tensors
-  std::map<NodeId, uint32_t> acknowledged_;               // by server
+  std::map<NodeId, PlacementVersion> installed_;          // by server
   std::map<uint64_t, Batch> batches_;
   std::map<Rank, uint64_t> next_batch_;  // the batch of a worker's next declaration
 

@@ -1,11 +1,9 @@
-#include "common/cluster/placement.h"
+#include "scheduler/placer.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <numeric>
+#include <cstdint>
+#include <utility>
 #include <vector>
-
-#include "common/cluster/plan.h"
 
 namespace bdn {
 namespace {
@@ -18,39 +16,45 @@ struct Load {
   uint64_t bytes = 0;
 };
 
-class Placer {
+// Places the keys of one kind. `owners` has the owner of each key, by place in the list: 0 where it
+// has none yet.
+class KindPlacer {
  public:
-  Placer(std::span<const NodeId> servers, KeyKind kind) : kind_(kind) {
-    for (const NodeId server : servers) loads_.push_back({server});
+  KindPlacer(KeyKind kind, const std::vector<NodeInfo>& servers, const std::vector<KeyEntry>& keys,
+             std::vector<NodeId>* owners)
+      : kind_(kind), keys_(keys), owners_(*owners) {
+    for (const NodeInfo& server : servers) loads_.push_back({server.id});
   }
 
-  void Count(const KeyEntry& key) {
-    if (key.kind != kind_) return;
-    total_ += KeyBytes(key);
-    for (Load& load : loads_) {
-      if (load.server == key.server) load.bytes += KeyBytes(key);
+  void Place() {
+    std::vector<size_t> fresh;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      if (keys_[i].kind != kind_) continue;
+      total_ += KeyBytes(keys_[i]);
+      if (owners_[i] == 0) {
+        fresh.push_back(i);
+      } else {
+        CountOn(owners_[i], KeyBytes(keys_[i]));
+      }
     }
-  }
-
-  void Place(std::span<KeyEntry> fresh, NodeId before_first) {
-    std::vector<size_t> order;
-    for (size_t i = 0; i < fresh.size(); ++i) {
-      if (fresh[i].kind != kind_) continue;
-      order.push_back(i);
-      total_ += KeyBytes(fresh[i]);
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return KeyBytes(fresh[a]) > KeyBytes(fresh[b]); });
-    for (const size_t i : order) {
-      const NodeId before = i == 0 ? before_first : fresh[i - 1].server;
-      const NodeId after = i + 1 == fresh.size() ? 0 : fresh[i + 1].server;
+    std::stable_sort(fresh.begin(), fresh.end(),
+                     [&](size_t a, size_t b) { return KeyBytes(keys_[a]) > KeyBytes(keys_[b]); });
+    for (const size_t i : fresh) {
+      const NodeId before = i == 0 ? 0 : owners_[i - 1];
+      const NodeId after = i + 1 == keys_.size() ? 0 : owners_[i + 1];
       Load& chosen = Choose(before, after);
-      fresh[i].server = chosen.server;
-      chosen.bytes += KeyBytes(fresh[i]);
+      owners_[i] = chosen.server;
+      chosen.bytes += KeyBytes(keys_[i]);
     }
   }
 
  private:
+  void CountOn(NodeId server, uint64_t bytes) {
+    for (Load& load : loads_) {
+      if (load.server == server) load.bytes += bytes;
+    }
+  }
+
   Load& Choose(NodeId before, NodeId after) {
     const auto lighter = [](const Load& a, const Load& b) { return a.bytes < b.bytes; };
     Load& least = *std::min_element(loads_.begin(), loads_.end(), lighter);
@@ -67,19 +71,26 @@ class Placer {
   }
 
   const KeyKind kind_;
+  const std::vector<KeyEntry>& keys_;
+  std::vector<NodeId>& owners_;
   std::vector<Load> loads_;
   uint64_t total_ = 0;
 };
 
 }  // namespace
 
-void PlaceKeys(std::span<const NodeId> servers, std::span<const KeyEntry> placed,
-               std::span<KeyEntry> fresh) {
+PlacementTable PlaceKeys(const Membership& membership, const Catalogue& catalogue,
+                         const PlacementTable& before) {
+  std::vector<NodeId> owners;
+  owners.reserve(catalogue.keys.size());
+  for (const KeyEntry& key : catalogue.keys) owners.push_back(before.OwnerOf(key.key));
   for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast}) {
-    Placer placer(servers, kind);
-    for (const KeyEntry& key : placed) placer.Count(key);
-    placer.Place(fresh, placed.empty() ? 0 : placed.back().server);
+    KindPlacer(kind, membership.servers, catalogue.keys, &owners).Place();
   }
+  PlacementTable::Owners table;
+  table.reserve(owners.size());
+  for (size_t i = 0; i < owners.size(); ++i) table.emplace(catalogue.keys[i].key, owners[i]);
+  return PlacementTable({membership.epoch, catalogue.version}, std::move(table));
 }
 
 }  // namespace bdn

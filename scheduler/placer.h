@@ -1,20 +1,20 @@
-#ifndef BANDONEON_COMMON_CLUSTER_PLACEMENT_H_
-#define BANDONEON_COMMON_CLUSTER_PLACEMENT_H_
+#ifndef BANDONEON_SCHEDULER_PLACER_H_
+#define BANDONEON_SCHEDULER_PLACER_H_
 
-#include <span>
-
-#include "common/base/ids.h"
 #include "common/cluster/catalogue.h"
+#include "common/cluster/membership.h"
+#include "common/cluster/placement_table.h"
 
 namespace bdn {
 
-// Chooses the server of each of `fresh`, beside `placed`, which stay where they are: the largest
-// first, each to the server with the fewest bytes of its kind; among servers that are nearly level,
-// to one that does not hold the keys next to it. Deterministic. Pure.
-// REQUIRES: `servers` is not empty; the servers of `placed` are among them.
-void PlaceKeys(std::span<const NodeId> servers, std::span<const KeyEntry> placed,
-               std::span<KeyEntry> fresh);
+// Places every key of `catalogue` on the servers of `membership`. Keys that have an owner in
+// `before` stay where they are. Of the others the largest comes first, and each goes to the server
+// with the fewest bytes of its kind; among servers that are nearly level, to one that does not hold
+// the keys next to it. Deterministic. Pure.
+// REQUIRES: there are servers, and the owners in `before` are among them.
+PlacementTable PlaceKeys(const Membership& membership, const Catalogue& catalogue,
+                         const PlacementTable& before);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_CLUSTER_PLACEMENT_H_
+#endif  // BANDONEON_SCHEDULER_PLACER_H_

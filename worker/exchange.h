@@ -54,6 +54,7 @@ struct Exchange {
 // stage that holds the front exchange.
 struct WorkerKey {
   KeyEntry entry;
+  NodeId server = 0;                      // its owner
   std::vector<std::string> tensor_names;  // by segment
   uint64_t name_hash = 0;                 // of the first, for Draw
   uint32_t catalogue_version = 0;

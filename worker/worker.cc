@@ -57,6 +57,7 @@ absl::Status Worker::Start() {
             if (!status.ok()) FailJob(status);
           },
       .on_catalogue = [](auto) {},  // Declare returns what concerns us
+      .on_placement = [](auto) {},
       .on_failure = [this](const absl::Status& status) { FailJob(status); },
       .on_finished = [] {},
   });
@@ -228,7 +229,7 @@ void Worker::RunEncode(WorkerKey* key, Exchange* exchange, size_t budget) {
 
 void Worker::Submit(WorkerKey* key, Exchange* exchange, std::function<void()> sent) {
   const absl::Status status = requests_->Submit({.frame = exchange->push,
-                                                 .server = key->entry.server,
+                                                 .server = key->server,
                                                  .catalogue_version = key->catalogue_version,
                                                  .tensor = key->tensor_names[0]},
                                                 std::move(sent));
@@ -246,7 +247,7 @@ void Worker::SubmitFetch(WorkerKey* key, const Exchange& exchange) {
   header.num_elements = key->entry.elements;
   header.element_offset = key->codecs.pull->segment_offset(segment);
   const absl::Status status = requests_->Submit({.frame = Frame{header, {}},
-                                                 .server = key->entry.server,
+                                                 .server = key->server,
                                                  .catalogue_version = key->catalogue_version,
                                                  .tensor = key->tensor_names[segment]},
                                                 nullptr);

@@ -184,7 +184,7 @@ class Worker {
          std::unique_ptr<Transport> transport);
   absl::Status Start();
 
-  absl::Status AddCatalogue(const Catalogue& catalogue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AddKeys(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Tensor*> FindDense(uint32_t id) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   absl::Status CheckRequest(const PushRequest& request) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Puts one tensor's part into the exchange of its step; InvalidArgument before any change when

@@ -50,7 +50,7 @@ absl::StatusOr<std::map<Key, Frame>> Worker::AskAboutState(
       header.num_elements = of.key->entry.elements;
       header.element_offset = of.key->codecs.pull->segment_offset(of.segment);
       requests.push_back({.frame = MakeFrame(header, payload(of)),
-                          .server = of.key->entry.server,
+                          .server = of.key->server,
                           .catalogue_version = of.key->catalogue_version,
                           .tensor = name,
                           .root = 0});

@@ -93,12 +93,12 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
       }
     }
   }
-  std::shared_ptr<const Catalogue> catalogue;
+  DeclareResult declared;
   if (!fresh.empty()) {
-    BDN_ASSIGN_OR_RETURN(catalogue, control_->Declare(fresh, timeout));
+    BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
   }
   MutexLock lock(&mu_);
-  if (catalogue != nullptr) BDN_RETURN_IF_ERROR(AddCatalogue(*catalogue));
+  if (declared.catalogue != nullptr) BDN_RETURN_IF_ERROR(AddKeys(declared));
   std::vector<uint32_t> ids;
   for (const TensorDeclaration& tensor : tensors) {
     const auto found = tensor_ids_.find(tensor.name);
@@ -110,8 +110,9 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   return ids;
 }
 
-// Adds what is new in the catalogue. Internal when it contradicts itself.
-absl::Status Worker::AddCatalogue(const Catalogue& catalogue) {
+// Adds what is new. Internal when the catalogue contradicts itself.
+absl::Status Worker::AddKeys(const DeclareResult& declared) {
+  const Catalogue& catalogue = *declared.catalogue;
   for (size_t id = tensors_.size(); id < catalogue.tensors.size(); ++id) {
     tensor_ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
     tensors_.push_back({.declaration = catalogue.tensors[id]});
@@ -120,6 +121,7 @@ absl::Status Worker::AddCatalogue(const Catalogue& catalogue) {
     if (keys_.contains(entry.key)) continue;
     auto key = std::make_unique<WorkerKey>();
     key->entry = entry;
+    key->server = declared.placement->OwnerOf(entry.key);
     key->catalogue_version = catalogue.version;
     KeyCodecsOptions options{.push_spec = entry.push_spec,
                              .pull_spec = entry.pull_spec,
@@ -267,7 +269,7 @@ std::vector<RequestTable::Request> Worker::BroadcastRequests(Tensor* tensor, Byt
     Buffer payload;
     if (rank() == root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
     requests.push_back({.frame = MakeFrame(header, std::move(payload)),
-                        .server = part.key->entry.server,
+                        .server = part.key->server,
                         .catalogue_version = part.key->catalogue_version,
                         .tensor = tensor->declaration.name,
                         .root = root});

@@ -1,31 +1,51 @@
-#include "common/cluster/placement.h"
+#include "scheduler/placer.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
-
-#include "common/cluster/plan.h"
+#include <vector>
 
 namespace bdn {
 namespace {
 
-std::vector<KeyEntry> Keys(const std::vector<uint64_t>& elements) {
-  std::vector<KeyEntry> keys;
+Catalogue CatalogueOf(const std::vector<uint64_t>& elements) {
+  Catalogue catalogue{.version = 1};
   for (size_t i = 0; i < elements.size(); ++i) {
-    KeyEntry key;
-    key.key = Key::Of(static_cast<uint32_t>(i), 0);
-    key.elements = elements[i];
-    keys.push_back(key);
+    catalogue.keys.push_back(
+        {.key = Key::Of(static_cast<uint32_t>(i), 0), .elements = elements[i]});
   }
-  return keys;
+  return catalogue;
+}
+
+Membership WithServers(const std::vector<NodeId>& ids) {
+  Membership membership{.epoch = 3};
+  for (const NodeId id : ids) {
+    const auto rank = static_cast<Rank>(membership.servers.size());
+    membership.servers.push_back({.id = id, .role = Role::kServer, .rank = rank});
+  }
+  return membership;
+}
+
+// The owners, in the order of the catalogue.
+std::vector<NodeId> OwnersOf(const Catalogue& catalogue, const PlacementTable& placement) {
+  std::vector<NodeId> owners;
+  for (const KeyEntry& key : catalogue.keys) owners.push_back(placement.OwnerOf(key.key));
+  return owners;
+}
+
+int CountNeighboursTogether(const std::vector<NodeId>& owners) {
+  int together = 0;
+  for (size_t i = 1; i < owners.size(); ++i) together += owners[i] == owners[i - 1];
+  return together;
 }
 
 // Most over least loaded.
-double Imbalance(const std::vector<NodeId>& servers, const std::vector<KeyEntry>& keys) {
+double Imbalance(const Membership& membership, const Catalogue& catalogue,
+                 const PlacementTable& placement) {
   std::map<NodeId, uint64_t> loads;
-  for (const NodeId server : servers) loads[server] = 0;
-  for (const KeyEntry& key : keys) loads.at(key.server) += KeyBytes(key);
+  for (const NodeInfo& server : membership.servers) loads[server.id] = 0;
+  for (const KeyEntry& key : catalogue.keys) loads.at(placement.OwnerOf(key.key)) += KeyBytes(key);
   uint64_t most = 0;
   uint64_t least = ~uint64_t{0};
   for (const auto& [server, bytes] : loads) {
@@ -35,65 +55,67 @@ double Imbalance(const std::vector<NodeId>& servers, const std::vector<KeyEntry>
   return static_cast<double>(most) / static_cast<double>(least);
 }
 
-TEST(Placement, SpreadsEqualKeysInTurn) {
-  const std::vector<NodeId> servers = {4, 5, 6};
-  auto keys = Keys(std::vector<uint64_t>(9, 1000));
-  PlaceKeys(servers, {}, keys);
-  EXPECT_EQ(Imbalance(servers, keys), 1.0);
-  for (size_t i = 1; i < keys.size(); ++i) EXPECT_NE(keys[i].server, keys[i - 1].server);
+TEST(Placer, SpreadsEqualKeysInTurn) {
+  const Membership membership = WithServers({4, 5, 6});
+  const Catalogue catalogue = CatalogueOf(std::vector<uint64_t>(9, 1000));
+  const PlacementTable placement = PlaceKeys(membership, catalogue, {});
+  EXPECT_EQ(Imbalance(membership, catalogue, placement), 1.0);
+  EXPECT_EQ(CountNeighboursTogether(OwnersOf(catalogue, placement)), 0);
 }
 
-TEST(Placement, BalancesUnevenKeysWithinFivePercent) {
+TEST(Placer, BalancesUnevenKeysWithinFivePercent) {
   std::mt19937 random(7);
   for (const size_t num_servers : {2u, 3u, 5u, 8u}) {
     std::vector<NodeId> servers;
     for (size_t i = 0; i < num_servers; ++i) servers.push_back(static_cast<NodeId>(10 + i));
+    const Membership membership = WithServers(servers);
     std::vector<uint64_t> elements;
     for (int i = 0; i < 200; ++i) elements.push_back(1 + random() % 1000000);
-    auto keys = Keys(elements);
-    PlaceKeys(servers, {}, keys);
-    EXPECT_LE(Imbalance(servers, keys), 1.05) << num_servers << " servers";
+    const Catalogue catalogue = CatalogueOf(elements);
+    const PlacementTable placement = PlaceKeys(membership, catalogue, {});
+    EXPECT_LE(Imbalance(membership, catalogue, placement), 1.05) << num_servers << " servers";
   }
 }
 
-TEST(Placement, KeepsNeighboursApartWhereServersAreLevel) {
-  const std::vector<NodeId> servers = {1, 2, 3};
+TEST(Placer, KeepsNeighboursApartWhereServersAreLevel) {
+  const Membership membership = WithServers({1, 2, 3});
   std::mt19937 random(3);
   std::vector<uint64_t> elements;
   for (int i = 0; i < 60; ++i) elements.push_back(100000 + random() % 100);
-  auto keys = Keys(elements);
-  PlaceKeys(servers, {}, keys);
-  int together = 0;
-  for (size_t i = 1; i < keys.size(); ++i) together += keys[i].server == keys[i - 1].server;
-  EXPECT_LE(together, 12);
-  EXPECT_LE(Imbalance(servers, keys), 1.05);
+  const Catalogue catalogue = CatalogueOf(elements);
+  const PlacementTable placement = PlaceKeys(membership, catalogue, {});
+  EXPECT_LE(CountNeighboursTogether(OwnersOf(catalogue, placement)), 12);
+  EXPECT_LE(Imbalance(membership, catalogue, placement), 1.05);
 }
 
-TEST(Placement, CountsWhatIsPlacedAndLeavesItThere) {
-  const std::vector<NodeId> servers = {1, 2};
-  auto first = Keys({1000});
-  PlaceKeys(servers, {}, first);
-  auto second = Keys({400, 400, 200});
-  PlaceKeys(servers, first, second);
-  for (const KeyEntry& key : second) EXPECT_NE(key.server, first[0].server);
+TEST(Placer, CountsWhatIsPlacedAndLeavesItThere) {
+  const Membership membership = WithServers({1, 2});
+  const PlacementTable first = PlaceKeys(membership, CatalogueOf({1000}), {});
+  Catalogue grown = CatalogueOf({1000, 400, 400, 200});
+  grown.version = 2;
+  const PlacementTable second = PlaceKeys(membership, grown, first);
+  const std::vector<NodeId> owners = OwnersOf(grown, second);
+  EXPECT_EQ(owners[0], first.OwnerOf(grown.keys[0].key));
+  for (size_t i = 1; i < owners.size(); ++i) EXPECT_NE(owners[i], owners[0]);
 }
 
-TEST(Placement, BalancesDenseAndOpaqueKeysEachAlone) {
-  const std::vector<NodeId> servers = {1, 2};
-  auto keys = Keys({1000, 1000, 1000, 1000});
-  keys[0].kind = keys[1].kind = KeyKind::kBroadcast;
-  PlaceKeys(servers, {}, keys);
-  EXPECT_NE(keys[0].server, keys[1].server);
-  EXPECT_NE(keys[2].server, keys[3].server);
+TEST(Placer, BalancesDenseAndOpaqueKeysEachAlone) {
+  Catalogue catalogue = CatalogueOf({1000, 1000, 1000, 1000});
+  catalogue.keys[0].kind = catalogue.keys[1].kind = KeyKind::kBroadcast;
+  const auto owners = OwnersOf(catalogue, PlaceKeys(WithServers({1, 2}), catalogue, {}));
+  EXPECT_NE(owners[0], owners[1]);
+  EXPECT_NE(owners[2], owners[3]);
 }
 
-TEST(Placement, IsTheSameEveryTime) {
-  const std::vector<NodeId> servers = {1, 2, 3};
-  auto keys = Keys({5, 9, 9, 3, 100, 7, 7, 2});
-  auto again = keys;
-  PlaceKeys(servers, {}, keys);
-  PlaceKeys(servers, {}, again);
-  EXPECT_EQ(keys, again);
+TEST(Placer, IsTheSameEveryTime) {
+  const Membership membership = WithServers({1, 2, 3});
+  const Catalogue catalogue = CatalogueOf({5, 9, 9, 3, 100, 7, 7, 2});
+  EXPECT_EQ(PlaceKeys(membership, catalogue, {}), PlaceKeys(membership, catalogue, {}));
+}
+
+TEST(Placer, NamesTheEpochAndTheCatalogueThatItPlaces) {
+  const PlacementTable placement = PlaceKeys(WithServers({1}), CatalogueOf({5}), {});
+  EXPECT_EQ(placement.version(), (PlacementVersion{.epoch = 3, .catalogue = 1}));
 }
 
 }  // namespace
