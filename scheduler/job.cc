@@ -64,8 +64,7 @@ Job::Job(JobOptions options, absl::Time now)
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
       catalogue_(std::make_shared<Catalogue>()),
-      placement_(std::make_shared<PlacementTable>()),
-      leaving_(options_.config.num_workers) {}
+      placement_(std::make_shared<PlacementTable>()) {}
 
 // ---- calls
 
@@ -115,7 +114,6 @@ bool Job::IsWaiting(Call::Kind kind, NodeId node, const std::string& barrier) co
 
 void Job::Withdraw(const Call& call) {
   if (IsWaiting(call.kind, call.node, call.barrier)) return;  // asked twice, given up once
-  const MembershipTable::Member* member = table_.Find(call.node);
   switch (call.kind) {
     case Call::Kind::kJoin:
       table_.Remove(call.node);
@@ -124,12 +122,12 @@ void Job::Withdraw(const Call& call) {
       return;
     case Call::Kind::kBarrier: {
       const auto barrier = barriers_.find(call.barrier);
-      barrier->second.Withdraw(member->info.rank);
+      barrier->second.Withdraw(MemberOf(call.node));
       if (barrier->second.empty()) barriers_.erase(barrier);
       return;
     }
     case Call::Kind::kLeave:
-      leaving_.Withdraw(member->info.rank);
+      leaving_.Withdraw(MemberOf(call.node));
       Lost(call.node, "gave up waiting to leave");
       return;
   }
@@ -169,6 +167,8 @@ void Job::Cancel(CallId call_id) {
 }
 
 // ---- checks
+
+RosterMember Job::MemberOf(NodeId node) const { return {table_.Find(node)->info.rank, node}; }
 
 absl::Status Job::CheckMember(NodeId node) const {
   if (!failure_.ok()) return failure_;
@@ -250,6 +250,8 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
 void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
+  roster_ = RosterOf(*table_.membership());
+  leaving_ = Barrier(roster_);
   for (const NodeInfo& server : table_.membership()->servers) installed_[server.id] = {};
   ++revision_;
   CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kJoin; }, absl::OkStatus());
@@ -266,7 +268,7 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   }
   if (status.ok()) status = CheckTensors(node, tensors);
   if (!status.ok()) return Refuse(status);
-  const auto batch = EnterBatch(table_.Find(node)->info.rank, std::move(tensors));
+  const auto batch = EnterBatch(MemberOf(node), std::move(tensors));
   if (!batch.ok()) return Refuse(batch.status());
   const CallId call_id = NewCall({Call::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
@@ -274,23 +276,24 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   return call_id;
 }
 
-absl::StatusOr<uint64_t> Job::EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors) {
-  const uint64_t number = next_batch_[rank];
-  Batch& batch = batches_.try_emplace(number, options_.config.num_workers).first->second;
+absl::StatusOr<uint64_t> Job::EnterBatch(const RosterMember& member,
+                                         std::vector<TensorDeclaration> tensors) {
+  const uint64_t number = next_batch_[member.node];
+  Batch& batch = batches_.try_emplace(number, roster_).first->second;
   if (!batch.failure.ok()) return number;
-  if (batch.declared.Has(rank)) {
-    if (batch.declared.Of(rank) == tensors) return number;
+  if (batch.declared.Has(member)) {
+    if (batch.declared.Of(member) == tensors) return number;
     return FailedPrecondition("worker %d declares other tensors before its last call was answered",
-                              rank);
+                              member.rank);
   }
-  batch.failure = batch.declared.Add(rank, std::move(tensors));
+  batch.failure = batch.declared.Add(member, std::move(tensors));
   if (batch.failure.ok() && batch.declared.full()) batch.failure = PlanBatch(&batch);
   return number;
 }
 
 absl::Status Job::PlanBatch(Batch* batch) {
   auto grown = std::make_shared<Catalogue>(*catalogue_);
-  for (const TensorDeclaration& tensor : batch->declared.Of(0)) {
+  for (const TensorDeclaration& tensor : batch->declared.tensors()) {
     if (tensor_index_.count(tensor.name) == 0) grown->tensors.push_back(tensor);
   }
   const size_t known = catalogue_->tensors.size();
@@ -331,9 +334,8 @@ void Job::AnswerDeclarations() {
     Batch& batch = found->second;
     if (batch.failure.ok() && !(batch.planned && batch.version <= installed)) continue;
     Complete(call_id, batch.failure);
-    const Rank rank = table_.Find(waiting.node)->info.rank;
-    next_batch_[rank] = waiting.batch + 1;
-    batch.answered.Arrive(rank);
+    next_batch_[waiting.node] = waiting.batch + 1;
+    batch.answered.Arrive(MemberOf(waiting.node));
     if (batch.answered.full()) batches_.erase(found);
   }
 }
@@ -368,8 +370,8 @@ CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
   if (!status.ok()) return Refuse(status);
-  const auto barrier = barriers_.try_emplace(name, options_.config.num_workers).first;
-  barrier->second.Arrive(table_.Find(node)->info.rank);
+  const auto barrier = barriers_.try_emplace(name, roster_).first;
+  barrier->second.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kBarrier, node, deadline, 0, name});
   if (barrier->second.full()) {
     CompleteWhere(
@@ -404,7 +406,7 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     ++revision_;
     return Refuse(absl::OkStatus());
   }
-  leaving_.Arrive(member->info.rank);
+  leaving_.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
   EndVainWaits();
@@ -414,9 +416,9 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
 
 template <typename Gathering>
 absl::Status Job::CheckMayFill(const Gathering& gathering, const std::string& what) const {
-  for (const Rank rank : leaving_.Present()) {
-    if (gathering.Has(rank)) continue;
-    return Aborted("%s: worker %d is leaving the job instead", what, rank);
+  for (const RosterMember& member : leaving_.present()) {
+    if (gathering.Has(member)) continue;
+    return Aborted("%s: worker %d is leaving the job instead", what, member.rank);
   }
   return absl::OkStatus();
 }
@@ -542,7 +544,7 @@ Job::View Job::ViewOf(NodeId node) const {
   if (work_done_) {
     view.membership = last_view_;
   } else {
-    view.leaving = leaving_.Present();
+    view.leaving = RanksOf(leaving_.present());
   }
   return view;
 }

@@ -15,6 +15,7 @@
 #include "scheduler/barrier.h"
 #include "scheduler/declaration_batch.h"
 #include "scheduler/membership_table.h"
+#include "scheduler/roster.h"
 
 namespace bdn {
 
@@ -119,7 +120,7 @@ class Job {
   };
   // One declaration of all workers.
   struct Batch {
-    explicit Batch(int num_workers) : declared(num_workers), answered(num_workers) {}
+    explicit Batch(const Roster& expected) : declared(expected), answered(expected) {}
     DeclarationBatch declared;
     Barrier answered;  // workers that know how it ended
     absl::Status failure;
@@ -132,13 +133,16 @@ class Job {
   void Complete(CallId call_id, absl::Status status);
   template <typename Condition>
   void CompleteWhere(Condition condition, const absl::Status& status);
+  // REQUIRES: all nodes have joined, and it is a worker.
+  RosterMember MemberOf(NodeId node) const;
   absl::Status CheckMember(NodeId node) const;
   absl::Status CheckWorker(NodeId node, const char* call) const;
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
   absl::Status CheckTensors(NodeId node, const std::vector<TensorDeclaration>& tensors) const;
 
   void StartIfFull(absl::Time now);
-  absl::StatusOr<uint64_t> EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors);
+  absl::StatusOr<uint64_t> EnterBatch(const RosterMember& member,
+                                      std::vector<TensorDeclaration> tensors);
   absl::Status PlanBatch(Batch* batch);
   void AnswerDeclarations();
   // What all servers have installed.
@@ -160,6 +164,7 @@ class Job {
   const absl::Time join_deadline_;
 
   MembershipTable table_;
+  Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined
   absl::Status failure_;
   bool work_done_ = false;                       // all workers are leaving
   std::shared_ptr<const Membership> last_view_;  // for servers, once the work is done
@@ -170,10 +175,10 @@ class Job {
   std::unordered_map<std::string, size_t> tensor_index_;  // in catalogue_->tensors
   std::map<NodeId, PlacementVersion> installed_;          // by server
   std::map<uint64_t, Batch> batches_;
-  std::map<Rank, uint64_t> next_batch_;  // the batch of a worker's next declaration
+  std::map<NodeId, uint64_t> next_batch_;  // the batch of a worker's next declaration
 
   std::map<std::string, Barrier> barriers_;
-  Barrier leaving_;
+  Barrier leaving_{Roster()};
 
   CallId next_call_id_ = 1;
   std::map<CallId, Call> calls_;
