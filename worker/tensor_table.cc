@@ -43,19 +43,22 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
                          facts(before), facts(tensor));
 }
 
-absl::Status TensorTable::Add(const Catalogue& catalogue) {
+absl::Status TensorTable::Add(const Catalogue& catalogue, const PlacementTable& placement) {
   for (size_t id = tensors_.size(); id < catalogue.tensors.size(); ++id) {
     ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
     tensors_.push_back({.declaration = catalogue.tensors[id]});
   }
   for (const KeyEntry& entry : catalogue.keys) {
-    if (!keys_.contains(entry.key)) BDN_RETURN_IF_ERROR(AddKey(catalogue, entry));
+    if (keys_.contains(entry.key)) continue;
+    BDN_RETURN_IF_ERROR(AddKey({.entry = entry,
+                                .server = placement.OwnerOf(entry.key),
+                                .catalogue_version = catalogue.version}));
   }
   return absl::OkStatus();
 }
 
-absl::Status TensorTable::AddKey(const Catalogue& catalogue, const KeyEntry& entry) {
-  DeclaredKey key{.entry = entry, .server = entry.server, .catalogue_version = catalogue.version};
+absl::Status TensorTable::AddKey(DeclaredKey key) {
+  const KeyEntry& entry = key.entry;
   for (const KeySegment& segment : entry.segments) {
     const bool inside =
         segment.tensor < tensors_.size() && segment.elements > 0 &&
@@ -67,11 +70,13 @@ absl::Status TensorTable::AddKey(const Catalogue& catalogue, const KeyEntry& ent
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
   BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
-  for (size_t i = 0; i < entry.segments.size(); ++i) {
-    const KeySegment& segment = entry.segments[i];
+  const std::vector<KeySegment>& segments = exchange->key().entry.segments;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const KeySegment& segment = segments[i];
     tensors_[segment.tensor].parts.push_back({exchange.get(), i, segment.offset, segment.elements});
   }
-  keys_.emplace(entry.key, std::move(exchange));
+  const Key id = exchange->id();
+  keys_.emplace(id, std::move(exchange));
   return absl::OkStatus();
 }
 

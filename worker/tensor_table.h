@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/cluster/catalogue.h"
+#include "common/cluster/placement_table.h"
 #include "worker/pipeline/key_exchange.h"
 
 namespace bdn {
@@ -61,7 +62,8 @@ class TensorTable {
   absl::StatusOr<bool> IsNew(const TensorDeclaration& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds what is new in the catalogue. Internal when it contradicts itself.
-  absl::Status Add(const Catalogue& catalogue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Add(const Catalogue& catalogue, const PlacementTable& placement)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Null: no tensor of this name was declared.
   const uint32_t* FindId(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -79,8 +81,7 @@ class TensorTable {
   Participation& participation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return participation_; }
 
  private:
-  absl::Status AddKey(const Catalogue& catalogue, const KeyEntry& entry)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AddKey(DeclaredKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;
   absl::flat_hash_map<std::string, uint32_t> ids_ ABSL_GUARDED_BY(mu_);

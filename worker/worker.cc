@@ -96,6 +96,7 @@ absl::Status Worker::Start() {
             if (!status.ok()) FailJob(status);
           },
       .on_catalogue = [](auto) {},  // Declare returns what concerns us
+      .on_placement = [](auto) {},
       .on_failure = [this](const absl::Status& status) { FailJob(status); },
       .on_finished = [] {},
   });
@@ -220,12 +221,14 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
       if (is_new) fresh.push_back(tensor);
     }
   }
-  std::shared_ptr<const Catalogue> catalogue;
+  DeclareResult declared;
   if (!fresh.empty()) {
-    BDN_ASSIGN_OR_RETURN(catalogue, control_->Declare(fresh, timeout));
+    BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
   }
   MutexLock lock(tensors_.mutex());
-  if (catalogue != nullptr) BDN_RETURN_IF_ERROR(tensors_.Add(*catalogue));
+  if (declared.catalogue != nullptr) {
+    BDN_RETURN_IF_ERROR(tensors_.Add(*declared.catalogue, *declared.placement));
+  }
   std::vector<uint32_t> ids;
   for (const TensorDeclaration& tensor : tensors) {
     const uint32_t* id = tensors_.FindId(tensor.name);
