@@ -19,9 +19,7 @@
 #include "common/cluster/health.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
-#include "common/transport/malloc_tuning.h"
-#include "common/transport/throttled.h"
-#include "common/transport/zmq_transport.h"
+#include "common/transport/transport_factory.h"
 #include "server/server.h"
 
 namespace bdn {
@@ -124,15 +122,16 @@ absl::StatusOr<int> Serve(const Config& config) {
   InitLog(options.log_level, "server");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
-  TuneMallocForLargeBlocks();
+  PrepareProcessForTransports();
+  const SteadyClock clock;
   std::unique_ptr<HealthServer> health;
   if (!options.health_listen.empty()) {
     BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
     LogInfo("health service at port %d", health->port());
   }
   BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(options.scheduler));
-  BDN_ASSIGN_OR_RETURN(auto zmq, MakeZmqTransport());
-  const std::unique_ptr<Transport> transport = MakeThrottled(std::move(zmq), options.link);
+  BDN_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                       MakeTransport(options.server.listen, {options.link, &clock}));
   Server server(options.server, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
   LogStats(server.stats());

@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "common/transport/zmq_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,9 +8,8 @@
 #include "common/base/status.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
-#include "common/transport/malloc_tuning.h"
 #include "common/transport/throttled.h"
-#include "common/transport/zmq_transport.h"
+#include "common/transport/transport_factory.h"
 #include "worker/worker.h"
 
 namespace bdn {
@@ -44,9 +43,7 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Config& config, const Cloc
                                                 std::unique_ptr<ControlPlane> control,
                                                 std::unique_ptr<Transport> transport) {
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
-  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
-  return Worker::Create(options, clock, std::move(control),
-                        MakeThrottled(std::move(transport), link));
+  return Worker::Create(options, clock, std::move(control), std::move(transport));
 }
 
 }  // namespace
@@ -66,15 +63,18 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, cons
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
         "to the host:port that bandoneon-scheduler printed");
   }
-  TuneMallocForLargeBlocks();
+  PrepareProcessForTransports();
   BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
-  BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
+  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
+  BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", {link, clock}));
   return Connect(config, clock, std::move(control), std::move(transport));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config, const Clock* clock,
                                                            LocalCluster* cluster) {
-  return Connect(config, clock, cluster->Connect(), cluster->MakeTransport());
+  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
+  return Connect(config, clock, cluster->Connect(),
+                 MakeThrottled(cluster->MakeTransport(), link, clock));
 }
 
 }  // namespace bdn

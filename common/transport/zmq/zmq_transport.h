@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_TRANSPORT_ZMQ_TRANSPORT_H_
-#define BANDONEON_COMMON_TRANSPORT_ZMQ_TRANSPORT_H_
+#ifndef BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_TRANSPORT_H_
+#define BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_TRANSPORT_H_
 
 #include <cstdint>
 #include <memory>
@@ -31,4 +31,4 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmqTransport(const ZmqOptions& op
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_TRANSPORT_ZMQ_TRANSPORT_H_
+#endif  // BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_TRANSPORT_H_

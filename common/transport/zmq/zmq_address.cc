@@ -1,4 +1,4 @@
-#include "common/transport/zmq_address.h"
+#include "common/transport/zmq/zmq_address.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>

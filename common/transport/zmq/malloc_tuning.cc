@@ -1,4 +1,4 @@
-#include "common/transport/malloc_tuning.h"
+#include "common/transport/zmq/malloc_tuning.h"
 
 #include <malloc.h>
 

@@ -1,4 +1,4 @@
-#include "common/transport/zmq_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/transport/transport_thread.h"
-#include "common/transport/zmq_address.h"
+#include "common/transport/zmq/zmq_address.h"
 
 namespace bdn {
 namespace {
