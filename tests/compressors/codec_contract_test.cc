@@ -11,10 +11,10 @@
 
 #include "common/base/float_guard.h"
 #include "compressors/codec_spec.h"
-#include "compressors/kernels/kernel_targets.h"
 #include "compressors/memory/delta.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "tests/compressors/codec_cases.h"
 #include "tests/compressors/codec_inputs.h"
 #include "tests/reference/codec_reference.h"
@@ -117,7 +117,7 @@ TEST_P(CodecContract, DecodeAddIsDecodeThenAdd) {
   });
 }
 
-float Held(float value) {
+float Clamp(float value) {
   const float largest = std::numeric_limits<float>::max();
   return std::clamp(value, -largest, largest);
 }
@@ -134,10 +134,10 @@ TEST_P(CodecContract, EncodeFeedbackIsAccumulateThenEncodeThenSubtract) {
     const auto start = MakeData("normal", n, 3);
     for (const float scale : kScales) {
       std::vector<float> p(n);
-      for (size_t i = 0; i < n; ++i) p[i] = Held(scale * g.Get(i) + 0.75f * start[i]);
+      for (size_t i = 0; i < n; ++i) p[i] = Clamp(scale * g.Get(i) + 0.75f * start[i]);
       const auto payload = EncodeToVector(*codec_, {p.data(), DType::kFloat32, n});
       auto expected = DecodeToVector(*codec_, AsBytes(payload), n);
-      for (size_t i = 0; i < n; ++i) expected[i] = Held(p[i] - expected[i]);
+      for (size_t i = 0; i < n; ++i) expected[i] = Clamp(p[i] - expected[i]);
       for (const std::string& target : KernelTargets()) {
         const ScopedKernelTarget on(target);
         auto residual = start;

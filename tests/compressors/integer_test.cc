@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "compressors/codec_spec.h"
-#include "compressors/kernels/integer_kernels.h"
 #include "gtest/gtest.h"
+#include "kernels/integer_kernels.h"
 #include "tests/compressors/codec_inputs.h"
 
 namespace bdn {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "compressors/kernels/kernel_targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "server/update_rule.h"
 
 // Every rule against its formula in float64.
