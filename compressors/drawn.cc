@@ -175,6 +175,7 @@ class DrawnCodec final : public Codec {
   bool shares_draw() const override { return true; }
   bool scales_draw() const override { return unbiased_; }
   bool linear() const override { return true; }
+  bool carries_sums() const override { return true; }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
     if (n == 0) return 0;

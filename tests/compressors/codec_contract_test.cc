@@ -400,6 +400,24 @@ TEST(CodecCases, EveryLinearCodecButSketchesAddsUp) {
   }
 }
 
+TEST(CodecCases, WhatCarriesSumsLosesNothingOfThem) {
+  constexpr size_t kN = 1000;
+  const auto x = MakeData("normal", kN);
+  const auto y = MakeData("spread", kN);
+  for (const CodecCase& tested : kCodecs) {
+    const auto codec = ParseCodecSpec(tested.spec)->codec;
+    // What is scaled up is added without decoding, and so scaled once.
+    if (!codec->carries_sums() || codec->scales_draw()) continue;
+    const auto a = EncodeToVector(*codec, {x.data(), DType::kFloat32, kN});
+    const auto b = EncodeToVector(*codec, {y.data(), DType::kFloat32, kN});
+    const std::vector<ByteSpan> payloads = {AsBytes(a), AsBytes(b)};
+    std::vector<float> sum(kN);
+    codec->DecodeSum(payloads, 1.0f, {sum.data(), DType::kFloat32, kN});
+    const auto answer = EncodeToVector(*codec, {sum.data(), DType::kFloat32, kN});
+    EXPECT_EQ(DecodeToVector(*codec, AsBytes(answer), kN), sum) << tested.spec;
+  }
+}
+
 TEST(NoneOfFloat64, KeepsEveryBit) {
   const auto codec = ParseCodecSpec("none")->codec;
   for (const size_t n : kSizes) {
