@@ -35,7 +35,7 @@ absl::StatusOr<DType> DTypeFromNumber(int value);
 
 // IEEE half and bfloat16 from float, to nearest even, subnormals kept. Half saturates to the
 // largest finite half; NaN and infinity stay what they are. One element; the loops are in
-// compressors/kernels.
+// kernels/.
 uint16_t FloatToHalf(float value);
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToBFloat16(float value);

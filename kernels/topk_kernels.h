@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_TOPK_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_TOPK_KERNELS_H_
+#ifndef BANDONEON_KERNELS_TOPK_KERNELS_H_
+#define BANDONEON_KERNELS_TOPK_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -18,4 +18,4 @@ size_t CollectAtLeast(const float* p, size_t n, uint32_t base, uint32_t least_ke
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_TOPK_KERNELS_H_
+#endif  // BANDONEON_KERNELS_TOPK_KERNELS_H_

@@ -1,4 +1,4 @@
-#include "compressors/kernels/float_kernels.h"
+#include "kernels/float_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,11 +6,11 @@
 #include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/float_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/float_kernels.cc"
 #include "hwy/foreach_target.h"
 //
-#include "compressors/kernels/float_elements-inl.h"
 #include "hwy/highway.h"
+#include "kernels/float_elements-inl.h"
 
 // Where a loop is plain, every compiler we use turns it into vectors of the target.
 

@@ -1,13 +1,12 @@
-#ifndef BANDONEON_COMPRESSORS_UPDATE_STEPS_H_
-#define BANDONEON_COMPRESSORS_UPDATE_STEPS_H_
+#ifndef BANDONEON_KERNELS_UPDATE_KERNELS_H_
+#define BANDONEON_KERNELS_UPDATE_KERNELS_H_
 
 #include <cstddef>
 
-#include "compressors/memory/sign_step.h"
-
-// The elementwise loops of the servers' update rules (server/rules), by the widest vectors there
-// are. Arrays are float32[n] and do not overlap. Each element goes through the operations written
-// here, each rounded, so the bits are the same on every target.
+// The elementwise loops of the servers' update rules (server/rules), and of workers that follow one
+// by signs (compressors/memory/sign_step.h), by the widest vectors there are. Arrays are float32[n]
+// and do not overlap. Each element goes through the operations written here, each rounded, so the
+// bits are the same on every target.
 
 namespace bdn {
 
@@ -40,6 +39,13 @@ struct AdamStep {
 };
 void StepAdam(const AdamStep& step, const float* sum, size_t n, float* m, float* v, float* x);
 
+struct SignStep {
+  float keep = 1.0f;  // 1 - decay * eta * lr
+  float rate = 0.0f;  // eta * lr
+};
+//   x <- keep * x - rate * signs
+void ApplySigns(const SignStep& step, const float* signs, size_t n, float* x);
+
 //   d = scale * sum
 //   sum <- sign(beta1 * m + new1 * d)      sign(0) = 0
 //   m <- beta2 * m + new2 * d
@@ -56,4 +62,4 @@ void StepSignMomentum(const SignMomentumStep& step, size_t n, float* sum, float*
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_UPDATE_STEPS_H_
+#endif  // BANDONEON_KERNELS_UPDATE_KERNELS_H_

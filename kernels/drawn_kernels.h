@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_DRAWN_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_DRAWN_KERNELS_H_
+#ifndef BANDONEON_KERNELS_DRAWN_KERNELS_H_
+#define BANDONEON_KERNELS_DRAWN_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,4 +16,4 @@ void DrawInStrata(const Draw& draw, uint32_t word, const uint32_t* first, size_t
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_DRAWN_KERNELS_H_
+#endif  // BANDONEON_KERNELS_DRAWN_KERNELS_H_

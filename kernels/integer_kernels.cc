@@ -1,13 +1,14 @@
-#include "compressors/kernels/integer_kernels.h"
+#include "kernels/integer_kernels.h"
 
 #include <algorithm>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/integer_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/integer_kernels.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
+#include "kernels/clamp_to_finite-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -398,7 +399,6 @@ void WalshHadamardKernel(const float* from, size_t n, float factor, float* to) {
 
 void WalshHadamardAndSubtractKernel(const float* HWY_RESTRICT c, size_t n, float* HWY_RESTRICT y) {
   const Tag d;
-  const auto largest = hn::Set(d, 0x1.fffffep127f);
   size_t i = 0;
   for (; i + kRun <= n; i += kRun) {
     Vector run[kVectors];
@@ -407,7 +407,7 @@ void WalshHadamardAndSubtractKernel(const float* HWY_RESTRICT c, size_t n, float
     for (size_t v = 0; v < kVectors; ++v) {
       float* const to = y + i + v * kLanes;
       const auto left = hn::Sub(hn::LoadU(d, to), run[v]);
-      hn::StoreU(hn::Min(hn::Max(left, hn::Neg(largest)), largest), d, to);
+      hn::StoreU(ClampToFinite(d, left), d, to);
     }
   }
   for (; i < n; ++i) y[i] = y[i] - c[i];

@@ -1,4 +1,4 @@
-#include "compressors/kernels/onebit_kernels.h"
+#include "kernels/onebit_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/onebit_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/onebit_kernels.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"

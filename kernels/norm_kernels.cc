@@ -1,4 +1,4 @@
-#include "compressors/kernels/norm_kernels.h"
+#include "kernels/norm_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/norm_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/norm_kernels.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
@@ -20,7 +20,7 @@ constexpr size_t kLanes = 16;
 constexpr size_t kRun = 1024;
 
 // Sixteen virtual lanes are one to four vectors. Targets whose vectors have no fixed length run on
-// their fixed-length kin (HWY_DISABLED_TARGETS, compressors/CMakeLists.txt).
+// their fixed-length kin (HWY_DISABLED_TARGETS, kernels/CMakeLists.txt).
 using Tag = hn::CappedTag<float, kLanes>;
 using ITag = hn::RebindToSigned<Tag>;
 using Vector = hn::Vec<Tag>;

@@ -1,4 +1,4 @@
-#include "compressors/kernels/dither_kernels.h"
+#include "kernels/dither_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,11 +6,12 @@
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/dither_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/dither_kernels.cc"
 #include "hwy/foreach_target.h"
 //
-#include "compressors/kernels/dither_codes-inl.h"
 #include "hwy/highway.h"
+#include "kernels/clamp_to_finite-inl.h"
+#include "kernels/dither_codes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -53,9 +54,9 @@ HWY_INLINE UVector LoadBits(const uint16_t* bits) {
   return hn::PromoteTo(UTag(), hn::Load(hn::Rebind<uint16_t, UTag>(), bits));
 }
 
-// How each kind finds the level of an element and what a level stands for.
-// Split: `level`, and `sign`, the sign bit of what is decoded. Magnitude: of a level, not negative.
-// Held: a residual, made finite where it can overflow.
+// How each kind finds the level of an element and what a level stands for. Split gives `level`, and
+// `sign`, the sign bit of what is decoded. Magnitude is that of a level, not negative. Residual is
+// what is left of an element, made finite where it can overflow.
 struct Linear {
   explicit HWY_INLINE Linear(const DitherGrid& grid)
       : g(65536.0f * static_cast<float>(grid.levels) / grid.norm),
@@ -69,7 +70,7 @@ struct Linear {
     *sign = hn::IfThenZeroElse(hn::Eq(*level, hn::Zero(du)),
                                hn::And(hn::BitCast(du, p), hn::Set(du, 0x80000000u)));
   }
-  static HWY_INLINE Vector Held(Vector residual) { return residual; }
+  static HWY_INLINE Vector Residual(Vector left) { return left; }
   HWY_INLINE Vector Magnitude(UVector level) const {
     const Tag d;
     return hn::Mul(hn::ConvertTo(d, hn::BitCast(ITag(), level)), hn::Set(d, step));
@@ -99,7 +100,7 @@ struct Natural {
     *sign = hn::IfThenZeroElse(hn::Eq(*level, hn::Zero(du)),
                                hn::And(hn::BitCast(du, p), hn::Set(du, 0x80000000u)));
   }
-  static HWY_INLINE Vector Held(Vector residual) { return residual; }
+  static HWY_INLINE Vector Residual(Vector left) { return left; }
   HWY_INLINE Vector Magnitude(UVector level) const {
     const UTag du;
     const auto value = hn::Add(hn::ShiftLeft<23>(level), hn::Set(du, base));
@@ -124,10 +125,7 @@ struct TwoPoints {
     *sign = hn::And(sum, hn::Set(du, 0x80000000u));
   }
   // The point may lie across zero from the element.
-  static HWY_INLINE Vector Held(Vector residual) {
-    const auto largest = hn::Set(Tag(), 0x1.fffffep127f);
-    return hn::Max(hn::Min(residual, largest), hn::Neg(largest));
-  }
+  static HWY_INLINE Vector Residual(Vector left) { return ClampToFinite(Tag(), left); }
   HWY_INLINE Vector Magnitude(UVector /*level*/) const { return hn::Set(Tag(), norm); }
   float g;
   float norm;
@@ -147,7 +145,7 @@ HWY_INLINE void QuantizeGroup(P* HWY_RESTRICT p, const Kind kind, uint32_t bits,
     hn::Store(hn::Or(level, hn::ShiftRightSame(sign, shift)), du, codes + i);
     if constexpr (kSubtract) {
       const auto decoded = hn::Or(kind.Magnitude(level), hn::BitCast(d, sign));
-      hn::StoreU(kind.Held(hn::Sub(value, decoded)), d, p + i);
+      hn::StoreU(kind.Residual(hn::Sub(value, decoded)), d, p + i);
     }
   }
 }

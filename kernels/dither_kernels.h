@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_DITHER_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_DITHER_KERNELS_H_
+#ifndef BANDONEON_KERNELS_DITHER_KERNELS_H_
+#define BANDONEON_KERNELS_DITHER_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,8 +25,7 @@ inline constexpr size_t kDitherGroup = 512;
 // REQUIRES: grid.norm > 0, first is a multiple of 512.
 void DitherPack(const float* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t first,
                 void* codes);
-// The same, and p[i] <- clamp(p[i] - decoded[i]): an infinite one becomes the largest
-// finite float of its sign.
+// The same, and p[i] <- ClampToFinite(p[i] - decoded[i]).
 void DitherPackAndSubtract(float* p, size_t n, const DitherGrid& grid, const Draw& draw,
                            size_t first, void* codes);
 
@@ -43,4 +42,4 @@ size_t DitherCodeBytes(size_t n, uint32_t bits);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_DITHER_KERNELS_H_
+#endif  // BANDONEON_KERNELS_DITHER_KERNELS_H_

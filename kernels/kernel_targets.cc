@@ -1,4 +1,4 @@
-#include "compressors/kernels/kernel_targets.h"
+#include "kernels/kernel_targets.h"
 
 #include <cstdint>
 

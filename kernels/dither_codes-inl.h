@@ -1,11 +1,11 @@
 // How the codes of dither, 1 to 8 bits each, lie in a payload: compressors/dither.h has the layout.
 // Included once for each target.
 
-#if defined(BANDONEON_COMPRESSORS_KERNELS_DITHER_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef BANDONEON_COMPRESSORS_KERNELS_DITHER_CODES_INL_H_
-#undef BANDONEON_COMPRESSORS_KERNELS_DITHER_CODES_INL_H_
+#if defined(BANDONEON_KERNELS_DITHER_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef BANDONEON_KERNELS_DITHER_CODES_INL_H_
+#undef BANDONEON_KERNELS_DITHER_CODES_INL_H_
 #else
-#define BANDONEON_COMPRESSORS_KERNELS_DITHER_CODES_INL_H_
+#define BANDONEON_KERNELS_DITHER_CODES_INL_H_
 #endif
 
 #include <cstdint>

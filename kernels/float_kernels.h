@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_FLOAT_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_FLOAT_KERNELS_H_
+#ifndef BANDONEON_KERNELS_FLOAT_KERNELS_H_
+#define BANDONEON_KERNELS_FLOAT_KERNELS_H_
 
 #include <cstddef>
 
@@ -31,4 +31,4 @@ void AddScaled(ConstView x, float scale, MutableView y);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_FLOAT_KERNELS_H_
+#endif  // BANDONEON_KERNELS_FLOAT_KERNELS_H_

@@ -1,7 +1,7 @@
-#include "compressors/kernels/drawn_kernels.h"
+#include "kernels/drawn_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/drawn_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/drawn_kernels.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"

@@ -1,14 +1,20 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_ACCUMULATE_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_ACCUMULATE_KERNELS_H_
+#ifndef BANDONEON_KERNELS_ACCUMULATE_KERNELS_H_
+#define BANDONEON_KERNELS_ACCUMULATE_KERNELS_H_
 
 #include "common/base/dtype.h"
-#include "compressors/memory/error_feedback.h"
 
-// The elementwise loops of the memories (memory/error_feedback.h, memory/delta.h): what codecs get
-// to encode. g and w are float32, float16 or bfloat16. As in float_kernels.h each element goes
-// through the operations written here, each rounded, so the bits are the same on every target.
+// The elementwise loops of the memories (compressors/memory/error_feedback.h and delta.h): what
+// codecs get to encode. g and w are float32, float16 or bfloat16. As in float_kernels.h each
+// element goes through the operations written here, each rounded, so the bits are the same on every
+// target.
 
 namespace bdn {
+
+struct FeedbackOptions {
+  float scale = 1.0f;     // a
+  float decay = 1.0f;     // rho: see FeedbackDecay
+  float momentum = 0.0f;  // mu
+};
 
 // to <- p, and nothing else changes; NaN where ag is not finite. The arrays do not overlap.
 //
@@ -17,7 +23,7 @@ namespace bdn {
 //   p  = clamp(clamp(ag + mu * m) + clamp(rho * residual[i]))
 //   p  = clamp(ag + clamp(rho * residual[i]))                    without momentum (null)
 //
-// clamp(v) is v, or the largest finite float of its sign where v is infinite.
+// where clamp is ClampToFinite.
 void AccumulateInto(ConstView g, const FeedbackOptions& options, const float* residual,
                     const float* momentum, float* to);
 // The same, with residual <- p and momentum <- m.
@@ -36,4 +42,4 @@ void SubtractInto(ConstView w, const float* r, float* to);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_ACCUMULATE_KERNELS_H_
+#endif  // BANDONEON_KERNELS_ACCUMULATE_KERNELS_H_

@@ -1,10 +1,10 @@
-#include "compressors/kernels/topk_kernels.h"
+#include "kernels/topk_kernels.h"
 
 #include <bit>
 #include <cstring>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/topk_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/topk_kernels.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"

@@ -1,25 +1,20 @@
-#include "compressors/kernels/accumulate_kernels.h"
+#include "kernels/accumulate_kernels.h"
 
 #include <bit>
 #include <cstdint>
 
+#include "kernels/clamp_to_finite.h"
+
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/accumulate_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/accumulate_kernels.cc"
 #include "hwy/foreach_target.h"
 //
-#include "compressors/kernels/float_elements-inl.h"
 #include "hwy/highway.h"
+#include "kernels/float_elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
-
-// At most the largest finite float; NaN stays NaN.
-HWY_INLINE float Held(float value) {
-  constexpr float kLargest = 0x1.fffffep127f;
-  const float below = value > kLargest ? kLargest : value;
-  return below < -kLargest ? -kLargest : below;
-}
 
 // `value`, or NaN where the input is not finite: clamping must not hide it.
 HWY_INLINE float OrNaN(float input, float value) {
@@ -36,11 +31,11 @@ HWY_INLINE void AccumulatePlain(const void* g, size_t begin, size_t end,
     const float ag = options.scale * From::Load(g, i);
     float p = ag;
     if constexpr (kMomentum) {
-      const float m = Held((options.momentum * momentum[i]) + ag);
+      const float m = ClampToFinite((options.momentum * momentum[i]) + ag);
       if (new_momentum != nullptr) new_momentum[i] = m;
-      p = Held(ag + (options.momentum * m));
+      p = ClampToFinite(ag + (options.momentum * m));
     }
-    to[i] = OrNaN(ag, Held(p + Held(options.decay * residual[i])));
+    to[i] = OrNaN(ag, ClampToFinite(p + ClampToFinite(options.decay * residual[i])));
   }
 }
 
@@ -154,7 +149,7 @@ void SubtractIntoLoop(const void* HWY_RESTRICT w, size_t n, const float* HWY_RES
                       float* HWY_RESTRICT to) {
   for (size_t i = 0; i < n; ++i) {
     const float value = From::Load(w, i);
-    to[i] = OrNaN(value, Held(value - r[i]));
+    to[i] = OrNaN(value, ClampToFinite(value - r[i]));
   }
 }
 

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_ONEBIT_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_ONEBIT_KERNELS_H_
+#ifndef BANDONEON_KERNELS_ONEBIT_KERNELS_H_
+#define BANDONEON_KERNELS_ONEBIT_KERNELS_H_
 
 #include <cstddef>
 
@@ -37,4 +37,4 @@ void UnpackSignsAndZerosAndAdd(const void* words, const void* zeros, size_t n, f
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_ONEBIT_KERNELS_H_
+#endif  // BANDONEON_KERNELS_ONEBIT_KERNELS_H_

@@ -1,9 +1,9 @@
+#include "kernels/update_kernels.h"
+
 #include <cmath>
 
-#include "compressors/update_steps.h"
-
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compressors/kernels/update_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/update_kernels.cc"
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"

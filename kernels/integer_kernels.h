@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_INTEGER_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_INTEGER_KERNELS_H_
+#ifndef BANDONEON_KERNELS_INTEGER_KERNELS_H_
+#define BANDONEON_KERNELS_INTEGER_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -51,10 +51,9 @@ bool CodesAreValid(int bits, const void* codes, size_t bytes);
 
 // to = H (factor * from) for whole blocks of 32; the rest is copied. `from` may be `to`.
 void WalshHadamard(const float* from, size_t n, float factor, float* to);
-// y[i] <- y[i] - (H c)[i] for whole blocks of 32, where an infinite difference becomes the largest
-// finite float of its sign. The rest becomes y - c.
+// y[i] <- ClampToFinite(y[i] - (H c)[i]) for whole blocks of 32; the rest becomes y - c.
 void WalshHadamardAndSubtract(const float* c, size_t n, float* y);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_INTEGER_KERNELS_H_
+#endif  // BANDONEON_KERNELS_INTEGER_KERNELS_H_

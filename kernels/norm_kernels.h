@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KERNELS_NORM_KERNELS_H_
-#define BANDONEON_COMPRESSORS_KERNELS_NORM_KERNELS_H_
+#ifndef BANDONEON_KERNELS_NORM_KERNELS_H_
+#define BANDONEON_KERNELS_NORM_KERNELS_H_
 
 #include <cstddef>
 
@@ -22,4 +22,4 @@ float LargestMagnitude(const float* p, size_t n);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KERNELS_NORM_KERNELS_H_
+#endif  // BANDONEON_KERNELS_NORM_KERNELS_H_
