@@ -222,8 +222,10 @@ JobOptions WithoutLeases(JobOptions options) {
 
 }  // namespace
 
-LocalScheduler::LocalScheduler(const JobConfig& config) : LocalScheduler(OptionsOf(config)) {}
-LocalScheduler::LocalScheduler(JobOptions options) : host_(WithoutLeases(std::move(options))) {}
+LocalScheduler::LocalScheduler(const JobConfig& config, const Clock* clock)
+    : LocalScheduler(OptionsOf(config), clock) {}
+LocalScheduler::LocalScheduler(JobOptions options, const Clock* clock)
+    : host_(WithoutLeases(std::move(options)), clock) {}
 
 std::unique_ptr<ControlPlane> LocalScheduler::Connect() {
   return std::make_unique<LocalControlPlane>(&host_);

@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
 #include "common/cluster/listen_address.h"
 #include "proto/control.grpc.pb.h"
@@ -139,8 +140,11 @@ class WatchStream final {
 
 class ServiceImpl final : public SchedulerService {
  public:
-  explicit ServiceImpl(JobOptions options)
-      : token_(options.token), incarnation_(RandomIncarnation()), host_(std::move(options)) {}
+  ServiceImpl(JobOptions options, const Clock* clock)
+      : clock_(clock),
+        token_(options.token),
+        incarnation_(RandomIncarnation()),
+        host_(std::move(options), clock) {}
   ~ServiceImpl() override { Close(); }
 
   absl::Status Listen(const std::string& listen);
@@ -190,6 +194,7 @@ class ServiceImpl final : public SchedulerService {
   CallId OnAcknowledge(AcknowledgeCall* call);
   CallId OnStatus(StatusCall* call);
 
+  const Clock* const clock_;
   const std::string token_;
   const uint64_t incarnation_;
   JobHost host_;
@@ -579,14 +584,14 @@ void ServiceImpl::Serve() {
 }
 
 bool ServiceImpl::AwaitFailureDelivered(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = clock_->Now() + timeout;
   MutexLock lock(&streams_mu_);
   const auto owed = [this] {
     return std::any_of(streams_.begin(), streams_.end(),
                        [](const WatchStream* stream) { return stream->owes_failure(); });
   };
   while (owed()) {
-    if (!streams_changed_.WaitUntil(&streams_mu_, deadline)) return !owed();
+    if (!clock_->WaitUntil(&streams_changed_, &streams_mu_, deadline)) return !owed();
   }
   return true;
 }
@@ -594,7 +599,7 @@ bool ServiceImpl::AwaitFailureDelivered(absl::Duration timeout) {
 void ServiceImpl::Close() {
   if (closed_.exchange(true)) return;
   if (server_ != nullptr) {
-    server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kClosingGrace));
+    server_->Shutdown(GrpcDeadline(kClosingGrace));
   }
   host_.Close();
   if (queue_ == nullptr) return;
@@ -612,16 +617,17 @@ void ServiceImpl::Close() {
     queue_->Shutdown();
   });
   grpc::Alarm alarm;
-  alarm.Set(queue_.get(), std::chrono::system_clock::now(), &shut);
+  alarm.Set(queue_.get(), GrpcDeadline(absl::ZeroDuration()), &shut);
   thread_.join();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SchedulerService>> SchedulerService::Start(const std::string& listen,
-                                                                          JobOptions options) {
+                                                                          JobOptions options,
+                                                                          const Clock* clock) {
   BDN_RETURN_IF_ERROR(CheckJobOptions(options));
-  auto service = std::make_unique<ServiceImpl>(std::move(options));
+  auto service = std::make_unique<ServiceImpl>(std::move(options), clock);
   BDN_RETURN_IF_ERROR(service->Listen(listen));
   return std::unique_ptr<SchedulerService>(std::move(service));
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
 #include "common/base/log.h"
@@ -130,7 +131,8 @@ absl::StatusOr<int> Serve(const Config& config) {
     BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
     LogInfo("health service at port %d", health->port());
   }
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(options.scheduler));
+  const SteadyClock clock;
+  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(options.scheduler, &clock));
   BDN_ASSIGN_OR_RETURN(auto zmq, MakeZmqTransport());
   const std::unique_ptr<Transport> transport = MakeThrottled(std::move(zmq), options.link);
   Server server(options.server, control.get(), transport.get());

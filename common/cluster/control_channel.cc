@@ -1,8 +1,8 @@
 #include "common/cluster/control_channel.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
 
-#include "absl/time/clock.h"
 #include "common/cluster/control_messages.h"
 
 namespace bdn {
@@ -20,9 +20,15 @@ std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
+gpr_timespec GrpcDeadline(absl::Duration timeout) {
+  const timespec span = absl::ToTimespec(timeout);
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      {span.tv_sec, static_cast<int32_t>(span.tv_nsec), GPR_TIMESPAN});
+}
+
 void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
   if (timeout == absl::InfiniteDuration()) return;
-  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  context->set_deadline(GrpcDeadline(timeout));
 }
 
 }  // namespace bdn

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 
+struct gpr_timespec;
 namespace grpc {
 class Channel;
 class ClientContext;
@@ -17,6 +18,8 @@ namespace bdn {
 // it breaks.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address);
 
+// `timeout` from now as gRPC takes it, by a clock that does not follow the system's.
+gpr_timespec GrpcDeadline(absl::Duration timeout);
 // Infinite is none.
 void SetDeadline(absl::Duration timeout, grpc::ClientContext* context);
 

@@ -5,11 +5,11 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
-#include <chrono>
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/control_channel.h"
 #include "common/cluster/listen_address.h"
 
 namespace bdn {
@@ -22,7 +22,7 @@ class HealthServerImpl final : public HealthServer {
       : nothing_else_(std::move(nothing_else)), server_(std::move(server)), port_(port) {
     SetServing(false);
   }
-  ~HealthServerImpl() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~HealthServerImpl() override { server_->Shutdown(GrpcDeadline(absl::ZeroDuration())); }
 
   int port() const override { return port_; }
   void SetServing(bool serving) override {

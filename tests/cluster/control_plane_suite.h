@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
 #include "scheduler/job.h"
@@ -100,16 +101,17 @@ class RecordedEvents {
   }
   template <typename Condition>
   void Await(Condition condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const absl::Time deadline = clock_.Now() + absl::Seconds(30);
     MutexLock lock(&mu_);
     while (!condition()) {
-      if (!changed_.WaitUntil(&mu_, deadline) && absl::Now() >= deadline) {
+      if (!clock_.WaitUntil(&changed_, &mu_, deadline) && clock_.Now() >= deadline) {
         ADD_FAILURE() << "the event never came";
         return;
       }
     }
   }
 
+  const SteadyClock clock_;
   Mutex mu_;
   CondVar changed_;
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(mu_);

@@ -7,10 +7,11 @@ namespace {
 
 class Local final : public SchedulerUnderTest {
  public:
-  explicit Local(const JobOptions& options) : scheduler_(options) {}
+  explicit Local(const JobOptions& options) : scheduler_(options, &clock_) {}
   std::unique_ptr<ControlPlane> Connect() override { return scheduler_.Connect(); }
 
  private:
+  const SteadyClock clock_;
   LocalScheduler scheduler_;
 };
 

@@ -32,7 +32,7 @@ class GrpcServiceTest : public ::testing::Test {
     options_.config.num_workers = 1;
     options_.config.num_servers = 1;
     options_.token = token;
-    auto service = SchedulerService::Start("127.0.0.1:0", options_);
+    auto service = SchedulerService::Start("127.0.0.1:0", options_, &clock_);
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
     stub_ = wire::Scheduler::NewStub(
@@ -69,6 +69,7 @@ class GrpcServiceTest : public ::testing::Test {
   }
 
   JobOptions options_;
+  const SteadyClock clock_;
   std::unique_ptr<SchedulerService> service_;
   std::unique_ptr<wire::Scheduler::Stub> stub_;
   wire::Caller worker_;
@@ -177,13 +178,13 @@ TEST_F(GrpcServiceTest, StatusSaysWhoDoesNotAnswer) {
   EXPECT_THAT(std::string(status.status().message()), HasSubstr(gone));
   EXPECT_EQ(FetchStatusJson("nonsense", absl::Seconds(5)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SchedulerClient::Create("nonsense").status().code(),
+  EXPECT_EQ(SchedulerClient::Create("nonsense", &clock_).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(GrpcServiceTest, AnAddressInUseIsSaid) {
   Start();
-  const auto second = SchedulerService::Start(address(), options_);
+  const auto second = SchedulerService::Start(address(), options_, &clock_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(address()), HasSubstr("in use")));

@@ -82,7 +82,8 @@ class HostilePeer : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
 
-  LocalScheduler scheduler_{Config()};
+  const SteadyClock clock_;
+  LocalScheduler scheduler_{Config(), &clock_};
   std::unique_ptr<ControlPlane> control_ = scheduler_.Connect();
   std::unique_ptr<Transport> transport_ = MakeZmqTransport().value();
   Server server_{{}, control_.get(), transport_.get()};

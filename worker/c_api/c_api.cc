@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
 #include "common/cluster/settings.h"
@@ -30,6 +31,7 @@ struct bdn_cluster {
 };
 struct bdn_worker {
   std::shared_ptr<bdn::LocalCluster> cluster;  // which outlives the worker; null outside of one
+  bdn::SteadyClock clock;
   std::unique_ptr<bdn::Worker> worker;
   pid_t owner = getpid();
 };
@@ -210,8 +212,9 @@ int bdn_create(const bdn_options* options, bdn_worker** out) {
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
-    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectWorker(config));
-    *out = new bdn_worker{nullptr, std::move(worker)};
+    auto handle = std::make_unique<bdn_worker>();
+    BDN_ASSIGN_OR_RETURN(handle->worker, bdn::ConnectWorker(config, &handle->clock));
+    *out = handle.release();
     return absl::OkStatus();
   });
 }
@@ -225,7 +228,7 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectLocalWorker(config, held.get()));
-    *out = new bdn_worker{std::move(held), std::move(worker)};
+    *out = new bdn_worker{std::move(held), {}, std::move(worker)};
     return absl::OkStatus();
   });
 }

@@ -58,14 +58,14 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   return config;
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config) {
+absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config, const Clock* clock) {
   if (config.Text("scheduler").empty()) {
     return InvalidArgument(
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
         "to the host:port that bandoneon-scheduler printed");
   }
   TuneMallocForLargeBlocks();
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
+  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler"), clock));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
   return Connect(config, std::move(control), std::move(transport));
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/config.h"
 #include "worker/c_api/local_cluster.h"
 #include "worker/worker.h"
@@ -15,7 +16,8 @@ namespace bdn {
 // Settings as flags over the environment. InvalidArgument names the one that is wrong.
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags);
 
-absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config);
+// `clock` is borrowed and outlives the worker.
+absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config, const Clock* clock);
 absl::StatusOr<std::unique_ptr<Worker>> ConnectLocalWorker(const Config& config,
                                                            LocalCluster* cluster);
 
