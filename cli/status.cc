@@ -13,6 +13,7 @@ namespace {
 
 constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
+    {"token", 0, "TEXT", "the job's secret, where it has one [$BANDONEON_TOKEN]"},
     {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
     {"json", 0, nullptr, "print the scheduler's answer as it is"},
 };
@@ -25,12 +26,18 @@ constexpr char kExamples[] =
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
     "  bandoneon status --scheduler 127.0.0.1:7000 --json | python3 -m json.tool\n";
 
-absl::StatusOr<std::string> AskScheduler(const std::string& address, double timeout_seconds) {
+std::string TextOrVariable(const CommandFlags& flags, const char* name, const char* variable) {
+  const char* value = getenv(variable);
+  return flags.Text(name, value == nullptr ? "" : value);
+}
+
+absl::StatusOr<std::string> AskScheduler(const std::string& address, const std::string& token,
+                                         double timeout_seconds) {
   std::string text(size_t{1} << 16, '\0');
   while (true) {
     size_t needed = 0;
-    if (const int code =
-            bdn_status_json(address.c_str(), timeout_seconds, text.data(), text.size(), &needed)) {
+    if (const int code = bdn_status_json(address.c_str(), token.c_str(), timeout_seconds,
+                                         text.data(), text.size(), &needed)) {
       return LastError(code);
     }
     if (needed <= text.size()) {
@@ -94,12 +101,12 @@ int StatusCommand(Arguments args) {
   if (!flags.ok()) return UsageError("status", flags.status());
   const auto timeout = flags->Duration("timeout", std::chrono::seconds(5));
   if (!timeout.ok()) return UsageError("status", timeout.status());
-  const char* variable = getenv("BANDONEON_SCHEDULER");
-  const std::string address = flags->Text("scheduler", variable == nullptr ? "" : variable);
+  const std::string address = TextOrVariable(*flags, "scheduler", "BANDONEON_SCHEDULER");
   if (address.empty()) {
     return UsageError("status", absl::InvalidArgumentError("which scheduler? say --scheduler"));
   }
-  const auto answer = AskScheduler(address, std::chrono::duration<double>(*timeout).count());
+  const std::string token = TextOrVariable(*flags, "token", "BANDONEON_TOKEN");
+  const auto answer = AskScheduler(address, token, std::chrono::duration<double>(*timeout).count());
   if (!answer.ok()) {
     fprintf(stderr, "bandoneon status: %s\n", std::string(answer.status().message()).c_str());
     return 1;

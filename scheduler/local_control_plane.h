@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 #include "scheduler/job.h"
 #include "scheduler/job_host.h"
 
@@ -19,7 +20,7 @@ class LocalScheduler {
   LocalScheduler(JobOptions options, const Clock* clock);
 
   // A connection for one node. The scheduler must outlive it.
-  std::unique_ptr<ControlPlane> Connect();
+  std::unique_ptr<ControlPlane> Connect(Credentials credentials = {});
 
   JobHost* host() { return &host_; }
 

@@ -142,7 +142,7 @@ class ServiceImpl final : public SchedulerService {
  public:
   ServiceImpl(JobOptions options, const Clock* clock)
       : clock_(clock),
-        token_(options.token),
+        credentials_(options.credentials),
         incarnation_(RandomIncarnation()),
         host_(std::move(options), clock) {}
   ~ServiceImpl() override { Close(); }
@@ -158,7 +158,9 @@ class ServiceImpl final : public SchedulerService {
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
   // Queue thread only: nothing may be started on the queue any more.
   bool is_closing() const { return is_closing_; }
-  absl::Status Authorize(const grpc::ServerContext& context) const;
+  absl::Status Authorize(const grpc::ServerContext& context) const {
+    return CheckToken(credentials_, context);
+  }
   absl::Status CheckCaller(const wire::Caller& caller) const;
   uint64_t incarnation() const { return incarnation_; }
 
@@ -195,7 +197,7 @@ class ServiceImpl final : public SchedulerService {
   CallId OnStatus(StatusCall* call);
 
   const Clock* const clock_;
-  const std::string token_;
+  const Credentials credentials_;
   const uint64_t incarnation_;
   JobHost host_;
 
@@ -364,16 +366,6 @@ void WatchStream::Finish(const absl::Status& status) {
 }
 
 // ---- the service
-
-absl::Status ServiceImpl::Authorize(const grpc::ServerContext& context) const {
-  if (token_.empty()) return absl::OkStatus();
-  const auto found = context.client_metadata().find(kTokenMetadata);
-  if (found == context.client_metadata().end() ||
-      !SameToken(token_, std::string(found->second.data(), found->second.size()))) {
-    return PermissionDenied("wrong token from %s", context.peer());
-  }
-  return absl::OkStatus();
-}
 
 absl::Status ServiceImpl::CheckCaller(const wire::Caller& caller) const {
   if (caller.incarnation() != incarnation_) {
@@ -562,7 +554,7 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port_);
+  builder.AddListeningPort(listen, ServerCredentialsOf(credentials_), &port_);
   builder.RegisterService(&async_service_);
   queue_ = builder.AddCompletionQueue();
   server_ = builder.BuildAndStart();

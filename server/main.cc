@@ -63,7 +63,7 @@ absl::StatusOr<ServerOptions> ReadOptions(const Config& config) {
   options.server.listen = config.Text("listen");
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");
-  options.server.join.token = config.Text("token");
+  options.server.credentials = Credentials(config);
   char host[256] = "unknown";
   (void)gethostname(host, sizeof(host) - 1);
   options.server.join.host = absl::StrFormat("%s:%d", host, getpid());
@@ -128,11 +128,13 @@ absl::StatusOr<int> Serve(const Config& config) {
   TuneMallocForLargeBlocks();
   std::unique_ptr<HealthServer> health;
   if (!options.health_listen.empty()) {
-    BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
+    BDN_ASSIGN_OR_RETURN(health,
+                         HealthServer::Start(options.health_listen, options.server.credentials));
     LogInfo("health service at port %d", health->port());
   }
   const SteadyClock clock;
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(options.scheduler, &clock));
+  BDN_ASSIGN_OR_RETURN(
+      auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, &clock));
   BDN_ASSIGN_OR_RETURN(auto zmq, MakeZmqTransport());
   const std::unique_ptr<Transport> transport = MakeThrottled(std::move(zmq), options.link);
   Server server(options.server, control.get(), transport.get());

@@ -18,6 +18,7 @@
 #include "common/base/executor.h"
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 #include "common/transport/transport.h"
 #include "common/wire/message.h"
 #include "worker/exchange.h"
@@ -61,7 +62,8 @@ enum class LinkState { kResidual, kMomentum, kReplica, kLearningRate };
 class Worker {
  public:
   struct Options {
-    JoinRequest join;  // role is filled in
+    JoinRequest join;         // role is filled in
+    Credentials credentials;  // shown to the servers
     int num_threads = 2;
     size_t max_bytes_in_flight = size_t{64} << 20;
     absl::Duration join_timeout = absl::Minutes(2);

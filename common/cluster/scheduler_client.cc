@@ -29,10 +29,11 @@ constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
 
 class GrpcControlPlane final : public ControlPlane {
  public:
-  GrpcControlPlane(const std::string& address, const Clock* clock)
+  GrpcControlPlane(const std::string& address, const Credentials& credentials, const Clock* clock)
       : address_(address),
+        credentials_(credentials),
         clock_(clock),
-        stub_(wire::Scheduler::NewStub(ConnectChannel(address))) {}
+        stub_(wire::Scheduler::NewStub(ConnectChannel(address, credentials))) {}
   ~GrpcControlPlane() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
@@ -79,6 +80,7 @@ class GrpcControlPlane final : public ControlPlane {
   bool Deliver(const Events& events, const wire::Event& event);
 
   const std::string address_;
+  const Credentials credentials_;
   const Clock* const clock_;
   const std::unique_ptr<wire::Scheduler::Stub> stub_;
 
@@ -88,7 +90,6 @@ class GrpcControlPlane final : public ControlPlane {
   mutable Mutex mu_;
   CondVar changed_;
   CondVar no_calls_;
-  std::string token_ ABSL_GUARDED_BY(mu_);
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
   JobConfig config_ ABSL_GUARDED_BY(mu_);
@@ -104,8 +105,8 @@ class GrpcControlPlane final : public ControlPlane {
 // ---- calls
 
 void GrpcControlPlane::Begin(grpc::ClientContext* context) {
+  ShowToken(credentials_, context);
   MutexLock lock(&mu_);
-  if (!token_.empty()) context->AddMetadata(kTokenMetadata, token_);
   calls_.insert(context);
   if (closed_ || !failure_.ok()) context->TryCancel();
 }
@@ -136,12 +137,9 @@ void GrpcControlPlane::SetCaller(wire::Caller* caller) const {
 
 absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
                                                   absl::Duration timeout) {
-  {
-    MutexLock lock(&mu_);
-    token_ = request.token;
-  }
   wire::JoinRequest message;
   Write(request, &message);
+  message.set_token(credentials_.token());
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::JoinReply reply;
   grpc::Status end;
@@ -399,10 +397,10 @@ bool GrpcControlPlane::Deliver(const Events& events, const wire::Event& event) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(const std::string& address,
-                                                                      const Clock* clock) {
+absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(
+    const std::string& address, const Credentials& credentials, const Clock* clock) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
-  return std::make_unique<GrpcControlPlane>(address, clock);
+  return std::make_unique<GrpcControlPlane>(address, credentials, clock);
 }
 
 }  // namespace bdn

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 
 namespace bdn {
 
@@ -20,6 +21,7 @@ class SchedulerClient {
   // when the scheduler has not answered for a lease, every wait ends and on_failure says so.
   // Closing it before Leave loses the node.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address,
+                                                              const Credentials& credentials,
                                                               const Clock* clock);
 };
 

@@ -42,13 +42,14 @@ std::string NodeJson(const wire::StatusReply::Node& node) {
 
 }  // namespace
 
-absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
-                                            const std::string& token) {
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
+                                            const Credentials& credentials,
+                                            absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
-  const auto stub = wire::Scheduler::NewStub(ConnectChannel(address));
+  const auto stub = wire::Scheduler::NewStub(ConnectChannel(address, credentials));
   grpc::ClientContext context;
   SetDeadline(timeout, &context);
-  if (!token.empty()) context.AddMetadata(kTokenMetadata, token);
+  ShowToken(credentials, &context);
   wire::StatusReply reply;
   const grpc::Status status = stub->Status(&context, wire::Empty(), &reply);
   if (!status.ok()) {

@@ -23,7 +23,7 @@ namespace bdn {
 class SchedulerUnderTest {
  public:
   virtual ~SchedulerUnderTest() = default;
-  virtual std::unique_ptr<ControlPlane> Connect() = 0;
+  virtual std::unique_ptr<ControlPlane> Connect(const Credentials& credentials = {}) = 0;
 };
 
 struct SchedulerKind {
@@ -275,18 +275,15 @@ TEST_P(ControlPlaneSuite, AJoinThatTimesOutNamesWhoIsMissingAndFreesItsRank) {
 }
 
 TEST_P(ControlPlaneSuite, AJoinIsRefusedForAWrongRankJobOrToken) {
-  options_.token = "open sesame";
+  options_.credentials = Credentials("open sesame");
   Start(1, 1);
-  const auto refused = [&](JoinRequest request) {
-    return scheduler_->Connect()->Join(request, kLong).status();
+  const auto refused = [&](const JoinRequest& request, const char* token = "open sesame") {
+    return scheduler_->Connect(Credentials(token))->Join(request, kLong).status();
   };
   JoinRequest request = Request(Role::kWorker, 5);
-  request.token = "open sesame";
   EXPECT_THAT(Text(refused(request)), HasSubstr("worker rank 5"));
   request.wanted_rank = 0;
-  request.token = "open barley";
-  EXPECT_EQ(refused(request).code(), absl::StatusCode::kPermissionDenied);
-  request.token = "open sesame";
+  EXPECT_EQ(refused(request, "open barley").code(), absl::StatusCode::kPermissionDenied);
   request.job_id = "other";
   EXPECT_THAT(Text(refused(request)), AllOf(HasSubstr("'suite'"), HasSubstr("'other'")));
 }

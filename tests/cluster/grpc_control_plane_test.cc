@@ -14,8 +14,9 @@ class OverGrpc final : public SchedulerUnderTest {
     EXPECT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
   }
-  std::unique_ptr<ControlPlane> Connect() override {
-    return *SchedulerClient::Create("127.0.0.1:" + std::to_string(service_->port()), &clock_);
+  std::unique_ptr<ControlPlane> Connect(const Credentials& credentials) override {
+    return *SchedulerClient::Create("127.0.0.1:" + std::to_string(service_->port()), credentials,
+                                    &clock_);
   }
 
  private:

@@ -104,11 +104,11 @@ class SchedulerDaemonTest : public ::testing::Test {
 
   // One worker and one server join and watch.
   void Fill() {
-    server_ = *SchedulerClient::Create(address(), &clock_);
+    server_ = *SchedulerClient::Create(address(), {}, &clock_);
     auto server = std::async(std::launch::async, [this] {
       return server_->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "s"}, kLong);
     });
-    worker_ = *SchedulerClient::Create(address(), &clock_);
+    worker_ = *SchedulerClient::Create(address(), {}, &clock_);
     ASSERT_TRUE(worker_->Join({.role = Role::kWorker, .host = "w"}, kLong).ok());
     ASSERT_TRUE(server.get().ok());
     worker_->Watch({.on_membership = [this](const auto&) { worker_watches_.set_value(); },

@@ -31,7 +31,7 @@ class GrpcServiceTest : public ::testing::Test {
     options_.config.job_id = "service \"test\"";
     options_.config.num_workers = 1;
     options_.config.num_servers = 1;
-    options_.token = token;
+    options_.credentials = Credentials(token);
     auto service = SchedulerService::Start("127.0.0.1:0", options_, &clock_);
     ASSERT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
@@ -143,14 +143,14 @@ TEST_F(GrpcServiceTest, RefusesEveryCallWithoutTheToken) {
   Start("secret");
   EXPECT_EQ(Call(&wire::Scheduler::Stub::Heartbeat, wire::HeartbeatRequest()).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(FetchStatusJson(address(), absl::Seconds(30)).status().code(),
+  EXPECT_EQ(FetchStatusJson(address(), {}, absl::Seconds(30)).status().code(),
             absl::StatusCode::kPermissionDenied);
-  EXPECT_TRUE(FetchStatusJson(address(), absl::Seconds(30), "secret").ok());
+  EXPECT_TRUE(FetchStatusJson(address(), Credentials("secret"), absl::Seconds(30)).ok());
 }
 
 TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   Start();
-  const auto waiting = FetchStatusJson(address(), absl::Seconds(30));
+  const auto waiting = FetchStatusJson(address(), {}, absl::Seconds(30));
   ASSERT_TRUE(waiting.ok()) << waiting.status();
   EXPECT_THAT(
       *waiting,
@@ -162,7 +162,7 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   heartbeat.set_step(7);
   heartbeat.set_bytes_sent(123456789012345);
   ASSERT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
-  const auto running = FetchStatusJson(address(), absl::Seconds(30));
+  const auto running = FetchStatusJson(address(), {}, absl::Seconds(30));
   ASSERT_TRUE(running.ok()) << running.status();
   EXPECT_THAT(*running, AllOf(HasSubstr(R"("state": "running")"), HasSubstr(R"("step": 7)"),
                               HasSubstr(R"("bytes_sent": 123456789012345)"),
@@ -174,11 +174,11 @@ TEST_F(GrpcServiceTest, StatusSaysWhoDoesNotAnswer) {
   Start();
   const std::string gone = address();
   service_.reset();
-  const auto status = FetchStatusJson(gone, absl::Seconds(5));
+  const auto status = FetchStatusJson(gone, {}, absl::Seconds(5));
   EXPECT_THAT(std::string(status.status().message()), HasSubstr(gone));
-  EXPECT_EQ(FetchStatusJson("nonsense", absl::Seconds(5)).status().code(),
+  EXPECT_EQ(FetchStatusJson("nonsense", {}, absl::Seconds(5)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SchedulerClient::Create("nonsense", &clock_).status().code(),
+  EXPECT_EQ(SchedulerClient::Create("nonsense", {}, &clock_).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -188,7 +188,8 @@ TEST_F(GrpcServiceTest, AnAddressInUseIsSaid) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(address()), HasSubstr("in use")));
-  EXPECT_THAT(std::string(HealthServer::Start(address()).status().message()), HasSubstr("in use"));
+  EXPECT_THAT(std::string(HealthServer::Start(address(), {}).status().message()),
+              HasSubstr("in use"));
 }
 
 TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
@@ -234,7 +235,7 @@ TEST_F(GrpcServiceTest, AnswersTheStandardHealthCheck) {
 }
 
 TEST(GrpcHealthServer, SaysWhatItIsTold) {
-  const auto health = HealthServer::Start("127.0.0.1:0");
+  const auto health = HealthServer::Start("127.0.0.1:0", {});
   ASSERT_TRUE(health.ok()) << health.status();
   const std::string address = "127.0.0.1:" + std::to_string((*health)->port());
   EXPECT_EQ(AskHealth(address), kNotServing);

@@ -24,7 +24,7 @@ std::string HostAndPid() {
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   Worker::Options options;
   options.join.job_id = config.Text("job-id");
-  options.join.token = config.Text("token");
+  options.credentials = Credentials(config);
   options.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 1, 1024));
@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config, cons
         "to the host:port that bandoneon-scheduler printed");
   }
   TuneMallocForLargeBlocks();
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler"), clock));
+  BDN_ASSIGN_OR_RETURN(
+      auto control, SchedulerClient::Create(config.Text("scheduler"), Credentials(config), clock));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
   return Connect(config, std::move(control), std::move(transport));
 }
