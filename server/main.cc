@@ -18,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
+#include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
 #include "common/transport/malloc_tuning.h"
@@ -64,9 +65,7 @@ absl::StatusOr<ServerOptions> ReadOptions(const Config& config) {
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");
   options.server.credentials = Credentials(config);
-  char host[256] = "unknown";
-  (void)gethostname(host, sizeof(host) - 1);
-  options.server.join.host = absl::StrFormat("%s:%d", host, getpid());
+  options.server.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.server.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 0, 1024));
   const int processors = static_cast<int>(std::thread::hardware_concurrency());

@@ -1,11 +1,10 @@
 #include "worker/c_api/connect.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
 #include "common/transport/malloc_tuning.h"
@@ -14,12 +13,6 @@
 
 namespace bdn {
 namespace {
-
-std::string HostAndPid() {
-  char name[256] = "unknown";
-  (void)gethostname(name, sizeof(name) - 1);
-  return absl::StrFormat("%s:%d", name, getpid());
-}
 
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   Worker::Options options;
