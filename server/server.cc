@@ -39,7 +39,7 @@ absl::Status Server::Start() {
     MutexLock lock(&mu_);
     node_ = joined.node;
     shard_bytes_.assign(shards_.size(), 0);
-    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.join.token);
+    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.credentials);
   }
   OnMembership(joined.membership);
   control_->Watch({

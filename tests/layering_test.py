@@ -42,6 +42,7 @@ THIRD_PARTY = [
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
      {CLUSTER, "scheduler"}),
+    ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, "worker", "cli"}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
     ("Google Benchmark", re.compile(r"benchmark/"), set()),
 ]

@@ -88,7 +88,7 @@ absl::Status Worker::Start() {
       RequestTable::Options{.self = joined_.node,
                             .rank = joined_.rank,
                             .job_id = joined_.config.job_id,
-                            .token = options_.join.token,
+                            .token = options_.credentials.token(),
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_);

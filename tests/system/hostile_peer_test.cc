@@ -84,7 +84,7 @@ class HostilePeer : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  LocalScheduler scheduler_{Config()};
+  LocalScheduler scheduler_{Config(), &clock_};
   std::unique_ptr<ControlPlane> control_ = scheduler_.Connect();
   std::unique_ptr<Transport> transport_ = MakeZmqTransport().value();
   Server server_{{}, control_.get(), transport_.get()};

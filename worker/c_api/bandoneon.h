@@ -264,9 +264,9 @@ BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 
 /* The scheduler's view of the job as a JSON object, asked of `address` ("host:port") without
- * joining. */
-BDN_API int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
-                            size_t* needed);
+ * joining. `token` is the job's; NULL or "" where it has none. */
+BDN_API int bdn_status_json(const char* address, const char* token, double timeout_seconds,
+                            char* out, size_t capacity, size_t* needed);
 
 /* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as
  * bdn_stats_json. */

@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
+#include "common/cluster/credentials.h"
 #include "common/cluster/settings.h"
 #include "common/cluster/status_fetch.h"
 #include "compressors/codec_schedule.h"
@@ -461,12 +462,13 @@ size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   return bdn::CopyText(text, out, capacity);
 }
 
-int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
-                    size_t* needed) {
+int bdn_status_json(const char* address, const char* token, double timeout_seconds, char* out,
+                    size_t capacity, size_t* needed) {
   return Call([&]() -> absl::Status {
     if (address == nullptr) return bdn::InvalidArgument("address is null");
+    const bdn::Credentials credentials(token == nullptr ? "" : token);
     BDN_ASSIGN_OR_RETURN(const std::string text,
-                         bdn::FetchStatusJson(address, bdn::Timeout(timeout_seconds)));
+                         bdn::FetchStatusJson(address, credentials, bdn::Timeout(timeout_seconds)));
     const size_t size = bdn::CopyText(text, out, capacity);
     if (needed != nullptr) *needed = size;
     return absl::OkStatus();

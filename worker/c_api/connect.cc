@@ -1,11 +1,10 @@
 #include "worker/c_api/connect.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
 #include "common/transport/throttled.h"
@@ -15,16 +14,10 @@
 namespace bdn {
 namespace {
 
-std::string HostAndPid() {
-  char name[256] = "unknown";
-  (void)gethostname(name, sizeof(name) - 1);
-  return absl::StrFormat("%s:%d", name, getpid());
-}
-
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   Worker::Options options;
   options.join.job_id = config.Text("job-id");
-  options.join.token = config.Text("token");
+  options.credentials = Credentials(config);
   options.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 1, 1024));
@@ -64,7 +57,8 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, cons
         "to the host:port that bandoneon-scheduler printed");
   }
   PrepareProcessForTransports();
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
+  BDN_ASSIGN_OR_RETURN(
+      auto control, SchedulerClient::Create(config.Text("scheduler"), Credentials(config), clock));
   BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", {link, clock}));
   return Connect(config, clock, std::move(control), std::move(transport));
