@@ -12,17 +12,9 @@ namespace bdn {
 struct Contribution {
   enum class Kind : uint8_t { kMissing, kAbsent, kNonFinite, kPayload };
   Kind kind = Kind::kMissing;
-  NodeId node = 0;
   float weight = 0;
   float learning_rate = 0;
   Buffer payload;  // still encoded; validated at receipt
-};
-
-// What a round that closes with payloads amounts to.
-struct RoundFacts {
-  Step step = 0;
-  double total_weight = 0;  // of all contributions, absent ones too; > 0
-  float learning_rate = 0;  // the same at every contributor
 };
 
 // An open step of one key: contributions by rank, held encoded until all are there.
@@ -31,6 +23,11 @@ struct Round {
   std::vector<Contribution> by_rank;
 
   bool is_open() const { return step != 0; }
+  // Whether a rank is in the open round.
+  bool Has(Rank rank) const {
+    return static_cast<size_t>(rank) < by_rank.size() &&
+           by_rank[rank].kind != Contribution::Kind::kMissing;
+  }
 
   void Open(Step new_step, size_t roster_size) {
     step = new_step;
@@ -40,17 +37,16 @@ struct Round {
 
   std::vector<Rank> MissingRanks() const {
     std::vector<Rank> missing;
-    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-      if (by_rank[rank].kind == Contribution::Kind::kMissing)
-        missing.push_back(static_cast<Rank>(rank));
+    for (Rank rank = 0; static_cast<size_t>(rank) < by_rank.size(); ++rank) {
+      if (!Has(rank)) missing.push_back(rank);
     }
     return missing;
   }
   bool IsComplete() const { return MissingRanks().empty(); }
   // The lowest rank that has contributed, or -1.
   Rank FirstRank() const {
-    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-      if (by_rank[rank].kind != Contribution::Kind::kMissing) return static_cast<Rank>(rank);
+    for (Rank rank = 0; static_cast<size_t>(rank) < by_rank.size(); ++rank) {
+      if (Has(rank)) return rank;
     }
     return -1;
   }

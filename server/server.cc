@@ -13,6 +13,7 @@ Server::Server(const Options& options, ControlPlane* control, Transport* transpo
     : options_(options),
       control_(control),
       transport_(transport),
+      pool_(transport->memory()),
       routes_(std::make_shared<const Routes>()) {}
 
 Server::~Server() {
@@ -33,7 +34,8 @@ absl::Status Server::Start() {
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{joined.node, joined.config.run_seed, &pool_}, this));
+        ServerShard::Options{joined.node, joined.config.run_seed, &pool_},
+        [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
   {
     MutexLock lock(&mu_);
@@ -98,8 +100,9 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     }
   }
   if (sender == 0) return Answer(from, self, frame.header, refusal);
-  shards_[shard]->Post(
-      [sender, frame = std::move(frame)](ServerShard& owner) { owner.OnFrame(sender, frame); });
+  shards_[shard]->Post([sender, frame = std::move(frame)](ServerShard& owner) {
+    return owner.OnFrame(sender, frame);
+  });
 }
 
 absl::Status Server::OnHello(ConnectionId from, const Frame& frame) {
@@ -120,11 +123,11 @@ void Server::Answer(ConnectionId to, NodeId self, const FrameHeader& request,
   transport_->Send(to, MakeFrame(header, std::move(payload)), [](const absl::Status&) {});
 }
 
-void Server::Send(NodeId to, Frame frame) {
+void Server::SendTo(NodeId node, Frame frame) {
   absl::StatusOr<ConnectionId> connection = NotFound("");
   {
     MutexLock lock(&mu_);
-    connection = sessions_->ConnectionOf(to);
+    connection = sessions_->ConnectionOf(node);
   }
   if (frame.header.type == FrameType::kReply) ReportProgress(frame.header.step);
   // A node without a connection asks again when it has one.
@@ -148,7 +151,10 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
     sessions_->SetMembership(membership);
   }
   for (const auto& shard : shards_) {
-    shard->Post([membership](ServerShard& owner) { owner.SetMembership(membership); });
+    shard->Post([membership](ServerShard& owner) {
+      owner.SetMembership(membership);
+      return Sends();
+    });
   }
 }
 
@@ -164,7 +170,7 @@ void Server::OnPlacement(std::shared_ptr<const PlacementTable> placement) {
 
 void Server::OnLeaving(const std::vector<Rank>& ranks) {
   for (const auto& shard : shards_) {
-    shard->Post([ranks](ServerShard& owner) { owner.SetLeaving(ranks); });
+    shard->Post([ranks](ServerShard& owner) { return owner.SetLeaving(ranks); });
   }
 }
 
@@ -197,6 +203,7 @@ absl::Status Server::AddKeys(const Catalogue& catalogue, const PlacementTable& p
       MutexLock lock(&done_mu);
       --left;
       done.SignalAll();
+      return Sends();
     });
   }
   MutexLock lock(&done_mu);

@@ -20,7 +20,7 @@ namespace bdn {
 
 // The server process without its main(): shards on threads of their own, fed by a transport and
 // told what to hold by a control plane. Thread-safe.
-class Server final : public ServerShard::Output {
+class Server {
  public:
   struct Options {
     std::string listen = "tcp://127.0.0.1:0";
@@ -39,7 +39,7 @@ class Server final : public ServerShard::Output {
 
   // `control` and `transport` are borrowed and outlive the server.
   Server(const Options& options, ControlPlane* control, Transport* transport);
-  ~Server() override;
+  ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
@@ -54,13 +54,11 @@ class Server final : public ServerShard::Output {
   // REQUIRES: Start has returned.
   Stats stats() const;
 
-  // For the shards, on their threads.
-  void Send(NodeId to, Frame frame) override;
-
  private:
   using Routes = absl::flat_hash_map<Key, int>;  // to the shard
 
   void OnFrame(ConnectionId from, Frame frame);
+  void SendTo(NodeId node, Frame frame);
   absl::Status OnHello(ConnectionId from, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(ConnectionId to, NodeId self, const FrameHeader& request, const absl::Status& status);
   void OnMembership(std::shared_ptr<const Membership> membership);

@@ -6,8 +6,8 @@
 
 namespace bdn {
 
-ShardRunner::ShardRunner(const ServerShard::Options& options, ServerShard::Output* output)
-    : shard_(options, output), thread_([this] { Run(); }) {}
+ShardRunner::ShardRunner(const ServerShard::Options& options, SendFn send)
+    : send_(std::move(send)), shard_(options), thread_([this] { Run(); }) {}
 
 ShardRunner::~ShardRunner() {
   {
@@ -42,10 +42,13 @@ void ShardRunner::Run() {
       work = std::move(queue_.front());
       queue_.pop_front();
     }
-    work(shard_);
+    Sends sends = work(shard_);
     work = nullptr;  // a frame's payload goes back before the wait
-    MutexLock lock(&mu_);
-    stats_ = shard_.stats();
+    {
+      MutexLock lock(&mu_);
+      stats_ = shard_.stats();
+    }
+    for (Send& send : sends) send_(send.to, std::move(send.frame));
   }
 }
 

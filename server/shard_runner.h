@@ -10,13 +10,15 @@
 
 namespace bdn {
 
-// One thread that owns one ServerShard and runs what is posted, in order, under a FloatGuard.
-// Blocks while there is nothing. Thread-safe.
+// One thread that owns one ServerShard and runs what is posted, in order, under a FloatGuard, and
+// sends what that returns. Blocks while there is nothing. Thread-safe.
 class ShardRunner {
  public:
-  using Work = std::function<void(ServerShard& shard)>;
+  using Work = std::function<Sends(ServerShard& shard)>;
+  // Runs on the shard's thread.
+  using SendFn = std::function<void(NodeId to, Frame frame)>;
 
-  ShardRunner(const ServerShard::Options& options, ServerShard::Output* output);
+  ShardRunner(const ServerShard::Options& options, SendFn send);
   ~ShardRunner();  // drops what has not begun, waits for what has
   ShardRunner(const ShardRunner&) = delete;
   ShardRunner& operator=(const ShardRunner&) = delete;
@@ -28,6 +30,7 @@ class ShardRunner {
  private:
   void Run();
 
+  const SendFn send_;
   ServerShard shard_;  // owned by thread_
   mutable Mutex mu_;
   CondVar wake_;

@@ -11,13 +11,15 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
-CLUSTER, LINK, KERNELS, C_API = "common/cluster", "common/link", "kernels", "worker/c_api"
+CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
+ZMQ, LOCAL, C_API = "common/transport/zmq", "worker/local", "worker/c_api"
 
 # Whose headers a module may include besides its own.
 MAY_INCLUDE = {
     BASE: set(),
     WIRE: {BASE},
-    TRANSPORT: {BASE, WIRE},
+    TRANSPORT: {BASE, WIRE, ZMQ},
+    ZMQ: {BASE, WIRE, TRANSPORT},
     CLUSTER: {BASE, "proto"},
     LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
@@ -25,8 +27,9 @@ MAY_INCLUDE = {
     "scheduler": {BASE, CLUSTER, "proto"},
     "server": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
     "worker": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
-    # Hosts whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
-    C_API: {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
+    # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
+    LOCAL: {BASE, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
+    C_API: {LOCAL, BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
     "cli": {C_API},
     "examples": {C_API},
     "proto": set(),
@@ -36,7 +39,7 @@ MAY_INCLUDE = {
 # Where a third-party header may be included. absl's may be anywhere; tests may include all.
 THIRD_PARTY = [
     ("absl", re.compile(r"absl/"), set(MAY_INCLUDE) - {"examples"}),
-    ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {TRANSPORT}),
+    ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {ZMQ}),
     ("Highway", re.compile(r"hwy/"), {KERNELS}),
     ("TBB", re.compile(r"(tbb|oneapi)/"), {BASE}),
     ("spdlog", re.compile(r"spdlog/"), {BASE}),

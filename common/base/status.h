@@ -14,12 +14,6 @@
 
 namespace bdn {
 
-template <typename... Args>
-absl::Status MakeStatus(absl::StatusCode code, const absl::FormatSpec<Args...>& format,
-                        const Args&... args) {
-  return absl::Status(code, absl::StrFormat(format, args...));
-}
-
 #define BDN_STATUS_MAKER(Name, kCode)                                               \
   template <typename... Args>                                                       \
   absl::Status Name(const absl::FormatSpec<Args...>& format, const Args&... args) { \

@@ -29,14 +29,15 @@ class ShardTest : public ::testing::Test {
     shard_.SetCatalogueVersion(1);
   }
   void Push(Rank rank, Step step, const Floats& values) {
-    shard_.OnFrame(WorkerNode(rank), MakePush(kKey, step, rank, values, options_));
+    outbox_.Add(shard_.OnFrame(WorkerNode(rank), MakePush(kKey, step, rank, values, options_)));
   }
   void PushFlagged(Rank rank, Step step, uint8_t flag) {
-    shard_.OnFrame(WorkerNode(rank),
-                   MakeBare(FrameType::kPush, kKey, step, rank, Elements(), flag));
+    outbox_.Add(shard_.OnFrame(WorkerNode(rank),
+                               MakeBare(FrameType::kPush, kKey, step, rank, Elements(), flag)));
   }
   void Probe(Rank rank, Step step) {
-    shard_.OnFrame(WorkerNode(rank), MakeBare(FrameType::kProbe, kKey, step, rank, Elements()));
+    outbox_.Add(shard_.OnFrame(WorkerNode(rank),
+                               MakeBare(FrameType::kProbe, kKey, step, rank, Elements())));
   }
   size_t Elements() const {
     size_t n = 0;
@@ -54,7 +55,7 @@ class ShardTest : public ::testing::Test {
 
   KeyOptions options_;
   Outbox outbox_;
-  ServerShard shard_{{.self = kServerNode}, &outbox_};
+  ServerShard shard_{{.self = kServerNode}};
 };
 
 TEST_F(ShardTest, AnswersEveryWorkerWithTheMeanOnceAllHavePushed) {
@@ -73,7 +74,7 @@ TEST_F(ShardTest, SumsInRankOrderWhateverTheOrderOfArrival) {
   std::vector<std::vector<Rank>> orders = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}};
   std::vector<Floats> results;
   for (const auto& order : orders) {
-    ShardTest::shard_ = ServerShard({.self = kServerNode}, &outbox_);
+    ShardTest::shard_ = ServerShard({.self = kServerNode});
     Start(3);
     for (const Rank rank : order) Push(rank, 1, values[rank]);
     results.push_back(Result(0));
@@ -91,8 +92,8 @@ TEST_F(ShardTest, AddsUndecodedPayloadsToTheSameBits) {
     const KeyOptions decoded{.push = spec, .pull = "none", .segments = {100, 33}};
     std::vector<Floats> results;
     for (const KeyOptions& options : {same, decoded}) {
-      outbox_.Take();
-      shard_ = ServerShard({.self = kServerNode}, &outbox_);
+      outbox_.sent.clear();
+      shard_ = ServerShard({.self = kServerNode});
       Start(3, options);
       for (const Rank rank : {2, 0, 1}) {
         Floats values(133);
@@ -123,7 +124,7 @@ TEST_F(ShardTest, GivesASlowWorkerItsOwnStepsResultWhenAFastOneIsAhead) {
   Start(2);
   Push(0, 1, {1, 1, 1, 1});
   Push(1, 1, {3, 3, 3, 3});
-  outbox_.Take();  // worker 1 never gets it
+  outbox_.sent.clear();  // worker 1 never gets it
   Push(0, 2, {100, 100, 100, 100});
   Push(1, 1, {3, 3, 3, 3});  // and asks again by pushing
   EXPECT_EQ(outbox_.LastTo(1)->header.step, 1u);
@@ -138,7 +139,7 @@ TEST_F(ShardTest, AnswersAProbeWithTheMissingRanksOrTheCachedReply) {
   Probe(0, 1);
   EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1));
   Push(1, 1, {4, 4, 4, 4});
-  outbox_.Take();
+  outbox_.sent.clear();
   Probe(1, 1);
   EXPECT_THAT(Result(1), ElementsAre(3, 3, 3, 3));
 }
@@ -164,7 +165,7 @@ TEST_F(ShardTest, NoRoundWaitsForAWorkerThatHasComeToLeave) {
   Start(3);
   for (const Rank rank : {0, 1, 2}) Push(rank, 1, {3, 3, 3, 3});
   Push(0, 2, {1, 1, 1, 1});
-  shard_.SetLeaving({2});
+  outbox_.Add(shard_.SetLeaving({2}));
   EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(Error(0).message()),
@@ -179,12 +180,12 @@ TEST_F(ShardTest, NoRoundWaitsForAWorkerThatHasComeToLeave) {
 TEST_F(ShardTest, ALeavingWorkerMaySendItsPushAgain) {
   Start(2);
   Push(1, 1, {4, 4, 4, 4});
-  shard_.SetLeaving({1});
+  outbox_.Add(shard_.SetLeaving({1}));
   shard_.SetMembership(MakeMembership(2, 2));  // Rounds start over.
   for (const Rank rank : {0, 1}) {
     Frame push = MakePush(kKey, 1, rank, {4, 4, 4, 4});
     push.header.epoch = 2;
-    shard_.OnFrame(WorkerNode(rank), push);
+    outbox_.Add(shard_.OnFrame(WorkerNode(rank), push));
   }
   EXPECT_THAT(Result(0), ElementsAre(4, 4, 4, 4));
 }
@@ -192,7 +193,7 @@ TEST_F(ShardTest, ALeavingWorkerMaySendItsPushAgain) {
 TEST_F(ShardTest, ARoundThatHasThePushOfAWorkerWhichLeavesGoesOn) {
   Start(2);
   Push(1, 1, {4, 4, 4, 4});
-  shard_.SetLeaving({1});
+  outbox_.Add(shard_.SetLeaving({1}));
   Push(0, 1, {2, 2, 2, 2});
   EXPECT_THAT(Result(0), ElementsAre(3, 3, 3, 3));
 }
@@ -202,7 +203,7 @@ TEST_F(ShardTest, FailsTheRoundForAllOnAForeignCodec) {
   Push(0, 1, {1, 1, 1, 1});
   KeyOptions other = options_;
   other.push = "bf16";
-  shard_.OnFrame(WorkerNode(1), MakePush(kKey, 1, 1, {1, 1, 1, 1}, other));
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), MakePush(kKey, 1, 1, {1, 1, 1, 1}, other)));
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("rank 1 pushed codec"));
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
 }
@@ -213,8 +214,8 @@ TEST_F(ShardTest, FailsTheRoundForAllWhenLearningRatesDiffer) {
   Frame b = MakePush(kKey, 1, 1, {1, 1, 1, 1});
   a.header.learning_rate = 0.1f;
   b.header.learning_rate = 0.2f;
-  shard_.OnFrame(WorkerNode(0), a);
-  shard_.OnFrame(WorkerNode(1), b);
+  outbox_.Add(shard_.OnFrame(WorkerNode(0), a));
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), b));
   EXPECT_THAT(std::string(Error(0).message()),
               HasSubstr("rank 0 has learning rate 0.1 and rank 1 has 0.2"));
 }
@@ -225,8 +226,8 @@ TEST_F(ShardTest, WeighsContributions) {
   half.header.weight = 1;
   Frame heavy = MakePush(kKey, 1, 1, {9, 9, 9, 9});  // 3 * 3
   heavy.header.weight = 3;
-  shard_.OnFrame(WorkerNode(0), half);
-  shard_.OnFrame(WorkerNode(1), heavy);
+  outbox_.Add(shard_.OnFrame(WorkerNode(0), half));
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), heavy));
   EXPECT_THAT(Result(0), ElementsAre(2.5f, 2.5f, 2.5f, 2.5f));
 }
 
@@ -241,22 +242,22 @@ TEST_F(ShardTest, RepliesAbsentWhenNobodyHasAGradientAndLeavesTheMemoryAlone) {
   Start(2, {.push = "none", .pull = "ef(onebit)"});
   Push(0, 1, {1, 2, 3, 4});
   Push(1, 1, {1, 2, 3, 4});
-  const Floats before = shard_.Find(kKey)->residual;
+  const Floats before = shard_.Find(kKey)->dense.parts.residual;
   PushFlagged(0, 2, kFlagAbsent);
   PushFlagged(1, 2, kFlagAbsent);
   EXPECT_EQ(outbox_.LastTo(0)->header.flags, kFlagAbsent);
-  EXPECT_EQ(shard_.Find(kKey)->residual, before);
+  EXPECT_EQ(shard_.Find(kKey)->dense.parts.residual, before);
 }
 
 TEST_F(ShardTest, ClosesNonFiniteForAllAndLeavesTheMemoryAlone) {
   Start(2, {.push = "none", .pull = "ef(onebit)"});
   Push(0, 1, {1, 2, 3, 4});
   Push(1, 1, {1, 2, 3, 4});
-  const Floats before = shard_.Find(kKey)->residual;
+  const Floats before = shard_.Find(kKey)->dense.parts.residual;
   Push(0, 2, {1, 1, 1, 1});
   PushFlagged(1, 2, kFlagNonFinite);
   EXPECT_EQ(outbox_.LastTo(0)->header.flags, kFlagNonFinite);
-  EXPECT_EQ(shard_.Find(kKey)->residual, before);
+  EXPECT_EQ(shard_.Find(kKey)->dense.parts.residual, before);
 }
 
 TEST_F(ShardTest, ClosesNonFiniteWhenTheSumOverflows) {
@@ -286,7 +287,7 @@ TEST_F(ShardTest, KeepsWhatTheReplyOmits) {
     for (int i = 0; i < 4; ++i) sent[i] += result[i];
   }
   for (int i = 0; i < 4; ++i) {
-    EXPECT_NEAR(sent[i] + shard_.Find(kKey)->residual[i], given[i], 1e-4);
+    EXPECT_NEAR(sent[i] + shard_.Find(kKey)->dense.parts.residual[i], given[i], 1e-4);
   }
 }
 
@@ -304,7 +305,7 @@ TEST_F(ShardTest, OwesNothingAfterALosslessStageOfThePull) {
     }
     EXPECT_EQ(sent == given, step == 3) << step;
   }
-  EXPECT_EQ(shard_.Find(kKey)->residual, Floats(4, 0.0f));
+  EXPECT_EQ(shard_.Find(kKey)->dense.parts.residual, Floats(4, 0.0f));
 }
 
 TEST(KeyPlan, RefusesPartitionsWhosePayloadsAreTooLargeForAFrame) {
@@ -318,7 +319,7 @@ TEST(KeyPlan, RefusesPartitionsWhosePayloadsAreTooLargeForAFrame) {
 TEST_F(ShardTest, KeepsTheResidualOfASegmentThatNobodyHad) {
   Start(1, {.push = "none", .pull = "ef(onebit)", .segments = {3, 2}});
   Push(0, 1, {1, 2, 3, 5, 9});
-  const Floats before = shard_.Find(kKey)->residual;
+  const Floats before = shard_.Find(kKey)->dense.parts.residual;
   const SegmentedCodec& codec = *shard_.Find(kKey)->plan->codecs.push;
   const Floats values = {7, 8, 9};
   std::vector<SegmentedCodec::Input> inputs = {{{values.data(), DType::kFloat32, 3}},
@@ -327,9 +328,9 @@ TEST_F(ShardTest, KeepsTheResidualOfASegmentThatNobodyHad) {
   const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
   Frame push = MakeBare(FrameType::kPush, kKey, 2, 0, 5);
   push.header.codec = static_cast<uint8_t>(CodecId::kNone);
-  shard_.OnFrame(WorkerNode(0), MakeFrame(push.header, payload.Prefix(used)));
+  outbox_.Add(shard_.OnFrame(WorkerNode(0), MakeFrame(push.header, payload.Prefix(used))));
 
-  const Floats after = shard_.Find(kKey)->residual;
+  const Floats after = shard_.Find(kKey)->dense.parts.residual;
   EXPECT_NE(Floats(after.begin(), after.begin() + 3), Floats(before.begin(), before.begin() + 3));
   EXPECT_EQ(Floats(after.begin() + 3, after.end()), Floats(before.begin() + 3, before.end()));
   EXPECT_FALSE(shard_.Find(kKey)->plan->codecs.pull->Present(outbox_.LastTo(0)->payload.span(), 1));
@@ -343,7 +344,7 @@ TEST_F(ShardTest, SumsFloat64InFloat64) {
     Buffer payload = Buffer::CopyOf(std::as_bytes(std::span(&value, 1)));
     Frame push = MakeBare(FrameType::kPush, kKey, 1, rank, 1);
     push.header.codec = static_cast<uint8_t>(CodecId::kNone);
-    shard_.OnFrame(WorkerNode(rank), MakeFrame(push.header, payload));
+    outbox_.Add(shard_.OnFrame(WorkerNode(rank), MakeFrame(push.header, payload)));
   }
   ASSERT_NE(outbox_.LastTo(0), nullptr);
   EXPECT_EQ(LoadLittle<double>(outbox_.LastTo(0)->payload.span()), (1.0 + 1e-12) * 0.5);
@@ -363,33 +364,33 @@ TEST_F(ShardTest, RefusesWhatOnlyConcernsTheSenderAndGoesOn) {
 
   Frame damaged = MakePush(kKey, 1, 1, {1, 1, 1, 1});
   damaged.header.payload_crc ^= 1;
-  shard_.OnFrame(WorkerNode(1), damaged);
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), damaged));
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kDataLoss);
 
   Frame cut = MakePush(kKey, 1, 1, {1, 1, 1, 1});
-  shard_.OnFrame(WorkerNode(1), MakeFrame(cut.header, cut.payload.Prefix(15)));
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), MakeFrame(cut.header, cut.payload.Prefix(15))));
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
 
   Frame miscounted = MakePush(kKey, 1, 1, {1, 1, 1, 1});
   miscounted.header.num_elements = 5;
-  shard_.OnFrame(WorkerNode(1), miscounted);
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), miscounted));
   EXPECT_THAT(std::string(Error(1).message()), HasSubstr("has 4 elements, not 5"));
 
   Frame stranger = MakePush(kKey, 1, 5, {1, 1, 1, 1});
-  shard_.OnFrame(WorkerNode(5), stranger);
+  outbox_.Add(shard_.OnFrame(WorkerNode(5), stranger));
   EXPECT_EQ(ErrorOf(*outbox_.LastTo(5)).code(), absl::StatusCode::kPermissionDenied);
 
   Frame forged = MakePush(kKey, 1, 1, {9, 9, 9, 9});
-  shard_.OnFrame(WorkerNode(0), forged);
+  outbox_.Add(shard_.OnFrame(WorkerNode(0), forged));
 
   Push(0, 2, {1, 1, 1, 1});
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("pushed step 2 while its step 1 is open"));
 
   Frame unknown = MakePush(Key::Of(8, 0), 1, 1, {1, 1, 1, 1});
-  shard_.OnFrame(WorkerNode(1), unknown);
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), unknown));
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kNotFound);
   unknown.header.catalogue_version = 2;
-  shard_.OnFrame(WorkerNode(1), unknown);
+  outbox_.Add(shard_.OnFrame(WorkerNode(1), unknown));
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kUnavailable);
 
   Push(1, 1, {3, 3, 3, 3});
@@ -432,109 +433,13 @@ TEST_F(ShardTest, StartsTheRoundOverInANewEpochAndAnswersClosedStepsInAnyEpoch) 
   for (const Rank rank : {0, 1}) {
     Frame push = MakePush(kKey, 2, rank, {4, 4, 4, 4});
     push.header.epoch = 2;
-    shard_.OnFrame(WorkerNode(rank), push);
+    outbox_.Add(shard_.OnFrame(WorkerNode(rank), push));
   }
   EXPECT_THAT(Result(0), ElementsAre(4, 4, 4, 4));
   Frame early = MakePush(kKey, 3, 0, {4, 4, 4, 4});
   early.header.epoch = 3;
-  shard_.OnFrame(WorkerNode(0), early);
+  outbox_.Add(shard_.OnFrame(WorkerNode(0), early));
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kUnavailable);
-}
-
-class ShardValueTest : public ShardTest {
- protected:
-  void SetUp() override { Start(3, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast}); }
-  void Init(Rank rank, Step step, const std::string& bytes) {
-    Frame frame = MakeBare(FrameType::kInit, kKey, step, rank, 4);
-    shard_.OnFrame(WorkerNode(rank),
-                   MakeFrame(frame.header, Buffer::CopyOf(std::as_bytes(std::span(bytes)))));
-  }
-  void Fetch(Rank rank, Step step) {
-    shard_.OnFrame(WorkerNode(rank), MakeBare(FrameType::kFetch, kKey, step, rank, 4));
-  }
-  std::string Value(Rank rank) {
-    const Frame* last = outbox_.LastTo(rank);
-    if (last == nullptr || last->header.type != FrameType::kValue) return "";
-    return std::string(reinterpret_cast<const char*>(last->payload.data()), last->payload.size());
-  }
-};
-
-TEST_F(ShardValueTest, HandsTheRootsValueToThoseWhoAskBeforeAndAfter) {
-  Fetch(1, 1);
-  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kWaiting);
-  Init(0, 1, "abcd");
-  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
-  EXPECT_EQ(Value(1), "abcd");
-  Fetch(2, 1);
-  EXPECT_EQ(Value(2), "abcd");
-}
-
-TEST_F(ShardValueTest, TakesARepeatAndRefusesASecondRootOrAnotherValue) {
-  Init(0, 1, "abcd");
-  Init(0, 1, "abcd");
-  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
-  Init(0, 1, "abce");
-  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAlreadyExists);
-  Init(1, 1, "abcd");
-  EXPECT_THAT(std::string(Error(1).message()), HasSubstr("from rank 0, and rank 1 sends another"));
-  Init(2, 2, "abc");
-  EXPECT_THAT(std::string(Error(2).message()), HasSubstr("has 4 bytes, not 3"));
-}
-
-TEST_F(ShardValueTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
-  Init(0, 1, "aaaa");
-  Init(0, 2, "bbbb");
-  EXPECT_EQ(outbox_.LastTo(0)->header.step, 1u);  // not in force yet
-  Init(0, 2, "bbbb");
-  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1, 2));
-  Fetch(1, 1);
-  EXPECT_EQ(Value(1), "aaaa");
-  Fetch(1, 2);
-  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kWaiting);
-  Fetch(2, 2);
-  EXPECT_EQ(Value(1), "bbbb");
-  EXPECT_EQ(Value(2), "bbbb");
-  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
-  EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
-}
-
-TEST_F(ShardValueTest, ABroadcastDoesNotWaitForAWorkerThatLeaves) {
-  Init(0, 1, "aaaa");
-  Fetch(1, 1);
-  Fetch(2, 1);
-  shard_.SetLeaving({2});
-  Fetch(1, 1);
-  EXPECT_EQ(Value(1), "aaaa");
-  Fetch(1, 2);
-  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(Error(1).message()),
-              HasSubstr("broadcast of 'tensor': worker 2 is leaving"));
-  for (const Step step : {2, 3}) {  // Asked anew, it is said again.
-    Init(0, step, "bbbb");
-    EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
-  }
-}
-
-TEST_F(ShardValueTest, ARootThatWaitsHearsThatAWorkerHasComeToLeave) {
-  Init(0, 1, "aaaa");
-  Init(0, 2, "bbbb");
-  shard_.SetLeaving({2});
-  shard_.OnFrame(WorkerNode(0), MakeBare(FrameType::kProbe, kKey, 2, 0, 4));
-  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
-  Init(0, 3, "cccc");
-  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
-}
-
-TEST_F(ShardValueTest, ABroadcastGoesOnWhenItsRootIsTheOneThatLeaves) {
-  Init(0, 1, "aaaa");
-  shard_.SetLeaving({0});
-  Fetch(1, 1);
-  EXPECT_EQ(Value(1), "aaaa");
-}
-
-TEST_F(ShardValueTest, TellsARootWhoseValueWasLostToSendItAgain) {
-  shard_.OnFrame(WorkerNode(0), MakeBare(FrameType::kProbe, kKey, 1, 0, 4));
-  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0));
 }
 
 }  // namespace

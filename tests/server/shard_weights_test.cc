@@ -35,15 +35,17 @@ class ShardWeightsTest : public ::testing::Test {
  protected:
   void Start(int workers, const KeyOptions& options) {
     options_ = options;
-    outbox_.Take();
+    outbox_.sent.clear();
     requests_ = 0;
-    shard_ = ServerShard({.self = kServerNode}, &outbox_);
+    shard_ = ServerShard({.self = kServerNode});
     shard_.SetMembership(MakeMembership(workers));
     shard_.AddKey(MakePlan(kKey, options));
     shard_.SetCatalogueVersion(1);
   }
-  const KeyState& State() { return *shard_.Find(kKey); }
-  const SegmentedCodec& Layout() { return *State().plan->codecs.pull; }
+  const KeyPlan& Plan() { return *shard_.Find(kKey)->plan; }
+  const DenseState& State() { return shard_.Find(kKey)->dense; }
+  const StateParts& Parts() { return State().parts; }
+  const SegmentedCodec& Layout() { return *Plan().codecs.pull; }
   size_t Elements() { return Layout().num_elements(); }
 
   // An init of a part of segment `segment`, not sent.
@@ -60,7 +62,7 @@ class ShardWeightsTest : public ::testing::Test {
     StampHeader({.sender = WorkerNode(rank), .epoch = 1}, &header);
     return header;
   }
-  void Send(const Frame& frame) { shard_.OnFrame(frame.header.sender, frame); }
+  void Send(const Frame& frame) { outbox_.Add(shard_.OnFrame(frame.header.sender, frame)); }
   void Set(StatePart part, const Floats& values, Step step = 0, size_t segment = 0) {
     Send(MakeInit(part, BytesOf(values), step, 0, segment));
     ASSERT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply) << Error(0);
@@ -88,7 +90,7 @@ class ShardWeightsTest : public ::testing::Test {
   }
   // Segment 0 alone, in `none`.
   void PushFirstSegment(Rank rank, Step step, const Floats& values) {
-    const SegmentedCodec& codec = *State().plan->codecs.push;
+    const SegmentedCodec& codec = *Plan().codecs.push;
     std::vector<SegmentedCodec::Input> inputs(codec.num_segments());
     for (size_t i = 0; i < inputs.size(); ++i) {
       inputs[i] = {{values.data(), DType::kFloat32, codec.segment_elements(i)}, 1.0f, i == 0};
@@ -107,7 +109,7 @@ class ShardWeightsTest : public ::testing::Test {
   float rate_ = 0.5f;
   uint32_t requests_ = 0;
   Outbox outbox_;
-  ServerShard shard_{{.self = kServerNode}, &outbox_};
+  ServerShard shard_{{.self = kServerNode}};
 };
 
 // What a worker makes of replies: weights that it holds and the step that left them so.
@@ -210,11 +212,11 @@ TEST_F(ShardWeightsTest, AnswersARepeatedInitWithoutTakingItAgain) {
   const Frame init = MakeInit(StatePart::kWeights, BytesOf({1, 1, 1, 1}));
   Send(init);
   Push(0, 1, {1, 1, 1, 1});
-  EXPECT_THAT(State().weights, ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
+  EXPECT_THAT(Parts().weights, ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
   Send(init);
   EXPECT_EQ(Reply().header.type, FrameType::kReply);
   EXPECT_EQ(Reply().header.request, 1u);
-  EXPECT_THAT(State().weights, ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
+  EXPECT_THAT(Parts().weights, ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
 }
 
 TEST_F(ShardWeightsTest, RefusesInitsThatDoNotFitAndChangesNothing) {
@@ -226,9 +228,9 @@ TEST_F(ShardWeightsTest, RefusesInitsThatDoNotFitAndChangesNothing) {
     EXPECT_EQ(Error(rank).code(), code) << Error(rank);
     EXPECT_THAT(std::string(Error(rank).message()), HasSubstr(why));
     EXPECT_EQ(Reply(rank).header.request, frame.header.request);
-    EXPECT_THAT(State().weights, ElementsAre(1, 2, 3, 4));
+    EXPECT_THAT(Parts().weights, ElementsAre(1, 2, 3, 4));
     EXPECT_EQ(State().last_step, 5u);
-    EXPECT_EQ(State().weights_step, 5u);
+    EXPECT_EQ(Parts().weights_step, 5u);
     EXPECT_EQ(State().last_init, 2u);
   };
   const auto init = [&](const Floats& values, Step step = 5, Rank rank = 0) {
@@ -265,7 +267,7 @@ TEST_F(ShardWeightsTest, RefusesInitsThatDoNotFitAndChangesNothing) {
   Push(0, 6, {1, 1, 1, 1});
   refuse(init({9, 9, 9}, 7), Code::kInvalidArgument, "a push of step 6 is under way");
   Push(1, 6, {1, 1, 1, 1});
-  EXPECT_THAT(State().weights, ElementsAre(0.5f, 1.5f, 2.5f, 3.5f));
+  EXPECT_THAT(Parts().weights, ElementsAre(0.5f, 1.5f, 2.5f, 3.5f));
 }
 
 TEST_F(ShardWeightsTest, RefusesFetchesThatDoNotFit) {
@@ -283,7 +285,7 @@ TEST_F(ShardWeightsTest, RefusesFetchesThatDoNotFit) {
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("count from 1"));
   Send(MakeBare(FrameType::kFetch, kKey, 1, 0, 4));
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("must name a part"));
-  shard_.OnFrame(WorkerNode(5), MakeBare(FrameType::kFetch, kKey, 1, 5, 4));
+  outbox_.Add(shard_.OnFrame(WorkerNode(5), MakeBare(FrameType::kFetch, kKey, 1, 5, 4)));
   EXPECT_EQ(Error(5).code(), absl::StatusCode::kPermissionDenied);
 }
 
@@ -337,8 +339,8 @@ TEST_F(ShardWeightsTest, RepliesWithTheWeightsWholeOrRounded) {
         m[i] = 0.9f * m[i] + (a[i] + b[i]) * 0.5f;
         x[i] -= rate_ * m[i];
       }
-      EXPECT_EQ(State().weights, x) << pull;
-      EXPECT_EQ(State().moments, m) << pull;
+      EXPECT_EQ(Parts().weights, x) << pull;
+      EXPECT_EQ(Parts().moments, m) << pull;
       const Floats told = ValuesOf(Reply(), options_);
       if (options_.pull == "none") {
         EXPECT_EQ(told, x);
@@ -364,7 +366,7 @@ TEST_F(ShardWeightsTest, WhoFollowsTheRepliesHoldsTheReplica) {
     const Floats start = Normal(136, 1);
     SetWeights(start, 0);
     Follower follower{start};
-    const bool is_delta = State().plan->codecs.reply == ReplyKind::kDelta;
+    const bool is_delta = Plan().codecs.reply == ReplyKind::kDelta;
     for (Step step = 1; step <= 12; ++step) {
       Push(0, step, Normal(136, 10 * step));
       if (step % 5 == 3) {
@@ -382,14 +384,14 @@ TEST_F(ShardWeightsTest, WhoFollowsTheRepliesHoldsTheReplica) {
         Push(1, step, Normal(136, 10 * step + 1));
       }
       const Floats before = follower.weights;
-      follower.Take(Reply(1), *State().plan, rate_);
-      EXPECT_EQ(follower.weights, is_delta ? State().replica : State().weights) << step;
+      follower.Take(Reply(1), Plan(), rate_);
+      EXPECT_EQ(follower.weights, is_delta ? Parts().replica : Parts().weights) << step;
       EXPECT_EQ(follower.weights == before, Reply().header.flags != 0) << step;
     }
     if (is_delta) {
-      EXPECT_NE(State().replica, State().weights);
+      EXPECT_NE(Parts().replica, Parts().weights);
     }
-    EXPECT_EQ(State().segments[0].updates, 9u);  // but for steps 3, 6 and 8
+    EXPECT_EQ(Parts().segments[0].updates, 9u);  // but for steps 3, 6 and 8
   }
 }
 
@@ -407,10 +409,10 @@ TEST_F(ShardWeightsTest, SignsLeaveTheWeightsAsWholeRepliesDo) {
         Floats push = Normal(50, step);
         for (size_t i = 0; i < 50; i += 7) push[i] = 0;
         Push(0, step, push);
-        follower.Take(Reply(), *State().plan, rate_);
+        follower.Take(Reply(), Plan(), rate_);
       }
       last[signs] = follower.weights;
-      EXPECT_EQ(last[signs], State().weights);
+      EXPECT_EQ(last[signs], Parts().weights);
       if (options_.rule != "sign_momentum") {
         EXPECT_EQ(last[signs][0], start[0]);
       }
@@ -425,36 +427,36 @@ TEST_F(ShardWeightsTest, SegmentsThatNobodyHadKeepTheirWeightsMomentsAndCount) {
   SetWeights(start);
   Follower follower{start};
   for (const Rank rank : {0, 1}) Push(rank, 1, Normal(64, 2 + rank));
-  follower.Take(Reply(), *State().plan, rate_);
-  const KeyState before = State();
+  follower.Take(Reply(), Plan(), rate_);
+  const StateParts before = Parts();
   PushFirstSegment(0, 2, Normal(64, 5));
   PushFlagged(1, 2, kFlagAbsent);
-  follower.Take(Reply(), *State().plan, rate_);
+  follower.Take(Reply(), Plan(), rate_);
   const auto half = [](const Floats& x, size_t at) {
     return Floats(x.begin() + at, x.begin() + at + 32);
   };
   EXPECT_FALSE(Layout().Present(Reply().payload.span(), 1));
-  EXPECT_NE(half(State().weights, 0), half(before.weights, 0));
-  EXPECT_EQ(half(State().weights, 32), half(before.weights, 32));
-  EXPECT_EQ(half(State().replica, 32), half(before.replica, 32));
-  EXPECT_EQ(half(State().moments, 32), half(before.moments, 32));
-  EXPECT_EQ(half(State().moments, 96), half(before.moments, 96));
-  EXPECT_EQ(State().segments[0].updates, 2u);
-  EXPECT_EQ(State().segments[1].updates, 1u);
-  EXPECT_EQ(follower.weights, State().replica);
+  EXPECT_NE(half(Parts().weights, 0), half(before.weights, 0));
+  EXPECT_EQ(half(Parts().weights, 32), half(before.weights, 32));
+  EXPECT_EQ(half(Parts().replica, 32), half(before.replica, 32));
+  EXPECT_EQ(half(Parts().moments, 32), half(before.moments, 32));
+  EXPECT_EQ(half(Parts().moments, 96), half(before.moments, 96));
+  EXPECT_EQ(Parts().segments[0].updates, 2u);
+  EXPECT_EQ(Parts().segments[1].updates, 1u);
+  EXPECT_EQ(follower.weights, Parts().replica);
 }
 
 TEST_F(ShardWeightsTest, WhatIsNotFiniteOrNotAllowedChangesNothing) {
   Start(2, {.pull = "delta(int4)", .rule = "sgd(momentum=0.9)"});
   SetWeights({1, 2, 3, 4});
   for (const Rank rank : {0, 1}) Push(rank, 1, {1, 1, 1, 1});
-  const KeyState before = State();
+  const StateParts before = Parts();
   const auto unchanged = [&] {
-    EXPECT_EQ(State().weights, before.weights);
-    EXPECT_EQ(State().replica, before.replica);
-    EXPECT_EQ(State().moments, before.moments);
-    EXPECT_EQ(State().segments[0].updates, 1u);
-    EXPECT_EQ(State().weights_step, 1u);
+    EXPECT_EQ(Parts().weights, before.weights);
+    EXPECT_EQ(Parts().replica, before.replica);
+    EXPECT_EQ(Parts().moments, before.moments);
+    EXPECT_EQ(Parts().segments[0].updates, 1u);
+    EXPECT_EQ(Parts().weights_step, 1u);
   };
   Push(0, 2, {1, 1, 1, 1});
   PushFlagged(1, 2, kFlagNonFinite);
@@ -506,7 +508,7 @@ TEST_F(ShardWeightsTest, TellsTheReplicaThatAReplyLeftUntilTheNextOne) {
   Push(0, 2, Normal(64, 5));  // worker 1 has lost its reply
   const Frame& value = Fetch(StatePart::kReplica, 0, 1);
   EXPECT_EQ(value.header.base_step, 1u);
-  EXPECT_EQ(FloatsIn(value.payload.span()), State().replica);
+  EXPECT_EQ(FloatsIn(value.payload.span()), Parts().replica);
 }
 
 }  // namespace

@@ -42,6 +42,10 @@ std::shared_ptr<const KeyPlan> MakePlan(Key key, const KeyOptions& options) {
   return MakeKeyPlan(MakeEntry(key, options), "tensor").value();
 }
 
+void Outbox::Add(Sends sends) {
+  for (Send& send : sends) sent.push_back(std::move(send));
+}
+
 const Frame* Outbox::LastTo(Rank rank) const {
   for (auto it = sent.rbegin(); it != sent.rend(); ++it) {
     if (it->to == WorkerNode(rank)) return &it->frame;

@@ -30,18 +30,12 @@ KeyEntry MakeEntry(Key key, const KeyOptions& options = {});
 std::shared_ptr<const KeyPlan> MakePlan(Key key, const KeyOptions& options = {});
 
 // Keeps what a shard sends.
-class Outbox final : public ServerShard::Output {
- public:
-  struct Sent {
-    NodeId to;
-    Frame frame;
-  };
-  void Send(NodeId to, Frame frame) override { sent.push_back({to, std::move(frame)}); }
-  std::vector<Sent> Take() { return std::exchange(sent, {}); }
-  // What went to `rank`, the last first. Null when nothing did.
+struct Outbox {
+  void Add(Sends sends);
+  // The last that went to `rank`. Null when nothing did.
   const Frame* LastTo(Rank rank) const;
 
-  std::vector<Sent> sent;
+  Sends sent;
 };
 
 // A push of `values` by worker `rank`, encoded with `spec` (no memory), as one or several segments.

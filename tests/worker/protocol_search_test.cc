@@ -45,9 +45,7 @@ class World {
     Frame frame;
   };
 
-  World() : shard_({.self = kServerNode}, nullptr) {
-    Outbox none;
-    shard_.set_output(&none);
+  World() {
     shard_.SetMembership(MakeMembership(kWorkers));
     shard_.AddKey(MakePlan(kKey, Spec()));
     for (Rank rank = 0; rank < kWorkers; ++rank) {
@@ -73,11 +71,8 @@ class World {
     const Flight flight = flights_[i];
     if (!keep) flights_.erase(flights_.begin() + static_cast<long>(i));
     if (flight.to_server) {
-      Outbox outbox;
-      shard_.set_output(&outbox);
-      shard_.OnFrame(WorkerNode(flight.rank), flight.frame);
-      for (auto& sent : outbox.sent) {
-        flights_.push_back({false, static_cast<Rank>(sent.to - 1), std::move(sent.frame)});
+      for (Send& send : shard_.OnFrame(WorkerNode(flight.rank), flight.frame)) {
+        flights_.push_back({false, static_cast<Rank>(send.to - 1), std::move(send.frame)});
       }
     } else {
       const size_t before = given_[flight.rank].size();
@@ -102,8 +97,6 @@ class World {
     if (server_epoch_ == 2) return false;
     server_epoch_ = 2;
     leaving_ = -1;
-    Outbox none;
-    shard_.set_output(&none);
     shard_.SetMembership(MakeMembership(kWorkers, 2));
     return true;
   }
@@ -121,10 +114,8 @@ class World {
                       worker_epoch_[rank] == server_epoch_;
     if (given_[rank].size() < steps && !held) return false;
     leaving_ = rank;
-    Outbox outbox;
-    shard_.set_output(&outbox);
-    shard_.SetLeaving({rank});
-    if (!outbox.sent.empty()) trouble_ += "nobody needs anything of a worker that leaves\n";
+    if (!shard_.SetLeaving({rank}).empty())
+      trouble_ += "nobody needs anything of a worker that leaves\n";
     return true;
   }
   bool EpochHasBegun() const {
@@ -132,7 +123,7 @@ class World {
   }
 
   std::string Fingerprint() const {
-    const KeyState& state = *shard_.Find(kKey);
+    const DenseState& state = shard_.Find(kKey)->dense;
     std::string text = absl::StrFormat("S%d,%d,%d|", server_epoch_, state.last_step, leaving_);
     for (const Contribution& c : state.round.by_rank) {
       absl::StrAppendFormat(&text, "%d", static_cast<int>(c.kind));
@@ -185,7 +176,7 @@ class World {
                   [&](const Flight& flight) { return !seen.insert(Name(flight)).second; });
   }
 
-  ServerShard shard_;
+  ServerShard shard_{{.self = kServerNode}};
   std::vector<RequestTable> tables_;
   std::vector<Flight> flights_;
   std::vector<std::string> given_[kWorkers];

@@ -1,4 +1,4 @@
-#include "server/key_state.h"
+#include "server/key_plan.h"
 
 #include <utility>
 

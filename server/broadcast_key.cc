@@ -1,0 +1,131 @@
+#include "server/broadcast_key.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+
+namespace bdn {
+
+FrameHeader BroadcastKey::AnswerOf(FrameType type, Step step) const {
+  const FrameHeader fetch =
+      BroadcastHeader(FrameType::kFetch, plan_.entry.key, step, plan_.entry.elements);
+  return shard_.AnswerHeader(fetch, type);
+}
+
+Sends BroadcastKey::OnInit(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::Status status = CheckInit(frame, *rank);
+  if (!status.ok()) return shard_.Refuse(from, header, status);
+  if (IsRepeat(frame, *rank)) return OnProbe(from, header);
+  state_.next = {header.step, *rank, frame.payload, header.payload_crc};
+  return PutNextInForce();
+}
+
+// Whether the value is here already, in force or next.
+bool BroadcastKey::IsRepeat(const Frame& frame, Rank rank) const {
+  for (const BroadcastValue* known : {&state_.value, &state_.next}) {
+    const bool is_same = known->step == frame.header.step && known->root == rank &&
+                         known->crc == frame.header.payload_crc &&
+                         known->bytes.size() == frame.payload.size();
+    if (is_same) return true;
+  }
+  return false;
+}
+
+absl::Status BroadcastKey::CheckInit(const Frame& frame, Rank rank) const {
+  const FrameHeader& header = frame.header;
+  BDN_RETURN_IF_ERROR(CheckPayload(frame));
+  const uint64_t wanted = plan_.entry.elements * DTypeSize(plan_.entry.dtype);
+  if (header.num_elements != plan_.entry.elements || frame.payload.size() != wanted) {
+    return InvalidArgument("tensor '%s' key %s has %d bytes, not %d", plan_.name,
+                           header.key.ToString(), wanted, frame.payload.size());
+  }
+  if (IsRepeat(frame, rank)) return absl::OkStatus();
+  for (const BroadcastValue* known : {&state_.value, &state_.next}) {
+    if (known->step != header.step) continue;
+    return AlreadyExists(
+        "tensor '%s' already has a value from rank %d, and rank %d sends another: one root only",
+        plan_.name, known->root, rank);
+  }
+  // The first value waits for nobody.
+  if (state_.value.step != 0) BDN_RETURN_IF_ERROR(CheckAllMayCome(header.step));
+  if (header.step < state_.value.step || state_.next.step != 0) {
+    return InvalidArgument("init step %d of tensor '%s', which stands at step %d", header.step,
+                           plan_.name, state_.value.step);
+  }
+  return absl::OkStatus();
+}
+
+Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  if (header.step <= state_.value.step) {
+    return {{from, Frame{AnswerOf(FrameType::kReply, header.step), {}}}};
+  }
+  const absl::Status status = CheckAllMayCome(header.step);
+  if (!status.ok()) return shard_.Refuse(from, header, status);
+  const bool is_next = header.step == state_.next.step;
+  return shard_.Wait(from, header, is_next ? RanksBehind() : std::vector<Rank>{*rank});
+}
+
+// Whether all workers may still come to the broadcast of `step`, which is not in force.
+absl::Status BroadcastKey::CheckAllMayCome(Step step) const {
+  for (const Rank rank : shard_.leaving) {
+    const bool is_in_roster = static_cast<size_t>(rank) < state_.fetches.size();
+    const bool is_root = state_.next.step == step && state_.next.root == rank;
+    if (!is_in_roster || state_.fetches[rank] >= step || is_root) continue;
+    return Aborted("broadcast of '%s': worker %d is leaving the job instead", plan_.name, rank);
+  }
+  return absl::OkStatus();
+}
+
+// Ranks other than the root that have not asked for the next value yet.
+std::vector<Rank> BroadcastKey::RanksBehind() const {
+  std::vector<Rank> behind;
+  for (size_t i = 0; i < state_.fetches.size(); ++i) {
+    const Rank rank = static_cast<Rank>(i);
+    if (rank != state_.next.root && state_.fetches[i] < state_.next.step) behind.push_back(rank);
+  }
+  return behind;
+}
+
+Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  if (header.step < state_.value.step) {
+    return shard_.Refuse(from, header,
+                         OutOfRange("step %d of tensor '%s' is over", header.step, plan_.name));
+  }
+  state_.fetches[*rank] = std::max(state_.fetches[*rank], header.step);
+  if (header.step == state_.value.step) {
+    return {{from, MakeFrame(AnswerOf(FrameType::kValue, header.step), state_.value.bytes)}};
+  }
+  Sends sends = PutNextInForce();
+  if (header.step <= state_.value.step) return sends;  // the asker's value is among them
+  const absl::Status status = CheckAllMayCome(header.step);
+  Sends answer = status.ok() ? shard_.Wait(from, header, {}) : shard_.Refuse(from, header, status);
+  for (Send& send : answer) sends.push_back(std::move(send));
+  return sends;
+}
+
+// The root's next value replaces the one before, and the root hears so, once nobody can ask for
+// that any more: every other worker has asked for the next. The first value replaces nothing.
+Sends BroadcastKey::PutNextInForce() {
+  if (state_.next.step == 0) return {};
+  if (state_.value.step != 0 && !RanksBehind().empty()) return {};
+  state_.value = std::exchange(state_.next, BroadcastValue{});
+  const Step step = state_.value.step;
+  const std::vector<NodeInfo>& workers = shard_.membership->workers;
+  Sends sends = {{workers[state_.value.root].id, Frame{AnswerOf(FrameType::kReply, step), {}}}};
+  const Frame value = MakeFrame(AnswerOf(FrameType::kValue, step), state_.value.bytes);
+  for (size_t rank = 0; rank < state_.fetches.size(); ++rank) {
+    if (state_.fetches[rank] == step) sends.push_back({workers[rank].id, value});
+  }
+  return sends;
+}
+
+}  // namespace bdn

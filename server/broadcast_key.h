@@ -1,0 +1,61 @@
+#ifndef BANDONEON_SERVER_BROADCAST_KEY_H_
+#define BANDONEON_SERVER_BROADCAST_KEY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/buffer.h"
+#include "common/wire/frame.h"
+#include "server/key_plan.h"
+#include "server/shard_context.h"
+
+namespace bdn {
+
+// A value set by the root and fetched by the others.
+struct BroadcastValue {
+  Step step = 0;  // 0: none yet
+  Rank root = -1;
+  Buffer bytes;
+  uint32_t crc = 0;
+};
+
+// Everything a server holds of one broadcast key. A value.
+struct BroadcastState {
+  BroadcastValue value;       // in force: what a fetch of its step is answered by
+  BroadcastValue next;        // the root's next, until everybody has asked for it
+  std::vector<Step> fetches;  // by rank: the highest step asked for
+};
+
+// What a server does with the frames about one broadcast key (proto/wire_format.md, section 8.1).
+// Everything is checked before anything changes; what is wrong is answered with an error.
+//
+// Holds nothing: made for one call, on a state and a shard that are borrowed for it.
+class BroadcastKey {
+ public:
+  BroadcastKey(const KeyPlan& plan, BroadcastState* state, ShardContext* shard)
+      : plan_(plan), state_(*state), shard_(*shard) {}
+
+  Sends OnInit(NodeId from, const Frame& frame);
+  // The root asks whether its value is in force. The answer is a reply, or whom that waits for, or
+  // the root's own rank when the value has not come.
+  Sends OnProbe(NodeId from, const FrameHeader& header);
+  Sends OnFetch(NodeId from, const FrameHeader& header);
+
+ private:
+  absl::Status CheckInit(const Frame& frame, Rank rank) const;
+  absl::Status CheckAllMayCome(Step step) const;
+  bool IsRepeat(const Frame& frame, Rank rank) const;
+  std::vector<Rank> RanksBehind() const;
+  Sends PutNextInForce();
+
+  FrameHeader AnswerOf(FrameType type, Step step) const;
+
+  const KeyPlan& plan_;
+  BroadcastState& state_;
+  ShardContext& shard_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_BROADCAST_KEY_H_

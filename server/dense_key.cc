@@ -1,0 +1,296 @@
+#include "server/dense_key.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+#include "server/reply_encoder.h"
+
+namespace bdn {
+namespace {
+
+// A step further ahead than this of the last closed one is a mistake, not a gap.
+constexpr Step kMaxStepsAhead = Step{1} << 20;
+
+using Kind = Contribution::Kind;
+
+Kind KindOf(uint8_t flags) {
+  if (flags & kFlagNonFinite) return Kind::kNonFinite;
+  if (flags & kFlagAbsent) return Kind::kAbsent;
+  return Kind::kPayload;
+}
+
+bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+
+}  // namespace
+
+FrameHeader DenseKey::PushOf(Step step) const {
+  return PushHeader(plan_.entry.key, step, plan_.entry.elements);
+}
+
+absl::Status DenseKey::CheckStep(const FrameHeader& header) const {
+  if (header.step == 0) return InvalidArgument("steps count from 1");
+  if (header.step > state_.last_step + kMaxStepsAhead) {
+    return InvalidArgument("step %d is too far ahead of step %d", header.step, state_.last_step);
+  }
+  return absl::OkStatus();
+}
+
+Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
+  if (header.step <= state_.last_step) return AnswerClosed(from, header);
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const Round& round = state_.round;
+  if (round.Has(*rank)) {
+    if (header.step == round.step) {
+      ++shard_.stats.duplicates;
+      return shard_.Wait(from, header, round.MissingRanks());
+    }
+    return shard_.Refuse(from, header,
+                         InvalidArgument("rank %d pushed step %d while its step %d is open", *rank,
+                                         header.step, round.step));
+  }
+  if (round.is_open() && header.step != round.step) {
+    return FailRound(
+        std::max(header.step, round.step),
+        Aborted("tensor '%s': rank %d is at step %d and rank %d at step %d: all workers "
+                "must push it equally often",
+                plan_.name, round.FirstRank(), round.step, *rank, header.step));
+  }
+  PushCheck check = CheckPush(frame, *rank);
+  if (check.fails_round) return FailRound(header.step, check.status);
+  if (check.status.ok()) check.status = CheckNobodyLeaves(header.step, *rank);
+  if (!check.status.ok()) return shard_.Refuse(from, header, check.status);
+  return Accept(frame, *rank);
+}
+
+DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
+  const FrameHeader& header = frame.header;
+  const auto bad = [](absl::Status why) { return PushCheck{.status = std::move(why)}; };
+  const auto fails_round = [](absl::Status why) {
+    return PushCheck{.status = std::move(why), .fails_round = true};
+  };
+  if (header.num_elements != plan_.entry.elements) {
+    return bad(InvalidArgument("tensor '%s' key %s has %d elements, not %d", plan_.name,
+                               header.key.ToString(), plan_.entry.elements, header.num_elements));
+  }
+  const SegmentedCodec& codec = plan_.codecs.Push(header.step);
+  if (KindOf(header.flags) == Kind::kPayload) {
+    const absl::Status intact = CheckPayload(frame);
+    if (!intact.ok()) return bad(intact);
+    if (header.codec != static_cast<uint8_t>(codec.codec().id())) {
+      return fails_round(
+          InvalidArgument("tensor '%s' step %d: rank %d pushed codec %d, where %s was declared",
+                          plan_.name, header.step, rank, header.codec, codec.codec().spec()));
+    }
+    const absl::Status valid = codec.Validate(frame.payload.span());
+    if (!valid.ok()) {
+      return bad(Annotate(valid, absl::StrFormat("tensor '%s' step %d from rank %d", plan_.name,
+                                                 header.step, rank)));
+    }
+  } else if (!frame.payload.empty()) {
+    return bad(InvalidArgument("a push that is absent or non-finite carries no payload"));
+  }
+  const Rank other = state_.round.FirstRank();
+  if (other < 0) return {};
+  const float others = state_.round.by_rank[other].learning_rate;
+  if (SameBits(others, header.learning_rate)) return {};
+  return fails_round(
+      InvalidArgument("tensor '%s' step %d: rank %d has learning rate %g and rank %d has %g",
+                      plan_.name, header.step, other, others, rank, header.learning_rate));
+}
+
+// Whether every worker that is leaving, but for the one that pushes, is in the step's round.
+absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
+  for (const Rank rank : shard_.leaving) {
+    if (state_.round.Has(rank) || rank == pusher) continue;
+    return Aborted(
+        "tensor '%s' step %d: worker %d is leaving the job and pushes no more: all workers "
+        "must push it equally often",
+        plan_.name, step, rank);
+  }
+  return absl::OkStatus();
+}
+
+Sends DenseKey::OnLeaving() {
+  const Step step = state_.round.step;
+  if (!state_.round.is_open()) return {};
+  constexpr Rank kNobody = -1;
+  const absl::Status status = CheckNobodyLeaves(step, kNobody);
+  if (status.ok()) return {};
+  ++shard_.stats.rounds_failed;
+  state_.round.Close();  // The step stays open: somebody may still ask for the one before.
+  return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(step), status));
+}
+
+Sends DenseKey::Accept(const Frame& frame, Rank rank) {
+  const FrameHeader& header = frame.header;
+  Round& round = state_.round;
+  if (!round.is_open()) round.Open(header.step, shard_.roster_size());
+  round.by_rank[rank] = {KindOf(header.flags), header.weight, header.learning_rate, frame.payload};
+  ++shard_.stats.pushes;
+  return round.IsComplete() ? CloseRound() : Sends();
+}
+
+Sends DenseKey::CloseRound() {
+  const Round& round = state_.round;
+  const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch};
+  absl::StatusOr<Reply> reply = EncodeReply(context, plan_, round, &state_.parts);
+  if (!reply.ok()) return FailRound(round.step, reply.status());
+  ++shard_.stats.rounds;
+  if (reply->flags & kFlagNonFinite) ++shard_.stats.rounds_nonfinite;
+  FrameHeader header = shard_.AnswerHeader(PushOf(round.step), FrameType::kReply);
+  header.flags = reply->flags;
+  header.base_step = reply->base_step;
+  header.weight = static_cast<float>(round.by_rank.size());
+  if (reply->flags == 0) {
+    header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step).codec().id());
+  }
+  state_.last_step = round.step;
+  state_.last_reply = MakeFrame(header, std::move(reply->payload));
+  state_.round.Close();
+  return shard_.ToAllWorkers(state_.last_reply);
+}
+
+// Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
+// with the same.
+Sends DenseKey::FailRound(Step step, const absl::Status& status) {
+  ++shard_.stats.rounds_failed;
+  const Round failed = std::exchange(state_.round, Round{});
+  state_.last_step = step;
+  state_.last_reply = shard_.ErrorFrame(PushOf(step), status);
+  Sends sends;
+  if (failed.is_open() && failed.step != step) {
+    sends = shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(failed.step), status));
+  }
+  for (Send& send : shard_.ToAllWorkers(state_.last_reply)) sends.push_back(std::move(send));
+  return sends;
+}
+
+// Whatever the epoch: whoever asks lost the answer.
+Sends DenseKey::AnswerClosed(NodeId from, const FrameHeader& header) {
+  const bool failed = state_.last_reply.header.type == FrameType::kError;
+  if (header.step != state_.last_step && !failed) {
+    return shard_.Refuse(from, header,
+                         OutOfRange("step %d is over: tensor '%s' stands at step %d", header.step,
+                                    plan_.name, state_.last_step));
+  }
+  ++shard_.stats.cached_replies;
+  Frame answer = state_.last_reply;
+  answer.header.step = header.step;  // only a failure is sent for another step than its own
+  return {{from, std::move(answer)}};
+}
+
+Sends DenseKey::OnProbe(NodeId from, const FrameHeader& header) {
+  ++shard_.stats.probes;
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
+  if (header.step <= state_.last_step) return AnswerClosed(from, header);
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  if (header.step == state_.round.step) {
+    return shard_.Wait(from, header, state_.round.MissingRanks());
+  }
+  Round empty;
+  empty.Open(header.step, shard_.roster_size());
+  return shard_.Wait(from, header, empty.MissingRanks());
+}
+
+// The segment that a frame about state names, or why there is none.
+absl::StatusOr<size_t> DenseKey::FindSegment(const FrameHeader& header) const {
+  if (header.part == StatePart::kNone) {
+    return InvalidArgument("a %s frame to dense tensor '%s' must name a part",
+                           FrameTypeName(header.type), plan_.name);
+  }
+  if (header.request == 0) return InvalidArgument("tensor '%s': requests count from 1", plan_.name);
+  if (header.num_elements != plan_.entry.elements) {
+    return InvalidArgument("tensor '%s' key %s has %d elements, not %d", plan_.name,
+                           header.key.ToString(), plan_.entry.elements, header.num_elements);
+  }
+  const SegmentedCodec& layout = *plan_.codecs.pull;
+  for (size_t i = 0; i < layout.num_segments(); ++i) {
+    if (layout.segment_offset(i) == header.element_offset) return i;
+  }
+  return InvalidArgument("tensor '%s' key %s has no segment at element %d", plan_.name,
+                         header.key.ToString(), header.element_offset);
+}
+
+Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::Status intact = CheckPayload(frame);
+  if (!intact.ok()) return shard_.Refuse(from, header, intact);
+  const absl::StatusOr<size_t> segment = FindSegment(header);
+  if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
+  const absl::Status taken = TakeInit(frame, *rank, *segment);
+  if (!taken.ok()) {
+    const std::string part =
+        absl::StrFormat("%s of tensor '%s'", StatePartName(header.part), plan_.name);
+    return shard_.Refuse(from, header, Annotate(taken, part));
+  }
+  return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
+}
+
+// OK for a repeat, too, which changes nothing.
+absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
+  const FrameHeader& header = frame.header;
+  if (state_.init_root >= 0 && state_.init_root != rank) {
+    return AlreadyExists("rank %d has set it, and now rank %d does: one root only",
+                         state_.init_root, rank);
+  }
+  if (header.step > kMaxStep) return InvalidArgument("step %d is over %d", header.step, kMaxStep);
+  if (header.request <= state_.last_init) return absl::OkStatus();
+  if (state_.round.is_open()) {
+    return InvalidArgument("a push of step %d is under way; set it between steps",
+                           state_.round.step);
+  }
+  if (header.step < state_.last_step) {
+    return InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
+                           header.step, state_.last_step);
+  }
+  if (!HasPart(plan_, header.part)) return NotFound("there is none by this rule and codec");
+  BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
+  state_.init_root = rank;
+  state_.last_init = header.request;
+  state_.parts.weights_step = header.step;
+  if (header.step > state_.last_step) {
+    state_.last_step = header.step;
+    state_.last_reply = shard_.ErrorFrame(
+        PushOf(header.step), OutOfRange("tensor '%s' was set at step %d", plan_.name, header.step));
+  }
+  return absl::OkStatus();
+}
+
+Sends DenseKey::OnFetch(NodeId from, const FrameHeader& header) {
+  const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
+  if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
+  const absl::StatusOr<size_t> segment = FindSegment(header);
+  if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
+  if (!HasPart(plan_, header.part)) {
+    return shard_.Refuse(from, header,
+                         NotFound("tensor '%s' has no %s by this rule and codec", plan_.name,
+                                  StatePartName(header.part)));
+  }
+  const bool holds_weights = plan_.rule != nullptr;
+  const bool is_set = !holds_weights || state_.parts.segments[*segment].has_weights;
+  if (!is_set && header.part != StatePart::kCounters) {
+    const bool is_alone =
+        !shard_.leaving.empty() && shard_.leaving.size() + 1 >= shard_.roster_size();
+    if (!is_alone) return shard_.Wait(from, header, {});
+    return shard_.Refuse(from, header,
+                         Aborted("tensor '%s': its weights were never set, and all other workers "
+                                 "are leaving the job",
+                                 plan_.name));
+  }
+  FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
+  value.base_step = holds_weights ? state_.parts.weights_step : state_.last_step;
+  return {{from, MakeFrame(value, EncodePart(plan_, header.part, *segment, &state_.parts))}};
+}
+
+}  // namespace bdn

@@ -1,0 +1,69 @@
+#ifndef BANDONEON_SERVER_DENSE_KEY_H_
+#define BANDONEON_SERVER_DENSE_KEY_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/wire/frame.h"
+#include "server/key_plan.h"
+#include "server/round.h"
+#include "server/shard_context.h"
+#include "server/state_parts.h"
+
+namespace bdn {
+
+// Everything a server holds of one dense key. A value.
+struct DenseState {
+  StateParts parts;
+  Rank init_root = -1;     // the one rank that sets parts
+  uint32_t last_init = 0;  // the number of its last request that was taken
+
+  Step last_step = 0;  // the last closed
+  Frame last_reply;    // its answer, a reply or an error; sent again whenever asked
+  Round round;         // the open one, if any
+};
+
+// What a server does with the frames about one dense key (proto/wire_format.md, sections 7 and
+// 8.2): each contribution counts once; a round that is complete is closed with a reply that is kept
+// until the next one closes; between rounds an init sets, and a fetch is told, a part of the state.
+// Everything is checked before anything changes; what is wrong is answered with an error.
+//
+// Holds nothing: made for one call, on a state and a shard that are borrowed for it.
+class DenseKey {
+ public:
+  DenseKey(const KeyPlan& plan, DenseState* state, ShardContext* shard)
+      : plan_(plan), state_(*state), shard_(*shard) {}
+
+  Sends OnPush(NodeId from, const Frame& frame);
+  Sends OnProbe(NodeId from, const FrameHeader& header);
+  Sends OnInit(NodeId from, const Frame& frame);
+  Sends OnFetch(NodeId from, const FrameHeader& header);
+  // Workers are leaving: an open round that one of them has not pushed to fails, and is emptied.
+  Sends OnLeaving();
+
+ private:
+  struct PushCheck {
+    absl::Status status;
+    bool fails_round = false;  // not for the pusher alone: the others cannot go on either
+  };
+  absl::Status CheckStep(const FrameHeader& header) const;
+  PushCheck CheckPush(const Frame& frame, Rank rank) const;
+  absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
+  Sends Accept(const Frame& frame, Rank rank);
+  Sends CloseRound();
+  Sends FailRound(Step step, const absl::Status& status);
+  Sends AnswerClosed(NodeId from, const FrameHeader& header);
+
+  absl::StatusOr<size_t> FindSegment(const FrameHeader& header) const;
+  absl::Status TakeInit(const Frame& frame, Rank rank, size_t segment);
+
+  // What was asked of a step by everybody who pushed it.
+  FrameHeader PushOf(Step step) const;
+
+  const KeyPlan& plan_;
+  DenseState& state_;
+  ShardContext& shard_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_DENSE_KEY_H_

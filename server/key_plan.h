@@ -1,0 +1,32 @@
+#ifndef BANDONEON_SERVER_KEY_PLAN_H_
+#define BANDONEON_SERVER_KEY_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/cluster/catalogue.h"
+#include "common/link/key_codecs.h"
+#include "server/update_rule.h"
+
+namespace bdn {
+
+// What was declared of a key, ready for use. Immutable; shared by copies of the key's state.
+struct KeyPlan {
+  KeyEntry entry;
+  std::string name;        // of its first tensor, for errors
+  uint64_t name_hash = 0;  // for Draw
+  DType sum_dtype = DType::kFloat32;
+  KeyCodecs codecs;
+  std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
+};
+
+// InvalidArgument names the tensor and what is wrong with its specs or rule. For broadcast keys the
+// codecs and the rule stay null.
+absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
+                                                           const std::string& tensor_name);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_KEY_PLAN_H_

@@ -1,0 +1,63 @@
+#include "server/shard_context.h"
+
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+#include "common/wire/message.h"
+
+namespace bdn {
+
+ShardStats& ShardStats::operator+=(const ShardStats& other) {
+  pushes += other.pushes;
+  rounds += other.rounds;
+  rounds_nonfinite += other.rounds_nonfinite;
+  rounds_failed += other.rounds_failed;
+  duplicates += other.duplicates;
+  cached_replies += other.cached_replies;
+  probes += other.probes;
+  refused += other.refused;
+  return *this;
+}
+
+absl::StatusOr<Rank> ShardContext::RankOf(NodeId from, Epoch epoch) const {
+  if (epoch < membership->epoch) {
+    return FailedPrecondition("epoch %d has ended; the membership is at epoch %d", epoch,
+                              membership->epoch);
+  }
+  if (epoch > membership->epoch) {
+    return Unavailable("epoch %d is not known here yet; the membership is at epoch %d", epoch,
+                       membership->epoch);
+  }
+  for (size_t rank = 0; rank < roster_size(); ++rank) {
+    if (membership->workers[rank].id == from) return static_cast<Rank>(rank);
+  }
+  return PermissionDenied("node %d is not in the roster of epoch %d", from, membership->epoch);
+}
+
+FrameHeader ShardContext::AnswerHeader(const FrameHeader& request, FrameType type) const {
+  FrameHeader header = AnswerTo(request, type);
+  StampHeader({self, membership->epoch, catalogue_version}, &header);
+  return header;
+}
+
+Frame ShardContext::ErrorFrame(const FrameHeader& request, const absl::Status& status) const {
+  return MakeFrame(AnswerHeader(request, FrameType::kError), EncodeError(status));
+}
+
+Sends ShardContext::ToAllWorkers(const Frame& frame) const {
+  Sends sends;
+  sends.reserve(roster_size());
+  for (const NodeInfo& worker : membership->workers) sends.push_back({worker.id, frame});
+  return sends;
+}
+
+Sends ShardContext::Refuse(NodeId to, const FrameHeader& request, const absl::Status& status) {
+  ++stats.refused;
+  return {{to, ErrorFrame(request, status)}};
+}
+
+Sends ShardContext::Wait(NodeId to, const FrameHeader& request,
+                         const std::vector<Rank>& missing) const {
+  return {{to, MakeFrame(AnswerHeader(request, FrameType::kWaiting), EncodeRanks(missing))}};
+}
+
+}  // namespace bdn

@@ -1,0 +1,66 @@
+#ifndef BANDONEON_SERVER_SHARD_CONTEXT_H_
+#define BANDONEON_SERVER_SHARD_CONTEXT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/buffer.h"
+#include "common/cluster/membership.h"
+#include "common/wire/frame.h"
+
+namespace bdn {
+
+struct ShardStats {
+  uint64_t pushes = 0;  // that were added to a round
+  uint64_t rounds = 0;  // closed with a result
+  uint64_t rounds_nonfinite = 0;
+  uint64_t rounds_failed = 0;
+  uint64_t duplicates = 0;      // pushes of an open round that were there already
+  uint64_t cached_replies = 0;  // answers for a closed step
+  uint64_t probes = 0;
+  uint64_t refused = 0;  // frames answered with an error
+
+  ShardStats& operator+=(const ShardStats& other);
+};
+
+// A frame for a node, and those that a call made, to be sent in this order.
+struct Send {
+  NodeId to = 0;
+  Frame frame;
+};
+using Sends = std::vector<Send>;
+
+// What all keys of a shard share: who takes part, and how answers are made. A value, copyable.
+struct ShardContext {
+  NodeId self = 0;
+  uint64_t run_seed = 0;
+  BufferPool* pool = nullptr;  // borrowed; null: the heap
+
+  std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
+  std::vector<Rank> leaving;  // workers that push no more; SetLeaving
+  uint32_t catalogue_version = 0;
+  ShardStats stats;
+  std::vector<double> scratch;  // of the sum; one for all keys, so that it stays in cache
+
+  size_t roster_size() const { return membership->workers.size(); }
+  // The rank of the worker that sent a frame of `epoch`. FailedPrecondition, Unavailable: the epoch
+  // is over, or not known yet; PermissionDenied: no worker of it.
+  absl::StatusOr<Rank> RankOf(NodeId from, Epoch epoch) const;
+
+  // The header of an answer by this server.
+  FrameHeader AnswerHeader(const FrameHeader& request, FrameType type) const;
+  Frame ErrorFrame(const FrameHeader& request, const absl::Status& status) const;
+
+  Sends ToAllWorkers(const Frame& frame) const;
+  // An error to the asker alone, counted.
+  Sends Refuse(NodeId to, const FrameHeader& request, const absl::Status& status);
+  // The answer is not there yet, for want of these ranks.
+  Sends Wait(NodeId to, const FrameHeader& request, const std::vector<Rank>& missing) const;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_SHARD_CONTEXT_H_

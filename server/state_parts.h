@@ -1,0 +1,57 @@
+#ifndef BANDONEON_SERVER_STATE_PARTS_H_
+#define BANDONEON_SERVER_STATE_PARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/buffer.h"
+#include "common/wire/frame.h"
+#include "server/key_plan.h"
+
+namespace bdn {
+
+// What a server counts of one segment, and whether it has its weights.
+struct SegmentState {
+  uint64_t updates = 0;
+  bool has_weights = false;
+
+  bool operator==(const SegmentState&) const = default;
+};
+
+// What a server holds of a dense key from one round to the next: what the rounds change, and what
+// an init sets and a fetch is told (StatePart). An array is empty until it is first used.
+struct StateParts {
+  std::vector<float> residual;       // float32[n]: what the replies' error feedback keeps
+  float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
+
+  // Of rules that hold the weights.
+  std::vector<float> weights;  // float32[n]
+  std::vector<float> replica;  // float32[n] where replies are deltas
+  std::vector<float> moments;  // float32[slots][n]
+  Step weights_step = 0;       // the step that left the weights as they are
+
+  std::vector<SegmentState> segments;  // as the plan's
+
+  bool operator==(const StateParts&) const = default;
+};
+
+StateParts MakeStateParts(const KeyPlan& plan);
+
+// Whether keys of this rule and these codecs have the part.
+bool HasPart(const KeyPlan& plan, StatePart part);
+
+// Takes the payload of an init: a part of one segment; weights become the replica as well.
+// InvalidArgument: it is not of the segment's size, or not finite; then nothing has changed.
+// REQUIRES: HasPart.
+absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSpan payload,
+                     StateParts* parts);
+
+// The payload of a value: a part of one segment as it is now. Sizes an array that was not used
+// yet. REQUIRES: HasPart.
+Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_STATE_PARTS_H_

@@ -1,0 +1,135 @@
+#include "server/broadcast_key.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/shard_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Key kKey = Key::Of(7, 0);
+
+// A key of four bytes and three workers.
+class BroadcastKeyTest : public ::testing::Test {
+ protected:
+  BroadcastKeyTest() {
+    shard_.self = kServerNode;
+    shard_.membership = MakeMembership(3);
+    state_.fetches.assign(3, 0);
+  }
+  BroadcastKey Target() { return BroadcastKey(*plan_, &state_, &shard_); }
+  void Init(Rank rank, Step step, const std::string& bytes) {
+    const Frame bare = MakeBare(FrameType::kInit, kKey, step, rank, 4);
+    const Buffer payload = Buffer::CopyOf(std::as_bytes(std::span(bytes)));
+    outbox_.Add(Target().OnInit(WorkerNode(rank), MakeFrame(bare.header, payload)));
+  }
+  void Fetch(Rank rank, Step step) {
+    const Frame fetch = MakeBare(FrameType::kFetch, kKey, step, rank, 4);
+    outbox_.Add(Target().OnFetch(WorkerNode(rank), fetch.header));
+  }
+  void Probe(Rank rank, Step step) {
+    const Frame probe = MakeBare(FrameType::kProbe, kKey, step, rank, 4);
+    outbox_.Add(Target().OnProbe(WorkerNode(rank), probe.header));
+  }
+  std::string Value(Rank rank) {
+    const Frame* last = outbox_.LastTo(rank);
+    if (last == nullptr || last->header.type != FrameType::kValue) return "";
+    return std::string(reinterpret_cast<const char*>(last->payload.data()), last->payload.size());
+  }
+  absl::Status Error(Rank rank) {
+    const Frame* last = outbox_.LastTo(rank);
+    return last == nullptr ? absl::OkStatus() : ErrorOf(*last);
+  }
+
+  const std::shared_ptr<const KeyPlan> plan_ =
+      MakePlan(kKey, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast});
+  BroadcastState state_;
+  ShardContext shard_;
+  Outbox outbox_;
+};
+
+TEST_F(BroadcastKeyTest, HandsTheRootsValueToThoseWhoAskBeforeAndAfter) {
+  Fetch(1, 1);
+  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kWaiting);
+  Init(0, 1, "abcd");
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+  EXPECT_EQ(Value(1), "abcd");
+  Fetch(2, 1);
+  EXPECT_EQ(Value(2), "abcd");
+}
+
+TEST_F(BroadcastKeyTest, TakesARepeatAndRefusesASecondRootOrAnotherValue) {
+  Init(0, 1, "abcd");
+  Init(0, 1, "abcd");
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+  Init(0, 1, "abce");
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAlreadyExists);
+  Init(1, 1, "abcd");
+  EXPECT_THAT(std::string(Error(1).message()), HasSubstr("from rank 0, and rank 1 sends another"));
+  Init(2, 2, "abc");
+  EXPECT_THAT(std::string(Error(2).message()), HasSubstr("has 4 bytes, not 3"));
+}
+
+TEST_F(BroadcastKeyTest, KeepsAValueUntilEverybodyHasAskedForTheNext) {
+  Init(0, 1, "aaaa");
+  Init(0, 2, "bbbb");
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 1u);  // not in force yet
+  Init(0, 2, "bbbb");
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1, 2));
+  Fetch(1, 1);
+  EXPECT_EQ(Value(1), "aaaa");
+  Fetch(1, 2);
+  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kWaiting);
+  Fetch(2, 2);
+  EXPECT_EQ(Value(1), "bbbb");
+  EXPECT_EQ(Value(2), "bbbb");
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 2u);
+}
+
+TEST_F(BroadcastKeyTest, ABroadcastDoesNotWaitForAWorkerThatLeaves) {
+  Init(0, 1, "aaaa");
+  Fetch(1, 1);
+  Fetch(2, 1);
+  shard_.leaving = {2};
+  Fetch(1, 1);
+  EXPECT_EQ(Value(1), "aaaa");
+  Fetch(1, 2);
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(Error(1).message()),
+              HasSubstr("broadcast of 'tensor': worker 2 is leaving"));
+  for (const Step step : {2, 3}) {  // Asked anew, it is said again.
+    Init(0, step, "bbbb");
+    EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+  }
+}
+
+TEST_F(BroadcastKeyTest, ARootThatWaitsHearsThatAWorkerHasComeToLeave) {
+  Init(0, 1, "aaaa");
+  Init(0, 2, "bbbb");
+  shard_.leaving = {2};
+  Probe(0, 2);
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+  Init(0, 3, "cccc");
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(BroadcastKeyTest, ABroadcastGoesOnWhenItsRootIsTheOneThatLeaves) {
+  Init(0, 1, "aaaa");
+  shard_.leaving = {0};
+  Fetch(1, 1);
+  EXPECT_EQ(Value(1), "aaaa");
+}
+
+TEST_F(BroadcastKeyTest, TellsARootWhoseValueWasLostToSendItAgain) {
+  Probe(0, 1);
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0));
+}
+
+}  // namespace
+}  // namespace bdn::testing
