@@ -26,6 +26,10 @@ class DeclarationBatch {
 
   bool Has(const RosterMember& member) const { return lists_.count(member) > 0; }
   bool full() const { return came_.full(); }
+  // Aborted where one of `leaving` has not declared.
+  absl::Status CheckMayFill(const Roster& leaving) const {
+    return came_.CheckMayFill(leaving, "declaring tensors");
+  }
   std::string Missing() const { return came_.Missing(); }
   // REQUIRES: Has(member).
   const std::vector<TensorDeclaration>& Of(const RosterMember& member) const {
