@@ -144,7 +144,7 @@ absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) 
   return absl::OkStatus();
 }
 
-void Declarations::EndVainWaits(const Roster& leaving) {
+void Declarations::AbortWaitsFor(const Roster& leaving) {
   for (auto& [number, batch] : batches_) {
     if (batch.planned || !batch.failure.ok()) continue;
     batch.failure = batch.declared.CheckMayFill(leaving);

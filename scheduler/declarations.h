@@ -45,7 +45,7 @@ class Declarations {
   // no such placement yet.
   absl::Status Acknowledge(NodeId server, PlacementVersion version);
   // Fails what waits for one of these to declare, who will not.
-  void EndVainWaits(const Roster& leaving);
+  void AbortWaitsFor(const Roster& leaving);
   // Forgets what is waited for: the job has failed.
   void Abandon() { batches_.clear(); }
 

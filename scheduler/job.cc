@@ -194,7 +194,7 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   if (declarations_.catalogue() != before) ++revision_;
   const CallId call_id = NewCall({Call::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
-  EndVainWaits();
+  AbortWaitsForLeaving();
   return call_id;
 }
 
@@ -219,8 +219,8 @@ absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, ab
 
 // ---- barriers and leaving
 
-CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline,
-                          absl::Time now) {
+CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline,
+                            absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "barrier");
   if (status.ok()) status = CheckText("barrier", name);
@@ -237,7 +237,7 @@ CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
         absl::OkStatus());
     barriers_.erase(barrier);
   }
-  EndVainWaits();
+  AbortWaitsForLeaving();
   return call_id;
 }
 
@@ -267,12 +267,12 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   leaving_.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
-  EndVainWaits();
+  AbortWaitsForLeaving();
   if (leaving_.full()) EndWork();
   return call_id;
 }
 
-void Job::EndVainWaits() {
+void Job::AbortWaitsForLeaving() {
   if (leaving_.empty()) return;
   for (auto next = barriers_.begin(); next != barriers_.end();) {
     const auto barrier = next++;
@@ -285,7 +285,7 @@ void Job::EndVainWaits() {
         status);
     barriers_.erase(barrier);
   }
-  declarations_.EndVainWaits(leaving_.present());
+  declarations_.AbortWaitsFor(leaving_.present());
   AnswerDeclarations();
 }
 
@@ -363,7 +363,7 @@ void Job::Advance(absl::Time now) {
   ExpireLeases(now);
   ExpireCalls(now);
   if (state() == State::kWaiting && now >= join_deadline_) {
-    Fail(DeadlineExceeded("not all nodes came in time: waiting for %s", table_.Missing()));
+    Fail(DeadlineExceeded("not all nodes joined in time: waiting for %s", table_.Missing()));
   }
 }
 

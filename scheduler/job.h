@@ -42,7 +42,7 @@ class Job {
     std::shared_ptr<const Catalogue> catalogue;
     std::shared_ptr<const PlacementTable> placement;  // of that catalogue
     absl::Status failure;
-    bool done = false;          // all workers left in peace
+    bool done = false;          // all workers left in order
     std::vector<Rank> leaving;  // to servers: workers that are leaving while others are not
   };
 
@@ -54,7 +54,7 @@ class Job {
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
   CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
                  absl::Time now);
-  CallId ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
+  CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
   // Nobody waits for this answer any more: it is Cancelled, and what the call stood for is
   // withdrawn (a node that was joining is forgotten).
@@ -117,8 +117,8 @@ class Job {
   void StartIfFull(absl::Time now);
   void AnswerDeclarations();
   void EndWork();
-  // Ends the waits for workers that are leaving instead.
-  void EndVainWaits();
+  // Ends the waits for workers that are leaving instead of coming.
+  void AbortWaitsForLeaving();
   void Fail(absl::Status failure);
   // What a call's deadline or cancellation undoes, and what it was waiting for.
   void Withdraw(const Call& call);
