@@ -2,19 +2,13 @@
 
 #include <charconv>
 
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
 
 namespace bdn {
 namespace {
 
 constexpr uint64_t kMostSteps = uint64_t{1} << 40;
-constexpr std::string_view kFor = " for ";
-
-std::string_view Trimmed(std::string_view text) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  return text;
-}
 
 bool ParseSteps(std::string_view text, uint64_t* steps) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *steps);
@@ -29,6 +23,32 @@ bool SameMemory(const LinkCodec& a, const LinkCodec& b) {
 
 bool IsPlainNone(const LinkCodec& link) { return link.spec() == "none"; }
 
+// codec [ "for" steps ] up to ";" or the end. `part` is what was read, for errors.
+absl::StatusOr<CodecSchedule::Stage> ReadStage(SpecReader& spec, std::string_view* part) {
+  CodecSchedule::Stage stage;
+  const size_t begin = spec.SkipSpaces();
+  BDN_ASSIGN_OR_RETURN(stage.link, ReadLinkCodec(spec));
+  *part = spec.PartSince(begin);
+  const size_t after = spec.SkipSpaces();
+  const bool ends = spec.Name() == "for";
+  bool has_steps = false;
+  if (ends) {
+    has_steps = ParseSteps(spec.Name(), &stage.steps);
+    *part = spec.PartSince(begin);
+  } else {
+    spec.GoBack(after);
+  }
+  const bool is_last = !spec.Next(';');
+  if (is_last) BDN_RETURN_IF_ERROR(spec.ExpectEnd());
+  const auto bad = [&](const char* what) {
+    return spec.Bad(*part, absl::StrFormat("'%s' must %s", std::string(*part), what));
+  };
+  if (is_last && ends) return bad("be the last stage without 'for', or others follow it");
+  if (!is_last && !ends) return bad("say for how many steps, as in 'none for 100'");
+  if (ends && !has_steps) return bad("be for a number of steps from 1 to 2^40");
+  return stage;
+}
+
 }  // namespace
 
 std::string CodecSchedule::spec() const {
@@ -41,38 +61,24 @@ std::string CodecSchedule::spec() const {
 }
 
 absl::StatusOr<CodecSchedule> ParseCodecSchedule(std::string_view text) {
+  SpecReader spec("codec spec", text);
   CodecSchedule schedule;
-  for (bool is_last = false; !is_last;) {
-    const size_t end = text.find(';');
-    is_last = end == std::string_view::npos;
-    const std::string_view whole = Trimmed(text.substr(0, end));
-    if (!is_last) text.remove_prefix(end + 1);
-
-    const size_t at = whole.rfind(kFor);
-    const bool ends = at != std::string_view::npos;
-    CodecSchedule::Stage stage;
-    BDN_ASSIGN_OR_RETURN(stage.link, ParseCodecSpec(whole.substr(0, at)));
-    const std::string shown(whole);
-    if (ends == is_last) {
-      return InvalidArgument("codec schedule: '%s' must %s", shown,
-                             ends ? "be the last stage without 'for', or others follow it"
-                                  : "say for how many steps, as in 'none for 100'");
-    }
-    if (ends && !ParseSteps(Trimmed(whole.substr(at + kFor.size())), &stage.steps)) {
-      return InvalidArgument("codec schedule: '%s' must be for a number of steps from 1 to 2^40",
-                             shown);
-    }
+  std::vector<std::string_view> parts;
+  do {
+    BDN_ASSIGN_OR_RETURN(CodecSchedule::Stage stage, ReadStage(spec, &parts.emplace_back()));
     schedule.stages.push_back(std::move(stage));
-  }
+  } while (schedule.stages.back().steps != 0);
   bool has_memory = false;
-  for (const CodecSchedule::Stage& stage : schedule.stages) {
-    const bool comes_before = IsPlainNone(stage.link) && !has_memory;
-    has_memory |= stage.link.error_feedback || stage.link.delta;
-    if (comes_before || SameMemory(stage.link, schedule.last())) continue;
-    return InvalidArgument(
-        "codec schedule: %s and %s differ in their memory, which stays: all stages have one, but "
-        "for none before them",
-        stage.link.spec(), schedule.last().spec());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const LinkCodec& link = schedule.stages[i].link;
+    const bool comes_before = IsPlainNone(link) && !has_memory;
+    has_memory |= link.error_feedback || link.delta;
+    if (comes_before || SameMemory(link, schedule.last())) continue;
+    return spec.Bad(
+        parts[i],
+        absl::StrFormat("%s and %s differ in their memory, which stays: all stages have one, but "
+                        "for none before them",
+                        link.spec(), schedule.last().spec()));
   }
   return schedule;
 }

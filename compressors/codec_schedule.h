@@ -7,14 +7,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 namespace bdn {
 
 // A link whose codec changes with the step, as in the sparsification warm-up of Deep Gradient
-// Compression (arXiv 1712.01887): "none for 100; ef(topk(ratio=0.25)) for 400;
-// ef(topk(ratio=0.01))". The memory stays: all stages have the same one, but for `none`
-// before them.
+// Compression (arXiv 1712.01887):
+//
+//   none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))
+//
+// The memory stays: all stages have the same one, but for `none` before them.
 struct CodecSchedule {
   struct Stage {
     LinkCodec link;
@@ -27,8 +29,8 @@ struct CodecSchedule {
   std::string spec() const;
 };
 
-// A codec spec alone is a schedule of one stage. InvalidArgument as ParseCodecSpec's, or says which
-// stage is wrong: steps that are no number from 1 to 2^40, a last stage that ends, another memory.
+// A codec spec alone is a schedule of one stage. InvalidArgument as ParseCodecSpec's, or shows the
+// wrong stage: steps that are no number from 1 to 2^40, a last stage that ends, another memory.
 absl::StatusOr<CodecSchedule> ParseCodecSchedule(std::string_view text);
 
 }  // namespace bdn

@@ -1,248 +1,140 @@
 #include "compressors/codec_table.h"
 
 #include <array>
-#include <cctype>
-#include <utility>
-#include <vector>
 
-#include "common/base/nearest_name.h"
-#include "common/base/status.h"
-#include "compressors/codec_options.h"
+#include "compressors/bf16.h"
+#include "compressors/dither.h"
+#include "compressors/drawn.h"
+#include "compressors/exact_sketch.h"
+#include "compressors/fp16.h"
+#include "compressors/integer.h"
+#include "compressors/none.h"
+#include "compressors/onebit.h"
+#include "compressors/sign.h"
+#include "compressors/sketch.h"
+#include "compressors/topk.h"
 
 namespace bdn {
 namespace {
 
-using Codec = std::shared_ptr<const Codec>;
+using CodecPtr = std::shared_ptr<const Codec>;
 
-constexpr const char* kErrorFeedback = "ef";
-constexpr const char* kDelta = "delta";
-constexpr std::array kFeedbackOptions = {OptionRow{"decay", "1", "a number above 0 and at most 1"},
-                                         OptionRow{"correction", "none", "none or lr"}};
+constexpr size_t kMostElements = size_t{1} << 30;
 
-bool IsMemory(std::string_view name) { return name == kErrorFeedback || name == kDelta; }
+constexpr std::array kOneBitOptions = {
+    SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
+constexpr std::array kTopKOptions = {SpecOption{"ratio", nullptr, kShareExpected},
+                                     SpecOption{"select", "exact", "exact or sampled"},
+                                     SpecOption{"values", "fp32", "fp32 or fp16"}};
+constexpr std::array kRandomKOptions = {SpecOption{"ratio", nullptr, kShareExpected},
+                                        SpecOption{"unbiased", "false", "true or false"}};
+constexpr std::array kBlocksOptions = {
+    SpecOption{"ratio", nullptr, kShareExpected},
+    SpecOption{"size", "1024", "a block's elements, from 1 to 2^30"}};
+constexpr std::array kDitherOptions = {
+    SpecOption{"levels", "7", "from 1 to 127, natural to 31; linear also 0: the sign, drawn"},
+    SpecOption{"kind", "linear", "linear or natural"}, SpecOption{"norm", "max", "max or l2"}};
+constexpr std::array kIntegerOptions = {
+    SpecOption{"group", "128", "a multiple of 32 from 32 to 2^30"},
+    SpecOption{"hadamard", "0", "0 or 32"},
+    SpecOption{"round", "stochastic", "stochastic or nearest"}};
+constexpr std::array kSketchOptions = {
+    SpecOption{"rows", "3", "1, 3, 5 or 7"},
+    SpecOption{"columns", nullptr, "a row's counters: above 1 a number, at most n; else a share"}};
+constexpr std::array kExactSketchOptions = {
+    SpecOption{"cells", nullptr, "above 0 and at most 2: a share of the n elements"}};
 
-// Recursive descent over the text; the first error stops it.
-class SpecParser {
- public:
-  explicit SpecParser(std::string_view text) : text_(text) {}
+template <int kBits>
+CodecPtr MakeIntegerOf(OptionValues& values) {
+  constexpr std::array kRounds = {"stochastic", "nearest"};
+  constexpr std::array kTransforms = {"0", "32"};
+  IntegerOptions options{.bits = kBits};
+  options.group = values.Whole(0, 32, kMostElements, 32);
+  options.hadamard = values.OneOf(1, kTransforms) == 1;
+  options.nearest = values.OneOf(2, kRounds) == 1;
+  return values.ok() ? MakeInteger(options) : nullptr;
+}
 
-  absl::StatusOr<LinkCodec> Parse() {
-    LinkCodec link;
-    const size_t begin = SkipSpaces();
-    const std::string_view name = Word();
-    if (IsMemory(name)) {
-      BDN_RETURN_IF_ERROR(ParseMemory(name, &link));
-    } else {
-      at_ = begin;
-      BDN_ASSIGN_OR_RETURN(link.codec, ParseCodec());
-    }
-    if (SkipSpaces() != text_.size()) return Bad(at_, text_.size(), "expected the end here");
-    return link;
-  }
-
- private:
-  // An option's text and where it stands.
-  struct Given {
-    std::string_view value;
-    size_t begin = 0;
-    size_t end = 0;
-    bool given = false;
-  };
-
-  // "(" codec {"," option} ")"
-  absl::Status ParseMemory(std::string_view name, LinkCodec* link) {
-    link->error_feedback = name == kErrorFeedback;
-    link->delta = name == kDelta;
-    BDN_RETURN_IF_ERROR(Expect('(', "( and a codec, as in " + std::string(name) + "(onebit)"));
-    const size_t inner = SkipSpaces();
-    if (IsMemory(Word())) return Bad(inner, at_, "a memory inside a memory");
-    at_ = inner;
-    BDN_ASSIGN_OR_RETURN(link->codec, ParseCodec());
-    const std::span<const OptionRow> rows = link->error_feedback
-                                                ? std::span<const OptionRow>(kFeedbackOptions)
-                                                : std::span<const OptionRow>();
-    std::vector<Given> given = Defaults(rows);
-    while (Next(',')) BDN_RETURN_IF_ERROR(ParseOption(name, rows, &given));
-    BDN_RETURN_IF_ERROR(Expect(')', "a closing )"));
-    if (rows.empty()) return absl::OkStatus();
-    const std::vector<std::string_view> text = Texts(given);
-    OptionValues values(text);
-    constexpr std::array kCorrections = {"none", "lr"};
-    link->decay = values.Real(0, 0, 1);
-    link->learning_rate_correction = values.OneOf(1, kCorrections) == 1;
-    return values.ok() ? absl::OkStatus() : BadOption(rows, given, values.bad());
-  }
-
-  absl::StatusOr<Codec> ParseCodec() {
-    const size_t begin = SkipSpaces();
-    const std::string_view name = Word();
-    std::vector<std::string> known{kErrorFeedback, kDelta};
-    for (const CodecRow& row : CodecRows()) {
-      if (name == row.name) return ParseOptions(row, begin);
-      known.emplace_back(row.name);
-    }
-    return Bad(begin, at_,
-               name.empty() ? "expected a codec: " + Joined(known) : Unknown("codec", name, known));
-  }
-
-  // "" | "(" [option {"," option}] ")"
-  absl::StatusOr<Codec> ParseOptions(const CodecRow& row, size_t begin) {
-    std::vector<Given> given = Defaults(row.options);
-    for (Given& option : given) option.begin = begin, option.end = at_;
-    if (Next('(') && !Next(')')) {
-      do {
-        BDN_RETURN_IF_ERROR(ParseOption(row.name, row.options, &given));
-      } while (Next(','));
-      BDN_RETURN_IF_ERROR(Expect(')', "a closing )"));
-    }
-    for (size_t i = 0; i < given.size(); ++i) {
-      if (given[i].given || row.options[i].default_value != nullptr) continue;
-      return Bad(begin, at_,
-                 absl::StrFormat("%s needs %s=, %s", row.name, row.options[i].name,
-                                 row.options[i].expected));
-    }
-    const std::vector<std::string_view> text = Texts(given);
-    OptionValues values(text);
-    Codec codec = row.make(values);
-    if (!values.ok()) return BadOption(row.options, given, values.bad());
-    return codec;
-  }
-
-  static std::vector<Given> Defaults(std::span<const OptionRow> rows) {
-    std::vector<Given> given(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].default_value != nullptr) given[i].value = rows[i].default_value;
-    }
-    return given;
-  }
-
-  static std::vector<std::string_view> Texts(const std::vector<Given>& given) {
-    std::vector<std::string_view> text;
-    for (const Given& option : given) text.push_back(option.value);
-    return text;
-  }
-
-  absl::Status BadOption(std::span<const OptionRow> rows, const std::vector<Given>& given,
-                         size_t i) const {
-    return Bad(given[i].begin, given[i].end,
-               absl::StrFormat("%s must be %s", rows[i].name, rows[i].expected));
-  }
-
-  // name "=" value
-  absl::Status ParseOption(std::string_view owner, std::span<const OptionRow> rows,
-                           std::vector<Given>* given) {
-    const size_t begin = SkipSpaces();
-    const std::string_view name = Word();
-    const std::string of(owner);
-    if (rows.empty()) return Bad(begin, at_, absl::StrFormat("%s takes no options", of));
-    std::vector<std::string> known;
-    for (size_t i = 0; i < rows.size(); ++i) {
-      known.emplace_back(rows[i].name);
-      if (name != rows[i].name) continue;
-      Given& option = (*given)[i];
-      if (option.given) return Bad(begin, at_, absl::StrFormat("%s is given twice", rows[i].name));
-      BDN_RETURN_IF_ERROR(Expect('=', "= and a value"));
-      option.given = true;
-      option.begin = SkipSpaces();
-      option.value = Value();
-      option.end = at_;
-      return absl::OkStatus();
-    }
-    return Bad(begin, at_, Unknown(absl::StrFormat("option of %s", of), name, known));
-  }
-
-  // Steps over `wanted` where it is next.
-  bool Next(char wanted) {
-    if (SkipSpaces() == text_.size() || text_[at_] != wanted) return false;
-    ++at_;
-    return true;
-  }
-
-  size_t SkipSpaces() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
-    return at_;
-  }
-
-  std::string_view Word() {
-    const size_t begin = at_;
-    while (at_ < text_.size() &&
-           (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_')) {
-      ++at_;
-    }
-    return text_.substr(begin, at_ - begin);
-  }
-
-  std::string_view Value() {
-    const size_t begin = at_;
-    while (at_ < text_.size() &&
-           std::string_view("(),= \t").find(text_[at_]) == std::string_view::npos) {
-      ++at_;
-    }
-    return text_.substr(begin, at_ - begin);
-  }
-
-  absl::Status Expect(char wanted, std::string_view expected) {
-    if (Next(wanted)) return absl::OkStatus();
-    return Bad(at_, at_ + 1, "expected " + std::string(expected));
-  }
-
-  static std::string Joined(const std::vector<std::string>& names) {
-    std::string joined;
-    for (const std::string& name : names) joined += (joined.empty() ? "" : ", ") + name;
-    return joined;
-  }
-
-  static std::string Unknown(std::string_view what, std::string_view name,
-                             const std::vector<std::string>& known) {
-    const std::string nearest = NearestName(name, known);
-    return absl::StrFormat("unknown %s '%s'; ", std::string(what), std::string(name)) +
-           (nearest.empty() ? "known: " + Joined(known) : "did you mean " + nearest + "?");
-  }
-
-  // The message, the spec, and carets under [begin, end), at least one.
-  absl::Status Bad(size_t begin, size_t end, const std::string& message) const {
-    std::string shown(text_);
-    for (char& c : shown) {
-      if (std::isprint(static_cast<unsigned char>(c)) == 0) c = '?';
-    }
-    return InvalidArgument("codec spec: %s\n  %s\n  %s%s", message, shown, std::string(begin, ' '),
-                           std::string(end > begin ? end - begin : 1, '^'));
-  }
-
-  const std::string_view text_;
-  size_t at_ = 0;
+const std::array kCodecs = {
+    CodecRow{"none",
+             {},
+             "no compression: float32 (float64 for float64)",
+             [](OptionValues&) { return MakeNone(); }},
+    CodecRow{"fp16", {}, "half precision, 2x", [](OptionValues&) { return MakeFp16(); }},
+    CodecRow{"bf16", {}, "bfloat16, 2x", [](OptionValues&) { return MakeBf16(); }},
+    CodecRow{"onebit", kOneBitOptions,
+             "sign and mean magnitude, 32x less a scale for every block elements",
+             [](OptionValues& values) -> CodecPtr {
+               const size_t block = values.Whole(0, 0, kMostElements, 32);
+               return values.ok() ? MakeOneBit(block) : nullptr;
+             }},
+    CodecRow{"topk", kTopKOptions,
+             "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16",
+             [](OptionValues& values) -> CodecPtr {
+               constexpr std::array kSelects = {"exact", "sampled"};
+               constexpr std::array kValues = {"fp32", "fp16"};
+               TopKOptions options;
+               options.ratio = values.Real(0, IsShare);
+               options.sampled = values.OneOf(1, kSelects) == 1;
+               options.half_values = values.OneOf(2, kValues) == 1;
+               return values.ok() ? MakeTopK(options) : nullptr;
+             }},
+    CodecRow{"randomk", kRandomKOptions,
+             "ratio * n elements that all nodes draw alike, 4 "
+             "bytes each; unbiased scales them by 1 / ratio",
+             [](OptionValues& values) -> CodecPtr {
+               RandomKOptions options;
+               options.ratio = values.Real(0, IsShare);
+               options.unbiased = values.Flag(1);
+               return values.ok() ? MakeRandomK(options) : nullptr;
+             }},
+    CodecRow{"blocks", kBlocksOptions, "a ratio of the blocks of size, that all nodes draw alike",
+             [](OptionValues& values) -> CodecPtr {
+               BlocksOptions options;
+               options.ratio = values.Real(0, IsShare);
+               options.size = values.Whole(1, 1, kMostElements);
+               return values.ok() ? MakeBlocks(options) : nullptr;
+             }},
+    CodecRow{"dither", kDitherOptions,
+             "unbiased rounding to a few levels each way, 1 to 8 bits an element",
+             [](OptionValues& values) -> CodecPtr {
+               constexpr std::array kKinds = {"linear", "natural"};
+               constexpr std::array kNorms = {"max", "l2"};
+               DitherOptions options;
+               options.natural = values.OneOf(1, kKinds) == 1;
+               options.levels =
+                   values.Whole(0, options.natural ? 1 : 0, options.natural ? 31 : 127);
+               options.l2 = values.OneOf(2, kNorms) == 1;
+               return values.ok() ? MakeDither(options) : nullptr;
+             }},
+    CodecRow{"int8", kIntegerOptions, "8 bits an element and a scale a group", MakeIntegerOf<8>},
+    CodecRow{"int4", kIntegerOptions, "4 bits an element and a scale a group", MakeIntegerOf<4>},
+    CodecRow{"int2", kIntegerOptions, "2 bits an element and a scale a group", MakeIntegerOf<2>},
+    CodecRow{"sketch", kSketchOptions,
+             "for sparse tensors: a bitmap and a count sketch of what is not zero",
+             [](OptionValues& values) -> CodecPtr {
+               SketchOptions options;
+               constexpr std::array kRows = {"1", "3", "5", "7"};
+               options.rows = 2 * values.OneOf(0, kRows) + 1;
+               options.columns =
+                   values.Real(1, [](double value) { return value > 0 && value <= 0x1p30; });
+               return values.ok() ? MakeSketch(options) : nullptr;
+             }},
+    CodecRow{"exactsketch", kExactSketchOptions,
+             "for sparse tensors: a bitmap and cells from which every value is found again",
+             [](OptionValues& values) -> CodecPtr {
+               ExactSketchOptions options;
+               options.cells = values.Real(0, [](double value) { return value > 0 && value <= 2; });
+               return values.ok() ? MakeExactSketch(options) : nullptr;
+             }},
+    CodecRow{"sign",
+             {},
+             "-1, 0 or 1: a bit each, two where there are zeros",
+             [](OptionValues&) { return MakeSign(); }},
 };
 
 }  // namespace
 
-std::string LinkCodec::spec() const {
-  if (delta) return absl::StrFormat("%s(%s)", kDelta, codec->spec());
-  if (!error_feedback) return codec->spec();
-  std::string text = absl::StrFormat("%s(%s", kErrorFeedback, codec->spec());
-  if (decay != 1.0) text += "," + RealOption("decay", decay);
-  if (learning_rate_correction) text += ",correction=lr";
-  return text + ")";
-}
-
-absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view spec) { return SpecParser(spec).Parse(); }
-
-std::string DescribeCodecs() {
-  std::string text;
-  for (const CodecRow& row : CodecRows()) {
-    std::vector<std::string> options;
-    std::string explained;
-    for (const OptionRow& option : row.options) {
-      const char* value = option.default_value == nullptr ? "R" : option.default_value;
-      options.push_back(absl::StrFormat("%s=%s", option.name, value));
-      explained += absl::StrFormat("; %s is %s", option.name, option.expected);
-    }
-    text += absl::StrFormat("  %-16s %s%s\n", SpecText(row.name, options), row.help, explained);
-  }
-  return text +
-         "  ef(CODEC)        the codec with error feedback: what it misses goes into the next step;\n"
-         "                   options: decay=1 (above 0, at most 1), correction=none or lr\n"
-         "  delta(CODEC)     for weights: the codec of what changed since the last step\n"
-         "  A for N; B       A for the first N steps, then B; any number of stages of one memory\n";
-}
+std::span<const CodecRow> CodecRows() { return kCodecs; }
 
 }  // namespace bdn

@@ -2,34 +2,29 @@
 #define BANDONEON_COMPRESSORS_CODEC_TABLE_H_
 
 #include <memory>
-#include <string>
-#include <string_view>
+#include <span>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "common/base/spec_text.h"
 #include "compressors/codec.h"
+
+// The table of codecs: names, options, and how each is built of its options. Internal to
+// compressors/.
 
 namespace bdn {
 
-// What one direction of a key uses: a codec and, around it, a memory.
-struct LinkCodec {
-  std::shared_ptr<const Codec> codec;
-  bool error_feedback = false;            // ef(...)
-  double decay = 1.0;                     // ef(..., decay=0.9)
-  bool learning_rate_correction = false;  // ef(..., correction=lr)
-  bool delta = false;                     // delta(...)
-
-  // Canonical: every option that differs from its default, in the table's order.
-  std::string spec() const;
+struct CodecRow {
+  const char* name;
+  std::span<const SpecOption> options;
+  const char* help;
+  // What it returns is not read where `values` went bad.
+  std::shared_ptr<const Codec> (*make)(OptionValues& values);
 };
 
-// Parses "onebit", "onebit(block=256)", "ef(topk(ratio=0.01),decay=0.9)", "delta(int4)". Spaces are
-// ignored. InvalidArgument shows the spec, a caret under the bad part, and what was expected there
-// or the nearest known name.
-absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view spec);
+std::span<const CodecRow> CodecRows();
 
-// One line a codec, for help texts and errors: name, options with their defaults, what it does.
-std::string DescribeCodecs();
+// A share of something, as `ratio` and `decay` are.
+inline constexpr const char* kShareExpected = "a number above 0 and at most 1";
+inline bool IsShare(double value) { return value > 0 && value <= 1; }
 
 }  // namespace bdn
 

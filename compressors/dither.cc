@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/base/endian.h"
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/kernels/dither_kernels.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/kernels/norm_kernels.h"

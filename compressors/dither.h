@@ -31,7 +31,7 @@ struct DitherOptions {
 //      the sum of p[i]^2 as onebit.h sums magnitudes (runs of 1024, sixteen lanes, float64 across
 //      lanes and runs). If S is not finite, S is taken of p[i] * 2^-80 instead and sqrt(S)
 //      multiplied by 2^80; else if S < 2^-80, of p[i] * 2^80, and multiplied by 2^-80.
-//      Either is held at 0x1.fffffp127; if it is under 2^-96, m is 0, all codes are 0 and the next
+//      m is at most 0x1.fffffp127; if it is under 2^-96, m is 0, all codes are 0 and the next
 //      steps are left out.
 //   linear:   g = (65536 * s) / m;  Z = |p| * g, rounded to the nearest integer, ties to even;
 //             k = min(s, floor((Z + R) / 65536))

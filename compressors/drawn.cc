@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/base/endian.h"
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/kernels/drawn_kernels.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
@@ -169,7 +169,7 @@ class DrawnCodec final : public Codec {
 
   CodecId id() const override { return id_; }
   std::string spec() const override {
-    std::vector<std::string> options = {RealOption("ratio", ratio_)};
+    std::vector<std::string> options = {"ratio=" + RealText(ratio_)};
     if (unbiased_) options.emplace_back("unbiased=true");
     if (id_ == CodecId::kRandomK) return SpecText("randomk", options);
     if (size_ != kDefaultSize) options.push_back(absl::StrFormat("size=%d", size_));
@@ -271,7 +271,7 @@ class DrawnCodec final : public Codec {
   }
 
  private:
-  // d where it is drawn.
+  // d of the header, of a drawn element.
   float Sent(float p) const { return Held(p * factor_) + 0.0f; }
 
   // visit(its values, the first one's number, first element)
@@ -346,8 +346,9 @@ class DrawnCodec final : public Codec {
 
   // REQUIRES: p is finite.
   void TakeAll(EncodeSource& source, const Stretches& stretches, MutableByteSpan out) const {
-    size_t i = stretches.count();  // those before may begin in this tile
-    size_t later = i;              // and this one and those after have nothing in it
+    // Of the stretches, those in [i, later) have elements in the tile.
+    size_t i = stretches.count();
+    size_t later = i;
     ForEachTileBackward(0, source.n(), [&](size_t at, size_t count) {
       float* const p = source.Take(at, count);
       while (i > 0 && stretches.begin(i - 1) + stretches.length(i - 1) > at) --i;
@@ -361,7 +362,7 @@ class DrawnCodec final : public Codec {
           p[j - at] = p[j - at] - sent;
         }
       }
-      // One that began before this tile goes on in the next one down.
+      // A stretch that begins before this tile is also in the next one, below it.
       later = i < later && stretches.begin(i) < at ? i + 1 : i;
     });
   }

@@ -15,22 +15,27 @@ namespace bdn {
 //
 // What is drawn: words w are Draw::Word's, B = ceil(n / S), u = w[0] / 2^32.
 //
-//   K = min(B, floor(R * B + u))                product and sum in float64: on average R * B, maybe
-//   0 first[j] = floor(j * B / K), 0 <= j <= K    cuts [0, B) into K strata x[j] = first[j] +
-//   floor(w[2 + j] * (first[j + 1] - first[j]) / 2^32)      one block of each block[j] = (x[j] +
-//   floor(w[1] * B / 2^32)) mod B                          all turned by a phase
+//   K        = min(B, floor(R * B + u))
+//   first[j] = floor(j * B / K)                                               for 0 <= j <= K
+//   x[j]     = first[j] + floor(w[2 + j] * (first[j + 1] - first[j]) / 2^32)   for 0 <= j < K
+//   block[j] = (x[j] + floor(w[1] * B / 2^32)) mod B
 //
-// so that no block comes twice and each comes with the same probability K / B (to 2^-32).
+// K, whose product and sum are in float64, is R * B on average and may be 0. `first` cuts [0, B)
+// into K strata, x[j] is one block of stratum j, and all of them are turned by one phase. So no
+// block comes twice, and each comes with the same probability K / B (to 2^-32).
 //
-// d[i] = p[i] + 0 in drawn blocks (-0 becomes 0), +0 elsewhere. With `unbiased` d[i] is
-// held(p[i] * f) + 0, f = held(1 / R as float32): the mean of d over draws is p. held(v) is v, or
-// the largest finite float of its sign where v is infinite.
+// d[i] = p[i] + 0 in drawn blocks (-0 becomes 0), +0 elsewhere. With `unbiased`, so that the mean
+// of d over draws is p,
+//
+//   d[i] = clamp(p[i] * f) + 0,   f = clamp(1 / R as float32)
+//
+// where clamp(v) is v, or the largest finite float of its sign where v is infinite.
 //
 // Payload, little-endian; nothing for n = 0:
 //   uint32  k0, k1     the draw's keys
 //   float32 value[]    d of the drawn blocks by rising block number, one after the other; finite
 //
-// Encode reads the drawn elements alone: no other is checked to be finite. With a residual: two
+// Encode reads only the drawn elements: no other is checked to be finite. With a residual: two
 // passes over the input, one over the residual. Decode writes y once; DecodeAdd and AddEncoded
 // touch what was drawn. Working memory: 8 bytes for each drawn block.
 //

@@ -22,7 +22,7 @@ class EncodeSource {
   EncodeSource(ConstView x, float scale);
   // p as memory/error_feedback.h has it; keeps a residual.
   explicit EncodeSource(const Feedback& feedback);
-  // p = w - replica, held at the largest finite floats. The replica is only read.
+  // p = clamp(w - replica), of float32. The replica is only read.
   EncodeSource(ConstView w, const float* replica);
 
   EncodeSource(const EncodeSource&) = delete;
@@ -42,9 +42,9 @@ class EncodeSource {
   float scale() const { return options_.scale; }
 
   // p[offset, offset + count), nothing changed. Where x, g or w is not finite once scaled, so is p
-  // (NaN or infinite); what overflows only when a memory is added is held at the largest finite
-  // float. Valid until the next call. REQUIRES: offset + count <= n, count <= kTile, and with a
-  // residual none of it was taken yet.
+  // (NaN or infinite); what overflows only when a memory is added becomes the largest finite
+  // float of its sign. Valid until the next call. REQUIRES: offset + count <= n, count <= kTile,
+  // and with a residual none of it was taken yet.
   const float* Peek(size_t offset, size_t count);
 
   // Puts p[offset, offset + count) where the residual is, and the momentum where the momentum is;

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/scratch.h"
 #include "compressors/sparse_bitmap.h"
 
@@ -84,7 +84,7 @@ class Peeling {
       for (size_t row = 0; row < kRows; ++row) {
         const SketchPlace place = shape_.Place(draw_, index_[rank], row);
         const Cell& cell = cells_[place.cell];
-        // What was found left a cell empty; what was not is counted in all of its own.
+        // An element that was found left one of its cells empty; any other is counted in all three.
         found = found || cell.count == 0;
         estimates[row] = place.Estimate(cell.value);
       }
@@ -111,7 +111,7 @@ class ExactSketchCodec final : public Codec {
 
   CodecId id() const override { return CodecId::kExactSketch; }
   std::string spec() const override {
-    const std::string cells = RealOption("cells", options_.cells);
+    const std::string cells = "cells=" + RealText(options_.cells);
     return SpecText("exactsketch", {&cells, 1});
   }
   bool shares_draw() const override { return true; }

@@ -23,14 +23,16 @@ struct ExactSketchOptions {
 // 1000 at 1.4. So C = 0.14 is for a union support of 10 %. Too few cells are no error: see 3.
 //
 // sparse_bitmap.h has the payload and the encoder: 3 rows, each of width
+//
 //   max(2, ceil(ceil(C * n) / 3))   (the product in float64), and 0 for n = 0,
+//
 // so an element's three cells differ. Decoding, on copies of the cells:
 //
 //   1. The count of a cell is the number of set bits whose elements have it. A queue takes
 //      the cells of count 1, in index order.
 //   2. The first of the queue is taken out. If its count is still 1, its one element i not
 //      yet found gets value = +0 + s * cell. Then for i's cells, row 0 first:
-//      cell = held(cell - s * value), the count falls by 1, and the cell joins the queue's end if
+//      cell = clamp(cell - s * value), the count falls by 1, and the cell joins the queue's end if
 //      the count is now 1. Repeat until the queue is empty.
 //   3. An element that was not found gets the median of +0 + s * cell over its three cells, as 2
 //      left them.
@@ -45,7 +47,7 @@ struct ExactSketchOptions {
 // 2^24) come back exactly. Elements of step 3 are off by what they share cells with.
 //
 // AddEncoded joins the bitmaps, adds the cells in the order of the payloads and multiplies each by
-// the scale. An element that cancels keeps its bit. The residual is held(p - decoded).
+// the scale. An element that cancels keeps its bit. The residual is clamp(p - decoded).
 //
 // Passes over memory: Encode reads p once and scatters over the cells; decoding reads the bitmap
 // twice, the cells once in order and then about 6 times an element at random (12 bytes a cell), and

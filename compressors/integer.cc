@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/endian.h"
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/kernels/integer_kernels.h"
 #include "compressors/payload.h"
@@ -206,7 +206,7 @@ class IntegerCodec final : public Codec {
       for (size_t g = begin; g < begin + together; ++g) {
         const uint32_t magnitude = LargeGroupMagnitude(source, g);
         if (magnitude >= kInfinity) return false;
-        // Until the scale takes its place.
+        // The magnitude is kept where the scale will be.
         StoreLittle(out, g * kScaleBytes, magnitude);
       }
       for (size_t g = begin + together; g-- > begin;) {

@@ -21,14 +21,19 @@ struct IntegerOptions {
 // L = 2^(k-1) - 1 = 127, 7, 1. Group g holds elements [gG, min(n, gG + G)) of c, which is p, or
 // with hadamard=32 its transform. Float32 throughout, one rounding an operation:
 //
-//   m = max |c[i]| over the group. If m < 2^-100: s = 0, all q = 0 (so 1 / m never overflows). Else
-//   s = min(m / L, S)         S: the largest float with L * S finite; with hadamard, 32 * (L * S)
-//   z = c[i] * (L / m)        one division a group
-//   q[i] = nearest(z), ties to even,                             where round=nearest
-//        = floor(z + (Bits16(i) + 0.5) / 65536)                  where stochastic
-//        (common/base/draw.h)
-//          held within -L and L; i is the element's place in the array
-//   decoded: c[i] = q[i] * s  (q as float32, 0 as +0), and p = c, or its transform back
+//   m    = max |c[i]| over the group
+//   s    = min(m / L, S)                             where m >= 2^-100
+//   z    = c[i] * (L / m)                            one division a group
+//   q[i] = nearest(z), ties to even                  where round=nearest
+//        = floor(z + (Bits16(i) + 0.5) / 65536)      where round=stochastic (common/base/draw.h)
+//
+// q[i] is limited to -L and L, and i is the element's place in the array. Where m < 2^-100, s and
+// all q are 0, so that 1 / m never overflows. S is the largest float with L * S finite; with
+// hadamard the largest with 32 * (L * S) finite. What is decoded is
+//
+//   c[i] = q[i] * s                                  q as float32, 0 as +0
+//
+// and p is c, or its transform back.
 //
 // Stochastic rounding is unbiased to 2^-17 of a level; its mean over draws is p.
 //
@@ -36,9 +41,9 @@ struct IntegerOptions {
 // with H the unnormalised Walsh-Hadamard matrix, H H = 32 I. It spreads an outlier over its block.
 // The factor comes first so that no sum overflows. The last n mod 32 elements are left as they are.
 // H of a block: for stride 1, 2, 4, 8, 16 in this order, each pair (a, b) that lies `stride` apart
-// in a run of 2 * stride becomes (a + b, a - b). Where S holds a scale (some m > L * S, which takes
+// in a run of 2 * stride becomes (a + b, a - b). Where S limits a scale (m > L * S, which takes
 // elements above 2^123), what is decoded is smaller than p, by up to 32 times; it is always finite.
-// A residual p - decoded that overflows is held at the largest finite float.
+// A residual p - decoded that overflows becomes the largest finite float of its sign.
 // Sums of payloads are taken over c and transformed back once (Transforms()).
 //
 // Payload, little-endian:

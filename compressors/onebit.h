@@ -7,9 +7,9 @@
 
 namespace bdn {
 
-// `onebit(block=B)`: the sign of each element and one mean magnitude a block of B elements; B = 0,
-// the default, is one block for the whole array. With p[i] = scale * x[i] in float32 and block b
-// holding elements [bB, min(n, bB + B)):
+// `onebit(block=B)`: the sign of each element, and one mean magnitude for each block of B elements.
+// B = 0, the default, makes the whole array one block. With p[i] = scale * x[i] in float32 and
+// block b holding elements [bB, min(n, bB + B)):
 //
 //   s[b] = (sum of |p[i]| over block b) / (number of elements of block b)
 //   decoded[i] = -s[b] where p[i] < 0, else s[b]           (so 0 and -0 count as positive)
@@ -24,10 +24,9 @@ namespace bdn {
 // rounded to float32, and at most the largest finite float32.
 //
 // Payload, little-endian:
-//   float32 s[ceil(n / B)]      finite, not negative, not -0; one for B = 0 and n > 0, none for n =
-//   0 uint32  w[ceil(n / 32)]     bit i % 32 of word i / 32 is 1 where decoded[i] is negative; the
-//   bits
-//                               past n in the last word are 0
+//   float32 s[ceil(n / B)]      finite, not negative, not -0; with B = 0 one, or none for n = 0
+//   uint32  w[ceil(n / 32)]     bit i % 32 of word i / 32 is 1 where decoded[i] is negative;
+//                               the bits past n in the last word are 0
 //
 // Passes over memory: Encode reads x twice where a block is larger than a tile (sum, signs), else
 // once; EncodeFeedback reads g and the residual twice and writes the residual once. The second pass

@@ -71,7 +71,8 @@ absl::StatusOr<size_t> SegmentedCodec::Encode(std::span<const Input> inputs, con
 
 absl::StatusOr<size_t> SegmentedCodec::EncodeFeedback(std::span<const FeedbackInput> inputs,
                                                       const Draw& draw, MutableByteSpan out) const {
-  // A single segment's codec looks before it changes anything; of several, all are looked at first.
+  // A codec checks its segment before it changes anything; with several, all are checked before any
+  // is changed.
   for (size_t i = 0; num_segments() > 1 && i < num_segments(); ++i) {
     if (!inputs[i].present) continue;
     const absl::Status finite = EncodeSource(inputs[i].feedback).CheckFinite();

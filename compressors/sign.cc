@@ -95,7 +95,7 @@ class SignCodec final : public Codec {
   }
 
  private:
-  // Both bitmaps of `out`; whether the one of the zeros is needed.
+  // Writes both bitmaps of `out`, and returns whether the one of the zeros is needed.
   static absl::StatusOr<bool> Pack(EncodeSource& source, MutableByteSpan out) {
     bool zeros = false;
     bool finite = true;
@@ -110,7 +110,7 @@ class SignCodec final : public Codec {
     return zeros;
   }
 
-  // The same, leaving the residual. Backward, to begin where the check has left a cache warm.
+  // The same, and leaves the residual. Backward, since the end is what the check left in a cache.
   static absl::StatusOr<bool> PackTaken(EncodeSource& source, MutableByteSpan out) {
     BDN_RETURN_IF_ERROR(source.CheckFinite());
     bool zeros = false;
@@ -123,7 +123,7 @@ class SignCodec final : public Codec {
     return zeros;
   }
 
-  // That a bitmap has no bits past n.
+  // InvalidArgument where a bitmap has bits past n.
   absl::Status CheckPast(ByteSpan in, size_t bitmap, size_t n) const {
     if (n % kWordElements == 0) return absl::OkStatus();
     const auto last = LoadLittle<uint32_t>(in, bitmap + (NumWords(n) - 1) * kWordBytes);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/sparse_bitmap.h"
 
 namespace bdn {
@@ -38,7 +38,7 @@ class SketchCodec final : public Codec {
     if (options_.rows != SketchOptions().rows) {
       options.push_back(absl::StrFormat("rows=%d", options_.rows));
     }
-    options.push_back(RealOption("columns", options_.columns));
+    options.push_back("columns=" + RealText(options_.columns));
     return SpecText("sketch", options);
   }
   bool shares_draw() const override { return true; }
@@ -82,7 +82,7 @@ class SketchCodec final : public Codec {
             .width = std::clamp<size_t>(static_cast<size_t>(width), 1, n)};
   }
 
-  // use(what gives an element's value).
+  // Calls use(value), where value(i) is what element i decodes to.
   template <typename Use>
   void WithValues(ByteSpan in, size_t n, const Use& use) const {
     const SketchShape shape = Shape(n);

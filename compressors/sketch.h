@@ -18,21 +18,25 @@ struct SketchOptions {
 // being read out of a cell, which a plain count sketch does, and payloads add up undecoded.
 //
 // sparse_bitmap.h has the payload and the encoder: R rows, each of width
-//   min(n, floor(C)) where C > 1, else max(1, ceil(C * n))   (the product in float64), and 0 for
-//   n = 0.
+//
+//   min(n, floor(C))       where C > 1
+//   max(1, ceil(C * n))    else (the product in float64), and 0 for n = 0
+//
+// Decoding:
 //
 //   decoded[i] = the median over the rows of +0 + s * cell where bit i is set, else +0
 //
-// (+0 + x is x, but never -0.) An element is exact, bit for bit, where it is alone in its cell in
-// more than half of the rows. Where not, it is off by what it shares a cell with, as likely up as
-// down: so this is for support well below C * n, and with error feedback. On dense data it can
-// leave more than it took. Rounding: a cell is a float32 sum in index order.
+// (+0 + x is x, but never -0.) clamp is sparse_bitmap.h's. An element is exact, bit for bit, where
+// it is alone in its cell in more than half of the rows. Where not, it is off by what it shares a
+// cell with, as likely up as down: so this is for support well below C * n, and with error
+// feedback. On dense data it can leave more than it took. Rounding: a cell is a float32 sum in
+// index order.
 //
 // AddEncoded joins the bitmaps and adds the cells, in the order of the payloads, then multiplies
 // each by the scale. That is the sketch of the sum (exactly so where no addition rounds), but not
 // the sum of what was decoded: a median is not linear. An element that cancels keeps its bit.
 //
-// The residual is held(p - decoded): where cells overflowed the difference may too.
+// The residual is clamp(p - decoded): where cells overflowed the difference may too.
 //
 // Passes over memory: Encode reads p once and scatters over the cells; with a residual a second
 // pass reads p, gathers and writes. Decode writes y once and gathers from the cells; DecodeAdd

@@ -7,7 +7,7 @@ namespace {
 
 // By the bits: a caller's thread may take subnormals for zeros.
 uint32_t NonZeros(const float* p, size_t count) {
-  // Most words are empty, and that a loop without shifts by j finds out faster.
+  // Most words are empty, which a loop without shifts by j finds out faster.
   uint32_t any = 0;
   for (size_t j = 0; j < count; ++j) any |= std::bit_cast<uint32_t>(p[j]) << 1;
   if (any == 0) return 0;

@@ -25,18 +25,17 @@
 // rows of `width` cells, in each of which an element has one cell and one sign.
 //
 //   uint32  k0, k1                 the draw's keys: equal in payloads that add up
-//   uint32  bitmap[ceil(n / 32)]   bit i % 32 of word i / 32 is 1 where p[i] is neither 0 nor -0;
-//   the
-//                                  bits past n in the last word are 0
+//   uint32  bitmap[ceil(n / 32)]   bit i % 32 of word i / 32 is 1 where p[i] is not 0 or -0;
+//                                  the bits past n in the last word are 0
 //   float32 cell[rows * width]     row by row; finite
 //
 // In row j element i has word w = Draw::Word(rows * i + j mod 2^32), the cell (w * width) >> 32 of
 // the row (the product in 64 bits), and the sign s = -1 where w is odd, else 1. Cells start from
 // +0; elements are added in index order, each to a cell of every row:
 //
-//   cell = held(cell + s * p[i])
+//   cell = clamp(cell + s * p[i])
 //
-// in float32, where held(v) is v, or the largest finite float of its sign where v is infinite.
+// in float32, where clamp(v) is v, or the largest finite float of its sign where v is infinite.
 
 namespace bdn {
 
@@ -79,16 +78,16 @@ struct SketchShape {
 absl::Status EncodeSketch(const SketchShape& shape, EncodeSource& source, const Draw& draw,
                           MutableByteSpan out);
 
-// Size, the bits past n, and the cells.
+// Checks the size, the bits past n, and that the cells are finite.
 absl::Status ValidateSketch(const Codec& codec, const SketchShape& shape, ByteSpan in);
 
-// Bitmaps joined, cells added in order from +0 and then multiplied by `scale`. FailedPrecondition
-// names the first payload whose keys are not those of the first; InvalidArgument a cell whose sum
-// is not finite. REQUIRES: as Codec::AddEncoded.
+// Joins the bitmaps, and adds the cells in order from +0, then multiplies them by `scale`.
+// FailedPrecondition names the first payload whose keys are not those of the first; InvalidArgument
+// a cell whose sum is not finite. REQUIRES: as Codec::AddEncoded.
 absl::StatusOr<size_t> AddSketches(const Codec& codec, const SketchShape& shape,
                                    std::span<const ByteSpan> in, float scale, MutableByteSpan out);
 
-// Draw that placed what the payload holds.
+// The draw by which the payload's elements were placed.
 inline Draw SketchDraw(ByteSpan in) {
   return Draw::FromKeys(LoadLittle<uint32_t>(in, 0), LoadLittle<uint32_t>(in, 4));
 }
@@ -127,8 +126,8 @@ void DecodeAddBits(ByteSpan in, float scale, MutableView y, Value value) {
   ForEachBit(in, 0, y.n, [&](size_t i) { to[i] = to[i] + scale * value(i); });
 }
 
-// Leaves held(p - decoded) where the residual is: a cell that others overflowed may be as far from
-// p as two of the largest floats. REQUIRES: `in` was encoded from `source`.
+// Leaves clamp(p - decoded) where the residual is: a cell that other elements filled may be further
+// from p than the largest float. REQUIRES: `in` was encoded from `source`.
 template <typename Value>
 void TakeBits(ByteSpan in, EncodeSource& source, Value value) {
   ForEachTile(0, source.n(), [&](size_t at, size_t count) {

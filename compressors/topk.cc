@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/base/endian.h"
+#include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/codec_options.h"
 #include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
 #include "compressors/topk_select.h"
@@ -93,7 +93,7 @@ class TopKCodec final : public Codec {
 
   CodecId id() const override { return CodecId::kTopK; }
   std::string spec() const override {
-    std::vector<std::string> options = {RealOption("ratio", options_.ratio)};
+    std::vector<std::string> options = {"ratio=" + RealText(options_.ratio)};
     if (options_.sampled) options.emplace_back("select=sampled");
     if (options_.half_values) options.emplace_back("values=fp16");
     return SpecText("topk", options);

@@ -18,10 +18,10 @@ namespace bdn {
 // `select=sampled` sends about k (DGC, arXiv 1712.01887): every element of at least the magnitude
 // that has rank max(1, floor(k * m / n)) among a sample of m; but where these are more than 2k, the
 // exact k. The sample is the i with i mod P < 64, P = 4096 for n >= 2^19, 512 for n >= 2^15,
-// else 64. `values=fp16` sends the values as halves, rounded to nearest even and held at 65504.
+// else 64. `values=fp16` sends the values as halves, rounded to nearest even and at most 65504.
 //
 // Payload, little-endian:
-//   uint32  k          how many are sent: min(n, 2k) at most and 1 at least where they are sampled
+//   uint32  k                        how many are sent; if sampled, from 1 to min(n, 2k)
 //   uint32  count[ceil(n / 65536)]   how many of them lie in each block of 65536 elements
 //   uint16  index[k]                 i mod 65536, rising within a block, blocks in order
 //   zeros up to a multiple of 4 bytes

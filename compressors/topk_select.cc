@@ -86,8 +86,8 @@ bool Collect(Tiles& tiles, size_t n, uint32_t least_key, size_t capacity, Select
 
 // REQUIRES: 0 < k <= candidates.
 Threshold ThresholdAmong(std::span<const float> candidates, size_t k) {
-  // Buckets of keys first, then the keys of one bucket: an nth_element of all costs several times
-  // this.
+  // Counts buckets of keys first, then looks among the keys of one bucket: an nth_element of all of
+  // them costs several times as much.
   const ScratchArray<uint32_t> keys(candidates.size());
   std::transform(candidates.begin(), candidates.end(), keys.data(), MagnitudeKey);
   const auto [least, most] = std::minmax_element(keys.data(), keys.data() + keys.size());
@@ -124,8 +124,8 @@ void Count(Tiles& tiles, size_t n, int shift, int bits, uint32_t prefix, Histogr
   });
 }
 
-// The 31 bits of a key, from the top: 11, 10 and 10. Each level looks where the one before it
-// ended.
+// Goes through the 31 bits of a key from the top, 11, 10 and 10 at a time. Each level counts only
+// the keys that begin as the levels before it decided.
 Threshold ThresholdByHistogram(Tiles& tiles, size_t n, size_t k) {
   uint32_t prefix = 0;
   size_t left = k;
@@ -192,7 +192,7 @@ absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection*
   const size_t n = source.n();
   const size_t capacity = CandidateCapacity(n, k);
   const bool all = capacity == n && !sampled;
-  // What is not finite is among the candidates: its key is at least this.
+  // The guess is at most the key of infinity, so that whatever is not finite is a candidate.
   const uint32_t guess = all ? 0 : std::min(GuessLeastKey(source, k, sampled), kNonFiniteKey);
   Tiles tiles(source);
   const bool collected = Collect(tiles, n, guess, capacity, chosen);

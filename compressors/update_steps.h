@@ -11,9 +11,10 @@
 
 namespace bdn {
 
-// g = scale * sum + decay * x;   m <- momentum * m + g
-// x <- x - rate * (nesterov ? g + momentum * m : m)
-// and without momentum (m null):  x <- x - rate * g.
+//   g = scale * sum + decay * x
+//   m <- momentum * m + g
+//   x <- x - rate * (nesterov ? g + momentum * m : m)
+//   x <- x - rate * g                                    without momentum (m null)
 struct MomentumStep {
   float scale = 1;
   float decay = 0;
@@ -23,8 +24,10 @@ struct MomentumStep {
 };
 void StepWithMomentum(const MomentumStep& step, const float* sum, size_t n, float* m, float* x);
 
-// g = scale * sum;   m <- m + new1 * (g - m);   v <- old2 * v + new2 * g^2
-// x <- keep * x - rate * (m / (sqrt(v) / root + eps)).
+//   g = scale * sum
+//   m <- m + new1 * (g - m)
+//   v <- old2 * v + new2 * g^2
+//   x <- keep * x - rate * (m / (sqrt(v) / root + eps))
 struct AdamStep {
   float scale = 1;
   float new1 = 0;
@@ -37,8 +40,10 @@ struct AdamStep {
 };
 void StepAdam(const AdamStep& step, const float* sum, size_t n, float* m, float* v, float* x);
 
-// d = scale * sum;   sum <- sign(beta1 * m + new1 * d), where sign(0) = 0
-// m <- beta2 * m + new2 * d;   x takes the signs' step (memory/sign_step.h).
+//   d = scale * sum
+//   sum <- sign(beta1 * m + new1 * d)      sign(0) = 0
+//   m <- beta2 * m + new2 * d
+//   x <- signs.keep * x - signs.rate * sum
 struct SignMomentumStep {
   float scale = 1;
   float beta1 = 0;

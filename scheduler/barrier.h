@@ -2,30 +2,31 @@
 #define BANDONEON_SCHEDULER_BARRIER_H_
 
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "common/base/ids.h"
+#include "scheduler/roster.h"
 
 namespace bdn {
 
-// Who of the workers has come to one place. Not thread-safe.
+// Who of those that are expected at one place has come. Not thread-safe.
 class Barrier {
  public:
-  explicit Barrier(int num_workers) : present_(static_cast<size_t>(num_workers), false) {}
+  explicit Barrier(Roster expected) : expected_(std::move(expected)) {}
 
-  // Coming twice is coming once. REQUIRES: 0 <= rank < num_workers.
-  void Arrive(Rank rank) { present_[static_cast<size_t>(rank)] = true; }
-  void Withdraw(Rank rank) { present_[static_cast<size_t>(rank)] = false; }
+  // Coming twice is coming once. REQUIRES: `member` is expected.
+  void Arrive(const RosterMember& member) { present_.insert(member); }
+  void Withdraw(const RosterMember& member) { present_.erase(member); }
 
-  bool Has(Rank rank) const { return present_[static_cast<size_t>(rank)]; }
-  bool full() const;
-  bool empty() const;
-  std::vector<Rank> Present() const;
+  bool Has(const RosterMember& member) const { return present_.count(member) > 0; }
+  bool full() const { return present_.size() == expected_.size(); }
+  bool empty() const { return present_.empty(); }
+  const Roster& present() const { return present_; }
   // "worker 1, worker 3"; empty where nobody is missing.
   std::string Missing() const;
 
  private:
-  std::vector<bool> present_;
+  Roster expected_;
+  Roster present_;  // some of the expected
 };
 
 }  // namespace bdn

@@ -33,28 +33,30 @@ std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclar
   return text;
 }
 
-absl::Status DeclarationBatch::Add(Rank rank, std::vector<TensorDeclaration> tensors) {
+absl::Status DeclarationBatch::Add(const RosterMember& member,
+                                   std::vector<TensorDeclaration> tensors) {
   if (!lists_.empty()) {
-    const auto& [first_rank, first] = *lists_.begin();
+    const auto& [other_member, first] = *lists_.begin();
+    const Rank first_rank = other_member.rank;
     std::unordered_map<std::string, const TensorDeclaration*> known;
     for (const TensorDeclaration& tensor : first) known.emplace(tensor.name, &tensor);
     for (const TensorDeclaration& tensor : tensors) {
       const auto found = known.find(tensor.name);
-      if (found == known.end()) return Undeclared(first_rank, rank, tensor.name);
+      if (found == known.end()) return Undeclared(first_rank, member.rank, tensor.name);
       const TensorDeclaration& other = *found->second;
       if (!(other == tensor)) {
         return InvalidArgument("tensor '%s': worker %d says %s, worker %d says %s", tensor.name,
-                               first_rank, DescribeDifference(other, tensor), rank,
+                               first_rank, DescribeDifference(other, tensor), member.rank,
                                DescribeDifference(tensor, other));
       }
       known.erase(found);
     }
     for (const TensorDeclaration& tensor : first) {
-      if (known.count(tensor.name) > 0) return Undeclared(rank, first_rank, tensor.name);
+      if (known.count(tensor.name) > 0) return Undeclared(member.rank, first_rank, tensor.name);
     }
   }
-  lists_.emplace(rank, std::move(tensors));
-  came_.Arrive(rank);
+  lists_.emplace(member, std::move(tensors));
+  came_.Arrive(member);
   return absl::OkStatus();
 }
 

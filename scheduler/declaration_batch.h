@@ -3,33 +3,40 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/cluster/catalogue.h"
 #include "scheduler/barrier.h"
+#include "scheduler/roster.h"
 
 namespace bdn {
 
-// The n-th declaration of every worker, gathered and compared: they must name the same tensors, in
+// The n-th declaration of every worker of a roster, gathered and compared: they must name the same tensors, in
 // any order, and say the same of each. Not thread-safe.
 class DeclarationBatch {
  public:
-  explicit DeclarationBatch(int num_workers) : came_(num_workers) {}
+  explicit DeclarationBatch(Roster expected) : came_(std::move(expected)) {}
 
-  // `who` declares `tensors`, whose names differ. InvalidArgument names two workers, the tensor and
-  // what differs; the batch is then of no more use. REQUIRES: `rank` has not been added.
-  absl::Status Add(Rank rank, std::vector<TensorDeclaration> tensors);
+  // `member` declares `tensors`, whose names differ. InvalidArgument names two workers, the tensor
+  // and what differs; the batch is then of no more use. REQUIRES: `member` is expected and has not
+  // been added.
+  absl::Status Add(const RosterMember& member, std::vector<TensorDeclaration> tensors);
 
-  bool Has(Rank rank) const { return lists_.count(rank) > 0; }
+  bool Has(const RosterMember& member) const { return lists_.count(member) > 0; }
   bool full() const { return came_.full(); }
   std::string Missing() const { return came_.Missing(); }
-  // REQUIRES: Has(rank).
-  const std::vector<TensorDeclaration>& Of(Rank rank) const { return lists_.at(rank); }
+  // REQUIRES: Has(member).
+  const std::vector<TensorDeclaration>& Of(const RosterMember& member) const {
+    return lists_.at(member);
+  }
+  // The list of the lowest rank, whose order is the catalogue's. REQUIRES: full().
+  const std::vector<TensorDeclaration>& tensors() const { return lists_.begin()->second; }
 
  private:
   Barrier came_;
-  std::map<Rank, std::vector<TensorDeclaration>> lists_;
+  std::map<RosterMember, std::vector<TensorDeclaration>> lists_;
 };
 
 // "elements=10, push=none": what `mine` says where it differs from `other`; empty where they agree.

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/cluster/placement.h"
-#include "common/cluster/plan.h"
+#include "scheduler/placer.h"
+#include "scheduler/planner.h"
 
 namespace bdn {
 namespace {
@@ -64,7 +64,7 @@ Job::Job(JobOptions options, absl::Time now)
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
       catalogue_(std::make_shared<Catalogue>()),
-      leaving_(options_.config.num_workers) {}
+      placement_(std::make_shared<PlacementTable>()) {}
 
 // ---- calls
 
@@ -76,19 +76,19 @@ CallId Job::NewCall(Call call) {
 
 CallId Job::Refuse(const absl::Status& status) {
   const CallId call_id = next_call_id_++;
-  completions_.push_back({call_id, status, {}, nullptr});
+  completions_.push_back({call_id, status, {}, {}});
   return call_id;
 }
 
 void Job::Complete(CallId call_id, absl::Status status) {
   const auto call = calls_.find(call_id);
-  Completion completion{call_id, std::move(status), {}, nullptr};
+  Completion completion{call_id, std::move(status), {}, {}};
   if (completion.status.ok() && call->second.kind == Call::Kind::kJoin) {
     const MembershipTable::Member* member = table_.Find(call->second.node);
     completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
   }
   if (completion.status.ok() && call->second.kind == Call::Kind::kDeclare) {
-    completion.catalogue = catalogue_;
+    completion.declared = {catalogue_, placement_};
   }
   completions_.push_back(std::move(completion));
   calls_.erase(call);
@@ -114,7 +114,6 @@ bool Job::IsWaiting(Call::Kind kind, NodeId node, const std::string& barrier) co
 
 void Job::Withdraw(const Call& call) {
   if (IsWaiting(call.kind, call.node, call.barrier)) return;  // asked twice, given up once
-  const MembershipTable::Member* member = table_.Find(call.node);
   switch (call.kind) {
     case Call::Kind::kJoin:
       table_.Remove(call.node);
@@ -123,12 +122,12 @@ void Job::Withdraw(const Call& call) {
       return;
     case Call::Kind::kBarrier: {
       const auto barrier = barriers_.find(call.barrier);
-      barrier->second.Withdraw(member->info.rank);
+      barrier->second.Withdraw(MemberOf(call.node));
       if (barrier->second.empty()) barriers_.erase(barrier);
       return;
     }
     case Call::Kind::kLeave:
-      leaving_.Withdraw(member->info.rank);
+      leaving_.Withdraw(MemberOf(call.node));
       Lost(call.node, "gave up waiting to leave");
       return;
   }
@@ -151,9 +150,9 @@ std::string Job::WaitedFor(const Call& call) const {
     return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
   }
   for (const NodeInfo& server : table_.membership()->servers) {
-    if (acknowledged_.at(server.id) < batch.version) {
+    if (installed_.at(server.id) < batch.version) {
       return absl::StrFormat("waiting for %s to install catalogue %d",
-                             MembershipTable::Describe(server), batch.version);
+                             MembershipTable::Describe(server), batch.version.catalogue);
     }
   }
   return "waiting for nobody";
@@ -168,6 +167,8 @@ void Job::Cancel(CallId call_id) {
 }
 
 // ---- checks
+
+RosterMember Job::MemberOf(NodeId node) const { return {table_.Find(node)->info.rank, node}; }
 
 absl::Status Job::CheckMember(NodeId node) const {
   if (!failure_.ok()) return failure_;
@@ -249,7 +250,9 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
 void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
-  for (const NodeInfo& server : table_.membership()->servers) acknowledged_[server.id] = 0;
+  roster_ = RosterOf(*table_.membership());
+  leaving_ = Barrier(roster_);
+  for (const NodeInfo& server : table_.membership()->servers) installed_[server.id] = {};
   ++revision_;
   CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kJoin; }, absl::OkStatus());
 }
@@ -265,7 +268,7 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   }
   if (status.ok()) status = CheckTensors(node, tensors);
   if (!status.ok()) return Refuse(status);
-  const auto batch = EnterBatch(table_.Find(node)->info.rank, std::move(tensors));
+  const auto batch = EnterBatch(MemberOf(node), std::move(tensors));
   if (!batch.ok()) return Refuse(batch.status());
   const CallId call_id = NewCall({Call::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
@@ -273,23 +276,24 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   return call_id;
 }
 
-absl::StatusOr<uint64_t> Job::EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors) {
-  const uint64_t number = next_batch_[rank];
-  Batch& batch = batches_.try_emplace(number, options_.config.num_workers).first->second;
+absl::StatusOr<uint64_t> Job::EnterBatch(const RosterMember& member,
+                                         std::vector<TensorDeclaration> tensors) {
+  const uint64_t number = next_batch_[member.node];
+  Batch& batch = batches_.try_emplace(number, roster_).first->second;
   if (!batch.failure.ok()) return number;
-  if (batch.declared.Has(rank)) {
-    if (batch.declared.Of(rank) == tensors) return number;
+  if (batch.declared.Has(member)) {
+    if (batch.declared.Of(member) == tensors) return number;
     return FailedPrecondition("worker %d declares other tensors before its last call was answered",
-                              rank);
+                              member.rank);
   }
-  batch.failure = batch.declared.Add(rank, std::move(tensors));
+  batch.failure = batch.declared.Add(member, std::move(tensors));
   if (batch.failure.ok() && batch.declared.full()) batch.failure = PlanBatch(&batch);
   return number;
 }
 
 absl::Status Job::PlanBatch(Batch* batch) {
   auto grown = std::make_shared<Catalogue>(*catalogue_);
-  for (const TensorDeclaration& tensor : batch->declared.Of(0)) {
+  for (const TensorDeclaration& tensor : batch->declared.tensors()) {
     if (tensor_index_.count(tensor.name) == 0) grown->tensors.push_back(tensor);
   }
   const size_t known = catalogue_->tensors.size();
@@ -300,53 +304,54 @@ absl::Status Job::PlanBatch(Batch* batch) {
     if (catalogue_->keys.size() + keys.size() > kMaxKeys) {
       return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
     }
-    std::vector<NodeId> servers;
-    for (const NodeInfo& server : table_.membership()->servers) servers.push_back(server.id);
-    PlaceKeys(servers, catalogue_->keys, keys);
     std::move(keys.begin(), keys.end(), std::back_inserter(grown->keys));
     ++grown->version;
     for (size_t i = known; i < grown->tensors.size(); ++i) {
       tensor_index_[grown->tensors[i].name] = i;
     }
+    placement_ = std::make_shared<const PlacementTable>(
+        PlaceKeys(*table_.membership(), *grown, *placement_));
     catalogue_ = std::move(grown);
     ++revision_;
   }
   batch->planned = true;
-  batch->version = catalogue_->version;
+  batch->version = placement_->version();
   return absl::OkStatus();
 }
 
-uint32_t Job::AcknowledgedVersion() const {
-  uint32_t least = catalogue_->version;
-  for (const auto& [server, version] : acknowledged_) least = std::min(least, version);
+PlacementVersion Job::InstalledEverywhere() const {
+  PlacementVersion least = placement_->version();
+  for (const auto& [server, version] : installed_) least = std::min(least, version);
   return least;
 }
 
 void Job::AnswerDeclarations() {
-  const uint32_t held = AcknowledgedVersion();
+  const PlacementVersion installed = InstalledEverywhere();
   for (auto call = calls_.begin(); call != calls_.end();) {
     const auto [call_id, waiting] = *call++;
     if (waiting.kind != Call::Kind::kDeclare) continue;
     const auto found = batches_.find(waiting.batch);
     Batch& batch = found->second;
-    if (batch.failure.ok() && !(batch.planned && batch.version <= held)) continue;
+    if (batch.failure.ok() && !(batch.planned && batch.version <= installed)) continue;
     Complete(call_id, batch.failure);
-    const Rank rank = table_.Find(waiting.node)->info.rank;
-    next_batch_[rank] = waiting.batch + 1;
-    batch.answered.Arrive(rank);
+    next_batch_[waiting.node] = waiting.batch + 1;
+    batch.answered.Arrive(MemberOf(waiting.node));
     if (batch.answered.full()) batches_.erase(found);
   }
 }
 
-absl::Status Job::AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now) {
+absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
-  const auto server = acknowledged_.find(node);
-  if (server == acknowledged_.end()) {
-    return InvalidArgument("node %d is no server and holds no catalogue", node);
+  const auto server = installed_.find(node);
+  if (server == installed_.end()) {
+    return InvalidArgument("node %d is no server and owns no keys", node);
   }
-  if (version > catalogue_->version) {
-    return InvalidArgument("catalogue %d does not exist yet: the latest is %d", version,
-                           catalogue_->version);
+  const PlacementVersion latest = placement_->version();
+  if (version.epoch > latest.epoch || version.catalogue > latest.catalogue) {
+    return InvalidArgument(
+        "the placement of catalogue %d at epoch %d does not exist yet: the latest is of catalogue "
+        "%d at epoch %d",
+        version.catalogue, version.epoch, latest.catalogue, latest.epoch);
   }
   table_.Heard(node, now);
   server->second = std::max(server->second, version);
@@ -365,8 +370,8 @@ CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
   if (!status.ok()) return Refuse(status);
-  const auto barrier = barriers_.try_emplace(name, options_.config.num_workers).first;
-  barrier->second.Arrive(table_.Find(node)->info.rank);
+  const auto barrier = barriers_.try_emplace(name, roster_).first;
+  barrier->second.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kBarrier, node, deadline, 0, name});
   if (barrier->second.full()) {
     CompleteWhere(
@@ -401,7 +406,7 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     ++revision_;
     return Refuse(absl::OkStatus());
   }
-  leaving_.Arrive(member->info.rank);
+  leaving_.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
   EndVainWaits();
@@ -411,9 +416,9 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
 
 template <typename Gathering>
 absl::Status Job::CheckMayFill(const Gathering& gathering, const std::string& what) const {
-  for (const Rank rank : leaving_.Present()) {
-    if (gathering.Has(rank)) continue;
-    return Aborted("%s: worker %d is leaving the job instead", what, rank);
+  for (const RosterMember& member : leaving_.present()) {
+    if (gathering.Has(member)) continue;
+    return Aborted("%s: worker %d is leaving the job instead", what, member.rank);
   }
   return absl::OkStatus();
 }
@@ -533,13 +538,13 @@ Job::State Job::state() const {
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
 
 Job::View Job::ViewOf(NodeId node) const {
-  View view{table_.membership(), catalogue_, failure_, work_done_, {}};
+  View view{table_.membership(), catalogue_, placement_, failure_, work_done_, {}};
   const MembershipTable::Member* member = table_.Find(node);
   if (member == nullptr || member->info.role != Role::kServer) return view;
   if (work_done_) {
     view.membership = last_view_;
   } else {
-    view.leaving = leaving_.Present();
+    view.leaving = RanksOf(leaving_.present());
   }
   return view;
 }

@@ -15,6 +15,7 @@
 #include "scheduler/barrier.h"
 #include "scheduler/declaration_batch.h"
 #include "scheduler/membership_table.h"
+#include "scheduler/roster.h"
 
 namespace bdn {
 
@@ -46,15 +47,16 @@ class Job {
 
   struct Completion {
     CallId call_id = 0;
-    absl::Status status;                         // of all calls
-    JoinResult join;                             // of Join
-    std::shared_ptr<const Catalogue> catalogue;  // of Declare
+    absl::Status status;     // of all calls
+    JoinResult join;         // of Join
+    DeclareResult declared;  // of Declare
   };
 
   // What a node is told of. Members are null or OK until there is something to tell.
   struct View {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
+    std::shared_ptr<const PlacementTable> placement;  // of that catalogue
     absl::Status failure;
     bool done = false;          // all workers left in peace
     std::vector<Rank> leaving;  // to servers: workers that are leaving while others are not
@@ -74,7 +76,7 @@ class Job {
   // withdrawn (a node that was joining is forgotten).
   void Cancel(CallId call_id);
 
-  absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version, absl::Time now);
+  absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
   // The node's connection broke: it has a short while to be heard again.
   void ConnectionBroke(NodeId node, absl::Time now);
@@ -105,6 +107,8 @@ class Job {
   const JobConfig& config() const { return options_.config; }
   const MembershipTable& table() const { return table_; }
   const Catalogue& catalogue() const { return *catalogue_; }
+  // Of that catalogue.
+  const PlacementTable& placement() const { return *placement_; }
 
  private:
   struct Call {
@@ -116,12 +120,12 @@ class Job {
   };
   // One declaration of all workers.
   struct Batch {
-    explicit Batch(int num_workers) : declared(num_workers), answered(num_workers) {}
+    explicit Batch(const Roster& expected) : declared(expected), answered(expected) {}
     DeclarationBatch declared;
     Barrier answered;  // workers that know how it ended
     absl::Status failure;
     bool planned = false;
-    uint32_t version = 0;  // once planned: the catalogue that holds it
+    PlacementVersion version;  // once planned: the first placement that has it
   };
 
   CallId NewCall(Call call);
@@ -129,16 +133,20 @@ class Job {
   void Complete(CallId call_id, absl::Status status);
   template <typename Condition>
   void CompleteWhere(Condition condition, const absl::Status& status);
+  // REQUIRES: all nodes have joined, and it is a worker.
+  RosterMember MemberOf(NodeId node) const;
   absl::Status CheckMember(NodeId node) const;
   absl::Status CheckWorker(NodeId node, const char* call) const;
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
   absl::Status CheckTensors(NodeId node, const std::vector<TensorDeclaration>& tensors) const;
 
   void StartIfFull(absl::Time now);
-  absl::StatusOr<uint64_t> EnterBatch(Rank rank, std::vector<TensorDeclaration> tensors);
+  absl::StatusOr<uint64_t> EnterBatch(const RosterMember& member,
+                                      std::vector<TensorDeclaration> tensors);
   absl::Status PlanBatch(Batch* batch);
   void AnswerDeclarations();
-  uint32_t AcknowledgedVersion() const;
+  // What all servers have installed.
+  PlacementVersion InstalledEverywhere() const;
   void EndWork();
   // Ends the waits for workers that are leaving instead.
   void EndVainWaits();
@@ -156,19 +164,21 @@ class Job {
   const absl::Time join_deadline_;
 
   MembershipTable table_;
+  Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined
   absl::Status failure_;
   bool work_done_ = false;                       // all workers are leaving
   std::shared_ptr<const Membership> last_view_;  // for servers, once the work is done
   uint64_t revision_ = 0;
 
   std::shared_ptr<const Catalogue> catalogue_;
+  std::shared_ptr<const PlacementTable> placement_;
   std::unordered_map<std::string, size_t> tensor_index_;  // in catalogue_->tensors
-  std::map<NodeId, uint32_t> acknowledged_;               // by server
+  std::map<NodeId, PlacementVersion> installed_;          // by server
   std::map<uint64_t, Batch> batches_;
-  std::map<Rank, uint64_t> next_batch_;  // the batch of a worker's next declaration
+  std::map<NodeId, uint64_t> next_batch_;  // the batch of a worker's next declaration
 
   std::map<std::string, Barrier> barriers_;
-  Barrier leaving_;
+  Barrier leaving_{Roster()};
 
   CallId next_call_id_ = 1;
   std::map<CallId, Call> calls_;

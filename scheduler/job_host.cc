@@ -63,9 +63,9 @@ void JobHost::Cancel(CallId call_id) {
   changed_.SignalAll();
 }
 
-absl::Status JobHost::AcknowledgeCatalogue(NodeId node, uint32_t version) {
+absl::Status JobHost::AcknowledgePlacement(NodeId node, PlacementVersion version) {
   MutexLock lock(&mu_);
-  absl::Status status = job_.AcknowledgeCatalogue(node, version, SteadyNow());
+  absl::Status status = job_.AcknowledgePlacement(node, version, SteadyNow());
   changed_.SignalAll();
   return status;
 }
@@ -147,7 +147,7 @@ std::vector<std::function<void()>> JobHost::TakeWork() {
   if (closed_) {
     for (auto& [call_id, done] : waiting_) {
       work.push_back([done = std::move(done), call_id = call_id] {
-        done({call_id, absl::CancelledError("the scheduler is closing"), {}, nullptr});
+        done({call_id, absl::CancelledError("the scheduler is closing"), {}, {}});
       });
     }
     waiting_.clear();

@@ -39,7 +39,7 @@ class JobHost {
   CallId Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
   void Cancel(CallId call_id);
 
-  absl::Status AcknowledgeCatalogue(NodeId node, uint32_t version);
+  absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress);
   void ConnectionBroke(NodeId node);
   void Lost(NodeId node, const std::string& how);

@@ -38,17 +38,17 @@ class LocalControlPlane final : public ControlPlane {
     pump_ = std::thread([this, events = std::move(events), node = node_] { Pump(events, node); });
   }
 
-  absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
-      const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) override {
+  absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
+                                        absl::Duration timeout) override {
     const Job::Completion done = Wait([&](JobHost::Done callback) {
       return host_->Declare(node(), tensors, timeout, std::move(callback));
     });
     BDN_RETURN_IF_ERROR(done.status);
-    return done.catalogue;
+    return done.declared;
   }
 
-  absl::Status AcknowledgeCatalogue(uint32_t version) override {
-    return host_->AcknowledgeCatalogue(node(), version);
+  absl::Status AcknowledgePlacement(PlacementVersion version) override {
+    return host_->AcknowledgePlacement(node(), version);
   }
 
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override {
@@ -145,7 +145,7 @@ class LocalControlPlane final : public ControlPlane {
       answer->completion = completion;
       answer->came.SignalAll();
     });
-    if (call_id == 0) return {0, Cancelled("the scheduler is closed"), {}, nullptr};
+    if (call_id == 0) return {0, Cancelled("the scheduler is closed"), {}, {}};
     bool closed;
     {
       MutexLock lock(&mu_);
@@ -180,6 +180,10 @@ class LocalControlPlane final : public ControlPlane {
       }
       if (view.catalogue->version > 0 && view.catalogue != told.catalogue && events.on_catalogue) {
         events.on_catalogue(view.catalogue);
+      }
+      if (view.placement->version().catalogue > 0 && view.placement != told.placement &&
+          events.on_placement) {
+        events.on_placement(view.placement);
       }
       if (view.leaving.size() > told.leaving.size() && events.on_leaving) {
         events.on_leaving(view.leaving);

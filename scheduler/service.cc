@@ -18,7 +18,6 @@
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
 #include "common/cluster/listen_address.h"
-#include "common/cluster/plan.h"
 #include "proto/control.grpc.pb.h"
 
 namespace bdn {
@@ -110,6 +109,7 @@ class WatchStream final {
   struct Told {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
+    std::shared_ptr<const PlacementTable> placement;
     size_t leaving = 0;
     bool failure_said = false;
     bool done_said = false;
@@ -176,7 +176,7 @@ class ServiceImpl final : public SchedulerService {
   void Serve();
 
   using JoinCall = UnaryCall<wire::JoinRequest, wire::JoinReply>;
-  using DeclareCall = UnaryCall<wire::DeclareRequest, wire::Catalogue>;
+  using DeclareCall = UnaryCall<wire::DeclareRequest, wire::DeclareReply>;
   using BarrierCall = UnaryCall<wire::BarrierRequest, wire::Empty>;
   using LeaveCall = UnaryCall<wire::LeaveRequest, wire::Empty>;
   using HeartbeatCall = UnaryCall<wire::HeartbeatRequest, wire::Empty>;
@@ -315,6 +315,12 @@ bool WatchStream::NextEvent(wire::Event* event) {
     Write(*view.catalogue, event->mutable_catalogue());
     return true;
   }
+  // After the catalogue of the same view, whose keys it places.
+  if (view.placement->version().catalogue > 0 && view.placement != told_.placement) {
+    told_.placement = view.placement;
+    Write(*view.placement, event->mutable_placement());
+    return true;
+  }
   if (view.leaving.size() > told_.leaving) {
     told_.leaving = view.leaving.size();
     Write(view.leaving, event->mutable_leaving());
@@ -418,8 +424,7 @@ CallId ServiceImpl::OnDeclare(DeclareCall* call) {
   const CallId call_id = host_.Declare(message.caller().node(), *std::move(tensors),
                                        TimeoutFromMilliseconds(message.timeout_ms()),
                                        [call](const Job::Completion& done) {
-                                         if (done.status.ok())
-                                           Write(*done.catalogue, call->reply());
+                                         if (done.status.ok()) Write(done.declared, call->reply());
                                          call->Finish(done.status);
                                        });
   if (call_id == 0) call->Finish(Cancelled("the scheduler is closing"));
@@ -467,7 +472,9 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
 CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
   absl::Status status = CheckCaller(call->request().caller());
   if (status.ok()) {
-    status = host_.AcknowledgeCatalogue(call->request().caller().node(), call->request().version());
+    status =
+        host_.AcknowledgePlacement(call->request().caller().node(),
+                                   {call->request().epoch(), call->request().catalogue_version()});
   }
   call->Finish(status);
   return 0;
@@ -498,8 +505,9 @@ void WriteStatus(const Job& job, absl::Time now, wire::StatusReply* reply) {
   reply->set_keys(job.catalogue().keys.size());
   std::map<NodeId, std::pair<uint64_t, uint64_t>> owned;
   for (const KeyEntry& key : job.catalogue().keys) {
-    ++owned[key.server].first;
-    owned[key.server].second += KeyBytes(key);
+    auto& [keys, bytes] = owned[job.placement().OwnerOf(key.key)];
+    ++keys;
+    bytes += KeyBytes(key);
   }
   for (const auto& [id, member] : job.table().members()) {
     wire::StatusReply::Node* node = reply->add_nodes();
@@ -534,7 +542,7 @@ void ServiceImpl::AcceptCalls() {
   AcceptCall(&AsyncService::RequestBarrier, &ServiceImpl::OnBarrier);
   AcceptCall(&AsyncService::RequestLeave, &ServiceImpl::OnLeave);
   AcceptCall(&AsyncService::RequestHeartbeat, &ServiceImpl::OnHeartbeat);
-  AcceptCall(&AsyncService::RequestAcknowledgeCatalogue, &ServiceImpl::OnAcknowledge);
+  AcceptCall(&AsyncService::RequestAcknowledgePlacement, &ServiceImpl::OnAcknowledge);
   AcceptCall(&AsyncService::RequestStatus, &ServiceImpl::OnStatus);
   new WatchStream(this);
 }

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
-#include "compressors/key_codecs.h"
+#include "common/link/key_codecs.h"
 #include "server/update_rule.h"
 
 namespace bdn {

@@ -45,7 +45,8 @@ absl::Status Server::Start() {
   OnMembership(joined.membership);
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
-      .on_catalogue = [this](auto catalogue) { OnCatalogue(std::move(catalogue)); },
+      .on_catalogue = [this](auto catalogue) { catalogue_ = std::move(catalogue); },
+      .on_placement = [this](auto placement) { OnPlacement(std::move(placement)); },
       .on_leaving = [this](const std::vector<Rank>& ranks) { OnLeaving(ranks); },
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
@@ -156,14 +157,14 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   }
 }
 
-void Server::OnCatalogue(std::shared_ptr<const Catalogue> catalogue) {
-  if (absl::Status status = AddKeys(*catalogue); !status.ok()) {
-    LogError("catalogue version %d: %s", catalogue->version, status.message());
+void Server::OnPlacement(std::shared_ptr<const PlacementTable> placement) {
+  if (absl::Status status = AddKeys(*catalogue_, *placement); !status.ok()) {
+    LogError("catalogue version %d: %s", catalogue_->version, status.message());
     (void)control_->Leave(status, absl::ZeroDuration());
     return Finish(status);
   }
-  const absl::Status status = control_->AcknowledgeCatalogue(catalogue->version);
-  if (!status.ok()) LogWarning("catalogue version %d: %s", catalogue->version, status.message());
+  const absl::Status status = control_->AcknowledgePlacement(placement->version());
+  if (!status.ok()) LogWarning("catalogue version %d: %s", catalogue_->version, status.message());
 }
 
 void Server::OnLeaving(const std::vector<Rank>& ranks) {
@@ -173,14 +174,14 @@ void Server::OnLeaving(const std::vector<Rank>& ranks) {
 }
 
 // Gives each new key to the shard with the fewest bytes, and returns when all shards have theirs.
-absl::Status Server::AddKeys(const Catalogue& catalogue) {
+absl::Status Server::AddKeys(const Catalogue& catalogue, const PlacementTable& placement) {
   std::vector<std::vector<std::shared_ptr<const KeyPlan>>> plans(shards_.size());
   {
     MutexLock lock(&mu_);
     const NodeId self = node_;
     auto routes = std::make_shared<Routes>(*routes_);
     for (const KeyEntry& entry : catalogue.keys) {
-      if (entry.server != self || routes->contains(entry.key)) continue;
+      if (placement.OwnerOf(entry.key) != self || routes->contains(entry.key)) continue;
       const std::string& name = catalogue.tensors.at(entry.segments.at(0).tensor).name;
       BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
       const auto least = std::min_element(shard_bytes_.begin(), shard_bytes_.end());

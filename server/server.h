@@ -61,9 +61,9 @@ class Server {
   absl::Status OnHello(ConnectionId from, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Answer(ConnectionId to, NodeId self, const FrameHeader& request, const absl::Status& status);
   void OnMembership(std::shared_ptr<const Membership> membership);
-  void OnCatalogue(std::shared_ptr<const Catalogue> catalogue);
+  void OnPlacement(std::shared_ptr<const PlacementTable> placement);
   void OnLeaving(const std::vector<Rank>& ranks);
-  absl::Status AddKeys(const Catalogue& catalogue);
+  absl::Status AddKeys(const Catalogue& catalogue, const PlacementTable& placement);
   void Finish(const absl::Status& status);
   void ReportProgress(Step step);
 
@@ -72,6 +72,8 @@ class Server {
   Transport* const transport_;
   BufferPool pool_;
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
+
+  std::shared_ptr<const Catalogue> catalogue_;  // of the control plane's thread
 
   mutable Mutex mu_;
   CondVar finished_changed_;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "common/cluster/rule_spec.h"
+#include "common/link/rule_spec.h"
 
 namespace bdn {
 

@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
-CLUSTER, KERNELS, C_API = "common/cluster", "compressors/kernels", "worker/c_api"
+CLUSTER, LINK, KERNELS, C_API = "common/cluster", "common/link", "compressors/kernels", "worker/c_api"
 
 # Whose headers a module may include besides its own.
 MAY_INCLUDE = {
@@ -19,13 +19,14 @@ MAY_INCLUDE = {
     WIRE: {BASE},
     TRANSPORT: {BASE, WIRE},
     CLUSTER: {BASE, "proto"},
+    LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
     KERNELS: {BASE, "compressors"},
     "scheduler": {BASE, CLUSTER, "proto"},
-    "server": {BASE, WIRE, TRANSPORT, CLUSTER, "compressors"},
-    "worker": {BASE, WIRE, TRANSPORT, CLUSTER, "compressors"},
+    "server": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
+    "worker": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
     # Hosts whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
-    C_API: {BASE, WIRE, TRANSPORT, CLUSTER, "compressors", "scheduler", "server", "worker"},
+    C_API: {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
     "cli": {C_API},
     "examples": {C_API},
     "proto": set(),

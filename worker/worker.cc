@@ -4,102 +4,17 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/time/clock.h"
-#include "common/base/draw.h"
 #include "common/base/status.h"
-#include "common/wire/headers.h"
 #include "worker/error_fields.h"
 
 namespace bdn {
-
 namespace {
 
-// Of one exchange and step: then it is the path that damages, and not chance.
-constexpr int kMaxDamagedReplies = 8;
 // What servers say that they have is not signalled.
 constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Options& options,
-                                                       std::unique_ptr<ControlPlane> control,
-                                                       std::unique_ptr<Transport> transport) {
-  std::unique_ptr<Worker> worker(new Worker(options, std::move(control), std::move(transport)));
-  BDN_RETURN_IF_ERROR(worker->Start());
-  return worker;
-}
-
-Worker::Worker(const Options& options, std::unique_ptr<ControlPlane> control,
-               std::unique_ptr<Transport> transport)
-    : options_(options), control_(std::move(control)), transport_(std::move(transport)) {}
-
-absl::Status Worker::Start() {
-  JoinRequest join = options_.join;
-  join.role = Role::kWorker;
-  BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
-  executor_ = MakePoolExecutor(options_.num_threads);
-  queue_ = std::make_unique<StageQueue>(executor_.get(), options_.max_bytes_in_flight);
-  requests_ = std::make_unique<RequestRunner>(
-      RequestTable::Options{.self = joined_.node,
-                            .rank = joined_.rank,
-                            .job_id = joined_.config.job_id,
-                            .token = options_.join.token,
-                            .probe_interval = options_.probe_interval,
-                            .timeout = options_.wait_timeout},
-      transport_.get(), [this](Key key, Step step, absl::StatusOr<Frame> answer) {
-        OnAnswer(key, step, std::move(answer));
-      });
-  transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
-  BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
-  control_->Watch({
-      .on_membership =
-          [this](auto membership) {
-            const absl::Status status = requests_->SetMembership(std::move(membership));
-            if (!status.ok()) FailJob(status);
-          },
-      .on_catalogue = [](auto) {},  // Declare returns what concerns us
-      .on_failure = [this](const absl::Status& status) { FailJob(status); },
-      .on_finished = [] {},
-  });
-  return absl::OkStatus();
-}
-
-Worker::~Worker() {
-  bool in_peace;
-  {
-    MutexLock lock(&mu_);
-    in_peace = left_ || !failed_.ok();
-  }
-  if (joined_.node != 0 && !in_peace) {
-    (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
-  }
-  control_->Close();
-  if (requests_ == nullptr) return;  // Start did not come that far
-  FailJob(Cancelled("the worker is being closed"));
-  requests_->Stop();
-  transport_->Close();
-  transport_->Join();
-  executor_.reset();   // runs what is queued; everything ends in an error now
-  transport_->Join();  // and so did what it still sent
-}
-
-absl::StatusOr<const Worker::Tensor*> Worker::FindDense(uint32_t id) const {
-  if (id >= tensors_.size() || tensors_[id].declaration.kind != KeyKind::kDense) {
-    return NotFound("no tensor of id %d was declared", id);
-  }
-  return &tensors_[id];
-}
-
-absl::Status Worker::CheckTakesPart() const {
-  BDN_RETURN_IF_ERROR(failed_);
-  if (leaving_ > 0) return FailedPrecondition("worker %d is leaving the job", rank());
-  return absl::OkStatus();
-}
-
-absl::Status Worker::CheckRequest(const PushRequest& request) const {
-  BDN_RETURN_IF_ERROR(CheckTakesPart());
-  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindDense(request.tensor));
-  const TensorDeclaration& declared = tensor->declaration;
+// InvalidArgument: the request does not fit its declaration.
+absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
   const auto bad = [&declared](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", declared.name, what);
   };
@@ -112,402 +27,175 @@ absl::Status Worker::CheckRequest(const PushRequest& request) const {
     return bad(absl::StrFormat("declared with %d elements, pushed with %d", declared.elements,
                                request.data.n));
   }
-  if (!std::isfinite(request.weight) || request.weight < 0)
+  if (!std::isfinite(request.weight) || request.weight < 0) {
     return bad("weight is not finite and >= 0");
+  }
   if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) {
     return bad("loss_scale is not finite and > 0");
   }
-  if (!std::isfinite(request.weight / request.loss_scale))
+  if (!std::isfinite(request.weight / request.loss_scale)) {
     return bad("weight / loss_scale overflows");
+  }
   if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
-  for (const TensorPart& part : tensor->parts) {
-    if (rendezvous_.contains(part.key->entry.key)) {
-      return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",
-                                declared.name);
-    }
-    if (request.left_out != nullptr && part.key->has_memory()) {
-      return bad("what is left out stays in the push's own memory; declare push without ef(...)");
-    }
-  }
-  return CheckFits(*tensor, request);
-}
-
-absl::Status Worker::CheckFits(const Tensor& tensor, const PushRequest& request) const {
-  for (const TensorPart& part : tensor.parts) {
-    for (const auto& exchange : part.key->queue) {
-      if (exchange->step != tensor.pushed + 1 || exchange->num_filled == 0) continue;
-      if (exchange->weight != request.weight || exchange->learning_rate != request.learning_rate) {
-        return InvalidArgument(
-            "tensor '%s': weight %g and learning rate %g, where "
-            "others of its fused group have %g and %g in step %d",
-            tensor.declaration.name, request.weight, request.learning_rate, exchange->weight,
-            exchange->learning_rate, exchange->step);
-      }
-    }
-  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
-  std::vector<WorkerKey*> ready;
-  TicketId id;
+absl::Status CheckStateSize(const Tensor& tensor, LinkState what, size_t size) {
+  const size_t expected = what == LinkState::kLearningRate ? 1 : tensor.declaration.elements;
+  if (size == expected) return absl::OkStatus();
+  return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.declaration.name, expected,
+                         size);
+}
+
+}  // namespace
+
+// ---- Life
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Options& options, const Clock* clock,
+                                                       std::unique_ptr<ControlPlane> control,
+                                                       std::unique_ptr<Transport> transport) {
+  std::unique_ptr<Worker> worker(
+      new Worker(options, clock, std::move(control), std::move(transport)));
+  BDN_RETURN_IF_ERROR(worker->Start());
+  return worker;
+}
+
+Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
+               std::unique_ptr<Transport> transport)
+    : options_(options),
+      clock_(clock),
+      control_(std::move(control)),
+      transport_(std::move(transport)),
+      tickets_(clock) {}
+
+absl::Status Worker::Start() {
+  JoinRequest join = options_.join;
+  join.role = Role::kWorker;
+  BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
   {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(CheckRequest(request));
-    Tensor& tensor = tensors_[request.tensor];
-    id = ++last_ticket_;
-    const Step step = ++tensor.pushed;
-    for (const TensorPart& part : tensor.parts) {
-      Deposit(part, step, id, request);
-      if (ClaimFront(part.key)) ready.push_back(part.key);
-    }
-    tickets_[id] = {.tensor = request.tensor,
-                    .step = step,
-                    .pending = static_cast<int>(tensor.parts.size()),
-                    .notify = request.notify,
-                    .done = std::move(request.done)};
+    MutexLock lock(tensors_.mutex());
+    tensors_.participation().rank = joined_.rank;
   }
-  for (WorkerKey* key : ready) StartEncode(key);
-  return id;
+  executor_ = MakePoolExecutor(options_.num_threads);
+  queue_ = std::make_unique<StageQueue>(executor_.get(), options_.max_bytes_in_flight);
+  requests_ = std::make_unique<RequestRunner>(
+      RequestTable::Options{.self = joined_.node,
+                            .rank = joined_.rank,
+                            .job_id = joined_.config.job_id,
+                            .token = options_.join.token,
+                            .probe_interval = options_.probe_interval,
+                            .timeout = options_.wait_timeout},
+      transport_.get(), clock_);
+  server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
+  transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
+  BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
+  control_->Watch({
+      .on_membership =
+          [this](auto membership) {
+            const absl::Status status = requests_->SetMembership(std::move(membership));
+            if (!status.ok()) FailJob(status);
+          },
+      .on_catalogue = [](auto) {},  // Declare returns what concerns us
+      .on_placement = [](auto) {},
+      .on_failure = [this](const absl::Status& status) { FailJob(status); },
+      .on_finished = [] {},
+  });
+  return absl::OkStatus();
 }
 
-void Worker::Deposit(const TensorPart& part, Step step, TicketId ticket,
-                     const PushRequest& request) {
-  auto& queue = part.key->queue;
-  auto at = std::find_if(queue.begin(), queue.end(),
-                         [step](const auto& exchange) { return exchange->step == step; });
-  if (at == queue.end()) {
-    auto exchange = std::make_unique<Exchange>();
-    exchange->step = step;
-    exchange->priority = request.priority;
-    exchange->segments.resize(part.key->entry.segments.size());
-    at = queue.insert(queue.end(), std::move(exchange));
-  }
-  Exchange& exchange = **at;
-  exchange.weight = request.weight;
-  exchange.learning_rate = request.learning_rate;
-  exchange.priority = std::max(exchange.priority, request.priority);
-  ExchangeSegment& segment = exchange.segments[part.segment];
-  segment.filled = true;
-  segment.present = !request.absent;
-  if (request.data.data != nullptr) segment.data = request.data.Sub(part.offset, part.elements);
-  segment.loss_scale = request.loss_scale;
-  if (request.left_out != nullptr) segment.left_out = request.left_out + part.offset;
-  segment.ticket = ticket;
-  ++exchange.num_filled;
-}
-
-bool Worker::ClaimFront(WorkerKey* key) {
-  if (key->in_flight || key->queue.empty()) return false;
-  const Exchange& front = *key->queue.front();
-  if (!front.is_complete()) return false;
-  key->in_flight = true;
-  return true;
-}
-
-void Worker::StartEncode(WorkerKey* key) {
-  Exchange* exchange;
+Worker::~Worker() {
+  bool in_peace;
   {
-    MutexLock lock(&mu_);
-    exchange = key->queue.front().get();
+    MutexLock lock(tensors_.mutex());
+    in_peace = tensors_.participation().left || !tensors_.participation().failed.ok();
   }
-  const size_t budget = key->codecs.Push(exchange->step).MaxEncodedBytes();
-  // Equal priorities start at different keys, so that workers do not all meet at one server.
-  const Key order{key->entry.key.value ^ static_cast<uint64_t>(joined_.rank)};
-  queue_->Push({.stage = StageQueue::Stage::kEncode,
-                .priority = exchange->priority,
-                .step = exchange->step,
-                .key = order,
-                .bytes = budget,
-                .run = [this, key, exchange, budget] { RunEncode(key, exchange, budget); }});
-}
-
-void Worker::RunEncode(WorkerKey* key, Exchange* exchange, size_t budget) {
-  EncodePush({joined_.config.run_seed, joined_.rank, &pool_}, key, exchange);
-  Submit(key, exchange, [this, budget] { queue_->Release(budget); });
-}
-
-void Worker::Submit(WorkerKey* key, Exchange* exchange, std::function<void()> sent) {
-  const absl::Status status = requests_->Submit({.frame = exchange->push,
-                                                 .server = key->entry.server,
-                                                 .catalogue_version = key->catalogue_version,
-                                                 .tensor = key->tensor_names[0]},
-                                                std::move(sent));
-  if (!status.ok()) FailJob(status);  // our own bug: one exchange of a key is in flight at a time
-}
-
-void Worker::SubmitFetch(WorkerKey* key, const Exchange& exchange) {
-  const size_t segment = exchange.fetched;
-  const bool delta = key->codecs.reply == ReplyKind::kDelta;
-  const FrameHeader header =
-      StateHeader(FrameType::kFetch,
-                  {.part = delta ? StatePart::kReplica : StatePart::kWeights,
-                   .key = key->entry.key,
-                   .num_elements = key->entry.elements,
-                   .element_offset = key->codecs.pull->segment_offset(segment)},
-                  exchange.step, ++key->requests);
-  const absl::Status status = requests_->Submit({.frame = Frame{header, {}},
-                                                 .server = key->entry.server,
-                                                 .catalogue_version = key->catalogue_version,
-                                                 .tensor = key->tensor_names[segment]},
-                                                nullptr);
-  if (!status.ok()) FailJob(status);
-}
-
-void Worker::OnAnswer(Key key_id, Step step, absl::StatusOr<Frame> answer) {
-  WorkerKey* key = nullptr;
-  Exchange* exchange = nullptr;
-  {
-    MutexLock lock(&mu_);
-    if (const auto waiting = rendezvous_.find(key_id); waiting != rendezvous_.end()) {
-      Rendezvous& rendezvous = *waiting->second;
-      rendezvous_.erase(waiting);
-      if (answer.ok())
-        rendezvous.values[key_id] = *std::move(answer);
-      else
-        rendezvous.status = answer.status();
-      --rendezvous.left;
-      changed_.SignalAll();
-      return;
-    }
-    const auto found = keys_.find(key_id);
-    if (found == keys_.end() || found->second->queue.empty()) return;
-    key = found->second.get();
-    exchange = key->queue.front().get();
-    if (!key->in_flight || exchange->step != step) return;
+  if (joined_.node != 0 && !in_peace) {
+    (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
   }
-  queue_->Push({.stage = StageQueue::Stage::kDecode,
-                .priority = exchange->priority,
-                .step = step,
-                .key = key_id,
-                .run = [this, key, exchange, answer = std::move(answer)] {
-                  RunDecode(key, exchange, answer);
-                }});
+  control_->Close();
+  const absl::Status closed = Cancelled("the worker is being closed");
+  tickets_.Close(closed);
+  if (server_requests_ == nullptr) return;  // Start did not come that far
+  FailJob(closed);
+  requests_->Stop();
+  transport_->Close();
+  transport_->Join();
+  executor_.reset();   // runs what is queued; everything ends in an error now
+  transport_->Join();  // and so did what it still sent
 }
 
-void Worker::RunDecode(WorkerKey* key, Exchange* exchange, const absl::StatusOr<Frame>& answer) {
-  absl::Status status = answer.status();
-  exchange->counted |= status.ok();
-  if (status.ok() && answer->header.type == FrameType::kReply) {
-    status = CheckReply(*key, *exchange, *answer);
-    // Damaged on the way: the server still has it, and takes the same push for a request.
-    if (absl::IsDataLoss(status) && ++exchange->damaged < kMaxDamagedReplies) {
-      return Submit(key, exchange, nullptr);
-    }
-    status = WithFields(status, {.tensor = key->tensor_names[0],
-                                 .step = std::to_string(exchange->step),
-                                 .stage = "decode"});
-  }
-  if (status.ok() && answer->header.type == FrameType::kReply && LacksReplica(*key, *answer)) {
-    NoteAbsent(*key, *answer, exchange);
-    return SubmitFetch(key, *exchange);
-  }
-  if (status.ok() && answer->header.type == FrameType::kValue) {
-    status = TakeReplica(key, exchange, exchange->fetched, *answer);
-    if (status.ok() && ++exchange->fetched < exchange->segments.size()) {
-      return SubmitFetch(key, *exchange);
-    }
-  } else if (status.ok()) {
-    DecodeReply(key, exchange, *answer);
-  }
-  if (!status.ok() && !exchange->counted) UndoPush(key, exchange);
-  Finish(key, status);
-}
-
-void Worker::Finish(WorkerKey* key, const absl::Status& status) {
-  std::vector<Ended> ended;
-  bool start_next = false;
-  Step highest;
-  {
-    MutexLock lock(&mu_);
-    const std::unique_ptr<Exchange> exchange = std::move(key->queue.front());
-    key->queue.pop_front();
-    key->in_flight = false;
-    highest_step_ = std::max(highest_step_, exchange->step);
-    highest = highest_step_;
-    EndSegments(*exchange, status, &ended);
-    if (failed_.ok())
-      start_next = ClaimFront(key);
-    else
-      EndQueue(key, failed_, &ended);
-  }
-  if (start_next) StartEncode(key);
-  const TransportStats traffic = transport_->stats();
-  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
-  Deliver(ended);
-}
-
-void Worker::EndSegments(const Exchange& exchange, const absl::Status& status,
-                         std::vector<Ended>* ended) {
-  for (const ExchangeSegment& segment : exchange.segments) {
-    if (!segment.filled) continue;
-    Ticket& ticket = tickets_[segment.ticket];
-    if (ticket.status.ok()) ticket.status = status;
-    ticket.nonfinite |= exchange.nonfinite;
-    ticket.all_absent &= segment.absent_everywhere;
-    if (--ticket.pending > 0) continue;
-    ++tickets_ended_;
-    if (ticket.notify) done_.push_back(segment.ticket);
-    if (ticket.done) ended->push_back({segment.ticket, ticket.status, std::move(ticket.done)});
-  }
-  changed_.SignalAll();
-}
-
-// What waits behind a failure has not begun, and ends with it.
-void Worker::EndQueue(WorkerKey* key, const absl::Status& status, std::vector<Ended>* ended) {
-  for (const auto& exchange : key->queue) EndSegments(*exchange, status, ended);
-  key->queue.clear();
-}
-
-std::vector<Worker::Ended> Worker::EndQueues(const absl::Status& status) {
-  std::vector<Ended> ended;
-  for (const auto& [id, key] : keys_) {
-    if (!key->in_flight) EndQueue(key.get(), status, &ended);
-  }
-  return ended;
-}
-
-void Worker::Deliver(const std::vector<Ended>& ended) {
-  for (const Ended& end : ended) {
-    end.done(end.ticket, end.status);
-    MutexLock lock(&mu_);
-    tickets_.erase(end.ticket);
-  }
+absl::Status Worker::CheckTakesPart() const {
+  MutexLock lock(tensors_.mutex());
+  return tensors_.participation().Check();
 }
 
 void Worker::FailJob(const absl::Status& status) {
-  std::vector<Ended> ended;
+  EndedTickets ended;
   {
-    MutexLock lock(&mu_);
-    if (!failed_.ok()) return;
-    failed_ = status;
-    ended = EndQueues(failed_);
+    MutexLock lock(tensors_.mutex());
+    absl::Status& failed = tensors_.participation().failed;
+    if (!failed.ok()) return;
+    failed = status;
+    ended = EndIdleQueues(status);
     changed_.SignalAll();
   }
+  if (absl::IsCancelled(status)) tickets_.Close(status);
   requests_->Fail(status);
-  Deliver(ended);
-}
-
-absl::StatusOr<PushResult> Worker::Wait(TicketId id, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  {
-    MutexLock lock(&mu_);
-    for (;;) {
-      const auto found = tickets_.find(id);
-      if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
-      if (found->second.pending == 0) {
-        const Ticket ticket = std::move(found->second);
-        tickets_.erase(found);
-        if (!ticket.status.ok()) return ticket.status;
-        return PushResult{ticket.step, ticket.all_absent && !ticket.nonfinite, ticket.nonfinite};
-      }
-      if (absl::Now() >= deadline) return DescribeWait(found->second);
-      changed_.WaitUntil(&mu_, deadline);
-    }
-  }
-}
-
-// Names the first of the ticket's partitions that is not done, its stage, and whom it waits for.
-absl::Status Worker::DescribeWait(const Ticket& ticket) const {
-  const Tensor& tensor = tensors_[ticket.tensor];
-  ErrorFields fields{
-      .tensor = tensor.declaration.name, .step = std::to_string(ticket.step), .stage = "exchange"};
-  for (const TensorPart& part : tensor.parts) {
-    for (const auto& exchange : part.key->queue) {
-      if (exchange->step != ticket.step) continue;
-      for (size_t i = 0; i < exchange->segments.size(); ++i) {
-        if (exchange->segments[i].filled) continue;
-        fields.stage = "assemble";
-        fields.waiting_for = "this worker's own push of '" + part.key->tensor_names[i] +
-                             "', which shares a frame with it";
-        return WithFields(DeadlineExceeded("still in flight"), fields);
-      }
-      fields.waiting_for = requests_->WaitingFor(part.key->entry.key);
-      if (fields.waiting_for.empty()) fields.stage = "encode or decode";
-      return WithFields(DeadlineExceeded("still in flight"), fields);
-    }
-  }
-  return WithFields(DeadlineExceeded("still in flight"), fields);
-}
-
-absl::StatusOr<TicketId> Worker::NextDone(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  MutexLock lock(&mu_);
-  for (;;) {
-    if (!done_.empty()) {
-      const TicketId id = done_.front();
-      done_.pop_front();
-      return id;
-    }
-    if (wakes_ > 0) {
-      --wakes_;
-      return Cancelled("woken");
-    }
-    if (failed_.code() == absl::StatusCode::kCancelled) return failed_;
-    if (absl::Now() >= deadline) return DeadlineExceeded("no ticket ended");
-    changed_.WaitUntil(&mu_, deadline);
-  }
-}
-
-void Worker::Wake() {
-  MutexLock lock(&mu_);
-  ++wakes_;
-  changed_.SignalAll();
+  tickets_.Deliver(ended);
 }
 
 absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
-  {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(CheckTakesPart());
-  }
+  BDN_RETURN_IF_ERROR(CheckTakesPart());
   return control_->Barrier(name, timeout);
 }
 
-// DeadlineExceeded names something that was started here and that its server may not have.
 absl::Status Worker::CheckHandedOver() const {
-  for (const auto& [id, key] : keys_) {
-    if (!key->in_flight) continue;
-    const bool is_last = key->queue.size() == 1 || !key->queue[1]->is_complete();
-    if (is_last && requests_->IsAccepted(id)) continue;
-    for (const ExchangeSegment& segment : key->queue.front()->segments) {
-      if (segment.filled) return DescribeWait(tickets_.at(segment.ticket));
+  for (const auto& [id, exchange] : tensors_.keys()) {
+    if (!exchange->is_in_flight()) continue;
+    if (exchange->is_last_ready() && requests_->IsAccepted(id)) continue;
+    for (const ExchangeSegment& segment : exchange->front().segments) {
+      if (!segment.filled) continue;
+      const auto ticket = tickets_.Find(segment.ticket);
+      if (ticket.ok()) return DescribeWait(tensors_.at(ticket->tensor), ticket->step);
     }
   }
-  for (const auto& [id, rendezvous] : rendezvous_) {
-    if (requests_->IsAccepted(id)) continue;
-    return DeadlineExceeded("tensor '%s': a call is in flight", keys_.at(id)->tensor_names[0]);
+  return server_requests_->CheckAccepted();
+}
+
+// Others give up on what servers have not got when we leave.
+absl::Status Worker::AwaitHandedOver(absl::Time deadline) {
+  const absl::Status& failed = tensors_.participation().failed;
+  absl::Status status = CheckHandedOver();
+  while (failed.ok() && !status.ok() && clock_->Now() < deadline) {
+    clock_->WaitUntil(&changed_, tensors_.mutex(),
+                      std::min(deadline, clock_->Now() + kHandOverPoll));
+    status = CheckHandedOver();
   }
-  return absl::OkStatus();
+  return failed.ok() ? status : failed;
 }
 
 absl::Status Worker::Leave(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
   {
-    MutexLock lock(&mu_);
-    if (left_) return absl::OkStatus();
-    ++leaving_;
-    // Others give up on what servers have not got when we leave.
-    absl::Status status = CheckHandedOver();
-    while (failed_.ok() && !status.ok() && absl::Now() < deadline) {
-      changed_.WaitUntil(&mu_, std::min(deadline, absl::Now() + kHandOverPoll));
-      status = CheckHandedOver();
-    }
-    if (!failed_.ok()) return failed_;
+    MutexLock lock(tensors_.mutex());
+    Participation& participation = tensors_.participation();
+    if (participation.left) return absl::OkStatus();
+    ++participation.leaving;
+    const absl::Status status = AwaitHandedOver(clock_->Now() + timeout);
     if (!status.ok()) {
-      --leaving_;
+      if (participation.failed.ok()) --participation.leaving;
       return status;
     }
   }
   BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
   const absl::Status over = Aborted("all workers have left the job");
-  std::vector<Ended> ended;
+  EndedTickets ended;
   {
-    MutexLock lock(&mu_);
-    left_ = true;
-    ended = EndQueues(over);
+    MutexLock lock(tensors_.mutex());
+    tensors_.participation().left = true;
+    ended = EndIdleQueues(over);
   }
   requests_->Fail(over);
-  Deliver(ended);
+  tickets_.Deliver(ended);
   return absl::OkStatus();
 }
 
@@ -518,17 +206,299 @@ absl::Status Worker::Abort(const std::string& reason) {
   return absl::OkStatus();
 }
 
+// ---- Tensors
+
+absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclaration> tensors,
+                                                      absl::Duration timeout) {
+  std::vector<TensorDeclaration> fresh;
+  MutexLock one_at_a_time(&declaring_);
+  {
+    MutexLock lock(tensors_.mutex());
+    BDN_RETURN_IF_ERROR(tensors_.participation().Check());
+    for (TensorDeclaration& tensor : tensors) {
+      BDN_RETURN_IF_ERROR(TensorTable::Canonicalize(&tensor));
+      BDN_ASSIGN_OR_RETURN(const bool is_new, tensors_.IsNew(tensor));
+      if (is_new) fresh.push_back(tensor);
+    }
+  }
+  DeclareResult declared;
+  if (!fresh.empty()) {
+    BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
+  }
+  MutexLock lock(tensors_.mutex());
+  if (declared.catalogue != nullptr) {
+    BDN_RETURN_IF_ERROR(tensors_.Add(*declared.catalogue, *declared.placement));
+  }
+  std::vector<uint32_t> ids;
+  for (const TensorDeclaration& tensor : tensors) {
+    const uint32_t* id = tensors_.FindId(tensor.name);
+    if (id == nullptr) return Internal("the scheduler's catalogue lacks tensor '%s'", tensor.name);
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
+absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
+  return MutableView{data, tensor->declaration.dtype, tensor->declaration.elements};
+}
+
+absl::Status Worker::GetState(uint32_t id, LinkState what, std::span<float> out) const {
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindIdle(id));
+  BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, what, out.size()));
+  if (what == LinkState::kLearningRate) {
+    out[0] = tensor->parts[0].exchange->previous_learning_rate();
+    return absl::OkStatus();
+  }
+  for (const TensorPart& part : tensor->parts) {
+    part.exchange->CopyState(what, part.segment, out.subspan(part.offset, part.elements));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::SetState(uint32_t id, LinkState what, std::span<const float> in) {
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindIdle(id));
+  BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, what, in.size()));
+  if (!std::all_of(in.begin(), in.end(), [](float x) { return std::isfinite(x); })) {
+    return InvalidArgument("tensor '%s': a state that is not finite", tensor->declaration.name);
+  }
+  for (const TensorPart& part : tensor->parts) {
+    if (what == LinkState::kLearningRate) {
+      part.exchange->set_previous_learning_rate(in[0]);
+    } else {
+      part.exchange->SetState(what, part.segment, in.subspan(part.offset, part.elements));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Step> Worker::GetStep(uint32_t id) const {
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
+  return tensor->pushed;
+}
+
+absl::Status Worker::SetStep(uint32_t id, Step step) {
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindIdle(id));
+  if (step < tensor->pushed) {
+    return InvalidArgument("tensor '%s' is at step %d, past step %d: start a new job to go back",
+                           tensor->declaration.name, tensor->pushed, step);
+  }
+  tensor->pushed = step;
+  return absl::OkStatus();
+}
+
+// ---- What is asked of the servers besides exchanges
+
+absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
+                               absl::Duration timeout) {
+  if (root < 0 || root >= size()) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root, size());
+  }
+  if (data.empty()) return absl::OkStatus();
+  const absl::Time deadline = clock_->Now() + timeout;
+  const TensorDeclaration declaration{.name = "broadcast/" + name,
+                                      .dtype = DType::kUInt8,
+                                      .elements = data.size(),
+                                      .kind = KeyKind::kBroadcast};
+  BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
+  return server_requests_->Broadcast(name, ids[0], data, root, deadline);
+}
+
+absl::Status Worker::SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
+                                    Step step, absl::Duration timeout) {
+  return server_requests_->SetState(tensor, part, values, step, clock_->Now() + timeout);
+}
+
+absl::Status Worker::GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
+                                    absl::Duration timeout) {
+  return server_requests_->GetState(tensor, part, out, clock_->Now() + timeout);
+}
+
+absl::Status Worker::SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
+                                       absl::Duration timeout) {
+  return server_requests_->SetCounters(tensor, counters, step, clock_->Now() + timeout);
+}
+
+absl::StatusOr<StateCounters> Worker::GetServerCounters(uint32_t tensor, absl::Duration timeout) {
+  return server_requests_->GetCounters(tensor, clock_->Now() + timeout);
+}
+
+absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) {
+  return server_requests_->FetchWeights(tensor, out, clock_->Now() + timeout);
+}
+
+// ---- Exchanges, from the caller's push to its end
+
+absl::Status Worker::CheckPush(const PushRequest& request, const Tensor& tensor) const {
+  const TensorDeclaration& declared = tensor.declaration;
+  for (const TensorPart& part : tensor.parts) {
+    if (server_requests_->IsOpen(part.exchange->id())) {
+      return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",
+                                declared.name);
+    }
+    if (request.left_out != nullptr && part.exchange->key().has_memory()) {
+      return InvalidArgument(
+          "tensor '%s': what is left out stays in the push's own memory; declare push without "
+          "ef(...)",
+          declared.name);
+    }
+    BDN_RETURN_IF_ERROR(part.exchange->CheckFits(declared.name, tensor.pushed + 1, request));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
+  std::vector<KeyExchange*> ready;
+  TicketId ticket;
+  {
+    MutexLock lock(tensors_.mutex());
+    BDN_RETURN_IF_ERROR(tensors_.participation().Check());
+    BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindDense(request.tensor));
+    BDN_RETURN_IF_ERROR(CheckRequest(request, tensor->declaration));
+    BDN_RETURN_IF_ERROR(CheckPush(request, *tensor));
+    const Step step = ++tensor->pushed;
+    ticket = tickets_.Open({.tensor = request.tensor,
+                            .step = step,
+                            .parts = tensor->parts.size(),
+                            .notify = request.notify,
+                            .done = std::move(request.done)});
+    for (const TensorPart& part : tensor->parts) {
+      part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, request);
+      if (part.exchange->Claim()) ready.push_back(part.exchange);
+    }
+  }
+  for (KeyExchange* exchange : ready) QueueEncode(exchange);
+  return ticket;
+}
+
+void Worker::QueueEncode(KeyExchange* exchange) {
+  const size_t budget = exchange->MaxPushBytes();
+  // Equal priorities start at different keys, so that workers do not all meet at one server.
+  const Key order{exchange->id().value ^ static_cast<uint64_t>(joined_.rank)};
+  queue_->Push({.stage = StageQueue::Stage::kEncode,
+                .priority = exchange->claimed().priority,
+                .step = exchange->claimed().step,
+                .key = order,
+                .bytes = budget,
+                .run = [this, exchange, budget] { RunEncode(exchange, budget); }});
+}
+
+void Worker::RunEncode(KeyExchange* exchange, size_t budget) {
+  RequestTable::Request push = exchange->Encode({joined_.config.run_seed, joined_.rank, &pool_});
+  Send(exchange, std::move(push), [this, budget] { queue_->Release(budget); });
+}
+
+void Worker::Send(KeyExchange* exchange, RequestTable::Request request,
+                  std::function<void()> sent) {
+  const absl::Status status = requests_->Submit(
+      std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto answer) {
+                             QueueDecode(exchange, std::move(answer));
+                           }});
+  if (!status.ok()) FailJob(status);  // our own bug: one exchange of a key is in flight at a time
+}
+
+void Worker::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
+  queue_->Push(
+      {.stage = StageQueue::Stage::kDecode,
+       .priority = exchange->claimed().priority,
+       .step = exchange->claimed().step,
+       .key = exchange->id(),
+       .run = [this, exchange, answer = std::move(answer)] { RunDecode(exchange, answer); }});
+}
+
+void Worker::RunDecode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer) {
+  KeyExchange::Next next = exchange->OnAnswer(answer);
+  if (next.request.has_value()) return Send(exchange, *std::move(next.request), nullptr);
+  Finish(exchange, next.status);
+}
+
+void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
+  EndedTickets ended;
+  bool start_next = false;
+  Step highest;
+  {
+    MutexLock lock(tensors_.mutex());
+    const std::unique_ptr<Exchange> finished = exchange->Finish();
+    highest = highest_step_ = std::max(highest_step_, finished->step);
+    tickets_.EndParts(*finished, status, &ended);
+    const absl::Status& failed = tensors_.participation().failed;
+    if (failed.ok()) {
+      start_next = exchange->Claim();
+    } else {
+      EndQueue(exchange, failed, &ended);
+    }
+    changed_.SignalAll();
+  }
+  if (start_next) QueueEncode(exchange);
+  const TransportStats traffic = transport_->stats();
+  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
+  tickets_.Deliver(ended);
+}
+
+void Worker::EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended) {
+  for (const auto& waiting : exchange->TakeAll()) tickets_.EndParts(*waiting, status, ended);
+}
+
+Worker::EndedTickets Worker::EndIdleQueues(const absl::Status& status) {
+  EndedTickets ended;
+  for (const auto& [id, exchange] : tensors_.keys()) {
+    if (!exchange->is_in_flight()) EndQueue(exchange.get(), status, &ended);
+  }
+  return ended;
+}
+
+// ---- Waiting for tickets
+
+absl::StatusOr<PushResult> Worker::Wait(TicketId ticket, absl::Duration timeout) {
+  const auto result = tickets_.Wait(ticket, clock_->Now() + timeout);
+  if (result.has_value()) return *result;
+  BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
+  MutexLock lock(tensors_.mutex());
+  return DescribeWait(tensors_.at(subject.tensor), subject.step);
+}
+
+absl::StatusOr<TicketId> Worker::NextDone(absl::Duration timeout) {
+  return tickets_.NextDone(clock_->Now() + timeout);
+}
+
+absl::Status Worker::DescribeWait(const Tensor& tensor, Step step) const {
+  ErrorFields fields{
+      .tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"};
+  const absl::Status late = DeadlineExceeded("still in flight");
+  for (const TensorPart& part : tensor.parts) {
+    const Exchange* exchange = part.exchange->Find(step);
+    if (exchange == nullptr) continue;
+    for (size_t i = 0; i < exchange->segments.size(); ++i) {
+      if (exchange->segments[i].filled) continue;
+      fields.stage = "assemble";
+      fields.waiting_for = "this worker's own push of '" + part.exchange->key().tensor_names[i] +
+                           "', which shares a frame with it";
+      return WithFields(late, fields);
+    }
+    fields.waiting_for = requests_->WaitingFor(part.exchange->id());
+    if (fields.waiting_for.empty()) fields.stage = "encode or decode";
+    return WithFields(late, fields);
+  }
+  return WithFields(late, fields);
+}
+
 std::string Worker::StatsJson() const {
   const TransportStats traffic = transport_->stats();
-  const RequestStats exchange = requests_->stats();
-  MutexLock lock(&mu_);
+  const RequestStats requests = requests_->stats();
+  const uint64_t tickets_done = tickets_.num_ended();
+  MutexLock lock(tensors_.mutex());
   return absl::StrFormat(
       "{\"rank\": %d, \"size\": %d, \"step\": %d, \"tensors\": %d, \"tickets_done\": %d, "
       "\"bytes_pushed\": %d, \"bytes_pulled\": %d, \"frames_sent\": %d, \"frames_received\": %d, "
       "\"frames_malformed\": %d, \"frames_dropped\": %d, \"probes_sent\": %d, \"resends\": %d}",
-      rank(), size(), highest_step_, tensors_.size(), tickets_ended_, traffic.bytes_sent,
+      rank(), size(), highest_step_, tensors_.size(), tickets_done, traffic.bytes_sent,
       traffic.bytes_received, traffic.frames_sent, traffic.frames_received,
-      traffic.frames_malformed, exchange.frames_dropped, exchange.probes_sent, exchange.resends);
+      traffic.frames_malformed, requests.frames_dropped, requests.probes_sent, requests.resends);
 }
 
 }  // namespace bdn

@@ -5,10 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
 
 namespace bdn {
+
+// Of names, specs and other texts that nodes send.
+inline constexpr size_t kMaxNameBytes = 255;
 
 enum class KeyKind : uint8_t {
   kDense = 0,      // push and reply, summed
@@ -43,7 +47,7 @@ struct KeySegment {
   bool operator==(const KeySegment&) const = default;
 };
 
-// One key: the unit that is encoded, sent, summed and answered.
+// One key: the unit that is encoded, sent, summed and answered. A placement table says who owns it.
 struct KeyEntry {
   Key key;
   DType dtype = DType::kFloat32;
@@ -55,7 +59,6 @@ struct KeyEntry {
   float momentum = 0.0f;
   std::vector<KeySegment> segments;
   uint64_t elements = 0;  // of all segments
-  NodeId server = 0;
 
   bool operator==(const KeyEntry&) const = default;
 };
@@ -68,6 +71,13 @@ struct Catalogue {
 
   bool operator==(const Catalogue&) const = default;
 };
+
+// InvalidArgument names the tensor and what is wrong with it: a name that is empty or too long, no
+// elements or more than can be addressed, a dense tensor of integers, specs on a broadcast.
+absl::Status CheckDeclaration(const TensorDeclaration& tensor);
+
+// Bytes a key stands for: float32 where it is dense, those of its type where it is a broadcast.
+uint64_t KeyBytes(const KeyEntry& key);
 
 }  // namespace bdn
 

@@ -3,9 +3,9 @@
 #include <grpcpp/support/status.h>
 
 #include <limits>
+#include <map>
 
 #include "common/base/status.h"
-#include "common/cluster/plan.h"
 #include "proto/control.pb.h"
 
 namespace bdn {
@@ -77,7 +77,6 @@ void WriteKey(const KeyEntry& key, wire::KeyEntry* message) {
     added->set_offset(segment.offset);
     added->set_elements(segment.elements);
   }
-  message->set_server(key.server);
 }
 
 absl::StatusOr<KeyEntry> ReadKey(const wire::KeyEntry& message,
@@ -101,7 +100,6 @@ absl::StatusOr<KeyEntry> ReadKey(const wire::KeyEntry& message,
     key.elements += segment.elements;
   }
   if (key.segments.empty()) return InvalidArgument("key %s is empty", key.key.ToString());
-  key.server = message.server();
   return key;
 }
 
@@ -181,6 +179,25 @@ void Write(const Catalogue& catalogue, wire::Catalogue* message) {
   for (const KeyEntry& key : catalogue.keys) WriteKey(key, message->add_keys());
 }
 
+void Write(const PlacementTable& placement, wire::Placement* message) {
+  message->set_epoch(placement.version().epoch);
+  message->set_catalogue_version(placement.version().catalogue);
+  std::map<NodeId, wire::Placement::Share*> shares;
+  for (const auto& [key, server] : placement.owners()) {
+    wire::Placement::Share*& share = shares[server];
+    if (share == nullptr) {
+      share = message->add_shares();
+      share->set_server(server);
+    }
+    share->add_keys(key.value);
+  }
+}
+
+void Write(const DeclareResult& declared, wire::DeclareReply* message) {
+  Write(*declared.catalogue, message->mutable_catalogue());
+  Write(*declared.placement, message->mutable_placement());
+}
+
 void Write(const std::vector<TensorDeclaration>& tensors, wire::DeclareRequest* message) {
   for (const TensorDeclaration& tensor : tensors) WriteTensor(tensor, message->add_tensors());
 }
@@ -248,6 +265,28 @@ absl::StatusOr<Catalogue> Read(const wire::Catalogue& message) {
     BDN_ASSIGN_OR_RETURN(catalogue.keys.emplace_back(), ReadKey(key, catalogue.tensors));
   }
   return catalogue;
+}
+
+absl::StatusOr<PlacementTable> Read(const wire::Placement& message) {
+  PlacementTable::Owners owners;
+  for (const wire::Placement::Share& share : message.shares()) {
+    if (share.server() == 0) return InvalidArgument("a share of the keys is nobody's");
+    for (const uint64_t value : share.keys()) {
+      const Key key{value};
+      if (!owners.emplace(key, share.server()).second) {
+        return InvalidArgument("key %s has two owners", key.ToString());
+      }
+    }
+  }
+  return PlacementTable({message.epoch(), message.catalogue_version()}, std::move(owners));
+}
+
+absl::StatusOr<DeclareResult> Read(const wire::DeclareReply& message) {
+  BDN_ASSIGN_OR_RETURN(Catalogue catalogue, Read(message.catalogue()));
+  BDN_ASSIGN_OR_RETURN(PlacementTable placement, Read(message.placement()));
+  BDN_RETURN_IF_ERROR(CheckPlaced(catalogue, placement));
+  return DeclareResult{std::make_shared<const Catalogue>(std::move(catalogue)),
+                       std::make_shared<const PlacementTable>(std::move(placement))};
 }
 
 absl::StatusOr<std::vector<Rank>> Read(const wire::Leaving& message) {

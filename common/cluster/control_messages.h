@@ -14,6 +14,7 @@ class Status;
 }
 namespace bandoneon::control {
 class Catalogue;
+class DeclareReply;
 class DeclareRequest;
 class Failure;
 class JobConfig;
@@ -22,6 +23,7 @@ class JoinRequest;
 class Leaving;
 class Membership;
 class NodeInfo;
+class Placement;
 }  // namespace bandoneon::control
 
 // Between our types and the generated messages, for both ends of the control plane. Reading checks
@@ -45,6 +47,8 @@ void Write(const JobConfig& config, bandoneon::control::JobConfig* message);
 void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const Catalogue& catalogue, bandoneon::control::Catalogue* message);
+void Write(const PlacementTable& placement, bandoneon::control::Placement* message);
+void Write(const DeclareResult& declared, bandoneon::control::DeclareReply* message);
 void Write(const std::vector<TensorDeclaration>& tensors,
            bandoneon::control::DeclareRequest* message);
 void Write(const std::vector<Rank>& leaving, bandoneon::control::Leaving* message);
@@ -54,6 +58,8 @@ void Write(const absl::Status& status, bandoneon::control::Failure* message);
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 absl::StatusOr<Catalogue> Read(const bandoneon::control::Catalogue& message);
+absl::StatusOr<PlacementTable> Read(const bandoneon::control::Placement& message);
+absl::StatusOr<DeclareResult> Read(const bandoneon::control::DeclareReply& message);
 absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& message);
 absl::StatusOr<std::vector<TensorDeclaration>> Read(
     const bandoneon::control::DeclareRequest& message);

@@ -12,10 +12,11 @@
 #include "absl/time/time.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/membership.h"
+#include "common/cluster/placement_table.h"
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 2;
+inline constexpr uint32_t kControlVersion = 3;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -48,6 +49,12 @@ struct JoinResult {
   std::shared_ptr<const Membership> membership;  // of all nodes
 };
 
+// What is declared so far: the keys, and who owns each of them.
+struct DeclareResult {
+  std::shared_ptr<const Catalogue> catalogue;
+  std::shared_ptr<const PlacementTable> placement;  // of that catalogue
+};
+
 // What a node tells about itself with each heartbeat, for `bandoneon status`.
 struct NodeProgress {
   Step step = 0;  // the highest finished
@@ -64,9 +71,11 @@ class ControlPlane {
     // Servers see one more view once all workers have left: a later epoch, no workers. Their work
     // is done, and they may leave.
     std::function<void(std::shared_ptr<const Membership>)> on_membership;
-    // The whole catalogue at a new version. A server that has taken it in calls
-    // AcknowledgeCatalogue.
+    // The whole catalogue at a new version. The placement of its keys comes next.
     std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;
+    // Who owns the keys of the catalogue that was delivered last. A server that has installed its
+    // own calls AcknowledgePlacement.
+    std::function<void(std::shared_ptr<const PlacementTable>)> on_placement;
     // To servers: workers, by rank, that are leaving while others are not. What the servers have
     // not got of them by now they never will. Grows.
     std::function<void(std::vector<Rank>)> on_leaving;
@@ -86,14 +95,15 @@ class ControlPlane {
   // Begins the delivery of events, starting with what is already known. Once, after Join.
   virtual void Watch(Events events) = 0;
 
-  // Declares tensors, in the order of this worker's list, and returns the catalogue once all
-  // workers declared the same set and all servers hold it. The n-th call of each worker belongs to
+  // Declares tensors, in the order of this worker's list, and returns the catalogue and its
+  // placement once all workers declared the same set and all servers have installed their keys. The n-th call of each worker belongs to
   // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor;
   // Aborted names a worker that is leaving instead.
-  virtual absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
-      const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) = 0;
+  virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
+                                                absl::Duration timeout) = 0;
 
-  virtual absl::Status AcknowledgeCatalogue(uint32_t version) = 0;
+  // A server has installed the keys that the placement of this version gives it.
+  virtual absl::Status AcknowledgePlacement(PlacementVersion version) = 0;
 
   // Waits for all workers to come to the barrier of this name; names may be used again. Aborted:
   // one is leaving instead.

@@ -35,9 +35,9 @@ class GrpcControlPlane final : public ControlPlane {
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
   void Watch(Events events) override;
-  absl::StatusOr<std::shared_ptr<const Catalogue>> Declare(
-      const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) override;
-  absl::Status AcknowledgeCatalogue(uint32_t version) override;
+  absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
+                                        absl::Duration timeout) override;
+  absl::Status AcknowledgePlacement(PlacementVersion version) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
   void ReportProgress(const NodeProgress& progress) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
@@ -78,6 +78,9 @@ class GrpcControlPlane final : public ControlPlane {
 
   const std::string address_;
   const std::unique_ptr<wire::Scheduler::Stub> stub_;
+
+  // The latest that was delivered. Of the reader's thread.
+  std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
 
   mutable Mutex mu_;
   CondVar changed_;
@@ -164,30 +167,30 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   return result;
 }
 
-absl::StatusOr<std::shared_ptr<const Catalogue>> GrpcControlPlane::Declare(
+absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
     const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) {
   wire::DeclareRequest message;
   SetCaller(message.mutable_caller());
   Write(tensors, &message);
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
-  wire::Catalogue reply;
+  wire::DeclareReply reply;
   grpc::Status end;
   {
     Call call(this, timeout + kAnswerGrace);
     end = stub_->Declare(call.context(), message, &reply);
   }
   BDN_RETURN_IF_ERROR(Explain(end));
-  BDN_ASSIGN_OR_RETURN(Catalogue catalogue, Read(reply));
-  return std::make_shared<const Catalogue>(std::move(catalogue));
+  return Read(reply);
 }
 
-absl::Status GrpcControlPlane::AcknowledgeCatalogue(uint32_t version) {
+absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
   wire::AcknowledgeRequest message;
   SetCaller(message.mutable_caller());
-  message.set_version(version);
+  message.set_epoch(version.epoch);
+  message.set_catalogue_version(version.catalogue);
   wire::Empty reply;
   Call call(this, 2 * kAnswerGrace);
-  return Explain(stub_->AcknowledgeCatalogue(call.context(), message, &reply));
+  return Explain(stub_->AcknowledgePlacement(call.context(), message, &reply));
 }
 
 absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration timeout) {
@@ -367,8 +370,14 @@ bool GrpcControlPlane::Deliver(const Events& events, const wire::Event& event) {
   } else if (event.has_catalogue()) {
     auto catalogue = Read(event.catalogue());
     bad = catalogue.status();
-    if (bad.ok() && events.on_catalogue) {
-      events.on_catalogue(std::make_shared<const Catalogue>(*std::move(catalogue)));
+    if (bad.ok()) catalogue_ = std::make_shared<const Catalogue>(*std::move(catalogue));
+    if (bad.ok() && events.on_catalogue) events.on_catalogue(catalogue_);
+  } else if (event.has_placement()) {
+    auto placement = Read(event.placement());
+    bad = placement.status();
+    if (bad.ok()) bad = CheckPlaced(*catalogue_, *placement);
+    if (bad.ok() && events.on_placement) {
+      events.on_placement(std::make_shared<const PlacementTable>(*std::move(placement)));
     }
   } else if (event.has_leaving()) {
     auto leaving = Read(event.leaving());

@@ -23,7 +23,7 @@
 #include "common/base/draw.h"
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 namespace bdn {
 namespace {

@@ -21,7 +21,7 @@ HWY_INLINE float Held(float value) {
   return below < -kLargest ? -kLargest : below;
 }
 
-// `value`, or NaN where the input is not finite: holding must not hide it.
+// `value`, or NaN where the input is not finite: clamping must not hide it.
 HWY_INLINE float OrNaN(float input, float value) {
   return input - input == 0.0f ? value : std::bit_cast<float>(0x7fc00000u);
 }
@@ -44,8 +44,8 @@ HWY_INLINE void AccumulatePlain(const void* g, size_t begin, size_t end,
   }
 }
 
-// The same by vectors. What overflows on the way makes p infinite or NaN, so where a step's p are
-// finite nothing had to be held, and where not the step is done again plainly.
+// The same by vectors, without clamping. What overflows on the way makes p infinite or NaN, so a
+// step whose p are finite needed none; any other is done again plainly.
 template <typename From, bool kMomentum>
 void AccumulateLoop(const void* g, size_t n, const FeedbackOptions& given, const float* residual,
                     const float* momentum, float* to, float* new_momentum) {

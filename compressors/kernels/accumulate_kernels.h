@@ -10,21 +10,28 @@
 
 namespace bdn {
 
-// ag = a * g[i];  m = held(mu * momentum[i] + ag);
-// p = held(held(ag + mu * m) + held(rho * residual[i])), NaN where ag is not finite,
-// and without momentum (null):  p = held(ag + held(rho * residual[i])).
-// held(v) is v, or the largest finite float of its sign where v is infinite.
-// to <- p, nothing else changed. The arrays do not overlap.
+// to <- p, and nothing else changes; NaN where ag is not finite. The arrays do not overlap.
+//
+//   ag = a * g[i]
+//   m  = clamp(mu * momentum[i] + ag)
+//   p  = clamp(clamp(ag + mu * m) + clamp(rho * residual[i]))
+//   p  = clamp(ag + clamp(rho * residual[i]))                    without momentum (null)
+//
+// clamp(v) is v, or the largest finite float of its sign where v is infinite.
 void AccumulateInto(ConstView g, const FeedbackOptions& options, const float* residual,
                     const float* momentum, float* to);
-// residual <- p, momentum <- m.
+// The same, with residual <- p and momentum <- m.
 void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* residual,
                        float* momentum);
-// ag = a * g[i];  residual <- (((residual + decoded) - ag) - mu * m) / rho;  m <- (m - ag) / mu
-// and without momentum:  residual <- ((residual + decoded) - ag) / rho.
+// Takes AccumulateInPlace and the subtraction of what was decoded back, to rounding.
+//
+//   ag = a * g[i]
+//   residual <- (((residual + decoded) - ag) - mu * momentum) / rho
+//   residual <- ((residual + decoded) - ag) / rho                    without momentum (null)
+//   momentum <- (momentum - ag) / mu
 void AccumulateUndo(ConstView g, const FeedbackOptions& options, const float* decoded,
                     float* residual, float* momentum);
-// to[i] = held(w[i] - r[i]), NaN where w[i] is not finite.
+// to[i] = clamp(w[i] - r[i]), NaN where w[i] is not finite.
 void SubtractInto(ConstView w, const float* r, float* to);
 
 }  // namespace bdn

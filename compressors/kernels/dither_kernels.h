@@ -25,7 +25,8 @@ inline constexpr size_t kDitherGroup = 512;
 // REQUIRES: grid.norm > 0, first is a multiple of 512.
 void DitherPack(const float* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t first,
                 void* codes);
-// The same, and p[i] <- p[i] - decoded[i], held at the largest finite floats.
+// The same, and p[i] <- clamp(p[i] - decoded[i]): an infinite one becomes the largest
+// finite float of its sign.
 void DitherPackAndSubtract(float* p, size_t n, const DitherGrid& grid, const Draw& draw,
                            size_t first, void* codes);
 

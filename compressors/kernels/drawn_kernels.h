@@ -8,8 +8,9 @@
 
 namespace bdn {
 
-// to[j] = first[j] + floor(draw.Word(word + j) * (first[j + 1] - first[j]) / 2^32) + turn, mod
-// 2^32, for j < n.
+// One element of each stratum [first[j], first[j + 1]), all turned by `turn`. For j < n, mod 2^32:
+//
+//   to[j] = first[j] + floor(draw.Word(word + j) * (first[j + 1] - first[j]) / 2^32) + turn
 void DrawInStrata(const Draw& draw, uint32_t word, const uint32_t* first, size_t n, uint32_t turn,
                   uint32_t* to);
 

@@ -67,8 +67,7 @@ struct Float16 {
     const uint32_t shifted = (half & 0x7fffu) << 13;
     const uint32_t normal = shifted + (112u << 23);
     const uint32_t special = shifted + (224u << 23);
-    // A subnormal's mantissa, given the exponent of 2^-14 and an implicit bit, less that bit:
-    // exact.
+    // Exact: a subnormal's mantissa with the exponent of 2^-14 and its implicit bit, less that bit.
     const uint32_t subnormal = BitsOf(FloatOf(shifted + (113u << 23)) - 0x1p-14f);
     const uint32_t small = shifted < (1u << 23) ? subnormal : normal;
     const uint32_t magnitude = shifted >= (31u << 23) ? special : small;

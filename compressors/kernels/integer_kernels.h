@@ -51,7 +51,8 @@ bool CodesAreValid(int bits, const void* codes, size_t bytes);
 
 // to = H (factor * from) for whole blocks of 32; the rest is copied. `from` may be `to`.
 void WalshHadamard(const float* from, size_t n, float factor, float* to);
-// y[i] <- y[i] - (H c)[i], held at the largest finite floats; the rest y - c.
+// y[i] <- y[i] - (H c)[i] for whole blocks of 32, where an infinite difference becomes the largest
+// finite float of its sign. The rest becomes y - c.
 void WalshHadamardAndSubtract(const float* c, size_t n, float* y);
 
 }  // namespace bdn

@@ -8,8 +8,8 @@
 // (quantized weight differences of SDP4Bit, arXiv 2410.15526, section 4.2; EF21, 2106.05203, is the
 // same for gradients):
 //
-//   sender:    send Q(w - r);  r <- r + decode(Q(w - r))
-//   receiver:                  r <- r + decode(payload)
+//   sender:     send Q(w - r);   r <- r + decode(Q(w - r))
+//   receiver:                    r <- r + decode(payload)
 //
 // Both ends hold the same replica r, bit for bit. What the codec missed stays in w - r and is sent
 // again next step, so no residual is kept.

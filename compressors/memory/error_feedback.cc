@@ -10,7 +10,7 @@ namespace bdn {
 
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate) {
   if (!learning_rate_correction || !(previous_rate > 0) || !(rate > 0)) return decay;
-  // Held, for infinity times a residual of 0 is not a number.
+  // Kept finite: infinity times a residual of 0 is not a number.
   return std::min(decay * (previous_rate / rate), std::numeric_limits<float>::max());
 }
 

@@ -8,14 +8,14 @@
 // Error feedback (Compressed communication with two-way error feedback, arXiv 1905.10936 and
 // 2105.07829), optionally with momentum in front of it (dist-EF-SGDM):
 //
-//   m <- mu * m + a * g          (only with momentum)
-//   p  = a * g + mu * m + rho * e       (without momentum: a * g + rho * e)
+//   m <- mu * m + a * g                 only with momentum
+//   p  = a * g + mu * m + rho * e       without momentum: a * g + rho * e
 //   send Q(p);  e <- p - decode(Q(p))
 //
-// A product or sum with a memory that overflows is held at the largest finite float32, so that only
-// the input itself can fail a step. All arrays are float32[n] except g (any float type the codec
-// supports). e and m are in unscaled units: a undoes the loss scale. Whoever owns the link owns the
-// arrays; Codec::EncodeFeedback does a step.
+// A product or sum with a memory that overflows becomes the largest finite float32 of its sign, so
+// that only the input itself can fail a step. All arrays are float32[n] except g (any float type
+// the codec supports). e and m are in unscaled units: a undoes the loss scale. Whoever owns the
+// link owns the arrays; Codec::EncodeFeedback does a step.
 
 namespace bdn {
 

@@ -37,6 +37,15 @@ class RecordedEvents {
   ControlPlane::Events Callbacks() {
     return {[this](auto view) { Set(&membership_, std::move(view)); },
             [this](auto catalogue) { Set(&catalogue_, std::move(catalogue)); },
+            [this](auto placement) {
+              MutexLock lock(&mu_);
+              const absl::Status fits = catalogue_ == nullptr
+                                            ? absl::InternalError("no catalogue came before")
+                                            : CheckPlaced(*catalogue_, *placement);
+              EXPECT_TRUE(fits.ok()) << fits;
+              placement_ = std::move(placement);
+              changed_.SignalAll();
+            },
             [this](std::vector<Rank> leaving) {
               MutexLock lock(&mu_);
               leaving_ = std::move(leaving);
@@ -74,6 +83,13 @@ class RecordedEvents {
     MutexLock lock(&mu_);
     return catalogue_;
   }
+  std::shared_ptr<const PlacementTable> AwaitPlacement(PlacementVersion version) {
+    Await([this, version]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return placement_ != nullptr && placement_->version() >= version;
+    });
+    MutexLock lock(&mu_);
+    return placement_;
+  }
 
  private:
   template <typename T>
@@ -98,6 +114,7 @@ class RecordedEvents {
   CondVar changed_;
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<const Catalogue> catalogue_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const PlacementTable> placement_ ABSL_GUARDED_BY(mu_);
   std::vector<Rank> leaving_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
@@ -134,7 +151,7 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
     return request;
   }
 
-  // Everybody joins and watches; servers acknowledge each catalogue.
+  // Everybody joins and watches; servers acknowledge each placement.
   void JoinAll(int workers, int servers) {
     Start(workers, servers);
     workers_.resize(static_cast<size_t>(workers));
@@ -164,10 +181,10 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
   }
 
   static void Acknowledging(ControlPlane* control, ControlPlane::Events* events) {
-    events->on_catalogue = [control, record = std::move(events->on_catalogue)](
-                               std::shared_ptr<const Catalogue> catalogue) {
-      record(catalogue);
-      EXPECT_TRUE(control->AcknowledgeCatalogue(catalogue->version).ok());
+    events->on_placement = [control, record = std::move(events->on_placement)](
+                               std::shared_ptr<const PlacementTable> placement) {
+      record(placement);
+      EXPECT_TRUE(control->AcknowledgePlacement(placement->version()).ok());
     };
   }
 
@@ -178,7 +195,7 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
     return tensor;
   }
 
-  using Declared = absl::StatusOr<std::shared_ptr<const Catalogue>>;
+  using Declared = absl::StatusOr<DeclareResult>;
   std::future<Declared> Declare(size_t worker, std::vector<TensorDeclaration> tensors,
                                 absl::Duration timeout = kLong) {
     return std::async(std::launch::async,
@@ -307,12 +324,18 @@ TEST_P(ControlPlaneSuite, WorkersDeclareInAnyOrderAndRankZeroOrdersTheCatalogue)
   const Declared b = second.get();
   ASSERT_TRUE(a.ok()) << a.status();
   ASSERT_TRUE(b.ok()) << b.status();
-  EXPECT_EQ(**a, **b);
-  ASSERT_EQ((*a)->tensors.size(), 2u);
-  EXPECT_EQ((*a)->tensors[0].name, "a");
-  ASSERT_EQ((*a)->keys.size(), 2u);
-  EXPECT_NE((*a)->keys[0].server, (*a)->keys[1].server);
-  for (Node& server : servers_) EXPECT_EQ(*server.events->AwaitCatalogue(1), **a);
+  const Catalogue& catalogue = *a->catalogue;
+  const PlacementTable& placement = *a->placement;
+  EXPECT_EQ(catalogue, *b->catalogue);
+  EXPECT_EQ(placement, *b->placement);
+  ASSERT_EQ(catalogue.tensors.size(), 2u);
+  EXPECT_EQ(catalogue.tensors[0].name, "a");
+  ASSERT_EQ(catalogue.keys.size(), 2u);
+  EXPECT_NE(placement.OwnerOf(catalogue.keys[0].key), placement.OwnerOf(catalogue.keys[1].key));
+  for (Node& server : servers_) {
+    EXPECT_EQ(*server.events->AwaitCatalogue(1), catalogue);
+    EXPECT_EQ(*server.events->AwaitPlacement(placement.version()), placement);
+  }
 }
 
 TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAppends) {
@@ -322,7 +345,7 @@ TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAppends) {
     auto mine = Declare(0, tensors).get();
     EXPECT_TRUE(mine.ok()) << mine.status();
     EXPECT_TRUE(other.get().ok());
-    return **mine;
+    return *mine->catalogue;
   };
   const Catalogue first = declare({Tensor("a")});
   const Catalogue same = declare({Tensor("a")});

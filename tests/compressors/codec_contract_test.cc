@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/float_guard.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "compressors/kernels/kernel_targets.h"
 #include "compressors/memory/delta.h"
 #include "gmock/gmock.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "gtest/gtest.h"
 #include "tests/compressors/codec_inputs.h"
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "compressors/key_codecs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,45 +43,15 @@ TEST(CodecSchedule, SaysWhatIsWrong) {
   }
 }
 
-std::string PushAt(const KeyCodecs& codecs, uint64_t step) {
-  return codecs.Push(step).codec().spec();
-}
-
-TEST(CodecSchedule, StagesFollowEachOtherBehindTheWarmUp) {
-  KeyCodecsOptions options{
-      .push_spec = "fp16 for 3; int8 for 2; int4", .pull_spec = "none", .segment_elements = {100}};
-  const auto codecs = MakeKeyCodecs(options);
-  ASSERT_TRUE(codecs.ok()) << codecs.status();
-  EXPECT_EQ(PushAt(*codecs, 1), "fp16");
-  EXPECT_EQ(PushAt(*codecs, 3), "fp16");
-  EXPECT_EQ(PushAt(*codecs, 4), "int8");
-  EXPECT_EQ(PushAt(*codecs, 5), "int8");
-  EXPECT_EQ(PushAt(*codecs, 6), "int4");
-  EXPECT_EQ(codecs->Pull(4).codec().spec(), "none");
-
-  options.warmup_steps = 4;  // takes the place of the steps that it covers
-  const auto warm = MakeKeyCodecs(options);
-  EXPECT_EQ(PushAt(*warm, 4), "none");
-  EXPECT_EQ(PushAt(*warm, 5), "int8");
-  EXPECT_EQ(PushAt(*warm, 6), "int4");
-  EXPECT_EQ(warm->Pull(4).codec().spec(), "none");
-}
-
-TEST(CodecSchedule, AddsUndecodedOnlyWhereBothWaysHaveTheSameCodec) {
-  const std::string blocks = "none for 2; blocks(ratio=0.5,size=8)";
-  const auto codecs =
-      MakeKeyCodecs({.push_spec = blocks, .pull_spec = blocks, .segment_elements = {100}});
-  ASSERT_TRUE(codecs.ok()) << codecs.status();
-  EXPECT_FALSE(codecs->AddsEncoded(2));
-  EXPECT_TRUE(codecs->AddsEncoded(3));
-}
-
-TEST(CodecSchedule, WeightsArePulledByOneCodec) {
-  const auto codecs = MakeKeyCodecs({.push_spec = "none",
-                                     .pull_spec = "none for 2; delta(int4)",
-                                     .segment_elements = {100},
-                                     .holds_weights = true});
-  EXPECT_THAT(std::string(codecs.status().message()), HasSubstr("use warmup for dense steps"));
+TEST(CodecSchedule, PutsACaretUnderTheBadStage) {
+  EXPECT_EQ(SpecOf("none for 5; onebt"),
+            "codec spec: unknown codec 'onebt'; did you mean onebit?\n"
+            "  none for 5; onebt\n"
+            "              ^^^^^");
+  EXPECT_EQ(SpecOf("none for 5; fp16 for 0; ef(onebit)"),
+            "codec spec: 'fp16 for 0' must be for a number of steps from 1 to 2^40\n"
+            "  none for 5; fp16 for 0; ef(onebit)\n"
+            "              ^^^^^^^^^^");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "gtest/gtest.h"
 #include "tests/compressors/codec_inputs.h"
 

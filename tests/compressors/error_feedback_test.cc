@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "compressors/kernels/kernel_targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "compressors/memory/delta.h"
 #include "compressors/segmented.h"
 #include "gtest/gtest.h"

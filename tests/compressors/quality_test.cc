@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "gtest/gtest.h"
 #include "tests/compressors/codec_inputs.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "compressors/exact_sketch.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <vector>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "compressors/topk_select.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 namespace bdn::fuzz {
 namespace {

@@ -6,6 +6,13 @@
 namespace bdn {
 namespace {
 
+// Ids need not rise with ranks.
+constexpr RosterMember kFirst = {.rank = 0, .node = 9};
+constexpr RosterMember kSecond = {.rank = 1, .node = 4};
+constexpr RosterMember kThird = {.rank = 2, .node = 5};
+
+Roster TwoWorkers() { return {kFirst, kSecond}; }
+
 TensorDeclaration Tensor(const std::string& name) {
   TensorDeclaration tensor;
   tensor.name = name;
@@ -14,24 +21,24 @@ TensorDeclaration Tensor(const std::string& name) {
 }
 
 TEST(DeclarationBatch, IsFullWhenAllWorkersSaidTheSameInAnyOrder) {
-  DeclarationBatch batch(3);
-  EXPECT_TRUE(batch.Add(2, {Tensor("a"), Tensor("b"), Tensor("c")}).ok());
-  EXPECT_TRUE(batch.Add(0, {Tensor("c"), Tensor("a"), Tensor("b")}).ok());
+  DeclarationBatch batch({kFirst, kSecond, kThird});
+  EXPECT_TRUE(batch.Add(kThird, {Tensor("a"), Tensor("b"), Tensor("c")}).ok());
+  EXPECT_TRUE(batch.Add(kFirst, {Tensor("c"), Tensor("a"), Tensor("b")}).ok());
   EXPECT_EQ(batch.Missing(), "worker 1");
   EXPECT_FALSE(batch.full());
-  EXPECT_TRUE(batch.Add(1, {Tensor("b"), Tensor("c"), Tensor("a")}).ok());
+  EXPECT_TRUE(batch.Add(kSecond, {Tensor("b"), Tensor("c"), Tensor("a")}).ok());
   EXPECT_TRUE(batch.full());
-  EXPECT_EQ(batch.Of(0)[0].name, "c");
+  EXPECT_EQ(batch.tensors()[0].name, "c");
 }
 
 TEST(DeclarationBatch, NamesTheWorkerThatLacksATensorOnEitherSide) {
-  DeclarationBatch more(2);
-  ASSERT_TRUE(more.Add(0, {Tensor("a")}).ok());
-  EXPECT_EQ(more.Add(1, {Tensor("a"), Tensor("b")}).message(),
+  DeclarationBatch more(TwoWorkers());
+  ASSERT_TRUE(more.Add(kFirst, {Tensor("a")}).ok());
+  EXPECT_EQ(more.Add(kSecond, {Tensor("a"), Tensor("b")}).message(),
             "tensor 'b': worker 1 declared it, worker 0 did not");
-  DeclarationBatch fewer(2);
-  ASSERT_TRUE(fewer.Add(1, {Tensor("a"), Tensor("b")}).ok());
-  EXPECT_EQ(fewer.Add(0, {Tensor("b")}).message(),
+  DeclarationBatch fewer(TwoWorkers());
+  ASSERT_TRUE(fewer.Add(kSecond, {Tensor("a"), Tensor("b")}).ok());
+  EXPECT_EQ(fewer.Add(kFirst, {Tensor("b")}).message(),
             "tensor 'a': worker 1 declared it, worker 0 did not");
 }
 
@@ -42,16 +49,16 @@ TEST(DeclarationBatch, SaysWhatDiffersInEveryField) {
     change(other);
     EXPECT_EQ(DescribeDifference(base, other), mine);
     EXPECT_EQ(DescribeDifference(other, base), theirs);
-    DeclarationBatch batch(2);
-    ASSERT_TRUE(batch.Add(0, {base}).ok());
-    const absl::Status conflict = batch.Add(1, {other});
+    DeclarationBatch batch(TwoWorkers());
+    ASSERT_TRUE(batch.Add(kFirst, {base}).ok());
+    const absl::Status conflict = batch.Add(kSecond, {other});
     EXPECT_EQ(conflict.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(conflict.message(),
               "tensor 'w': worker 0 says " + mine + ", worker 1 says " + theirs);
   };
   expect([](auto& t) { t.dtype = DType::kFloat16; }, "dtype=float32", "dtype=float16");
   expect([](auto& t) { t.elements = 9; }, "elements=8", "elements=9");
-  expect([](auto& t) { t.kind = KeyKind::kBroadcast; }, "kind=dense", "kind=bytes");
+  expect([](auto& t) { t.kind = KeyKind::kBroadcast; }, "kind=dense", "kind=broadcast");
   expect([](auto& t) { t.push_spec = "fp16"; }, "push=none", "push=fp16");
   expect([](auto& t) { t.pull_spec = "bf16"; }, "pull=none", "pull=bf16");
   expect([](auto& t) { t.rule = "sgd"; }, "rule=mean", "rule=sgd");

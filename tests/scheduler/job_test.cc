@@ -54,6 +54,11 @@ class JobTest : public ::testing::Test {
     return job_->Declare(node, std::move(tensors), At(deadline), At(now));
   }
 
+  // A server has installed the keys of this version of the catalogue, as the first epoch has them.
+  absl::Status Install(NodeId node, uint32_t catalogue, double now = 0) {
+    return job_->AcknowledgePlacement(node, {.epoch = 1, .catalogue = catalogue}, At(now));
+  }
+
   void Collect() {
     for (Job::Completion& completion : job_->TakeCompletions()) {
       EXPECT_EQ(answers_.count(completion.call_id), 0u) << "answered twice";
@@ -175,12 +180,15 @@ TEST_F(JobTest, ADeclarationWaitsForAllWorkersAndThenForAllServers) {
   const CallId second = Declare(2, {Tensor("b"), Tensor("a")});
   EXPECT_EQ(job_->catalogue().version, 1u);
   EXPECT_EQ(job_->catalogue().tensors[0].name, "a");
-  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
+  EXPECT_TRUE(Install(3, 1).ok());
   EXPECT_FALSE(Answered(first));
-  EXPECT_TRUE(job_->AcknowledgeCatalogue(4, 1, At(0)).ok());
+  EXPECT_TRUE(Install(4, 1).ok());
   EXPECT_TRUE(StatusOf(first).ok());
   EXPECT_TRUE(StatusOf(second).ok());
-  EXPECT_EQ(answers_[first].catalogue->keys.size(), 2u);
+  const DeclareResult& declared = answers_[first].declared;
+  EXPECT_EQ(declared.catalogue->keys.size(), 2u);
+  EXPECT_TRUE(CheckPlaced(*declared.catalogue, *declared.placement).ok());
+  EXPECT_EQ(declared.placement->version().epoch, job_->table().membership()->epoch);
 }
 
 TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
@@ -194,7 +202,7 @@ TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
   // Both call again with what they said.
   const CallId third = Declare(1, {Tensor("a")}, kNever, 2);
   const CallId fourth = Declare(2, {Tensor("a")}, kNever, 2);
-  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(2)).ok());
+  EXPECT_TRUE(Install(3, 1, 2).ok());
   EXPECT_TRUE(StatusOf(third).ok());
   EXPECT_TRUE(StatusOf(fourth).ok());
   EXPECT_EQ(job_->catalogue().version, 1u);
@@ -226,7 +234,7 @@ TEST_F(JobTest, AFailedDeclarationFailsTheSameCallOfEveryWorkerAndNothingElse) {
 TEST_F(JobTest, ATensorCannotBeDeclaredDifferentlyLater) {
   Fill(1, 1);
   Declare(1, {Tensor("w", 5)});
-  ASSERT_TRUE(job_->AcknowledgeCatalogue(2, 1, At(0)).ok());
+  ASSERT_TRUE(Install(2, 1).ok());
   EXPECT_THAT(MessageOf(Declare(1, {Tensor("w", 6)})),
               AllOf(HasSubstr("tensor 'w'"), HasSubstr("elements=5 before"),
                     HasSubstr("worker 0 now says elements=6")));
@@ -234,9 +242,9 @@ TEST_F(JobTest, ATensorCannotBeDeclaredDifferentlyLater) {
 
 TEST_F(JobTest, OnlyServersAcknowledgeAndOnlyWhatExists) {
   Fill(1, 1);
-  EXPECT_EQ(job_->AcknowledgeCatalogue(1, 0, At(0)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(job_->AcknowledgeCatalogue(2, 1, At(0)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(job_->AcknowledgeCatalogue(77, 0, At(0)).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Install(1, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Install(2, 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Install(77, 0).code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(JobTest, OnlyWorkersDeclareAndMeetAtBarriers) {
@@ -299,7 +307,7 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   Fill(2, 1);
   const CallId declared = Declare(2, {Tensor("a")});
   const CallId passed = Declare(1, {Tensor("a")});
-  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
+  EXPECT_TRUE(Install(3, 1).ok());
   const CallId early = job_->ComeToBarrier(2, "b", At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(StatusOf(declared).ok());
@@ -331,7 +339,7 @@ TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
   EXPECT_TRUE(StatusOf(job_->ComeToBarrier(2, "b", At(kNever), At(0))).ok());
   EXPECT_TRUE(StatusOf(first).ok());
   const CallId second = Declare(2, {Tensor("a")});
-  EXPECT_TRUE(job_->AcknowledgeCatalogue(3, 1, At(0)).ok());
+  EXPECT_TRUE(Install(3, 1).ok());
   EXPECT_TRUE(StatusOf(second).ok());
   EXPECT_TRUE(StatusOf(declared).ok());
 }

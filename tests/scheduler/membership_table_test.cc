@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "scheduler/barrier.h"
-
 namespace bdn {
 namespace {
 
@@ -94,20 +92,6 @@ TEST_F(MembershipTableTest, AShortenedLeaseComesBackWhenTheNodeIsHeard) {
   EXPECT_EQ(table_.Expired(At(2)), nullptr);
   table_.ShortenLease(2, At(60));
   EXPECT_NE(table_.Expired(At(6.5)), nullptr);
-}
-
-TEST(Barrier, KnowsWhoIsMissing) {
-  Barrier barrier(3);
-  EXPECT_TRUE(barrier.empty());
-  barrier.Arrive(1);
-  barrier.Arrive(1);
-  EXPECT_EQ(barrier.Missing(), "worker 0, worker 2");
-  barrier.Arrive(0);
-  barrier.Arrive(2);
-  EXPECT_TRUE(barrier.full());
-  barrier.Withdraw(0);
-  EXPECT_EQ(barrier.Missing(), "worker 0");
-  EXPECT_FALSE(barrier.empty());
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "tests/support/shard_rig.h"
 
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 namespace bdn::testing {
 namespace {
@@ -29,8 +29,7 @@ KeyEntry MakeEntry(Key key, const KeyOptions& options) {
                  .push_spec = options.push,
                  .pull_spec = options.pull,
                  .rule = options.rule,
-                 .warmup_steps = options.warmup,
-                 .server = kServerNode};
+                 .warmup_steps = options.warmup};
   for (size_t i = 0; i < options.segments.size(); ++i) {
     entry.segments.push_back(
         {.tensor = key.tensor() + static_cast<uint32_t>(i), .elements = options.segments[i]});

@@ -30,7 +30,7 @@ ClusterRig::ClusterRig(int workers, std::vector<std::string> flags, Worker::Opti
       options.join.wanted_rank = rank;
       options.join.host = "worker " + std::to_string(rank) + " of the test";
       workers_[rank] =
-          Must(Worker::Create(options, cluster_->Connect(), cluster_->MakeTransport()));
+          Must(Worker::Create(options, &clock_, cluster_->Connect(), cluster_->MakeTransport()));
     });
   }
   for (std::thread& thread : threads) thread.join();

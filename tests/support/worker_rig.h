@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/c_api/local_cluster.h"
+#include "common/base/clock.h"
+#include "worker/local/local_cluster.h"
 #include "worker/worker.h"
 
 namespace bdn::testing {
@@ -28,6 +29,7 @@ class ClusterRig {
   void Kill(int rank) { workers_[rank].reset(); }
 
  private:
+  const SteadyClock clock_;
   std::unique_ptr<LocalCluster> cluster_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };

@@ -40,7 +40,8 @@ class HostilePeer : public ::testing::Test {
         Worker::Options options;
         options.join.wanted_rank = rank;
         workers_[rank] =
-            Worker::Create(options, scheduler_.Connect(), MakeZmqTransport().value()).value();
+            Worker::Create(options, &clock_, scheduler_.Connect(), MakeZmqTransport().value())
+                .value();
         if (rank == 0) {
           // Everybody may read where the server listens.
           address_ = workers_[0]->servers().at(0).data_address;
@@ -82,6 +83,7 @@ class HostilePeer : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
 
+  const SteadyClock clock_;
   LocalScheduler scheduler_{Config()};
   std::unique_ptr<ControlPlane> control_ = scheduler_.Connect();
   std::unique_ptr<Transport> transport_ = MakeZmqTransport().value();

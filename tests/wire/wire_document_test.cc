@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/wire/frame.h"
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 #include "gmock/gmock.h"
 #include "tests/wire/wire_bytes.h"
 

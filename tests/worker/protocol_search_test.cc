@@ -49,17 +49,13 @@ class World {
     shard_.SetMembership(MakeMembership(kWorkers));
     shard_.AddKey(MakePlan(kKey, Spec()));
     for (Rank rank = 0; rank < kWorkers; ++rank) {
-      tables_.emplace_back(
-          RequestTable::Options{
-              .self = WorkerNode(rank), .rank = rank, .timeout = absl::InfiniteDuration()},
-          nullptr);
+      tables_.emplace_back(RequestTable::Options{
+          .self = WorkerNode(rank), .rank = rank, .timeout = absl::InfiniteDuration()});
       // Greetings are tested elsewhere: both ends know each other.
-      Run(rank, [&](RequestTable& table) {
-        table.SetMembership(MakeMembership(kWorkers), now_);
-        FrameHeader hello;
-        hello.sender = kServerNode;
-        table.OnFrame(kServerNode, Frame{hello, {}}, now_);
-      });
+      Perform(rank, tables_[rank].SetMembership(MakeMembership(kWorkers), now_));
+      FrameHeader hello;
+      hello.sender = kServerNode;
+      Perform(rank, tables_[rank].OnFrame(kServerNode, Frame{hello, {}}, now_));
     }
     flights_.clear();
     for (Rank rank = 0; rank < kWorkers; ++rank) Submit(rank);
@@ -80,7 +76,7 @@ class World {
       }
     } else {
       const size_t before = given_[flight.rank].size();
-      Run(flight.rank, [&](RequestTable& e) { e.OnFrame(kServerNode, flight.frame, now_); });
+      Perform(flight.rank, tables_[flight.rank].OnFrame(kServerNode, flight.frame, now_));
       if (given_[flight.rank].size() > before && given_[flight.rank].size() < steps) {
         Submit(flight.rank);
       }
@@ -92,7 +88,7 @@ class World {
     const absl::Time due = tables_[rank].NextTick();
     if (due == absl::InfiniteFuture()) return false;
     now_ = std::max(now_, due);
-    Run(rank, [&](RequestTable& e) { e.OnTick(now_); });
+    Perform(rank, tables_[rank].OnTick(now_));
     drop_same_flights();
     return true;
   }
@@ -107,7 +103,7 @@ class World {
   bool EpochAtWorker(Rank rank) {
     if (worker_epoch_[rank] == 2) return false;
     worker_epoch_[rank] = 2;
-    Run(rank, [&](RequestTable& e) { e.SetMembership(MakeMembership(kWorkers, 2), now_); });
+    Perform(rank, tables_[rank].SetMembership(MakeMembership(kWorkers, 2), now_));
     drop_same_flights();
     return true;
   }
@@ -144,45 +140,29 @@ class World {
   }
 
  private:
-  class Collect final : public RequestTable::Output {
-   public:
-    Collect(World* world, Rank rank) : world_(world), rank_(rank) {}
-    void Send(NodeId, Frame frame) override {
-      world_->flights_.push_back({true, rank_, frame});
-      sent.push_back(frame.header);
+  // Carries out what one worker's table asked for.
+  void Perform(Rank rank, RequestTable::Actions actions) {
+    for (RequestTable::Outgoing& out : actions.sends) {
+      tables_[rank].OnSent(kServerNode, out.frame.header.key, out.frame.header.step, now_);
+      flights_.push_back({true, rank, std::move(out.frame)});
     }
-    void Complete(Key, Step step, absl::StatusOr<Frame> answer) override {
-      if (!answer.ok()) {
-        world_->trouble_ += std::string(answer.status().message()) + "\n";
+    for (RequestTable::Answer& answer : actions.answers) {
+      if (!answer.frame.ok()) {
+        trouble_ += std::string(answer.frame.status().message()) + "\n";
         return;
       }
-      std::vector<std::string>& given = world_->given_[rank_];
-      if (given.size() + 1 != step) world_->trouble_ += "an answer for another step\n";
-      given.emplace_back(reinterpret_cast<const char*>(answer->payload.data()),
-                         answer->payload.size());
-    }
-    std::vector<FrameHeader> sent;
-
-   private:
-    World* const world_;
-    const Rank rank_;
-  };
-
-  template <typename Body>
-  void Run(Rank rank, Body body) {
-    Collect output(this, rank);
-    tables_[rank].set_output(&output);
-    body(tables_[rank]);
-    for (const FrameHeader& header : output.sent) {
-      tables_[rank].OnSent(kServerNode, header.key, header.step, now_);
+      std::vector<std::string>& given = given_[rank];
+      if (given.size() + 1 != answer.step) trouble_ += "an answer for another step\n";
+      given.emplace_back(reinterpret_cast<const char*>(answer.frame->payload.data()),
+                         answer.frame->payload.size());
     }
   }
   void Submit(Rank rank) {
     const Step step = given_[rank].size() + 1;
-    Run(rank, [&](RequestTable& table) {
-      const Frame push = MakePush(kKey, step, rank, Gradient(rank, step), Spec());
-      ASSERT_TRUE(table.Submit({.frame = push, .server = kServerNode}, now_).ok());
-    });
+    const Frame push = MakePush(kKey, step, rank, Gradient(rank, step), Spec());
+    auto actions = tables_[rank].Submit({.frame = push, .server = kServerNode}, now_);
+    ASSERT_TRUE(actions.ok()) << actions.status();
+    Perform(rank, *std::move(actions));
   }
   static std::string Name(const Flight& flight) {
     const FrameHeader& h = flight.frame.header;

@@ -15,14 +15,16 @@ using ::testing::SizeIs;
 
 constexpr Key kKey = Key::Of(3, 0);
 
-class Log final : public RequestTable::Output {
- public:
-  void Send(NodeId server, Frame frame) override {
-    EXPECT_EQ(server, kServerNode);
-    sent.push_back(std::move(frame));
-  }
-  void Complete(Key, Step step, absl::StatusOr<Frame> answer) override {
-    completed.push_back({step, std::move(answer)});
+// What the table made its caller do so far.
+struct Log {
+  void operator()(RequestTable::Actions actions) {
+    for (RequestTable::Outgoing& out : actions.sends) {
+      EXPECT_EQ(out.server, kServerNode);
+      sent.push_back(std::move(out.frame));
+    }
+    for (RequestTable::Answer& answer : actions.answers) {
+      completed.push_back({answer.step, std::move(answer.frame)});
+    }
   }
   FrameType LastSent() const { return sent.empty() ? FrameType{} : sent.back().header.type; }
 
@@ -33,7 +35,7 @@ class Log final : public RequestTable::Output {
 class RequestTableTest : public ::testing::Test {
  protected:
   RequestTableTest() {
-    requests_.SetMembership(MakeMembership(2), now_);
+    log_(requests_.SetMembership(MakeMembership(2), now_));
     Answer(FrameType::kHello, 0);
     log_.sent.clear();
   }
@@ -44,14 +46,17 @@ class RequestTableTest : public ::testing::Test {
             .probe_interval = absl::Seconds(1),
             .timeout = absl::Minutes(1)};
   }
+  void Submit(RequestTable::Request request) {
+    auto actions = requests_.Submit(std::move(request), now_);
+    ASSERT_TRUE(actions.ok()) << actions.status();
+    log_(*std::move(actions));
+  }
   void Ask(Step step, FrameType type = FrameType::kPush) {
     Frame frame = MakePush(kKey, step, 0, {1, 2, 3, 4});
     frame.header.type = type;
     if (type != FrameType::kPush) frame.header.codec = 0;
     if (type == FrameType::kFetch) frame = Frame{frame.header, {}};
-    ASSERT_TRUE(
-        requests_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1}, now_)
-            .ok());
+    Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1});
   }
   void Sent(Step step) { requests_.OnSent(kServerNode, kKey, step, now_); }
   void Answer(FrameType type, Step step, Buffer payload = {}) {
@@ -62,7 +67,7 @@ class RequestTableTest : public ::testing::Test {
     header.step = step;
     header.num_elements = type == FrameType::kHello ? 0 : 4;
     header.epoch = 1;
-    requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_);
+    log_(requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_));
   }
   static FrameHeader AboutState(FrameType type, uint32_t request, Step step = 1) {
     return StateHeader(
@@ -71,28 +76,26 @@ class RequestTableTest : public ::testing::Test {
   }
   void AskAboutState(FrameType type, uint32_t request, Step step = 1) {
     const Frame frame{AboutState(type, request, step), {}};
-    ASSERT_TRUE(
-        requests_.Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 0}, now_)
-            .ok());
+    Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 0});
   }
   void AnswerAboutState(FrameType type, uint32_t request, Step step = 1) {
     FrameHeader header = AnswerTo(AboutState(FrameType::kFetch, request, step), type);
     header.sender = kServerNode;
     Buffer payload;
     if (type == FrameType::kError) payload = EncodeError(absl::NotFoundError("because"));
-    requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_);
+    log_(requests_.OnFrame(kServerNode, MakeFrame(header, std::move(payload)), now_));
   }
   void Fail(Step step, absl::StatusCode code) {
     Answer(FrameType::kError, step, EncodeError(absl::Status(code, "because")));
   }
   void Wait(absl::Duration time) {
     now_ += time;
-    if (requests_.NextTick() <= now_) requests_.OnTick(now_);
+    if (requests_.NextTick() <= now_) log_(requests_.OnTick(now_));
   }
 
   absl::Time now_ = absl::UnixEpoch();
   Log log_;
-  RequestTable requests_{Options(), &log_};
+  RequestTable requests_{Options()};
 };
 
 TEST_F(RequestTableTest, CompletesARequestWithItsReplyOnce) {
@@ -109,7 +112,7 @@ TEST_F(RequestTableTest, CompletesARequestWithItsReplyOnce) {
 TEST_F(RequestTableTest, HasOneOpenRequestAKey) {
   Ask(1);
   const Frame second = MakePush(kKey, 2, 0, {1, 2, 3, 4});
-  EXPECT_EQ(requests_.Submit({.frame = second, .server = kServerNode}, now_).code(),
+  EXPECT_EQ(requests_.Submit({.frame = second, .server = kServerNode}, now_).status().code(),
             absl::StatusCode::kAlreadyExists);
 }
 
@@ -163,7 +166,7 @@ TEST_F(RequestTableTest, SendsAgainAtOnceWhatWasDamagedButNotForEver) {
 TEST_F(RequestTableTest, SendsAgainUnderTheNewEpochWhenTheOldOneHasEnded) {
   Ask(1);
   Fail(1, absl::StatusCode::kFailedPrecondition);
-  requests_.SetMembership(MakeMembership(2, /*epoch=*/2), now_);
+  log_(requests_.SetMembership(MakeMembership(2, /*epoch=*/2), now_));
   ASSERT_THAT(log_.sent, SizeIs(2));
   EXPECT_EQ(log_.sent[1].header.epoch, 2u);
   Answer(FrameType::kReply, 1);
@@ -276,7 +279,7 @@ TEST_F(RequestTableTest, ADamagedValueIsFetchedAgain) {
   header.num_elements = 4;
   Frame value = MakeFrame(header, Buffer::Allocate(4));
   value.header.payload_crc ^= 1;
-  requests_.OnFrame(kServerNode, value, now_);
+  log_(requests_.OnFrame(kServerNode, value, now_));
   EXPECT_THAT(log_.completed, SizeIs(0));
   Wait(absl::ZeroDuration());
   EXPECT_THAT(log_.sent, SizeIs(2));
@@ -284,7 +287,7 @@ TEST_F(RequestTableTest, ADamagedValueIsFetchedAgain) {
 
 TEST_F(RequestTableTest, AFailureEndsEveryRequestOfTodayAndTomorrow) {
   Ask(1);
-  requests_.Fail(Aborted("worker 1 was lost"));
+  log_(requests_.Fail(Aborted("worker 1 was lost")));
   ASSERT_THAT(log_.completed, SizeIs(1));
   EXPECT_THAT(std::string(log_.completed[0].second.status().message()),
               HasSubstr("worker 1 was lost"));
@@ -300,41 +303,43 @@ TEST_F(RequestTableTest, IgnoresAForgedSender) {
   header.key = kKey;
   header.step = 1;
   header.num_elements = 4;
-  requests_.OnFrame(kServerNode, Frame{header, {}}, now_);
+  log_(requests_.OnFrame(kServerNode, Frame{header, {}}, now_));
   EXPECT_THAT(log_.completed, SizeIs(0));
 }
 
 TEST(RequestTableHello, GreetsFirstAndSendsRequestsAfterTheAnswer) {
   Log log;
-  RequestTable table({.self = WorkerNode(0), .job_id = "job"}, &log);
+  RequestTable table({.self = WorkerNode(0), .job_id = "job"});
   const absl::Time now = absl::UnixEpoch();
-  table.SetMembership(MakeMembership(1), now);
+  log(table.SetMembership(MakeMembership(1), now));
   ASSERT_EQ(log.LastSent(), FrameType::kHello);
   EXPECT_EQ(DecodeHello(log.sent[0].payload.span())->job_id, "job");
-  ASSERT_TRUE(
-      table.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now).ok());
+  auto actions =
+      table.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode}, now);
+  ASSERT_TRUE(actions.ok());
+  log(*std::move(actions));
   EXPECT_THAT(log.sent, SizeIs(1));
-  table.OnTick(now + absl::Seconds(1));
+  log(table.OnTick(now + absl::Seconds(1)));
   EXPECT_THAT(log.sent, SizeIs(2));  // the greeting again
   FrameHeader hello;
   hello.sender = kServerNode;
-  table.OnFrame(kServerNode, Frame{hello, {}}, now);
+  log(table.OnFrame(kServerNode, Frame{hello, {}}, now));
   EXPECT_EQ(log.LastSent(), FrameType::kPush);
 }
 
 TEST(RequestTableHello, ARefusedGreetingFailsEverythingWithTheReason) {
   Log log;
-  RequestTable table({.self = WorkerNode(0), .job_id = "job"}, &log);
-  table.SetMembership(MakeMembership(1), absl::UnixEpoch());
+  RequestTable table({.self = WorkerNode(0), .job_id = "job"});
+  log(table.SetMembership(MakeMembership(1), absl::UnixEpoch()));
   FrameHeader header;
   header.type = FrameType::kError;
   header.sender = kServerNode;
-  table.OnFrame(kServerNode, MakeFrame(header, EncodeError(PermissionDenied("another job"))),
-                absl::UnixEpoch());
-  ASSERT_TRUE(table
-                  .Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
-                          absl::UnixEpoch())
-                  .ok());
+  log(table.OnFrame(kServerNode, MakeFrame(header, EncodeError(PermissionDenied("another job"))),
+                    absl::UnixEpoch()));
+  auto actions = table.Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
+                              absl::UnixEpoch());
+  ASSERT_TRUE(actions.ok());
+  log(*std::move(actions));
   ASSERT_THAT(log.completed, SizeIs(1));
   EXPECT_THAT(std::string(log.completed[0].second.status().message()), HasSubstr("another job"));
 }

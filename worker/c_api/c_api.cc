@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
 #include "common/cluster/settings.h"
@@ -17,9 +18,8 @@
 #include "compressors/codec_schedule.h"
 #include "worker/c_api/bandoneon.h"
 #include "worker/c_api/connect.h"
-#include "worker/c_api/local_cluster.h"
 #include "worker/error_fields.h"
-#include "worker/worker.h"
+#include "worker/local/local_cluster.h"
 
 // The C interface: checks what came, calls the worker, keeps the last error of each thread. No
 // exception leaves.
@@ -30,7 +30,8 @@ struct bdn_cluster {
 };
 struct bdn_worker {
   std::shared_ptr<bdn::LocalCluster> cluster;  // which outlives the worker; null outside of one
-  std::unique_ptr<bdn::Worker> worker;
+  bdn::SteadyClock clock;
+  std::unique_ptr<bdn::Client> client;
   pid_t owner = getpid();
 };
 
@@ -72,7 +73,7 @@ template <typename Body>
 int CallOn(const bdn_worker* handle, Body body) {
   if (handle == nullptr) return Return(InvalidArgument("the worker is null"));
   if (handle->owner != getpid()) return Return(Inherited("worker"));
-  return Call([&] { return body(*handle->worker); });
+  return Call([&] { return body(*handle->client); });
 }
 
 template <typename Struct>
@@ -151,7 +152,7 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
                            .group = given.group};
 }
 
-absl::StatusOr<PushRequest> ToRequest(Worker& worker, const bdn_push* push) {
+absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push) {
   BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
   if (push->device != 0 || push->stream != nullptr || push->reserved != 0) {
     return Unimplemented("bdn_push: device, stream and reserved must be 0: host memory only");
@@ -168,7 +169,7 @@ absl::StatusOr<PushRequest> ToRequest(Worker& worker, const bdn_push* push) {
                       .learning_rate = push->learning_rate,
                       .left_out = push->left_out};
   if (push->data != nullptr) {
-    BDN_ASSIGN_OR_RETURN(request.data, worker.ViewOf(push->tensor, push->data));
+    BDN_ASSIGN_OR_RETURN(request.data, client.ViewOf(push->tensor, push->data));
   }
   if (push->done != nullptr) {
     request.done = [done = push->done, user_data = push->user_data](TicketId ticket,
@@ -210,8 +211,9 @@ int bdn_create(const bdn_options* options, bdn_worker** out) {
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
-    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectWorker(config));
-    *out = new bdn_worker{nullptr, std::move(worker)};
+    auto handle = std::make_unique<bdn_worker>();
+    BDN_ASSIGN_OR_RETURN(handle->client, bdn::ConnectWorker(config, &handle->clock));
+    *out = handle.release();
     return absl::OkStatus();
   });
 }
@@ -220,12 +222,13 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
   return Call([&]() -> absl::Status {
     if (cluster == nullptr || out == nullptr) return bdn::InvalidArgument("cluster or out is null");
     if (cluster->owner != getpid()) return bdn::Inherited("cluster");
-    // It may be freed while this call waits for the other workers.
-    std::shared_ptr<bdn::LocalCluster> held = cluster->cluster;
+    auto handle = std::make_unique<bdn_worker>();
+    handle->cluster = cluster->cluster;  // which may be freed while this call waits for the others
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
-    BDN_ASSIGN_OR_RETURN(auto worker, bdn::ConnectLocalWorker(config, held.get()));
-    *out = new bdn_worker{std::move(held), std::move(worker)};
+    BDN_ASSIGN_OR_RETURN(handle->client,
+                         bdn::ConnectLocalWorker(config, &handle->clock, handle->cluster.get()));
+    *out = handle.release();
     return absl::OkStatus();
   });
 }
@@ -239,15 +242,15 @@ void bdn_free(bdn_worker* worker) {
 }
 
 int bdn_leave(bdn_worker* worker, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) { return w.Leave(bdn::Timeout(timeout_seconds)); });
+  return CallOn(worker, [&](bdn::Client& w) { return w.Leave(bdn::Timeout(timeout_seconds)); });
 }
 
 int bdn_abort_job(bdn_worker* worker, const char* reason) {
-  return CallOn(worker, [&](bdn::Worker& w) { return w.Abort(reason == nullptr ? "" : reason); });
+  return CallOn(worker, [&](bdn::Client& w) { return w.Abort(reason == nullptr ? "" : reason); });
 }
 
-int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->worker->rank(); }
-int bdn_size(const bdn_worker* worker) { return worker == nullptr ? 0 : worker->worker->size(); }
+int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->client->rank(); }
+int bdn_size(const bdn_worker* worker) { return worker == nullptr ? 0 : worker->client->size(); }
 
 int bdn_local_cluster_create(const bdn_options* options, bdn_cluster** out) {
   return Call([&]() -> absl::Status {
@@ -266,7 +269,7 @@ void bdn_local_cluster_free(bdn_cluster* cluster) {
 
 int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count, uint32_t* ids,
                 double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (count > 0 && (tensors == nullptr || ids == nullptr)) {
       return bdn::InvalidArgument("tensors or ids is null");
     }
@@ -283,7 +286,7 @@ int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count
 }
 
 int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(bdn::PushRequest request, bdn::ToRequest(w, push));
     BDN_ASSIGN_OR_RETURN(*ticket, w.PushPull(std::move(request)));
@@ -292,7 +295,7 @@ int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket) 
 }
 
 int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_result* result) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (result != nullptr) BDN_RETURN_IF_ERROR(bdn::CheckStruct(result, "bdn_result"));
     BDN_ASSIGN_OR_RETURN(const bdn::PushResult done, w.Wait(ticket, bdn::Timeout(timeout_seconds)));
     if (result == nullptr) return absl::OkStatus();
@@ -305,7 +308,7 @@ int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_
 }
 
 int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
     BDN_ASSIGN_OR_RETURN(*ticket, w.NextDone(bdn::Timeout(timeout_seconds)));
     return absl::OkStatus();
@@ -313,7 +316,7 @@ int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket
 }
 
 int bdn_wake(bdn_worker* worker) {
-  return CallOn(worker, [](bdn::Worker& w) {
+  return CallOn(worker, [](bdn::Client& w) {
     w.Wake();
     return absl::OkStatus();
   });
@@ -321,7 +324,7 @@ int bdn_wake(bdn_worker* worker) {
 
 int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes, int root,
                   double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (name == nullptr || (data == nullptr && bytes > 0)) {
       return bdn::InvalidArgument("name or data is null");
     }
@@ -331,14 +334,14 @@ int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t byt
 }
 
 int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) {
+  return CallOn(worker, [&](bdn::Client& w) {
     return w.Barrier(name == nullptr ? "" : name, bdn::Timeout(timeout_seconds));
   });
 }
 
 int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                   uint64_t elements) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
     return w.GetState(tensor, state, {out, elements});
@@ -347,7 +350,7 @@ int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* 
 
 int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                   uint64_t elements) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (in == nullptr) return bdn::InvalidArgument("in is null");
     BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
     return w.SetState(tensor, state, {in, elements});
@@ -355,7 +358,7 @@ int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const f
 }
 
 int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (step == nullptr) return bdn::InvalidArgument("step is null");
     BDN_ASSIGN_OR_RETURN(*step, w.GetStep(tensor));
     return absl::OkStatus();
@@ -363,7 +366,7 @@ int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step) {
 }
 
 int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step) {
-  return CallOn(worker, [&](bdn::Worker& w) { return w.SetStep(tensor, step); });
+  return CallOn(worker, [&](bdn::Client& w) { return w.SetStep(tensor, step); });
 }
 
 const char* bdn_rules_help(void) {
@@ -382,7 +385,7 @@ int bdn_check_rule(const char* rule, char* canonical, size_t capacity) {
 
 int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
                       double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     return w.FetchWeights(tensor, {out, elements}, bdn::Timeout(timeout_seconds));
   });
@@ -390,7 +393,7 @@ int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t 
 
 int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                          uint64_t elements, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
     return w.GetServerState(tensor, part, {out, elements}, bdn::Timeout(timeout_seconds));
@@ -399,7 +402,7 @@ int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, 
 
 int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                          uint64_t elements, uint64_t step, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (in == nullptr) return bdn::InvalidArgument("in is null");
     BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
     return w.SetServerState(tensor, part, {in, elements}, step, bdn::Timeout(timeout_seconds));
@@ -408,7 +411,7 @@ int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what, 
 
 int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updates,
                             float* previous_learning_rate, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (updates == nullptr || previous_learning_rate == nullptr) {
       return bdn::InvalidArgument("updates or previous_learning_rate is null");
     }
@@ -422,7 +425,7 @@ int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updat
 
 int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
                             float previous_learning_rate, uint64_t step, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Worker& w) {
+  return CallOn(worker, [&](bdn::Client& w) {
     return w.SetServerCounters(tensor, {updates, previous_learning_rate}, step,
                                bdn::Timeout(timeout_seconds));
   });
@@ -430,7 +433,7 @@ int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t update
 
 size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   std::string text = "{}";
-  (void)CallOn(worker, [&](bdn::Worker& w) {
+  (void)CallOn(worker, [&](bdn::Client& w) {
     text = w.StatsJson();
     return absl::OkStatus();
   });

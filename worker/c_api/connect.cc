@@ -11,6 +11,7 @@
 #include "common/transport/malloc_tuning.h"
 #include "common/transport/throttled.h"
 #include "common/transport/zmq_transport.h"
+#include "worker/worker.h"
 
 namespace bdn {
 namespace {
@@ -39,12 +40,13 @@ absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> Connect(const Config& config,
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Config& config, const Clock* clock,
                                                 std::unique_ptr<ControlPlane> control,
                                                 std::unique_ptr<Transport> transport) {
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
   BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
-  return Worker::Create(options, std::move(control), MakeThrottled(std::move(transport), link));
+  return Worker::Create(options, clock, std::move(control),
+                        MakeThrottled(std::move(transport), link));
 }
 
 }  // namespace
@@ -58,7 +60,7 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   return config;
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config) {
+absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, const Clock* clock) {
   if (config.Text("scheduler").empty()) {
     return InvalidArgument(
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
@@ -67,12 +69,12 @@ absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config) {
   TuneMallocForLargeBlocks();
   BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
-  return Connect(config, std::move(control), std::move(transport));
+  return Connect(config, clock, std::move(control), std::move(transport));
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> ConnectLocalWorker(const Config& config,
+absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config, const Clock* clock,
                                                            LocalCluster* cluster) {
-  return Connect(config, cluster->Connect(), cluster->MakeTransport());
+  return Connect(config, clock, cluster->Connect(), cluster->MakeTransport());
 }
 
 }  // namespace bdn

@@ -4,19 +4,21 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/base/config.h"
-#include "worker/c_api/local_cluster.h"
-#include "worker/worker.h"
+#include "worker/client.h"
+#include "worker/local/local_cluster.h"
 
-// From settings to a worker: over gRPC and ZeroMQ, or inside a local cluster.
+// From settings to a client of a job: a worker over gRPC and ZeroMQ, or inside a local cluster.
 
 namespace bdn {
 
 // Settings as flags over the environment. InvalidArgument names the one that is wrong.
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags);
 
-absl::StatusOr<std::unique_ptr<Worker>> ConnectWorker(const Config& config);
-absl::StatusOr<std::unique_ptr<Worker>> ConnectLocalWorker(const Config& config,
+// `clock` is borrowed and outlives the client, as `cluster` does.
+absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, const Clock* clock);
+absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config, const Clock* clock,
                                                            LocalCluster* cluster);
 
 }  // namespace bdn

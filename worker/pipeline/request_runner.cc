@@ -1,16 +1,14 @@
 #include "worker/pipeline/request_runner.h"
 
-#include "absl/time/clock.h"
+#include <utility>
+
 #include "common/base/status.h"
 
 namespace bdn {
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
-                             CompleteFn complete)
-    : transport_(transport),
-      complete_(std::move(complete)),
-      requests_(options, this),
-      timer_([this] { Run(); }) {}
+                             const Clock* clock)
+    : transport_(transport), clock_(clock), table_(options), timer_([this] { Run(); }) {}
 
 RequestRunner::~RequestRunner() { Stop(); }
 
@@ -38,143 +36,127 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
     connections_[server.id] = *connection;
     nodes_[*connection] = server.id;
   }
-  Actions actions;
+  Work work;
   {
     MutexLock lock(&mu_);
-    requests_.SetMembership(std::move(membership), absl::Now());
-    actions = TakeActions();
+    work = Prepare(table_.SetMembership(std::move(membership), clock_->Now()));
   }
-  Perform(std::move(actions));
+  Perform(std::move(work));
   return absl::OkStatus();
 }
 
-absl::Status RequestRunner::Submit(RequestTable::Request request, std::function<void()> sent) {
-  Actions actions;
+absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks callbacks) {
+  Work work;
   {
     MutexLock lock(&mu_);
     const Key key = request.frame.header.key;
-    if (sent) on_sent_[key] = std::move(sent);
-    absl::Status status = requests_.Submit(std::move(request), absl::Now());
-    if (!status.ok()) {
-      on_sent_.erase(key);
-      return status;
-    }
-    actions = TakeActions();
+    BDN_ASSIGN_OR_RETURN(RequestTable::Actions actions,
+                         table_.Submit(std::move(request), clock_->Now()));
+    callbacks_[key] = std::move(callbacks);
+    work = Prepare(std::move(actions));
   }
-  Perform(std::move(actions));
+  Perform(std::move(work));
   return absl::OkStatus();
 }
 
 bool RequestRunner::Withdraw(Key key, Step step) {
   MutexLock lock(&mu_);
-  return requests_.Withdraw(key, step);
+  if (!table_.Withdraw(key, step)) return false;
+  callbacks_.erase(key);
+  return true;
 }
 
 void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
-  Actions actions;
+  Work work;
   {
     MutexLock lock(&mu_);
     const auto node = nodes_.find(from);
     if (node == nodes_.end()) return;
-    requests_.OnFrame(node->second, frame, absl::Now());
-    actions = TakeActions();
+    work = Prepare(table_.OnFrame(node->second, frame, clock_->Now()));
   }
-  Perform(std::move(actions));
+  Perform(std::move(work));
 }
 
 void RequestRunner::OnSendDone(NodeId server, Key key, Step step) {
-  Actions actions;
+  std::function<void()> sent;
   {
     MutexLock lock(&mu_);
-    requests_.OnSent(server, key, step, absl::Now());
-    if (const auto sent = on_sent_.find(key); sent != on_sent_.end()) {
-      actions_.sent.push_back(std::move(sent->second));
-      on_sent_.erase(sent);
-    }
-    actions = TakeActions();
+    table_.OnSent(server, key, step, clock_->Now());
+    if (table_.NextTick() < sleeping_until_) wake_.Signal();
+    const auto callbacks = callbacks_.find(key);
+    if (callbacks != callbacks_.end()) sent = std::exchange(callbacks->second.sent, nullptr);
   }
-  Perform(std::move(actions));
+  if (sent) sent();
 }
 
 void RequestRunner::Fail(const absl::Status& status) {
-  Actions actions;
+  Work work;
   {
     MutexLock lock(&mu_);
-    requests_.Fail(status);
-    actions = TakeActions();
+    work = Prepare(table_.Fail(status));
   }
-  Perform(std::move(actions));
+  Perform(std::move(work));
 }
 
 bool RequestRunner::IsAccepted(Key key) const {
   MutexLock lock(&mu_);
-  return requests_.IsAccepted(key);
+  return table_.IsAccepted(key);
 }
 
 std::string RequestRunner::WaitingFor(Key key) const {
   MutexLock lock(&mu_);
-  return requests_.WaitingFor(key);
+  return table_.WaitingFor(key);
 }
 
 RequestStats RequestRunner::stats() const {
   MutexLock lock(&mu_);
-  return requests_.stats();
+  return table_.stats();
 }
 
-// Called by the state machine, under mu_.
-void RequestRunner::Send(NodeId server, Frame frame) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  actions_.sends.push_back({server, std::move(frame)});
-}
-
-void RequestRunner::Complete(Key key, Step step,
-                             absl::StatusOr<Frame> answer) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  actions_.answers.push_back({key, step, std::move(answer)});
-  if (const auto sent = on_sent_.find(key); sent != on_sent_.end()) {
-    actions_.sent.push_back(std::move(sent->second));
-    on_sent_.erase(sent);
+RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
+  Work work;
+  for (RequestTable::Outgoing& out : actions.sends) {
+    work.sends.push_back({connections_[out.server], out.server, std::move(out.frame)});
   }
+  for (RequestTable::Answer& answer : actions.answers) {
+    auto callbacks = callbacks_.extract(answer.key);
+    if (callbacks.empty()) continue;
+    work.ends.push_back({std::move(callbacks.mapped()), std::move(answer.frame)});
+  }
+  if (table_.NextTick() < sleeping_until_) wake_.Signal();
+  return work;
 }
 
-RequestRunner::Actions RequestRunner::TakeActions() {
-  if (requests_.NextTick() < sleeping_until_) wake_.Signal();
-  return std::exchange(actions_, Actions{});
-}
-
-void RequestRunner::Perform(Actions actions) {
-  for (Outgoing& out : actions.sends) {
-    ConnectionId connection = 0;
-    {
-      MutexLock lock(&mu_);
-      connection = connections_[out.server];
-    }
-    const Key key = out.frame.header.key;
-    const Step step = out.frame.header.step;
-    transport_->Send(connection, std::move(out.frame),
-                     [this, server = out.server, key, step](const absl::Status&) {
+void RequestRunner::Perform(Work work) {
+  for (Work::Send& send : work.sends) {
+    const Key key = send.frame.header.key;
+    const Step step = send.frame.header.step;
+    transport_->Send(send.to, std::move(send.frame),
+                     [this, server = send.server, key, step](const absl::Status&) {
                        // A frame that could not be sent is asked about like one that was lost.
                        OnSendDone(server, key, step);
                      });
   }
-  for (auto& sent : actions.sent) sent();
-  for (Answer& answer : actions.answers)
-    complete_(answer.key, answer.step, std::move(answer.frame));
+  for (Work::End& end : work.ends) {
+    if (end.callbacks.sent) end.callbacks.sent();
+    end.callbacks.answered(std::move(end.answer));
+  }
 }
 
 void RequestRunner::Run() {
   for (;;) {
-    Actions actions;
+    Work work;
     {
       MutexLock lock(&mu_);
-      while (!stopping_ && requests_.NextTick() > absl::Now()) {
-        sleeping_until_ = requests_.NextTick();
-        wake_.WaitUntil(&mu_, sleeping_until_);
+      while (!stopping_ && table_.NextTick() > clock_->Now()) {
+        sleeping_until_ = table_.NextTick();
+        clock_->WaitUntil(&wake_, &mu_, sleeping_until_);
       }
       sleeping_until_ = absl::InfinitePast();
       if (stopping_) return;
-      requests_.OnTick(absl::Now());
-      actions = std::exchange(actions_, Actions{});
+      work = Prepare(table_.OnTick(clock_->Now()));
     }
-    Perform(std::move(actions));
+    Perform(std::move(work));
   }
 }
 

@@ -2,12 +2,12 @@
 #define BANDONEON_WORKER_PIPELINE_REQUEST_RUNNER_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/transport/transport.h"
 #include "worker/pipeline/request_table.h"
@@ -16,28 +16,33 @@ namespace bdn {
 
 // The RequestTable with a lock, a clock and a transport. Callers run it on their own threads (no
 // hand-over on the way of a frame); a thread of its own only waits for what falls due. Thread-safe.
-class RequestRunner final : private RequestTable::Output {
+class RequestRunner {
  public:
-  // Runs on the transport's threads, the runner's, or the caller's of Submit and Fail; never under
-  // the runner's lock.
-  using CompleteFn = std::function<void(Key key, Step step, absl::StatusOr<Frame> answer)>;
+  // What is told of one request, each at most once and never under the runner's lock: on the
+  // transport's threads, the runner's, or the caller's of Submit and Fail.
+  struct Callbacks {
+    // May be null. The request's payload has gone out for the first time, or its answer is here,
+    // whichever is first: then it no longer counts against a budget.
+    std::function<void()> sent;
+    std::function<void(absl::StatusOr<Frame> answer)> answered;
+  };
 
-  // `transport` is borrowed and must be started with OnFrame. Before the runner goes it must be
-  // closed and joined, after the last call that may send.
-  RequestRunner(const RequestTable::Options& options, Transport* transport, CompleteFn complete);
-  ~RequestRunner() override;
+  // `transport` and `clock` are borrowed; the transport must be started with OnFrame. Before the
+  // runner goes it must be closed and joined, after the last call that may send.
+  RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock);
+  ~RequestRunner();
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
 
   // Connects to servers not known yet. The error names the address.
   absl::Status SetMembership(std::shared_ptr<const Membership> membership);
-  // `sent` runs once, when the request's payload has gone out for the first time or its answer is
-  // here, whichever is first: then it no longer counts against a budget.
-  absl::Status Submit(RequestTable::Request request, std::function<void()> sent);
-  // The request's asker has gone; it must have had no `sent`.
+  // AlreadyExists, and no callback runs, when the key has an open request.
+  absl::Status Submit(RequestTable::Request request, Callbacks callbacks);
+  // The request's asker has gone: no callback runs any more. It must have had no `sent`.
   // False: its answer has been or is being delivered.
   bool Withdraw(Key key, Step step);
   void OnFrame(ConnectionId from, const Frame& frame);
+  // Ends every open and future request with `status`.
   void Fail(const absl::Status& status);
   // Ends the thread that waits for what falls due. Idempotent.
   void Stop();
@@ -46,37 +51,33 @@ class RequestRunner final : private RequestTable::Output {
   RequestStats stats() const;
 
  private:
-  struct Outgoing {
-    NodeId server;
-    Frame frame;
-  };
-  struct Answer {
-    Key key;
-    Step step;
-    absl::StatusOr<Frame> frame;
-  };
-  // What the state machine asked for, done after the lock is gone.
-  struct Actions {
-    std::vector<Outgoing> sends;
-    std::vector<Answer> answers;
-    std::vector<std::function<void()>> sent;
+  // What the table asked for, with the callbacks that it concerns: done after the lock is gone.
+  struct Work {
+    struct Send {
+      ConnectionId to;
+      NodeId server;
+      Frame frame;
+    };
+    struct End {
+      Callbacks callbacks;
+      absl::StatusOr<Frame> answer;
+    };
+    absl::InlinedVector<Send, 1> sends;
+    absl::InlinedVector<End, 1> ends;
   };
 
-  void Send(NodeId server, Frame frame) override;
-  void Complete(Key key, Step step, absl::StatusOr<Frame> answer) override;
-  Actions TakeActions() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Perform(Actions actions);
+  Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Perform(Work work);
   void OnSendDone(NodeId server, Key key, Step step);
   void Run();
 
   Transport* const transport_;
-  const CompleteFn complete_;
+  const Clock* const clock_;
 
   mutable Mutex mu_;
   CondVar wake_;
-  RequestTable requests_ ABSL_GUARDED_BY(mu_);
-  Actions actions_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<Key, std::function<void()>> on_sent_ ABSL_GUARDED_BY(mu_);
+  RequestTable table_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<Key, Callbacks> callbacks_ ABSL_GUARDED_BY(mu_);  // of open requests
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
   // What the timer thread waits for; nothing earlier may go unsignalled.

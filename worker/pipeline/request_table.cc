@@ -21,32 +21,36 @@ bool IsAnswer(FrameType request, FrameType answer) {
 
 }  // namespace
 
-void RequestTable::SetMembership(std::shared_ptr<const Membership> membership, absl::Time now) {
-  if (membership->epoch <= membership_->epoch) return;
+RequestTable::Actions RequestTable::SetMembership(std::shared_ptr<const Membership> membership,
+                                                  absl::Time now) {
+  Actions actions;
+  if (membership->epoch <= membership_->epoch) return actions;
   membership_ = std::move(membership);
   for (const NodeInfo& server : membership_->servers) {
     const auto [peer, is_new] = peers_.try_emplace(server.id);
     peer->second.rank = server.rank;
-    if (is_new) SayHello(server.id, &peer->second, now);
+    if (is_new) SayHello(server.id, &peer->second, now, &actions);
   }
-  for (auto& [key, open] : open_) SendRequest(&open);
+  for (auto& [key, open] : open_) SendRequest(&open, &actions);
+  return actions;
 }
 
-void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now) {
+void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions) {
   // Before a server's job has begun it hears nothing: ask soon, then less often.
   peer->is_open = false;
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
   peer->hello_due = now + peer->hello_interval;
   Due(peer->hello_due);
-  output_->Send(server, MakeFrame(HelloHeader(options_.self),
-                                  EncodeHello({.job_id = options_.job_id,
-                                               .node = options_.self,
-                                               .role = Role::kWorker,
-                                               .connection_number = ++peer->connection_number,
-                                               .token = options_.token})));
+  Buffer hello = EncodeHello({.job_id = options_.job_id,
+                              .node = options_.self,
+                              .role = Role::kWorker,
+                              .connection_number = ++peer->connection_number,
+                              .token = options_.token});
+  actions->sends.push_back({server, MakeFrame(HelloHeader(options_.self), std::move(hello))});
 }
 
-absl::Status RequestTable::Submit(Request request, absl::Time now) {
+absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl::Time now) {
+  Actions actions;
   const Key key = request.frame.header.key;
   const Step step = request.frame.header.step;
   if (open_.contains(key)) return AlreadyExists("key %s has an open request", key.ToString());
@@ -54,12 +58,12 @@ absl::Status RequestTable::Submit(Request request, absl::Time now) {
             .deadline = now + options_.timeout,
             .interval = options_.probe_interval};
   if (!failed_.ok()) {
-    output_->Complete(key, step, Describe(open, failed_));
-    return absl::OkStatus();
+    actions.answers.push_back({key, step, Describe(open, failed_)});
+    return actions;
   }
   Due(open.deadline);
-  SendRequest(&open_.emplace(key, std::move(open)).first->second);
-  return absl::OkStatus();
+  SendRequest(&open_.emplace(key, std::move(open)).first->second, &actions);
+  return actions;
 }
 
 bool RequestTable::Withdraw(Key key, Step step) {
@@ -69,38 +73,42 @@ bool RequestTable::Withdraw(Key key, Step step) {
   return true;
 }
 
-// Whether a frame from `server` about the request's key is about this request, not an earlier one.
-bool RequestTable::IsAbout(const Request& request, NodeId server, const FrameHeader& answer) {
-  const FrameHeader& asked = request.frame.header;
-  return request.server == server && asked.step == answer.step && asked.request == answer.request;
+// The request that a frame from `server` is about, and not an earlier one of the same key.
+RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const FrameHeader& answer) {
+  const auto found = open_.find(answer.key);
+  if (found == open_.end()) return found;
+  const FrameHeader& asked = found->second.request.frame.header;
+  const bool is_its = found->second.request.server == server && asked.step == answer.step &&
+                      asked.request == answer.request;
+  return is_its ? found : open_.end();
 }
 
 // Nothing is due before the transport says that the frame is out: a slow link is not a lost frame.
-void RequestTable::SendRequest(Open* open) {
+void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->resend = false;
   open->accepted = false;
   open->due = absl::InfiniteFuture();
   const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
-  Send(open->request, open->request.frame);
+  Send(open->request, open->request.frame, actions);
 }
 
-void RequestTable::SendProbe(Open* open, absl::Time now) {
+void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
   const std::optional<FrameHeader> probe = ProbeFor(open->request.frame.header);
   if (!probe.has_value()) {
     ++stats_.resends;
-    return SendRequest(open);
+    return SendRequest(open, actions);
   }
   open->due = now + open->interval;
   Due(open->due);
   ++stats_.probes_sent;
-  Send(open->request, Frame{*probe, {}});
+  Send(open->request, Frame{*probe, {}}, actions);
 }
 
-void RequestTable::Send(const Request& request, Frame frame) {
+void RequestTable::Send(const Request& request, Frame frame, Actions* actions) {
   StampHeader({options_.self, membership_->epoch, request.catalogue_version}, &frame.header);
-  output_->Send(request.server, std::move(frame));
+  actions->sends.push_back({request.server, std::move(frame)});
 }
 
 void RequestTable::OnSent(NodeId server, Key key, Step step, absl::Time now) {
@@ -113,70 +121,79 @@ void RequestTable::OnSent(NodeId server, Key key, Step step, absl::Time now) {
   Due(found->second.due);
 }
 
-void RequestTable::OnTick(absl::Time now) {
+RequestTable::Actions RequestTable::OnTick(absl::Time now) {
+  Actions actions;
   next_tick_ = absl::InfiniteFuture();
   for (auto& [server, peer] : peers_) {
-    if (!peer.is_open && peer.hello_due <= now) SayHello(server, &peer, now);
+    if (!peer.is_open && peer.hello_due <= now) SayHello(server, &peer, now, &actions);
     if (!peer.is_open) Due(peer.hello_due);
   }
   for (auto next = open_.begin(); next != open_.end();) {
     const auto open = next++;  // End erases
     if (open->second.deadline <= now) {
-      End(open, Describe(open->second, DeadlineExceeded("no answer in %s",
-                                                        absl::FormatDuration(options_.timeout))));
+      const absl::Status late =
+          DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout));
+      End(open, Describe(open->second, late), &actions);
       continue;
     }
     if (open->second.due <= now) {
       if (open->second.resend) {
         ++stats_.resends;
-        SendRequest(&open->second);
+        SendRequest(&open->second, &actions);
       } else {
-        SendProbe(&open->second, now);
+        SendProbe(&open->second, now, &actions);
       }
     }
     Due(std::min(open->second.due, open->second.deadline));
   }
+  return actions;
 }
 
-void RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
-  if (frame.header.sender != server) {
+RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
+  Actions actions;
+  const FrameHeader& header = frame.header;
+  if (header.sender != server) {
     ++stats_.frames_dropped;
-    return;
-  }
-  if (frame.header.type == FrameType::kHello) return OnHello(server, now);
-  const auto found = open_.find(frame.header.key);
-  const bool is_ours = found != open_.end() && IsAbout(found->second.request, server, frame.header);
-  if (frame.header.type == FrameType::kError) return OnError(server, frame, now);
-  if (!is_ours) {
+  } else if (header.type == FrameType::kHello) {
+    OnHello(server, &actions);
+  } else if (header.type == FrameType::kError) {
+    OnError(server, frame, now, &actions);
+  } else if (const auto open = FindOpen(server, header); open == open_.end()) {
     ++stats_.frames_dropped;
-    return;
+  } else if (header.type == FrameType::kWaiting) {
+    OnWaiting(frame, &open->second, now, &actions);
+  } else {
+    OnResult(frame, open, now, &actions);
   }
-  Open& open = found->second;
-  if (frame.header.type == FrameType::kWaiting) return OnWaiting(frame, &open, now);
-  if (!IsAnswer(open.request.frame.header.type, frame.header.type) ||
-      frame.header.num_elements != open.request.frame.header.num_elements) {
+  return actions;
+}
+
+void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now,
+                            Actions* actions) {
+  const FrameHeader& asked = open->second.request.frame.header;
+  if (!IsAnswer(asked.type, frame.header.type) || frame.header.num_elements != asked.num_elements) {
     ++stats_.frames_dropped;
     return;
   }
   // A reply's checksum is read by the stage that decodes it, on the pool; a value has no such
   // stage.
   if (frame.header.type == FrameType::kValue && !CheckPayload(frame).ok()) {
-    return ResendAt(&open, now);
+    return ResendAt(&open->second, now);
   }
-  End(found, frame);
+  End(open, frame, actions);
 }
 
-void RequestTable::OnHello(NodeId server, absl::Time) {
+void RequestTable::OnHello(NodeId server, Actions* actions) {
   const auto found = peers_.find(server);
   if (found == peers_.end() || found->second.is_open) return;
   found->second.is_open = true;
   found->second.hello_interval = kFirstHelloInterval;
   for (auto& [key, open] : open_) {
-    if (open.request.server == server) SendRequest(&open);
+    if (open.request.server == server) SendRequest(&open, actions);
   }
 }
 
-void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
+void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions) {
   absl::StatusOr<std::vector<Rank>> missing = DecodeRanks(frame.payload.span());
   if (!CheckPayload(frame).ok() || !missing.ok()) return;  // the next probe asks again
   const bool lost_ours =
@@ -185,7 +202,7 @@ void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now) {
   open->accepted = !lost_ours && frame.header.epoch == membership_->epoch;
   if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
-    SendRequest(open);
+    SendRequest(open, actions);
   } else if (open->due == absl::InfiniteFuture()) {
     open->due = now + open->interval;
     Due(open->due);
@@ -203,17 +220,16 @@ void RequestTable::ResendAt(Open* open, absl::Time due) {
   Due(due);
 }
 
-void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now) {
+void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions) {
   const absl::Status status = CheckPayload(frame).ok() ? DecodeError(frame.payload.span())
                                                        : Unavailable("a damaged error frame");
   const auto peer = peers_.find(server);
   if (status.code() == absl::StatusCode::kUnauthenticated && peer != peers_.end()) {
     // The server has lost our connection (or its own memory of it): greet, and ask again after
     // that.
-    if (peer->second.is_open) SayHello(server, &peer->second, now);
+    if (peer->second.is_open) SayHello(server, &peer->second, now, actions);
     return;
   }
-  const auto found = open_.find(frame.header.key);
   // Steps of rounds and broadcasts count from 1, and so do requests about state.
   const bool about_hello = peer != peers_.end() && !peer->second.is_open &&
                            frame.header.step == 0 && frame.header.request == 0;
@@ -224,9 +240,10 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now) {
       Due(peer->second.hello_due);
       return;
     }
-    return Fail(Annotate(status, ServerName(server)));
+    return EndAll(Annotate(status, ServerName(server)), actions);
   }
-  if (found == open_.end() || !IsAbout(found->second.request, server, frame.header)) {
+  const auto found = FindOpen(server, frame.header);
+  if (found == open_.end()) {
     ++stats_.frames_dropped;
     return;
   }
@@ -240,20 +257,28 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now) {
   if (status.code() == absl::StatusCode::kDataLoss && ++open.payload_losses < kMaxPayloadLosses) {
     return ResendAt(&open, now);
   }
-  End(found, Describe(open, Annotate(status, ServerName(server))));
+  End(found, Describe(open, Annotate(status, ServerName(server))), actions);
 }
 
-void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer) {
+void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions) {
   const Key key = open->first;
   const Step step = open->second.request.frame.header.step;
   open_.erase(open);
-  output_->Complete(key, step, std::move(answer));
+  actions->answers.push_back({key, step, std::move(answer)});
 }
 
-void RequestTable::Fail(const absl::Status& status) {
+RequestTable::Actions RequestTable::Fail(const absl::Status& status) {
+  Actions actions;
+  EndAll(status, &actions);
+  return actions;
+}
+
+void RequestTable::EndAll(const absl::Status& status, Actions* actions) {
   if (!failed_.ok()) return;
   failed_ = status;
-  while (!open_.empty()) End(open_.begin(), Describe(open_.begin()->second, status));
+  while (!open_.empty()) {
+    End(open_.begin(), Describe(open_.begin()->second, status), actions);
+  }
 }
 
 std::string RequestTable::Fingerprint() const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -42,35 +43,40 @@ class RequestTable {
     std::string tensor;  // for errors
     Rank root = -1;      // fetch: whose value it is
   };
-  // Must not call back into the exchange.
-  class Output {
-   public:
-    virtual ~Output() = default;
-    // Say OnSent(server, key, step) once the frame is out.
-    virtual void Send(NodeId server, Frame frame) = 0;
-    // A reply (its payload not yet checked), a value (checked), or why there is none. Once a
-    // request.
-    virtual void Complete(Key key, Step step, absl::StatusOr<Frame> answer) = 0;
+  struct Outgoing {
+    NodeId server;
+    Frame frame;
+  };
+  // A reply (its payload not yet checked), a value (checked), or why there is none.
+  struct Answer {
+    Key key;
+    Step step;
+    absl::StatusOr<Frame> frame;
+  };
+  // What an event makes the caller do. Sends: say OnSent(server, key, step) once the frame is out.
+  // Answers: one for each request, at its end.
+  struct Actions {
+    absl::InlinedVector<Outgoing, 1> sends;
+    absl::InlinedVector<Answer, 1> answers;
   };
 
-  RequestTable(const Options& options, Output* output) : options_(options), output_(output) {}
-  void set_output(Output* output) { output_ = output; }
+  explicit RequestTable(const Options& options) : options_(options) {}
 
   // Servers are greeted, and requests to them wait for the answer. Newer epochs only; open
   // requests are sent again under the new one.
-  void SetMembership(std::shared_ptr<const Membership> membership, absl::Time now);
+  Actions SetMembership(std::shared_ptr<const Membership> membership, absl::Time now);
   // Asks. AlreadyExists, and nothing changed, when the key has an open request.
-  absl::Status Submit(Request request, absl::Time now);
-  // Forgets a request whose asker has gone: it ends without Complete.
+  absl::StatusOr<Actions> Submit(Request request, absl::Time now);
+  // Forgets a request whose asker has gone: it ends without an answer.
   bool Withdraw(Key key, Step step);
-  void OnFrame(NodeId server, const Frame& frame, absl::Time now);
+  Actions OnFrame(NodeId server, const Frame& frame, absl::Time now);
   void OnSent(NodeId server, Key key, Step step, absl::Time now);
   // Does what is due.
-  void OnTick(absl::Time now);
+  Actions OnTick(absl::Time now);
   // When OnTick has something to do next; a moment too early is possible, too late is not.
   absl::Time NextTick() const { return next_tick_; }
   // Ends every open and future request with `status`.
-  void Fail(const absl::Status& status);
+  Actions Fail(const absl::Status& status);
 
   // Whom the key's request waits for: "worker 1, worker 3", "server 0"; "" when none is open.
   std::string WaitingFor(Key key) const;
@@ -103,23 +109,24 @@ class RequestTable {
   };
   using OpenMap = std::map<Key, Open>;
 
-  static bool IsAbout(const Request& request, NodeId server, const FrameHeader& answer);
-  void SayHello(NodeId server, Peer* peer, absl::Time now);
-  void SendRequest(Open* open);
-  void SendProbe(Open* open, absl::Time now);
-  void Send(const Request& request, Frame frame);
-  void OnHello(NodeId server, absl::Time now);
-  void OnError(NodeId server, const Frame& frame, absl::Time now);
-  void OnWaiting(const Frame& frame, Open* open, absl::Time now);
+  void SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions);
+  void SendRequest(Open* open, Actions* actions);
+  void SendProbe(Open* open, absl::Time now, Actions* actions);
+  void Send(const Request& request, Frame frame, Actions* actions);
+  void OnHello(NodeId server, Actions* actions);
+  void OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions);
+  void OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions);
+  OpenMap::iterator FindOpen(NodeId server, const FrameHeader& answer);
+  void OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now, Actions* actions);
   void ResendAt(Open* open, absl::Time due);
-  void End(OpenMap::iterator open, absl::StatusOr<Frame> answer);
+  void EndAll(const absl::Status& status, Actions* actions);
+  void End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions);
   absl::Status Describe(const Open& open, const absl::Status& status) const;
   std::string WaitingFor(const Open& open) const;
   std::string ServerName(NodeId server) const;
   void Due(absl::Time time) { next_tick_ = std::min(next_tick_, time); }
 
   Options options_;
-  Output* output_;
   std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
   std::map<NodeId, Peer> peers_;
   OpenMap open_;

@@ -20,15 +20,16 @@ float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
 }
 
 // What segment i brings to the key's memory.
-Feedback SegmentFeedback(WorkerKey* key, const Exchange& exchange, size_t i, size_t offset) {
+Feedback SegmentFeedback(const DeclaredKey& key, const Exchange& exchange, size_t i, size_t offset,
+                         LinkMemory* memory) {
   const ExchangeSegment& segment = exchange.segments[i];
-  const bool momentum = key->entry.momentum > 0;
+  const bool momentum = key.entry.momentum > 0;
   return {.g = segment.data,
           .options = {.scale = PushScale(exchange, segment),
                       .decay = exchange.feedback_decay,
-                      .momentum = key->entry.momentum},
-          .residual = key->residual.data() + offset,
-          .momentum = momentum ? key->momentum.data() + offset : nullptr};
+                      .momentum = key.entry.momentum},
+          .residual = memory->residual.data() + offset,
+          .momentum = momentum ? memory->momentum.data() + offset : nullptr};
 }
 
 bool WantsLeftOut(const Exchange& exchange) {
@@ -54,9 +55,10 @@ absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw
 }
 
 // The bytes used, or nothing when a value is not finite.
-absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& draw, WorkerKey* key,
-                                     Exchange* exchange, MutableByteSpan out) {
-  if (!key->has_memory()) {
+absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& draw,
+                                     const DeclaredKey& key, LinkMemory* memory, Exchange* exchange,
+                                     MutableByteSpan out) {
+  if (!key.has_memory()) {
     if (WantsLeftOut(*exchange)) return EncodeAndLeaveOut(codec, draw, *exchange, out);
     std::vector<SegmentedCodec::Input> inputs;
     for (const ExchangeSegment& segment : exchange->segments) {
@@ -64,24 +66,24 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
     }
     return codec.Encode(inputs, draw, out);
   }
-  const LinkFeedback& link = key->codecs.push_feedback;
-  key->residual.resize(key->entry.elements);
-  if (key->entry.momentum > 0) key->momentum.resize(key->entry.elements);
+  const LinkFeedback& link = key.link.codecs.push_feedback;
+  memory->residual.resize(key.entry.elements);
+  if (key.entry.momentum > 0) memory->momentum.resize(key.entry.elements);
   // Without feedback the residual is scratch.
   exchange->feedback_decay =
       link.on ? FeedbackDecay(link.decay, link.learning_rate_correction,
-                              key->previous_learning_rate, exchange->learning_rate)
+                              memory->previous_learning_rate, exchange->learning_rate)
               : 0.0f;
   std::vector<SegmentedCodec::FeedbackInput> inputs;
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
-    inputs.push_back({SegmentFeedback(key, *exchange, i, codec.segment_offset(i)),
+    inputs.push_back({SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory),
                       exchange->segments[i].present});
   }
   auto used = codec.EncodeFeedback(inputs, draw, out);
   if (!used.ok()) return used;
   exchange->uses_memory = true;
-  exchange->replaced_learning_rate = key->previous_learning_rate;
-  key->previous_learning_rate = exchange->learning_rate;
+  exchange->replaced_learning_rate = memory->previous_learning_rate;
+  memory->previous_learning_rate = exchange->learning_rate;
   return used;
 }
 
@@ -105,9 +107,10 @@ void FillNaN(MutableView y) {
 
 }  // namespace
 
-void EncodePush(const EncodeContext& context, WorkerKey* key, Exchange* exchange) {
-  const SegmentedCodec& codec = key->codecs.Push(exchange->step);
-  FrameHeader header = PushHeader(key->entry.key, exchange->step, key->entry.elements);
+void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
+                Exchange* exchange) {
+  const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
+  FrameHeader header = PushHeader(key.entry.key, exchange->step, key.entry.elements);
   header.weight = exchange->weight;
   header.learning_rate = exchange->learning_rate;
 
@@ -120,13 +123,13 @@ void EncodePush(const EncodeContext& context, WorkerKey* key, Exchange* exchange
   }
   const bool shared = codec.codec().shares_draw();
   const Draw draw({.run_seed = context.run_seed,
-                   .tensor_name_hash = key->name_hash,
-                   .partition = key->entry.key.partition(),
+                   .tensor_name_hash = key.link.name_hash,
+                   .partition = key.entry.key.partition(),
                    .step = exchange->step,
                    .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kWorkerEncode,
                    .rank = shared ? Draw::kSharedRank : context.rank});
   Buffer payload = context.pool->Get(codec.MaxEncodedBytes());
-  const auto used = EncodePayload(codec, draw, key, exchange, payload.mutable_span());
+  const auto used = EncodePayload(codec, draw, key, memory, exchange, payload.mutable_span());
   if (!used.ok()) {
     header.flags = kFlagNonFinite;
     exchange->push = Frame{header, {}};
@@ -136,13 +139,13 @@ void EncodePush(const EncodeContext& context, WorkerKey* key, Exchange* exchange
   exchange->push = MakeFrame(header, payload.Prefix(*used));
 }
 
-absl::Status CheckReply(const WorkerKey& key, const Exchange& exchange, const Frame& reply) {
+absl::Status CheckReply(const DeclaredKey& key, Step step, const Frame& reply) {
   BDN_RETURN_IF_ERROR(CheckPayload(reply));
   if (reply.header.flags != 0) {
     if (reply.payload.empty()) return absl::OkStatus();
     return Internal("a reply that is absent or non-finite carries a payload");
   }
-  const SegmentedCodec& codec = key.codecs.Pull(exchange.step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(step);
   if (reply.header.codec != static_cast<uint8_t>(codec.codec().id())) {
     return Internal("the server replied with codec %d, where %s was declared", reply.header.codec,
                     codec.codec().spec());
@@ -152,60 +155,63 @@ absl::Status CheckReply(const WorkerKey& key, const Exchange& exchange, const Fr
                     : Internal("the server's reply is no valid payload: %s", valid.message());
 }
 
-bool LacksReplica(const WorkerKey& key, const Frame& reply) {
-  return key.codecs.keeps_replica() && reply.header.flags == 0 &&
-         key.replica_step != reply.header.base_step;
+bool LacksReplica(const DeclaredKey& key, const LinkMemory& memory, const Frame& reply) {
+  return key.link.codecs.keeps_replica() && reply.header.flags == 0 &&
+         memory.replica_step != reply.header.base_step;
 }
 
-void NoteAbsent(const WorkerKey& key, const Frame& reply, Exchange* exchange) {
+void NoteAbsent(const DeclaredKey& key, const Frame& reply, Exchange* exchange) {
   if (reply.header.flags & kFlagNonFinite) return;
   const bool all_absent = (reply.header.flags & kFlagAbsent) != 0;
-  const SegmentedCodec& codec = key.codecs.Pull(exchange->step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange->step);
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     exchange->segments[i].absent_everywhere = all_absent || !codec.Present(reply.payload.span(), i);
   }
 }
 
-absl::Status TakeReplica(WorkerKey* key, Exchange* exchange, size_t i, const Frame& value) {
-  const SegmentedCodec& layout = *key->codecs.pull;
+absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory* memory,
+                         Exchange* exchange) {
+  const size_t i = exchange->segments_fetched;
+  const SegmentedCodec& layout = *key.link.codecs.pull;
   const size_t n = layout.segment_elements(i);
   if (value.header.base_step != exchange->step || value.payload.size() != n * sizeof(float)) {
     return Internal(
         "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes of step %d",
-        key->tensor_names[i], exchange->step, n, value.payload.size(), value.header.base_step);
+        key.tensor_names[i], exchange->step, n, value.payload.size(), value.header.base_step);
   }
-  key->replica.resize(key->entry.elements);
-  float* replica = key->replica.data() + layout.segment_offset(i);
+  memory->replica.resize(key.entry.elements);
+  float* replica = memory->replica.data() + layout.segment_offset(i);
   DecodeFloats(value.payload.span(), {replica, n});
   const ExchangeSegment& segment = exchange->segments[i];
   const bool is_wanted = segment.data.data != nullptr && !segment.absent_everywhere;
   if (is_wanted) std::copy_n(replica, n, segment.data.f32());
-  if (i + 1 == layout.num_segments()) key->replica_step = exchange->step;
+  if (i + 1 == layout.num_segments()) memory->replica_step = exchange->step;
   return absl::OkStatus();
 }
 
 namespace {
 
 // Moves the replica of segment i by a reply, and tells the caller.
-void DecodeWeights(WorkerKey* key, const Exchange& exchange, ByteSpan payload, size_t i) {
-  const SegmentedCodec& codec = key->codecs.Pull(exchange.step);
+void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan payload, size_t i,
+                   LinkMemory* memory) {
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange.step);
   const MutableView wanted = exchange.segments[i].data;
-  if (!key->codecs.keeps_replica()) {
+  if (!key.link.codecs.keeps_replica()) {
     if (wanted.data != nullptr) codec.DecodeSegment(payload, i, 1.0f, wanted);
     return;
   }
   const size_t n = codec.segment_elements(i);
-  const MutableView replica{key->replica.data() + codec.segment_offset(i), DType::kFloat32, n};
-  switch (key->codecs.Reply(exchange.step)) {
+  const MutableView replica{memory->replica.data() + codec.segment_offset(i), DType::kFloat32, n};
+  switch (key.link.codecs.Reply(exchange.step)) {
     case ReplyKind::kDelta:
       codec.DecodeAddSegment(payload, i, 1.0f, replica);
       break;
     case ReplyKind::kSigns: {
       std::vector<float> signs(n);
       codec.DecodeSegment(payload, i, 1.0f, {signs.data(), DType::kFloat32, n});
-      ApplySigns(
-          MakeSignStep(key->rule.option("eta"), key->rule.option("decay"), exchange.learning_rate),
-          signs.data(), n, replica.f32());
+      ApplySigns(MakeSignStep(key.link.rule.option("eta"), key.link.rule.option("decay"),
+                              exchange.learning_rate),
+                 signs.data(), n, replica.f32());
       break;
     }
     default:
@@ -217,11 +223,12 @@ void DecodeWeights(WorkerKey* key, const Exchange& exchange, ByteSpan payload, s
 
 }  // namespace
 
-void DecodeReply(WorkerKey* key, Exchange* exchange, const Frame& reply) {
+void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
+                 Exchange* exchange) {
   exchange->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
-  if (exchange->nonfinite) UndoPush(key, exchange);
-  NoteAbsent(*key, reply, exchange);
-  const SegmentedCodec& codec = key->codecs.Pull(exchange->step);
+  if (exchange->nonfinite) UndoPush(key, memory, exchange);
+  NoteAbsent(key, reply, exchange);
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange->step);
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     const ExchangeSegment& segment = exchange->segments[i];
     if (exchange->nonfinite) {
@@ -229,30 +236,31 @@ void DecodeReply(WorkerKey* key, Exchange* exchange, const Frame& reply) {
       continue;
     }
     if (segment.absent_everywhere) continue;
-    if (key->codecs.reply != ReplyKind::kAggregate) {
-      DecodeWeights(key, *exchange, reply.payload.span(), i);
+    if (key.link.codecs.reply != ReplyKind::kAggregate) {
+      DecodeWeights(key, *exchange, reply.payload.span(), i, memory);
     } else if (segment.data.data != nullptr) {
       codec.DecodeSegment(reply.payload.span(), i, segment.loss_scale, segment.data);
     }
   }
-  if (key->codecs.keeps_replica() && reply.header.flags == 0) key->replica_step = exchange->step;
+  if (key.link.codecs.keeps_replica() && reply.header.flags == 0)
+    memory->replica_step = exchange->step;
 }
 
-void UndoPush(WorkerKey* key, Exchange* exchange) {
+void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
   if (!exchange->uses_memory) return;
   exchange->uses_memory = false;
-  const SegmentedCodec& codec = key->codecs.Push(exchange->step);
+  const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
   std::vector<float> decoded;
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     if (!exchange->segments[i].present) continue;
     decoded.assign(codec.segment_elements(i), 0.0f);
     codec.DecodeSegment(exchange->push.payload.span(), i, 1.0f,
                         {decoded.data(), DType::kFloat32, decoded.size()});
-    Feedback step = SegmentFeedback(key, *exchange, i, codec.segment_offset(i));
+    Feedback step = SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory);
     if (step.options.decay == 0.0f) step.options.decay = 1.0f;
     Undo(step, decoded.data());
   }
-  key->previous_learning_rate = exchange->replaced_learning_rate;
+  memory->previous_learning_rate = exchange->replaced_learning_rate;
 }
 
 }  // namespace bdn

@@ -1,4 +1,4 @@
-#include "common/cluster/plan.h"
+#include "scheduler/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::vector<KeyEntry> Plan(const std::vector<TensorDeclaration>& tensors,
   return keys.ok() ? *keys : std::vector<KeyEntry>();
 }
 
-TEST(Plan, CutsALargeTensorIntoEvenPartitionsThatCoverIt) {
+TEST(Planner, CutsALargeTensorIntoEvenPartitionsThatCoverIt) {
   const auto keys = Plan({Tensor("w", 40000)});
   ASSERT_EQ(keys.size(), 3u);
   uint64_t next = 0;
@@ -53,7 +53,7 @@ TEST(Plan, CutsALargeTensorIntoEvenPartitionsThatCoverIt) {
   EXPECT_GT(keys[2].elements, 11000u);  // not a rest of 7232
 }
 
-TEST(Plan, FusesSmallTensorsInDeclaredOrderAcrossALargeOne) {
+TEST(Planner, FusesSmallTensorsInDeclaredOrderAcrossALargeOne) {
   const auto keys = Plan({Tensor("a", 100), Tensor("big", 8000), Tensor("b", 3000),
                           Tensor("c", 3000), Tensor("d", 10)});
   ASSERT_EQ(keys.size(), 3u);
@@ -65,7 +65,7 @@ TEST(Plan, FusesSmallTensorsInDeclaredOrderAcrossALargeOne) {
   EXPECT_EQ(keys[2].segments, (std::vector<KeySegment>{{10, 0, 3000}, {11, 0, 10}}));
 }
 
-TEST(Plan, FusesOnlyTensorsThatAgreeInEveryAttribute) {
+TEST(Planner, FusesOnlyTensorsThatAgreeInEveryAttribute) {
   auto half = Tensor("half", 10);
   half.dtype = DType::kFloat16;
   auto spec = Tensor("spec", 10);
@@ -81,7 +81,7 @@ TEST(Plan, FusesOnlyTensorsThatAgreeInEveryAttribute) {
   EXPECT_EQ(keys[0].segments, (std::vector<KeySegment>{{7, 0, 10}, {13, 0, 10}}));
 }
 
-TEST(Plan, LeavesKeysUnderTheThresholdUncompressedButKeepsTheirMomentum) {
+TEST(Planner, LeavesKeysUnderTheThresholdUncompressedButKeepsTheirMomentum) {
   const auto keys = Plan({Tensor("a", 1000), Tensor("b", 1000), Tensor("w", 2048 + 2048)});
   ASSERT_EQ(keys.size(), 2u);
   EXPECT_EQ(keys[0].push_spec, "none");
@@ -90,7 +90,7 @@ TEST(Plan, LeavesKeysUnderTheThresholdUncompressedButKeepsTheirMomentum) {
   EXPECT_EQ(keys[1].push_spec, "ef(onebit)");
 }
 
-TEST(Plan, CutsOpaqueTensorsByTheirOwnBytesAndNeverFusesThem) {
+TEST(Planner, CutsOpaqueTensorsByTheirOwnBytesAndNeverFusesThem) {
   auto counter = Tensor("counter", 1);
   auto table = Tensor("table", 20000);
   for (TensorDeclaration* tensor : {&counter, &table}) {
@@ -104,7 +104,7 @@ TEST(Plan, CutsOpaqueTensorsByTheirOwnBytesAndNeverFusesThem) {
   for (size_t i = 2; i < 5; ++i) EXPECT_LE(KeyBytes(keys[i]), 64 * kKiB);
 }
 
-TEST(Plan, NeverFusesBeyondAPartition) {
+TEST(Planner, NeverFusesBeyondAPartition) {
   JobConfig config = Config();
   config.partition_bytes = 4 * kKiB;
   for (const KeyEntry& key :
@@ -113,7 +113,7 @@ TEST(Plan, NeverFusesBeyondAPartition) {
   }
 }
 
-TEST(Plan, CutsAPartitionSmallerThanTheAlignment) {
+TEST(Planner, CutsAPartitionSmallerThanTheAlignment) {
   JobConfig config = Config();
   config.partition_bytes = 400;
   const auto keys = Plan({Tensor("w", 250)}, config);
@@ -122,7 +122,7 @@ TEST(Plan, CutsAPartitionSmallerThanTheAlignment) {
   EXPECT_EQ(keys[2].elements, 50u);
 }
 
-TEST(Plan, RefusesWhatCannotBeAndNamesTheTensor) {
+TEST(Planner, RefusesWhatCannotBeAndNamesTheTensor) {
   const auto expect_refused = [](const TensorDeclaration& tensor, const std::string& why) {
     const auto keys = PlanKeys(std::span(&tensor, 1), 0, Config());
     ASSERT_FALSE(keys.ok()) << why;

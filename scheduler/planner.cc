@@ -1,7 +1,6 @@
-#include "common/cluster/plan.h"
+#include "scheduler/planner.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "common/base/status.h"
 
@@ -11,7 +10,6 @@ namespace {
 // Partitions begin at a multiple of this many elements where they are large enough: a block of the
 // reductions and of every codec's default.
 constexpr uint64_t kAlignment = 1024;
-constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -101,41 +99,6 @@ class OpenGroups {
 };
 
 }  // namespace
-
-uint64_t KeyBytes(const KeyEntry& key) {
-  return key.elements * (key.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(key.dtype));
-}
-
-absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
-  if (tensor.name.empty()) return InvalidArgument("a tensor has no name");
-  if (tensor.name.size() > kMaxNameBytes) {
-    return InvalidArgument("tensor '%s...': the name has %d bytes, more than %d",
-                           tensor.name.substr(0, 32), tensor.name.size(), kMaxNameBytes);
-  }
-  const auto bad = [&](const std::string& what) {
-    return InvalidArgument("tensor '%s': %s", tensor.name, what);
-  };
-  if (tensor.elements == 0) return bad("it has no elements");
-  if (tensor.elements > kMaxElements) {
-    return bad(absl::StrFormat("%d elements are more than %d", tensor.elements, kMaxElements));
-  }
-  for (const std::string* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
-    if (text->empty() || text->size() > kMaxNameBytes) {
-      return bad("a codec spec or rule is empty or longer than 255 bytes");
-    }
-  }
-  if (!std::isfinite(tensor.momentum) || tensor.momentum < 0 || tensor.momentum >= 1) {
-    return bad(absl::StrFormat("momentum %g is not in [0, 1)", tensor.momentum));
-  }
-  if (tensor.kind == KeyKind::kDense && !IsFloating(tensor.dtype)) {
-    return bad(absl::StrFormat("%s cannot be summed", DTypeName(tensor.dtype)));
-  }
-  if (tensor.kind == KeyKind::kBroadcast &&
-      (tensor.push_spec != "none" || tensor.pull_spec != "none")) {
-    return bad("a broadcast takes no codec");
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration> tensors,
                                                uint32_t first_tensor, const JobConfig& config) {

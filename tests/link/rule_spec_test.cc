@@ -1,4 +1,4 @@
-#include "common/cluster/rule_spec.h"
+#include "common/link/rule_spec.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,15 +46,16 @@ TEST(RuleSpec, KnowsItsOptionsAndWhatItTakes) {
 
 TEST(RuleSpec, NamesWhatIsWrongAndWhatThereIs) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "unknown rule ''; there is: mean, sgd"},
+      {"", "expected a rule: mean, sgd"},
       {"adamv", "did you mean adamw?"},
       {"sgd(momentum=0.9", "expected a closing )"},
       {"sgd(", "expected a closing )"},
-      {"sgd(momentum=0.9)x", "expected a closing )"},
+      {"sgd(momentum=0.9)x", "expected the end here"},
       {"sgd(momemtum=0.9)", "did you mean momentum?"},
-      {"average(lr=1)", "unknown option 'lr'"},
+      {"average(lr=1)", "average takes no options"},
+      {"sgd(zeal=1)", "unknown option of sgd 'zeal'; known: momentum, nesterov, decay"},
       {"sgd(momentum=0.9,momentum=0.9)", "momentum is given twice"},
-      {"sgd(momentum)", "momentum must be a number from 0 to below 1"},
+      {"sgd(momentum)", "expected = and a value"},
       {"sgd(momentum=1)", "momentum must be a number from 0 to below 1"},
       {"sgd(momentum=-0.1)", "momentum must be a number from 0 to below 1"},
       {"sgd(momentum=nan)", "momentum must be"},
@@ -72,8 +73,19 @@ TEST(RuleSpec, NamesWhatIsWrongAndWhatThereIs) {
     const absl::Status status = RuleSpec::Parse(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why)) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("update rule '")) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("update rule: ")) << text;
   }
+}
+
+TEST(RuleSpec, PutsACaretUnderTheBadPart) {
+  EXPECT_EQ(RuleSpec::Parse("sgd(momentum=1.5)").status().message(),
+            "update rule: momentum must be a number from 0 to below 1\n"
+            "  sgd(momentum=1.5)\n"
+            "               ^^^");
+  EXPECT_EQ(RuleSpec::Parse("adamv(eps=1)").status().message(),
+            "update rule: unknown rule 'adamv'; did you mean adamw?\n"
+            "  adamv(eps=1)\n"
+            "  ^^^^^");
 }
 
 TEST(RuleSpec, DescribesEveryRuleByALineThatParses) {

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMPRESSORS_KEY_CODECS_H_
-#define BANDONEON_COMPRESSORS_KEY_CODECS_H_
+#ifndef BANDONEON_COMMON_LINK_KEY_CODECS_H_
+#define BANDONEON_COMMON_LINK_KEY_CODECS_H_
 
 #include <cstdint>
 #include <memory>
@@ -26,7 +26,7 @@ enum class ReplyKind : uint8_t {
   kSigns,      // of a step that workers take on the weights that they hold (memory/sign_step.h)
 };
 
-// A codec up to a step.
+// The codec of the steps up to `last_step`, after the stage before it.
 struct CodecStage {
   uint64_t last_step = 0;
   std::unique_ptr<const SegmentedCodec> codec;
@@ -92,4 +92,4 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMPRESSORS_KEY_CODECS_H_
+#endif  // BANDONEON_COMMON_LINK_KEY_CODECS_H_

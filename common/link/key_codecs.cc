@@ -1,4 +1,4 @@
-#include "compressors/key_codecs.h"
+#include "common/link/key_codecs.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "worker/c_api/local_cluster.h"
+#include "worker/local/local_cluster.h"
 
 #include "common/base/config.h"
 #include "common/base/log.h"

@@ -1,4 +1,4 @@
-#include "compressors/codec_table.h"
+#include "compressors/codec_spec.h"
 
 #include <string>
 

@@ -1,35 +1,26 @@
-#ifndef BANDONEON_COMMON_CLUSTER_PLAN_H_
-#define BANDONEON_COMMON_CLUSTER_PLAN_H_
+#ifndef BANDONEON_SCHEDULER_PLANNER_H_
+#define BANDONEON_SCHEDULER_PLANNER_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/control_plane.h"
 
 namespace bdn {
 
-inline constexpr size_t kMaxNameBytes = 255;
 // A declaration that would need more keys than this is refused.
 inline constexpr uint64_t kMaxKeys = uint64_t{1} << 20;
 
-// Bytes a key stands for: float32 where it is dense, its own where it is opaque.
-uint64_t KeyBytes(const KeyEntry& key);
-
-// InvalidArgument names the tensor and what is wrong with it: a name that is empty or too long, no
-// elements or more than can be addressed, a dense tensor of integers, specs on an opaque one.
-absl::Status CheckDeclaration(const TensorDeclaration& tensor);
-
 // The keys of one batch of new tensors, the first of which will be number `first_tensor` of the
 // catalogue. Depends on the list and the configuration alone, so that every run of the same model
-// has the same partitions. No server is chosen yet. Pure.
+// has the same partitions. Who owns them is the placer's to say. Pure.
 //
 // A tensor of at least `fusion_bytes` is cut into even partitions of at most `partition_bytes`;
 // dense tensors below that which may be fused share a key with the next ones of like attributes, in
-// the order of the list, up to `fusion_bytes`. Opaque tensors are only cut. A dense key under
+// the order of the list, up to `fusion_bytes`. Broadcasts are only cut. A dense key under
 // `min_compress_bytes` goes uncompressed. Keys come in rising order.
 // Errors: InvalidArgument as CheckDeclaration; ResourceExhausted beyond kMaxKeys.
 absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration> tensors,
@@ -37,4 +28,4 @@ absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_CLUSTER_PLAN_H_
+#endif  // BANDONEON_SCHEDULER_PLANNER_H_

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_CLUSTER_RULE_SPEC_H_
-#define BANDONEON_COMMON_CLUSTER_RULE_SPEC_H_
+#ifndef BANDONEON_COMMON_LINK_RULE_SPEC_H_
+#define BANDONEON_COMMON_LINK_RULE_SPEC_H_
 
 #include <string>
 #include <string_view>
@@ -15,8 +15,8 @@ class RuleSpec {
  public:
   enum class Kind { kMean, kSgd, kAdamW, kSignMomentum, kNesterov, kSlowMo, kAverage };
 
-  // InvalidArgument says which name or option is unknown, repeated or out of range, and what there
-  // is instead.
+  // InvalidArgument shows the spec, carets under the bad part, and what was expected there or the
+  // nearest known name.
   static absl::StatusOr<RuleSpec> Parse(std::string_view text);
 
   Kind kind() const { return kind_; }
@@ -41,4 +41,4 @@ std::string DescribeRules();
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_CLUSTER_RULE_SPEC_H_
+#endif  // BANDONEON_COMMON_LINK_RULE_SPEC_H_

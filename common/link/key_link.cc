@@ -1,0 +1,43 @@
+#include "common/link/key_link.h"
+
+#include "common/base/draw.h"
+#include "common/base/status.h"
+#include "compressors/codec_schedule.h"
+
+namespace bdn {
+
+absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& first_tensor) {
+  KeyLink link;
+  link.name_hash = Draw::HashName(first_tensor);
+  if (entry.kind != KeyKind::kDense) return link;
+  BDN_ASSIGN_OR_RETURN(link.rule, RuleSpec::Parse(entry.rule));
+  KeyCodecsOptions options{.push_spec = entry.push_spec,
+                           .pull_spec = entry.pull_spec,
+                           .warmup_steps = entry.warmup_steps,
+                           .dtype = entry.dtype,
+                           .holds_weights = link.rule.holds_weights(),
+                           .steps_by_signs = link.rule.steps_by_signs()};
+  for (const KeySegment& segment : entry.segments) {
+    options.segment_elements.push_back(segment.elements);
+  }
+  BDN_ASSIGN_OR_RETURN(link.codecs, MakeKeyCodecs(options));
+  return link;
+}
+
+absl::Status CanonicalizeSpecs(TensorDeclaration* tensor) {
+  for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
+    BDN_ASSIGN_OR_RETURN(const CodecSchedule schedule, ParseCodecSchedule(*spec));
+    *spec = schedule.spec();
+  }
+  BDN_ASSIGN_OR_RETURN(const RuleSpec rule, RuleSpec::Parse(tensor->rule));
+  tensor->rule = rule.text();
+  const KeyEntry whole{.dtype = tensor->dtype,
+                       .push_spec = tensor->push_spec,
+                       .pull_spec = tensor->pull_spec,
+                       .rule = tensor->rule,
+                       .warmup_steps = tensor->warmup_steps,
+                       .segments = {{.elements = tensor->elements}}};
+  return MakeKeyLink(whole, tensor->name).status();
+}
+
+}  // namespace bdn

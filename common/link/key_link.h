@@ -1,0 +1,33 @@
+#ifndef BANDONEON_COMMON_LINK_KEY_LINK_H_
+#define BANDONEON_COMMON_LINK_KEY_LINK_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/cluster/catalogue.h"
+#include "common/link/key_codecs.h"
+#include "common/link/rule_spec.h"
+
+namespace bdn {
+
+// What the workers and the server of a key agree on, made by each of them of the same catalogue.
+// Of broadcast keys, whose bytes are not encoded, only the hash is set. Immutable, thread-safe.
+struct KeyLink {
+  RuleSpec rule;
+  KeyCodecs codecs;
+  uint64_t name_hash = 0;  // of the first tensor's name, for Draw
+};
+
+// InvalidArgument shows what is wrong with a spec, or says that codecs, rule and element type do not
+// go together.
+absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& first_tensor);
+
+// Puts the specs of a declaration into canonical form, so that workers that mean the same say the
+// same. InvalidArgument is what MakeKeyLink would say of its keys. REQUIRES: kind is kDense.
+absl::Status CanonicalizeSpecs(TensorDeclaration* tensor);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_LINK_KEY_LINK_H_

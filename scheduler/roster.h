@@ -1,0 +1,33 @@
+#ifndef BANDONEON_SCHEDULER_ROSTER_H_
+#define BANDONEON_SCHEDULER_ROSTER_H_
+
+#include <compare>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/cluster/membership.h"
+
+namespace bdn {
+
+// A worker of which something is expected. Another node of the same rank is another member.
+struct RosterMember {
+  Rank rank = 0;
+  NodeId node = 0;
+
+  auto operator<=>(const RosterMember&) const = default;
+};
+
+// Members in the order of their ranks.
+using Roster = std::set<RosterMember>;
+
+// All workers of a membership.
+Roster RosterOf(const Membership& membership);
+std::vector<Rank> RanksOf(const Roster& roster);
+// "worker 1, worker 3"; empty where there is nobody.
+std::string NamesOf(const Roster& roster);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_ROSTER_H_

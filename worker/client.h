@@ -1,0 +1,127 @@
+#ifndef BANDONEON_WORKER_CLIENT_H_
+#define BANDONEON_WORKER_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/bytes.h"
+#include "common/base/dtype.h"
+#include "common/base/ids.h"
+#include "common/cluster/catalogue.h"
+#include "common/wire/message.h"
+
+namespace bdn {
+
+// One push and pull in flight, as its caller knows it. 0 is none.
+using TicketId = uint64_t;
+
+// One tensor's exchange, as its caller asks for it. The data is read, then overwritten.
+struct PushRequest {
+  uint32_t tensor = 0;  // from Declare
+  MutableView data;     // null with `absent` when the result is not wanted
+  bool absent = false;
+  bool notify = false;  // the ticket also comes out of NextDone
+  int priority = 0;
+  float weight = 1.0f;
+  float loss_scale = 1.0f;
+  float learning_rate = 0.0f;
+  // Optional, float32[elements]: what the codec leaves out of this push, p - decode(encode(p)) of
+  // p = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
+  // own.
+  float* left_out = nullptr;
+  // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
+  std::function<void(TicketId ticket, const absl::Status& status)> done;
+};
+
+struct PushResult {
+  Step step = 0;
+  bool absent = false;     // nobody had a gradient; the data is unchanged
+  bool nonfinite = false;  // somebody's was not finite; the data is NaN
+};
+
+// What this worker's end of a link remembers. kReplica: of weights that servers hold.
+// kLearningRate: of the step that left the residual, one number.
+enum class LinkState { kResidual, kMomentum, kReplica, kLearningRate };
+
+// What a training process asks of a job, whoever does it for it: a Worker in the same process.
+// Thread-safe. Every wait ends, and its error names tensor, step, stage and whom it waits for.
+class Client {
+ public:
+  virtual ~Client() = default;
+
+  virtual Rank rank() const = 0;
+  virtual int size() const = 0;  // number of workers
+
+  // Ids of the tensors, in order. Collective: see ControlPlane::Declare. Those declared before with
+  // the same facts are answered at once; with others, InvalidArgument says what differs.
+  virtual absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
+                                                        absl::Duration timeout) = 0;
+
+  // `data` as a view of the tensor's declared type and size. NotFound: it was not declared.
+  virtual absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const = 0;
+  // Starts an exchange. InvalidArgument, and nothing has changed, for a request that does not fit
+  // its declaration; the job's failure once there is one.
+  virtual absl::StatusOr<TicketId> PushPull(PushRequest request) = 0;
+  // Waits for a ticket and gives it up. DeadlineExceeded: it is still in flight, and the error
+  // names what it waits for. NotFound: no such ticket.
+  virtual absl::StatusOr<PushResult> Wait(TicketId ticket, absl::Duration timeout) = 0;
+  // The next ticket with `notify` that ended, each once. Cancelled after Wake or in destruction.
+  virtual absl::StatusOr<TicketId> NextDone(absl::Duration timeout) = 0;
+  virtual void Wake() = 0;
+
+  // Overwrites `data` with the root's on every worker. Collective; the name is declared on first
+  // use.
+  virtual absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
+                                 absl::Duration timeout) = 0;
+  virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
+
+  // Waits until the servers have all that was started here, then until all workers are leaving, up
+  // to `timeout` each. DeadlineExceeded of the first wait names what is in flight and has changed
+  // nothing; of the second it names who is missing, and the job is over. Meanwhile nothing new may
+  // be asked of the others or the servers: FailedPrecondition. What has no answer when all have left
+  // ends with Aborted.
+  virtual absl::Status Leave(absl::Duration timeout) = 0;
+  // Ends the job for everybody; the error names this worker and `reason`.
+  virtual absl::Status Abort(const std::string& reason) = 0;
+
+  // float32[elements of the tensor], or [1] for kLearningRate; zeros where there is none.
+  // FailedPrecondition while the tensor is in flight.
+  virtual absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const = 0;
+  virtual absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in) = 0;
+  virtual absl::StatusOr<Step> GetStep(uint32_t tensor) const = 0;
+  // The next push will be step + 1. InvalidArgument: the tensor is past it. FailedPrecondition: it
+  // is in flight.
+  virtual absl::Status SetStep(uint32_t tensor, Step step) = 0;
+
+  // What the servers hold of a tensor. Blocking; FailedPrecondition while it is in flight here.
+  // SetServerState: by one rank only, between steps, while no worker pushes it; also sets the step
+  // that it stands at, and the replica from the weights. Floats are finite, elements of the tensor.
+  // NotFound: its rule and codec keep no such part. Where only some of its partitions keep it
+  // (those too small to be compressed do not), the others' is 0.
+  virtual absl::Status SetServerState(uint32_t tensor, StatePart part,
+                                      std::span<const float> values, Step step,
+                                      absl::Duration timeout) = 0;
+  virtual absl::Status GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
+                                      absl::Duration timeout) = 0;
+  virtual absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
+                                         absl::Duration timeout) = 0;
+  virtual absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor,
+                                                          absl::Duration timeout) = 0;
+  // The weights as every worker holds them, which later replies build on: every worker calls it
+  // after they were set and before its first push (or its first reply fetches them).
+  virtual absl::Status FetchWeights(uint32_t tensor, std::span<float> out,
+                                    absl::Duration timeout) = 0;
+
+  // What it has counted, as a JSON object.
+  virtual std::string StatsJson() const = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_CLIENT_H_

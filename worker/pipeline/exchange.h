@@ -1,0 +1,74 @@
+#ifndef BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
+#define BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cluster/catalogue.h"
+#include "common/link/key_link.h"
+#include "common/wire/frame.h"
+#include "worker/client.h"
+
+// What the stages of the pipeline work on: plain data without methods of their own.
+
+namespace bdn {
+
+// What was declared of a key, ready for use. Const once it is made.
+struct DeclaredKey {
+  KeyEntry entry;
+  std::vector<std::string> tensor_names;  // by segment
+  KeyLink link;
+  NodeId server = 0;  // which sums it
+  uint32_t catalogue_version = 0;
+
+  bool has_memory() const { return link.codecs.push_feedback.on || entry.momentum > 0; }
+};
+
+// What this worker's end of a key's links remembers from step to step.
+struct LinkMemory {
+  std::vector<float> residual;       // float32[elements] once there is one
+  float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
+  std::vector<float> momentum;
+  // Where replies build on it: what every worker holds of the servers' weights, float32[elements],
+  // and the step that left it so. None yet: it is fetched when the first reply comes.
+  std::vector<float> replica;
+  std::optional<Step> replica_step;
+};
+
+// One tensor's part of an exchange, as its caller handed it over.
+struct ExchangeSegment {
+  bool filled = false;  // its tensor was pushed, present or absent
+  bool present = false;
+  MutableView data;           // null: absent, and the result is not wanted
+  float* left_out = nullptr;  // float32[data.n]: where what the codec leaves out goes, if wanted
+  float loss_scale = 1.0f;
+  TicketId ticket = 0;
+  // The result.
+  bool absent_everywhere = false;
+};
+
+// One key at one step. One owner at a time: the key's queue, then a stage.
+struct Exchange {
+  Step step = 0;
+  int priority = 0;
+  float weight = 1.0f;
+  float learning_rate = 0.0f;
+  std::vector<ExchangeSegment> segments;
+  size_t num_filled = 0;
+  bool is_complete() const { return num_filled == segments.size(); }
+
+  Frame push;                           // encoded once; kept until the reply
+  bool uses_memory = false;             // the push advanced the residual and the momentum
+  float feedback_decay = 1.0f;          // as the push used it
+  float replaced_learning_rate = 0.0f;  // the memory's, before this step
+  bool counted = false;                 // by the server, whatever became of its reply here
+  int damaged_replies = 0;
+  bool nonfinite = false;       // the result
+  size_t segments_fetched = 0;  // of the replica, where the reply builds on one that is not here
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PIPELINE_EXCHANGE_H_

@@ -1,0 +1,195 @@
+#include "worker/pipeline/key_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+#include "worker/error_fields.h"
+
+namespace bdn {
+namespace {
+
+// Replies to one push that may come damaged: beyond that it is the path that damages, not chance.
+constexpr int kMaxDamagedReplies = 8;
+
+// The array of LinkMemory that a state is.
+std::vector<float> LinkMemory::*ArrayOf(LinkState what) {
+  switch (what) {
+    case LinkState::kMomentum:
+      return &LinkMemory::momentum;
+    case LinkState::kReplica:
+      return &LinkMemory::replica;
+    default:
+      return &LinkMemory::residual;
+  }
+}
+
+}  // namespace
+
+// ---- The queue
+
+const Exchange* KeyExchange::Find(Step step) const {
+  const auto found = std::find_if(queue_.begin(), queue_.end(),
+                                  [step](const auto& exchange) { return exchange->step == step; });
+  return found == queue_.end() ? nullptr : found->get();
+}
+
+absl::Status KeyExchange::CheckFits(const std::string& tensor, Step step,
+                                    const PushRequest& request) const {
+  const Exchange* exchange = Find(step);
+  if (exchange == nullptr || exchange->num_filled == 0) return absl::OkStatus();
+  if (exchange->weight == request.weight && exchange->learning_rate == request.learning_rate) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "tensor '%s': weight %g and learning rate %g, where others of its fused group have %g and %g "
+      "in step %d",
+      tensor, request.weight, request.learning_rate, exchange->weight, exchange->learning_rate,
+      step);
+}
+
+void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, Step step,
+                          TicketId ticket, const PushRequest& request) {
+  auto at = std::find_if(queue_.begin(), queue_.end(),
+                         [step](const auto& exchange) { return exchange->step == step; });
+  if (at == queue_.end()) {
+    auto exchange = std::make_unique<Exchange>();
+    exchange->step = step;
+    exchange->priority = request.priority;
+    exchange->segments.resize(key_.entry.segments.size());
+    at = queue_.insert(queue_.end(), std::move(exchange));
+  }
+  Exchange& exchange = **at;
+  exchange.weight = request.weight;
+  exchange.learning_rate = request.learning_rate;
+  exchange.priority = std::max(exchange.priority, request.priority);
+  ExchangeSegment& filled = exchange.segments[segment];
+  filled.filled = true;
+  filled.present = !request.absent;
+  if (request.data.data != nullptr) filled.data = request.data.Sub(offset, elements);
+  if (request.left_out != nullptr) filled.left_out = request.left_out + offset;
+  filled.loss_scale = request.loss_scale;
+  filled.ticket = ticket;
+  ++exchange.num_filled;
+}
+
+bool KeyExchange::Claim() {
+  if (claimed_ != nullptr || queue_.empty() || !queue_.front()->is_complete()) return false;
+  claimed_ = queue_.front().get();
+  return true;
+}
+
+std::unique_ptr<Exchange> KeyExchange::Finish() {
+  std::unique_ptr<Exchange> finished = std::move(queue_.front());
+  queue_.pop_front();
+  claimed_ = nullptr;
+  return finished;
+}
+
+// ---- The exchange that was claimed
+
+RequestTable::Request KeyExchange::PushRequestOf(const Exchange& exchange) const {
+  return {.frame = exchange.push,
+          .server = key_.server,
+          .catalogue_version = key_.catalogue_version,
+          .tensor = key_.tensor_names[0]};
+}
+
+// Asks for the replica of the next segment, as the reply of this step left it.
+RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
+  const size_t segment = exchange.segments_fetched;
+  const bool delta = key_.link.codecs.reply == ReplyKind::kDelta;
+  const FrameHeader header =
+      StateHeader(FrameType::kFetch,
+                  {.part = delta ? StatePart::kReplica : StatePart::kWeights,
+                   .key = key_.entry.key,
+                   .num_elements = key_.entry.elements,
+                   .element_offset = key_.link.codecs.pull->segment_offset(segment)},
+                  exchange.step, NextRequestNumber());
+  return {.frame = Frame{header, {}},
+          .server = key_.server,
+          .catalogue_version = key_.catalogue_version,
+          .tensor = key_.tensor_names[segment]};
+}
+
+RequestTable::Request KeyExchange::Encode(const EncodeContext& context) {
+  EncodePush(context, key_, &memory_, claimed_);
+  return PushRequestOf(*claimed_);
+}
+
+KeyExchange::Next KeyExchange::OnAnswer(const absl::StatusOr<Frame>& answer) {
+  if (!answer.ok()) return End(answer.status());
+  claimed_->counted = true;
+  return answer->header.type == FrameType::kValue ? OnReplica(*answer) : OnReply(*answer);
+}
+
+KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
+  const absl::Status status = CheckReply(key_, claimed_->step, reply);
+  // It was damaged on the way. The server still has it, and takes the same push for a request to
+  // send it again.
+  if (absl::IsDataLoss(status) && ++claimed_->damaged_replies < kMaxDamagedReplies) {
+    return {PushRequestOf(*claimed_), {}};
+  }
+  if (!status.ok()) {
+    return End(WithFields(status, {.tensor = key_.tensor_names[0],
+                                   .step = std::to_string(claimed_->step),
+                                   .stage = "decode"}));
+  }
+  if (LacksReplica(key_, memory_, reply)) {
+    NoteAbsent(key_, reply, claimed_);
+    return {FetchRequest(*claimed_), {}};
+  }
+  DecodeReply(key_, reply, &memory_, claimed_);
+  return End(absl::OkStatus());
+}
+
+KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
+  const absl::Status status = TakeReplica(key_, value, &memory_, claimed_);
+  const bool more = ++claimed_->segments_fetched < claimed_->segments.size();
+  if (status.ok() && more) return {FetchRequest(*claimed_), {}};
+  return End(status);
+}
+
+KeyExchange::Next KeyExchange::End(const absl::Status& status) {
+  if (!status.ok() && !claimed_->counted) UndoPush(key_, &memory_, claimed_);
+  return {std::nullopt, status};
+}
+
+// ---- The memory
+
+void KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out) const {
+  const std::vector<float>& state = memory_.*ArrayOf(what);
+  // Without feedback the residual is scratch.
+  const bool is_kept =
+      !state.empty() && (what != LinkState::kResidual || key_.link.codecs.push_feedback.on);
+  if (!is_kept) {
+    std::fill(out.begin(), out.end(), 0.0f);
+  } else {
+    std::copy_n(state.begin() + key_.link.codecs.push->segment_offset(segment), out.size(),
+                out.begin());
+  }
+}
+
+void KeyExchange::SetState(LinkState what, size_t segment, std::span<const float> in) {
+  // A replica of one's own making fits no reply: the next fetches it.
+  if (what == LinkState::kReplica) memory_.replica_step.reset();
+  std::vector<float>& state = memory_.*ArrayOf(what);
+  state.resize(key_.entry.elements);
+  std::copy(in.begin(), in.end(), state.begin() + key_.link.codecs.push->segment_offset(segment));
+}
+
+void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {
+  memory_.replica.resize(key_.entry.elements);
+  std::copy(weights.begin(), weights.end(),
+            memory_.replica.begin() + key_.link.codecs.pull->segment_offset(segment));
+  if (step != adopted_step_) adopted_.clear();
+  adopted_step_ = step;
+  adopted_.insert(segment);
+  if (adopted_.size() == key_.entry.segments.size()) {
+    memory_.replica_step = step;
+    adopted_.clear();
+  }
+}
+
+}  // namespace bdn

@@ -1,0 +1,297 @@
+#include "worker/server_requests.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/wire/headers.h"
+#include "worker/error_fields.h"
+
+namespace bdn {
+namespace {
+
+constexpr auto kNoPayload = [](const TensorPart&) { return Buffer(); };
+
+// Enter numbers requests, once it is known that they go out.
+constexpr uint32_t kNumberedLater = 0;
+
+// A part, of the keys that keep it: keys too small to be compressed have no memory to be told.
+auto WhereKept(StatePart part) {
+  return [part](const DeclaredKey& key) -> std::optional<StatePart> {
+    const bool lacks =
+        (part == StatePart::kReplica && key.link.codecs.reply != ReplyKind::kDelta) ||
+        (part == StatePart::kResidual && !key.link.codecs.pull_feedback.on);
+    if (lacks) return std::nullopt;
+    return part;
+  };
+}
+
+// The part that holds the weights as the workers hold them.
+std::optional<StatePart> WeightsOfWorkers(const DeclaredKey& key) {
+  return key.link.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
+}
+
+absl::Status CheckSize(const Tensor& tensor, size_t elements) {
+  if (elements == tensor.declaration.elements) return absl::OkStatus();
+  return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.declaration.name,
+                         tensor.declaration.elements, elements);
+}
+
+RequestTable::Request RequestFor(const DeclaredKey& key, Frame frame, const std::string& tensor,
+                                 Rank root) {
+  return {.frame = std::move(frame),
+          .server = key.server,
+          .catalogue_version = key.catalogue_version,
+          .tensor = tensor,
+          .root = root};
+}
+
+}  // namespace
+
+// ---- Asking and waiting
+
+absl::Status ServerRequests::Enter(const std::string& what,
+                                   std::vector<RequestTable::Request>* requests, Caller* caller) {
+  BDN_RETURN_IF_ERROR(tensors_->participation().Check());
+  for (const RequestTable::Request& request : *requests) {
+    const Key key = request.frame.header.key;
+    if (open_.contains(key) || !tensors_->keys().at(key)->is_idle()) {
+      return FailedPrecondition("%s: the tensor is in flight; wait for it first", what);
+    }
+  }
+  for (RequestTable::Request& request : *requests) {
+    FrameHeader& header = request.frame.header;
+    // In the order in which they go out: the server takes a lower number for a repeat.
+    if (header.part != StatePart::kNone) {
+      header.request = tensors_->keys().at(header.key)->NextRequestNumber();
+    }
+    open_[header.key] = caller;
+  }
+  caller->left = requests->size();
+  return absl::OkStatus();
+}
+
+void ServerRequests::OnAnswer(Key key, absl::StatusOr<Frame> answer) {
+  MutexLock lock(tensors_->mutex());
+  const auto found = open_.find(key);
+  if (found == open_.end()) return;
+  Caller& caller = *found->second;
+  open_.erase(found);
+  if (answer.ok()) {
+    caller.answers[key] = *std::move(answer);
+  } else {
+    caller.status = answer.status();
+  }
+  --caller.left;
+  answered_.SignalAll();
+}
+
+bool ServerRequests::IsWaiting(Key key, const Caller& caller) const {
+  const auto found = open_.find(key);  // maybe the next caller's already
+  return found != open_.end() && found->second == &caller;
+}
+
+absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
+    const std::string& what, std::vector<RequestTable::Request> requests, absl::Time deadline) {
+  struct Asked {
+    Step step;
+    std::string tensor;
+    bool submitted = false;
+  };
+  Caller caller;
+  std::map<Key, Asked> asked;
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_RETURN_IF_ERROR(Enter(what, &requests, &caller));
+  }
+  absl::Status status;
+  for (RequestTable::Request& request : requests) {
+    const Key key = request.frame.header.key;
+    Asked& entry = asked[key] = {request.frame.header.step, request.tensor};
+    if (!status.ok()) continue;
+    status = requests_->Submit(std::move(request), {.answered = [this, key](auto answer) {
+                                 OnAnswer(key, std::move(answer));
+                               }});
+    entry.submitted = status.ok();
+  }
+  MutexLock lock(tensors_->mutex());
+  while (status.ok() && caller.left > 0 && caller.status.ok() && clock_->Now() < deadline) {
+    clock_->WaitUntil(&answered_, tensors_->mutex(), deadline);
+  }
+  if (status.ok()) status = caller.status;
+  for (const auto& [key, request] : asked) {
+    if (!IsWaiting(key, caller)) continue;
+    if (status.ok()) {
+      status = WithFields(DeadlineExceeded("%s did not end in time", what),
+                          {.tensor = request.tensor,
+                           .stage = "exchange",
+                           .waiting_for = requests_->WaitingFor(key)});
+    }
+    // An answer that is being delivered must not be taken for one to the next caller.
+    if (request.submitted && !requests_->Withdraw(key, request.step)) {
+      while (IsWaiting(key, caller)) answered_.Wait(tensors_->mutex());
+    }
+    if (IsWaiting(key, caller)) open_.erase(key);
+  }
+  if (!status.ok()) return status;
+  return std::move(caller.answers);
+}
+
+absl::Status ServerRequests::CheckAccepted() const {
+  for (const auto& [key, caller] : open_) {
+    if (requests_->IsAccepted(key)) continue;
+    return DeadlineExceeded("tensor '%s': a call is in flight",
+                            tensors_->keys().at(key)->key().tensor_names[0]);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Broadcasts
+
+absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, MutableByteSpan data,
+                                       Rank root, absl::Time deadline) {
+  std::vector<RequestTable::Request> requests;
+  std::vector<TensorPart> parts;
+  bool is_root;
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_RETURN_IF_ERROR(tensors_->participation().Check());
+    is_root = tensors_->participation().rank == root;
+    Tensor& tensor = tensors_->at(id);
+    parts = tensor.parts;
+    const Step step = ++tensor.broadcasts;
+    for (const TensorPart& part : parts) {
+      const FrameHeader header = BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch,
+                                                 part.exchange->id(), step, part.elements);
+      Buffer payload;
+      if (is_root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
+      requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, std::move(payload)),
+                                    tensor.declaration.name, root));
+    }
+  }
+  BDN_ASSIGN_OR_RETURN(const Answers values,
+                       Ask("broadcast '" + name + "'", std::move(requests), deadline));
+  if (is_root) return absl::OkStatus();
+  for (const TensorPart& part : parts) {
+    const Frame& value = values.at(part.exchange->id());
+    if (value.payload.size() != part.elements) {
+      return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
+                      part.elements);
+    }
+    std::memcpy(data.data() + part.offset, value.payload.data(), part.elements);
+  }
+  return absl::OkStatus();
+}
+
+// ---- What servers hold of a tensor
+
+absl::StatusOr<ServerRequests::Answers> ServerRequests::AskAboutState(uint32_t id, FrameType type,
+                                                                      const PartFn& part_of,
+                                                                      Step step,
+                                                                      const PayloadFn& payload,
+                                                                      absl::Time deadline) {
+  std::vector<RequestTable::Request> requests;
+  std::string name;
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_RETURN_IF_ERROR(tensors_->participation().failed);
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
+    name = tensor->declaration.name;
+    for (const TensorPart& of : tensor->parts) {
+      const DeclaredKey& key = of.exchange->key();
+      const std::optional<StatePart> part = part_of(key);
+      if (!part.has_value()) continue;
+      const FrameHeader header =
+          StateHeader(type,
+                      {.part = *part,
+                       .key = key.entry.key,
+                       .num_elements = key.entry.elements,
+                       .element_offset = key.link.codecs.pull->segment_offset(of.segment)},
+                      type == FrameType::kFetch ? tensor->pushed : step, kNumberedLater);
+      requests.push_back(RequestFor(key, MakeFrame(header, payload(of)), name, 0));
+    }
+  }
+  if (requests.empty()) return NotFound("tensor '%s' has none by its rule and codec", name);
+  return Ask("the state of tensor '" + name + "'", std::move(requests), deadline);
+}
+
+absl::Status ServerRequests::SetState(uint32_t id, StatePart part, std::span<const float> values,
+                                      Step step, absl::Time deadline) {
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
+    BDN_RETURN_IF_ERROR(CheckSize(*tensor, values.size()));
+  }
+  const auto floats = [values](const TensorPart& of) {
+    return EncodeFloats(values.subspan(of.offset, of.elements));
+  };
+  return AskAboutState(id, FrameType::kInit, WhereKept(part), step, floats, deadline).status();
+}
+
+absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
+                                                                    const PartFn& part_of,
+                                                                    std::span<float> out,
+                                                                    absl::Time deadline) {
+  std::vector<TensorPart> parts;
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
+    BDN_RETURN_IF_ERROR(CheckSize(*tensor, out.size()));
+    parts = tensor->parts;
+  }
+  BDN_ASSIGN_OR_RETURN(Answers values,
+                       AskAboutState(id, FrameType::kFetch, part_of, 0, kNoPayload, deadline));
+  for (const TensorPart& of : parts) {
+    const std::span<float> to = out.subspan(of.offset, of.elements);
+    const auto value = values.find(of.exchange->id());
+    if (value == values.end()) {
+      std::fill(to.begin(), to.end(), 0.0f);
+    } else if (value->second.payload.size() != to.size_bytes()) {
+      return Internal("a server sent %d bytes for %d elements", value->second.payload.size(),
+                      to.size());
+    } else {
+      DecodeFloats(value->second.payload.span(), to);
+    }
+  }
+  return values;
+}
+
+absl::Status ServerRequests::GetState(uint32_t id, StatePart part, std::span<float> out,
+                                      absl::Time deadline) {
+  return FetchFloats(id, WhereKept(part), out, deadline).status();
+}
+
+absl::Status ServerRequests::SetCounters(uint32_t id, const StateCounters& counters, Step step,
+                                         absl::Time deadline) {
+  const auto payload = [&counters](const TensorPart&) { return EncodeCounters(counters); };
+  return AskAboutState(id, FrameType::kInit, WhereKept(StatePart::kCounters), step, payload,
+                       deadline)
+      .status();
+}
+
+absl::StatusOr<StateCounters> ServerRequests::GetCounters(uint32_t id, absl::Time deadline) {
+  BDN_ASSIGN_OR_RETURN(const Answers values,
+                       AskAboutState(id, FrameType::kFetch, WhereKept(StatePart::kCounters), 0,
+                                     kNoPayload, deadline));
+  // The same in every partition of a tensor.
+  return DecodeCounters(values.begin()->second.payload.span());
+}
+
+absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, absl::Time deadline) {
+  BDN_ASSIGN_OR_RETURN(const Answers values, FetchFloats(id, WeightsOfWorkers, out, deadline));
+  MutexLock lock(tensors_->mutex());
+  const Tensor& tensor = tensors_->at(id);
+  for (const TensorPart& of : tensor.parts) {
+    if (!of.exchange->key().link.codecs.keeps_replica()) continue;
+    if (!of.exchange->is_idle()) {  // then the replica is a stage's
+      return FailedPrecondition("tensor '%s' was pushed meanwhile; fetch before pushing",
+                                tensor.declaration.name);
+    }
+    of.exchange->AdoptReplica(of.segment, values.at(of.exchange->id()).header.base_step,
+                              out.subspan(of.offset, of.elements));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bdn

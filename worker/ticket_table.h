@@ -1,0 +1,90 @@
+#ifndef BANDONEON_WORKER_TICKET_TABLE_H_
+#define BANDONEON_WORKER_TICKET_TABLE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "worker/client.h"
+#include "worker/pipeline/exchange.h"
+
+namespace bdn {
+
+// The callers' exchanges of whole tensors, each of which ends when all its parts have. Who waits for
+// one waits here. Thread-safe; its lock is taken last, and no callback runs under it.
+class TicketTable {
+ public:
+  using DoneFn = std::function<void(TicketId ticket, const absl::Status& status)>;
+
+  explicit TicketTable(const Clock* clock) : clock_(clock) {}
+  TicketTable(const TicketTable&) = delete;
+  TicketTable& operator=(const TicketTable&) = delete;
+
+  struct Options {
+    uint32_t tensor = 0;
+    Step step = 0;
+    size_t parts = 0;  // at least 1
+    bool notify = false;
+    DoneFn done;
+  };
+  TicketId Open(Options options);
+
+  // Tickets that ended and have a callback. Hand them to Deliver when no lock is held.
+  struct Ended {
+    TicketId ticket;
+    absl::Status status;
+    DoneFn done;
+  };
+  // One part of each of the exchange's tickets is over.
+  void EndParts(const Exchange& exchange, const absl::Status& status, std::vector<Ended>* ended);
+  // Runs the callbacks and forgets the tickets.
+  void Deliver(const std::vector<Ended>& ended);
+
+  // The ticket's result or error, which gives it up; nothing while it is in flight at `deadline`.
+  // NotFound: no such ticket.
+  std::optional<absl::StatusOr<PushResult>> Wait(TicketId ticket, absl::Time deadline);
+  // The next ticket with `notify` that ended, each once. Cancelled after Wake or Close.
+  absl::StatusOr<TicketId> NextDone(absl::Time deadline);
+  void Wake();
+  // Ends present and future calls of NextDone with `status`.
+  void Close(const absl::Status& status);
+
+  // Of which tensor and step a ticket is. NotFound: no such ticket.
+  struct Subject {
+    uint32_t tensor;
+    Step step;
+  };
+  absl::StatusOr<Subject> Find(TicketId ticket) const;
+  uint64_t num_ended() const;
+
+ private:
+  struct Ticket {
+    Options options;
+    size_t pending = 0;  // parts
+    bool all_absent = true;
+    bool nonfinite = false;
+    absl::Status status;
+  };
+
+  const Clock* const clock_;
+  mutable Mutex mu_;
+  CondVar changed_;
+  absl::flat_hash_map<TicketId, Ticket> tickets_ ABSL_GUARDED_BY(mu_);
+  std::deque<TicketId> done_ ABSL_GUARDED_BY(mu_);  // for NextDone
+  TicketId last_ticket_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t num_ended_ ABSL_GUARDED_BY(mu_) = 0;
+  int wakes_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_TICKET_TABLE_H_
