@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
@@ -64,10 +65,14 @@ class IdleBench {
     const double workers = cores(before_.workers, after_.workers);
     const double all = scheduler + servers + workers;
     if (json) {
-      printf(R"({"bench": "idle", "workers": %d, "servers": %d, "seconds": %.3f, )"
-             R"("cores": {"scheduler": %.6f, "server": %.6f, "worker": %.6f}, "cores_total": %.6f})"
-             "\n",
-             options_.workers, options_.servers, took, scheduler, servers, workers, all);
+      const nlohmann::ordered_json line = {
+          {"bench", "idle"},
+          {"workers", options_.workers},
+          {"servers", options_.servers},
+          {"seconds", took},
+          {"cores", {{"scheduler", scheduler}, {"server", servers}, {"worker", workers}}},
+          {"cores_total", all}};
+      printf("%s\n", line.dump().c_str());
     } else {
       printf(
           "%d idle workers, %d servers, %.1f s; share of one core:\n"

@@ -1,16 +1,20 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/guardian.h"
-#include "cli/json_value.h"
 #include "cli/local_job.h"
 #include "cli/memory_roof.h"
 
 namespace bdn::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr Flag kFlags[] = {
     {"workers", 0, "COUNT", "worker processes [2]"},
@@ -101,6 +105,32 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   return options;
 }
 
+// What a worker says of its run.
+struct WorkerResult {
+  std::vector<double> seconds;  // by iteration
+  double cpu_seconds = 0;
+  double bytes_pushed = 0;
+  double bytes_pulled = 0;
+  std::string hash;
+  double largest_error = 0;
+};
+
+absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
+  try {
+    const Json json = Json::parse(line);
+    const Json& error = json.at("largest_error");  // null where it is not finite
+    return WorkerResult{.seconds = json.at("seconds").get<std::vector<double>>(),
+                        .cpu_seconds = json.at("cpu_s").get<double>(),
+                        .bytes_pushed = json.at("bytes_pushed").get<double>(),
+                        .bytes_pulled = json.at("bytes_pulled").get<double>(),
+                        .hash = json.at("hash").get<std::string>(),
+                        .largest_error = error.is_null() ? std::numeric_limits<double>::infinity()
+                                                         : error.get<double>()};
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError("a worker said: " + std::string(line));
+  }
+}
+
 // What came out of one run, and how it is said.
 struct Outcome {
   std::vector<double> iteration_seconds;  // of the slowest worker
@@ -135,14 +165,14 @@ class Controller {
     return status.ok() ? job.Wait() : job.GiveUp(status);
   }
 
-  const std::vector<JsonValue>& results() const { return results_; }
+  const std::vector<WorkerResult>& results() const { return results_; }
   Outcome outcome() const { return outcome_; }
 
  private:
   void HandleLine(int, std::string_view line) {
     if (line != "ready" && line != "done") {
-      auto result = ParseJson(line);
-      if (!result.ok()) return job_->Fail(1, "a worker said: " + std::string(line));
+      auto result = ParseResult(line);
+      if (!result.ok()) return job_->Fail(1, std::string(result.status().message()));
       results_.push_back(*std::move(result));
     }
     if (++lines_ % options_.job.workers != 0) return;
@@ -156,18 +186,17 @@ class Controller {
   LocalJob* job_ = nullptr;
   int lines_ = 0;
   Outcome outcome_;
-  std::vector<JsonValue> results_;
+  std::vector<WorkerResult> results_;
 };
 
 // Empty when the results are right.
-std::string FindMistake(const BenchOptions& options, const std::vector<JsonValue>& results) {
+std::string FindMistake(const BenchOptions& options, const std::vector<WorkerResult>& results) {
   const bool dense = options.push == "none" && options.pull == "none";
   for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i]["hash"].text != results[0]["hash"].text) {
-      return absl::StrFormat("workers disagree: hash %s and %s", results[0]["hash"].text,
-                             results[i]["hash"].text);
+    if (results[i].hash != results[0].hash) {
+      return absl::StrFormat("workers disagree: hash %s and %s", results[0].hash, results[i].hash);
     }
-    const double error = results[i]["largest_error"].number;
+    const double error = results[i].largest_error;
     if (dense && !(error <= kLargestDenseError)) {
       return absl::StrFormat("a result is off the mean of the inputs by %g", error);
     }
@@ -175,17 +204,18 @@ std::string FindMistake(const BenchOptions& options, const std::vector<JsonValue
   return "";
 }
 
-Outcome AddUp(const BenchOptions& options, const std::vector<JsonValue>& results, Outcome outcome) {
+Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& results,
+              Outcome outcome) {
   const auto workers = static_cast<double>(results.size());
   outcome.iteration_seconds.assign(static_cast<size_t>(options.iters), 0);
-  for (const JsonValue& result : results) {
-    const auto& seconds = result["seconds"].list;
-    for (size_t i = 0; i < std::min(seconds.size(), outcome.iteration_seconds.size()); ++i) {
-      outcome.iteration_seconds[i] = std::max(outcome.iteration_seconds[i], seconds[i].number);
+  for (const WorkerResult& result : results) {
+    const size_t count = std::min(result.seconds.size(), outcome.iteration_seconds.size());
+    for (size_t i = 0; i < count; ++i) {
+      outcome.iteration_seconds[i] = std::max(outcome.iteration_seconds[i], result.seconds[i]);
     }
-    outcome.workers_cpu += result["cpu_s"].number;
-    outcome.bytes_pushed += result["bytes_pushed"].number / workers;
-    outcome.bytes_pulled += result["bytes_pulled"].number / workers;
+    outcome.workers_cpu += result.cpu_seconds;
+    outcome.bytes_pushed += result.bytes_pushed / workers;
+    outcome.bytes_pulled += result.bytes_pulled / workers;
   }
   RoofOptions roof;
   roof.workers = options.job.workers;
@@ -231,27 +261,39 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
     printf("results                %s at every worker\n", hash.c_str());
     return;
   }
-  const std::string line = absl::StrFormat(
-      R"({"bench": "pushpull", "workers": %d, "servers": %d, "tensors": %d, "bytes": %d, )"
-      R"("push": %s, "pull": %s, "iters": %d, "warmup": %d, "threads": %s, "link": %s, )"
-      R"("gb_per_s_per_worker": %.4f, "gb_per_s_slowest": %.4f, "gb_per_s_fastest": %.4f, )"
-      R"("cpu_s_per_gb": {"scheduler": %.5f, "server": %.5f, "worker": %.5f}, )"
-      R"("wire_bytes": %.0f, "bytes_pushed": %.0f, "bytes_pulled": %.0f, "dense_bytes": %.0f, )"
-      R"("memcpy_gb_per_s": %.4f, "roof_gb_per_s": %.4f, "result_hash": %s})",
-      options.job.workers, options.job.servers, options.tensors, options.bytes,
-      JsonQuote(options.push), JsonQuote(options.pull), options.iters, options.warmup,
-      options.threads.empty() ? "null" : options.threads,
-      options.link.empty() ? "null" : JsonQuote(options.link), Median(rates), *slowest, *fastest,
-      outcome.scheduler_cpu / work, outcome.servers_cpu / work, outcome.workers_cpu / work,
-      outcome.bytes_pushed + outcome.bytes_pulled, outcome.bytes_pushed, outcome.bytes_pulled,
-      options.dense_bytes(), outcome.memcpy_rate, outcome.roof_rate, JsonQuote(hash));
-  printf("%s\n", line.c_str());
+  const auto count = [](double bytes) { return static_cast<int64_t>(std::llround(bytes)); };
+  const Json line = {{"bench", "pushpull"},
+                     {"workers", options.job.workers},
+                     {"servers", options.job.servers},
+                     {"tensors", options.tensors},
+                     {"bytes", options.bytes},
+                     {"push", options.push},
+                     {"pull", options.pull},
+                     {"iters", options.iters},
+                     {"warmup", options.warmup},
+                     {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},
+                     {"link", options.link.empty() ? Json() : Json(options.link)},
+                     {"gb_per_s_per_worker", Median(rates)},
+                     {"gb_per_s_slowest", *slowest},
+                     {"gb_per_s_fastest", *fastest},
+                     {"cpu_s_per_gb",
+                      {{"scheduler", outcome.scheduler_cpu / work},
+                       {"server", outcome.servers_cpu / work},
+                       {"worker", outcome.workers_cpu / work}}},
+                     {"wire_bytes", count(outcome.bytes_pushed + outcome.bytes_pulled)},
+                     {"bytes_pushed", count(outcome.bytes_pushed)},
+                     {"bytes_pulled", count(outcome.bytes_pulled)},
+                     {"dense_bytes", count(options.dense_bytes())},
+                     {"memcpy_gb_per_s", outcome.memcpy_rate},
+                     {"roof_gb_per_s", outcome.roof_rate},
+                     {"result_hash", hash}};
+  printf("%s\n", line.dump().c_str());
 }
 
 int RunBench(const BenchOptions& options, bool json, const std::string& directory) {
   Controller controller(options);
   if (const int code = controller.Run(directory); code != 0) return code;
-  const std::vector<JsonValue>& results = controller.results();
+  const std::vector<WorkerResult>& results = controller.results();
   if (results.size() != static_cast<size_t>(options.job.workers)) {
     fprintf(stderr, "bandoneon bench pushpull: not every worker reported\n");
     return 1;
@@ -260,7 +302,7 @@ int RunBench(const BenchOptions& options, bool json, const std::string& director
     fprintf(stderr, "bandoneon bench pushpull: %s\n", mistake.c_str());
     return 1;
   }
-  Print(options, AddUp(options, results, controller.outcome()), results[0]["hash"].text, json);
+  Print(options, AddUp(options, results, controller.outcome()), results[0].hash, json);
   return 0;
 }
 

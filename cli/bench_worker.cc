@@ -10,17 +10,18 @@
 #include <ctime>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "cli/commands.h"
-#include "cli/json_value.h"
 #include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr double kTimeout = 120;
 
@@ -129,22 +130,26 @@ class BenchWorker {
   }
 
   std::string Result() const {
-    const JsonValue after = Stats();
-    const auto grown = [&](const char* name) { return after[name].number - before_[name].number; };
-    return absl::StrFormat(
-        R"({"seconds": [%s], "cpu_s": %.9g, "bytes_pushed": %.0f, "bytes_pulled": %.0f, )"
-        R"("hash": "%016x", "largest_error": %.9g})",
-        absl::StrJoin(seconds_, ", "), cpu_seconds_, grown("bytes_pushed"), grown("bytes_pulled"),
-        Hash(), LargestError());
+    const Json after = Stats();
+    const auto grown = [&](const char* name) {
+      return after.at(name).get<int64_t>() - before_.at(name).get<int64_t>();
+    };
+    const double error = LargestError();
+    const Json result = {{"seconds", seconds_},
+                         {"cpu_s", cpu_seconds_},
+                         {"bytes_pushed", grown("bytes_pushed")},
+                         {"bytes_pulled", grown("bytes_pulled")},
+                         {"hash", absl::StrFormat("%016x", Hash())},
+                         {"largest_error", std::isfinite(error) ? Json(error) : Json()}};
+    return result.dump();
   }
 
  private:
-  JsonValue Stats() const {
+  Json Stats() const {
     std::string text(bdn_stats_json(worker_, nullptr, 0), '\0');
     text.resize(std::min(bdn_stats_json(worker_, text.data(), text.size()), text.size()));
     while (!text.empty() && text.back() == '\0') text.pop_back();
-    auto stats = ParseJson(text);
-    return stats.ok() ? *std::move(stats) : JsonValue();
+    return Json::parse(text);
   }
 
   // Of the bits of all results, so that workers can be compared.
@@ -183,7 +188,7 @@ class BenchWorker {
   std::vector<uint32_t> ids_;
   std::vector<double> seconds_;
   double cpu_seconds_ = 0;
-  JsonValue before_;
+  Json before_;
 };
 
 absl::Status RunBenchWorker(const CommandFlags& flags) {

@@ -56,6 +56,9 @@ class Codec {
   virtual bool scales_draw() const { return false; }
   // Whether payloads drawn alike add up without decoding: AddEncoded.
   virtual bool linear() const { return false; }
+  // Whether an answer by the same codec, drawn alike, loses nothing of a sum of payloads. Sketches
+  // add up, but do not promise this.
+  virtual bool carries_sums() const { return lossless(); }
   virtual bool Supports(DType dtype) const {
     return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
   }

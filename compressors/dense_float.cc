@@ -1,8 +1,8 @@
 #include "compressors/dense_float.h"
 
 #include "common/base/status.h"
-#include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 

@@ -9,10 +9,10 @@
 #include "common/base/endian.h"
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/kernels/dither_kernels.h"
-#include "compressors/kernels/float_kernels.h"
-#include "compressors/kernels/norm_kernels.h"
 #include "compressors/payload.h"
+#include "kernels/dither_kernels.h"
+#include "kernels/float_kernels.h"
+#include "kernels/norm_kernels.h"
 
 namespace bdn {
 namespace {

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,10 +11,11 @@
 #include "common/base/endian.h"
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/kernels/drawn_kernels.h"
-#include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
 #include "compressors/scratch.h"
+#include "kernels/clamp_to_finite.h"
+#include "kernels/drawn_kernels.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 namespace {
@@ -27,9 +27,6 @@ constexpr size_t kDefaultSize = 1024;
 constexpr size_t kKernelSize = 16;
 // How many elements ahead DecodeAdd asks for cache lines: they lie far apart.
 constexpr size_t kAhead = 48;
-
-constexpr float kLargest = std::numeric_limits<float>::max();
-float Held(float value) { return std::clamp(value, -kLargest, kLargest); }
 
 // A number that is at least kNonFinite exactly when `value` is NaN or infinite.
 constexpr uint32_t kNonFinite = 0x7f800000u;
@@ -165,7 +162,7 @@ class DrawnCodec final : public Codec {
         ratio_(ratio),
         size_(size),
         unbiased_(unbiased),
-        factor_(unbiased ? Held(static_cast<float>(1.0 / ratio)) : 1.0f) {}
+        factor_(unbiased ? ClampToFinite(static_cast<float>(1.0 / ratio)) : 1.0f) {}
 
   CodecId id() const override { return id_; }
   std::string spec() const override {
@@ -178,6 +175,7 @@ class DrawnCodec final : public Codec {
   bool shares_draw() const override { return true; }
   bool scales_draw() const override { return unbiased_; }
   bool linear() const override { return true; }
+  bool carries_sums() const override { return true; }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
     if (n == 0) return 0;
@@ -272,7 +270,7 @@ class DrawnCodec final : public Codec {
 
  private:
   // d of the header, of a drawn element.
-  float Sent(float p) const { return Held(p * factor_) + 0.0f; }
+  float Sent(float p) const { return ClampToFinite(p * factor_) + 0.0f; }
 
   // visit(its values, the first one's number, first element)
   template <typename Visit>

@@ -1,8 +1,8 @@
 #include "compressors/encode_source.h"
 
-#include "compressors/kernels/accumulate_kernels.h"
-#include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
+#include "kernels/accumulate_kernels.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 

@@ -68,7 +68,7 @@ class Peeling {
       }
       for (const SketchPlace& place : places) {
         Cell& cell = cells_[place.cell];
-        cell.value = HeldFinite(cell.value - place.Signed(value_[rank]));
+        cell.value = ClampToFinite(cell.value - place.Signed(value_[rank]));
         cell.ranks ^= rank;
         if (--cell.count == 1) queue_[end++] = static_cast<uint32_t>(place.cell);
       }

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "common/base/status.h"
-#include "compressors/kernels/float_kernels.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 namespace {

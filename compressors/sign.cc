@@ -2,9 +2,9 @@
 
 #include "common/base/endian.h"
 #include "common/base/status.h"
-#include "compressors/kernels/float_kernels.h"
-#include "compressors/kernels/onebit_kernels.h"
 #include "compressors/payload.h"
+#include "kernels/float_kernels.h"
+#include "kernels/onebit_kernels.h"
 
 namespace bdn {
 namespace {

@@ -25,7 +25,7 @@ void Scatter(const SketchShape& shape, const Draw& draw, size_t i, float value, 
     std::byte* const at = cells + place.cell * sizeof(float);
     float cell;
     std::memcpy(&cell, at, sizeof(cell));
-    cell = HeldFinite(cell + place.Signed(value));
+    cell = ClampToFinite(cell + place.Signed(value));
     std::memcpy(at, &cell, sizeof(cell));
   }
 }

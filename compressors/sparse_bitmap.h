@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <span>
 
 #include "absl/status/status.h"
@@ -15,8 +14,9 @@
 #include "common/base/draw.h"
 #include "common/base/endian.h"
 #include "compressors/codec.h"
-#include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
+#include "kernels/clamp_to_finite.h"
+#include "kernels/float_kernels.h"
 
 // What `sketch` and `exactsketch` share: their payload, how it is written and added up, and how
 // what it decodes to is put where it belongs. Internal to compressors/.
@@ -38,11 +38,6 @@
 // in float32, where clamp(v) is v, or the largest finite float of its sign where v is infinite.
 
 namespace bdn {
-
-inline float HeldFinite(float value) {
-  constexpr float kLargest = std::numeric_limits<float>::max();
-  return std::clamp(value, -kLargest, kLargest);
-}
 
 // Where an element is in a row: a cell of all rows * width, and its sign as a float's top bit.
 struct SketchPlace {
@@ -132,7 +127,8 @@ template <typename Value>
 void TakeBits(ByteSpan in, EncodeSource& source, Value value) {
   ForEachTile(0, source.n(), [&](size_t at, size_t count) {
     float* const p = source.Take(at, count);
-    ForEachBit(in, at, at + count, [&](size_t i) { p[i - at] = HeldFinite(p[i - at] - value(i)); });
+    ForEachBit(in, at, at + count,
+               [&](size_t i) { p[i - at] = ClampToFinite(p[i - at] - value(i)); });
   });
 }
 

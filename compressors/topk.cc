@@ -9,9 +9,9 @@
 #include "common/base/endian.h"
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
-#include "compressors/kernels/float_kernels.h"
 #include "compressors/payload.h"
 #include "compressors/topk_select.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 namespace {

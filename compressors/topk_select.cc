@@ -6,8 +6,8 @@
 #include <functional>
 #include <span>
 
-#include "compressors/kernels/topk_kernels.h"
 #include "compressors/payload.h"
+#include "kernels/topk_kernels.h"
 
 namespace bdn {
 namespace {

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import bandoneon.torch as bdn
+from bandoneon import CodecTraits, codec_traits
 
 CONTEXT = 128
 BATCH = 8
@@ -136,7 +137,8 @@ def codecs_of(options):
     mode = MODES[options.mode]
     push = options.push or mode["push"]
     pull = options.pull or mode["pull"]
-    return dict(push=push, pull=pull, momentum=MOMENTUM if push.startswith("ef(") else 0.0)
+    feeds_back = CodecTraits.ERROR_FEEDBACK in codec_traits(push)
+    return dict(push=push, pull=pull, momentum=MOMENTUM if feeds_back else 0.0)
 
 
 def train(options):

@@ -23,17 +23,10 @@ absl::Status CheckText(const char* what, const std::string& text) {
 
 }  // namespace
 
-bool SameToken(const std::string& a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned char differs = 0;
-  for (size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return differs == 0;
-}
-
 absl::Status CheckJobOptions(const JobOptions& options) {
   const JobConfig& config = options.config;
   BDN_RETURN_IF_ERROR(CheckText("job-id", config.job_id));
-  BDN_RETURN_IF_ERROR(CheckText("token", options.token));
+  BDN_RETURN_IF_ERROR(CheckText("token", options.credentials.token()));
   if (config.num_workers < 1 || config.num_workers > kMaxNodes) {
     return InvalidArgument("workers is %d: expected 1 to %d", config.num_workers, kMaxNodes);
   }
@@ -198,7 +191,7 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
     return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,
                               request.host, request.job_id);
   }
-  if (!options_.token.empty() && !SameToken(options_.token, request.token)) {
+  if (!options_.credentials.Admits(request.token)) {
     return PermissionDenied("wrong token from %s", request.host);
   }
   if (request.role == Role::kServer && request.data_address.empty()) {

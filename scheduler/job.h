@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 #include "scheduler/barrier.h"
 #include "scheduler/declaration_batch.h"
 #include "scheduler/membership_table.h"
@@ -21,7 +22,7 @@ namespace bdn {
 
 struct JobOptions {
   JobConfig config;
-  std::string token;  // empty: none is asked for
+  Credentials credentials;  // asked of whoever joins
   absl::Duration join_timeout = absl::InfiniteDuration();
   // What is left of a lease when the node's connection breaks.
   absl::Duration broken_connection_grace = absl::Seconds(2);
@@ -30,9 +31,6 @@ struct JobOptions {
 
 // InvalidArgument names the setting that is out of range or contradicts another.
 absl::Status CheckJobOptions(const JobOptions& options);
-
-// Takes as long for any token of the same length.
-bool SameToken(const std::string& a, const std::string& b);
 
 // One call that waits for its answer. 0 is none.
 using CallId = uint64_t;

@@ -1,22 +1,11 @@
 #include "scheduler/job_host.h"
 
-#include <chrono>
 #include <utility>
 
-#include "absl/time/clock.h"
-
 namespace bdn {
-namespace {
 
-// Leases must not end because somebody set the system's clock: this one only moves forward.
-absl::Time SteadyNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
-
-}  // namespace
-
-JobHost::JobHost(JobOptions options)
-    : job_(std::move(options), SteadyNow()), thread_([this] { Run(); }) {}
+JobHost::JobHost(JobOptions options, const Clock* clock)
+    : clock_(clock), job_(std::move(options), clock->Now()), thread_([this] { Run(); }) {}
 
 JobHost::~JobHost() { Close(); }
 
@@ -24,7 +13,7 @@ template <typename Start>
 CallId JobHost::Call(Done done, Start start) {
   MutexLock lock(&mu_);
   if (closed_) return 0;
-  const CallId call_id = start(job_, SteadyNow());
+  const CallId call_id = start(job_, clock_->Now());
   waiting_.emplace(call_id, std::move(done));
   changed_.SignalAll();
   return call_id;
@@ -65,7 +54,7 @@ void JobHost::Cancel(CallId call_id) {
 
 absl::Status JobHost::AcknowledgePlacement(NodeId node, PlacementVersion version) {
   MutexLock lock(&mu_);
-  absl::Status status = job_.AcknowledgePlacement(node, version, SteadyNow());
+  absl::Status status = job_.AcknowledgePlacement(node, version, clock_->Now());
   changed_.SignalAll();
   return status;
 }
@@ -73,12 +62,12 @@ absl::Status JobHost::AcknowledgePlacement(NodeId node, PlacementVersion version
 absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
   // It only moves a deadline out: the thread finds out when it wakes.
   MutexLock lock(&mu_);
-  return job_.Heartbeat(node, progress, SteadyNow());
+  return job_.Heartbeat(node, progress, clock_->Now());
 }
 
 void JobHost::ConnectionBroke(NodeId node) {
   MutexLock lock(&mu_);
-  job_.ConnectionBroke(node, SteadyNow());
+  job_.ConnectionBroke(node, clock_->Now());
   changed_.SignalAll();
 }
 
@@ -115,16 +104,14 @@ Job::View JobHost::ViewOf(NodeId node) const {
 
 void JobHost::Read(const std::function<void(const Job&, absl::Time now)>& reader) const {
   MutexLock lock(&mu_);
-  reader(job_, SteadyNow());
+  reader(job_, clock_->Now());
 }
 
 void JobHost::WaitForWork() {
   while (!closed_) {
-    const absl::Time now = SteadyNow();
-    job_.Advance(now);
+    job_.Advance(clock_->Now());
     if (job_.has_completions() || new_observer_ || job_.revision() != seen_revision_) return;
-    const absl::Time next = job_.NextDeadline();
-    changed_.WaitUntil(&mu_, next == absl::InfiniteFuture() ? next : absl::Now() + (next - now));
+    clock_->WaitUntil(&changed_, &mu_, job_.NextDeadline());
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "scheduler/job.h"
 
@@ -23,8 +24,8 @@ class JobHost {
  public:
   using Done = std::function<void(const Job::Completion&)>;
 
-  // REQUIRES: CheckJobOptions(options).ok().
-  explicit JobHost(JobOptions options);
+  // `clock` is borrowed. REQUIRES: CheckJobOptions(options).ok().
+  JobHost(JobOptions options, const Clock* clock);
   // As Close.
   ~JobHost();
   JobHost(const JobHost&) = delete;
@@ -64,6 +65,8 @@ class JobHost {
   void Run();
   void WaitForWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<std::function<void()>> TakeWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Clock* const clock_;
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -17,12 +17,15 @@ namespace {
 
 class LocalControlPlane final : public ControlPlane {
  public:
-  explicit LocalControlPlane(JobHost* host) : host_(host) {}
+  LocalControlPlane(JobHost* host, Credentials credentials)
+      : host_(host), credentials_(std::move(credentials)) {}
   ~LocalControlPlane() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override {
+    JoinRequest presented = request;
+    presented.token = credentials_.token();
     const Job::Completion done = Wait([&](JobHost::Done callback) {
-      return host_->Join(request, kControlVersion, timeout, std::move(callback));
+      return host_->Join(presented, kControlVersion, timeout, std::move(callback));
     });
     BDN_RETURN_IF_ERROR(done.status);
     MutexLock lock(&mu_);
@@ -197,6 +200,7 @@ class LocalControlPlane final : public ControlPlane {
   }
 
   JobHost* const host_;
+  const Credentials credentials_;
   const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
 
   mutable Mutex mu_;
@@ -222,11 +226,13 @@ JobOptions WithoutLeases(JobOptions options) {
 
 }  // namespace
 
-LocalScheduler::LocalScheduler(const JobConfig& config) : LocalScheduler(OptionsOf(config)) {}
-LocalScheduler::LocalScheduler(JobOptions options) : host_(WithoutLeases(std::move(options))) {}
+LocalScheduler::LocalScheduler(const JobConfig& config, const Clock* clock)
+    : LocalScheduler(OptionsOf(config), clock) {}
+LocalScheduler::LocalScheduler(JobOptions options, const Clock* clock)
+    : host_(WithoutLeases(std::move(options)), clock) {}
 
-std::unique_ptr<ControlPlane> LocalScheduler::Connect() {
-  return std::make_unique<LocalControlPlane>(&host_);
+std::unique_ptr<ControlPlane> LocalScheduler::Connect(Credentials credentials) {
+  return std::make_unique<LocalControlPlane>(&host_, std::move(credentials));
 }
 
 }  // namespace bdn

@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "common/base/clock.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 #include "scheduler/job.h"
 #include "scheduler/job_host.h"
 
@@ -13,12 +15,12 @@ namespace bdn {
 // whose control plane is closed before it left is lost at once. Thread-safe.
 class LocalScheduler {
  public:
-  // REQUIRES: CheckJobOptions of it is OK.
-  explicit LocalScheduler(const JobConfig& config);
-  explicit LocalScheduler(JobOptions options);
+  // `clock` is borrowed. REQUIRES: CheckJobOptions of it is OK.
+  LocalScheduler(const JobConfig& config, const Clock* clock);
+  LocalScheduler(JobOptions options, const Clock* clock);
 
   // A connection for one node. The scheduler must outlive it.
-  std::unique_ptr<ControlPlane> Connect();
+  std::unique_ptr<ControlPlane> Connect(Credentials credentials = {});
 
   JobHost* host() { return &host_; }
 

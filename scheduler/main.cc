@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
 #include "common/base/log.h"
@@ -150,7 +151,9 @@ absl::StatusOr<int> Serve(const Config& config) {
   InitLog(options.log_level, "scheduler");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
-  BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(options.listen, options.job));
+  const SteadyClock clock;
+  BDN_ASSIGN_OR_RETURN(const auto service,
+                       SchedulerService::Start(options.listen, options.job, &clock));
   if (!options.port_file.empty()) {
     BDN_RETURN_IF_ERROR(WritePortFile(options.port_file, service->port()));
   }

@@ -23,7 +23,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   JobConfig& job = options.job.config;
   options.listen = config.Text("listen");
   options.port_file = config.Text("port-file");
-  options.job.token = config.Text("token");
+  options.job.credentials = Credentials(config);
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
   BDN_RETURN_IF_ERROR(CheckAddress(options.listen));
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));

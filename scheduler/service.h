@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "scheduler/job.h"
 #include "scheduler/job_host.h"
 
@@ -15,10 +16,11 @@ namespace bdn {
 // stream: a call that waits costs memory only, and an idle service does nothing. Thread-safe.
 class SchedulerService {
  public:
-  // Serves at `listen` (host:port, port 0 for a free one). InvalidArgument for bad options or a bad
-  // address; Unavailable where the address is in use.
+  // Serves at `listen` (host:port, port 0 for a free one). `clock` is borrowed. InvalidArgument for
+  // bad options or a bad address; Unavailable where the address is in use.
   static absl::StatusOr<std::unique_ptr<SchedulerService>> Start(const std::string& listen,
-                                                                 JobOptions options);
+                                                                 JobOptions options,
+                                                                 const Clock* clock);
   // As Close.
   virtual ~SchedulerService() = default;
 

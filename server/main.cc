@@ -12,16 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
+#include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
-#include "common/transport/malloc_tuning.h"
-#include "common/transport/throttled.h"
-#include "common/transport/zmq_transport.h"
+#include "common/transport/transport_factory.h"
 #include "server/server.h"
 
 namespace bdn {
@@ -62,10 +62,8 @@ absl::StatusOr<ServerOptions> ReadOptions(const Config& config) {
   options.server.listen = config.Text("listen");
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");
-  options.server.join.token = config.Text("token");
-  char host[256] = "unknown";
-  (void)gethostname(host, sizeof(host) - 1);
-  options.server.join.host = absl::StrFormat("%s:%d", host, getpid());
+  options.server.credentials = Credentials(config);
+  options.server.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.server.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 0, 1024));
   const int processors = static_cast<int>(std::thread::hardware_concurrency());
@@ -124,15 +122,18 @@ absl::StatusOr<int> Serve(const Config& config) {
   InitLog(options.log_level, "server");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
-  TuneMallocForLargeBlocks();
+  PrepareProcessForTransports();
+  const SteadyClock clock;
   std::unique_ptr<HealthServer> health;
   if (!options.health_listen.empty()) {
-    BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
+    BDN_ASSIGN_OR_RETURN(health,
+                         HealthServer::Start(options.health_listen, options.server.credentials));
     LogInfo("health service at port %d", health->port());
   }
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(options.scheduler));
-  BDN_ASSIGN_OR_RETURN(auto zmq, MakeZmqTransport());
-  const std::unique_ptr<Transport> transport = MakeThrottled(std::move(zmq), options.link);
+  BDN_ASSIGN_OR_RETURN(
+      auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, &clock));
+  BDN_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
+                       MakeTransport(options.server.listen, {options.link, &clock}));
   Server server(options.server, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
   LogStats(server.stats());

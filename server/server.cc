@@ -13,6 +13,7 @@ Server::Server(const Options& options, ControlPlane* control, Transport* transpo
     : options_(options),
       control_(control),
       transport_(transport),
+      pool_(transport->memory()),
       routes_(std::make_shared<const Routes>()) {}
 
 Server::~Server() {
@@ -40,7 +41,7 @@ absl::Status Server::Start() {
     MutexLock lock(&mu_);
     node_ = joined.node;
     shard_bytes_.assign(shards_.size(), 0);
-    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.join.token);
+    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.credentials);
   }
   OnMembership(joined.membership);
   control_->Watch({

@@ -26,7 +26,8 @@ class Server {
     std::string listen = "tcp://127.0.0.1:0";
     std::string advertise;  // what workers connect to; empty: what listen came to
     int num_shards = 1;
-    JoinRequest join;  // role and data_address are filled in
+    JoinRequest join;         // role and data_address are filled in
+    Credentials credentials;  // asked of the workers
     absl::Duration join_timeout = absl::Minutes(2);
   };
   struct Stats {

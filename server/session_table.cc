@@ -9,7 +9,7 @@ absl::Status SessionTable::OnHello(ConnectionId connection, const Hello& hello) 
     return PermissionDenied("this server is of job '%s', and node %d of job '%s' called", job_id_,
                             hello.node, hello.job_id);
   }
-  if (hello.token != token_) {
+  if (!credentials_.Admits(hello.token)) {
     return PermissionDenied("node %d of job '%s' has another token", hello.node, hello.job_id);
   }
   if (membership_ == nullptr) return Unavailable("this server has no membership yet");

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/cluster/credentials.h"
 #include "common/cluster/membership.h"
 #include "common/transport/transport.h"
 #include "common/wire/message.h"
@@ -17,8 +18,8 @@ namespace bdn {
 // thread-safe.
 class SessionTable {
  public:
-  SessionTable(std::string job_id, std::string token)
-      : job_id_(std::move(job_id)), token_(std::move(token)) {}
+  SessionTable(std::string job_id, Credentials credentials)
+      : job_id_(std::move(job_id)), credentials_(std::move(credentials)) {}
 
   void SetMembership(std::shared_ptr<const Membership> membership) {
     membership_ = std::move(membership);
@@ -40,7 +41,7 @@ class SessionTable {
     uint32_t number = 0;
   };
   const std::string job_id_;
-  const std::string token_;
+  const Credentials credentials_;
   std::shared_ptr<const Membership> membership_;
   absl::flat_hash_map<ConnectionId, NodeId> nodes_;
   absl::flat_hash_map<NodeId, Current> current_;

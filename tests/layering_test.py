@@ -11,22 +11,25 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
-CLUSTER, LINK, KERNELS, C_API = "common/cluster", "common/link", "compressors/kernels", "worker/c_api"
+CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
+ZMQ, LOCAL, C_API = "common/transport/zmq", "worker/local", "worker/c_api"
 
 # Whose headers a module may include besides its own.
 MAY_INCLUDE = {
     BASE: set(),
     WIRE: {BASE},
-    TRANSPORT: {BASE, WIRE},
+    TRANSPORT: {BASE, WIRE, ZMQ},
+    ZMQ: {BASE, WIRE, TRANSPORT},
     CLUSTER: {BASE, "proto"},
     LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
-    KERNELS: {BASE, "compressors"},
+    KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, "proto"},
-    "server": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
+    "server": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
     "worker": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
-    # Hosts whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
-    C_API: {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
+    # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
+    LOCAL: {BASE, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
+    C_API: {LOCAL, BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
     "cli": {C_API},
     "examples": {C_API},
     "proto": set(),
@@ -36,12 +39,13 @@ MAY_INCLUDE = {
 # Where a third-party header may be included. absl's may be anywhere; tests may include all.
 THIRD_PARTY = [
     ("absl", re.compile(r"absl/"), set(MAY_INCLUDE) - {"examples"}),
-    ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {TRANSPORT}),
+    ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {ZMQ}),
     ("Highway", re.compile(r"hwy/"), {KERNELS}),
     ("TBB", re.compile(r"(tbb|oneapi)/"), {BASE}),
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
      {CLUSTER, "scheduler"}),
+    ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, "worker", "cli"}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
     ("Google Benchmark", re.compile(r"benchmark/"), set()),
 ]
@@ -50,7 +54,7 @@ ONLY_IN_SOURCES = {name for name, _, _ in THIRD_PARTY} - {"absl"}
 # Names that more than one directory may have.
 REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "main.cc"}
 # The compiled and the scripted tree: what is not ours (build/, .git/) is outside of it.
-TOP = ["common", "compressors", "proto", "scheduler", "server", "worker", "cli", "python", "examples",
+TOP = ["common", "kernels", "compressors", "proto", "scheduler", "server", "worker", "cli", "python", "examples",
        "tests", "deploy", "docs", "scripts", "cmake"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -158,7 +162,7 @@ def test_a_breach_of_each_kind_is_found(tmp_path):
     write(tmp_path, "server/main.cc", '#include "common/transport/zmq_socket.h"\n')
     write(tmp_path, "cli/run.cc", '#include "common/base/nothing.h"\n')
     assert breaches_of(tmp_path) == [
-        "compressors/onebit.cc: hwy/highway.h: Highway belongs in compressors/kernels",
+        "compressors/onebit.cc: hwy/highway.h: Highway belongs in kernels",
         "worker/pipeline.cc: server/shard.h: worker must not include server",
         "cli/run.cc: common/base/nothing.h: no such file from the root of the tree",
         "server/main.cc: gets ZeroMQ through common/transport/zmq_socket.h",

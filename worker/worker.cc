@@ -13,6 +13,9 @@ namespace {
 // What servers say that they have is not signalled.
 constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
+// The stages of the pipeline, in the order of the way.
+enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
+
 // InvalidArgument: the request does not fit its declaration.
 absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
   const auto bad = [&declared](const std::string& what) {
@@ -66,6 +69,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       clock_(clock),
       control_(std::move(control)),
       transport_(std::move(transport)),
+      pool_(transport_->memory()),
       tickets_(clock) {}
 
 absl::Status Worker::Start() {
@@ -77,12 +81,14 @@ absl::Status Worker::Start() {
     tensors_.participation().rank = joined_.rank;
   }
   executor_ = MakePoolExecutor(options_.num_threads);
-  queue_ = std::make_unique<StageQueue>(executor_.get(), options_.max_bytes_in_flight);
+  StageQueue::Lane lanes[kNumLanes];
+  lanes[kEncodeLane].max_bytes = options_.max_bytes_in_flight;
+  queue_ = std::make_unique<StageQueue>(executor_.get(), lanes);
   requests_ = std::make_unique<RequestRunner>(
       RequestTable::Options{.self = joined_.node,
                             .rank = joined_.rank,
                             .job_id = joined_.config.job_id,
-                            .token = options_.join.token,
+                            .token = options_.credentials.token(),
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_);
@@ -380,7 +386,7 @@ void Worker::QueueEncode(KeyExchange* exchange) {
   const size_t budget = exchange->MaxPushBytes();
   // Equal priorities start at different keys, so that workers do not all meet at one server.
   const Key order{exchange->id().value ^ static_cast<uint64_t>(joined_.rank)};
-  queue_->Push({.stage = StageQueue::Stage::kEncode,
+  queue_->Push({.lane = kEncodeLane,
                 .priority = exchange->claimed().priority,
                 .step = exchange->claimed().step,
                 .key = order,
@@ -390,7 +396,7 @@ void Worker::QueueEncode(KeyExchange* exchange) {
 
 void Worker::RunEncode(KeyExchange* exchange, size_t budget) {
   RequestTable::Request push = exchange->Encode({joined_.config.run_seed, joined_.rank, &pool_});
-  Send(exchange, std::move(push), [this, budget] { queue_->Release(budget); });
+  Send(exchange, std::move(push), [this, budget] { queue_->Release(kEncodeLane, budget); });
 }
 
 void Worker::Send(KeyExchange* exchange, RequestTable::Request request,
@@ -404,7 +410,7 @@ void Worker::Send(KeyExchange* exchange, RequestTable::Request request,
 
 void Worker::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
   queue_->Push(
-      {.stage = StageQueue::Stage::kDecode,
+      {.lane = kDecodeLane,
        .priority = exchange->claimed().priority,
        .step = exchange->claimed().step,
        .key = exchange->id(),

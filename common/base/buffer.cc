@@ -1,8 +1,10 @@
 #include "common/base/buffer.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -55,54 +57,65 @@ Buffer Buffer::Slice(size_t offset, size_t size) const {
 }
 
 struct BufferPool::State {
-  explicit State(size_t max) : max_idle_bytes(max) {}
+  State(std::shared_ptr<MemoryDomain> blocks_of, size_t max)
+      : domain(std::move(blocks_of)), max_idle_bytes(max) {}
   ~State() {
-    for (auto& blocks : free_blocks) {
-      for (std::byte* block : blocks) AlignedFree(block);
+    for (size_t size_class = 0; size_class < std::size(free_blocks); ++size_class) {
+      for (std::byte* block : free_blocks[size_class]) domain->Free(block, ClassBytes(size_class));
     }
   }
 
+  static size_t ClassBytes(size_t size_class) { return size_t{1} << size_class; }
+
+  // A free block of the class, or a new one; null where the domain has no more.
+  std::byte* Take(size_t size_class) {
+    {
+      MutexLock lock(&mu);
+      auto& blocks = free_blocks[size_class];
+      if (!blocks.empty()) {
+        std::byte* block = blocks.back();
+        blocks.pop_back();
+        idle_bytes -= ClassBytes(size_class);
+        return block;
+      }
+    }
+    return domain->Allocate(ClassBytes(size_class));
+  }
+
+  void GiveBack(std::byte* block, size_t size_class) {
+    const size_t bytes = ClassBytes(size_class);
+    {
+      MutexLock lock(&mu);
+      if (idle_bytes + bytes <= max_idle_bytes) {
+        free_blocks[size_class].push_back(block);
+        idle_bytes += bytes;
+        return;
+      }
+    }
+    domain->Free(block, bytes);
+  }
+
+  const std::shared_ptr<MemoryDomain> domain;
   const size_t max_idle_bytes;
   Mutex mu;
-  std::vector<std::byte*> free_blocks[64] ABSL_GUARDED_BY(mu);
+  std::vector<std::byte*> free_blocks[64] ABSL_GUARDED_BY(mu);  // by size class
   size_t idle_bytes ABSL_GUARDED_BY(mu) = 0;
 };
 
-BufferPool::BufferPool(size_t max_idle_bytes) : state_(std::make_shared<State>(max_idle_bytes)) {}
+BufferPool::BufferPool(std::shared_ptr<MemoryDomain> domain, size_t max_idle_bytes)
+    : state_(std::make_shared<State>(std::move(domain), max_idle_bytes)) {}
 
 Buffer BufferPool::Get(size_t size) {
   Buffer buffer;
   if (size == 0) return buffer;
-  const size_t capacity = std::bit_ceil(std::max(size, kSmallestClass));
-  const int size_class = std::countr_zero(capacity);
-  std::byte* block = nullptr;
-  {
-    MutexLock lock(&state_->mu);
-    auto& blocks = state_->free_blocks[size_class];
-    if (!blocks.empty()) {
-      block = blocks.back();
-      blocks.pop_back();
-      state_->idle_bytes -= capacity;
-    }
-  }
-  if (block == nullptr) {
-    block = AlignedAlloc(capacity);
-    std::memset(block, 0, capacity);  // faults the pages now, not on the data path
-  }
+  const auto size_class =
+      static_cast<size_t>(std::countr_zero(std::bit_ceil(std::max(size, kSmallestClass))));
+  std::byte* block = state_->Take(size_class);
+  if (block == nullptr) return Buffer::Allocate(size);
   buffer.data_ = block;
   buffer.size_ = size;
-  buffer.owner_ = std::shared_ptr<void>(block, [state = state_, size_class](void* pointer) {
-    auto* freed = static_cast<std::byte*>(pointer);
-    const size_t freed_bytes = size_t{1} << size_class;
-    {
-      MutexLock lock(&state->mu);
-      if (state->idle_bytes + freed_bytes <= state->max_idle_bytes) {
-        state->free_blocks[size_class].push_back(freed);
-        state->idle_bytes += freed_bytes;
-        freed = nullptr;
-      }
-    }
-    if (freed != nullptr) AlignedFree(freed);
+  buffer.owner_ = std::shared_ptr<void>(block, [state = state_, size_class](void* freed) {
+    state->GiveBack(static_cast<std::byte*>(freed), size_class);
   });
   return buffer;
 }

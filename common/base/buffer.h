@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/bytes.h"
+#include "common/base/memory_domain.h"
 #include "common/base/mutex.h"
 
 namespace bdn {
@@ -44,17 +45,19 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Recycles blocks by power-of-two size class, touched when first made, so that the data path
-// neither calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the
-// pool.
+// Recycles blocks of one memory domain by power-of-two size class, so that the data path neither
+// calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the pool: the last
+// of them takes the domain along.
 class BufferPool {
  public:
   // Keeps at most `max_idle_bytes` of free blocks; what comes back beyond that is freed.
-  explicit BufferPool(size_t max_idle_bytes = size_t{256} << 20);
+  explicit BufferPool(std::shared_ptr<MemoryDomain> domain = HostMemory(),
+                      size_t max_idle_bytes = size_t{256} << 20);
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // At least `size` bytes of capacity, of which the buffer shows `size`; 64-byte aligned.
+  // At least `size` bytes of capacity, of which the buffer shows `size`; 64-byte aligned. From the
+  // heap where the domain has no more.
   Buffer Get(size_t size);
 
  private:

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/base/memory_domain.h"
 
 namespace bdn {
 
@@ -34,22 +35,24 @@ absl::StatusOr<DType> DTypeFromNumber(int value);
 
 // IEEE half and bfloat16 from float, to nearest even, subnormals kept. Half saturates to the
 // largest finite half; NaN and infinity stay what they are. One element; the loops are in
-// compressors/kernels.
+// kernels/.
 uint16_t FloatToHalf(float value);
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToBFloat16(float value);
 float BFloat16ToFloat(uint16_t bits);
 
-// A flat array of n elements that somebody else owns.
+// A flat array of n elements that somebody else owns. Who reads or writes it on the host
+// REQUIRES: device is kHost, the only one there is so far.
 struct ConstView {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
   size_t n = 0;
+  Device device = Device::kHost;
 
   const float* f32() const { return static_cast<const float*>(data); }
   // REQUIRES: offset + count <= n.
   ConstView Sub(size_t offset, size_t count) const {
-    return {static_cast<const char*>(data) + offset * DTypeSize(dtype), dtype, count};
+    return {static_cast<const char*>(data) + offset * DTypeSize(dtype), dtype, count, device};
   }
 };
 
@@ -57,11 +60,12 @@ struct MutableView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
   size_t n = 0;
+  Device device = Device::kHost;
 
   float* f32() const { return static_cast<float*>(data); }
-  operator ConstView() const { return {data, dtype, n}; }
+  operator ConstView() const { return {data, dtype, n, device}; }
   MutableView Sub(size_t offset, size_t count) const {
-    return {static_cast<char*>(data) + offset * DTypeSize(dtype), dtype, count};
+    return {static_cast<char*>(data) + offset * DTypeSize(dtype), dtype, count, device};
   }
 };
 

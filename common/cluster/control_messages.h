@@ -31,8 +31,6 @@ class Placement;
 
 namespace bdn {
 
-// The metadata of every call that carries the job's token.
-inline constexpr char kTokenMetadata[] = "bandoneon-token";
 // Of one message: the catalogue of some hundred thousand keys.
 inline constexpr int kMaxMessageBytes = 256 << 20;
 

@@ -39,7 +39,7 @@ struct JoinRequest {
   std::string job_id;        // empty: whatever the scheduler runs; else it must match
   std::string data_address;  // servers: where they listen
   std::string host;          // "hostname:pid"
-  std::string token;
+  std::string token;         // filled in by the control plane, from its credentials
 };
 
 struct JoinResult {

@@ -5,11 +5,11 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
-#include <chrono>
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/control_channel.h"
 #include "common/cluster/listen_address.h"
 
 namespace bdn {
@@ -22,7 +22,7 @@ class HealthServerImpl final : public HealthServer {
       : nothing_else_(std::move(nothing_else)), server_(std::move(server)), port_(port) {
     SetServing(false);
   }
-  ~HealthServerImpl() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~HealthServerImpl() override { server_->Shutdown(GrpcDeadline(absl::ZeroDuration())); }
 
   int port() const override { return port_; }
   void SetServing(bool serving) override {
@@ -41,7 +41,8 @@ void RouteGrpcLog() {
   gpr_set_log_function([](gpr_log_func_args* args) { LogDebug("grpc: %s", args->message); });
 }
 
-absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen) {
+absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen,
+                                                                  const Credentials& credentials) {
   BDN_RETURN_IF_ERROR(CheckAddress(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
@@ -50,7 +51,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
   auto nothing_else = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(nothing_else.get());
   int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(listen, ServerCredentialsOf(credentials), &port);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) return ListenError(listen);
   return std::make_unique<HealthServerImpl>(std::move(nothing_else), std::move(server), port);

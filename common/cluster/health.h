@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/cluster/credentials.h"
 
 namespace bdn {
 
@@ -16,7 +17,8 @@ void RouteGrpcLog();
 class HealthServer {
  public:
   // `listen` is host:port, port 0 for a free one. Errors as SchedulerService::Start has them.
-  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& listen);
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& listen,
+                                                             const Credentials& credentials);
   // Stops serving and waits.
   virtual ~HealthServer() = default;
 

@@ -29,8 +29,11 @@ constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
 
 class GrpcControlPlane final : public ControlPlane {
  public:
-  explicit GrpcControlPlane(const std::string& address)
-      : address_(address), stub_(wire::Scheduler::NewStub(ConnectChannel(address))) {}
+  GrpcControlPlane(const std::string& address, const Credentials& credentials, const Clock* clock)
+      : address_(address),
+        credentials_(credentials),
+        clock_(clock),
+        stub_(wire::Scheduler::NewStub(ConnectChannel(address, credentials))) {}
   ~GrpcControlPlane() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
@@ -77,6 +80,8 @@ class GrpcControlPlane final : public ControlPlane {
   bool Deliver(const Events& events, const wire::Event& event);
 
   const std::string address_;
+  const Credentials credentials_;
+  const Clock* const clock_;
   const std::unique_ptr<wire::Scheduler::Stub> stub_;
 
   // The latest that was delivered. Of the reader's thread.
@@ -85,7 +90,6 @@ class GrpcControlPlane final : public ControlPlane {
   mutable Mutex mu_;
   CondVar changed_;
   CondVar no_calls_;
-  std::string token_ ABSL_GUARDED_BY(mu_);
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
   JobConfig config_ ABSL_GUARDED_BY(mu_);
@@ -101,8 +105,8 @@ class GrpcControlPlane final : public ControlPlane {
 // ---- calls
 
 void GrpcControlPlane::Begin(grpc::ClientContext* context) {
+  ShowToken(credentials_, context);
   MutexLock lock(&mu_);
-  if (!token_.empty()) context->AddMetadata(kTokenMetadata, token_);
   calls_.insert(context);
   if (closed_ || !failure_.ok()) context->TryCancel();
 }
@@ -133,12 +137,9 @@ void GrpcControlPlane::SetCaller(wire::Caller* caller) const {
 
 absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
                                                   absl::Duration timeout) {
-  {
-    MutexLock lock(&mu_);
-    token_ = request.token;
-  }
   wire::JoinRequest message;
   Write(request, &message);
+  message.set_token(credentials_.token());
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::JoinReply reply;
   grpc::Status end;
@@ -245,8 +246,8 @@ void GrpcControlPlane::Close() {
 bool GrpcControlPlane::WaitToBeat(absl::Time until) {
   MutexLock lock(&mu_);
   while (!closed_ && !left_ && failure_.ok()) {
-    if (absl::Now() >= until) return true;
-    changed_.WaitUntil(&mu_, until);
+    if (clock_->Now() >= until) return true;
+    clock_->WaitUntil(&changed_, &mu_, until);
   }
   return false;
 }
@@ -275,18 +276,18 @@ void GrpcControlPlane::Beat() {
     interval = config_.heartbeat_interval;
     lease = config_.lease_timeout;
   }
-  absl::Time answered = absl::Now();
-  while (WaitToBeat(absl::Now() + interval)) {
+  absl::Time answered = clock_->Now();
+  while (WaitToBeat(clock_->Now() + interval)) {
     const absl::Status status = SendHeartbeat();
     if (status.ok()) {
-      answered = absl::Now();
+      answered = clock_->Now();
     } else if (status.code() != absl::StatusCode::kUnavailable &&
                status.code() != absl::StatusCode::kDeadlineExceeded &&
                status.code() != absl::StatusCode::kCancelled) {
       return GiveUp(status);  // the job has failed, or the scheduler does not know us
-    } else if (absl::Now() - answered > lease) {
+    } else if (clock_->Now() - answered > lease) {
       return GiveUp(Aborted("scheduler at %s stopped answering %.1f s ago", address_,
-                            absl::ToDoubleSeconds(absl::Now() - answered)));
+                            absl::ToDoubleSeconds(clock_->Now() - answered)));
     }
   }
 }
@@ -312,9 +313,9 @@ void GrpcControlPlane::ReadEvents(const Events& events) {
   absl::Status end;
   while (ReadStream(events, &end)) {
     MutexLock lock(&mu_);
-    const absl::Time until = absl::Now() + kRewatchDelay;
-    while (!closed_ && !left_ && failure_.ok() && absl::Now() < until) {
-      changed_.WaitUntil(&mu_, until);
+    const absl::Time until = clock_->Now() + kRewatchDelay;
+    while (!closed_ && !left_ && failure_.ok() && clock_->Now() < until) {
+      clock_->WaitUntil(&changed_, &mu_, until);
     }
     if (closed_ || left_) return;
     if (!failure_.ok()) {
@@ -396,9 +397,10 @@ bool GrpcControlPlane::Deliver(const Events& events, const wire::Event& event) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(const std::string& address) {
+absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(
+    const std::string& address, const Credentials& credentials, const Clock* clock) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
-  return std::make_unique<GrpcControlPlane>(address);
+  return std::make_unique<GrpcControlPlane>(address, credentials, clock);
 }
 
 }  // namespace bdn

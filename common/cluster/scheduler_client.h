@@ -5,7 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 
 namespace bdn {
 
@@ -14,11 +16,13 @@ class SchedulerClient {
  public:
   SchedulerClient() = delete;
 
-  // `address` is host:port; InvalidArgument where it is not. Connects in Join, which waits for a
+  // `address` is host:port; InvalidArgument where it is not. `clock` is borrowed. Connects in Join, which waits for a
   // scheduler that is not up yet. From Join on it sends heartbeats on a thread of its own;
   // when the scheduler has not answered for a lease, every wait ends and on_failure says so.
   // Closing it before Leave loses the node.
-  static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address);
+  static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address,
+                                                              const Credentials& credentials,
+                                                              const Clock* clock);
 };
 
 }  // namespace bdn

@@ -2,6 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <nlohmann/json.hpp>
+#include <utility>
+
 #include "common/base/ids.h"
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
@@ -14,54 +17,70 @@ namespace {
 
 namespace wire = bandoneon::control;
 
-std::string Quoted(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
+using Json = nlohmann::ordered_json;
+
+// JSON is UTF-8, and names here are bytes of no known encoding: each becomes the character of its
+// number, as in Latin-1.
+std::string AsUtf8(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += std::string("\\") + c;
-    } else if (byte < 0x20 || byte >= 0x7f) {
-      quoted += absl::StrFormat("\\u%04x", byte);  // bytes of no known encoding, as Latin-1
+    if (byte < 0x80) {
+      text += c;
     } else {
-      quoted += c;
+      text += static_cast<char>(0xc0 | (byte >> 6));
+      text += static_cast<char>(0x80 | (byte & 0x3f));
     }
   }
-  return quoted + "\"";
+  return text;
 }
 
-std::string NodeJson(const wire::StatusReply::Node& node) {
-  return absl::StrFormat(
-      "{\"role\": %s, \"rank\": %d, \"node\": %d, \"host\": %s, \"address\": %s, \"left\": %s, "
-      "\"step\": %d, \"bytes_sent\": %d, \"bytes_received\": %d, "
-      "\"seconds_since_heard\": %.3f, \"keys\": %d, \"key_bytes\": %d}",
-      Quoted(RoleName(static_cast<Role>(node.info().role()))), node.info().rank(), node.info().id(),
-      Quoted(node.info().host()), Quoted(node.info().data_address()),
-      node.left() ? "true" : "false", node.step(), node.bytes_sent(), node.bytes_received(),
-      node.seconds_since_heard(), node.keys(), node.key_bytes());
+Json NodeJson(const wire::StatusReply::Node& node) {
+  return {{"role", RoleName(static_cast<Role>(node.info().role()))},
+          {"rank", node.info().rank()},
+          {"node", node.info().id()},
+          {"host", AsUtf8(node.info().host())},
+          {"address", AsUtf8(node.info().data_address())},
+          {"left", node.left()},
+          {"step", node.step()},
+          {"bytes_sent", node.bytes_sent()},
+          {"bytes_received", node.bytes_received()},
+          {"seconds_since_heard", node.seconds_since_heard()},
+          {"keys", node.keys()},
+          {"key_bytes", node.key_bytes()}};
+}
+
+Json StatusJson(const wire::StatusReply& status) {
+  Json nodes = Json::array();
+  for (const auto& node : status.nodes()) nodes.push_back(NodeJson(node));
+  return {{"job_id", AsUtf8(status.config().job_id())},
+          {"state", AsUtf8(status.state())},
+          {"missing", AsUtf8(status.missing())},
+          {"failure", AsUtf8(status.failure().message())},
+          {"epoch", status.epoch()},
+          {"catalogue_version", status.catalogue_version()},
+          {"tensors", status.tensors()},
+          {"keys", status.keys()},
+          {"nodes", std::move(nodes)}};
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
-                                            const std::string& token) {
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
+                                            const Credentials& credentials,
+                                            absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
-  const auto stub = wire::Scheduler::NewStub(ConnectChannel(address));
+  const auto stub = wire::Scheduler::NewStub(ConnectChannel(address, credentials));
   grpc::ClientContext context;
   SetDeadline(timeout, &context);
-  if (!token.empty()) context.AddMetadata(kTokenMetadata, token);
+  ShowToken(credentials, &context);
   wire::StatusReply reply;
   const grpc::Status status = stub->Status(&context, wire::Empty(), &reply);
   if (!status.ok()) {
     return Annotate(FromGrpc(status), absl::StrFormat("status of the scheduler at %s", address));
   }
-  std::string nodes;
-  for (const auto& node : reply.nodes()) nodes += (nodes.empty() ? "" : ", ") + NodeJson(node);
-  return absl::StrFormat(
-      "{\"job_id\": %s, \"state\": %s, \"missing\": %s, \"failure\": %s, \"epoch\": %d, "
-      "\"catalogue_version\": %d, \"tensors\": %d, \"keys\": %d, \"nodes\": [%s]}",
-      Quoted(reply.config().job_id()), Quoted(reply.state()), Quoted(reply.missing()),
-      Quoted(reply.failure().message()), reply.epoch(), reply.catalogue_version(), reply.tensors(),
-      reply.keys(), nodes);
+  constexpr bool kAsciiOnly = true;
+  return StatusJson(reply).dump(-1, ' ', kAsciiOnly);
 }
 
 }  // namespace bdn

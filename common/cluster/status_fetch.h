@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/cluster/credentials.h"
 
 namespace bdn {
 
@@ -12,10 +13,10 @@ namespace bdn {
 // {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
 //  "nodes": [{"role", "rank", "node", "host", "address", "left", "step", "bytes_sent",
 //             "bytes_received", "seconds_since_heard", "keys", "key_bytes"}]}.
-// InvalidArgument for a malformed address; Unavailable or DeadlineExceeded where nobody answers in
+// InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or DeadlineExceeded where nobody answers in
 // time.
-absl::StatusOr<std::string> FetchStatusJson(const std::string& address, absl::Duration timeout,
-                                            const std::string& token = "");
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
+                                            const Credentials& credentials, absl::Duration timeout);
 
 }  // namespace bdn
 

@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "common/base/mutex.h"
 #include "common/transport/link_schedule.h"
 #include "common/transport/transport_thread.h"
@@ -16,8 +15,9 @@ namespace {
 // Departures and arrivals wait in two queues, each in order of time, for one thread.
 class ThrottledTransport final : public Transport {
  public:
-  ThrottledTransport(std::unique_ptr<Transport> inner, double bytes_per_second)
+  ThrottledTransport(std::unique_ptr<Transport> inner, double bytes_per_second, const Clock* clock)
       : inner_(std::move(inner)),
+        clock_(clock),
         egress_(bytes_per_second),
         ingress_(bytes_per_second),
         thread_(StartTransportThread("bdn-throttle", [this] { RunLink(); })) {}
@@ -32,6 +32,8 @@ class ThrottledTransport final : public Transport {
     inner_->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); });
   }
 
+  std::shared_ptr<MemoryDomain> memory() override { return inner_->memory(); }
+
   absl::StatusOr<std::string> Listen(const std::string& address) override {
     return inner_->Listen(address);
   }
@@ -43,7 +45,7 @@ class ThrottledTransport final : public Transport {
     {
       MutexLock lock(&mu_);
       if (!is_closed_) {
-        const absl::Time due = egress_.Depart(absl::Now(), WireBytes(frame));
+        const absl::Time due = egress_.Depart(clock_->Now(), WireBytes(frame));
         departures_.push_back({due, to, std::move(frame), std::move(done)});
         changed_.Signal();
         return;
@@ -87,7 +89,7 @@ class ThrottledTransport final : public Transport {
   void Receive(ConnectionId from, Frame frame) {
     MutexLock lock(&mu_);
     if (is_closed_) return;
-    const absl::Time due = ingress_.Arrive(absl::Now(), WireBytes(frame));
+    const absl::Time due = ingress_.Arrive(clock_->Now(), WireBytes(frame));
     arrivals_.push_back({due, from, std::move(frame)});
     changed_.Signal();
   }
@@ -98,14 +100,14 @@ class ThrottledTransport final : public Transport {
       ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     while (!is_closed_) {
-      const absl::Time now = absl::Now();
+      const absl::Time now = clock_->Now();
       TakeDue(now, &departures_, departures);
       TakeDue(now, &arrivals_, arrivals);
       if (!departures->empty() || !arrivals->empty()) return true;
       absl::Time next = absl::InfiniteFuture();
       if (!departures_.empty()) next = departures_.front().due;
       if (!arrivals_.empty()) next = std::min(next, arrivals_.front().due);
-      changed_.WaitUntil(&mu_, next);
+      clock_->WaitUntil(&changed_, &mu_, next);
     }
     departures->swap(departures_);
     arrivals_.clear();
@@ -134,6 +136,7 @@ class ThrottledTransport final : public Transport {
   }
 
   const std::unique_ptr<Transport> inner_;
+  const Clock* const clock_;
   FrameHandler handler_;  // const after Start
 
   Mutex mu_;
@@ -150,10 +153,10 @@ class ThrottledTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeThrottled(std::unique_ptr<Transport> inner,
-                                         double bytes_per_second) {
+std::unique_ptr<Transport> MakeThrottled(std::unique_ptr<Transport> inner, double bytes_per_second,
+                                         const Clock* clock) {
   if (bytes_per_second <= 0) return inner;
-  return std::make_unique<ThrottledTransport>(std::move(inner), bytes_per_second);
+  return std::make_unique<ThrottledTransport>(std::move(inner), bytes_per_second, clock);
 }
 
 }  // namespace bdn

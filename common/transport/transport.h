@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/memory_domain.h"
 #include "common/wire/frame.h"
 
 namespace bdn {
@@ -19,8 +21,8 @@ struct TransportStats {
   uint64_t frames_received = 0;
   uint64_t bytes_sent = 0;  // headers and payloads
   uint64_t bytes_received = 0;
-  uint64_t frames_malformed =
-      0;  // dropped: no header could be read, or the payload's size was not its
+  // Dropped: no header could be read, or the payload's size was not the header's.
+  uint64_t frames_malformed = 0;
   uint64_t sends_failed = 0;
 };
 
@@ -53,6 +55,10 @@ class Transport {
   // Takes over the frame; the payload is shared until `done`. An unknown connection ends in
   // NotFound.
   virtual void Send(ConnectionId to, Frame frame, SendDone done) = 0;
+
+  // What payloads that are to be sent are best made of: buffers of another memory are sent as well,
+  // at the price of a copy.
+  virtual std::shared_ptr<MemoryDomain> memory() { return HostMemory(); }
 
   virtual TransportStats stats() const = 0;
 

@@ -1,17 +1,15 @@
 #include "compressors/memory/error_feedback.h"
 
-#include <algorithm>
-#include <limits>
-
-#include "compressors/kernels/accumulate_kernels.h"
-#include "compressors/kernels/float_kernels.h"
+#include "kernels/accumulate_kernels.h"
+#include "kernels/clamp_to_finite.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate) {
   if (!learning_rate_correction || !(previous_rate > 0) || !(rate > 0)) return decay;
   // Kept finite: infinity times a residual of 0 is not a number.
-  return std::min(decay * (previous_rate / rate), std::numeric_limits<float>::max());
+  return ClampToFinite(decay * (previous_rate / rate));
 }
 
 void Undo(const Feedback& step, const float* decoded) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "common/base/dtype.h"
+#include "kernels/accumulate_kernels.h"
 
 // Error feedback (Compressed communication with two-way error feedback, arXiv 1905.10936 and
 // 2105.07829), optionally with momentum in front of it (dist-EF-SGDM):
@@ -18,12 +19,6 @@
 // link owns the arrays; Codec::EncodeFeedback does a step.
 
 namespace bdn {
-
-struct FeedbackOptions {
-  float scale = 1.0f;     // a
-  float decay = 1.0f;     // rho: see FeedbackDecay
-  float momentum = 0.0f;  // mu
-};
 
 // One step of a link. The momentum array may be null where mu is 0.
 struct Feedback {

@@ -1,7 +1,7 @@
 #ifndef BANDONEON_COMPRESSORS_MEMORY_SIGN_STEP_H_
 #define BANDONEON_COMPRESSORS_MEMORY_SIGN_STEP_H_
 
-#include <cstddef>
+#include "kernels/update_kernels.h"
 
 // The memory of a link that carries signs to whoever holds the same weights (the outer step of sign
 // momentum, arXiv 2411.17866): both ends take
@@ -13,15 +13,8 @@
 
 namespace bdn {
 
-struct SignStep {
-  float keep = 1.0f;  // 1 - decay * eta * lr
-  float rate = 0.0f;  // eta * lr
-};
-
+// What ApplySigns takes.
 SignStep MakeSignStep(double eta, double decay, float learning_rate);
-
-// x and signs are float32[n]. (kernels/update_kernels.cc)
-void ApplySigns(const SignStep& step, const float* signs, size_t n, float* x);
 
 }  // namespace bdn
 

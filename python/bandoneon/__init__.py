@@ -4,7 +4,7 @@
 the worker of this process, and `LocalCluster` for a whole job inside one process.
 """
 
-from ._native import check_codec
+from ._native import CodecTraits, check_codec, codec_traits
 from .errors import (
     AlreadyExists,
     BandoneonError,
@@ -32,6 +32,7 @@ __all__ = [
     "AlreadyExists",
     "BandoneonError",
     "Cancelled",
+    "CodecTraits",
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
@@ -47,6 +48,7 @@ __all__ = [
     "Unimplemented",
     "Worker",
     "check_codec",
+    "codec_traits",
     "default_worker",
     "init",
     "is_initialized",

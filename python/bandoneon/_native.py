@@ -1,6 +1,8 @@
 """The C library by ctypes: worker/c_api/bandoneon.h, name for name. Nothing else calls into C."""
 
 import ctypes
+import enum
+import functools
 import os
 import pathlib
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint32
@@ -8,7 +10,7 @@ from ctypes import c_uint64, c_void_p, sizeof
 
 from . import errors
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 OK = 0
 CANCELLED = 1
@@ -21,6 +23,19 @@ ABSENT = 1
 NOTIFY = 2
 RESULT_ABSENT = 1
 RESULT_NONFINITE = 2
+
+
+class CodecTraits(enum.IntFlag):
+    """What a codec promises, and the memory around it: codec_traits."""
+
+    LOSSLESS = 1  # What arrives is what was sent, bit for bit.
+    CARRIES_SUMS = 2  # A reply by the same codec carries all of the sum of its pushes.
+    ADDS_ENCODED = 4  # Servers add payloads without decoding them.
+    SHARES_DRAW = 8  # All workers draw alike which elements they send.
+    ERROR_FEEDBACK = 16  # ef(...): the sender keeps what was left out, and sends it later.
+    LEARNING_RATE_CORRECTION = 32  # ef(..., correction=lr): every push needs a learning rate.
+    DELTA = 64  # delta(...): for pulling weights that servers hold.
+    SCHEDULE = 128  # The codec changes with the step.
 
 
 class Options(ctypes.Structure):
@@ -122,8 +137,10 @@ _FUNCTIONS = {
         [c_void_p, c_uint32, c_uint64, c_float, c_uint64, c_double],
     ),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
-    "bdn_status_json": (c_int, [c_char_p, c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "bdn_status_json": (c_int, [c_char_p, c_char_p, c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
     "bdn_check_codec": (c_int, [c_char_p, c_char_p, c_size_t]),
+    "bdn_codecs_help": (c_char_p, []),
+    "bdn_codec_traits": (c_int, [c_char_p, POINTER(c_uint32)]),
 }
 
 _library = None
@@ -232,6 +249,17 @@ def check_codec(spec):
     return canonical.value.decode()
 
 
+@functools.lru_cache(maxsize=None)
+def codec_traits(spec):
+    """The CodecTraits of a codec spec; InvalidArgument shows where it is wrong.
+
+    Of a schedule: the promises that all its stages make, and its memory.
+    """
+    traits = c_uint32(0)
+    check(library().bdn_codec_traits(spec.encode(), byref(traits)))
+    return CodecTraits(traits.value)
+
+
 def check_rule(rule):
     """The canonical form of an update rule; InvalidArgument says what is wrong with it."""
     capacity = len(rule) + 4096
@@ -240,11 +268,12 @@ def check_rule(rule):
     return canonical.value.decode()
 
 
-def status_json(address, timeout):
+def status_json(address, timeout, token=""):
     needed = c_size_t(0)
 
     def fill(buffer, capacity):
-        check(library().bdn_status_json(address.encode(), timeout, buffer, capacity, byref(needed)))
+        check(library().bdn_status_json(address.encode(), token.encode(), timeout, buffer, capacity,
+                                        byref(needed)))
         return needed.value
 
     return read_text(fill)

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "compressors/update_steps.h"
+#include "kernels/update_kernels.h"
 
 namespace bdn {
 namespace {

@@ -1,6 +1,7 @@
 #include "server/rules/outer_rules.h"
 
-#include "compressors/update_steps.h"
+#include "compressors/memory/sign_step.h"
+#include "kernels/update_kernels.h"
 
 namespace bdn {
 namespace {

@@ -73,7 +73,7 @@ TEST(BufferPool, DoesNotReuseABlockThatIsHeld) {
 }
 
 TEST(BufferPool, KeepsNoMoreThanItMay) {
-  BufferPool pool(/*max_idle_bytes=*/1024);
+  BufferPool pool(HostMemory(), /*max_idle_bytes=*/1024);
   const std::byte* kept = nullptr;
   {
     const Buffer first = pool.Get(1024);
@@ -84,6 +84,65 @@ TEST(BufferPool, KeepsNoMoreThanItMay) {
   EXPECT_EQ(again.data(), kept);
 }
 
+// A domain of so many blocks, as memory that a network card has registered is.
+class SmallDomain final : public MemoryDomain {
+ public:
+  explicit SmallDomain(int blocks) : left_(blocks) {}
+  ~SmallDomain() override { EXPECT_EQ(lent_, 0) << "a block was not given back"; }
+
+  Device device() const override { return Device::kHost; }
+  std::byte* Allocate(size_t size) override {
+    if (left_ == 0) return nullptr;
+    --left_;
+    ++lent_;
+    return heap_->Allocate(size);
+  }
+  void Free(std::byte* block, size_t size) override {
+    ++left_;
+    --lent_;
+    heap_->Free(block, size);
+  }
+  int lent() const { return lent_; }
+
+ private:
+  const std::shared_ptr<MemoryDomain> heap_ = HostMemory();
+  int left_;
+  int lent_ = 0;
+};
+
+TEST(BufferPool, TakesItsBlocksFromItsDomain) {
+  const auto domain = std::make_shared<SmallDomain>(2);
+  BufferPool pool(domain, /*max_idle_bytes=*/1024);
+  {
+    const Buffer first = pool.Get(1024);
+    EXPECT_EQ(domain->lent(), 1);
+    const Buffer second = pool.Get(1000);
+    EXPECT_EQ(domain->lent(), 2);
+  }
+  EXPECT_EQ(domain->lent(), 1);  // one is kept, the other is over the allowance
+}
+
+TEST(BufferPool, GoesToTheHeapWhenItsDomainHasNoMore) {
+  const auto domain = std::make_shared<SmallDomain>(1);
+  BufferPool pool(domain);
+  const Buffer lent = pool.Get(1000);
+  const Buffer from_heap = pool.Get(1000);
+  EXPECT_EQ(domain->lent(), 1);
+  EXPECT_EQ(from_heap.size(), 1000u);
+  std::memset(from_heap.data(), 1, from_heap.size());
+}
+
+TEST(BufferPool, TheLastBufferTakesTheDomainAlong) {
+  auto domain = std::make_shared<SmallDomain>(1);
+  const std::weak_ptr<SmallDomain> watched = domain;
+  std::optional<BufferPool> pool(std::in_place, std::move(domain));
+  Buffer buffer = pool->Get(1000);
+  pool.reset();
+  EXPECT_FALSE(watched.expired());
+  buffer = Buffer();
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST(BufferPool, MayGoBeforeItsBuffers) {
   std::optional<BufferPool> pool(std::in_place);
   const Buffer buffer = pool->Get(1000);
@@ -92,7 +151,7 @@ TEST(BufferPool, MayGoBeforeItsBuffers) {
 }
 
 TEST(BufferPool, ServesManyThreads) {
-  BufferPool pool(/*max_idle_bytes=*/1 << 16);
+  BufferPool pool(HostMemory(), /*max_idle_bytes=*/1 << 16);
   std::vector<std::jthread> threads;
   for (uint32_t t = 0; t < 4; ++t) {
     threads.emplace_back([&pool, t] {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <latch>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -99,6 +100,31 @@ TEST(PoolExecutor, RunsTasksUnderTheDefaultFloatingPointState) {
   EXPECT_EQ(seen & 0xe040u, 0u);
 }
 #endif
+
+TEST(ManualExecutor, RunsNothingUntilItIsTold) {
+  ManualExecutor executor;
+  int runs = 0;
+  executor.Post([&] { ++runs; });
+  executor.Post([&] { runs += 10; });
+  EXPECT_EQ(runs, 0);
+  EXPECT_EQ(executor.num_waiting(), 2u);
+  EXPECT_TRUE(executor.RunOne());
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(executor.RunAll(), 1u);
+  EXPECT_EQ(runs, 11);
+  EXPECT_FALSE(executor.RunOne());
+}
+
+TEST(ManualExecutor, RunsWhatATaskPostsAfterTheTask) {
+  ManualExecutor executor;
+  std::string order;
+  executor.Post([&] {
+    executor.Post([&] { order += "posted"; });
+    order += "task, ";
+  });
+  EXPECT_EQ(executor.RunAll(), 2u);
+  EXPECT_EQ(order, "task, posted");
+}
 
 }  // namespace
 }  // namespace bdn

@@ -20,8 +20,8 @@
 #include "absl/time/clock.h"
 #include "common/base/mutex.h"
 #include "common/transport/loopback.h"
-#include "common/transport/malloc_tuning.h"
-#include "common/transport/zmq_transport.h"
+#include "common/transport/zmq/malloc_tuning.h"
+#include "common/transport/zmq/zmq_transport.h"
 
 namespace bdn {
 namespace {

@@ -47,6 +47,21 @@ def test_status_shows_every_node(real, tmp_path, monkeypatch):
     assert run.returncode == 128 + signal.SIGTERM
 
 
+def test_status_of_a_job_with_a_token_needs_the_token(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, address = start_idle_job(real, "--linger", "0s", "--set", "token=open sesame")
+    refused = real.run("status", "--scheduler", address)
+    assert refused.returncode == 1 and "wrong token" in refused.stderr
+    by_flag = real.run("status", "--scheduler", address, "--token", "open sesame")
+    assert by_flag.returncode == 0, by_flag.stderr
+    real.environment["BANDONEON_TOKEN"] = "open sesame"
+    by_variable = real.run("status", "--scheduler", address)
+    assert by_variable.returncode == 0, by_variable.stderr
+    assert by_variable.stdout.count("worker") == by_flag.stdout.count("worker") == 2
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+
+
 def test_status_names_a_scheduler_that_is_not_there(real):
     done = real.run("status", "--scheduler", "127.0.0.1:1", "--timeout", "1s")
     assert done.returncode == 1

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
 #include "scheduler/job.h"
@@ -22,7 +23,7 @@ namespace bdn {
 class SchedulerUnderTest {
  public:
   virtual ~SchedulerUnderTest() = default;
-  virtual std::unique_ptr<ControlPlane> Connect() = 0;
+  virtual std::unique_ptr<ControlPlane> Connect(const Credentials& credentials = {}) = 0;
 };
 
 struct SchedulerKind {
@@ -100,16 +101,17 @@ class RecordedEvents {
   }
   template <typename Condition>
   void Await(Condition condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const absl::Time deadline = clock_.Now() + absl::Seconds(30);
     MutexLock lock(&mu_);
     while (!condition()) {
-      if (!changed_.WaitUntil(&mu_, deadline) && absl::Now() >= deadline) {
+      if (!clock_.WaitUntil(&changed_, &mu_, deadline) && clock_.Now() >= deadline) {
         ADD_FAILURE() << "the event never came";
         return;
       }
     }
   }
 
+  const SteadyClock clock_;
   Mutex mu_;
   CondVar changed_;
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(mu_);
@@ -273,18 +275,15 @@ TEST_P(ControlPlaneSuite, AJoinThatTimesOutNamesWhoIsMissingAndFreesItsRank) {
 }
 
 TEST_P(ControlPlaneSuite, AJoinIsRefusedForAWrongRankJobOrToken) {
-  options_.token = "open sesame";
+  options_.credentials = Credentials("open sesame");
   Start(1, 1);
-  const auto refused = [&](JoinRequest request) {
-    return scheduler_->Connect()->Join(request, kLong).status();
+  const auto refused = [&](const JoinRequest& request, const char* token = "open sesame") {
+    return scheduler_->Connect(Credentials(token))->Join(request, kLong).status();
   };
   JoinRequest request = Request(Role::kWorker, 5);
-  request.token = "open sesame";
   EXPECT_THAT(Text(refused(request)), HasSubstr("worker rank 5"));
   request.wanted_rank = 0;
-  request.token = "open barley";
-  EXPECT_EQ(refused(request).code(), absl::StatusCode::kPermissionDenied);
-  request.token = "open sesame";
+  EXPECT_EQ(refused(request, "open barley").code(), absl::StatusCode::kPermissionDenied);
   request.job_id = "other";
   EXPECT_THAT(Text(refused(request)), AllOf(HasSubstr("'suite'"), HasSubstr("'other'")));
 }

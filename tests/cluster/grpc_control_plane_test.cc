@@ -10,15 +10,17 @@ namespace {
 class OverGrpc final : public SchedulerUnderTest {
  public:
   explicit OverGrpc(const JobOptions& options) {
-    auto service = SchedulerService::Start("127.0.0.1:0", options);
+    auto service = SchedulerService::Start("127.0.0.1:0", options, &clock_);
     EXPECT_TRUE(service.ok()) << service.status();
     service_ = *std::move(service);
   }
-  std::unique_ptr<ControlPlane> Connect() override {
-    return *SchedulerClient::Create("127.0.0.1:" + std::to_string(service_->port()));
+  std::unique_ptr<ControlPlane> Connect(const Credentials& credentials) override {
+    return *SchedulerClient::Create("127.0.0.1:" + std::to_string(service_->port()), credentials,
+                                    &clock_);
   }
 
  private:
+  const SteadyClock clock_;
   std::unique_ptr<SchedulerService> service_;
 };
 

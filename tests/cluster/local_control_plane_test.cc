@@ -7,10 +7,13 @@ namespace {
 
 class Local final : public SchedulerUnderTest {
  public:
-  explicit Local(const JobOptions& options) : scheduler_(options) {}
-  std::unique_ptr<ControlPlane> Connect() override { return scheduler_.Connect(); }
+  explicit Local(const JobOptions& options) : scheduler_(options, &clock_) {}
+  std::unique_ptr<ControlPlane> Connect(const Credentials& credentials) override {
+    return scheduler_.Connect(credentials);
+  }
 
  private:
+  const SteadyClock clock_;
   LocalScheduler scheduler_;
 };
 

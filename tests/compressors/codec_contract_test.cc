@@ -11,10 +11,10 @@
 
 #include "common/base/float_guard.h"
 #include "compressors/codec_spec.h"
-#include "compressors/kernels/kernel_targets.h"
 #include "compressors/memory/delta.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "tests/compressors/codec_cases.h"
 #include "tests/compressors/codec_inputs.h"
 #include "tests/reference/codec_reference.h"
@@ -57,6 +57,11 @@ class CodecContract : public ::testing::TestWithParam<std::tuple<CodecCase, DTyp
 
   std::shared_ptr<const Codec> codec_;
 };
+
+// Each is instantiated with the codecs that make the promise of its name (CodecPromises).
+class ContractingCodec : public CodecContract {};
+class CodecThatAddsUp : public CodecContract {};
+class CodecThatReadsAll : public CodecContract {};
 
 TEST_P(CodecContract, BytesAreTheReferencesOnEveryTarget) {
   ForEachInput([&](const TypedArray& x, size_t) {
@@ -117,7 +122,7 @@ TEST_P(CodecContract, DecodeAddIsDecodeThenAdd) {
   });
 }
 
-float Held(float value) {
+float Clamp(float value) {
   const float largest = std::numeric_limits<float>::max();
   return std::clamp(value, -largest, largest);
 }
@@ -134,10 +139,10 @@ TEST_P(CodecContract, EncodeFeedbackIsAccumulateThenEncodeThenSubtract) {
     const auto start = MakeData("normal", n, 3);
     for (const float scale : kScales) {
       std::vector<float> p(n);
-      for (size_t i = 0; i < n; ++i) p[i] = Held(scale * g.Get(i) + 0.75f * start[i]);
+      for (size_t i = 0; i < n; ++i) p[i] = Clamp(scale * g.Get(i) + 0.75f * start[i]);
       const auto payload = EncodeToVector(*codec_, {p.data(), DType::kFloat32, n});
       auto expected = DecodeToVector(*codec_, AsBytes(payload), n);
-      for (size_t i = 0; i < n; ++i) expected[i] = Held(p[i] - expected[i]);
+      for (size_t i = 0; i < n; ++i) expected[i] = Clamp(p[i] - expected[i]);
       for (const std::string& target : KernelTargets()) {
         const ScopedKernelTarget on(target);
         auto residual = start;
@@ -175,8 +180,7 @@ TEST_P(CodecContract, NonFiniteFeedbackChangesNothing) {
   }
 }
 
-TEST_P(CodecContract, DeltaKeepsBothEndsAlike) {
-  if (!test_case().contracts) return;
+TEST_P(ContractingCodec, DeltaKeepsBothEndsAlike) {
   ForEachInput([&](const TypedArray& w, size_t n) {
     if (LargestMagnitude(w) > 1e38f) return;
     auto sender = MakeData("normal", n, 4);
@@ -211,8 +215,7 @@ TEST_P(CodecContract, DecodeSumIsDecodeAddInOrder) {
   });
 }
 
-TEST_P(CodecContract, PayloadsOfALinearCodecAddUpUndecoded) {
-  if (!codec_->linear() || !test_case().adds_decoded) return;
+TEST_P(CodecThatAddsUp, PayloadsAddUpUndecoded) {
   ForEachInput([&](const TypedArray& x, size_t n) {
     if (LargestMagnitude(x) > 1e38f) return;
     const auto a = EncodeToVector(*codec_, x.view());
@@ -241,8 +244,7 @@ TEST_P(CodecContract, EncodingTwiceGivesTheSameBytes) {
   EXPECT_TRUE(EncodeToVector(*codec_, x.view()) == EncodeToVector(*codec_, x.view()));
 }
 
-TEST_P(CodecContract, WhatIsLeftIsNoLongerThanWhatCameIn) {
-  if (!test_case().contracts) return;
+TEST_P(ContractingCodec, WhatIsLeftIsNoLongerThanWhatCameIn) {
   for (const size_t n : kSizes) {
     const TypedArray x = Data("normal", n);
     const auto decoded = DecodeToVector(*codec_, AsBytes(EncodeToVector(*codec_, x.view())), n);
@@ -279,8 +281,7 @@ TEST_P(CodecContract, PayloadsNeedNoAlignment) {
   }
 }
 
-TEST_P(CodecContract, NonFiniteInputIsNamed) {
-  if (!test_case().reads_all) return;
+TEST_P(CodecThatReadsAll, NonFiniteInputIsNamed) {
   const auto try_value = [&](float value, float scale, const std::string& word) {
     for (const size_t at : {size_t{0}, size_t{17}, size_t{4999}}) {
       TypedArray x = Data("normal", 5000);
@@ -381,6 +382,42 @@ INSTANTIATE_TEST_SUITE_P(Codecs, CodecContract,
                          ::testing::Combine(::testing::ValuesIn(kCodecs),
                                             ::testing::ValuesIn(kInputs)),
                          CaseName);
+
+auto CasesThat(bool CodecPromises::*promise) {
+  return ::testing::Combine(::testing::ValuesIn(CodecsThat(promise)), ::testing::ValuesIn(kInputs));
+}
+INSTANTIATE_TEST_SUITE_P(Codecs, ContractingCodec, CasesThat(&CodecPromises::contracts), CaseName);
+INSTANTIATE_TEST_SUITE_P(Codecs, CodecThatAddsUp, CasesThat(&CodecPromises::adds_up), CaseName);
+INSTANTIATE_TEST_SUITE_P(Codecs, CodecThatReadsAll, CasesThat(&CodecPromises::reads_all), CaseName);
+
+// So that no linear codec is left out by mistake.
+TEST(CodecCases, EveryLinearCodecButSketchesAddsUp) {
+  for (const CodecCase& codec : kCodecs) {
+    const auto link = ParseCodecSpec(codec.spec);
+    const CodecId id = link->codec->id();
+    const bool is_sketch = id == CodecId::kSketch || id == CodecId::kExactSketch;
+    EXPECT_EQ(link->codec->linear(), codec.promises.adds_up || is_sketch) << codec.spec;
+  }
+}
+
+TEST(CodecCases, WhatCarriesSumsLosesNothingOfThem) {
+  constexpr size_t kN = 1000;
+  const auto x = MakeData("normal", kN);
+  const auto y = MakeData("spread", kN);
+  for (const CodecCase& tested : kCodecs) {
+    const auto codec = ParseCodecSpec(tested.spec)->codec;
+    // What is scaled up is added without decoding, and so scaled once.
+    if (!codec->carries_sums() || codec->scales_draw()) continue;
+    const auto a = EncodeToVector(*codec, {x.data(), DType::kFloat32, kN});
+    const auto b = EncodeToVector(*codec, {y.data(), DType::kFloat32, kN});
+    const std::vector<ByteSpan> payloads = {AsBytes(a), AsBytes(b)};
+    std::vector<float> sum(kN);
+    codec->DecodeSum(payloads, 1.0f, {sum.data(), DType::kFloat32, kN});
+    const auto answer = EncodeToVector(*codec, {sum.data(), DType::kFloat32, kN});
+    EXPECT_EQ(DecodeToVector(*codec, AsBytes(answer), kN), sum) << tested.spec;
+  }
+}
+
 TEST(NoneOfFloat64, KeepsEveryBit) {
   const auto codec = ParseCodecSpec("none")->codec;
   for (const size_t n : kSizes) {

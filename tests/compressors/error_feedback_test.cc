@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "compressors/codec_spec.h"
-#include "compressors/kernels/kernel_targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "tests/compressors/codec_inputs.h"
 
 namespace bdn {

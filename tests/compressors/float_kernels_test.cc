@@ -1,4 +1,4 @@
-#include "compressors/kernels/float_kernels.h"
+#include "kernels/float_kernels.h"
 
 #include <bit>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "compressors/kernels/kernel_targets.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "tests/compressors/codec_inputs.h"
 
 namespace bdn {

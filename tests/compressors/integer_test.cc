@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "compressors/codec_spec.h"
-#include "compressors/kernels/integer_kernels.h"
 #include "gtest/gtest.h"
+#include "kernels/integer_kernels.h"
 #include "tests/compressors/codec_inputs.h"
 
 namespace bdn {
 namespace {
 
-std::shared_ptr<const Codec> Codec(const char* spec) { return ParseCodecSpec(spec)->codec; }
+std::shared_ptr<const Codec> CodecOf(const char* spec) { return ParseCodecSpec(spec)->codec; }
 
 std::vector<float> RoundTrip(const Codec& codec, const std::vector<float>& x,
                              const Draw& draw = TestDraw()) {
@@ -35,32 +35,32 @@ double SquaredError(const std::vector<float>& x, const std::vector<float>& y) {
 }
 
 TEST(Integer, PayloadsAreScalesThenTheBytesThatHoldAnElement) {
-  EXPECT_EQ(Codec("int8")->MaxEncodedBytes(129, DType::kFloat32), 2u * 4 + 129);
-  EXPECT_EQ(Codec("int4")->MaxEncodedBytes(128, DType::kFloat32), 4u + 64);
-  EXPECT_EQ(Codec("int4")->MaxEncodedBytes(9, DType::kFloat32), 4u + 9);
-  EXPECT_EQ(Codec("int4")->MaxEncodedBytes(31, DType::kFloat32), 4u + 16);
-  EXPECT_EQ(Codec("int2")->MaxEncodedBytes(33, DType::kFloat32), 4u + 9);
-  EXPECT_EQ(Codec("int4")->MaxEncodedBytes(0, DType::kFloat32), 0u);
+  EXPECT_EQ(CodecOf("int8")->MaxEncodedBytes(129, DType::kFloat32), 2u * 4 + 129);
+  EXPECT_EQ(CodecOf("int4")->MaxEncodedBytes(128, DType::kFloat32), 4u + 64);
+  EXPECT_EQ(CodecOf("int4")->MaxEncodedBytes(9, DType::kFloat32), 4u + 9);
+  EXPECT_EQ(CodecOf("int4")->MaxEncodedBytes(31, DType::kFloat32), 4u + 16);
+  EXPECT_EQ(CodecOf("int2")->MaxEncodedBytes(33, DType::kFloat32), 4u + 9);
+  EXPECT_EQ(CodecOf("int4")->MaxEncodedBytes(0, DType::kFloat32), 0u);
 }
 
 TEST(Integer, WholeNumbersUpToTheLevelsAreExact) {
   for (const char* spec : {"int4(group=32,round=nearest)", "int4(group=32)"}) {
     std::vector<float> x(96);
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 15) - 7.0f;
-    EXPECT_EQ(RoundTrip(*Codec(spec), x), x) << spec;
+    EXPECT_EQ(RoundTrip(*CodecOf(spec), x), x) << spec;
   }
 }
 
 TEST(Integer, NearestRoundsTiesToEven) {
   const std::vector<float> x = {7.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 0.51f};
   const std::vector<float> rounded = {7, 0, 2, 2, 0, -2, -2, 1};
-  EXPECT_EQ(RoundTrip(*Codec("int4(round=nearest)"), x), rounded);
+  EXPECT_EQ(RoundTrip(*CodecOf("int4(round=nearest)"), x), rounded);
 }
 
 TEST(Integer, GroupsUnderTwoToTheMinusHundredAreZero) {
   std::vector<float> x(64, 0x1p-101f);
   x[40] = 0x1p-100f;
-  const auto y = RoundTrip(*Codec("int8(group=32,round=nearest)"), x);
+  const auto y = RoundTrip(*CodecOf("int8(group=32,round=nearest)"), x);
   for (size_t i = 0; i < 32; ++i) EXPECT_EQ(y[i], 0.0f);
   EXPECT_NEAR(y[40], 0x1p-100f, 0x1p-120f);
 }
@@ -68,7 +68,7 @@ TEST(Integer, GroupsUnderTwoToTheMinusHundredAreZero) {
 // The mean of many draws comes to x: its distance from x shrinks as their number's root.
 void ExpectUnbiased(const char* spec) {
   constexpr int kDraws = 1000;
-  const auto codec = Codec(spec);
+  const auto codec = CodecOf(spec);
   const auto x = MakeData("normal", 512);
   std::vector<double> mean(x.size());
   double one_draw = 0;
@@ -100,8 +100,8 @@ TEST(Integer, HadamardSpreadsOutliers) {
   auto x = MakeData("normal", 8192);
   for (size_t i = 5; i < x.size(); i += 101) x[i] *= 40.0f;
   for (const std::string round : {"nearest", "stochastic"}) {
-    const auto plain = Codec(("int4(round=" + round + ")").c_str());
-    const auto spread = Codec(("int4(hadamard=32,round=" + round + ")").c_str());
+    const auto plain = CodecOf(("int4(round=" + round + ")").c_str());
+    const auto spread = CodecOf(("int4(hadamard=32,round=" + round + ")").c_str());
     EXPECT_LT(SquaredError(x, RoundTrip(*spread, x)), 0.5 * SquaredError(x, RoundTrip(*plain, x)))
         << round;
   }
@@ -122,7 +122,8 @@ TEST(Integer, TheLargestFloatsStayFinite) {
   for (const char* spec : {"int8", "int4", "int2", "int8(hadamard=32)", "int2(hadamard=32)"}) {
     auto x = std::vector<float>(64, largest);
     for (size_t i = 0; i < x.size(); i += 3) x[i] = -largest;
-    for (const float value : RoundTrip(*Codec(spec), x)) EXPECT_TRUE(std::isfinite(value)) << spec;
+    for (const float value : RoundTrip(*CodecOf(spec), x))
+      EXPECT_TRUE(std::isfinite(value)) << spec;
   }
 }
 
@@ -142,7 +143,7 @@ class Int4Payload {
 
  private:
   const std::vector<float> x_ = std::vector<float>(33, 1.0f);
-  const std::shared_ptr<const Codec> codec_ = Codec("int4(group=32,round=nearest)");
+  const std::shared_ptr<const Codec> codec_ = CodecOf("int4(group=32,round=nearest)");
   std::vector<uint8_t> bytes_;
 };
 

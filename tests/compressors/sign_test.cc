@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "compressors/kernels/kernel_targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "tests/compressors/codec_inputs.h"
 
 namespace bdn {

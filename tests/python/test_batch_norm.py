@@ -48,9 +48,11 @@ def test_statistics_become_the_mean_and_counts_those_of_rank_0():
 def test_a_model_without_batch_norm_is_left_alone():
     def job(worker):
         net = torch.nn.Linear(3, 3)
+        before = [param.detach().clone() for param in net.parameters()]
         bdn.average_batch_norm(net, worker=worker)
+        return all(map(torch.equal, before, net.parameters()))
 
-    run_job(job)
+    assert run_job(job) == [True, True]
 
 
 def train_with(make_optimizer, worker, steps=60):

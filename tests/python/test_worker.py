@@ -1,7 +1,9 @@
 """What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
 
 import os
+import pathlib
 import pickle
+import re
 import signal
 import threading
 
@@ -60,6 +62,29 @@ def test_codecs_are_checked_without_a_job():
     assert bandoneon.check_codec("ef(onebit(block=256))") == "ef(onebit(block=256))"
     with pytest.raises(bandoneon.InvalidArgument, match="onebitt"):
         bandoneon.check_codec("ef(onebitt)")
+
+
+def test_codecs_have_traits():
+    traits = bandoneon.CodecTraits
+    blocks = traits.CARRIES_SUMS | traits.ADDS_ENCODED | traits.SHARES_DRAW
+    assert bandoneon.codec_traits("none") == traits.LOSSLESS | traits.CARRIES_SUMS
+    assert bandoneon.codec_traits("blocks(ratio=0.5)") == blocks
+    assert bandoneon.codec_traits("sketch(columns=0.1)") == traits.ADDS_ENCODED | traits.SHARES_DRAW
+    assert bandoneon.codec_traits("ef(blocks(ratio=0.5))") == (
+        traits.ADDS_ENCODED | traits.SHARES_DRAW | traits.ERROR_FEEDBACK
+    )
+    assert bandoneon.codec_traits("delta(int4)") == traits.DELTA
+    assert bandoneon.codec_traits("none for 9; ef(onebit,correction=lr)") == (
+        traits.SCHEDULE | traits.ERROR_FEEDBACK | traits.LEARNING_RATE_CORRECTION
+    )
+    with pytest.raises(bandoneon.InvalidArgument, match="onebitt"):
+        bandoneon.codec_traits("ef(onebitt)")
+
+
+def test_the_traits_are_those_of_the_c_interface():
+    header = pathlib.Path(__file__).parents[2] / "worker" / "c_api" / "bandoneon.h"
+    in_c = re.findall(r"BDN_CODEC_(\w+) = (\d+)", header.read_text())
+    assert {name: int(value) for name, value in in_c} == dict(bandoneon.CodecTraits.__members__)
 
 
 def test_an_unknown_setting_is_named():

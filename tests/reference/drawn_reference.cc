@@ -28,7 +28,7 @@ std::set<size_t> DrawnBlocks(const Spec& spec, size_t n, Keys keys) {
   return drawn;
 }
 
-float Held(float value) {
+float Clamp(float value) {
   const float largest = std::numeric_limits<float>::max();
   if (value > largest) return largest;
   return value < -largest ? -largest : value;
@@ -43,11 +43,11 @@ Bytes EncodeDrawn(const Spec& spec, const std::vector<float>& p, Keys keys) {
   PutU32(&out, keys.k1);
   float factor = 1;
   if (spec.Word("unbiased", "false") == "true") {
-    factor = Held(static_cast<float>(1 / spec.Number("ratio", 0)));
+    factor = Clamp(static_cast<float>(1 / spec.Number("ratio", 0)));
   }
   const std::set<size_t> drawn = DrawnBlocks(spec, p.size(), keys);
   for (size_t i = 0; i < p.size(); ++i) {
-    if (drawn.count(i / BlockSize(spec)) == 1) PutF32(&out, Held(p[i] * factor) + 0.0f);
+    if (drawn.count(i / BlockSize(spec)) == 1) PutF32(&out, Clamp(p[i] * factor) + 0.0f);
   }
   return out;
 }

@@ -16,7 +16,7 @@ size_t WidthOf(const Spec& spec, size_t n) {
   return std::max<size_t>(2, (cells + 2) / 3);
 }
 
-float Held(float value) {
+float Clamp(float value) {
   if (std::isfinite(value)) return value;
   return value > 0 ? std::numeric_limits<float>::max() : -std::numeric_limits<float>::max();
 }
@@ -54,7 +54,7 @@ Bytes EncodeExactSketch(const Spec& spec, const std::vector<float>& p, Keys keys
     const Element element = ElementAt(i, width, keys);
     for (size_t row = 0; row < 3; ++row) {
       float& cell = cells.at(element.cell[row]);
-      cell = Held(cell + element.sign[row] * p[i]);
+      cell = Clamp(cell + element.sign[row] * p[i]);
     }
   }
   for (const uint32_t word : words) PutU32(&out, word);
@@ -91,7 +91,7 @@ std::vector<float> DecodeExactSketch(const Spec& spec, const Bytes& in, size_t n
     decoded[element.index] = value;
     for (size_t row = 0; row < 3; ++row) {
       const size_t c = element.cell[row];
-      cells[c] = Held(cells[c] - element.sign[row] * value);
+      cells[c] = Clamp(cells[c] - element.sign[row] * value);
       members[c].erase(std::find(members[c].begin(), members[c].end(), &element));
       if (members[c].size() == 1) queue.push_back(c);
     }

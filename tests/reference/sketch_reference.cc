@@ -21,7 +21,7 @@ Shape ShapeOf(const Spec& spec, size_t n) {
   return {rows, std::max<size_t>(1, static_cast<size_t>(share))};
 }
 
-float Held(float value) {
+float Clamp(float value) {
   if (std::isfinite(value)) return value;
   return value > 0 ? std::numeric_limits<float>::max() : -std::numeric_limits<float>::max();
 }
@@ -46,7 +46,7 @@ Bytes EncodeSketch(const Spec& spec, const std::vector<float>& p, Keys keys) {
       if (p[i] == 0) continue;
       const uint32_t word = DrawWord(keys, static_cast<uint32_t>(shape.rows * i + row));
       float& cell = cells.at(static_cast<size_t>(static_cast<uint64_t>(word) * shape.width >> 32));
-      cell = Held(word % 2 == 1 ? cell - p[i] : cell + p[i]);
+      cell = Clamp(word % 2 == 1 ? cell - p[i] : cell + p[i]);
     }
     for (const float cell : cells) PutF32(&out, cell);
   }

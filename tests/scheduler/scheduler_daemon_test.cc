@@ -104,11 +104,11 @@ class SchedulerDaemonTest : public ::testing::Test {
 
   // One worker and one server join and watch.
   void Fill() {
-    server_ = *SchedulerClient::Create(address());
+    server_ = *SchedulerClient::Create(address(), {}, &clock_);
     auto server = std::async(std::launch::async, [this] {
       return server_->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "s"}, kLong);
     });
-    worker_ = *SchedulerClient::Create(address());
+    worker_ = *SchedulerClient::Create(address(), {}, &clock_);
     ASSERT_TRUE(worker_->Join({.role = Role::kWorker, .host = "w"}, kLong).ok());
     ASSERT_TRUE(server.get().ok());
     worker_->Watch({.on_membership = [this](const auto&) { worker_watches_.set_value(); },
@@ -130,6 +130,7 @@ class SchedulerDaemonTest : public ::testing::Test {
   std::promise<void> worker_watches_;
   std::promise<void> server_watches_;
   std::promise<void> work_done_;
+  const SteadyClock clock_;
   std::unique_ptr<ControlPlane> worker_;
   std::unique_ptr<ControlPlane> server_;
 };

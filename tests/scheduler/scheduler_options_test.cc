@@ -34,7 +34,7 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_EQ(job.lease_timeout, absl::Seconds(4));
   EXPECT_EQ(options->job.join_timeout, absl::Seconds(7));
   EXPECT_EQ(job.job_id, "gpt");
-  EXPECT_EQ(options->job.token, "secret");
+  EXPECT_EQ(options->job.credentials.token(), "secret");
   EXPECT_FALSE(options->exit_when_done);
   EXPECT_EQ(options->log_level, LogLevel::kError);
 }

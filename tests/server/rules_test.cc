@@ -2,14 +2,14 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "compressors/kernels/kernel_targets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/kernel_targets.h"
 #include "server/update_rule.h"
+#include "tests/support/normal_values.h"
 
 // Every rule against its formula in float64.
 
@@ -26,14 +26,6 @@ constexpr float kInverseWeight = 1.0f / 3;
 
 std::unique_ptr<const UpdateRule> Rule(const std::string& text) {
   return MakeUpdateRule(RuleSpec::Parse(text).value());
-}
-
-Floats Normal(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(n);
-  for (float& value : values) value = normal(random);
-  return values;
 }
 
 struct State {

@@ -16,7 +16,7 @@ Hello HelloOf(Rank rank, uint32_t number = 1) {
 class SessionTableTest : public ::testing::Test {
  protected:
   SessionTableTest() { table_.SetMembership(MakeMembership(2)); }
-  SessionTable table_{"job", "key"};
+  SessionTable table_{"job", Credentials("key")};
 };
 
 TEST_F(SessionTableTest, KnowsNobodyBeforeHello) {

@@ -1,12 +1,12 @@
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "common/base/endian.h"
 #include "common/wire/headers.h"
 #include "compressors/memory/sign_step.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/normal_values.h"
 #include "tests/support/shard_rig.h"
 
 // Keys whose weights the server holds: setting and telling what it holds, and what replies carry.
@@ -20,14 +20,6 @@ using ::testing::IsEmpty;
 
 constexpr Key kKey = Key::Of(7, 0);
 using Floats = std::vector<float>;
-
-Floats Normal(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 Buffer BytesOf(const Floats& values) { return Buffer::CopyOf(std::as_bytes(std::span(values))); }
 

@@ -108,6 +108,7 @@ static void weights_on_servers(bdn_worker* worker) {
 static void errors(bdn_worker* worker, uint32_t id) {
   bdn_push push;
   bdn_ticket ticket = 0;
+  uint32_t traits = 0;
   float value = 0.0f;
   memset(&push, 0, sizeof push);
   push.tensor = id;
@@ -124,6 +125,14 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(bdn_barrier(NULL, "b", 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_check_codec("onebit(blok=4)", NULL, 0) == BDN_INVALID_ARGUMENT, "a typo is refused");
   expect(strstr(bdn_last_error(), "block") != NULL, "and what was meant is named");
+  expect(strstr(bdn_codecs_help(), "onebit(block=0)") != NULL, "the codecs are described");
+  must(bdn_codec_traits("none for 9; blocks(ratio=0.5)", &traits), "bdn_codec_traits");
+  expect(traits == (BDN_CODEC_CARRIES_SUMS | BDN_CODEC_SCHEDULE), "the traits of all stages");
+  must(bdn_codec_traits("ef(none,correction=lr)", &traits), "bdn_codec_traits with a memory");
+  expect(traits ==
+             (BDN_CODEC_LOSSLESS | BDN_CODEC_ERROR_FEEDBACK | BDN_CODEC_LEARNING_RATE_CORRECTION),
+         "the codec's traits and the memory's");
+  expect(bdn_codec_traits("onebot", &traits) == BDN_INVALID_ARGUMENT, "no codec has no traits");
 }
 
 static void* run(void* argument) {

@@ -4,7 +4,7 @@
 #include <random>
 #include <thread>
 
-#include "common/transport/zmq_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -84,7 +84,7 @@ class HostilePeer : public ::testing::Test {
   }
 
   const SteadyClock clock_;
-  LocalScheduler scheduler_{Config()};
+  LocalScheduler scheduler_{Config(), &clock_};
   std::unique_ptr<ControlPlane> control_ = scheduler_.Connect();
   std::unique_ptr<Transport> transport_ = MakeZmqTransport().value();
   Server server_{{}, control_.get(), transport_.get()};

@@ -8,7 +8,7 @@
 #include "common/transport/scripted_loopback.h"
 #include "common/transport/throttled.h"
 #include "common/transport/transport.h"
-#include "common/transport/zmq_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
 #include "tests/transport/transport_fixture.h"
 
@@ -83,12 +83,13 @@ template <typename Inner>
 class ThrottledFabric final : public Fabric {
  public:
   std::unique_ptr<Transport> MakeTransport() override {
-    return MakeThrottled(inner_.MakeTransport(), kTestRate);
+    return MakeThrottled(inner_.MakeTransport(), kTestRate, &clock_);
   }
   std::string NewAddress() override { return inner_.NewAddress(); }
   bool has_names() const override { return inner_.has_names(); }
 
  private:
+  const SteadyClock clock_;
   Inner inner_;
 };
 
@@ -163,6 +164,20 @@ TEST_P(TransportTest, CarriesFramesBothWays) {
     ExpectSameFrame(frame, FrameOf(frame.header.step, sizes.at(frame.header.step)));
   }
   for (const absl::Status& status : completions_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(TransportTest, CarriesBuffersOfTheMemoryThatItLends) {
+  const ConnectionId to_server = StartBoth();
+  BufferPool pool(client_->memory());
+  for (Step step = 1; step <= 3; ++step) {
+    const Frame expected = FrameOf(step, 100000);
+    Buffer payload = pool.Get(expected.payload.size());
+    std::memcpy(payload.data(), expected.payload.data(), payload.size());
+    Send(client_.get(), to_server, MakeFrame(expected.header, std::move(payload)));
+  }
+  for (const auto& [from, frame] : server_inbox_.WaitFor(3)) {
+    ExpectSameFrame(frame, FrameOf(frame.header.step, 100000));
+  }
 }
 
 TEST_P(TransportTest, TellsConnectionsApart) {

@@ -1,6 +1,6 @@
 // What only ZeroMQ's transport has: hostile bytes, socket files, what lingers at the end.
 
-#include "common/transport/zmq_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <random>
 
-#include "common/transport/zmq_address.h"
+#include "common/transport/zmq/zmq_address.h"
 #include "gmock/gmock.h"
 #include "tests/transport/transport_fixture.h"
 

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <random>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -7,6 +6,7 @@
 #include "common/transport/scripted_loopback.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/normal_values.h"
 #include "tests/support/worker_rig.h"
 
 // Whole workers and servers over a network that loses, repeats, damages and reorders frames.
@@ -17,14 +17,6 @@ namespace {
 using Floats = std::vector<float>;
 constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr size_t kElements = 3000;  // three partitions
-
-Floats Normal(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 // A scripted network with a thread that keeps it going.
 class PumpedNetwork {

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <future>
 #include <limits>
-#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/normal_values.h"
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
 
@@ -20,14 +20,6 @@ using ::testing::HasSubstr;
 
 using Floats = std::vector<float>;
 constexpr absl::Duration kLong = absl::Minutes(1);
-
-Floats Normal(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 TEST(WorkerCluster, AveragesATensorOfSeveralPartitionsInPlace) {
   ClusterRig rig(3, {"--servers=2", "--partition-bytes=4096"});

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 1
+#define BDN_ABI_VERSION 2
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -264,13 +264,31 @@ BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 
 /* The scheduler's view of the job as a JSON object, asked of `address` ("host:port") without
- * joining. */
-BDN_API int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
-                            size_t* needed);
+ * joining. `token` is the job's; NULL or "" where it has none. */
+BDN_API int bdn_status_json(const char* address, const char* token, double timeout_seconds,
+                            char* out, size_t capacity, size_t* needed);
 
 /* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as
  * bdn_stats_json. */
 BDN_API int bdn_check_codec(const char* spec, char* canonical, size_t capacity);
+
+/* The codecs with their options and defaults, a line each. */
+BDN_API const char* bdn_codecs_help(void);
+
+/* Traits of a codec spec. */
+enum {
+  BDN_CODEC_LOSSLESS = 1,        /* what arrives is what was sent, bit for bit (float32) */
+  BDN_CODEC_CARRIES_SUMS = 2,    /* a reply by the same codec loses nothing of a sum of pushes */
+  BDN_CODEC_ADDS_ENCODED = 4,    /* servers add payloads without decoding them */
+  BDN_CODEC_SHARES_DRAW = 8,     /* all workers draw alike which elements they send */
+  BDN_CODEC_ERROR_FEEDBACK = 16, /* ef(...): the sender keeps what was left out, and sends it later */
+  BDN_CODEC_LEARNING_RATE_CORRECTION = 32, /* ef(..., correction=lr): pushes need a learning rate */
+  BDN_CODEC_DELTA = 64,          /* delta(...): for pulling weights that servers hold */
+  BDN_CODEC_SCHEDULE = 128       /* the codec changes with the step */
+};
+/* *traits gets the BDN_CODEC_... of a spec, or-ed. Of a schedule: the first four where they hold of
+ * all its stages, and its memory. BDN_INVALID_ARGUMENT as bdn_check_codec. */
+BDN_API int bdn_codec_traits(const char* spec, uint32_t* traits);
 
 #ifdef __cplusplus
 }

@@ -13,9 +13,11 @@
 #include "common/base/clock.h"
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
+#include "common/cluster/credentials.h"
 #include "common/cluster/settings.h"
 #include "common/cluster/status_fetch.h"
 #include "compressors/codec_schedule.h"
+#include "compressors/codec_spec.h"
 #include "worker/c_api/bandoneon.h"
 #include "worker/c_api/connect.h"
 #include "worker/error_fields.h"
@@ -102,6 +104,26 @@ absl::StatusOr<std::vector<std::string>> Flags(const bdn_options* options) {
 absl::Duration Timeout(double seconds) {
   if (std::isnan(seconds) || seconds < 0) return absl::ZeroDuration();
   return absl::Seconds(std::min(seconds, 1e9));
+}
+
+// Promises hold of a schedule where they hold of all its stages, which have one memory.
+uint32_t TraitsOf(const CodecSchedule& schedule) {
+  uint32_t traits =
+      BDN_CODEC_LOSSLESS | BDN_CODEC_CARRIES_SUMS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_SHARES_DRAW;
+  for (const CodecSchedule::Stage& stage : schedule.stages) {
+    const Codec& codec = *stage.link.codec;
+    const bool has_memory = stage.link.error_feedback || stage.link.delta;
+    if (!codec.lossless()) traits &= ~BDN_CODEC_LOSSLESS;
+    if (!codec.carries_sums() || has_memory) traits &= ~BDN_CODEC_CARRIES_SUMS;
+    if (!codec.linear()) traits &= ~BDN_CODEC_ADDS_ENCODED;
+    if (!codec.shares_draw()) traits &= ~BDN_CODEC_SHARES_DRAW;
+  }
+  const LinkCodec& last = schedule.last();
+  if (last.error_feedback) traits |= BDN_CODEC_ERROR_FEEDBACK;
+  if (last.learning_rate_correction) traits |= BDN_CODEC_LEARNING_RATE_CORRECTION;
+  if (last.delta) traits |= BDN_CODEC_DELTA;
+  if (schedule.stages.size() > 1) traits |= BDN_CODEC_SCHEDULE;
+  return traits;
 }
 
 absl::StatusOr<LinkState> StateNamed(const char* what) {
@@ -440,14 +462,31 @@ size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   return bdn::CopyText(text, out, capacity);
 }
 
-int bdn_status_json(const char* address, double timeout_seconds, char* out, size_t capacity,
-                    size_t* needed) {
+int bdn_status_json(const char* address, const char* token, double timeout_seconds, char* out,
+                    size_t capacity, size_t* needed) {
   return Call([&]() -> absl::Status {
     if (address == nullptr) return bdn::InvalidArgument("address is null");
+    const bdn::Credentials credentials(token == nullptr ? "" : token);
     BDN_ASSIGN_OR_RETURN(const std::string text,
-                         bdn::FetchStatusJson(address, bdn::Timeout(timeout_seconds)));
+                         bdn::FetchStatusJson(address, credentials, bdn::Timeout(timeout_seconds)));
     const size_t size = bdn::CopyText(text, out, capacity);
     if (needed != nullptr) *needed = size;
+    return absl::OkStatus();
+  });
+}
+
+const char* bdn_codecs_help(void) {
+  static const std::string help = bdn::DescribeCodecs();
+  return help.c_str();
+}
+
+int bdn_codec_traits(const char* spec, uint32_t* traits) {
+  return Call([&]() -> absl::Status {
+    if (spec == nullptr || traits == nullptr) {
+      return bdn::InvalidArgument("spec or traits is null");
+    }
+    BDN_ASSIGN_OR_RETURN(const bdn::CodecSchedule schedule, bdn::ParseCodecSchedule(spec));
+    *traits = bdn::TraitsOf(schedule);
     return absl::OkStatus();
   });
 }

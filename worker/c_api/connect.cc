@@ -1,31 +1,23 @@
 #include "worker/c_api/connect.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
-#include "common/transport/malloc_tuning.h"
 #include "common/transport/throttled.h"
-#include "common/transport/zmq_transport.h"
+#include "common/transport/transport_factory.h"
 #include "worker/worker.h"
 
 namespace bdn {
 namespace {
 
-std::string HostAndPid() {
-  char name[256] = "unknown";
-  (void)gethostname(name, sizeof(name) - 1);
-  return absl::StrFormat("%s:%d", name, getpid());
-}
-
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   Worker::Options options;
   options.join.job_id = config.Text("job-id");
-  options.join.token = config.Text("token");
+  options.credentials = Credentials(config);
   options.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 1, 1024));
@@ -44,9 +36,7 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Config& config, const Cloc
                                                 std::unique_ptr<ControlPlane> control,
                                                 std::unique_ptr<Transport> transport) {
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
-  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
-  return Worker::Create(options, clock, std::move(control),
-                        MakeThrottled(std::move(transport), link));
+  return Worker::Create(options, clock, std::move(control), std::move(transport));
 }
 
 }  // namespace
@@ -66,15 +56,19 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, cons
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
         "to the host:port that bandoneon-scheduler printed");
   }
-  TuneMallocForLargeBlocks();
-  BDN_ASSIGN_OR_RETURN(auto control, SchedulerClient::Create(config.Text("scheduler")));
-  BDN_ASSIGN_OR_RETURN(auto transport, MakeZmqTransport());
+  PrepareProcessForTransports();
+  BDN_ASSIGN_OR_RETURN(
+      auto control, SchedulerClient::Create(config.Text("scheduler"), Credentials(config), clock));
+  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
+  BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", {link, clock}));
   return Connect(config, clock, std::move(control), std::move(transport));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config, const Clock* clock,
                                                            LocalCluster* cluster) {
-  return Connect(config, clock, cluster->Connect(), cluster->MakeTransport());
+  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
+  return Connect(config, clock, cluster->Connect(),
+                 MakeThrottled(cluster->MakeTransport(), link, clock));
 }
 
 }  // namespace bdn

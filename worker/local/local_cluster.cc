@@ -62,7 +62,7 @@ LocalCluster::LocalCluster(const JobConfig& config, int num_shards,
                            TransportFactory make_transport)
     : network_(std::move(network)),
       make_transport_(std::move(make_transport)),
-      scheduler_(config),
+      scheduler_(config, &clock_),
       servers_(config.num_servers) {
   for (int i = 0; i < config.num_servers; ++i) {
     ServerNode& node = servers_[i];

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
 #include "common/cluster/control_plane.h"
 #include "common/transport/loopback.h"
 #include "scheduler/local_control_plane.h"
@@ -49,6 +50,7 @@ class LocalCluster {
 
   const std::unique_ptr<LoopbackNetwork> network_;  // null when somebody else has it
   const TransportFactory make_transport_;
+  const SteadyClock clock_;
   LocalScheduler scheduler_;
   std::vector<ServerNode> servers_;
 };

@@ -21,44 +21,56 @@ StageQueue::Task PopTop(std::vector<StageQueue::Task>* heap) {
 
 }  // namespace
 
+StageQueue::StageQueue(Executor* executor, std::span<const Lane> lanes) : executor_(executor) {
+  for (const Lane& lane : lanes) lanes_.push_back({.max_bytes = lane.max_bytes});
+}
+
 void StageQueue::Push(Task task) {
   {
     MutexLock lock(&mu_);
-    std::vector<Task>& heap = task.stage == Stage::kEncode ? encodes_ : decodes_;
+    std::vector<Task>& heap = lanes_[task.lane].waiting;
     heap.push_back(std::move(task));
     std::push_heap(heap.begin(), heap.end(), LessUrgent);
   }
   executor_->Post([this] { RunOne(); });
 }
 
-void StageQueue::Release(size_t bytes) {
+void StageQueue::Release(size_t lane, size_t bytes) {
   int turns;
   {
     MutexLock lock(&mu_);
-    bytes_in_flight_ -= bytes;
+    lanes_[lane].bytes_in_flight -= bytes;
     turns = std::exchange(turns_without_work_, 0);
   }
   for (int i = 0; i < turns; ++i) executor_->Post([this] { RunOne(); });
+}
+
+// The lane whose first task goes next; null where none may run.
+StageQueue::LaneState* StageQueue::MostUrgent() {
+  LaneState* best = nullptr;
+  for (LaneState& lane : lanes_) {
+    if (lane.waiting.empty()) continue;
+    const Task& first = lane.waiting.front();
+    const bool fits =
+        lane.bytes_in_flight == 0 ||
+        (first.bytes <= lane.max_bytes && lane.bytes_in_flight <= lane.max_bytes - first.bytes);
+    if (!fits) continue;
+    if (best == nullptr || !LessUrgent(first, best->waiting.front())) best = &lane;
+  }
+  return best;
 }
 
 void StageQueue::RunOne() {
   Task task;
   {
     MutexLock lock(&mu_);
-    const bool may_encode =
-        !encodes_.empty() && (bytes_in_flight_ == 0 ||
-                              bytes_in_flight_ + encodes_.front().bytes <= max_bytes_in_flight_);
-    const bool encode_first =
-        may_encode && (decodes_.empty() || LessUrgent(decodes_.front(), encodes_.front()));
-    if (encode_first) {
-      task = PopTop(&encodes_);
-      bytes_in_flight_ += task.bytes;
-    } else if (!decodes_.empty()) {
-      task = PopTop(&decodes_);
-    } else {
+    LaneState* lane = MostUrgent();
+    if (lane == nullptr) {
       ++turns_without_work_;  // Release gives the turn back
       return;
     }
+    task = PopTop(&lane->waiting);
+    lane->bytes_in_flight += task.bytes;
   }
   task.run();
 }

@@ -1,7 +1,6 @@
 """CSER: compressed gradients, and errors that are put right by resetting them now and then."""
 
 import contextlib
-import re
 
 import torch
 
@@ -15,9 +14,6 @@ from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet
 from .wrapped import WrappedOptimizer
-
-# Codecs whose payloads add up on the servers, so that the reply may be of the same kind.
-_LINEAR = ("none", "blocks", "randomk")
 
 
 class CSER(WrappedOptimizer):
@@ -45,9 +41,9 @@ class CSER(WrappedOptimizer):
             evaluate(model)
 
     gradient, reset: C2 and C1. A number R is blocks(ratio=1/R), the paper's GRBS: all workers draw the
-        same blocks. Or a codec spec; where its payloads do not add up (in a schedule: those of any
-        stage), the reply goes uncompressed. So goes that to an override's push. None: nothing is sent
-        of the gradients.
+        same blocks. Or a codec spec; where a reply by the same codec would lose something of the sum
+        (in a schedule: at any stage), it goes uncompressed. So does that to an override's push. None:
+        nothing is sent of the gradients.
     period: H. The ratio of all is 1 / (1 / R2 + 1 / (H R1)); the paper takes R2 = 2 R, H = R2 / R1.
     block: elements of a block, where a number is given.
     implementation: "residual", the above; or "model", which averages blocks of the models themselves
@@ -232,15 +228,13 @@ def _host(param):
     return param.detach().to("cpu", torch.float32)
 
 
-def _is_linear(spec):
-    """Of a schedule: in all its stages."""
-    stages = _native.check_codec(spec).split(";")
-    return all(re.match(r"\w*", stage.strip())[0] in _LINEAR for stage in stages)
+def _carries_sums(spec):
+    """Whether a reply by the same codec loses nothing of the sum of its pushes."""
+    return _native.CodecTraits.CARRIES_SUMS in _native.codec_traits(spec)
 
 
 def _reply_to(spec):
-    """What loses nothing of a sum of such payloads."""
-    return spec if _is_linear(spec) else "none"
+    return spec if _carries_sums(spec) else "none"
 
 
 def _with_replies(overrides):
@@ -259,7 +253,7 @@ def _check_links(table, kind, implementation):
                 f"{kind}={options.push!r} keeps what it leaves out, which is CSER's to keep; write the "
                 "codec without ef(...)"
             )
-        if implementation == "model" and not _is_linear(options.push):
+        if implementation == "model" and not _carries_sums(options.push):
             raise InvalidArgument(
                 f"{kind}={options.push!r} does not do with implementation='model', which averages what "
                 "all workers choose alike: a ratio, blocks(...) or randomk(...); use 'residual'"

@@ -4,6 +4,7 @@ import fnmatch
 from dataclasses import asdict, dataclass, replace
 
 from .. import _native
+from .._native import CodecTraits
 from ..errors import InvalidArgument
 from .exchange import default_spec
 
@@ -33,7 +34,8 @@ class LinkOptions:
             raise InvalidArgument(f"momentum={self.momentum} is not in [0, 1)")
         if self.warmup < 0:
             raise InvalidArgument(f"warmup={self.warmup} is negative")
-        if self.momentum and not (self.feeds_back or self.push == "none"):
+        push_is_right = _traits(self.push) is not None
+        if self.momentum and push_is_right and not (self.feeds_back or self.push == "none"):
             raise InvalidArgument(
                 f"momentum={self.momentum} goes before error feedback, but push={self.push!r} has "
                 "none; write push='ef(...)', or give the momentum to the optimizer"
@@ -42,7 +44,7 @@ class LinkOptions:
     @property
     def feeds_back(self):
         """Whether the worker keeps what its pushes left out."""
-        return "ef(" in self.push
+        return _has(self.push, CodecTraits.ERROR_FEEDBACK)
 
     @property
     def memories(self):
@@ -53,7 +55,7 @@ class LinkOptions:
     @property
     def remembers(self):
         """Whether either end keeps something between steps, in units of unscaled gradients."""
-        return bool(self.momentum) or self.feeds_back or "ef(" in self.pull
+        return bool(self.momentum) or self.feeds_back or _has(self.pull, CodecTraits.ERROR_FEEDBACK)
 
 
 class LinkTable:
@@ -96,7 +98,7 @@ class LinkTable:
         """InvalidArgument where error feedback goes by learning rates, which `user` does not push."""
         for options in self.rows:
             for spec in (options.push, options.pull):
-                if "correction=lr" in spec:
+                if _has(spec, CodecTraits.LEARNING_RATE_CORRECTION):
                     raise InvalidArgument(
                         f"{spec!r} goes by the learning rate of every step, which {user} does not know; "
                         "leave correction=lr out, or use DistributedOptimizer"
@@ -131,6 +133,19 @@ def _canonical(spec):
         return _native.check_codec(spec)
     except InvalidArgument:
         return spec
+
+
+def _traits(spec):
+    """None of a spec that is wrong, which stays as _canonical leaves it."""
+    try:
+        return _native.codec_traits(spec)
+    except InvalidArgument:
+        return None
+
+
+def _has(spec, trait):
+    traits = _traits(spec)
+    return traits is not None and trait in traits
 
 
 def _overridden(common, pattern, changes):

@@ -1,0 +1,42 @@
+#include "common/transport/transport_factory.h"
+
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/transport/throttled.h"
+#include "common/transport/zmq/malloc_tuning.h"
+#include "common/transport/zmq/zmq_transport.h"
+
+namespace bdn {
+namespace {
+
+struct SchemeRow {
+  std::string_view scheme;
+  absl::StatusOr<std::unique_ptr<Transport>> (*make)();
+};
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeZmq() { return MakeZmqTransport(); }
+
+constexpr SchemeRow kSchemes[] = {{"tcp", MakeZmq}, {"ipc", MakeZmq}};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view address,
+                                                         const TransportOptions& options) {
+  const std::string_view scheme = address.substr(0, address.find("://"));
+  std::string known;
+  for (const SchemeRow& row : kSchemes) {
+    if (row.scheme == scheme) {
+      BDN_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, row.make());
+      return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
+    }
+    known += (known.empty() ? "" : ", ") + std::string(row.scheme) + "://";
+  }
+  return InvalidArgument("address '%s': no transport speaks it; there is %s", std::string(address),
+                         known);
+}
+
+void PrepareProcessForTransports() { TuneMallocForLargeBlocks(); }
+
+}  // namespace bdn

@@ -1,0 +1,30 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_TRANSPORT_FACTORY_H_
+#define BANDONEON_COMMON_TRANSPORT_TRANSPORT_FACTORY_H_
+
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/transport/transport.h"
+
+namespace bdn {
+
+struct TransportOptions {
+  double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
+  const Clock* clock = nullptr;      // borrowed
+};
+
+// The one place that knows which transport speaks which addresses: "tcp" and "ipc" by ZeroMQ.
+// `address` is one of them or its scheme alone. InvalidArgument names the schemes there are.
+// (Loopback transports come from a network that their makers share: loopback.h.)
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view address,
+                                                         const TransportOptions& options);
+
+// Prepares the whole process for the transports that MakeTransport makes: for main(), once, before
+// threads start.
+void PrepareProcessForTransports();
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_TRANSPORT_FACTORY_H_

@@ -1,0 +1,16 @@
+#ifndef BANDONEON_KERNELS_CLAMP_TO_FINITE_H_
+#define BANDONEON_KERNELS_CLAMP_TO_FINITE_H_
+
+namespace bdn {
+
+// The clamp of the codecs' formulas: v, or the largest finite float of its sign where v is
+// infinite. NaN stays NaN.
+inline float ClampToFinite(float v) {
+  constexpr float kLargest = 0x1.fffffep127f;
+  const float below = v > kLargest ? kLargest : v;
+  return below < -kLargest ? -kLargest : below;
+}
+
+}  // namespace bdn
+
+#endif  // BANDONEON_KERNELS_CLAMP_TO_FINITE_H_

@@ -1,0 +1,45 @@
+#ifndef BANDONEON_KERNELS_DITHER_KERNELS_H_
+#define BANDONEON_KERNELS_DITHER_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/draw.h"
+
+// The loops of compressors/dither.h, which defines levels, codes and their layout. `codes` is where
+// those of the first element are, which begins a group of 512; they need no alignment.
+
+namespace bdn {
+
+struct DitherGrid {
+  uint32_t levels = 0;  // 0: the two points -norm and norm
+  bool natural = false;
+  float norm = 0;
+
+  uint32_t bits() const;
+};
+
+inline constexpr size_t kDitherGroup = 512;
+
+// The codes of p, which are elements first, first + 1, ... of the array. One pass.
+// REQUIRES: grid.norm > 0, first is a multiple of 512.
+void DitherPack(const float* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t first,
+                void* codes);
+// The same, and p[i] <- ClampToFinite(p[i] - decoded[i]).
+void DitherPackAndSubtract(float* p, size_t n, const DitherGrid& grid, const Draw& draw,
+                           size_t first, void* codes);
+
+// y[i] = scale * decoded[i].
+void DitherUnpack(const void* codes, size_t n, const DitherGrid& grid, float scale, float* y);
+// y[i] += the same.
+void DitherUnpackAndAdd(const void* codes, size_t n, const DitherGrid& grid, float scale, float* y);
+
+// Whether every code is one that DitherPack writes, and the bits past the last are 0.
+bool DitherCodesAreGood(const void* codes, size_t n, const DitherGrid& grid);
+
+// The bytes of the codes of n elements.
+size_t DitherCodeBytes(size_t n, uint32_t bits);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_KERNELS_DITHER_KERNELS_H_

@@ -1,0 +1,34 @@
+#ifndef BANDONEON_KERNELS_FLOAT_KERNELS_H_
+#define BANDONEON_KERNELS_FLOAT_KERNELS_H_
+
+#include <cstddef>
+
+#include "common/base/dtype.h"
+
+// Elementwise loops over float32, float16 and bfloat16 arrays; float64 where a comment says so.
+// Arrays need no alignment, so that a payload is read where it lies; they must not overlap. Each
+// element goes through the operations written here, each rounded, so the bits are the same on every
+// target.
+
+namespace bdn {
+
+// The least i for which scale * x[i] is NaN or infinite, or x.n. float64 too (the product in
+// float64). One pass over x.
+size_t FirstNonFinite(ConstView x, float scale);
+
+// to[i] = scale * from[i], rounded to to.dtype as dtype.h says. float64 to float64 too.
+// REQUIRES: from.n == to.n.
+void ConvertScaled(ConstView from, float scale, MutableView to);
+
+// ConvertScaled, and whether every scale * from[i] is finite. `to` is written either way.
+bool ConvertFinite(ConstView from, float scale, MutableView to);
+
+// to[i] = p[i] rounded to to.dtype, and p[i] <- p[i] - to[i]. REQUIRES: p is finite, to.n of them.
+void ConvertAndSubtract(float* p, MutableView to);
+
+// y[i] = y[i] + (scale * x[i]). y is float32, or float64 where x is.
+void AddScaled(ConstView x, float scale, MutableView y);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_KERNELS_FLOAT_KERNELS_H_

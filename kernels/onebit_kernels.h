@@ -1,0 +1,40 @@
+#ifndef BANDONEON_KERNELS_ONEBIT_KERNELS_H_
+#define BANDONEON_KERNELS_ONEBIT_KERNELS_H_
+
+#include <cstddef>
+
+// Signs are packed 32 a little-endian word: element i is bit i % 32 of word i / 32, 1 where the
+// element is below zero. Words need no alignment; the unused bits of the last are zero. Where zeros
+// count, a second array of words has 1 where the element is 0 or -0.
+
+namespace bdn {
+
+// words = signs of p. One pass.
+void PackSigns(const float* p, size_t n, void* words);
+
+// The same, and p[i] <- p[i] - (p[i] < 0 ? -magnitude : magnitude).
+void PackSignsAndSubtract(float* p, size_t n, float magnitude, void* words);
+
+// y[i] = magnitude, its sign flipped where the bit is 1.
+void UnpackSigns(const void* words, size_t n, float magnitude, float* y);
+// y[i] += the same.
+void UnpackSignsAndAdd(const void* words, size_t n, float magnitude, float* y);
+
+struct PackedSigns {
+  bool has_zeros;
+  bool finite;  // all of p
+};
+// words = signs of p, zeros = zeros of p. One pass.
+PackedSigns PackSignsAndZeros(const float* p, size_t n, void* words, void* zeros);
+// The same, and p[i] <- p[i] - (-1, +0 or 1).
+PackedSigns PackSignsAndZerosAndSubtract(float* p, size_t n, void* words, void* zeros);
+
+// y[i] = magnitude * (-1, +0 or 1). REQUIRES: no element is both negative and zero.
+void UnpackSignsAndZeros(const void* words, const void* zeros, size_t n, float magnitude, float* y);
+// y[i] += the same.
+void UnpackSignsAndZerosAndAdd(const void* words, const void* zeros, size_t n, float magnitude,
+                               float* y);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_KERNELS_ONEBIT_KERNELS_H_

@@ -1,0 +1,151 @@
+#include "scheduler/watch_stream.h"
+
+#include <algorithm>
+
+#include "common/cluster/control_messages.h"
+
+namespace bdn {
+
+namespace wire = bandoneon::control;
+
+void WatchStreams::Accept() { new WatchStream(this); }
+
+void WatchStreams::StepAll() {
+  MutexLock lock(&mu_);
+  for (WatchStream* stream : accepted_) stream->Step();
+  changed_.SignalAll();
+}
+
+bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
+  const absl::Time deadline = core_->clock()->Now() + timeout;
+  MutexLock lock(&mu_);
+  const auto owed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return std::any_of(accepted_.begin(), accepted_.end(),
+                       [](const WatchStream* stream) { return stream->owes_failure(); });
+  };
+  while (owed()) {
+    if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !owed();
+  }
+  return true;
+}
+
+WatchStream::WatchStream(WatchStreams* all) : all_(all), core_(all->core_) {
+  context_.AsyncNotifyWhenDone(&done_);
+  core_->async_service()->RequestWatch(&context_, &caller_, &writer_, core_->queue(),
+                                       core_->queue(), &operation_);
+}
+
+void WatchStream::OnOperation(bool ok) {
+  if (!arrived_ && !ok) {  // the service is closing: no call came, and no notice of its end will
+    delete this;
+    return;
+  }
+  if (core_->is_closing()) return Release();
+  if (!arrived_) return OnArrival();
+  if (!Continue(ok)) Release();
+}
+
+void WatchStream::OnArrival() {
+  all_->Accept();  // the next one
+  absl::Status status = core_->Authorize(context_);
+  if (status.ok()) status = core_->CheckCaller(caller_);
+  MutexLock lock(&all_->mu_);
+  arrived_ = true;
+  accepted_ = status.ok();
+  if (accepted_) all_->accepted_.insert(this);
+  if (over_ || !accepted_) {
+    Finish(status);
+  } else {
+    Step();
+  }
+}
+
+bool WatchStream::Continue(bool ok) {
+  MutexLock lock(&all_->mu_);
+  if (finishing_) return false;
+  writing_ = false;
+  all_->changed_.SignalAll();
+  if (ok) Step();
+  // OnDone tells of a broken connection.
+  if (!ok || (over_ && !finishing_)) Finish(absl::OkStatus());
+  return true;
+}
+
+void WatchStream::OnDone() {
+  bool broke;
+  {
+    MutexLock lock(&all_->mu_);
+    over_ = true;
+    broke = accepted_ && context_.IsCancelled() && !told_.failure_said;
+    if (arrived_ && !writing_ && !finishing_ && !core_->is_closing()) Finish(absl::OkStatus());
+  }
+  if (broke) core_->host()->ConnectionBroke(caller_.node());
+  Release();
+}
+
+void WatchStream::Release() {
+  if (--pending_ > 0) return;
+  {
+    MutexLock lock(&all_->mu_);
+    all_->accepted_.erase(this);
+    all_->changed_.SignalAll();
+  }
+  delete this;
+}
+
+bool WatchStream::NextEvent(wire::Event* event) {
+  const Job::View view = core_->host()->ViewOf(caller_.node());
+  if (view.membership != nullptr && view.membership != told_.membership) {
+    told_.membership = view.membership;
+    Write(*view.membership, event->mutable_membership());
+    return true;
+  }
+  if (view.catalogue->version > 0 && view.catalogue != told_.catalogue) {
+    told_.catalogue = view.catalogue;
+    Write(*view.catalogue, event->mutable_catalogue());
+    return true;
+  }
+  // After the catalogue of the same view, whose keys it places.
+  if (view.placement->version().catalogue > 0 && view.placement != told_.placement) {
+    told_.placement = view.placement;
+    Write(*view.placement, event->mutable_placement());
+    return true;
+  }
+  if (view.leaving.size() > told_.leaving) {
+    told_.leaving = view.leaving.size();
+    Write(view.leaving, event->mutable_leaving());
+    return true;
+  }
+  if (!view.failure.ok() && !told_.failure_said) {
+    told_.failure_said = true;
+    Write(view.failure, event->mutable_failure());
+    return true;
+  }
+  if (view.done && !told_.done_said) {
+    told_.done_said = true;
+    event->mutable_done();
+    return true;
+  }
+  return false;
+}
+
+void WatchStream::Step() {
+  if (writing_ || finishing_ || over_) return;
+  bool left = false;
+  core_->host()->Read([&](const Job& job, absl::Time) {
+    const MembershipTable::Member* member = job.table().Find(caller_.node());
+    left = member == nullptr || member->left;
+  });
+  if (left || told_.failure_said) return Finish(absl::OkStatus());
+  wire::Event event;
+  if (!NextEvent(&event)) return;
+  writing_ = true;
+  writer_.Write(event, &operation_);
+}
+
+void WatchStream::Finish(const absl::Status& status) {
+  finishing_ = true;
+  writer_.Finish(ToGrpc(status), &operation_);
+}
+
+}  // namespace bdn

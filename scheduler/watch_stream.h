@@ -1,0 +1,92 @@
+#ifndef BANDONEON_SCHEDULER_WATCH_STREAM_H_
+#define BANDONEON_SCHEDULER_WATCH_STREAM_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "scheduler/service_core.h"
+
+namespace bdn {
+
+class WatchStream;
+
+// The streams of all nodes that watch, and the lock that guards them and all that is theirs.
+// Thread-safe. Outlives the streams.
+class WatchStreams {
+ public:
+  explicit WatchStreams(ServiceCore* core) : core_(core) {}
+
+  // Accepts streams from now on, until the queue is shut.
+  void Accept();
+  // Something that nodes are told of has changed.
+  void StepAll();
+  // Waits until every node that watches was told that the job failed; false when `timeout` passed.
+  bool AwaitFailureDelivered(absl::Duration timeout);
+
+ private:
+  friend class WatchStream;
+
+  ServiceCore* const core_;
+  Mutex mu_;  // taken before the host's own lock
+  CondVar changed_;
+  std::set<WatchStream*> accepted_ ABSL_GUARDED_BY(mu_);
+};
+
+// One node's stream of events. Level-triggered: it compares what the node was told with what is, so
+// a slow node skips states and nothing queues up. Deletes itself once both its operation and the
+// notice of its end have come back.
+class WatchStream final {
+ public:
+  explicit WatchStream(WatchStreams* all);
+
+  // Sends the next event if there is one and none is on its way. REQUIRES: the lock of the streams
+  // is held.
+  void Step();
+  // A failure of the job has still to reach this node. REQUIRES: as Step.
+  bool owes_failure() const { return !finishing_ && !(told_.failure_said && !writing_); }
+
+ private:
+  struct Told {
+    std::shared_ptr<const Membership> membership;
+    std::shared_ptr<const Catalogue> catalogue;
+    std::shared_ptr<const PlacementTable> placement;
+    size_t leaving = 0;
+    bool failure_said = false;
+    bool done_said = false;
+  };
+
+  void OnOperation(bool ok);
+  void OnArrival();
+  bool Continue(bool ok);  // false when the answer is out
+  void OnDone();
+  void Release();
+  bool NextEvent(bandoneon::control::Event* event);
+  void Finish(const absl::Status& status);
+
+  WatchStreams* const all_;
+  ServiceCore* const core_;
+  grpc::ServerContext context_;
+  bandoneon::control::Caller caller_;
+  grpc::ServerAsyncWriter<bandoneon::control::Event> writer_{&context_};
+  Tag operation_{[this](bool ok) { OnOperation(ok); }};
+  Tag done_{[this](bool) { OnDone(); }};
+  int pending_ = 2;
+
+  // Guarded by the lock of the streams.
+  bool arrived_ = false;   // a call has come
+  bool accepted_ = false;  // and is a node's of this job
+  bool writing_ = false;
+  bool finishing_ = false;
+  bool over_ = false;  // the notice of the end has come
+  Told told_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_WATCH_STREAM_H_

@@ -1,0 +1,71 @@
+#include "scheduler/job_host.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <string>
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A host of one worker and one server, at a time that stands still until the test moves it.
+class JobHostTest : public ::testing::Test {
+ protected:
+  static JobOptions Options() {
+    JobOptions options;
+    options.config.job_id = "host";
+    options.config.num_workers = 1;
+    options.config.num_servers = 1;
+    options.join_timeout = absl::Seconds(60);
+    return options;
+  }
+
+  std::future<Job::Completion> Join(Role role, absl::Duration timeout = absl::InfiniteDuration()) {
+    JoinRequest request{.role = role, .host = "here"};
+    if (role == Role::kServer) request.data_address = "tcp://x";
+    const auto answer = std::make_shared<std::promise<Job::Completion>>();
+    host_.Join(request, kControlVersion, timeout,
+               [answer](const Job::Completion& done) { answer->set_value(done); });
+    return answer->get_future();
+  }
+
+  ManualClock clock_;
+  JobHost host_{Options(), &clock_};
+};
+
+TEST_F(JobHostTest, AWaitEndsByTheClockThatWasHandedDown) {
+  auto joining = Join(Role::kWorker, absl::Seconds(10));
+  clock_.Advance(absl::Seconds(10));
+  EXPECT_EQ(joining.get().status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(JobHostTest, ALeaseEndsByTheClockThatWasHandedDown) {
+  auto worker = Join(Role::kWorker);
+  auto server = Join(Role::kServer);
+  ASSERT_TRUE(worker.get().status.ok());
+  const NodeId lost = server.get().join.node;
+  std::promise<absl::Status> failed;
+  host_.AddObserver([&, told = false]() mutable {
+    const absl::Status failure = host_.ViewOf(lost).failure;
+    if (failure.ok() || told) return;
+    told = true;
+    failed.set_value(failure);
+  });
+  clock_.Advance(absl::Seconds(6));
+  EXPECT_THAT(std::string(failed.get_future().get().message()),
+              HasSubstr("stopped answering 6.0 s ago"));
+  host_.Close();
+}
+
+TEST_F(JobHostTest, CloseEndsEveryWait) {
+  auto joining = Join(Role::kWorker);
+  host_.Close();
+  EXPECT_EQ(joining.get().status.code(), absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace bdn

@@ -1,0 +1,172 @@
+#include "worker/pipeline/request_runner.h"
+
+#include <latch>
+#include <optional>
+
+#include "common/base/status.h"
+#include "common/transport/scripted_loopback.h"
+#include "common/wire/headers.h"
+#include "gtest/gtest.h"
+#include "tests/support/shard_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+constexpr Key kKey = Key::Of(1, 0);
+
+// A runner, and a server that a test plays by hand, over a network that it steps.
+class RequestRunnerTest : public ::testing::Test {
+ protected:
+  RequestRunnerTest() {
+    server_->Start([this](ConnectionId from, Frame frame) {
+      worker_ = from;
+      received_.push_back(std::move(frame));
+    });
+    EXPECT_TRUE(server_->Listen("loopback://server").ok());
+    transport_->Start([this](ConnectionId from, Frame frame) { runner_->OnFrame(from, frame); });
+    runner_.emplace(
+        RequestTable::Options{.self = WorkerNode(0), .job_id = "job", .timeout = absl::Minutes(1)},
+        transport_.get(), &clock_);
+    EXPECT_TRUE(runner_->SetMembership(MakeMembership(2)).ok());
+    network_.DeliverAll();
+    Answer(HelloHeader(kServerNode));
+    received_.clear();
+  }
+  ~RequestRunnerTest() override {
+    runner_->Stop();
+    transport_->Close();
+    transport_->Join();
+    server_->Close();
+    server_->Join();
+  }
+
+  // Submits a push of `step`; what is told of it is counted.
+  absl::Status Submit(Step step) {
+    const Frame push = MakePush(kKey, step, 0, {1, 2, 3, 4});
+    return runner_->Submit({.frame = push, .server = kServerNode, .tensor = "w"},
+                           {.sent = [this] { ++sent_; },
+                            .answered = [this](auto answer) { answers_.push_back(answer); }});
+  }
+  void Answer(FrameHeader header, Buffer payload = {}) {
+    header.sender = kServerNode;
+    header.epoch = 1;
+    server_->Send(worker_, MakeFrame(header, std::move(payload)), [](const absl::Status&) {});
+    network_.DeliverAll();
+  }
+
+  ManualClock clock_;
+  ScriptedLoopback network_;
+  std::unique_ptr<Transport> server_ = network_.MakeTransport();
+  std::unique_ptr<Transport> transport_ = network_.MakeTransport();
+  std::optional<RequestRunner> runner_;
+  ConnectionId worker_ = 0;  // as the server knows it
+  std::vector<Frame> received_;
+  int sent_ = 0;
+  std::vector<absl::StatusOr<Frame>> answers_;
+};
+
+TEST_F(RequestRunnerTest, TellsThatARequestIsSentThenItsAnswer) {
+  ASSERT_TRUE(Submit(1).ok());
+  EXPECT_EQ(sent_, 0);
+  network_.DeliverAll();
+  EXPECT_EQ(sent_, 1);
+  ASSERT_EQ(received_.size(), 1u);
+  Answer(AnswerTo(received_[0].header, FrameType::kReply));
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0]->header.step, 1u);
+  EXPECT_EQ(sent_, 1);
+}
+
+TEST_F(RequestRunnerTest, AnAnswerBeforeTheSendersCompletionTellsBothOnce) {
+  ASSERT_TRUE(Submit(1).ok());
+  ASSERT_TRUE(network_.StepFrame(OfType(FrameType::kPush)));
+  FrameHeader reply = AnswerTo(received_[0].header, FrameType::kReply);
+  reply.sender = kServerNode;
+  server_->Send(worker_, Frame{reply, {}}, [](const absl::Status&) {});
+  ASSERT_TRUE(network_.StepFrame(OfType(FrameType::kReply)));
+  EXPECT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(sent_, 1);
+  network_.DeliverAll();
+  EXPECT_EQ(sent_, 1);
+}
+
+TEST_F(RequestRunnerTest, ASecondRequestOfAKeyIsRefusedAndTellsNothing) {
+  ASSERT_TRUE(Submit(1).ok());
+  EXPECT_EQ(Submit(2).code(), absl::StatusCode::kAlreadyExists);
+  network_.DeliverAll();
+  Answer(AnswerTo(received_[0].header, FrameType::kReply));
+  EXPECT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(sent_, 1);
+}
+
+TEST_F(RequestRunnerTest, AskedAgainInItsOwnAnswerAKeyIsFree) {
+  std::latch both(2);
+  const Frame first = MakePush(kKey, 1, 0, {1, 2, 3, 4});
+  const Frame second = MakePush(kKey, 2, 0, {1, 2, 3, 4});
+  const auto last = [&both](const auto&) { both.count_down(); };
+  ASSERT_TRUE(runner_
+                  ->Submit({.frame = first, .server = kServerNode},
+                           {.answered =
+                                [&](const auto&) {
+                                  EXPECT_TRUE(runner_
+                                                  ->Submit({.frame = second, .server = kServerNode},
+                                                           {.answered = last})
+                                                  .ok());
+                                  both.count_down();
+                                }})
+                  .ok());
+  network_.DeliverAll();
+  Answer(AnswerTo(received_[0].header, FrameType::kReply));
+  ASSERT_EQ(received_.size(), 2u);
+  Answer(AnswerTo(received_[1].header, FrameType::kReply));
+  EXPECT_TRUE(both.try_wait());
+}
+
+TEST_F(RequestRunnerTest, AWithdrawnRequestTellsNothing) {
+  ASSERT_TRUE(runner_
+                  ->Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
+                           {.answered = [this](auto answer) { answers_.push_back(answer); }})
+                  .ok());
+  network_.DeliverAll();
+  EXPECT_FALSE(runner_->Withdraw(kKey, 2));
+  EXPECT_TRUE(runner_->Withdraw(kKey, 1));
+  Answer(AnswerTo(received_[0].header, FrameType::kReply));
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_FALSE(runner_->Withdraw(kKey, 1));
+}
+
+TEST_F(RequestRunnerTest, AFailureEndsWhatIsOpenAndWhatComes) {
+  ASSERT_TRUE(Submit(1).ok());
+  runner_->Fail(Aborted("worker 1 was lost"));
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(sent_, 1);  // no budget waits for the send of what is over
+  ASSERT_TRUE(Submit(2).ok());
+  ASSERT_EQ(answers_.size(), 2u);
+  EXPECT_EQ(answers_[1].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RequestRunnerTest, TheTimerEndsARequestAtItsDeadlineByTheClockThatItWasGiven) {
+  std::latch ended(1);
+  ASSERT_TRUE(runner_
+                  ->Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
+                           {.answered =
+                                [&](const auto& answer) {
+                                  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status()));
+                                  ended.count_down();
+                                }})
+                  .ok());
+  clock_.Advance(absl::Minutes(1));
+  ended.wait();
+}
+
+TEST_F(RequestRunnerTest, NamesTheAddressThatItCannotConnectTo) {
+  auto membership = std::make_shared<Membership>(*MakeMembership(2, /*epoch=*/2));
+  membership->servers.push_back(
+      {.id = 101, .role = Role::kServer, .rank = 1, .data_address = "nowhere"});
+  const absl::Status status = runner_->SetMembership(membership);
+  EXPECT_NE(std::string(status.message()).find("server 1 at nowhere"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace bdn::testing

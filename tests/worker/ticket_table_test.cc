@@ -1,0 +1,155 @@
+#include "worker/ticket_table.h"
+
+#include <thread>
+
+#include "common/base/status.h"
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+class TicketTableTest : public ::testing::Test {
+ protected:
+  // An exchange with a segment for each of the tickets.
+  static Exchange ExchangeOf(const std::vector<TicketId>& tickets, bool absent = false) {
+    Exchange exchange;
+    for (const TicketId ticket : tickets) {
+      exchange.segments.push_back({.filled = true, .ticket = ticket, .absent_everywhere = absent});
+    }
+    return exchange;
+  }
+  void End(const Exchange& exchange, const absl::Status& status = absl::OkStatus()) {
+    std::vector<TicketTable::Ended> ended;
+    table_.EndParts(exchange, status, &ended);
+    table_.Deliver(ended);
+  }
+  absl::StatusOr<PushResult> Result(TicketId ticket) {
+    auto result = table_.Wait(ticket, clock_.Now());
+    EXPECT_TRUE(result.has_value()) << "ticket " << ticket << " is in flight";
+    return result.has_value() ? *result : absl::UnknownError("in flight");
+  }
+  bool IsInFlight(TicketId ticket) { return !table_.Wait(ticket, clock_.Now()).has_value(); }
+
+  ManualClock clock_;
+  TicketTable table_{&clock_};
+};
+
+TEST_F(TicketTableTest, ATicketEndsWithTheLastOfItsParts) {
+  const TicketId ticket = table_.Open({.tensor = 3, .step = 7, .parts = 2});
+  End(ExchangeOf({ticket}));
+  EXPECT_TRUE(IsInFlight(ticket));
+  EXPECT_EQ(table_.Find(ticket)->tensor, 3u);
+  EXPECT_EQ(table_.Find(ticket)->step, 7u);
+  End(ExchangeOf({ticket}));
+  const auto result = Result(ticket);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->step, 7u);
+  EXPECT_FALSE(result->absent);
+  EXPECT_EQ(table_.num_ended(), 1u);
+}
+
+TEST_F(TicketTableTest, OneExchangeMayEndSeveralTickets) {
+  const TicketId a = table_.Open({.parts = 1});
+  const TicketId b = table_.Open({.parts = 1});
+  End(ExchangeOf({a, b}));
+  EXPECT_TRUE(Result(a).ok());
+  EXPECT_TRUE(Result(b).ok());
+}
+
+TEST_F(TicketTableTest, WaitingGivesATicketUp) {
+  const TicketId ticket = table_.Open({.parts = 1});
+  End(ExchangeOf({ticket}));
+  EXPECT_TRUE(Result(ticket).ok());
+  EXPECT_EQ(Result(ticket).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Result(99).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(TicketTableTest, TheFirstErrorOfAPartIsTheTickets) {
+  const TicketId ticket = table_.Open({.parts = 3});
+  End(ExchangeOf({ticket}));
+  End(ExchangeOf({ticket}), Aborted("first"));
+  End(ExchangeOf({ticket}), Internal("second"));
+  EXPECT_EQ(Result(ticket).status(), Aborted("first"));
+}
+
+TEST_F(TicketTableTest, IsAbsentOnlyWhereAllPartsAre) {
+  const TicketId mixed = table_.Open({.parts = 2});
+  End(ExchangeOf({mixed}, /*absent=*/true));
+  End(ExchangeOf({mixed}, /*absent=*/false));
+  EXPECT_FALSE(Result(mixed)->absent);
+  const TicketId absent = table_.Open({.parts = 1});
+  End(ExchangeOf({absent}, /*absent=*/true));
+  EXPECT_TRUE(Result(absent)->absent);
+}
+
+TEST_F(TicketTableTest, IsNonfiniteWhereOnePartIs) {
+  const TicketId ticket = table_.Open({.parts = 2});
+  Exchange exchange = ExchangeOf({ticket}, /*absent=*/true);
+  End(exchange);
+  exchange.nonfinite = true;
+  End(exchange);
+  const auto result = Result(ticket);
+  EXPECT_TRUE(result->nonfinite);
+  EXPECT_FALSE(result->absent);
+}
+
+TEST_F(TicketTableTest, ACallbackRunsOnceAndGivesTheTicketUp) {
+  std::vector<std::pair<TicketId, absl::Status>> calls;
+  const TicketId ticket =
+      table_.Open({.parts = 2, .done = [&](TicketId id, const absl::Status& status) {
+                     calls.emplace_back(id, status);
+                   }});
+  End(ExchangeOf({ticket}));
+  EXPECT_TRUE(calls.empty());
+  End(ExchangeOf({ticket}), Aborted("because"));
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0], std::make_pair(ticket, Aborted("because")));
+  EXPECT_EQ(table_.Find(ticket).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(TicketTableTest, NextDoneGivesEachNotifyingTicketOnceInTheOrderOfTheirEnds) {
+  const TicketId a = table_.Open({.parts = 1, .notify = true});
+  const TicketId quiet = table_.Open({.parts = 1});
+  const TicketId b = table_.Open({.parts = 1, .notify = true});
+  for (const TicketId ticket : {b, quiet, a}) End(ExchangeOf({ticket}));
+  EXPECT_EQ(*table_.NextDone(clock_.Now()), b);
+  EXPECT_EQ(*table_.NextDone(clock_.Now()), a);
+  EXPECT_EQ(table_.NextDone(clock_.Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(TicketTableTest, AWakeEndsOneNextDone) {
+  table_.Wake();
+  EXPECT_EQ(table_.NextDone(clock_.Now()).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(table_.NextDone(clock_.Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(TicketTableTest, ClosingEndsEveryNextDoneButWhatHasEndedComesFirst) {
+  const TicketId ticket = table_.Open({.parts = 1, .notify = true});
+  End(ExchangeOf({ticket}));
+  table_.Close(Cancelled("closed"));
+  EXPECT_EQ(*table_.NextDone(absl::InfiniteFuture()), ticket);
+  EXPECT_EQ(table_.NextDone(absl::InfiniteFuture()).status(), Cancelled("closed"));
+  EXPECT_EQ(table_.NextDone(absl::InfiniteFuture()).status(), Cancelled("closed"));
+}
+
+TEST_F(TicketTableTest, AnEndWakesWhoWaitsOnAnotherThread) {
+  const TicketId ticket = table_.Open({.step = 5, .parts = 1});
+  std::thread waiter([&] {
+    const auto result = table_.Wait(ticket, absl::InfiniteFuture());
+    ASSERT_TRUE(result.has_value());
+    EXPECT_EQ((*result)->step, 5u);
+  });
+  End(ExchangeOf({ticket}));
+  waiter.join();
+}
+
+TEST_F(TicketTableTest, AWaitEndsAtItsDeadlineByTheClockThatItWasGiven) {
+  const TicketId ticket = table_.Open({.parts = 1});
+  const absl::Time deadline = clock_.Now() + absl::Hours(1);
+  std::thread waiter([&] { EXPECT_FALSE(table_.Wait(ticket, deadline).has_value()); });
+  clock_.Advance(absl::Hours(1));
+  waiter.join();
+}
+
+}  // namespace
+}  // namespace bdn
