@@ -49,7 +49,7 @@ TEST_F(SessionTableTest, RefusesStrangers) {
 }
 
 TEST(SessionTable, AsksForPatienceBeforeItHasAMembership) {
-  SessionTable table("job", "");
+  SessionTable table("job", Credentials());
   EXPECT_EQ(table.OnHello(1, {.job_id = "job", .node = 1}).code(), absl::StatusCode::kUnavailable);
 }
 
