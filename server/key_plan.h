@@ -22,8 +22,8 @@ struct KeyPlan {
   std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
 };
 
-// InvalidArgument names the tensor and what is wrong with its specs or rule. For broadcast keys the
-// codecs and the rule stay null.
+// InvalidArgument names the tensor and what is wrong with its specs or rule. A broadcast key has
+// neither codecs nor a rule.
 absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
                                                            const std::string& tensor_name);
 

@@ -4,8 +4,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,11 +16,11 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
-#include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
 #include "common/transport/transport_factory.h"
 #include "server/server.h"
+#include "server/server_options.h"
 
 namespace bdn {
 namespace {
@@ -41,39 +39,6 @@ constexpr char kUsage[] =
     "could not start.\n"
     "\n"
     "settings:\n";
-
-struct ServerOptions {
-  Server::Options server;
-  std::string scheduler;
-  std::string health_listen;
-  double link = 0;
-  LogLevel log_level = LogLevel::kInfo;
-};
-
-absl::StatusOr<ServerOptions> ReadOptions(const Config& config) {
-  ServerOptions options;
-  options.scheduler = config.Text("scheduler");
-  if (options.scheduler.empty()) {
-    return InvalidArgument(
-        "setting scheduler is missing: give --scheduler HOST:PORT, as "
-        "bandoneon-scheduler printed it");
-  }
-  options.health_listen = config.Text("health-listen");
-  options.server.listen = config.Text("listen");
-  options.server.advertise = config.Text("advertise");
-  options.server.join.job_id = config.Text("job-id");
-  options.server.credentials = Credentials(config);
-  options.server.join.host = HostAndPid();
-  BDN_ASSIGN_OR_RETURN(options.server.join.wanted_rank, config.Int("rank", -1, 1 << 16));
-  BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 0, 1024));
-  const int processors = static_cast<int>(std::thread::hardware_concurrency());
-  options.server.num_shards =
-      shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
-  BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
-  BDN_ASSIGN_OR_RETURN(options.link, config.Rate("link"));
-  BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
-  return options;
-}
 
 // Starts the server and waits for the job's end, until a signal on `signal_fd`.
 absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
@@ -108,7 +73,7 @@ absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
 }
 
 absl::StatusOr<int> Serve(const Config& config) {
-  BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadOptions(config));
+  BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadServerOptions(config));
   InitLog(options.log_level, "server");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
@@ -143,7 +108,7 @@ int main(int argc, char** argv) {
        .version = absl::StrFormat("%s, wire version %d", BDN_VERSION, bdn::kWireVersion),
        .settings = bdn::ServerSettings(),
        .elsewhere = bdn::AllSettings(),
-       .check = [](const auto& config) { return bdn::ReadOptions(config).status(); },
+       .check = [](const auto& config) { return bdn::ReadServerOptions(config).status(); },
        .serve = bdn::Serve},
       {argv + 1, argv + argc});
 }

@@ -39,8 +39,7 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       telemetry_(telemetry),
       control_(control),
       transport_(transport),
-      pool_(transport->memory()),
-      routes_(std::make_shared<const Routes>()) {}
+      pool_(transport->memory()) {}
 
 Server::~Server() {
   metrics_.reset();
@@ -67,7 +66,7 @@ absl::Status Server::Start() {
   {
     MutexLock lock(&mu_);
     node_ = joined.node;
-    shard_bytes_.assign(shards_.size(), 0);
+    shard_map_ = ShardMap(shards_.size());
     sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.credentials);
   }
   OnMembership(joined.membership);
@@ -104,51 +103,53 @@ void Server::Finish(const absl::Status& status) {
 }
 
 void Server::OnFrame(ConnectionId from, Frame frame) {
-  absl::Status refusal;
-  NodeId self;
-  NodeId sender = 0;
-  int shard = 0;
+  if (frame.header.type == FrameType::kHello) return OnHello(from, frame);
+  absl::StatusOr<NodeId> sender;
+  size_t shard;
   {
     MutexLock lock(&mu_);
-    // Before the job has begun nobody can be known: frames are lost, and workers greet again.
-    if (sessions_ == nullptr) return;
-    self = node_;
-    if (frame.header.type == FrameType::kHello) {
-      refusal = OnHello(from, frame);
-    } else if (const auto node = sessions_->NodeOf(from); !node.ok()) {
+    if (sessions_ == nullptr) return;  // the job has not begun: workers greet again
+    sender = sessions_->NodeOf(from);
+    if (!sender.ok()) {
       ++frames_unauthenticated_;
-      refusal = node.status();
-    } else if (*node != frame.header.sender) {
+    } else if (*sender != frame.header.sender) {
       ++frames_forged_;
       return;
-    } else {
-      sender = *node;
-      const auto route = routes_->find(frame.header.key);
-      if (route != routes_->end()) shard = route->second;
     }
+    shard = shard_map_.ShardOf(frame.header.key);
   }
-  if (sender == 0) return Answer(from, self, frame.header, refusal);
-  shards_[shard]->Post([sender, frame = std::move(frame)](ServerShard& owner) {
+  if (!sender.ok()) return Refuse(from, frame.header, sender.status());
+  shards_[shard]->Post([sender = *sender, frame = std::move(frame)](ServerShard& owner) {
     return owner.OnFrame(sender, frame);
   });
 }
 
-absl::Status Server::OnHello(ConnectionId from, const Frame& frame) {
-  BDN_RETURN_IF_ERROR(CheckPayload(frame));
-  BDN_ASSIGN_OR_RETURN(const Hello hello, DecodeHello(frame.payload.span()));
-  const absl::Status status = sessions_->OnHello(from, hello);
-  if (!status.ok()) LogWarning("hello refused: %s", status.message());
-  return status;
+void Server::OnHello(ConnectionId from, const Frame& frame) {
+  absl::Status status = CheckPayload(frame);
+  const absl::StatusOr<Hello> hello = DecodeHello(frame.payload.span());
+  if (status.ok()) status = hello.status();
+  NodeId self;
+  {
+    MutexLock lock(&mu_);
+    if (sessions_ == nullptr) return;  // as above
+    self = node_;
+    if (status.ok()) {
+      status = sessions_->OnHello(from, *hello);
+      if (!status.ok()) LogWarning("hello refused: %s", status.message());
+    }
+  }
+  if (!status.ok()) return Refuse(from, frame.header, status);
+  const Buffer greeting = EncodeHello({.node = self, .role = Role::kServer});
+  transport_->Send(from, MakeFrame(HelloHeader(self), greeting), [](const absl::Status&) {});
 }
 
-// An error frame, or a hello in return.
-void Server::Answer(ConnectionId to, NodeId self, const FrameHeader& request,
-                    const absl::Status& status) {
-  FrameHeader header = status.ok() ? HelloHeader(self) : AnswerTo(request, FrameType::kError);
-  header.sender = self;
-  Buffer payload =
-      status.ok() ? EncodeHello({.node = self, .role = Role::kServer}) : EncodeError(status);
-  transport_->Send(to, MakeFrame(header, std::move(payload)), [](const absl::Status&) {});
+void Server::Refuse(ConnectionId to, const FrameHeader& request, const absl::Status& status) {
+  FrameHeader header = AnswerTo(request, FrameType::kError);
+  {
+    MutexLock lock(&mu_);
+    header.sender = node_;
+  }
+  transport_->Send(to, MakeFrame(header, EncodeError(status)), [](const absl::Status&) {});
 }
 
 void Server::SendTo(NodeId node, Frame frame) {
@@ -202,41 +203,44 @@ void Server::OnLeaving(const std::vector<Rank>& ranks) {
   }
 }
 
-// Gives each new key to the shard with the fewest bytes, and returns when all shards have theirs.
 absl::Status Server::AddKeys(const Catalogue& catalogue, const PlacementTable& placement) {
-  std::vector<std::vector<std::shared_ptr<const KeyPlan>>> plans(shards_.size());
+  std::vector<Plans> plans(shards_.size());
+  NodeId self;
+  ShardMap shard_map;
   {
     MutexLock lock(&mu_);
-    const NodeId self = node_;
-    auto routes = std::make_shared<Routes>(*routes_);
-    for (const KeyEntry& entry : catalogue.keys) {
-      if (placement.OwnerOf(entry.key) != self || routes->contains(entry.key)) continue;
-      const std::string& name = catalogue.tensors.at(entry.segments.at(0).tensor).name;
-      BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
-      const auto least = std::min_element(shard_bytes_.begin(), shard_bytes_.end());
-      *least += entry.elements * DTypeSize(entry.dtype);
-      const int shard = static_cast<int>(least - shard_bytes_.begin());
-      routes->emplace(entry.key, shard);
-      plans[shard].push_back(std::move(plan));
-    }
-    routes_ = std::move(routes);
+    self = node_;
+    shard_map = shard_map_;
   }
-  Mutex done_mu;
-  CondVar done;
-  size_t left = shards_.size();
+  for (const KeyEntry& entry : catalogue.keys) {
+    if (placement.OwnerOf(entry.key) != self || shard_map.Has(entry.key)) continue;
+    const std::string& name = catalogue.tensors.at(entry.segments.at(0).tensor).name;
+    BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
+    plans[shard_map.Add(entry)].push_back(std::move(plan));
+  }
+  {
+    MutexLock lock(&mu_);
+    shard_map_ = std::move(shard_map);
+  }
+  GiveToShards(catalogue.version, plans);
+  return absl::OkStatus();
+}
+
+void Server::GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans) {
+  Mutex mu;
+  CondVar all_done;
+  size_t pending = shards_.size();
   for (size_t i = 0; i < shards_.size(); ++i) {
-    shards_[i]->Post([&, i, version = catalogue.version](ServerShard& owner) {
-      for (auto& plan : plans[i]) owner.AddKey(std::move(plan));
-      owner.SetCatalogueVersion(version);
-      MutexLock lock(&done_mu);
-      --left;
-      done.SignalAll();
+    shards_[i]->Post([&, i](ServerShard& owner) {
+      for (const auto& plan : plans[i]) owner.AddKey(plan);
+      owner.SetCatalogueVersion(catalogue_version);
+      MutexLock lock(&mu);
+      if (--pending == 0) all_done.Signal();
       return Sends();
     });
   }
-  MutexLock lock(&done_mu);
-  while (left > 0) done.Wait(&done_mu);
-  return absl::OkStatus();
+  MutexLock lock(&mu);
+  while (pending > 0) all_done.Wait(&mu);
 }
 
 void Server::ReadMetrics(std::span<uint64_t> values) const {

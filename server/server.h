@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,6 +15,7 @@
 #include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "server/session_table.h"
+#include "server/shard_map.h"
 #include "server/shard_runner.h"
 
 namespace bdn {
@@ -57,18 +57,26 @@ class Server {
   Stats stats() const;
 
  private:
-  using Routes = absl::flat_hash_map<Key, int>;  // to the shard
+  using Plans = std::vector<std::shared_ptr<const KeyPlan>>;
 
+  // Of the transport.
   void OnFrame(ConnectionId from, Frame frame);
+  void OnHello(ConnectionId from, const Frame& frame);
+  void Refuse(ConnectionId to, const FrameHeader& request, const absl::Status& status);
+
+  // Of the shards, on their threads. A node without a connection gets nothing.
   void SendTo(NodeId node, Frame frame);
-  absl::Status OnHello(ConnectionId from, const Frame& frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Answer(ConnectionId to, NodeId self, const FrameHeader& request, const absl::Status& status);
+  void ReportProgress(Step step);
+
+  // Of the control plane.
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnPlacement(std::shared_ptr<const PlacementTable> placement);
   void OnLeaving(const std::vector<Rank>& ranks);
+  // Takes the keys that are placed here and new. After an error it has taken none.
   absl::Status AddKeys(const Catalogue& catalogue, const PlacementTable& placement);
+  // Returns when every shard has its keys: then frames about them are answered.
+  void GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans);
   void Finish(const absl::Status& status);
-  void ReportProgress(Step step);
   void ReadMetrics(std::span<uint64_t> values) const;
 
   const Options options_;
@@ -83,9 +91,8 @@ class Server {
   mutable Mutex mu_;
   CondVar finished_changed_;
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
-  std::unique_ptr<SessionTable> sessions_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const Routes> routes_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint64_t> shard_bytes_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<SessionTable> sessions_ ABSL_GUARDED_BY(mu_);  // null until the job has begun
+  ShardMap shard_map_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status result_ ABSL_GUARDED_BY(mu_);
   uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;

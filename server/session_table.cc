@@ -24,23 +24,24 @@ absl::Status SessionTable::OnHello(ConnectionId connection, const Hello& hello) 
                             hello.node);
   }
   nodes_[connection] = hello.node;
-  Current& current = current_[hello.node];
-  if (current.connection == 0 || hello.connection_number >= current.number) {
-    current = {connection, hello.connection_number};
+  Latest& latest = latest_[hello.node];
+  if (latest.connection == 0 || hello.connection_number >= latest.number) {
+    latest = {connection, hello.connection_number};
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<NodeId> SessionTable::NodeOf(ConnectionId connection) const {
   const auto found = nodes_.find(connection);
-  if (found == nodes_.end())
+  if (found == nodes_.end()) {
     return Unauthenticated("say hello first: this connection is nobody's yet");
+  }
   return found->second;
 }
 
 absl::StatusOr<ConnectionId> SessionTable::ConnectionOf(NodeId node) const {
-  const auto found = current_.find(node);
-  if (found == current_.end()) return NotFound("node %d has no connection", node);
+  const auto found = latest_.find(node);
+  if (found == latest_.end()) return NotFound("node %d has no connection", node);
   return found->second.connection;
 }
 

@@ -36,15 +36,15 @@ class SessionTable {
   absl::StatusOr<ConnectionId> ConnectionOf(NodeId node) const;
 
  private:
-  struct Current {
+  struct Latest {
     ConnectionId connection = 0;
-    uint32_t number = 0;
+    uint32_t number = 0;  // of the hello, by which later ones are told from repeats
   };
   const std::string job_id_;
   const Credentials credentials_;
   std::shared_ptr<const Membership> membership_;
   absl::flat_hash_map<ConnectionId, NodeId> nodes_;
-  absl::flat_hash_map<NodeId, Current> current_;
+  absl::flat_hash_map<NodeId, Latest> latest_;  // connections, by node
 };
 
 }  // namespace bdn

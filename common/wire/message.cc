@@ -48,8 +48,8 @@ std::string LoadText(ByteSpan bytes, size_t offset, size_t size) {
   return std::string(reinterpret_cast<const char*>(bytes.data()) + offset, size);
 }
 
-// A string that is too long stays one, so that the far end refuses it, without overflowing its
-// length.
+// A string that is too long is cut so that its length fits the field and is still too long: the far
+// end must refuse it, not take half a token.
 std::string_view CutJustTooLong(const std::string& text) {
   return std::string_view(text).substr(0, kMaxStringBytes + 1);
 }

@@ -30,7 +30,7 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-// A string over 255 bytes is sent as 256 of them, which the far end refuses by name.
+// Of a string over 255 bytes only 256 are sent: the far end then refuses it, and names the field.
 Buffer EncodeHello(const Hello& hello);
 // InvalidArgument names the field.
 absl::StatusOr<Hello> DecodeHello(ByteSpan bytes);
@@ -40,8 +40,8 @@ Buffer EncodeError(const absl::Status& status);
 // The status that was sent, or InvalidArgument about the payload itself: never OK.
 absl::Status DecodeError(ByteSpan bytes);
 
-// Ranks whose contribution a round lacks, rising. The asker's own rank among them means: send
-// again.
+// Ranks whose contribution a round lacks, rising. A worker that finds its own among them sends the
+// same bytes again.
 Buffer EncodeRanks(const std::vector<Rank>& ranks);
 absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes);
 

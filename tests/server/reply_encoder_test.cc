@@ -2,10 +2,10 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/normal_values.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {
@@ -17,14 +17,6 @@ using ::testing::HasSubstr;
 using Floats = std::vector<float>;
 using Kind = Contribution::Kind;
 constexpr Key kKey = Key::Of(7, 0);
-
-Floats Normal(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 class ReplyEncoderTest : public ::testing::Test {
  protected:

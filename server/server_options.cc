@@ -1,0 +1,37 @@
+#include "server/server_options.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/cluster/host_and_pid.h"
+#include "common/cluster/settings.h"
+
+namespace bdn {
+
+absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
+  ServerOptions options;
+  options.scheduler = config.Text("scheduler");
+  if (options.scheduler.empty()) {
+    return InvalidArgument(
+        "setting scheduler is missing: give --scheduler HOST:PORT, as "
+        "bandoneon-scheduler printed it");
+  }
+  options.health_listen = config.Text("health-listen");
+  options.server.listen = config.Text("listen");
+  options.server.advertise = config.Text("advertise");
+  options.server.join.job_id = config.Text("job-id");
+  options.server.credentials = Credentials(config);
+  options.server.join.host = HostAndPid();
+  BDN_ASSIGN_OR_RETURN(options.server.join.wanted_rank, config.Int("rank", -1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 0, 1024));
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  options.server.num_shards =
+      shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
+  BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
+  BDN_ASSIGN_OR_RETURN(options.link, config.Rate("link"));
+  BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
+  return options;
+}
+
+}  // namespace bdn

@@ -1,0 +1,27 @@
+#ifndef BANDONEON_SERVER_SERVER_OPTIONS_H_
+#define BANDONEON_SERVER_SERVER_OPTIONS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/config.h"
+#include "common/base/log.h"
+#include "server/server.h"
+
+namespace bdn {
+
+// The daemon's settings, checked.
+struct ServerOptions {
+  Server::Options server;
+  std::string scheduler;      // host:port
+  std::string health_listen;  // empty: no health service
+  double link = 0;            // bytes a second; 0: as fast as it goes
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+// `config` is of ServerSettings(). InvalidArgument names the setting that is wrong or missing.
+absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_SERVER_OPTIONS_H_

@@ -1,0 +1,50 @@
+#include "server/server_options.h"
+
+#include "common/cluster/settings.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<ServerOptions> ReadFlags(const std::vector<std::string>& flags) {
+  const auto config = Config::Load(ServerSettings(), flags, {});
+  return config.ok() ? ReadServerOptions(*config) : config.status();
+}
+
+TEST(ServerOptionsTest, ReadsEverySetting) {
+  const auto options = ReadFlags({"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0",
+                                  "--advertise=tcp://10.0.0.2:7100", "--rank=3", "--shards=5",
+                                  "--link=1Gbit", "--health-listen=", "--job-id=gpt",
+                                  "--token=secret", "--join-timeout=7s", "--log-level=error"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->scheduler, "10.0.0.1:7000");
+  EXPECT_EQ(options->server.listen, "tcp://0.0.0.0:0");
+  EXPECT_EQ(options->server.advertise, "tcp://10.0.0.2:7100");
+  EXPECT_EQ(options->server.join.wanted_rank, 3);
+  EXPECT_EQ(options->server.num_shards, 5);
+  EXPECT_EQ(options->link, 1.25e8);
+  EXPECT_EQ(options->health_listen, "");
+  EXPECT_EQ(options->server.join.job_id, "gpt");
+  EXPECT_TRUE(options->server.credentials.Admits("secret"));
+  EXPECT_EQ(options->server.join_timeout, absl::Seconds(7));
+  EXPECT_EQ(options->log_level, LogLevel::kError);
+}
+
+TEST(ServerOptionsTest, ChoosesOneToEightShardsByTheMachine) {
+  const auto options = ReadFlags({"--scheduler=127.0.0.1:7000"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_GE(options->server.num_shards, 1);
+  EXPECT_LE(options->server.num_shards, 8);
+}
+
+TEST(ServerOptionsTest, NamesTheSettingThatIsMissingOrWrong) {
+  EXPECT_THAT(std::string(ReadFlags({}).status().message()), HasSubstr("setting scheduler"));
+  EXPECT_THAT(std::string(ReadFlags({"--scheduler=a:1", "--shards=2000"}).status().message()),
+              HasSubstr("shards"));
+}
+
+}  // namespace
+}  // namespace bdn
