@@ -11,10 +11,9 @@
 #include "common/base/endian.h"
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
+#include "compressors/drawn_blocks.h"
 #include "compressors/payload.h"
-#include "compressors/scratch.h"
 #include "kernels/clamp_to_finite.h"
-#include "kernels/drawn_kernels.h"
 #include "kernels/float_kernels.h"
 
 namespace bdn {
@@ -31,119 +30,6 @@ constexpr size_t kAhead = 48;
 // A number that is at least kNonFinite exactly when `value` is NaN or infinite.
 constexpr uint32_t kNonFinite = 0x7f800000u;
 uint32_t Magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
-
-uint32_t ScaledWord(const Draw& draw, uint32_t j, size_t n) {
-  return static_cast<uint32_t>(uint64_t{draw.Word(j)} * n >> 32);
-}
-
-// What one draw chooses among n elements: the header's arithmetic.
-class Choice {
- public:
-  Choice(const Draw& draw, double ratio, size_t size, size_t n)
-      : draw_(draw),
-        size_(size),
-        n_(n),
-        num_blocks_(DivideUp(n, size)),
-        count_(Count(ratio, num_blocks_, draw.Word(0) * 0x1p-32)) {
-    if (count_ > 0) Turn();
-  }
-  static size_t Count(double ratio, size_t num_blocks, double u) {
-    const double wanted = ratio * static_cast<double>(num_blocks) + u;
-    return std::min(num_blocks, static_cast<size_t>(wanted));
-  }
-
-  size_t count() const { return count_; }
-  size_t num_values() const {
-    const bool short_last = n_ % size_ != 0 && Has(num_blocks_ - 1);
-    return count_ * size_ - (short_last ? num_blocks_ * size_ - n_ : 0);
-  }
-  // The `count` drawn blocks, rising. `first` is working memory for count + 1.
-  void WriteBlocks(uint32_t* first, uint32_t* block) const {
-    if (count_ == 0) return;
-    WriteStrata(first);
-    const size_t wrapped = count_ - from_;
-    DrawInStrata(draw_, static_cast<uint32_t>(2 + from_), first + from_, wrapped,
-                 phase_ - static_cast<uint32_t>(num_blocks_), block);
-    DrawInStrata(draw_, 2, first, from_, phase_, block + wrapped);
-  }
-
- private:
-  // x[j] of the header.
-  size_t Drawn(size_t j) const {
-    const size_t first = j * num_blocks_ / count_;
-    const size_t next = (j + 1) * num_blocks_ / count_;
-    return first + ScaledWord(draw_, static_cast<uint32_t>(2 + j), next - first);
-  }
-  // The j with first[j] <= x < first[j + 1].
-  size_t StratumOf(size_t x) const { return ((x + 1) * count_ - 1) / num_blocks_; }
-  bool Has(size_t block) const {
-    if (count_ == 0) return false;
-    const size_t x = (block + num_blocks_ - phase_) % num_blocks_;
-    return Drawn(StratumOf(x)) == x;
-  }
-  void Turn() {
-    phase_ = ScaledWord(draw_, 1, num_blocks_);
-    const size_t least = num_blocks_ - phase_;
-    from_ = count_;
-    if (phase_ == 0) return;
-    from_ = StratumOf(least);
-    if (Drawn(from_) < least) ++from_;
-  }
-  // first[j] = floor(j * num_blocks / count), without dividing for each: four runs of j side by
-  // side, as each j waits for the one before it.
-  void WriteStrata(uint32_t* first) const {
-    const size_t whole = num_blocks_ / count_;
-    const size_t rest = num_blocks_ % count_;
-    constexpr size_t kRuns = 4;
-    const size_t length = (count_ + 1) / kRuns;
-    size_t at[kRuns];
-    size_t remainder[kRuns];
-    for (size_t r = 0; r < kRuns; ++r) {
-      at[r] = r * length * num_blocks_ / count_;
-      remainder[r] = r * length * num_blocks_ % count_;
-    }
-    const auto step = [&](size_t r, size_t j) {
-      first[j] = static_cast<uint32_t>(at[r]);
-      const size_t sum = remainder[r] + rest;
-      const bool carry = sum >= count_;
-      at[r] += whole + (carry ? 1 : 0);
-      remainder[r] = carry ? sum - count_ : sum;
-    };
-    for (size_t j = 0; j < length; ++j) {
-      for (size_t r = 0; r < kRuns; ++r) step(r, r * length + j);
-    }
-    for (size_t j = kRuns * length; j <= count_; ++j) step(kRuns - 1, j);
-  }
-
-  const Draw draw_;
-  const size_t size_;
-  const size_t n_;
-  const size_t num_blocks_;
-  const size_t count_;
-  uint32_t phase_ = 0;
-  size_t from_ = 0;  // blocks from here on wrap round
-};
-
-// The drawn stretches of the elements, rising.
-class Stretches {
- public:
-  Stretches(const Choice& choice, size_t size, size_t n)
-      : blocks_(choice.count()), size_(size), n_(n) {
-    const ScratchArray<uint32_t> first(choice.count() + 1);
-    choice.WriteBlocks(first.data(), blocks_.data());
-  }
-  size_t count() const { return blocks_.size(); }
-  std::span<const uint32_t> blocks() const { return blocks_.span(); }
-  size_t begin(size_t i) const { return blocks_[i] * size_; }
-  size_t length(size_t i) const { return std::min(size_, n_ - begin(i)); }
-  // Where stretch i begins among the values: only the last can be short.
-  size_t value(size_t i) const { return i * size_; }
-
- private:
-  const ScratchArray<uint32_t> blocks_;
-  const size_t size_;
-  const size_t n_;
-};
 
 Draw KeysOf(ByteSpan in) {
   return Draw::FromKeys(LoadLittle<uint32_t>(in), LoadLittle<uint32_t>(in, sizeof(uint32_t)));
@@ -179,15 +65,15 @@ class DrawnCodec final : public Codec {
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
     if (n == 0) return 0;
-    const size_t most = Choice::Count(ratio_, DivideUp(n, size_), 1 - 0x1p-32);
+    const size_t most = DrawnBlocks::Count(ratio_, DivideUp(n, size_), 1 - 0x1p-32);
     return kKeysBytes + std::min(n, most * size_) * kValueBytes;
   }
 
   absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& draw,
                                     MutableByteSpan out) const override {
     if (source.n() == 0) return 0;
-    const Choice choice(draw, ratio_, size_, source.n());
-    const Stretches stretches(choice, size_, source.n());
+    const DrawnBlocks blocks(draw, ratio_, size_, source.n());
+    const DrawnStretches stretches(blocks, size_, source.n());
     StoreLittle(out, 0, draw.k0());
     StoreLittle(out, sizeof(uint32_t), draw.k1());
     if (source.keeps_residual()) {
@@ -196,7 +82,7 @@ class DrawnCodec final : public Codec {
     } else {
       BDN_RETURN_IF_ERROR(Gather(source, stretches, out));
     }
-    return kKeysBytes + choice.num_values() * kValueBytes;
+    return kKeysBytes + blocks.num_values() * kValueBytes;
   }
 
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
@@ -204,9 +90,9 @@ class DrawnCodec final : public Codec {
     if (n == 0 || in.size() < kKeysBytes) {
       return CheckPayloadSize(*this, in.size(), n == 0 ? 0 : kKeysBytes, n);
     }
-    const Choice choice(KeysOf(in), ratio_, size_, n);
+    const DrawnBlocks blocks(KeysOf(in), ratio_, size_, n);
     BDN_RETURN_IF_ERROR(
-        CheckPayloadSize(*this, in.size(), kKeysBytes + choice.num_values() * kValueBytes, n));
+        CheckPayloadSize(*this, in.size(), kKeysBytes + blocks.num_values() * kValueBytes, n));
     return CheckFinite(Values(in), 1.0f);
   }
 
@@ -225,7 +111,7 @@ class DrawnCodec final : public Codec {
     if (y.n == 0) return;
     float* const sum = y.f32();
     if (size_ == 1) {
-      const Stretches stretches(Choice(KeysOf(in), ratio_, size_, y.n), size_, y.n);
+      const DrawnStretches stretches(DrawnBlocks(KeysOf(in), ratio_, size_, y.n), size_, y.n);
       const std::span<const uint32_t> elements = stretches.blocks();
       const std::byte* const values = in.data() + kKeysBytes;
       for (size_t i = 0; i < elements.size(); ++i) {
@@ -275,7 +161,7 @@ class DrawnCodec final : public Codec {
   // visit(its values, the first one's number, first element)
   template <typename Visit>
   void ForEachStretch(ByteSpan in, size_t n, const Visit& visit) const {
-    const Stretches stretches(Choice(KeysOf(in), ratio_, size_, n), size_, n);
+    const DrawnStretches stretches(DrawnBlocks(KeysOf(in), ratio_, size_, n), size_, n);
     const ConstView values = Values(in);
     for (size_t i = 0; i < stretches.count(); ++i) {
       visit(values.Sub(stretches.value(i), stretches.length(i)), stretches.value(i),
@@ -283,7 +169,8 @@ class DrawnCodec final : public Codec {
     }
   }
 
-  absl::Status Gather(EncodeSource& source, const Stretches& stretches, MutableByteSpan out) const {
+  absl::Status Gather(EncodeSource& source, const DrawnStretches& stretches,
+                      MutableByteSpan out) const {
     if (const float* p = source.in_place(); p != nullptr && size_ == 1) {
       return GatherElements(p, stretches.blocks(), out);
     }
@@ -343,7 +230,7 @@ class DrawnCodec final : public Codec {
   }
 
   // REQUIRES: p is finite.
-  void TakeAll(EncodeSource& source, const Stretches& stretches, MutableByteSpan out) const {
+  void TakeAll(EncodeSource& source, const DrawnStretches& stretches, MutableByteSpan out) const {
     // Of the stretches, those in [i, later) have elements in the tile.
     size_t i = stretches.count();
     size_t later = i;

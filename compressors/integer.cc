@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "compressors/payload.h"
 #include "kernels/float_kernels.h"
+#include "kernels/hadamard_kernels.h"
 #include "kernels/integer_kernels.h"
 
 namespace bdn {

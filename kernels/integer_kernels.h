@@ -49,11 +49,6 @@ void DequantizeGroupsAndAdd(const IntegerCoding& coding, const void* scales, con
 // Whether no code of `bytes` whole bytes is -2^(bits - 1).
 bool CodesAreValid(int bits, const void* codes, size_t bytes);
 
-// to = H (factor * from) for whole blocks of 32; the rest is copied. `from` may be `to`.
-void WalshHadamard(const float* from, size_t n, float factor, float* to);
-// y[i] <- ClampToFinite(y[i] - (H c)[i]) for whole blocks of 32; the rest becomes y - c.
-void WalshHadamardAndSubtract(const float* c, size_t n, float* y);
-
 }  // namespace bdn
 
 #endif  // BANDONEON_KERNELS_INTEGER_KERNELS_H_

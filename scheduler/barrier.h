@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "scheduler/roster.h"
 
 namespace bdn {
@@ -21,6 +22,9 @@ class Barrier {
   bool full() const { return present_.size() == expected_.size(); }
   bool empty() const { return present_.empty(); }
   const Roster& present() const { return present_; }
+  // Aborted where one of `leaving` has not come, for whom it waits in vain; `what` is being waited
+  // for.
+  absl::Status CheckMayFill(const Roster& leaving, const std::string& what) const;
   // "worker 1, worker 3"; empty where nobody is missing.
   std::string Missing() const;
 

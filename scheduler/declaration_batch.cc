@@ -56,7 +56,7 @@ absl::Status DeclarationBatch::Add(const RosterMember& member,
     }
   }
   lists_.emplace(member, std::move(tensors));
-  came_.Arrive(member);
+  arrived_.Arrive(member);
   return absl::OkStatus();
 }
 

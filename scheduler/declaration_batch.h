@@ -17,7 +17,7 @@ namespace bdn {
 // any order, and say the same of each. Not thread-safe.
 class DeclarationBatch {
  public:
-  explicit DeclarationBatch(Roster expected) : came_(std::move(expected)) {}
+  explicit DeclarationBatch(Roster expected) : arrived_(std::move(expected)) {}
 
   // `member` declares `tensors`, whose names differ. InvalidArgument names two workers, the tensor
   // and what differs; the batch is then of no more use. REQUIRES: `member` is expected and has not
@@ -25,8 +25,12 @@ class DeclarationBatch {
   absl::Status Add(const RosterMember& member, std::vector<TensorDeclaration> tensors);
 
   bool Has(const RosterMember& member) const { return lists_.count(member) > 0; }
-  bool full() const { return came_.full(); }
-  std::string Missing() const { return came_.Missing(); }
+  bool full() const { return arrived_.full(); }
+  // Aborted where one of `leaving` has not declared.
+  absl::Status CheckMayFill(const Roster& leaving) const {
+    return arrived_.CheckMayFill(leaving, "declaring tensors");
+  }
+  std::string Missing() const { return arrived_.Missing(); }
   // REQUIRES: Has(member).
   const std::vector<TensorDeclaration>& Of(const RosterMember& member) const {
     return lists_.at(member);
@@ -35,7 +39,7 @@ class DeclarationBatch {
   const std::vector<TensorDeclaration>& tensors() const { return lists_.begin()->second; }
 
  private:
-  Barrier came_;
+  Barrier arrived_;
   std::map<RosterMember, std::vector<TensorDeclaration>> lists_;
 };
 

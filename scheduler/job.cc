@@ -1,63 +1,24 @@
 #include "scheduler/job.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <optional>
 #include <utility>
 
 #include "common/base/status.h"
-#include "scheduler/placer.h"
-#include "scheduler/planner.h"
 
 namespace bdn {
 namespace {
 
 constexpr size_t kMaxBarriers = 4096;
-constexpr size_t kMaxTensors = size_t{1} << 20;
-constexpr int kMaxNodes = 4096;  // of a role
-
-absl::Status CheckText(const char* what, const std::string& text) {
-  if (text.size() <= kMaxNameBytes) return absl::OkStatus();
-  return InvalidArgument("%s '%s...' has %d bytes, more than %d", what, text.substr(0, 32),
-                         text.size(), kMaxNameBytes);
-}
 
 }  // namespace
-
-absl::Status CheckJobOptions(const JobOptions& options) {
-  const JobConfig& config = options.config;
-  BDN_RETURN_IF_ERROR(CheckText("job-id", config.job_id));
-  BDN_RETURN_IF_ERROR(CheckText("token", options.credentials.token()));
-  if (config.num_workers < 1 || config.num_workers > kMaxNodes) {
-    return InvalidArgument("workers is %d: expected 1 to %d", config.num_workers, kMaxNodes);
-  }
-  if (config.num_servers < 1 || config.num_servers > kMaxNodes) {
-    return InvalidArgument("servers is %d: expected 1 to %d", config.num_servers, kMaxNodes);
-  }
-  constexpr uint64_t kLeastPartition = 4096;
-  constexpr uint64_t kMostPartition = uint64_t{1} << 30;
-  if (config.partition_bytes < kLeastPartition || config.partition_bytes > kMostPartition) {
-    return InvalidArgument("partition-bytes is %d: expected %d to %d", config.partition_bytes,
-                           kLeastPartition, kMostPartition);
-  }
-  if (config.heartbeat_interval < absl::Milliseconds(1)) {
-    return InvalidArgument("heartbeat-interval is %s: expected at least 1ms",
-                           absl::FormatDuration(config.heartbeat_interval));
-  }
-  if (config.lease_timeout < 2 * config.heartbeat_interval) {
-    return InvalidArgument("lease-timeout (%s) must be at least twice heartbeat-interval (%s)",
-                           absl::FormatDuration(config.lease_timeout),
-                           absl::FormatDuration(config.heartbeat_interval));
-  }
-  return absl::OkStatus();
-}
 
 Job::Job(JobOptions options, absl::Time now)
     : options_(std::move(options)),
       join_deadline_(now + options_.join_timeout),
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
-      catalogue_(std::make_shared<Catalogue>()),
-      placement_(std::make_shared<PlacementTable>()) {}
+      declarations_(options_.config) {}
 
 // ---- calls
 
@@ -81,7 +42,7 @@ void Job::Complete(CallId call_id, absl::Status status) {
     completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
   }
   if (completion.status.ok() && call->second.kind == Call::Kind::kDeclare) {
-    completion.declared = {catalogue_, placement_};
+    completion.declared = {declarations_.catalogue(), declarations_.placement()};
   }
   completions_.push_back(std::move(completion));
   calls_.erase(call);
@@ -136,19 +97,9 @@ std::string Job::WaitedFor(const Call& call) const {
     case Call::Kind::kLeave:
       return "waiting to leave with " + leaving_.Missing();
     case Call::Kind::kDeclare:
-      break;
+      return declarations_.WaitedFor(call.batch);
   }
-  const Batch& batch = batches_.at(call.batch);
-  if (!batch.planned) {
-    return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
-  }
-  for (const NodeInfo& server : table_.membership()->servers) {
-    if (installed_.at(server.id) < batch.version) {
-      return absl::StrFormat("waiting for %s to install catalogue %d",
-                             MembershipTable::Describe(server), batch.version.catalogue);
-    }
-  }
-  return "waiting for nobody";
+  return "";
 }
 
 void Job::Cancel(CallId call_id) {
@@ -204,29 +155,6 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
   return absl::OkStatus();
 }
 
-absl::Status Job::CheckTensors(NodeId node, const std::vector<TensorDeclaration>& tensors) const {
-  const Rank rank = table_.Find(node)->info.rank;
-  if (catalogue_->tensors.size() + tensors.size() > kMaxTensors) {
-    return ResourceExhausted("more than %d tensors", kMaxTensors);
-  }
-  std::unordered_set<std::string> names;
-  for (const TensorDeclaration& tensor : tensors) {
-    BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
-    if (!names.insert(tensor.name).second) {
-      return InvalidArgument("tensor '%s': worker %d declares it twice", tensor.name, rank);
-    }
-    const auto known = tensor_index_.find(tensor.name);
-    if (known == tensor_index_.end()) continue;
-    const TensorDeclaration& before = catalogue_->tensors[known->second];
-    if (!(before == tensor)) {
-      return InvalidArgument("tensor '%s': all workers declared %s before, worker %d now says %s",
-                             tensor.name, DescribeDifference(before, tensor), rank,
-                             DescribeDifference(tensor, before));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // ---- joining
 
 CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadline,
@@ -245,7 +173,7 @@ void Job::StartIfFull(absl::Time now) {
   table_.Freeze(now);
   roster_ = RosterOf(*table_.membership());
   leaving_ = Barrier(roster_);
-  for (const NodeInfo& server : table_.membership()->servers) installed_[server.id] = {};
+  declarations_.Begin(table_.membership());
   ++revision_;
   CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kJoin; }, absl::OkStatus());
 }
@@ -259,103 +187,40 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   if (status.ok() && IsWaiting(Call::Kind::kDeclare, node, "")) {
     status = FailedPrecondition("worker %d declares twice at once", table_.Find(node)->info.rank);
   }
-  if (status.ok()) status = CheckTensors(node, tensors);
   if (!status.ok()) return Refuse(status);
-  const auto batch = EnterBatch(MemberOf(node), std::move(tensors));
+  const std::shared_ptr<const Catalogue> before = declarations_.catalogue();
+  const auto batch = declarations_.Declare(MemberOf(node), std::move(tensors));
   if (!batch.ok()) return Refuse(batch.status());
+  if (declarations_.catalogue() != before) ++revision_;
   const CallId call_id = NewCall({Call::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
-  EndVainWaits();
+  AbortWaitsForLeaving();
   return call_id;
 }
 
-absl::StatusOr<uint64_t> Job::EnterBatch(const RosterMember& member,
-                                         std::vector<TensorDeclaration> tensors) {
-  const uint64_t number = next_batch_[member.node];
-  Batch& batch = batches_.try_emplace(number, roster_).first->second;
-  if (!batch.failure.ok()) return number;
-  if (batch.declared.Has(member)) {
-    if (batch.declared.Of(member) == tensors) return number;
-    return FailedPrecondition("worker %d declares other tensors before its last call was answered",
-                              member.rank);
-  }
-  batch.failure = batch.declared.Add(member, std::move(tensors));
-  if (batch.failure.ok() && batch.declared.full()) batch.failure = PlanBatch(&batch);
-  return number;
-}
-
-absl::Status Job::PlanBatch(Batch* batch) {
-  auto grown = std::make_shared<Catalogue>(*catalogue_);
-  for (const TensorDeclaration& tensor : batch->declared.tensors()) {
-    if (tensor_index_.count(tensor.name) == 0) grown->tensors.push_back(tensor);
-  }
-  const size_t known = catalogue_->tensors.size();
-  if (grown->tensors.size() > known) {
-    BDN_ASSIGN_OR_RETURN(std::vector<KeyEntry> keys,
-                         PlanKeys(std::span(grown->tensors).subspan(known),
-                                  static_cast<uint32_t>(known), options_.config));
-    if (catalogue_->keys.size() + keys.size() > kMaxKeys) {
-      return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
-    }
-    std::move(keys.begin(), keys.end(), std::back_inserter(grown->keys));
-    ++grown->version;
-    for (size_t i = known; i < grown->tensors.size(); ++i) {
-      tensor_index_[grown->tensors[i].name] = i;
-    }
-    placement_ = std::make_shared<const PlacementTable>(
-        PlaceKeys(*table_.membership(), *grown, *placement_));
-    catalogue_ = std::move(grown);
-    ++revision_;
-  }
-  batch->planned = true;
-  batch->version = placement_->version();
-  return absl::OkStatus();
-}
-
-PlacementVersion Job::InstalledEverywhere() const {
-  PlacementVersion least = placement_->version();
-  for (const auto& [server, version] : installed_) least = std::min(least, version);
-  return least;
-}
-
 void Job::AnswerDeclarations() {
-  const PlacementVersion installed = InstalledEverywhere();
   for (auto call = calls_.begin(); call != calls_.end();) {
     const auto [call_id, waiting] = *call++;
     if (waiting.kind != Call::Kind::kDeclare) continue;
-    const auto found = batches_.find(waiting.batch);
-    Batch& batch = found->second;
-    if (batch.failure.ok() && !(batch.planned && batch.version <= installed)) continue;
-    Complete(call_id, batch.failure);
-    next_batch_[waiting.node] = waiting.batch + 1;
-    batch.answered.Arrive(MemberOf(waiting.node));
-    if (batch.answered.full()) batches_.erase(found);
+    const std::optional<absl::Status> answer = declarations_.AnswerOf(waiting.batch);
+    if (!answer.has_value()) continue;
+    Complete(call_id, *answer);
+    declarations_.MarkAnswered(waiting.batch, MemberOf(waiting.node));
   }
 }
 
 absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
-  const auto server = installed_.find(node);
-  if (server == installed_.end()) {
-    return InvalidArgument("node %d is no server and owns no keys", node);
-  }
-  const PlacementVersion latest = placement_->version();
-  if (version.epoch > latest.epoch || version.catalogue > latest.catalogue) {
-    return InvalidArgument(
-        "the placement of catalogue %d at epoch %d does not exist yet: the latest is of catalogue "
-        "%d at epoch %d",
-        version.catalogue, version.epoch, latest.catalogue, latest.epoch);
-  }
+  BDN_RETURN_IF_ERROR(declarations_.Acknowledge(node, version));
   table_.Heard(node, now);
-  server->second = std::max(server->second, version);
   AnswerDeclarations();
   return absl::OkStatus();
 }
 
 // ---- barriers and leaving
 
-CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline,
-                          absl::Time now) {
+CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline,
+                            absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "barrier");
   if (status.ok()) status = CheckText("barrier", name);
@@ -372,7 +237,7 @@ CallId Job::ComeToBarrier(NodeId node, const std::string& name, absl::Time deadl
         absl::OkStatus());
     barriers_.erase(barrier);
   }
-  EndVainWaits();
+  AbortWaitsForLeaving();
   return call_id;
 }
 
@@ -402,36 +267,25 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   leaving_.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
-  EndVainWaits();
+  AbortWaitsForLeaving();
   if (leaving_.full()) EndWork();
   return call_id;
 }
 
-template <typename Gathering>
-absl::Status Job::CheckMayFill(const Gathering& gathering, const std::string& what) const {
-  for (const RosterMember& member : leaving_.present()) {
-    if (gathering.Has(member)) continue;
-    return Aborted("%s: worker %d is leaving the job instead", what, member.rank);
-  }
-  return absl::OkStatus();
-}
-
-void Job::EndVainWaits() {
+void Job::AbortWaitsForLeaving() {
   if (leaving_.empty()) return;
   for (auto next = barriers_.begin(); next != barriers_.end();) {
     const auto barrier = next++;
     const std::string name = barrier->first;
-    const absl::Status status = CheckMayFill(barrier->second, "barrier '" + name + "'");
+    const absl::Status status =
+        barrier->second.CheckMayFill(leaving_.present(), "barrier '" + name + "'");
     if (status.ok()) continue;
     CompleteWhere(
         [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
         status);
     barriers_.erase(barrier);
   }
-  for (auto& [number, batch] : batches_) {
-    if (batch.planned || !batch.failure.ok()) continue;
-    batch.failure = CheckMayFill(batch.declared, "declaring tensors");
-  }
+  declarations_.AbortWaitsFor(leaving_.present());
   AnswerDeclarations();
 }
 
@@ -453,7 +307,7 @@ void Job::Fail(absl::Status failure) {
   ++revision_;
   CompleteWhere([](const Call&) { return true; }, failure_);
   barriers_.clear();
-  batches_.clear();
+  declarations_.Abandon();
 }
 
 void Job::Lost(NodeId node, const std::string& how) {
@@ -509,7 +363,7 @@ void Job::Advance(absl::Time now) {
   ExpireLeases(now);
   ExpireCalls(now);
   if (state() == State::kWaiting && now >= join_deadline_) {
-    Fail(DeadlineExceeded("not all nodes came in time: waiting for %s", table_.Missing()));
+    Fail(DeadlineExceeded("not all nodes joined in time: waiting for %s", table_.Missing()));
   }
 }
 
@@ -531,7 +385,12 @@ Job::State Job::state() const {
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
 
 Job::View Job::ViewOf(NodeId node) const {
-  View view{table_.membership(), catalogue_, placement_, failure_, work_done_, {}};
+  View view{table_.membership(),
+            declarations_.catalogue(),
+            declarations_.placement(),
+            failure_,
+            work_done_,
+            {}};
   const MembershipTable::Member* member = table_.Find(node);
   if (member == nullptr || member->info.role != Role::kServer) return view;
   if (work_done_) {

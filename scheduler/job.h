@@ -4,33 +4,19 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
-#include "common/cluster/credentials.h"
 #include "scheduler/barrier.h"
-#include "scheduler/declaration_batch.h"
+#include "scheduler/declarations.h"
+#include "scheduler/job_options.h"
 #include "scheduler/membership_table.h"
 #include "scheduler/roster.h"
 
 namespace bdn {
-
-struct JobOptions {
-  JobConfig config;
-  Credentials credentials;  // asked of whoever joins
-  absl::Duration join_timeout = absl::InfiniteDuration();
-  // What is left of a lease when the node's connection breaks.
-  absl::Duration broken_connection_grace = absl::Seconds(2);
-  bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
-};
-
-// InvalidArgument names the setting that is out of range or contradicts another.
-absl::Status CheckJobOptions(const JobOptions& options);
 
 // One call that waits for its answer. 0 is none.
 using CallId = uint64_t;
@@ -56,7 +42,7 @@ class Job {
     std::shared_ptr<const Catalogue> catalogue;
     std::shared_ptr<const PlacementTable> placement;  // of that catalogue
     absl::Status failure;
-    bool done = false;          // all workers left in peace
+    bool done = false;          // all workers left in order
     std::vector<Rank> leaving;  // to servers: workers that are leaving while others are not
   };
 
@@ -68,7 +54,7 @@ class Job {
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
   CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
                  absl::Time now);
-  CallId ComeToBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
+  CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
   // Nobody waits for this answer any more: it is Cancelled, and what the call stood for is
   // withdrawn (a node that was joining is forgotten).
@@ -104,9 +90,9 @@ class Job {
 
   const JobConfig& config() const { return options_.config; }
   const MembershipTable& table() const { return table_; }
-  const Catalogue& catalogue() const { return *catalogue_; }
+  const Catalogue& catalogue() const { return *declarations_.catalogue(); }
   // Of that catalogue.
-  const PlacementTable& placement() const { return *placement_; }
+  const PlacementTable& placement() const { return *declarations_.placement(); }
 
  private:
   struct Call {
@@ -115,15 +101,6 @@ class Job {
     absl::Time deadline;
     uint64_t batch = 0;   // kDeclare
     std::string barrier;  // kBarrier
-  };
-  // One declaration of all workers.
-  struct Batch {
-    explicit Batch(const Roster& expected) : declared(expected), answered(expected) {}
-    DeclarationBatch declared;
-    Barrier answered;  // workers that know how it ended
-    absl::Status failure;
-    bool planned = false;
-    PlacementVersion version;  // once planned: the first placement that has it
   };
 
   CallId NewCall(Call call);
@@ -136,20 +113,12 @@ class Job {
   absl::Status CheckMember(NodeId node) const;
   absl::Status CheckWorker(NodeId node, const char* call) const;
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
-  absl::Status CheckTensors(NodeId node, const std::vector<TensorDeclaration>& tensors) const;
 
   void StartIfFull(absl::Time now);
-  absl::StatusOr<uint64_t> EnterBatch(const RosterMember& member,
-                                      std::vector<TensorDeclaration> tensors);
-  absl::Status PlanBatch(Batch* batch);
   void AnswerDeclarations();
-  // What all servers have installed.
-  PlacementVersion InstalledEverywhere() const;
   void EndWork();
-  // Ends the waits for workers that are leaving instead.
-  void EndVainWaits();
-  template <typename Gathering>
-  absl::Status CheckMayFill(const Gathering& gathering, const std::string& what) const;
+  // Ends the waits for workers that are leaving instead of coming.
+  void AbortWaitsForLeaving();
   void Fail(absl::Status failure);
   // What a call's deadline or cancellation undoes, and what it was waiting for.
   void Withdraw(const Call& call);
@@ -168,13 +137,7 @@ class Job {
   std::shared_ptr<const Membership> last_view_;  // for servers, once the work is done
   uint64_t revision_ = 0;
 
-  std::shared_ptr<const Catalogue> catalogue_;
-  std::shared_ptr<const PlacementTable> placement_;
-  std::unordered_map<std::string, size_t> tensor_index_;  // in catalogue_->tensors
-  std::map<NodeId, PlacementVersion> installed_;          // by server
-  std::map<uint64_t, Batch> batches_;
-  std::map<NodeId, uint64_t> next_batch_;  // the batch of a worker's next declaration
-
+  Declarations declarations_;
   std::map<std::string, Barrier> barriers_;
   Barrier leaving_{Roster()};
 

@@ -33,10 +33,10 @@ CallId JobHost::Declare(NodeId node, std::vector<TensorDeclaration> tensors, abs
   });
 }
 
-CallId JobHost::ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout,
-                              Done done) {
+CallId JobHost::ArriveAtBarrier(NodeId node, const std::string& name, absl::Duration timeout,
+                                Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
-    return job.ComeToBarrier(node, name, now + timeout, now);
+    return job.ArriveAtBarrier(node, name, now + timeout, now);
   });
 }
 

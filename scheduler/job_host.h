@@ -36,7 +36,7 @@ class JobHost {
   CallId Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
   CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
                  Done done);
-  CallId ComeToBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
+  CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
   void Cancel(CallId call_id);
 

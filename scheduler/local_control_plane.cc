@@ -35,10 +35,12 @@ class LocalControlPlane final : public ControlPlane {
 
   void Watch(Events events) override {
     MutexLock lock(&mu_);
-    if (closed_ || pump_.joinable()) return;
-    // No heartbeat notices a broken connection to notice it here, so an observer only wakes the pump.
+    if (closed_ || event_thread_.joinable()) return;
+    // An observer runs on the host's thread, for all nodes: it only wakes this node's own, where the
+    // events are delivered.
     observer_ = host_->AddObserver([signal = signal_] { signal->Raise(); });
-    pump_ = std::thread([this, events = std::move(events), node = node_] { Pump(events, node); });
+    event_thread_ = std::thread(
+        [this, events = std::move(events), node = node_] { DeliverEvents(events, node); });
   }
 
   absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
@@ -56,7 +58,7 @@ class LocalControlPlane final : public ControlPlane {
 
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override {
     return Wait([&](JobHost::Done callback) {
-             return host_->ComeToBarrier(node(), name, timeout, std::move(callback));
+             return host_->ArriveAtBarrier(node(), name, timeout, std::move(callback));
            })
         .status;
   }
@@ -90,17 +92,17 @@ class LocalControlPlane final : public ControlPlane {
     if (observer != 0) host_->RemoveObserver(observer);
     if (lost) host_->Lost(node(), "closed its connection without leaving");
     // Two threads may close at once; one of them joins.
-    std::thread pump;
+    std::thread event_thread;
     {
       MutexLock lock(&mu_);
-      pump = std::move(pump_);
+      event_thread = std::move(event_thread_);
     }
-    if (pump.joinable()) pump.join();
+    if (event_thread.joinable()) event_thread.join();
     WaitForCalls();
   }
 
  private:
-  // Raised by the host, waited for by the pump. Outlives both.
+  // Raised by the host, waited for by the thread of events. Outlives both.
   class Signal {
    public:
     void Raise() {
@@ -130,7 +132,7 @@ class LocalControlPlane final : public ControlPlane {
 
   struct Answer {
     Mutex mu;
-    CondVar came;
+    CondVar arrived;
     std::optional<Job::Completion> completion ABSL_GUARDED_BY(mu);
   };
 
@@ -146,7 +148,7 @@ class LocalControlPlane final : public ControlPlane {
     const CallId call_id = start([answer](const Job::Completion& completion) {
       MutexLock lock(&answer->mu);
       answer->completion = completion;
-      answer->came.SignalAll();
+      answer->arrived.SignalAll();
     });
     if (call_id == 0) return {0, Cancelled("the scheduler is closed"), {}, {}};
     bool closed;
@@ -159,7 +161,7 @@ class LocalControlPlane final : public ControlPlane {
     Job::Completion completion;
     {
       MutexLock lock(&answer->mu);
-      while (!answer->completion.has_value()) answer->came.Wait(&answer->mu);
+      while (!answer->completion.has_value()) answer->arrived.Wait(&answer->mu);
       completion = *answer->completion;
     }
     MutexLock lock(&mu_);
@@ -173,7 +175,7 @@ class LocalControlPlane final : public ControlPlane {
     while (!open_.empty()) no_calls_.Wait(&mu_);
   }
 
-  void Pump(const Events& events, NodeId node) {
+  void DeliverEvents(const Events& events, NodeId node) {
     Job::View told;
     while (signal_->Wait()) {
       const Job::View view = host_->ViewOf(node);
@@ -210,7 +212,7 @@ class LocalControlPlane final : public ControlPlane {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::set<CallId> open_ ABSL_GUARDED_BY(mu_);
   uint64_t observer_ ABSL_GUARDED_BY(mu_) = 0;
-  std::thread pump_ ABSL_GUARDED_BY(mu_);
+  std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
 
 JobOptions OptionsOf(const JobConfig& config) {

@@ -60,16 +60,16 @@ absl::Status WritePortFile(const std::string& path, int port) {
 }
 
 // The daemon after its start: waits for the job's end or a signal.
-class Watchman {
+class DaemonLoop {
  public:
-  Watchman(SchedulerService* service, int signal_fd, bool exit_when_done)
+  DaemonLoop(SchedulerService* service, int signal_fd, bool exit_when_done)
       : service_(service),
         signal_fd_(signal_fd),
         changed_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         exit_when_done_(exit_when_done) {}
-  ~Watchman() { close(changed_fd_); }
-  Watchman(const Watchman&) = delete;
-  Watchman& operator=(const Watchman&) = delete;
+  ~DaemonLoop() { close(changed_fd_); }
+  DaemonLoop(const DaemonLoop&) = delete;
+  DaemonLoop& operator=(const DaemonLoop&) = delete;
 
   // The process's exit code.
   int Run() {
@@ -77,27 +77,27 @@ class Watchman {
       const uint64_t one = 1;
       (void)!write(changed_fd_, &one, sizeof(one));
     });
-    while (!over_) Turn();
+    while (!over_) HandleNext();
     service_->host()->RemoveObserver(observer);
     service_->Close();
     return failed_ ? 1 : 0;
   }
 
  private:
-  void Turn() {
+  void HandleNext() {
     pollfd fds[] = {{signal_fd_, POLLIN, 0}, {changed_fd_, POLLIN, 0}};
-    const int patience =
+    const int timeout_ms =
         waiting_ ? static_cast<int>(absl::ToInt64Milliseconds(kMissingInterval)) : -1;
-    const int ready = poll(fds, 2, patience);
+    const int ready = poll(fds, 2, timeout_ms);
     if (ready < 0) return;  // interrupted
-    if (ready == 0) return SayWhoIsMissing();
+    if (ready == 0) return LogMissingNodes();
     if (fds[0].revents != 0) return OnSignal();
     uint64_t count;
     (void)!read(changed_fd_, &count, sizeof(count));
     OnChange();
   }
 
-  void SayWhoIsMissing() {
+  void LogMissingNodes() {
     std::string missing;
     service_->host()->Read([&](const Job& job, absl::Time) {
       if (job.state() == Job::State::kWaiting) missing = job.MissingNodes();
@@ -124,7 +124,7 @@ class Watchman {
       failure = job.failure();
       waiting = job.state() == Job::State::kWaiting;
     });
-    if (waiting_ && !waiting && failure.ok()) LogInfo("all nodes are here");
+    if (waiting_ && !waiting && failure.ok()) LogInfo("all nodes have joined");
     waiting_ = waiting;
     if (!failure.ok() && !failed_) {
       failed_ = true;
@@ -160,8 +160,8 @@ absl::StatusOr<int> Serve(const Config& config) {
   const JobConfig& job = options.job.config;
   LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
           service->port(), options.listen, job.num_workers, job.num_servers);
-  Watchman watchman(service.get(), signal_fd, options.exit_when_done);
-  return watchman.Run();
+  DaemonLoop loop(service.get(), signal_fd, options.exit_when_done);
+  return loop.Run();
 }
 
 }  // namespace

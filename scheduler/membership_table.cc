@@ -18,10 +18,10 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
     return InvalidArgument("only workers and servers join");
   }
   const char* role = RoleName(request.role);
-  const int wanted = Wanted(request.role);
-  if (request.wanted_rank < -1 || request.wanted_rank >= wanted) {
+  const int expected = ExpectedOf(request.role);
+  if (request.wanted_rank < -1 || request.wanted_rank >= expected) {
     return InvalidArgument("%s rank %d: this job has %d %s(s), ranks 0 to %d", role,
-                           request.wanted_rank, wanted, role, wanted - 1);
+                           request.wanted_rank, expected, role, expected - 1);
   }
   for (const auto& [id, member] : members_) {
     if (request.wanted_rank >= 0 && member.info.role == request.role &&
@@ -30,8 +30,8 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
                            member.info.host);
     }
   }
-  if (Here(request.role) >= wanted) {
-    return ResourceExhausted("all %d %s(s) of this job are here already", wanted, role);
+  if (CountOf(request.role) >= expected) {
+    return ResourceExhausted("all %d %s(s) of this job have joined already", expected, role);
   }
   const NodeId id = next_id_++;
   Member& member = members_[id];
@@ -42,18 +42,18 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
 
 void MembershipTable::Remove(NodeId node) { members_.erase(node); }
 
-int MembershipTable::Here(Role role) const {
+int MembershipTable::CountOf(Role role) const {
   return static_cast<int>(std::count_if(members_.begin(), members_.end(), [&](const auto& entry) {
     return entry.second.info.role == role;
   }));
 }
 
 bool MembershipTable::full() const {
-  return Here(Role::kWorker) == num_workers_ && Here(Role::kServer) == num_servers_;
+  return CountOf(Role::kWorker) == num_workers_ && CountOf(Role::kServer) == num_servers_;
 }
 
 std::vector<Rank> MembershipTable::FreeRanks(Role role) const {
-  std::vector<bool> taken(static_cast<size_t>(Wanted(role)), false);
+  std::vector<bool> taken(static_cast<size_t>(ExpectedOf(role)), false);
   for (const auto& [id, member] : members_) {
     if (member.info.role == role && member.info.rank >= 0) {
       taken[static_cast<size_t>(member.info.rank)] = true;
@@ -71,12 +71,13 @@ std::string MembershipTable::Missing() const {
   for (const Role role : {Role::kWorker, Role::kServer}) {
     // Those who take any rank will have the lowest free ones.
     const std::vector<Rank> ranks = FreeRanks(role);
-    const auto missing = static_cast<size_t>(Wanted(role) - Here(role));
+    const auto missing = static_cast<size_t>(ExpectedOf(role) - CountOf(role));
     for (size_t i = ranks.size() - missing; i < ranks.size(); ++i) {
       names += absl::StrFormat("%s%s rank %d", names.empty() ? "" : ", ", RoleName(role), ranks[i]);
     }
   }
-  return absl::StrFormat("%s (%d of %d here)", names, members_.size(), num_workers_ + num_servers_);
+  return absl::StrFormat("%s (%d of %d have joined)", names, members_.size(),
+                         num_workers_ + num_servers_);
 }
 
 void MembershipTable::Freeze(absl::Time now) {
@@ -86,7 +87,7 @@ void MembershipTable::Freeze(absl::Time now) {
     std::vector<Rank> free = FreeRanks(role);
     std::vector<NodeInfo>& nodes =
         role == Role::kWorker ? membership->workers : membership->servers;
-    nodes.resize(static_cast<size_t>(Wanted(role)));
+    nodes.resize(static_cast<size_t>(ExpectedOf(role)));
     for (auto& [id, member] : members_) {
       if (member.info.role != role) continue;
       if (member.info.rank < 0) {

@@ -36,7 +36,7 @@ class MembershipTable {
 
   bool full() const;
   bool frozen() const { return membership_ != nullptr; }
-  // "worker rank 1, server rank 0 (2 of 4 here)".
+  // "worker rank 1, server rank 0 (2 of 4 have joined)".
   std::string Missing() const;
 
   // Gives ranks to those who took any, in the order they came, and starts the leases.
@@ -64,8 +64,8 @@ class MembershipTable {
   static std::string Describe(const NodeInfo& node);
 
  private:
-  int Wanted(Role role) const { return role == Role::kWorker ? num_workers_ : num_servers_; }
-  int Here(Role role) const;
+  int ExpectedOf(Role role) const { return role == Role::kWorker ? num_workers_ : num_servers_; }
+  int CountOf(Role role) const;
   std::vector<Rank> FreeRanks(Role role) const;
 
   const int num_workers_;

@@ -112,7 +112,7 @@ CallId ServiceImpl::OnBarrier(BarrierCall* call) {
   const wire::BarrierRequest& message = call->request();
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
-  return call->FinishLater(core_.host()->ComeToBarrier(
+  return call->FinishLater(core_.host()->ArriveAtBarrier(
       message.caller().node(), message.name(), TimeoutFromMilliseconds(message.timeout_ms()),
       [call](const Job::Completion& done) { call->Finish(done.status); }));
 }

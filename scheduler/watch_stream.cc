@@ -76,7 +76,7 @@ void WatchStream::OnDone() {
   {
     MutexLock lock(&all_->mu_);
     over_ = true;
-    broke = accepted_ && context_.IsCancelled() && !told_.failure_said;
+    broke = accepted_ && context_.IsCancelled() && !sent_.failure;
     if (arrived_ && !writing_ && !finishing_ && !core_->is_closing()) Finish(absl::OkStatus());
   }
   if (broke) core_->host()->ConnectionBroke(caller_.node());
@@ -95,34 +95,34 @@ void WatchStream::Release() {
 
 bool WatchStream::NextEvent(wire::Event* event) {
   const Job::View view = core_->host()->ViewOf(caller_.node());
-  if (view.membership != nullptr && view.membership != told_.membership) {
-    told_.membership = view.membership;
+  if (view.membership != nullptr && view.membership != sent_.membership) {
+    sent_.membership = view.membership;
     Write(*view.membership, event->mutable_membership());
     return true;
   }
-  if (view.catalogue->version > 0 && view.catalogue != told_.catalogue) {
-    told_.catalogue = view.catalogue;
+  if (view.catalogue->version > 0 && view.catalogue != sent_.catalogue) {
+    sent_.catalogue = view.catalogue;
     Write(*view.catalogue, event->mutable_catalogue());
     return true;
   }
   // After the catalogue of the same view, whose keys it places.
-  if (view.placement->version().catalogue > 0 && view.placement != told_.placement) {
-    told_.placement = view.placement;
+  if (view.placement->version().catalogue > 0 && view.placement != sent_.placement) {
+    sent_.placement = view.placement;
     Write(*view.placement, event->mutable_placement());
     return true;
   }
-  if (view.leaving.size() > told_.leaving) {
-    told_.leaving = view.leaving.size();
+  if (view.leaving.size() > sent_.leaving) {
+    sent_.leaving = view.leaving.size();
     Write(view.leaving, event->mutable_leaving());
     return true;
   }
-  if (!view.failure.ok() && !told_.failure_said) {
-    told_.failure_said = true;
+  if (!view.failure.ok() && !sent_.failure) {
+    sent_.failure = true;
     Write(view.failure, event->mutable_failure());
     return true;
   }
-  if (view.done && !told_.done_said) {
-    told_.done_said = true;
+  if (view.done && !sent_.done) {
+    sent_.done = true;
     event->mutable_done();
     return true;
   }
@@ -136,7 +136,7 @@ void WatchStream::Step() {
     const MembershipTable::Member* member = job.table().Find(caller_.node());
     left = member == nullptr || member->left;
   });
-  if (left || told_.failure_said) return Finish(absl::OkStatus());
+  if (left || sent_.failure) return Finish(absl::OkStatus());
   wire::Event event;
   if (!NextEvent(&event)) return;
   writing_ = true;

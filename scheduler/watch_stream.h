@@ -49,16 +49,17 @@ class WatchStream final {
   // is held.
   void Step();
   // A failure of the job has still to reach this node. REQUIRES: as Step.
-  bool owes_failure() const { return !finishing_ && !(told_.failure_said && !writing_); }
+  bool owes_failure() const { return !finishing_ && !(sent_.failure && !writing_); }
 
  private:
-  struct Told {
+  // What the node was told so far.
+  struct Sent {
     std::shared_ptr<const Membership> membership;
     std::shared_ptr<const Catalogue> catalogue;
     std::shared_ptr<const PlacementTable> placement;
     size_t leaving = 0;
-    bool failure_said = false;
-    bool done_said = false;
+    bool failure = false;
+    bool done = false;
   };
 
   void OnOperation(bool ok);
@@ -84,7 +85,7 @@ class WatchStream final {
   bool writing_ = false;
   bool finishing_ = false;
   bool over_ = false;  // the notice of the end has come
-  Told told_;
+  Sent sent_;
 };
 
 }  // namespace bdn

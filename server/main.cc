@@ -72,16 +72,6 @@ absl::Status ServeUntil(int signal_fd, Server* server, ControlPlane* control,
   return result;
 }
 
-void LogStats(const Server::Stats& stats) {
-  LogInfo(
-      "%d rounds (%d non-finite, %d failed) of %d pushes; %d repeated, %d answered from the cache, "
-      "%d refused; frames: %d malformed, %d of no session, %d forged; %d bytes in, %d out",
-      stats.shards.rounds, stats.shards.rounds_nonfinite, stats.shards.rounds_failed,
-      stats.shards.pushes, stats.shards.duplicates, stats.shards.cached_replies,
-      stats.shards.refused, stats.transport.frames_malformed, stats.frames_unauthenticated,
-      stats.frames_forged, stats.transport.bytes_received, stats.transport.bytes_sent);
-}
-
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadServerOptions(config));
   InitLog(options.log_level, "server");
@@ -99,9 +89,10 @@ absl::StatusOr<int> Serve(const Config& config) {
       auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, &clock));
   BDN_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
                        MakeTransport(options.server.listen, {options.link, &clock}));
-  Server server(options.server, control.get(), transport.get());
+  Registry telemetry;
+  Server server(options.server, &telemetry, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
-  LogStats(server.stats());
+  LogInfo("%s", ToText(telemetry.Collect()));
   if (result.ok()) return 0;
   LogError("%s", result.message());
   return 1;

@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -8,11 +9,40 @@
 #include "common/wire/headers.h"
 
 namespace bdn {
+namespace {
 
-Server::Server(const Options& options, ControlPlane* control, Transport* transport)
-    : options_(options), control_(control), transport_(transport), pool_(transport->memory()) {}
+constexpr auto kCounter = Metric::Kind::kCounter;
+// In the order of ReadMetrics.
+constexpr Metric kMetrics[] = {
+    {"pushes", kCounter, "that were added to a round"},
+    {"rounds", kCounter, "closed with a result"},
+    {"rounds_nonfinite", kCounter, "of these, with a sum or gradient that was not finite"},
+    {"rounds_failed", kCounter, "closed with an error"},
+    {"pushes_repeated", kCounter, "that were in their open round already"},
+    {"replies_cached", kCounter, "requests about a closed step, answered by what was kept"},
+    {"probes", kCounter, "received"},
+    {"frames_refused", kCounter, "answered with an error"},
+    {"frames_unauthenticated", kCounter, "on connections that have not said hello"},
+    {"frames_forged", kCounter, "whose sender is not their connection's node"},
+    {"frames_malformed", kCounter, "received, that were no frames"},
+    {"frames_received", kCounter, "from the workers"},
+    {"frames_sent", kCounter, "to the workers"},
+    {"bytes_received", kCounter, "with headers"},
+    {"bytes_sent", kCounter, "with headers"},
+};
+
+}  // namespace
+
+Server::Server(const Options& options, Registry* telemetry, ControlPlane* control,
+               Transport* transport)
+    : options_(options),
+      telemetry_(telemetry),
+      control_(control),
+      transport_(transport),
+      pool_(transport->memory()) {}
 
 Server::~Server() {
+  metrics_.reset();
   Stop();
   control_->Close();
   transport_->Close();
@@ -48,6 +78,7 @@ absl::Status Server::Start() {
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
   });
+  metrics_ = telemetry_->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
   LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id,
           joined.node);
   return absl::OkStatus();
@@ -210,6 +241,27 @@ void Server::GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& 
   }
   MutexLock lock(&mu);
   while (pending > 0) all_done.Wait(&mu);
+}
+
+void Server::ReadMetrics(std::span<uint64_t> values) const {
+  const Stats now = stats();
+  const uint64_t all[] = {now.shards.pushes,
+                          now.shards.rounds,
+                          now.shards.rounds_nonfinite,
+                          now.shards.rounds_failed,
+                          now.shards.duplicates,
+                          now.shards.cached_replies,
+                          now.shards.probes,
+                          now.shards.refused,
+                          now.frames_unauthenticated,
+                          now.frames_forged,
+                          now.transport.frames_malformed,
+                          now.transport.frames_received,
+                          now.transport.frames_sent,
+                          now.transport.bytes_received,
+                          now.transport.bytes_sent};
+  static_assert(std::size(all) == std::size(kMetrics));
+  std::copy(std::begin(all), std::end(all), values.begin());
 }
 
 Server::Stats Server::stats() const {

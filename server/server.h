@@ -2,6 +2,7 @@
 #define BANDONEON_SERVER_SERVER_H_
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/base/buffer.h"
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
+#include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "server/session_table.h"
 #include "server/shard_map.h"
@@ -37,8 +39,8 @@ class Server {
     uint64_t frames_forged = 0;
   };
 
-  // `control` and `transport` are borrowed and outlive the server.
-  Server(const Options& options, ControlPlane* control, Transport* transport);
+  // All are borrowed and outlive the server, which reports to `telemetry` while it serves.
+  Server(const Options& options, Registry* telemetry, ControlPlane* control, Transport* transport);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -75,8 +77,10 @@ class Server {
   // Returns when every shard has its keys: then frames about them are answered.
   void GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans);
   void Finish(const absl::Status& status);
+  void ReadMetrics(std::span<uint64_t> values) const;
 
   const Options options_;
+  Registry* const telemetry_;
   ControlPlane* const control_;
   Transport* const transport_;
   BufferPool pool_;
@@ -94,6 +98,7 @@ class Server {
   uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frames_forged_ ABSL_GUARDED_BY(mu_) = 0;
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
 };
 
 }  // namespace bdn

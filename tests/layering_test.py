@@ -13,10 +13,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
 CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
 ZMQ, LOCAL, C_API = "common/transport/zmq", "worker/local", "worker/c_api"
+TELEMETRY = "common/telemetry"
 
 # Whose headers a module may include besides its own.
 MAY_INCLUDE = {
     BASE: set(),
+    TELEMETRY: {BASE},
     WIRE: {BASE},
     TRANSPORT: {BASE, WIRE, ZMQ},
     ZMQ: {BASE, WIRE, TRANSPORT},
@@ -25,11 +27,11 @@ MAY_INCLUDE = {
     "compressors": {BASE, KERNELS},
     KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, "proto"},
-    "server": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
-    "worker": {BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
+    "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
+    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
-    LOCAL: {BASE, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
-    C_API: {LOCAL, BASE, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
+    LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
+    C_API: {LOCAL, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
     "cli": {C_API},
     "examples": {C_API},
     "proto": set(),
@@ -45,7 +47,7 @@ THIRD_PARTY = [
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
      {CLUSTER, "scheduler"}),
-    ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, "worker", "cli"}),
+    ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, TELEMETRY, "cli"}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
     ("Google Benchmark", re.compile(r"benchmark/"), set()),
 ]

@@ -117,9 +117,6 @@ class Client {
   // after they were set and before its first push (or its first reply fetches them).
   virtual absl::Status FetchWeights(uint32_t tensor, std::span<float> out,
                                     absl::Duration timeout) = 0;
-
-  // What it has counted, as a JSON object.
-  virtual std::string StatsJson() const = 0;
 };
 
 }  // namespace bdn

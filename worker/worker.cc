@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "common/base/status.h"
@@ -12,6 +13,25 @@ namespace {
 
 // What servers say that they have is not signalled.
 constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
+
+constexpr auto kCounter = Metric::Kind::kCounter;
+constexpr auto kGauge = Metric::Kind::kGauge;
+// In the order of ReadMetrics.
+constexpr Metric kMetrics[] = {
+    {"rank", kGauge, "of this worker"},
+    {"size", kGauge, "workers of the job"},
+    {"step", kGauge, "the highest step that ended here"},
+    {"tensors", kGauge, "declared, broadcasts included"},
+    {"tickets_done", kCounter, "exchanges of whole tensors that ended"},
+    {"bytes_pushed", kCounter, "sent to the servers, with headers"},
+    {"bytes_pulled", kCounter, "received from the servers, with headers"},
+    {"frames_sent", kCounter, "to the servers"},
+    {"frames_received", kCounter, "from the servers"},
+    {"frames_malformed", kCounter, "received, that were no frames"},
+    {"frames_dropped", kCounter, "answers that nobody waited for"},
+    {"probes_sent", kCounter, "because an answer was late"},
+    {"resends", kCounter, "of requests that a server had lost"},
+};
 
 // The stages of the pipeline, in the order of the way.
 enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
@@ -55,11 +75,12 @@ absl::Status CheckStateSize(const Tensor& tensor, LinkState what, size_t size) {
 // ---- Life
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const Options& options, const Clock* clock,
+                                                       Registry* telemetry,
                                                        std::unique_ptr<ControlPlane> control,
                                                        std::unique_ptr<Transport> transport) {
   std::unique_ptr<Worker> worker(
       new Worker(options, clock, std::move(control), std::move(transport)));
-  BDN_RETURN_IF_ERROR(worker->Start());
+  BDN_RETURN_IF_ERROR(worker->Start(telemetry));
   return worker;
 }
 
@@ -72,7 +93,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       pool_(transport_->memory()),
       tickets_(clock) {}
 
-absl::Status Worker::Start() {
+absl::Status Worker::Start(Registry* telemetry) {
   JoinRequest join = options_.join;
   join.role = Role::kWorker;
   BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
@@ -106,10 +127,12 @@ absl::Status Worker::Start() {
       .on_failure = [this](const absl::Status& status) { FailJob(status); },
       .on_finished = [] {},
   });
+  metrics_ = telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
   return absl::OkStatus();
 }
 
 Worker::~Worker() {
+  metrics_.reset();
   bool in_peace;
   {
     MutexLock lock(tensors_.mutex());
@@ -493,18 +516,26 @@ absl::Status Worker::DescribeWait(const Tensor& tensor, Step step) const {
   return WithFields(late, fields);
 }
 
-std::string Worker::StatsJson() const {
+void Worker::ReadMetrics(std::span<uint64_t> values) const {
   const TransportStats traffic = transport_->stats();
   const RequestStats requests = requests_->stats();
   const uint64_t tickets_done = tickets_.num_ended();
   MutexLock lock(tensors_.mutex());
-  return absl::StrFormat(
-      "{\"rank\": %d, \"size\": %d, \"step\": %d, \"tensors\": %d, \"tickets_done\": %d, "
-      "\"bytes_pushed\": %d, \"bytes_pulled\": %d, \"frames_sent\": %d, \"frames_received\": %d, "
-      "\"frames_malformed\": %d, \"frames_dropped\": %d, \"probes_sent\": %d, \"resends\": %d}",
-      rank(), size(), highest_step_, tensors_.size(), tickets_done, traffic.bytes_sent,
-      traffic.bytes_received, traffic.frames_sent, traffic.frames_received,
-      traffic.frames_malformed, requests.frames_dropped, requests.probes_sent, requests.resends);
+  const uint64_t now[] = {static_cast<uint64_t>(rank()),
+                          static_cast<uint64_t>(size()),
+                          highest_step_,
+                          tensors_.size(),
+                          tickets_done,
+                          traffic.bytes_sent,
+                          traffic.bytes_received,
+                          traffic.frames_sent,
+                          traffic.frames_received,
+                          traffic.frames_malformed,
+                          requests.frames_dropped,
+                          requests.probes_sent,
+                          requests.resends};
+  static_assert(std::size(now) == std::size(kMetrics));
+  std::copy(std::begin(now), std::end(now), values.begin());
 }
 
 }  // namespace bdn

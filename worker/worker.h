@@ -2,6 +2,7 @@
 #define BANDONEON_WORKER_WORKER_H_
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "common/base/executor.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/credentials.h"
+#include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "worker/client.h"
 #include "worker/pipeline/request_runner.h"
@@ -38,8 +40,10 @@ class Worker final : public Client {
     absl::Duration probe_interval = absl::Seconds(1);
   };
 
-  // Joins and waits until all nodes have joined. `clock` is borrowed and outlives the worker.
+  // Joins and waits until all nodes have joined. `clock` and `telemetry`, to which the worker
+  // reports, are borrowed and outlive it.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(const Options& options, const Clock* clock,
+                                                        Registry* telemetry,
                                                         std::unique_ptr<ControlPlane> control,
                                                         std::unique_ptr<Transport> transport);
   // Ends every wait with Cancelled. Unless Leave succeeded, ends the job for everybody.
@@ -77,14 +81,14 @@ class Worker final : public Client {
                                  absl::Duration timeout) override;
   absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout) override;
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
-  std::string StatsJson() const override;
 
  private:
   using EndedTickets = std::vector<TicketTable::Ended>;
 
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
          std::unique_ptr<Transport> transport);
-  absl::Status Start();
+  absl::Status Start(Registry* telemetry);
+  void ReadMetrics(std::span<uint64_t> values) const;
 
   absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
@@ -130,6 +134,7 @@ class Worker final : public Client {
   std::unique_ptr<ServerRequests> server_requests_;
   std::unique_ptr<StageQueue> queue_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
 };
 
 }  // namespace bdn

@@ -82,7 +82,7 @@ class ControlPlane {
     // The job is over: a node or the scheduler was lost, or a node left with an error. At most
     // once; the message names the culprit.
     std::function<void(absl::Status)> on_failure;
-    // All workers left in peace: the job is done, and servers may go. At most once; never with the
+    // All workers left in order: the job is done, and servers may go. At most once; never with the
     // other.
     std::function<void()> on_finished;
   };

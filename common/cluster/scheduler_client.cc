@@ -70,10 +70,10 @@ class GrpcControlPlane final : public ControlPlane {
   absl::Status Explain(const grpc::Status& status) const;
   void SetCaller(wire::Caller* caller) const;
 
-  void Beat();
-  bool WaitToBeat(absl::Time until);
+  void RunHeartbeats();
+  bool WaitForNextHeartbeat(absl::Time until);
   absl::Status SendHeartbeat();
-  void GiveUp(const absl::Status& failure);
+  void Fail(const absl::Status& failure);
 
   void ReadEvents(const Events& events);
   bool ReadStream(const Events& events, absl::Status* end);
@@ -98,8 +98,8 @@ class GrpcControlPlane final : public ControlPlane {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
-  std::thread heart_ ABSL_GUARDED_BY(mu_);
-  std::thread reader_ ABSL_GUARDED_BY(mu_);
+  std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
+  std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
 
 // ---- calls
@@ -164,7 +164,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   node_ = result.node;
   incarnation_ = reply.caller().incarnation();
   config_ = result.config;
-  heart_ = std::thread([this] { Beat(); });
+  heartbeat_thread_ = std::thread([this] { RunHeartbeats(); });
   return result;
 }
 
@@ -224,26 +224,26 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
 }
 
 void GrpcControlPlane::Close() {
-  std::thread heart;
-  std::thread reader;
+  std::thread heartbeat_thread;
+  std::thread event_thread;
   {
     MutexLock lock(&mu_);
     closed_ = true;
     for (grpc::ClientContext* context : calls_) context->TryCancel();
     changed_.SignalAll();
-    heart = std::move(heart_);
-    reader = std::move(reader_);
+    heartbeat_thread = std::move(heartbeat_thread_);
+    event_thread = std::move(event_thread_);
   }
-  if (heart.joinable()) heart.join();
-  if (reader.joinable()) reader.join();
+  if (heartbeat_thread.joinable()) heartbeat_thread.join();
+  if (event_thread.joinable()) event_thread.join();
   MutexLock lock(&mu_);
   while (!calls_.empty()) no_calls_.Wait(&mu_);
 }
 
 // ---- heartbeats
 
-// False when there is nothing more to beat for.
-bool GrpcControlPlane::WaitToBeat(absl::Time until) {
+// False when no more heartbeats are due.
+bool GrpcControlPlane::WaitForNextHeartbeat(absl::Time until) {
   MutexLock lock(&mu_);
   while (!closed_ && !left_ && failure_.ok()) {
     if (clock_->Now() >= until) return true;
@@ -268,7 +268,7 @@ absl::Status GrpcControlPlane::SendHeartbeat() {
   return FromGrpc(stub_->Heartbeat(call.context(), message, &reply));
 }
 
-void GrpcControlPlane::Beat() {
+void GrpcControlPlane::RunHeartbeats() {
   absl::Duration interval;
   absl::Duration lease;
   {
@@ -277,23 +277,23 @@ void GrpcControlPlane::Beat() {
     lease = config_.lease_timeout;
   }
   absl::Time answered = clock_->Now();
-  while (WaitToBeat(clock_->Now() + interval)) {
+  while (WaitForNextHeartbeat(clock_->Now() + interval)) {
     const absl::Status status = SendHeartbeat();
     if (status.ok()) {
       answered = clock_->Now();
     } else if (status.code() != absl::StatusCode::kUnavailable &&
                status.code() != absl::StatusCode::kDeadlineExceeded &&
                status.code() != absl::StatusCode::kCancelled) {
-      return GiveUp(status);  // the job has failed, or the scheduler does not know us
+      return Fail(status);  // the job has failed, or the scheduler does not know us
     } else if (clock_->Now() - answered > lease) {
-      return GiveUp(Aborted("scheduler at %s stopped answering %.1f s ago", address_,
-                            absl::ToDoubleSeconds(clock_->Now() - answered)));
+      return Fail(Aborted("scheduler at %s stopped answering %.1f s ago", address_,
+                          absl::ToDoubleSeconds(clock_->Now() - answered)));
     }
   }
 }
 
-// Ends every wait; the reader tells of it.
-void GrpcControlPlane::GiveUp(const absl::Status& failure) {
+// Ends every wait; the thread of events tells of it.
+void GrpcControlPlane::Fail(const absl::Status& failure) {
   MutexLock lock(&mu_);
   if (left_ || closed_ || !failure_.ok()) return;
   failure_ = failure;
@@ -305,8 +305,8 @@ void GrpcControlPlane::GiveUp(const absl::Status& failure) {
 
 void GrpcControlPlane::Watch(Events events) {
   MutexLock lock(&mu_);
-  if (closed_ || reader_.joinable()) return;
-  reader_ = std::thread([this, events = std::move(events)] { ReadEvents(events); });
+  if (closed_ || event_thread_.joinable()) return;
+  event_thread_ = std::thread([this, events = std::move(events)] { ReadEvents(events); });
 }
 
 void GrpcControlPlane::ReadEvents(const Events& events) {
@@ -390,7 +390,7 @@ bool GrpcControlPlane::Deliver(const Events& events, const wire::Event& event) {
     events.on_finished();
   }
   if (bad.ok()) return true;
-  GiveUp(bad);
+  Fail(bad);
   if (events.on_failure) events.on_failure(bad);
   return false;
 }

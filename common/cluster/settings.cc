@@ -15,7 +15,7 @@ constexpr Setting kRank = {"rank", "-1",
                            "place among the nodes of its role, from 0; -1 for any free one"};
 constexpr Setting kLink = {"link", "",
                            "pretend the network is this fast, e.g. 200mbit; empty for no limit"};
-constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to come"};
+constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to join"};
 
 constexpr Setting kSchedulerSettings[] = {
     {"listen", "127.0.0.1:0", "host:port to listen at; port 0 takes a free one"},

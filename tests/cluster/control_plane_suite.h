@@ -264,7 +264,7 @@ TEST_P(ControlPlaneSuite, AJoinThatTimesOutNamesWhoIsMissingAndFreesItsRank) {
   auto control = scheduler_->Connect();
   const auto late = control->Join(Request(Role::kWorker, 0), kShort);
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(Text(late.status()), HasSubstr("server rank 0 (1 of 2 here)"));
+  EXPECT_THAT(Text(late.status()), HasSubstr("server rank 0 (1 of 2 have joined)"));
 
   auto again = scheduler_->Connect();
   auto server = scheduler_->Connect();
@@ -452,7 +452,7 @@ TEST_P(ControlPlaneSuite, WorkersLeaveTogetherAndThenTheServersMayGo) {
   EXPECT_TRUE(Leave(servers_[0]).get().ok());
 }
 
-TEST_P(ControlPlaneSuite, NobodyWaitsForAWorkerThatHasComeToLeave) {
+TEST_P(ControlPlaneSuite, NobodyWaitsForAWorkerThatIsLeaving) {
   JoinAll(3, 1);
   auto declaring = Declare(0, {Tensor("a")});
   auto first = Leave(workers_[2]);

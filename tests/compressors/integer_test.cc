@@ -11,7 +11,7 @@
 
 #include "compressors/codec_spec.h"
 #include "gtest/gtest.h"
-#include "kernels/integer_kernels.h"
+#include "kernels/hadamard_kernels.h"
 #include "tests/compressors/codec_inputs.h"
 
 namespace bdn {

@@ -98,8 +98,9 @@ TEST_F(JobTest, EndsWhenNotAllNodesJoinInTime) {
   job_->Advance(At(59));
   EXPECT_FALSE(Answered(call_id));
   job_->Advance(At(60));
-  EXPECT_EQ(MessageOf(call_id),
-            "not all nodes came in time: waiting for worker rank 1, server rank 0 (1 of 3 here)");
+  EXPECT_EQ(
+      MessageOf(call_id),
+      "not all nodes joined in time: waiting for worker rank 1, server rank 0 (1 of 3 have joined)");
   EXPECT_EQ(job_->state(), Job::State::kFailed);
 }
 
@@ -134,7 +135,7 @@ TEST_F(JobTest, ANodeWhoseJoinIsCancelledIsForgotten) {
 
 TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   Fill(2, 1);
-  const CallId barrier = job_->ComeToBarrier(1, "b", At(kNever), At(1));
+  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(kNever), At(1));
   for (const NodeId node : {1, 3}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
   EXPECT_EQ(job_->NextDeadline(), At(5));
   job_->Advance(At(4.9));
@@ -147,7 +148,7 @@ TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   EXPECT_EQ(job_->NextDeadline(), absl::InfiniteFuture());
 }
 
-TEST_F(JobTest, ABrokenLineShortensTheLeaseUntilTheNodeIsHeardAgain) {
+TEST_F(JobTest, ABrokenConnectionShortensTheLeaseUntilTheNodeIsHeardAgain) {
   Fill(1, 1);
   job_->ConnectionBroke(2, At(1));
   EXPECT_EQ(job_->NextDeadline(), At(3));
@@ -250,38 +251,38 @@ TEST_F(JobTest, OnlyServersAcknowledgeAndOnlyWhatExists) {
 TEST_F(JobTest, OnlyWorkersDeclareAndMeetAtBarriers) {
   Fill(1, 1);
   EXPECT_EQ(StatusOf(Declare(2, {Tensor("a")})).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(StatusOf(job_->ComeToBarrier(2, "b", At(9), At(0))).code(),
+  EXPECT_EQ(StatusOf(job_->ArriveAtBarrier(2, "b", At(9), At(0))).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(JobTest, ABarrierIsPassedByThoseWhoAreThereAtOnce) {
   Fill(2, 1);
-  const CallId early = job_->ComeToBarrier(1, "b", At(1), At(0));
+  const CallId early = job_->ArriveAtBarrier(1, "b", At(1), At(0));
   job_->Advance(At(1));
   EXPECT_EQ(MessageOf(early), "barrier 'b': waiting for worker 1");
-  const CallId second = job_->ComeToBarrier(2, "b", At(kNever), At(1));
+  const CallId second = job_->ArriveAtBarrier(2, "b", At(kNever), At(1));
   EXPECT_FALSE(Answered(second));
-  const CallId again = job_->ComeToBarrier(1, "b", At(kNever), At(1));
+  const CallId again = job_->ArriveAtBarrier(1, "b", At(kNever), At(1));
   EXPECT_TRUE(StatusOf(second).ok());
   EXPECT_TRUE(StatusOf(again).ok());
 }
 
 TEST_F(JobTest, OneOfTwoWaitsAtABarrierMayBeGivenUp) {
   Fill(2, 1);
-  const CallId first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
-  const CallId second = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId first = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId second = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
   job_->Cancel(first);
-  job_->ComeToBarrier(2, "b", At(kNever), At(0));
+  job_->ArriveAtBarrier(2, "b", At(kNever), At(0));
   EXPECT_TRUE(StatusOf(second).ok());
 }
 
 TEST_F(JobTest, BarriersAreBounded) {
   Fill(2, 1);
-  EXPECT_THAT(MessageOf(job_->ComeToBarrier(1, std::string(256, 'b'), At(9), At(0))),
+  EXPECT_THAT(MessageOf(job_->ArriveAtBarrier(1, std::string(256, 'b'), At(9), At(0))),
               HasSubstr("256 bytes"));
   CallId last = 0;
   for (int i = 0; i <= 4096; ++i) {
-    last = job_->ComeToBarrier(1, std::to_string(i), At(9), At(0));
+    last = job_->ArriveAtBarrier(1, std::to_string(i), At(9), At(0));
   }
   EXPECT_EQ(StatusOf(last).code(), absl::StatusCode::kResourceExhausted);
 }
@@ -308,13 +309,13 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   const CallId declared = Declare(2, {Tensor("a")});
   const CallId passed = Declare(1, {Tensor("a")});
   EXPECT_TRUE(Install(3, 1).ok());
-  const CallId early = job_->ComeToBarrier(2, "b", At(kNever), At(0));
+  const CallId early = job_->ArriveAtBarrier(2, "b", At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(StatusOf(declared).ok());
   EXPECT_TRUE(StatusOf(passed).ok());
   EXPECT_EQ(StatusOf(early).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(MessageOf(early), "barrier 'b': worker 0 is leaving the job instead");
-  EXPECT_EQ(MessageOf(job_->ComeToBarrier(2, "c", At(kNever), At(0))),
+  EXPECT_EQ(MessageOf(job_->ArriveAtBarrier(2, "c", At(kNever), At(0))),
             "barrier 'c': worker 0 is leaving the job instead");
   EXPECT_EQ(MessageOf(Declare(2, {Tensor("b")})),
             "declaring tensors: worker 0 is leaving the job instead");
@@ -323,7 +324,7 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
 
 TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
   Fill(2, 1);
-  const CallId waiting = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId waiting = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_FALSE(Answered(waiting));
   job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
@@ -333,10 +334,10 @@ TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
 
 TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
   Fill(2, 1);
-  const CallId first = job_->ComeToBarrier(1, "b", At(kNever), At(0));
+  const CallId first = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
   const CallId declared = Declare(1, {Tensor("a")});
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
-  EXPECT_TRUE(StatusOf(job_->ComeToBarrier(2, "b", At(kNever), At(0))).ok());
+  EXPECT_TRUE(StatusOf(job_->ArriveAtBarrier(2, "b", At(kNever), At(0))).ok());
   EXPECT_TRUE(StatusOf(first).ok());
   const CallId second = Declare(2, {Tensor("a")});
   EXPECT_TRUE(Install(3, 1).ok());
@@ -344,7 +345,7 @@ TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
   EXPECT_TRUE(StatusOf(declared).ok());
 }
 
-TEST_F(JobTest, ServersAreToldWhoHasComeToLeave) {
+TEST_F(JobTest, ServersAreToldWhoIsLeaving) {
   Fill(2, 1);
   EXPECT_TRUE(job_->ViewOf(3).leaving.empty());
   const uint64_t before = job_->revision();

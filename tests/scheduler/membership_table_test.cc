@@ -31,11 +31,11 @@ class MembershipTableTest : public ::testing::Test {
 };
 
 TEST_F(MembershipTableTest, NamesEveryoneWhoIsMissing) {
-  EXPECT_EQ(table_.Missing(), "worker rank 0, worker rank 1, server rank 0 (0 of 3 here)");
+  EXPECT_EQ(table_.Missing(), "worker rank 0, worker rank 1, server rank 0 (0 of 3 have joined)");
   ASSERT_TRUE(Add(Role::kWorker, 0).ok());
-  EXPECT_EQ(table_.Missing(), "worker rank 1, server rank 0 (1 of 3 here)");
+  EXPECT_EQ(table_.Missing(), "worker rank 1, server rank 0 (1 of 3 have joined)");
   ASSERT_TRUE(Add(Role::kServer, -1).ok());
-  EXPECT_EQ(table_.Missing(), "worker rank 1 (2 of 3 here)");
+  EXPECT_EQ(table_.Missing(), "worker rank 1 (2 of 3 have joined)");
   EXPECT_FALSE(table_.full());
 }
 

@@ -193,8 +193,9 @@ TEST_F(SchedulerDaemonTest, SigtermEndsItCleanlyAndTellsTheNodes) {
 TEST_F(SchedulerDaemonTest, NamesWhoIsMissingAtTheDeadline) {
   Start({"--workers=2", "--join-timeout=300ms"});
   EXPECT_EQ(daemon_->Wait(), 1);
-  EXPECT_THAT(daemon_->output(),
-              HasSubstr("waiting for worker rank 0, worker rank 1, server rank 0 (0 of 3 here)"));
+  EXPECT_THAT(
+      daemon_->output(),
+      HasSubstr("waiting for worker rank 0, worker rank 1, server rank 0 (0 of 3 have joined)"));
 }
 
 TEST_F(SchedulerDaemonTest, WritesItsPortToAFile) {

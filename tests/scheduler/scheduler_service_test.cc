@@ -167,7 +167,7 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   const Json before = Json::parse(*waiting);
   EXPECT_EQ(before.at("job_id"), "service \"test\"");
   EXPECT_EQ(before.at("state"), "waiting");
-  EXPECT_EQ(before.at("missing"), "worker rank 0, server rank 0 (0 of 2 here)");
+  EXPECT_EQ(before.at("missing"), "worker rank 0, server rank 0 (0 of 2 have joined)");
   EXPECT_TRUE(before.at("nodes").empty());
   Fill();
   wire::HeartbeatRequest heartbeat;

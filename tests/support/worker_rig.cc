@@ -29,8 +29,8 @@ ClusterRig::ClusterRig(int workers, std::vector<std::string> flags, Worker::Opti
     threads.emplace_back([this, rank, options]() mutable {
       options.join.wanted_rank = rank;
       options.join.host = "worker " + std::to_string(rank) + " of the test";
-      workers_[rank] =
-          Must(Worker::Create(options, &clock_, cluster_->Connect(), cluster_->MakeTransport()));
+      workers_[rank] = Must(Worker::Create(options, &clock_, &telemetry_, cluster_->Connect(),
+                                           cluster_->MakeTransport()));
     });
   }
   for (std::thread& thread : threads) thread.join();

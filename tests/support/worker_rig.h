@@ -30,6 +30,7 @@ class ClusterRig {
 
  private:
   const SteadyClock clock_;
+  Registry telemetry_;
   std::unique_ptr<LocalCluster> cluster_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };

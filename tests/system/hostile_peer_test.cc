@@ -39,9 +39,9 @@ class HostilePeer : public ::testing::Test {
       joins.emplace_back([this, rank] {
         Worker::Options options;
         options.join.wanted_rank = rank;
-        workers_[rank] =
-            Worker::Create(options, &clock_, scheduler_.Connect(), MakeZmqTransport().value())
-                .value();
+        workers_[rank] = Worker::Create(options, &clock_, &telemetry_, scheduler_.Connect(),
+                                        MakeZmqTransport().value())
+                             .value();
         if (rank == 0) {
           // Everybody may read where the server listens.
           address_ = workers_[0]->servers().at(0).data_address;
@@ -84,10 +84,11 @@ class HostilePeer : public ::testing::Test {
   }
 
   const SteadyClock clock_;
+  Registry telemetry_;
   LocalScheduler scheduler_{Config(), &clock_};
   std::unique_ptr<ControlPlane> control_ = scheduler_.Connect();
   std::unique_ptr<Transport> transport_ = MakeZmqTransport().value();
-  Server server_{{}, control_.get(), transport_.get()};
+  Server server_{{}, &telemetry_, control_.get(), transport_.get()};
   std::unique_ptr<Worker> workers_[2];
   std::string address_;
 };

@@ -9,18 +9,19 @@ namespace {
 
 enum : size_t { kFirst, kSecond, kLanes };
 
+struct Order {
+  int priority = 0;
+  Step step = 1;
+  uint64_t key = 0;
+  size_t bytes = 0;
+};
+
 // Tasks write their names in the order in which they run.
 class StageQueueTest : public ::testing::Test {
  protected:
   static constexpr StageQueue::Lane kUnbounded[kLanes] = {};
   static constexpr StageQueue::Lane kBounded[kLanes] = {{.max_bytes = 100}, {}};
 
-  struct Order {
-    int priority = 0;
-    Step step = 1;
-    uint64_t key = 0;
-    size_t bytes = 0;
-  };
   void Push(StageQueue* queue, size_t lane, const std::string& name, const Order& order = {}) {
     queue->Push({.lane = lane,
                  .priority = order.priority,

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
 #include "common/cluster/credentials.h"
@@ -32,7 +31,7 @@ struct bdn_cluster {
 };
 struct bdn_worker {
   std::shared_ptr<bdn::LocalCluster> cluster;  // which outlives the worker; null outside of one
-  bdn::SteadyClock clock;
+  bdn::ClientContext context;
   std::unique_ptr<bdn::Client> client;
   pid_t owner = getpid();
 };
@@ -234,7 +233,7 @@ int bdn_create(const bdn_options* options, bdn_worker** out) {
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     auto handle = std::make_unique<bdn_worker>();
-    BDN_ASSIGN_OR_RETURN(handle->client, bdn::ConnectWorker(config, &handle->clock));
+    BDN_ASSIGN_OR_RETURN(handle->client, bdn::ConnectWorker(config, &handle->context));
     *out = handle.release();
     return absl::OkStatus();
   });
@@ -249,7 +248,7 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     BDN_ASSIGN_OR_RETURN(handle->client,
-                         bdn::ConnectLocalWorker(config, &handle->clock, handle->cluster.get()));
+                         bdn::ConnectLocalWorker(config, &handle->context, handle->cluster.get()));
     *out = handle.release();
     return absl::OkStatus();
   });
@@ -455,8 +454,8 @@ int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t update
 
 size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   std::string text = "{}";
-  (void)CallOn(worker, [&](bdn::Client& w) {
-    text = w.StatsJson();
+  (void)CallOn(worker, [&](bdn::Client&) {
+    text = bdn::ToJson(worker->context.telemetry.Collect());
     return absl::OkStatus();
   });
   return bdn::CopyText(text, out, capacity);

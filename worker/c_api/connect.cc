@@ -32,11 +32,12 @@ absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Connect(const Config& config, const Clock* clock,
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Config& config, ClientContext* context,
                                                 std::unique_ptr<ControlPlane> control,
                                                 std::unique_ptr<Transport> transport) {
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
-  return Worker::Create(options, clock, std::move(control), std::move(transport));
+  return Worker::Create(options, &context->clock, &context->telemetry, std::move(control),
+                        std::move(transport));
 }
 
 }  // namespace
@@ -50,7 +51,9 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   return config;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, const Clock* clock) {
+absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
+                                                      ClientContext* context) {
+  const Clock* clock = &context->clock;
   if (config.Text("scheduler").empty()) {
     return InvalidArgument(
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
@@ -61,14 +64,15 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, cons
       auto control, SchedulerClient::Create(config.Text("scheduler"), Credentials(config), clock));
   BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", {link, clock}));
-  return Connect(config, clock, std::move(control), std::move(transport));
+  return Connect(config, context, std::move(control), std::move(transport));
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config, const Clock* clock,
+absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,
+                                                           ClientContext* context,
                                                            LocalCluster* cluster) {
   BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
-  return Connect(config, clock, cluster->Connect(),
-                 MakeThrottled(cluster->MakeTransport(), link, clock));
+  return Connect(config, context, cluster->Connect(),
+                 MakeThrottled(cluster->MakeTransport(), link, &context->clock));
 }
 
 }  // namespace bdn

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/config.h"
+#include "common/telemetry/registry.h"
 #include "worker/client.h"
 #include "worker/local/local_cluster.h"
 
@@ -16,9 +17,15 @@ namespace bdn {
 // Settings as flags over the environment. InvalidArgument names the one that is wrong.
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags);
 
-// `clock` is borrowed and outlives the client, as `cluster` does.
-absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, const Clock* clock);
-absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config, const Clock* clock,
+// What a process hands down; outlives the client.
+struct ClientContext {
+  SteadyClock clock;
+  Registry telemetry;
+};
+absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, ClientContext* context);
+// The cluster outlives the client, too.
+absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,
+                                                           ClientContext* context,
                                                            LocalCluster* cluster);
 
 }  // namespace bdn

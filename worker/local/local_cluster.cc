@@ -73,7 +73,8 @@ LocalCluster::LocalCluster(const JobConfig& config, int num_shards,
                             .join_timeout = absl::InfiniteDuration()};
     options.join.wanted_rank = i;
     options.join.host = absl::StrFormat("server %d of this process", i);
-    node.server = std::make_unique<Server>(options, node.control.get(), node.transport.get());
+    node.server = std::make_unique<Server>(options, &node.telemetry, node.control.get(),
+                                           node.transport.get());
     node.starter = std::thread([server = node.server.get(), i] {
       const absl::Status status = server->Start();
       if (!status.ok()) LogDebug("server %d: %s", i, status.message());

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/cluster/control_plane.h"
+#include "common/telemetry/registry.h"
 #include "common/transport/loopback.h"
 #include "scheduler/local_control_plane.h"
 #include "server/server.h"
@@ -39,6 +40,7 @@ class LocalCluster {
 
  private:
   struct ServerNode {
+    Registry telemetry;
     std::unique_ptr<ControlPlane> control;
     std::unique_ptr<Transport> transport;
     std::unique_ptr<Server> server;

@@ -1,0 +1,30 @@
+#ifndef BANDONEON_SCHEDULER_JOB_OPTIONS_H_
+#define BANDONEON_SCHEDULER_JOB_OPTIONS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
+
+namespace bdn {
+
+struct JobOptions {
+  JobConfig config;
+  Credentials credentials;  // asked of whoever joins
+  absl::Duration join_timeout = absl::InfiniteDuration();
+  // What is left of a lease when the node's connection breaks.
+  absl::Duration broken_connection_grace = absl::Seconds(2);
+  bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
+};
+
+// InvalidArgument names the setting that is out of range or contradicts another.
+absl::Status CheckJobOptions(const JobOptions& options);
+
+// InvalidArgument where a text from outside is longer than kMaxNameBytes; `what` names it.
+absl::Status CheckText(const char* what, const std::string& text);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_JOB_OPTIONS_H_
