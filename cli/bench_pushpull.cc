@@ -204,6 +204,13 @@ std::string FindMistake(const BenchOptions& options, const std::vector<WorkerRes
   return "";
 }
 
+// Whether a codec's sender keeps what it has left out.
+bool KeepsResidual(const std::string& spec) {
+  uint32_t traits = 0;
+  return bdn_codec_traits(spec.c_str(), &traits) == BDN_OK &&
+         (traits & BDN_CODEC_ERROR_FEEDBACK) != 0;
+}
+
 Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& results,
               Outcome outcome) {
   const auto workers = static_cast<double>(results.size());
@@ -224,8 +231,8 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
   roof.bytes = options.bytes;
   roof.push_fraction = std::min(1.0, outcome.bytes_pushed / options.dense_bytes());
   roof.pull_fraction = std::min(1.0, outcome.bytes_pulled / options.dense_bytes());
-  roof.push_memory = options.push.rfind("ef(", 0) == 0;
-  roof.pull_memory = options.pull.rfind("ef(", 0) == 0;
+  roof.push_memory = KeepsResidual(options.push);
+  roof.pull_memory = KeepsResidual(options.pull);
   std::vector<double> roofs;
   std::vector<double> copies;
   for (int i = 0; i < kRepeats; ++i) {
