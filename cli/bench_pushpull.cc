@@ -10,6 +10,7 @@
 #include "cli/guardian.h"
 #include "cli/local_job.h"
 #include "cli/memory_roof.h"
+#include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
 namespace {
