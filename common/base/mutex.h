@@ -7,7 +7,6 @@
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace bdn {
@@ -59,10 +58,6 @@ class CondVar {
         lock, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(most, kAYear)));
     lock.release();
     return outcome == std::cv_status::no_timeout;
-  }
-  // TODO(cleanup): callers go over to Clock::WaitUntil.
-  bool WaitUntil(Mutex* mu, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    return WaitFor(mu, deadline - absl::Now());
   }
   void Signal() { cv_.notify_one(); }
   void SignalAll() { cv_.notify_all(); }

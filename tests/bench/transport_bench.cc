@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/transport/loopback.h"
 #include "common/transport/zmq/malloc_tuning.h"
@@ -144,9 +145,10 @@ double IdleShare() {
   CondVar never;
   const absl::Duration wait = absl::Milliseconds(500);
   const double before = CpuSeconds();
-  const absl::Time deadline = absl::Now() + wait;
+  const SteadyClock clock;
+  const absl::Time deadline = clock.Now() + wait;
   MutexLock lock(&mu);
-  while (never.WaitUntil(&mu, deadline)) {
+  while (clock.WaitUntil(&never, &mu, deadline)) {
   }
   return (CpuSeconds() - before) / absl::ToDoubleSeconds(wait);
 }

@@ -213,7 +213,7 @@ TEST_P(TransportTest, MayBeUsedFromItsCallbacks) {
   {
     const absl::Time deadline = PatienceEnds();
     MutexLock lock(&mu);
-    while (last < kRounds && changed.WaitUntil(&mu, deadline)) {
+    while (last < kRounds && kClock.WaitUntil(&changed, &mu, deadline)) {
     }
     EXPECT_EQ(last, kRounds);
   }
@@ -386,7 +386,7 @@ TEST_P(TransportTest, MayBeClosedFromItsHandler) {
   const absl::Time deadline = PatienceEnds();
   {
     MutexLock lock(&mu);
-    while (!closed && changed.WaitUntil(&mu, deadline)) {
+    while (!closed && kClock.WaitUntil(&changed, &mu, deadline)) {
     }
     EXPECT_TRUE(closed);
   }
@@ -403,7 +403,7 @@ TEST_P(TransportTest, EndsSendsToAPeerThatWentInUnavailable) {
   // The news may need a moment; whoever sends learns of it.
   const absl::Time deadline = PatienceEnds();
   absl::Status status;
-  while (status.ok() && absl::Now() < deadline) {
+  while (status.ok() && kClock.Now() < deadline) {
     Send(server_.get(), to_client, FrameOf(2, 10));
     status = completions_.Last();
   }

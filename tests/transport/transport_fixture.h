@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/transport/transport.h"
 #include "gtest/gtest.h"
@@ -20,8 +20,9 @@
 
 namespace bdn {
 
-// Long enough to never pass on a loaded machine; only a failing test waits for it.
-inline absl::Time PatienceEnds() { return absl::Now() + absl::Seconds(60); }
+// Long enough to never pass on a loaded machine, by a clock of the tests: only a failing test waits so.
+inline const SteadyClock kClock;
+inline absl::Time PatienceEnds() { return kClock.Now() + absl::Seconds(60); }
 
 // A callback may not run while this thread is inside a call of the transport.
 inline thread_local bool is_inside_call = false;
@@ -54,7 +55,7 @@ class Inbox {
   std::vector<Item> WaitFor(size_t count) {
     const absl::Time deadline = PatienceEnds();
     MutexLock lock(&mu_);
-    while (items_.size() < count && changed_.WaitUntil(&mu_, deadline)) {
+    while (items_.size() < count && kClock.WaitUntil(&changed_, &mu_, deadline)) {
     }
     EXPECT_GE(items_.size(), count) << "frames are missing";
     return items_;
@@ -103,7 +104,7 @@ class Completions {
   std::vector<absl::Status> WaitForAll() {
     const absl::Time deadline = PatienceEnds();
     MutexLock lock(&mu_);
-    while (statuses_.size() < expected_ && changed_.WaitUntil(&mu_, deadline)) {
+    while (statuses_.size() < expected_ && kClock.WaitUntil(&changed_, &mu_, deadline)) {
     }
     EXPECT_EQ(statuses_.size(), expected_) << "completions are missing";
     return statuses_;
