@@ -52,7 +52,7 @@ absl::Status BroadcastKey::CheckInit(const Frame& frame, Rank rank) const {
         plan_.name, known->root, rank);
   }
   // The first value waits for nobody.
-  if (state_.value.step != 0) BDN_RETURN_IF_ERROR(CheckAllMayCome(header.step));
+  if (state_.value.step != 0) BDN_RETURN_IF_ERROR(CheckNobodyLeaves(header.step));
   if (header.step < state_.value.step || state_.next.step != 0) {
     return InvalidArgument("init step %d of tensor '%s', which stands at step %d", header.step,
                            plan_.name, state_.value.step);
@@ -66,14 +66,14 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
   if (header.step <= state_.value.step) {
     return {{from, Frame{AnswerOf(FrameType::kReply, header.step), {}}}};
   }
-  const absl::Status status = CheckAllMayCome(header.step);
+  const absl::Status status = CheckNobodyLeaves(header.step);
   if (!status.ok()) return shard_.Refuse(from, header, status);
   const bool is_next = header.step == state_.next.step;
-  return shard_.Wait(from, header, is_next ? RanksBehind() : std::vector<Rank>{*rank});
+  return shard_.Defer(from, header, is_next ? RanksBehind() : std::vector<Rank>{*rank});
 }
 
-// Whether all workers may still come to the broadcast of `step`, which is not in force.
-absl::Status BroadcastKey::CheckAllMayCome(Step step) const {
+// Whether nobody leaves who has not asked for `step`, which is not in force, and is not its root.
+absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
   for (const Rank rank : shard_.leaving) {
     const bool is_in_roster = static_cast<size_t>(rank) < state_.fetches.size();
     const bool is_root = state_.next.step == step && state_.next.root == rank;
@@ -106,9 +106,9 @@ Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
   }
   Sends sends = PutNextInForce();
   if (header.step <= state_.value.step) return sends;  // the asker's value is among them
-  const absl::Status status = CheckAllMayCome(header.step);
-  Sends answer = status.ok() ? shard_.Wait(from, header, {}) : shard_.Refuse(from, header, status);
-  for (Send& send : answer) sends.push_back(std::move(send));
+  const absl::Status status = CheckNobodyLeaves(header.step);
+  Sends answer = status.ok() ? shard_.Defer(from, header, {}) : shard_.Refuse(from, header, status);
+  for (Outgoing& send : answer) sends.push_back(std::move(send));
   return sends;
 }
 

@@ -44,7 +44,7 @@ class BroadcastKey {
 
  private:
   absl::Status CheckInit(const Frame& frame, Rank rank) const;
-  absl::Status CheckAllMayCome(Step step) const;
+  absl::Status CheckNobodyLeaves(Step step) const;
   bool IsRepeat(const Frame& frame, Rank rank) const;
   std::vector<Rank> RanksBehind() const;
   Sends PutNextInForce();

@@ -49,7 +49,7 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   if (round.Has(*rank)) {
     if (header.step == round.step) {
       ++shard_.stats.duplicates;
-      return shard_.Wait(from, header, round.MissingRanks());
+      return shard_.Defer(from, header, round.MissingRanks());
     }
     return shard_.Refuse(from, header,
                          InvalidArgument("rank %d pushed step %d while its step %d is open", *rank,
@@ -168,7 +168,7 @@ Sends DenseKey::FailRound(Step step, const absl::Status& status) {
   if (failed.is_open() && failed.step != step) {
     sends = shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(failed.step), status));
   }
-  for (Send& send : shard_.ToAllWorkers(state_.last_reply)) sends.push_back(std::move(send));
+  for (Outgoing& send : shard_.ToAllWorkers(state_.last_reply)) sends.push_back(std::move(send));
   return sends;
 }
 
@@ -194,11 +194,11 @@ Sends DenseKey::OnProbe(NodeId from, const FrameHeader& header) {
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
   if (header.step == state_.round.step) {
-    return shard_.Wait(from, header, state_.round.MissingRanks());
+    return shard_.Defer(from, header, state_.round.MissingRanks());
   }
   Round empty;
   empty.Open(header.step, shard_.roster_size());
-  return shard_.Wait(from, header, empty.MissingRanks());
+  return shard_.Defer(from, header, empty.MissingRanks());
 }
 
 // The segment that a frame about state names, or why there is none.
@@ -282,7 +282,7 @@ Sends DenseKey::OnFetch(NodeId from, const FrameHeader& header) {
   if (!is_set && header.part != StatePart::kCounters) {
     const bool is_alone =
         !shard_.leaving.empty() && shard_.leaving.size() + 1 >= shard_.roster_size();
-    if (!is_alone) return shard_.Wait(from, header, {});
+    if (!is_alone) return shard_.Defer(from, header, {});
     return shard_.Refuse(from, header,
                          Aborted("tensor '%s': its weights were never set, and all other workers "
                                  "are leaving the job",

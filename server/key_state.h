@@ -9,8 +9,8 @@
 
 namespace bdn {
 
-// Everything a server holds of one key: a value, copyable, that can be snapshotted and compared.
-// The plan says which of the two kinds it is; the other's state stays empty.
+// Everything a server holds of one key: a value, so that a copy is a snapshot. The plan says which
+// of the two kinds of key it is; the state of the other kind is not used.
 struct KeyState {
   std::shared_ptr<const KeyPlan> plan;
   DenseState dense;

@@ -30,8 +30,8 @@ struct Reply {
 };
 
 // Adds the contributions in rank order, makes the mean or the rule's step of the sum, and encodes
-// that, with what the replies' link remembers, once for everybody. Moves the parts on to the round's
-// step; they keep their values where the reply has a flag, and after an error:
+// that, with what the replies' link remembers, once for everybody. Moves the parts on to the
+// round's step; they keep their values where the reply has a flag, and after an error:
 //   InvalidArgument  the learning rate is below zero
 //   Aborted          a segment's weights were never set; or the step made the weights infinite:
 //                    then they stay so until they are set again

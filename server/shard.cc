@@ -20,7 +20,7 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
   context_.leaving = std::move(ranks);
   Sends sends;
   for (auto& [key, state] : keys_) {
-    for (Send& send : DenseKey(*state.plan, &state.dense, &context_).OnLeaving()) {
+    for (Outgoing& send : DenseKey(*state.plan, &state.dense, &context_).OnLeaving()) {
       sends.push_back(std::move(send));
     }
   }

@@ -14,9 +14,9 @@
 namespace bdn {
 
 // A server's part for some of its keys: a frame in, the frames out that it calls for. Knows who
-// takes part, and hands each frame to the protocol of its key: DenseKey or BroadcastKey. No thread,
-// clock or socket; not thread-safe: owned by one shard thread. Copying copies all state (buffers are
-// shared, immutable), which is what the explicit-state tests rest on.
+// takes part, and hands each frame to the protocol of its key: DenseKey or BroadcastKey. No
+// thread, clock or socket; not thread-safe: owned by one shard thread. Copying copies all state
+// (buffers are shared, immutable), which is what the explicit-state tests rest on.
 class ServerShard {
  public:
   struct Options {

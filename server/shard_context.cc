@@ -55,8 +55,8 @@ Sends ShardContext::Refuse(NodeId to, const FrameHeader& request, const absl::St
   return {{to, ErrorFrame(request, status)}};
 }
 
-Sends ShardContext::Wait(NodeId to, const FrameHeader& request,
-                         const std::vector<Rank>& missing) const {
+Sends ShardContext::Defer(NodeId to, const FrameHeader& request,
+                          const std::vector<Rank>& missing) const {
   return {{to, MakeFrame(AnswerHeader(request, FrameType::kWaiting), EncodeRanks(missing))}};
 }
 

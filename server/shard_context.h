@@ -27,11 +27,11 @@ struct ShardStats {
 };
 
 // A frame for a node, and those that a call made, to be sent in this order.
-struct Send {
+struct Outgoing {
   NodeId to = 0;
   Frame frame;
 };
-using Sends = std::vector<Send>;
+using Sends = std::vector<Outgoing>;
 
 // What all keys of a shard share: who takes part, and how answers are made. A value, copyable.
 struct ShardContext {
@@ -57,8 +57,8 @@ struct ShardContext {
   Sends ToAllWorkers(const Frame& frame) const;
   // An error to the asker alone, counted.
   Sends Refuse(NodeId to, const FrameHeader& request, const absl::Status& status);
-  // The answer is not there yet, for want of these ranks.
-  Sends Wait(NodeId to, const FrameHeader& request, const std::vector<Rank>& missing) const;
+  // Says that the answer is not there yet, for want of these ranks.
+  Sends Defer(NodeId to, const FrameHeader& request, const std::vector<Rank>& missing) const;
 };
 
 }  // namespace bdn

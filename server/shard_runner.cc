@@ -48,7 +48,7 @@ void ShardRunner::Run() {
       MutexLock lock(&mu_);
       stats_ = shard_.stats();
     }
-    for (Send& send : sends) send_(send.to, std::move(send.frame));
+    for (Outgoing& send : sends) send_(send.to, std::move(send.frame));
   }
 }
 

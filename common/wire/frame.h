@@ -54,8 +54,8 @@ enum FrameFlag : uint8_t {
 };
 inline constexpr uint8_t kKnownFlags = kFlagAbsent | kFlagNonFinite;
 
-// Every field means one thing; those that a type of frame has no use for are 0. common/wire/headers.h
-// fills them in.
+// Every field means one thing, and is 0 on the types of frame that have no use for it.
+// common/wire/headers.h fills them in.
 struct FrameHeader {
   FrameType type = FrameType::kHello;
   uint8_t codec = 0;  // push, reply: CodecId of the payload

@@ -8,9 +8,8 @@
 #include "common/wire/frame.h"
 
 // The headers of requests, of the probes that ask after them, and of their answers: the one place
-// that knows which fields each of them has (proto/wire_format.md, sections 4, 7 and 8). What is not
-// a parameter stays as FrameHeader has it; codec, flags, weight, learning rate and base step are for
-// whoever makes the payload.
+// that knows which fields each of them has (proto/wire_format.md, sections 4, 7 and 8). Codec,
+// flags, weight, learning rate and base step are for whoever makes the payload.
 
 namespace bdn {
 
@@ -41,8 +40,8 @@ struct StateSegment {
 FrameHeader StateHeader(FrameType type, const StateSegment& segment, Step step, uint32_t request);
 
 // What asks after a request whose answer is late, without its payload: a probe after a push or a
-// broadcast's init, the same fetch again after a fetch. None after the init of a state part, which a
-// server answers at once: that is sent again whole.
+// broadcast's init, the same fetch again after a fetch. Nothing asks after the init of a state
+// part, which a server answers at once: it is sent again whole.
 std::optional<FrameHeader> ProbeFor(const FrameHeader& request);
 
 // An answer repeats what tells its request from others: key, step, request number and number of

@@ -43,7 +43,7 @@ std::shared_ptr<const KeyPlan> MakePlan(Key key, const KeyOptions& options) {
 }
 
 void Outbox::Add(Sends sends) {
-  for (Send& send : sends) sent.push_back(std::move(send));
+  for (Outgoing& send : sends) sent.push_back(std::move(send));
 }
 
 const Frame* Outbox::LastTo(Rank rank) const {

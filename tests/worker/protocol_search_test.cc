@@ -71,7 +71,7 @@ class World {
     const Flight flight = flights_[i];
     if (!keep) flights_.erase(flights_.begin() + static_cast<long>(i));
     if (flight.to_server) {
-      for (Send& send : shard_.OnFrame(WorkerNode(flight.rank), flight.frame)) {
+      for (Outgoing& send : shard_.OnFrame(WorkerNode(flight.rank), flight.frame)) {
         flights_.push_back({false, static_cast<Rank>(send.to - 1), std::move(send.frame)});
       }
     } else {
@@ -107,8 +107,8 @@ class World {
     drop_same_flights();
     return true;
   }
-  // The server, having said that it has the last push of a worker, hears that this has come to
-  // leave.
+  // The server, having said that it has the last push of a worker, hears that this
+  // one is leaving.
   bool LeaveAtServer(Rank rank, Step steps) {
     const bool held = given_[rank].size() + 1 == steps && tables_[rank].IsAccepted(kKey) &&
                       worker_epoch_[rank] == server_epoch_;
