@@ -231,14 +231,16 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
   const auto barrier = barriers_.try_emplace(name, roster_).first;
   barrier->second.Arrive(MemberOf(node));
   const CallId call_id = NewCall({Call::Kind::kBarrier, node, deadline, 0, name});
-  if (barrier->second.full()) {
-    CompleteWhere(
-        [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
-        absl::OkStatus());
-    barriers_.erase(barrier);
-  }
+  if (barrier->second.full()) EndBarrier(name, absl::OkStatus());
   AbortWaitsForLeaving();
   return call_id;
+}
+
+void Job::EndBarrier(const std::string& name, const absl::Status& status) {
+  CompleteWhere(
+      [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
+      status);
+  barriers_.erase(name);
 }
 
 CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
@@ -279,11 +281,7 @@ void Job::AbortWaitsForLeaving() {
     const std::string name = barrier->first;
     const absl::Status status =
         barrier->second.CheckMayFill(leaving_.present(), "barrier '" + name + "'");
-    if (status.ok()) continue;
-    CompleteWhere(
-        [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
-        status);
-    barriers_.erase(barrier);
+    if (!status.ok()) EndBarrier(name, status);
   }
   declarations_.AbortWaitsFor(leaving_.present());
   AnswerDeclarations();

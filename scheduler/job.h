@@ -116,6 +116,7 @@ class Job {
 
   void StartIfFull(absl::Time now);
   void AnswerDeclarations();
+  void EndBarrier(const std::string& name, const absl::Status& status);
   void EndWork();
   // Ends the waits for workers that are leaving instead of coming.
   void AbortWaitsForLeaving();
