@@ -158,16 +158,16 @@ def write(root: pathlib.Path, path: str, text: str):
 
 def test_a_breach_of_each_kind_is_found(tmp_path):
     write(tmp_path, "server/shard.h", "#pragma once\n")
-    write(tmp_path, "common/transport/zmq_socket.h", "#include <zmq.h>\n")
+    write(tmp_path, "common/cluster/channel.h", "#include <grpcpp/grpcpp.h>\n")
     write(tmp_path, "worker/pipeline.cc", '#include "server/shard.h"\n')
     write(tmp_path, "compressors/onebit.cc", "#include <hwy/highway.h>\n")
-    write(tmp_path, "server/main.cc", '#include "common/transport/zmq_socket.h"\n')
+    write(tmp_path, "server/main.cc", '#include "common/cluster/channel.h"\n')
     write(tmp_path, "cli/run.cc", '#include "common/base/nothing.h"\n')
     assert breaches_of(tmp_path) == [
         "compressors/onebit.cc: hwy/highway.h: Highway belongs in kernels",
         "worker/pipeline.cc: server/shard.h: worker must not include server",
         "cli/run.cc: common/base/nothing.h: no such file from the root of the tree",
-        "server/main.cc: gets ZeroMQ through common/transport/zmq_socket.h",
+        "server/main.cc: gets protobuf or gRPC through common/cluster/channel.h",
     ]
 
 

@@ -270,7 +270,7 @@ Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
   if (codec.name.starts_with("int")) return EncodeInteger(codec, p, keys);
   if (codec.name == "sketch") return EncodeSketch(codec, p, keys);
   if (codec.name == "exactsketch") return EncodeExactSketch(codec, p, keys);
-  Bytes out;
+  Bytes out;  // none, fp16 and bf16 go element by element
   for (const float value : p) {
     if (codec.name == "none") {
       PutF32(&out, value);

@@ -109,7 +109,7 @@ TEST_F(BroadcastKeyTest, ABroadcastDoesNotWaitForAWorkerThatLeaves) {
   }
 }
 
-TEST_F(BroadcastKeyTest, ARootThatWaitsHearsThatAWorkerHasComeToLeave) {
+TEST_F(BroadcastKeyTest, ARootThatWaitsHearsThatAWorkerIsLeaving) {
   Init(0, 1, "aaaa");
   Init(0, 2, "bbbb");
   shard_.leaving = {2};

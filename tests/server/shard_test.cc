@@ -1,167 +1,20 @@
 #include "server/shard.h"
 
-#include <cmath>
-#include <limits>
-#include <random>
-
-#include "common/base/endian.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/shard_rig.h"
+#include "tests/server/shard_fixture.h"
+
+// What a shard does whatever the key's state: who may send it what, epochs, workers that leave.
 
 namespace bdn::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
-constexpr Key kKey = Key::Of(7, 0);
-using Floats = std::vector<float>;
+using ShardTest = ShardFixture;
 
-class ShardTest : public ::testing::Test {
- protected:
-  void Start(int workers, const KeyOptions& options = {}) {
-    options_ = options;
-    shard_.SetMembership(MakeMembership(workers));
-    shard_.AddKey(MakePlan(kKey, options));
-    shard_.SetCatalogueVersion(1);
-  }
-  void Push(Rank rank, Step step, const Floats& values) {
-    outbox_.Add(shard_.OnFrame(WorkerNode(rank), MakePush(kKey, step, rank, values, options_)));
-  }
-  void PushFlagged(Rank rank, Step step, uint8_t flag) {
-    outbox_.Add(shard_.OnFrame(WorkerNode(rank),
-                               MakeBare(FrameType::kPush, kKey, step, rank, Elements(), flag)));
-  }
-  void Probe(Rank rank, Step step) {
-    outbox_.Add(shard_.OnFrame(WorkerNode(rank),
-                               MakeBare(FrameType::kProbe, kKey, step, rank, Elements())));
-  }
-  size_t Elements() const {
-    size_t n = 0;
-    for (const size_t segment : options_.segments) n += segment;
-    return n;
-  }
-  Floats Result(Rank rank) {
-    const Frame* last = outbox_.LastTo(rank);
-    return last == nullptr ? Floats{} : ValuesOf(*last, options_);
-  }
-  absl::Status Error(Rank rank) {
-    const Frame* last = outbox_.LastTo(rank);
-    return last == nullptr ? absl::OkStatus() : ErrorOf(*last);
-  }
-
-  KeyOptions options_;
-  Outbox outbox_;
-  ServerShard shard_{{.self = kServerNode}};
-};
-
-TEST_F(ShardTest, AnswersEveryWorkerWithTheMeanOnceAllHavePushed) {
-  Start(2);
-  Push(1, 1, {1, 2, 3, 4});
-  EXPECT_THAT(outbox_.sent, IsEmpty());
-  Push(0, 1, {3, 2, 1, 0});
-  EXPECT_THAT(outbox_.sent, SizeIs(2));
-  EXPECT_THAT(Result(0), ElementsAre(2, 2, 2, 2));
-  EXPECT_EQ(outbox_.LastTo(0)->payload.data(), outbox_.LastTo(1)->payload.data());
-  EXPECT_EQ(outbox_.LastTo(0)->header.weight, 2.0f);
-}
-
-TEST_F(ShardTest, SumsInRankOrderWhateverTheOrderOfArrival) {
-  const Floats values[3] = {{1e8f, 1, 1, 1}, {-1e8f, 2, 2, 2}, {0.5f, 3, 3, 3}};
-  std::vector<std::vector<Rank>> orders = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}};
-  std::vector<Floats> results;
-  for (const auto& order : orders) {
-    ShardTest::shard_ = ServerShard({.self = kServerNode});
-    Start(3);
-    for (const Rank rank : order) Push(rank, 1, values[rank]);
-    results.push_back(Result(0));
-  }
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(results[0], results[2]);
-  EXPECT_EQ(results[0][0], 0.5f * (1.0f / 3));
-}
-
-// randomk and blocks both ways: the server adds payloads without decoding them, and whoever pulls
-// gets what decoding, averaging and encoding would have given.
-TEST_F(ShardTest, AddsUndecodedPayloadsToTheSameBits) {
-  for (const char* spec : {"randomk(ratio=0.3)", "blocks(ratio=0.5,size=8)"}) {
-    const KeyOptions same{.push = spec, .pull = spec, .segments = {100, 33}};
-    const KeyOptions decoded{.push = spec, .pull = "none", .segments = {100, 33}};
-    std::vector<Floats> results;
-    for (const KeyOptions& options : {same, decoded}) {
-      outbox_.sent.clear();
-      shard_ = ServerShard({.self = kServerNode});
-      Start(3, options);
-      for (const Rank rank : {2, 0, 1}) {
-        Floats values(133);
-        for (size_t i = 0; i < values.size(); ++i) {
-          values[i] = static_cast<float>(i % 7) - static_cast<float>(rank) * 0.3f;
-        }
-        Push(rank, 1, values);
-      }
-      results.push_back(Result(0));
-    }
-    EXPECT_EQ(results[0], results[1]) << spec;
-    EXPECT_NE(results[0], Floats(133, 0.0f)) << spec;
-  }
-}
-
-TEST_F(ShardTest, CountsARepeatedPushOnceAndSaysWhomItWaitsFor) {
-  Start(3);
-  Push(0, 1, {3, 3, 3, 3});
-  Push(0, 1, {3, 3, 3, 3});
-  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1, 2));
-  Push(1, 1, {0, 0, 0, 0});
-  Push(2, 1, {0, 0, 0, 0});
-  EXPECT_THAT(Result(2), ElementsAre(1, 1, 1, 1));
-  EXPECT_EQ(shard_.stats().duplicates, 1u);
-}
-
-TEST_F(ShardTest, GivesASlowWorkerItsOwnStepsResultWhenAFastOneIsAhead) {
-  Start(2);
-  Push(0, 1, {1, 1, 1, 1});
-  Push(1, 1, {3, 3, 3, 3});
-  outbox_.sent.clear();  // worker 1 never gets it
-  Push(0, 2, {100, 100, 100, 100});
-  Push(1, 1, {3, 3, 3, 3});  // and asks again by pushing
-  EXPECT_EQ(outbox_.LastTo(1)->header.step, 1u);
-  EXPECT_THAT(Result(1), ElementsAre(2, 2, 2, 2));
-}
-
-TEST_F(ShardTest, AnswersAProbeWithTheMissingRanksOrTheCachedReply) {
-  Start(2);
-  Probe(0, 1);
-  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0, 1));
-  Push(0, 1, {2, 2, 2, 2});
-  Probe(0, 1);
-  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1));
-  Push(1, 1, {4, 4, 4, 4});
-  outbox_.sent.clear();
-  Probe(1, 1);
-  EXPECT_THAT(Result(1), ElementsAre(3, 3, 3, 3));
-}
-
-TEST_F(ShardTest, FailsTheRoundForAllWhenWorkersAreAtDifferentSteps) {
-  Start(2);
-  Push(0, 4, {1, 1, 1, 1});
-  Push(1, 5, {1, 1, 1, 1});
-  for (const Rank rank : {0, 1}) {
-    EXPECT_EQ(Error(rank).code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(std::string(Error(rank).message()),
-                HasSubstr("rank 0 is at step 4 and rank 1 at step 5"));
-  }
-  Probe(0, 4);  // whoever missed it hears it under its own step
-  EXPECT_EQ(outbox_.LastTo(0)->header.step, 4u);
-  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
-  Push(0, 6, {1, 1, 1, 1});
-  Push(1, 6, {1, 1, 1, 1});
-  EXPECT_THAT(Result(1), ElementsAre(1, 1, 1, 1));
-}
-
-TEST_F(ShardTest, NoRoundWaitsForAWorkerThatHasComeToLeave) {
+TEST_F(ShardTest, NoRoundWaitsForAWorkerThatIsLeaving) {
   Start(3);
   for (const Rank rank : {0, 1, 2}) Push(rank, 1, {3, 3, 3, 3});
   Push(0, 2, {1, 1, 1, 1});
@@ -185,7 +38,7 @@ TEST_F(ShardTest, ALeavingWorkerMaySendItsPushAgain) {
   for (const Rank rank : {0, 1}) {
     Frame push = MakePush(kKey, 1, rank, {4, 4, 4, 4});
     push.header.epoch = 2;
-    outbox_.Add(shard_.OnFrame(WorkerNode(rank), push));
+    Send(push);
   }
   EXPECT_THAT(Result(0), ElementsAre(4, 4, 4, 4));
 }
@@ -198,186 +51,26 @@ TEST_F(ShardTest, ARoundThatHasThePushOfAWorkerWhichLeavesGoesOn) {
   EXPECT_THAT(Result(0), ElementsAre(3, 3, 3, 3));
 }
 
-TEST_F(ShardTest, FailsTheRoundForAllOnAForeignCodec) {
-  Start(2);
-  Push(0, 1, {1, 1, 1, 1});
-  KeyOptions other = options_;
-  other.push = "bf16";
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), MakePush(kKey, 1, 1, {1, 1, 1, 1}, other)));
-  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("rank 1 pushed codec"));
-  EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(ShardTest, FailsTheRoundForAllWhenLearningRatesDiffer) {
-  Start(2);
-  Frame a = MakePush(kKey, 1, 0, {1, 1, 1, 1});
-  Frame b = MakePush(kKey, 1, 1, {1, 1, 1, 1});
-  a.header.learning_rate = 0.1f;
-  b.header.learning_rate = 0.2f;
-  outbox_.Add(shard_.OnFrame(WorkerNode(0), a));
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), b));
-  EXPECT_THAT(std::string(Error(0).message()),
-              HasSubstr("rank 0 has learning rate 0.1 and rank 1 has 0.2"));
-}
-
-TEST_F(ShardTest, WeighsContributions) {
-  Start(2);
-  Frame half = MakePush(kKey, 1, 0, {1, 1, 1, 1});
-  half.header.weight = 1;
-  Frame heavy = MakePush(kKey, 1, 1, {9, 9, 9, 9});  // 3 * 3
-  heavy.header.weight = 3;
-  outbox_.Add(shard_.OnFrame(WorkerNode(0), half));
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), heavy));
-  EXPECT_THAT(Result(0), ElementsAre(2.5f, 2.5f, 2.5f, 2.5f));
-}
-
-TEST_F(ShardTest, CountsAnAbsentWorkerInTheDenominator) {
-  Start(2);
-  Push(0, 1, {4, 4, 4, 4});
-  PushFlagged(1, 1, kFlagAbsent);
-  EXPECT_THAT(Result(1), ElementsAre(2, 2, 2, 2));
-}
-
-TEST_F(ShardTest, RepliesAbsentWhenNobodyHasAGradientAndLeavesTheMemoryAlone) {
-  Start(2, {.push = "none", .pull = "ef(onebit)"});
-  Push(0, 1, {1, 2, 3, 4});
-  Push(1, 1, {1, 2, 3, 4});
-  const Floats before = shard_.Find(kKey)->dense.parts.residual;
-  PushFlagged(0, 2, kFlagAbsent);
-  PushFlagged(1, 2, kFlagAbsent);
-  EXPECT_EQ(outbox_.LastTo(0)->header.flags, kFlagAbsent);
-  EXPECT_EQ(shard_.Find(kKey)->dense.parts.residual, before);
-}
-
-TEST_F(ShardTest, ClosesNonFiniteForAllAndLeavesTheMemoryAlone) {
-  Start(2, {.push = "none", .pull = "ef(onebit)"});
-  Push(0, 1, {1, 2, 3, 4});
-  Push(1, 1, {1, 2, 3, 4});
-  const Floats before = shard_.Find(kKey)->dense.parts.residual;
-  Push(0, 2, {1, 1, 1, 1});
-  PushFlagged(1, 2, kFlagNonFinite);
-  EXPECT_EQ(outbox_.LastTo(0)->header.flags, kFlagNonFinite);
-  EXPECT_EQ(shard_.Find(kKey)->dense.parts.residual, before);
-}
-
-TEST_F(ShardTest, ClosesNonFiniteWhenTheSumOverflows) {
-  Start(2);
-  const float huge = std::numeric_limits<float>::max();
-  Push(0, 1, {huge, 0, 0, 0});
-  Push(1, 1, {huge, 0, 0, 0});
-  EXPECT_EQ(outbox_.LastTo(1)->header.flags, kFlagNonFinite);
-}
-
-TEST_F(ShardTest, KeepsWhatTheReplyOmits) {
-  Start(2, {.push = "none", .pull = "ef(onebit)"});
-  Floats sent(4, 0.0f);
-  Floats given(4, 0.0f);
-  std::mt19937 random(3);
-  std::normal_distribution<float> normal;
-  for (Step step = 1; step <= 20; ++step) {
-    Floats a(4), b(4);
-    for (int i = 0; i < 4; ++i) {
-      a[i] = normal(random);
-      b[i] = normal(random);
-      given[i] += (a[i] + b[i]) / 2;
-    }
-    Push(0, step, a);
-    Push(1, step, b);
-    const Floats result = Result(0);
-    for (int i = 0; i < 4; ++i) sent[i] += result[i];
-  }
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_NEAR(sent[i] + shard_.Find(kKey)->dense.parts.residual[i], given[i], 1e-4);
-  }
-}
-
-TEST_F(ShardTest, OwesNothingAfterALosslessStageOfThePull) {
-  Start(1, {.push = "none", .pull = "ef(onebit) for 2; ef(none)"});
-  Floats given(4, 0.0f);
-  Floats sent(4, 0.0f);
-  for (Step step = 1; step <= 3; ++step) {
-    const Floats values = {1, -2, static_cast<float>(step), 4};
-    Push(0, step, values);
-    const Floats result = ValuesOf(*outbox_.LastTo(0), {.pull = step <= 2 ? "onebit" : "none"});
-    for (int i = 0; i < 4; ++i) {
-      given[i] += values[i];
-      sent[i] += result[i];
-    }
-    EXPECT_EQ(sent == given, step == 3) << step;
-  }
-  EXPECT_EQ(shard_.Find(kKey)->dense.parts.residual, Floats(4, 0.0f));
-}
-
-TEST(KeyPlan, RefusesPartitionsWhosePayloadsAreTooLargeForAFrame) {
-  const KeyEntry entry = MakeEntry(kKey, {.dtype = DType::kFloat64, .segments = {(1u << 27) + 1}});
-  const absl::Status refused = MakeKeyPlan(entry, "large").status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("tensor 'large'"));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("--partition-bytes"));
-}
-
-TEST_F(ShardTest, KeepsTheResidualOfASegmentThatNobodyHad) {
-  Start(1, {.push = "none", .pull = "ef(onebit)", .segments = {3, 2}});
-  Push(0, 1, {1, 2, 3, 5, 9});
-  const Floats before = shard_.Find(kKey)->dense.parts.residual;
-  const SegmentedCodec& codec = *shard_.Find(kKey)->plan->codecs.push;
-  const Floats values = {7, 8, 9};
-  std::vector<SegmentedCodec::Input> inputs = {{{values.data(), DType::kFloat32, 3}},
-                                               {{nullptr, DType::kFloat32, 2}, 1.0f, false}};
-  Buffer payload = Buffer::Allocate(codec.MaxEncodedBytes());
-  const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
-  Frame push = MakeBare(FrameType::kPush, kKey, 2, 0, 5);
-  push.header.codec = static_cast<uint8_t>(CodecId::kNone);
-  outbox_.Add(shard_.OnFrame(WorkerNode(0), MakeFrame(push.header, payload.Prefix(used))));
-
-  const Floats after = shard_.Find(kKey)->dense.parts.residual;
-  EXPECT_NE(Floats(after.begin(), after.begin() + 3), Floats(before.begin(), before.begin() + 3));
-  EXPECT_EQ(Floats(after.begin() + 3, after.end()), Floats(before.begin() + 3, before.end()));
-  EXPECT_FALSE(shard_.Find(kKey)->plan->codecs.pull->Present(outbox_.LastTo(0)->payload.span(), 1));
-}
-
-TEST_F(ShardTest, SumsFloat64InFloat64) {
-  options_ = {.dtype = DType::kFloat64, .segments = {1}};
-  Start(2, options_);
-  for (const Rank rank : {0, 1}) {
-    const double value = rank == 0 ? 1.0 : 1e-12;
-    Buffer payload = Buffer::CopyOf(std::as_bytes(std::span(&value, 1)));
-    Frame push = MakeBare(FrameType::kPush, kKey, 1, rank, 1);
-    push.header.codec = static_cast<uint8_t>(CodecId::kNone);
-    outbox_.Add(shard_.OnFrame(WorkerNode(rank), MakeFrame(push.header, payload)));
-  }
-  ASSERT_NE(outbox_.LastTo(0), nullptr);
-  EXPECT_EQ(LoadLittle<double>(outbox_.LastTo(0)->payload.span()), (1.0 + 1e-12) * 0.5);
-}
-
-TEST_F(ShardTest, GoesUncompressedDuringTheWarmUp) {
-  Start(1, {.push = "onebit", .pull = "onebit", .warmup = 1});
-  Push(0, 1, {1, 2, 3, 4});
-  EXPECT_THAT(Result(0), ElementsAre(1, 2, 3, 4));
-  Push(0, 2, {1, -2, 3, 4});
-  EXPECT_THAT(Result(0), ElementsAre(2.5f, -2.5f, 2.5f, 2.5f));
-}
-
 TEST_F(ShardTest, RefusesWhatOnlyConcernsTheSenderAndGoesOn) {
   Start(2);
   Push(0, 1, {1, 1, 1, 1});
 
   Frame damaged = MakePush(kKey, 1, 1, {1, 1, 1, 1});
   damaged.header.payload_crc ^= 1;
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), damaged));
+  Send(damaged);
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kDataLoss);
 
   Frame cut = MakePush(kKey, 1, 1, {1, 1, 1, 1});
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), MakeFrame(cut.header, cut.payload.Prefix(15))));
+  Send(MakeFrame(cut.header, cut.payload.Prefix(15)));
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
 
   Frame miscounted = MakePush(kKey, 1, 1, {1, 1, 1, 1});
   miscounted.header.num_elements = 5;
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), miscounted));
+  Send(miscounted);
   EXPECT_THAT(std::string(Error(1).message()), HasSubstr("has 4 elements, not 5"));
 
   Frame stranger = MakePush(kKey, 1, 5, {1, 1, 1, 1});
-  outbox_.Add(shard_.OnFrame(WorkerNode(5), stranger));
+  Send(stranger);
   EXPECT_EQ(ErrorOf(*outbox_.LastTo(5)).code(), absl::StatusCode::kPermissionDenied);
 
   Frame forged = MakePush(kKey, 1, 1, {9, 9, 9, 9});
@@ -387,10 +80,10 @@ TEST_F(ShardTest, RefusesWhatOnlyConcernsTheSenderAndGoesOn) {
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("pushed step 2 while its step 1 is open"));
 
   Frame unknown = MakePush(Key::Of(8, 0), 1, 1, {1, 1, 1, 1});
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), unknown));
+  Send(unknown);
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kNotFound);
   unknown.header.catalogue_version = 2;
-  outbox_.Add(shard_.OnFrame(WorkerNode(1), unknown));
+  Send(unknown);
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kUnavailable);
 
   Push(1, 1, {3, 3, 3, 3});
@@ -433,13 +126,23 @@ TEST_F(ShardTest, StartsTheRoundOverInANewEpochAndAnswersClosedStepsInAnyEpoch) 
   for (const Rank rank : {0, 1}) {
     Frame push = MakePush(kKey, 2, rank, {4, 4, 4, 4});
     push.header.epoch = 2;
-    outbox_.Add(shard_.OnFrame(WorkerNode(rank), push));
+    Send(push);
   }
   EXPECT_THAT(Result(0), ElementsAre(4, 4, 4, 4));
   Frame early = MakePush(kKey, 3, 0, {4, 4, 4, 4});
   early.header.epoch = 3;
-  outbox_.Add(shard_.OnFrame(WorkerNode(0), early));
+  Send(early);
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ShardTest, BroadcastKeysHaveNoParts) {
+  Start(1, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast});
+  for (const FrameType type : {FrameType::kInit, FrameType::kFetch}) {
+    Frame frame = MakeBare(type, kKey, 1, 0, 4);
+    frame.header.part = StatePart::kWeights;
+    Send(frame);
+    EXPECT_THAT(std::string(Error(0).message()), HasSubstr("of broadcast tensor 'tensor' are 0"));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,145 @@
+"""Holds CONTRIBUTING.md, the glossary and the code to each other.
+
+Run by pytest, or alone: python3 -m pytest tests/documentation_test.py
+"""
+
+import functools
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONTRIBUTING = "CONTRIBUTING.md"
+SOURCES = (".h", ".cc", ".c", ".py", ".md", ".proto", ".txt", ".csv")
+
+# Words that were this project's own where the field, or plain English, has one.
+PRIVATE_WORDS = {
+    r"full house": "all nodes have joined",
+    r"come to leave|came to leave": "is leaving",
+    r"\bLineBroke\b|SchedulerLine|line to the scheduler": "connection",
+    r"\bDoor\b": "service",
+    r"\bTakeIn\b": "Add, Install",
+    r"\bHeldFinite\b|\bUnbroken\b": "ClampToFinite, ExchangeGuard",
+    r"\bclass Compressor\b": "Codec",
+}
+
+
+@functools.lru_cache(maxsize=None)
+def text_of(path: str) -> str:
+    """The text of a file, or of all sources in a directory."""
+    place = ROOT / path
+    if place.is_file():
+        return place.read_text(encoding="utf-8")
+    return "\n".join(f.read_text(encoding="utf-8") for f in sorted(place.rglob("*"))
+                     if f.is_file() and f.suffix in SOURCES and "__pycache__" not in f.parts)
+
+
+def checklists() -> dict[str, list[str]]:
+    """{title: paths that its lines begin with or name} of the sections under "Adding things"."""
+    part = text_of(CONTRIBUTING).split("## Adding things")[1].split("\n## ")[0]
+    lists = {}
+    for section in part.split("\n### ")[1:]:
+        title, body = section.split("\n", 1)
+        lists[title.strip()] = re.findall(r"^- `([^`]+)`", body, re.MULTILINE)
+    return lists
+
+
+def rows(path: str, pattern: str) -> list[str]:
+    found = re.findall(pattern, text_of(path))
+    assert found, f"{path} has no row like {pattern}"
+    return found
+
+
+def enclosed(path: str, begin: str, end: str) -> str:
+    return text_of(path).split(begin, 1)[1].split(end, 1)[0]
+
+
+CODECS = rows("compressors/codec_table.cc", r'CodecRow\{"(\w+)"')
+RULES = rows("common/link/rule_spec.cc", r'RuleRow\{Kind::k\w+, "(\w+)"')
+SCHEMES = re.findall(r'\{"(\w+)", Make', text_of("common/transport/transport_factory.cc"))
+COMMANDS = [name for name in re.findall(r'\{"([\w ]+)", \w+Command\}', text_of("cli/main.cc"))
+            if not name.endswith("worker")]  # those are for the benchmarks, not for people
+SETTINGS = rows("common/cluster/settings.cc", r'\{"([\w-]+)", "')
+FIELDS = re.findall(r"^  [\w:]+ (\w+)(?: = [^;]+)?;", enclosed(
+    "common/wire/frame.h", "struct FrameHeader {", "bool operator=="), re.MULTILINE)
+
+
+def names_it(text: str, name: str) -> bool:
+    """Whether the name stands in the text, as a word or, where it is several, as arguments of a call."""
+    words = r'[\s",]+'.join(re.escape(word) for word in name.split())
+    return re.search(rf"(?<![\w-]){words}(?![\w-])", text) is not None
+
+
+# What of each kind there is, and the places of its checklist that cannot name it: new files, and
+# those that know it by another name.
+KINDS = {
+    "A codec": (CODECS, {"compressors/", "compressors/codec.h"}),
+    "An update rule": (RULES, {"server/rules/", "server/update_rule.cc"}),
+    "A transport": (SCHEMES, {"common/transport/"}),
+    "A command": (COMMANDS, {"cli/", "cli/commands.h"}),
+    "A field of the frame's header": (FIELDS, {"common/wire/headers.h", "tests/golden/frames.txt"}),
+}
+
+
+def test_the_kinds_are_what_is_there():
+    assert "onebit" in CODECS and "adamw" in RULES and "tcp" in SCHEMES
+    assert "bench pushpull" in COMMANDS and "lease-timeout" in SETTINGS and "base_step" in FIELDS
+
+
+@pytest.mark.parametrize("title", checklists())
+def test_every_place_of_a_checklist_is_there(title):
+    assert checklists()[title]
+    missing = [path for path in checklists()[title] if not (ROOT / path).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("title", KINDS)
+def test_what_there_is_is_found_in_every_place_of_its_checklist(title):
+    names, unnamed = KINDS[title]
+    lacking = [f"{path} lacks {name}" for path in checklists()[title] if path not in unnamed
+               for name in names if not names_it(text_of(path), name)]
+    assert not lacking, "\n".join(lacking)
+
+
+def test_every_rule_has_its_class():
+    kinds = re.findall(r"RuleRow\{Kind::k(\w+), ", text_of("common/link/rule_spec.cc"))
+    switch = text_of("server/update_rule.cc")
+    assert not [kind for kind in kinds if f"Kind::k{kind}:" not in switch]
+
+
+def test_every_setting_is_read():
+    table, *readers = re.findall(r"`([\w/.]+)`", enclosed(CONTRIBUTING, "### A setting", "###"))
+    assert table == "common/cluster/settings.cc"
+    everything = "".join(text_of(path) for path in readers)
+    unread = [name for name in SETTINGS if f'"{name}"' not in everything
+              and "BANDONEON_" + name.upper().replace("-", "_") not in everything]
+    assert not unread
+
+
+def test_metrics_are_named_once_and_explained():
+    for path in ("worker/worker.cc", "server/server.cc"):
+        metrics = re.findall(r'\{"([^"]*)", k(?:Counter|Gauge), "([^"]*)"\}',
+                             enclosed(path, "kMetrics[] = {", "};"))
+        names = [name for name, _ in metrics]
+        assert len(names) == len(set(names)) > 5
+        assert all(re.fullmatch(r"[a-z][a-z_]*", name) and text for name, text in metrics)
+
+
+def test_the_glossary_is_sorted_and_says_each_word_once():
+    glossary = text_of("docs/architecture.md").split("## Glossary")[1]
+    words = [word for word in re.findall(r"^\| ([\w ]+) \|", glossary, re.MULTILINE) if word != "word"]
+    assert words == sorted(set(words)) and len(words) > 30
+
+
+def test_nobody_speaks_a_private_language():
+    found = []
+    for top in ("common", "kernels", "compressors", "proto", "scheduler", "server", "worker", "cli", "python",
+                "examples", "docs"):
+        for file in sorted((ROOT / top).rglob("*")):
+            if file.suffix not in SOURCES or "__pycache__" in file.parts:
+                continue
+            text = file.read_text(encoding="utf-8")
+            found += [f"{file.relative_to(ROOT)}: {match.group()!r}, say {better}"
+                      for word, better in PRIVATE_WORDS.items() for match in re.finditer(word, text)]
+    assert not found, "\n".join(found)

@@ -1,0 +1,281 @@
+#include <limits>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/shard_fixture.h"
+
+// Rounds of a dense key, from the first push to the kept reply.
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+using DenseRoundTest = ShardFixture;
+
+TEST_F(DenseRoundTest, AnswersEveryWorkerWithTheMeanOnceAllHavePushed) {
+  Start(2);
+  Push(1, 1, {1, 2, 3, 4});
+  EXPECT_THAT(outbox_.sent, IsEmpty());
+  Push(0, 1, {3, 2, 1, 0});
+  EXPECT_THAT(outbox_.sent, SizeIs(2));
+  EXPECT_THAT(Result(0), ElementsAre(2, 2, 2, 2));
+  EXPECT_EQ(outbox_.LastTo(0)->payload.data(), outbox_.LastTo(1)->payload.data());
+  EXPECT_EQ(outbox_.LastTo(0)->header.weight, 2.0f);
+}
+
+TEST_F(DenseRoundTest, SumsInRankOrderWhateverTheOrderOfArrival) {
+  const Floats values[3] = {{1e8f, 1, 1, 1}, {-1e8f, 2, 2, 2}, {0.5f, 3, 3, 3}};
+  std::vector<std::vector<Rank>> orders = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}};
+  std::vector<Floats> results;
+  for (const auto& order : orders) {
+    Start(3);
+    for (const Rank rank : order) Push(rank, 1, values[rank]);
+    results.push_back(Result(0));
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+  EXPECT_EQ(results[0][0], 0.5f * (1.0f / 3));
+}
+
+// randomk and blocks both ways: the server adds payloads without decoding them, and whoever pulls
+// gets what decoding, averaging and encoding would have given.
+TEST_F(DenseRoundTest, AddsUndecodedPayloadsToTheSameBits) {
+  for (const char* spec : {"randomk(ratio=0.3)", "blocks(ratio=0.5,size=8)"}) {
+    const KeyOptions same{.push = spec, .pull = spec, .segments = {100, 33}};
+    const KeyOptions decoded{.push = spec, .pull = "none", .segments = {100, 33}};
+    std::vector<Floats> results;
+    for (const KeyOptions& options : {same, decoded}) {
+      Start(3, options);
+      for (const Rank rank : {2, 0, 1}) {
+        Floats values(133);
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = static_cast<float>(i % 7) - static_cast<float>(rank) * 0.3f;
+        }
+        Push(rank, 1, values);
+      }
+      results.push_back(Result(0));
+    }
+    EXPECT_EQ(results[0], results[1]) << spec;
+    EXPECT_NE(results[0], Floats(133, 0.0f)) << spec;
+  }
+}
+
+TEST_F(DenseRoundTest, CountsARepeatedPushOnceAndSaysWhomItWaitsFor) {
+  Start(3);
+  Push(0, 1, {3, 3, 3, 3});
+  Push(0, 1, {3, 3, 3, 3});
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1, 2));
+  Push(1, 1, {0, 0, 0, 0});
+  Push(2, 1, {0, 0, 0, 0});
+  EXPECT_THAT(Result(2), ElementsAre(1, 1, 1, 1));
+  EXPECT_EQ(shard_.stats().duplicates, 1u);
+}
+
+TEST_F(DenseRoundTest, GivesASlowWorkerItsOwnStepsResultWhenAFastOneIsAhead) {
+  Start(2);
+  Push(0, 1, {1, 1, 1, 1});
+  Push(1, 1, {3, 3, 3, 3});
+  outbox_.sent.clear();  // worker 1 never gets it
+  Push(0, 2, {100, 100, 100, 100});
+  Push(1, 1, {3, 3, 3, 3});  // and asks again by pushing
+  EXPECT_EQ(outbox_.LastTo(1)->header.step, 1u);
+  EXPECT_THAT(Result(1), ElementsAre(2, 2, 2, 2));
+}
+
+TEST_F(DenseRoundTest, AnswersAProbeWithTheMissingRanksOrTheCachedReply) {
+  Start(2);
+  Probe(0, 1);
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0, 1));
+  Push(0, 1, {2, 2, 2, 2});
+  Probe(0, 1);
+  EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(1));
+  Push(1, 1, {4, 4, 4, 4});
+  outbox_.sent.clear();
+  Probe(1, 1);
+  EXPECT_THAT(Result(1), ElementsAre(3, 3, 3, 3));
+}
+
+TEST_F(DenseRoundTest, FailsTheRoundForAllWhenWorkersAreAtDifferentSteps) {
+  Start(2);
+  Push(0, 4, {1, 1, 1, 1});
+  Push(1, 5, {1, 1, 1, 1});
+  for (const Rank rank : {0, 1}) {
+    EXPECT_EQ(Error(rank).code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(Error(rank).message()),
+                HasSubstr("rank 0 is at step 4 and rank 1 at step 5"));
+  }
+  Probe(0, 4);  // whoever missed it hears it under its own step
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 4u);
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kAborted);
+  Push(0, 6, {1, 1, 1, 1});
+  Push(1, 6, {1, 1, 1, 1});
+  EXPECT_THAT(Result(1), ElementsAre(1, 1, 1, 1));
+}
+
+TEST_F(DenseRoundTest, FailsTheRoundForAllOnAForeignCodec) {
+  Start(2);
+  Push(0, 1, {1, 1, 1, 1});
+  KeyOptions other = options_;
+  other.push = "bf16";
+  Send(MakePush(kKey, 1, 1, {1, 1, 1, 1}, other));
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("rank 1 pushed codec"));
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(DenseRoundTest, FailsTheRoundForAllWhenLearningRatesDiffer) {
+  Start(2);
+  Frame a = MakePush(kKey, 1, 0, {1, 1, 1, 1});
+  Frame b = MakePush(kKey, 1, 1, {1, 1, 1, 1});
+  a.header.learning_rate = 0.1f;
+  b.header.learning_rate = 0.2f;
+  Send(a);
+  Send(b);
+  EXPECT_THAT(std::string(Error(0).message()),
+              HasSubstr("rank 0 has learning rate 0.1 and rank 1 has 0.2"));
+}
+
+TEST_F(DenseRoundTest, WeighsContributions) {
+  Start(2);
+  Frame half = MakePush(kKey, 1, 0, {1, 1, 1, 1});
+  half.header.weight = 1;
+  Frame heavy = MakePush(kKey, 1, 1, {9, 9, 9, 9});  // 3 * 3
+  heavy.header.weight = 3;
+  Send(half);
+  Send(heavy);
+  EXPECT_THAT(Result(0), ElementsAre(2.5f, 2.5f, 2.5f, 2.5f));
+}
+
+TEST_F(DenseRoundTest, CountsAnAbsentWorkerInTheDenominator) {
+  Start(2);
+  Push(0, 1, {4, 4, 4, 4});
+  PushFlagged(1, 1, kFlagAbsent);
+  EXPECT_THAT(Result(1), ElementsAre(2, 2, 2, 2));
+}
+
+TEST_F(DenseRoundTest, RepliesAbsentWhenNobodyHasAGradientAndLeavesTheMemoryAlone) {
+  Start(2, {.push = "none", .pull = "ef(onebit)"});
+  Push(0, 1, {1, 2, 3, 4});
+  Push(1, 1, {1, 2, 3, 4});
+  const Floats before = Parts().residual;
+  PushFlagged(0, 2, kFlagAbsent);
+  PushFlagged(1, 2, kFlagAbsent);
+  EXPECT_EQ(outbox_.LastTo(0)->header.flags, kFlagAbsent);
+  EXPECT_EQ(Parts().residual, before);
+}
+
+TEST_F(DenseRoundTest, ClosesNonFiniteForAllAndLeavesTheMemoryAlone) {
+  Start(2, {.push = "none", .pull = "ef(onebit)"});
+  Push(0, 1, {1, 2, 3, 4});
+  Push(1, 1, {1, 2, 3, 4});
+  const Floats before = Parts().residual;
+  Push(0, 2, {1, 1, 1, 1});
+  PushFlagged(1, 2, kFlagNonFinite);
+  EXPECT_EQ(outbox_.LastTo(0)->header.flags, kFlagNonFinite);
+  EXPECT_EQ(Parts().residual, before);
+}
+
+TEST_F(DenseRoundTest, ClosesNonFiniteWhenTheSumOverflows) {
+  Start(2);
+  const float huge = std::numeric_limits<float>::max();
+  Push(0, 1, {huge, 0, 0, 0});
+  Push(1, 1, {huge, 0, 0, 0});
+  EXPECT_EQ(outbox_.LastTo(1)->header.flags, kFlagNonFinite);
+}
+
+TEST_F(DenseRoundTest, KeepsWhatTheReplyOmits) {
+  Start(2, {.push = "none", .pull = "ef(onebit)"});
+  Floats sent(4, 0.0f);
+  Floats given(4, 0.0f);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (Step step = 1; step <= 20; ++step) {
+    Floats a(4), b(4);
+    for (int i = 0; i < 4; ++i) {
+      a[i] = normal(random);
+      b[i] = normal(random);
+      given[i] += (a[i] + b[i]) / 2;
+    }
+    Push(0, step, a);
+    Push(1, step, b);
+    const Floats result = Result(0);
+    for (int i = 0; i < 4; ++i) sent[i] += result[i];
+  }
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NEAR(sent[i] + Parts().residual[i], given[i], 1e-4);
+  }
+}
+
+TEST_F(DenseRoundTest, OwesNothingAfterALosslessStageOfThePull) {
+  Start(1, {.push = "none", .pull = "ef(onebit) for 2; ef(none)"});
+  Floats given(4, 0.0f);
+  Floats sent(4, 0.0f);
+  for (Step step = 1; step <= 3; ++step) {
+    const Floats values = {1, -2, static_cast<float>(step), 4};
+    Push(0, step, values);
+    const Floats result = ValuesOf(*outbox_.LastTo(0), {.pull = step <= 2 ? "onebit" : "none"});
+    for (int i = 0; i < 4; ++i) {
+      given[i] += values[i];
+      sent[i] += result[i];
+    }
+    EXPECT_EQ(sent == given, step == 3) << step;
+  }
+  EXPECT_EQ(Parts().residual, Floats(4, 0.0f));
+}
+
+TEST(KeyPlan, RefusesPartitionsWhosePayloadsAreTooLargeForAFrame) {
+  const KeyEntry entry = MakeEntry(kKey, {.dtype = DType::kFloat64, .segments = {(1u << 27) + 1}});
+  const absl::Status refused = MakeKeyPlan(entry, "large").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("tensor 'large'"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--partition-bytes"));
+}
+
+TEST_F(DenseRoundTest, KeepsTheResidualOfASegmentThatNobodyHad) {
+  Start(1, {.push = "none", .pull = "ef(onebit)", .segments = {3, 2}});
+  Push(0, 1, {1, 2, 3, 5, 9});
+  const Floats before = Parts().residual;
+  const SegmentedCodec& codec = *Plan().codecs.push;
+  const Floats values = {7, 8, 9};
+  std::vector<SegmentedCodec::Input> inputs = {{{values.data(), DType::kFloat32, 3}},
+                                               {{nullptr, DType::kFloat32, 2}, 1.0f, false}};
+  Buffer payload = Buffer::Allocate(codec.MaxEncodedBytes());
+  const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
+  Frame push = MakeBare(FrameType::kPush, kKey, 2, 0, 5);
+  push.header.codec = static_cast<uint8_t>(CodecId::kNone);
+  Send(MakeFrame(push.header, payload.Prefix(used)));
+
+  const Floats after = Parts().residual;
+  EXPECT_NE(Floats(after.begin(), after.begin() + 3), Floats(before.begin(), before.begin() + 3));
+  EXPECT_EQ(Floats(after.begin() + 3, after.end()), Floats(before.begin() + 3, before.end()));
+  EXPECT_FALSE(Plan().codecs.pull->Present(outbox_.LastTo(0)->payload.span(), 1));
+}
+
+TEST_F(DenseRoundTest, SumsFloat64InFloat64) {
+  options_ = {.dtype = DType::kFloat64, .segments = {1}};
+  Start(2, options_);
+  for (const Rank rank : {0, 1}) {
+    const double value = rank == 0 ? 1.0 : 1e-12;
+    Buffer payload = Buffer::CopyOf(std::as_bytes(std::span(&value, 1)));
+    Frame push = MakeBare(FrameType::kPush, kKey, 1, rank, 1);
+    push.header.codec = static_cast<uint8_t>(CodecId::kNone);
+    Send(MakeFrame(push.header, payload));
+  }
+  ASSERT_NE(outbox_.LastTo(0), nullptr);
+  EXPECT_EQ(LoadLittle<double>(outbox_.LastTo(0)->payload.span()), (1.0 + 1e-12) * 0.5);
+}
+
+TEST_F(DenseRoundTest, GoesUncompressedDuringTheWarmUp) {
+  Start(1, {.push = "onebit", .pull = "onebit", .warmup = 1});
+  Push(0, 1, {1, 2, 3, 4});
+  EXPECT_THAT(Result(0), ElementsAre(1, 2, 3, 4));
+  Push(0, 2, {1, -2, 3, 4});
+  EXPECT_THAT(Result(0), ElementsAre(2.5f, -2.5f, 2.5f, 2.5f));
+}
+
+}  // namespace
+}  // namespace bdn::testing
