@@ -31,46 +31,52 @@ absl::StatusOr<Role> ReadRole(uint32_t value) {
   return static_cast<Role>(value);
 }
 
+// What a tensor and each of its keys have in common.
+template <typename Value, typename Message>
+void WriteTraits(const Value& value, Message* message) {
+  message->set_dtype(static_cast<uint32_t>(value.dtype));
+  message->set_kind(static_cast<uint32_t>(value.kind));
+  message->set_push_spec(value.push_spec);
+  message->set_pull_spec(value.pull_spec);
+  message->set_rule(value.rule);
+  message->set_warmup_steps(value.warmup_steps);
+  message->set_momentum(value.momentum);
+}
+
+template <typename Message, typename Value>
+absl::Status ReadTraits(const Message& message, Value* value) {
+  BDN_ASSIGN_OR_RETURN(value->dtype, ReadDType(message.dtype()));
+  BDN_ASSIGN_OR_RETURN(value->kind, ReadKind(message.kind()));
+  value->push_spec = message.push_spec();
+  value->pull_spec = message.pull_spec();
+  value->rule = message.rule();
+  value->warmup_steps = message.warmup_steps();
+  value->momentum = message.momentum();
+  return absl::OkStatus();
+}
+
 void WriteTensor(const TensorDeclaration& tensor, wire::TensorDeclaration* message) {
+  WriteTraits(tensor, message);
   message->set_name(tensor.name);
-  message->set_dtype(static_cast<uint32_t>(tensor.dtype));
   message->set_elements(tensor.elements);
-  message->set_kind(static_cast<uint32_t>(tensor.kind));
-  message->set_push_spec(tensor.push_spec);
-  message->set_pull_spec(tensor.pull_spec);
-  message->set_rule(tensor.rule);
   message->set_group(tensor.group);
-  message->set_warmup_steps(tensor.warmup_steps);
-  message->set_momentum(tensor.momentum);
   message->set_fuse(tensor.fuse);
 }
 
 absl::StatusOr<TensorDeclaration> ReadTensor(const wire::TensorDeclaration& message) {
   TensorDeclaration tensor;
+  BDN_RETURN_IF_ERROR(ReadTraits(message, &tensor));
   tensor.name = message.name();
-  BDN_ASSIGN_OR_RETURN(tensor.dtype, ReadDType(message.dtype()));
   tensor.elements = message.elements();
-  BDN_ASSIGN_OR_RETURN(tensor.kind, ReadKind(message.kind()));
-  tensor.push_spec = message.push_spec();
-  tensor.pull_spec = message.pull_spec();
-  tensor.rule = message.rule();
   tensor.group = message.group();
-  tensor.warmup_steps = message.warmup_steps();
-  tensor.momentum = message.momentum();
   tensor.fuse = message.fuse();
   BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
   return tensor;
 }
 
 void WriteKey(const KeyEntry& key, wire::KeyEntry* message) {
+  WriteTraits(key, message);
   message->set_key(key.key.value);
-  message->set_dtype(static_cast<uint32_t>(key.dtype));
-  message->set_kind(static_cast<uint32_t>(key.kind));
-  message->set_push_spec(key.push_spec);
-  message->set_pull_spec(key.pull_spec);
-  message->set_rule(key.rule);
-  message->set_warmup_steps(key.warmup_steps);
-  message->set_momentum(key.momentum);
   for (const KeySegment& segment : key.segments) {
     wire::KeySegment* added = message->add_segments();
     added->set_tensor(segment.tensor);
@@ -82,14 +88,8 @@ void WriteKey(const KeyEntry& key, wire::KeyEntry* message) {
 absl::StatusOr<KeyEntry> ReadKey(const wire::KeyEntry& message,
                                  const std::vector<TensorDeclaration>& tensors) {
   KeyEntry key;
+  BDN_RETURN_IF_ERROR(ReadTraits(message, &key));
   key.key = Key{message.key()};
-  BDN_ASSIGN_OR_RETURN(key.dtype, ReadDType(message.dtype()));
-  BDN_ASSIGN_OR_RETURN(key.kind, ReadKind(message.kind()));
-  key.push_spec = message.push_spec();
-  key.pull_spec = message.pull_spec();
-  key.rule = message.rule();
-  key.warmup_steps = message.warmup_steps();
-  key.momentum = message.momentum();
   for (const wire::KeySegment& part : message.segments()) {
     const KeySegment segment{part.tensor(), part.offset(), part.elements()};
     if (segment.tensor >= tensors.size() || segment.offset > tensors[segment.tensor].elements ||

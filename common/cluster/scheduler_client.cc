@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
+#include "common/cluster/event_delivery.h"
 #include "common/cluster/listen_address.h"
 #include "proto/control.grpc.pb.h"
 
@@ -75,17 +76,13 @@ class GrpcControlPlane final : public ControlPlane {
   absl::Status SendHeartbeat();
   void Fail(const absl::Status& failure);
 
-  void ReadEvents(const Events& events);
-  bool ReadStream(const Events& events, absl::Status* end);
-  bool Deliver(const Events& events, const wire::Event& event);
+  void ReadEvents(EventDelivery delivery);
+  bool ReadStream(EventDelivery* delivery, absl::Status* end);
 
   const std::string address_;
   const Credentials credentials_;
   const Clock* const clock_;
   const std::unique_ptr<wire::Scheduler::Stub> stub_;
-
-  // The latest that was delivered. Of the reader's thread.
-  std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
 
   mutable Mutex mu_;
   CondVar changed_;
@@ -306,12 +303,13 @@ void GrpcControlPlane::Fail(const absl::Status& failure) {
 void GrpcControlPlane::Watch(Events events) {
   MutexLock lock(&mu_);
   if (closed_ || event_thread_.joinable()) return;
-  event_thread_ = std::thread([this, events = std::move(events)] { ReadEvents(events); });
+  event_thread_ =
+      std::thread([this, events = std::move(events)] { ReadEvents(EventDelivery(events)); });
 }
 
-void GrpcControlPlane::ReadEvents(const Events& events) {
+void GrpcControlPlane::ReadEvents(EventDelivery delivery) {
   absl::Status end;
-  while (ReadStream(events, &end)) {
+  while (ReadStream(&delivery, &end)) {
     MutexLock lock(&mu_);
     const absl::Time until = clock_->Now() + kRewatchDelay;
     while (!closed_ && !left_ && failure_.ok() && clock_->Now() < until) {
@@ -323,28 +321,31 @@ void GrpcControlPlane::ReadEvents(const Events& events) {
       break;
     }
   }
-  if (!end.ok() && events.on_failure) events.on_failure(end);
+  if (!end.ok()) delivery.DeliverFailure(end);
 }
 
 // Reads one stream to its end. False when there will be no other; `end` is then what on_failure has
 // still to be told, if anything.
-bool GrpcControlPlane::ReadStream(const Events& events, absl::Status* end) {
+bool GrpcControlPlane::ReadStream(EventDelivery* delivery, absl::Status* end) {
   wire::Caller caller;
   SetCaller(&caller);
   grpc::Status finish;
-  bool told = false;
+  absl::Status over;  // not OK after the last event
   {
     Call call(this, absl::InfiniteDuration());
     call.context()->set_wait_for_ready(true);
     const auto stream = stub_->Watch(call.context(), caller);
     wire::Event event;
-    while (!told && stream->Read(&event)) told = !Deliver(events, event);
-    if (told) call.context()->TryCancel();
+    while (over.ok() && stream->Read(&event)) over = delivery->Deliver(event);
+    if (!over.ok()) {
+      Fail(over);
+      call.context()->TryCancel();
+    }
     finish = stream->Finish();
   }
-  *end = absl::OkStatus();
+  *end = over;
   MutexLock lock(&mu_);
-  if (told || closed_ || left_) return false;
+  if (!over.ok() || closed_ || left_) return false;
   if (!failure_.ok()) {
     *end = failure_;
     return false;
@@ -356,42 +357,6 @@ bool GrpcControlPlane::ReadStream(const Events& events, absl::Status* end) {
   }
   failure_ = FromGrpc(finish);  // the scheduler does not know us
   *end = failure_;
-  return false;
-}
-
-// False after the failure, which is the last event.
-bool GrpcControlPlane::Deliver(const Events& events, const wire::Event& event) {
-  absl::Status bad;
-  if (event.has_membership()) {
-    auto membership = Read(event.membership());
-    bad = membership.status();
-    if (bad.ok() && events.on_membership) {
-      events.on_membership(std::make_shared<const Membership>(*std::move(membership)));
-    }
-  } else if (event.has_catalogue()) {
-    auto catalogue = Read(event.catalogue());
-    bad = catalogue.status();
-    if (bad.ok()) catalogue_ = std::make_shared<const Catalogue>(*std::move(catalogue));
-    if (bad.ok() && events.on_catalogue) events.on_catalogue(catalogue_);
-  } else if (event.has_placement()) {
-    auto placement = Read(event.placement());
-    bad = placement.status();
-    if (bad.ok()) bad = CheckPlaced(*catalogue_, *placement);
-    if (bad.ok() && events.on_placement) {
-      events.on_placement(std::make_shared<const PlacementTable>(*std::move(placement)));
-    }
-  } else if (event.has_leaving()) {
-    auto leaving = Read(event.leaving());
-    bad = leaving.status();
-    if (bad.ok() && events.on_leaving) events.on_leaving(*std::move(leaving));
-  } else if (event.has_failure()) {
-    bad = ReadFailure(event.failure());
-  } else if (event.has_done() && events.on_finished) {
-    events.on_finished();
-  }
-  if (bad.ok()) return true;
-  Fail(bad);
-  if (events.on_failure) events.on_failure(bad);
   return false;
 }
 
