@@ -22,91 +22,76 @@ Job::Job(JobOptions options, absl::Time now)
 
 // ---- calls
 
-CallId Job::NewCall(Call call) {
-  const CallId call_id = next_call_id_++;
-  calls_.emplace(call_id, std::move(call));
-  return call_id;
-}
-
 CallId Job::Refuse(const absl::Status& status) {
-  const CallId call_id = next_call_id_++;
+  const CallId call_id = calls_.NewId();
   completions_.push_back({call_id, status, {}, {}});
   return call_id;
 }
 
 void Job::Complete(CallId call_id, absl::Status status) {
-  const auto call = calls_.find(call_id);
+  const WaitingCall call = calls_.Take(call_id);
   Completion completion{call_id, std::move(status), {}, {}};
-  if (completion.status.ok() && call->second.kind == Call::Kind::kJoin) {
-    const MembershipTable::Member* member = table_.Find(call->second.node);
+  if (completion.status.ok() && call.kind == WaitingCall::Kind::kJoin) {
+    const MembershipTable::Member* member = table_.Find(call.node);
     completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
   }
-  if (completion.status.ok() && call->second.kind == Call::Kind::kDeclare) {
+  if (completion.status.ok() && call.kind == WaitingCall::Kind::kDeclare) {
     completion.declared = {declarations_.catalogue(), declarations_.placement()};
   }
   completions_.push_back(std::move(completion));
-  calls_.erase(call);
 }
 
 template <typename Condition>
 void Job::CompleteWhere(Condition condition, const absl::Status& status) {
-  for (auto call = calls_.begin(); call != calls_.end();) {
-    const auto next = std::next(call);
-    if (condition(call->second)) Complete(call->first, status);
-    call = next;
-  }
+  for (const CallId call_id : calls_.Where(condition)) Complete(call_id, status);
 }
 
 std::vector<Job::Completion> Job::TakeCompletions() { return std::exchange(completions_, {}); }
 
-bool Job::IsWaiting(Call::Kind kind, NodeId node, const std::string& barrier) const {
-  return std::any_of(calls_.begin(), calls_.end(), [&](const auto& entry) {
-    const Call& call = entry.second;
-    return call.kind == kind && call.node == node && call.barrier == barrier;
-  });
-}
-
-void Job::Withdraw(const Call& call) {
-  if (IsWaiting(call.kind, call.node, call.barrier)) return;  // asked twice, given up once
+void Job::Withdraw(const WaitingCall& call) {
+  if (calls_.Has(call.kind, call.node, call.barrier)) return;  // asked twice, given up once
   switch (call.kind) {
-    case Call::Kind::kJoin:
+    case WaitingCall::Kind::kJoin:
       table_.Remove(call.node);
       return;
-    case Call::Kind::kDeclare:  // a later call with the same list goes on with the batch
+    case WaitingCall::Kind::kDeclare:  // a later call with the same list goes on with the batch
       return;
-    case Call::Kind::kBarrier: {
+    case WaitingCall::Kind::kBarrier: {
       const auto barrier = barriers_.find(call.barrier);
       barrier->second.Withdraw(MemberOf(call.node));
       if (barrier->second.empty()) barriers_.erase(barrier);
       return;
     }
-    case Call::Kind::kLeave:
+    case WaitingCall::Kind::kLeave:
       leaving_.Withdraw(MemberOf(call.node));
       Lost(call.node, "gave up waiting to leave");
       return;
   }
 }
 
-std::string Job::WaitedFor(const Call& call) const {
+std::string Job::WaitedFor(const WaitingCall& call) const {
   switch (call.kind) {
-    case Call::Kind::kJoin:
+    case WaitingCall::Kind::kJoin:
       return "waiting for " + table_.Missing();
-    case Call::Kind::kBarrier:
+    case WaitingCall::Kind::kBarrier:
       return absl::StrFormat("barrier '%s': waiting for %s", call.barrier,
                              barriers_.at(call.barrier).Missing());
-    case Call::Kind::kLeave:
+    case WaitingCall::Kind::kLeave:
       return "waiting to leave with " + leaving_.Missing();
-    case Call::Kind::kDeclare:
+    case WaitingCall::Kind::kDeclare:
       return declarations_.WaitedFor(call.batch);
   }
   return "";
 }
 
 void Job::Cancel(CallId call_id) {
-  const auto found = calls_.find(call_id);
-  if (found == calls_.end()) return;
-  const Call call = found->second;
-  Complete(call_id, Cancelled("the call was given up"));
+  if (calls_.Find(call_id) == nullptr) return;
+  EndWait(call_id, Cancelled("the call was given up"));
+}
+
+void Job::EndWait(CallId call_id, const absl::Status& status) {
+  const WaitingCall call = *calls_.Find(call_id);
+  Complete(call_id, status);
   Withdraw(call);
 }
 
@@ -163,7 +148,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   if (const absl::Status status = CheckJoin(request, version); !status.ok()) return Refuse(status);
   const auto node = table_.Add(request, now);
   if (!node.ok()) return Refuse(node.status());
-  const CallId call_id = NewCall({Call::Kind::kJoin, *node, deadline, 0, ""});
+  const CallId call_id = calls_.Add({WaitingCall::Kind::kJoin, *node, deadline, 0, ""});
   StartIfFull(now);
   return call_id;
 }
@@ -175,7 +160,8 @@ void Job::StartIfFull(absl::Time now) {
   leaving_ = Barrier(roster_);
   declarations_.Begin(table_.membership());
   ++revision_;
-  CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kJoin; }, absl::OkStatus());
+  CompleteWhere([](const WaitingCall& call) { return call.kind == WaitingCall::Kind::kJoin; },
+                absl::OkStatus());
 }
 
 // ---- declaring
@@ -184,7 +170,7 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
                     absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "declare");
-  if (status.ok() && IsWaiting(Call::Kind::kDeclare, node, "")) {
+  if (status.ok() && calls_.Has(WaitingCall::Kind::kDeclare, node, "")) {
     status = FailedPrecondition("worker %d declares twice at once", table_.Find(node)->info.rank);
   }
   if (!status.ok()) return Refuse(status);
@@ -192,20 +178,22 @@ CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::T
   const auto batch = declarations_.Declare(MemberOf(node), std::move(tensors));
   if (!batch.ok()) return Refuse(batch.status());
   if (declarations_.catalogue() != before) ++revision_;
-  const CallId call_id = NewCall({Call::Kind::kDeclare, node, deadline, *batch, ""});
+  const CallId call_id = calls_.Add({WaitingCall::Kind::kDeclare, node, deadline, *batch, ""});
   AnswerDeclarations();
   AbortWaitsForLeaving();
   return call_id;
 }
 
 void Job::AnswerDeclarations() {
-  for (auto call = calls_.begin(); call != calls_.end();) {
-    const auto [call_id, waiting] = *call++;
-    if (waiting.kind != Call::Kind::kDeclare) continue;
-    const std::optional<absl::Status> answer = declarations_.AnswerOf(waiting.batch);
+  const auto declares = [](const WaitingCall& call) {
+    return call.kind == WaitingCall::Kind::kDeclare;
+  };
+  for (const CallId call_id : calls_.Where(declares)) {
+    const WaitingCall call = *calls_.Find(call_id);
+    const std::optional<absl::Status> answer = declarations_.AnswerOf(call.batch);
     if (!answer.has_value()) continue;
     Complete(call_id, *answer);
-    declarations_.MarkAnswered(waiting.batch, MemberOf(waiting.node));
+    declarations_.MarkAnswered(call.batch, MemberOf(call.node));
   }
 }
 
@@ -230,7 +218,7 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
   if (!status.ok()) return Refuse(status);
   const auto barrier = barriers_.try_emplace(name, roster_).first;
   barrier->second.Arrive(MemberOf(node));
-  const CallId call_id = NewCall({Call::Kind::kBarrier, node, deadline, 0, name});
+  const CallId call_id = calls_.Add({WaitingCall::Kind::kBarrier, node, deadline, 0, name});
   if (barrier->second.full()) EndBarrier(name, absl::OkStatus());
   AbortWaitsForLeaving();
   return call_id;
@@ -238,7 +226,9 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
 
 void Job::EndBarrier(const std::string& name, const absl::Status& status) {
   CompleteWhere(
-      [&](const Call& call) { return call.kind == Call::Kind::kBarrier && call.barrier == name; },
+      [&](const WaitingCall& call) {
+        return call.kind == WaitingCall::Kind::kBarrier && call.barrier == name;
+      },
       status);
   barriers_.erase(name);
 }
@@ -267,7 +257,7 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
     return Refuse(absl::OkStatus());
   }
   leaving_.Arrive(MemberOf(node));
-  const CallId call_id = NewCall({Call::Kind::kLeave, node, deadline, 0, ""});
+  const CallId call_id = calls_.Add({WaitingCall::Kind::kLeave, node, deadline, 0, ""});
   ++revision_;
   AbortWaitsForLeaving();
   if (leaving_.full()) EndWork();
@@ -295,7 +285,8 @@ void Job::EndWork() {
   view->workers.clear();
   last_view_ = std::move(view);
   ++revision_;
-  CompleteWhere([](const Call& call) { return call.kind == Call::Kind::kLeave; }, absl::OkStatus());
+  CompleteWhere([](const WaitingCall& call) { return call.kind == WaitingCall::Kind::kLeave; },
+                absl::OkStatus());
 }
 
 // ---- trouble
@@ -303,7 +294,7 @@ void Job::EndWork() {
 void Job::Fail(absl::Status failure) {
   failure_ = std::move(failure);
   ++revision_;
-  CompleteWhere([](const Call&) { return true; }, failure_);
+  CompleteWhere([](const WaitingCall&) { return true; }, failure_);
   barriers_.clear();
   declarations_.Abandon();
 }
@@ -335,16 +326,11 @@ void Job::ConnectionBroke(NodeId node, absl::Time now) {
 }
 
 void Job::ExpireCalls(absl::Time now) {
-  std::vector<CallId> late;
-  for (const auto& [call_id, call] : calls_) {
-    if (call.deadline <= now) late.push_back(call_id);
-  }
-  for (const CallId call_id : late) {
-    const auto found = calls_.find(call_id);
-    if (found == calls_.end()) continue;  // an earlier one failed the job
-    const Call call = found->second;
-    Complete(call_id, absl::DeadlineExceededError(WaitedFor(call)));
-    Withdraw(call);
+  for (const CallId call_id :
+       calls_.Where([now](const WaitingCall& call) { return call.deadline <= now; })) {
+    const WaitingCall* call = calls_.Find(call_id);
+    if (call == nullptr) continue;  // an earlier one failed the job
+    EndWait(call_id, absl::DeadlineExceededError(WaitedFor(*call)));
   }
 }
 
@@ -368,8 +354,7 @@ void Job::Advance(absl::Time now) {
 absl::Time Job::NextDeadline() const {
   absl::Time next = failure_.ok() ? table_.NextExpiry() : absl::InfiniteFuture();
   if (state() == State::kWaiting) next = std::min(next, join_deadline_);
-  for (const auto& [call_id, call] : calls_) next = std::min(next, call.deadline);
-  return next;
+  return std::min(next, calls_.NextDeadline());
 }
 
 // ---- what is seen

@@ -15,11 +15,9 @@
 #include "scheduler/job_options.h"
 #include "scheduler/membership_table.h"
 #include "scheduler/roster.h"
+#include "scheduler/waiting_calls.h"
 
 namespace bdn {
-
-// One call that waits for its answer. 0 is none.
-using CallId = uint64_t;
 
 // One job, from the first node to the last: everything the scheduler decides, as a state machine.
 // Calls that wait return a call_id at once; its answer appears among the completions, exactly once,
@@ -95,15 +93,6 @@ class Job {
   const PlacementTable& placement() const { return *declarations_.placement(); }
 
  private:
-  struct Call {
-    enum class Kind { kJoin, kDeclare, kBarrier, kLeave } kind;
-    NodeId node = 0;
-    absl::Time deadline;
-    uint64_t batch = 0;   // kDeclare
-    std::string barrier;  // kBarrier
-  };
-
-  CallId NewCall(Call call);
   CallId Refuse(const absl::Status& status);
   void Complete(CallId call_id, absl::Status status);
   template <typename Condition>
@@ -122,9 +111,10 @@ class Job {
   void AbortWaitsForLeaving();
   void Fail(absl::Status failure);
   // What a call's deadline or cancellation undoes, and what it was waiting for.
-  void Withdraw(const Call& call);
-  bool IsWaiting(Call::Kind kind, NodeId node, const std::string& barrier) const;
-  std::string WaitedFor(const Call& call) const;
+  void Withdraw(const WaitingCall& call);
+  // The call's deadline has come, or it is cancelled.
+  void EndWait(CallId call_id, const absl::Status& status);
+  std::string WaitedFor(const WaitingCall& call) const;
   void ExpireCalls(absl::Time now);
   void ExpireLeases(absl::Time now);
 
@@ -142,8 +132,7 @@ class Job {
   std::map<std::string, Barrier> barriers_;
   Barrier leaving_{Roster()};
 
-  CallId next_call_id_ = 1;
-  std::map<CallId, Call> calls_;
+  WaitingCalls calls_;
   std::vector<Completion> completions_;
 };
 
