@@ -13,8 +13,8 @@
 
 namespace bdn {
 
-// The n-th declaration of every worker of a roster, gathered and compared: they must name the same tensors, in
-// any order, and say the same of each. Not thread-safe.
+// The n-th declaration of every worker of a roster, gathered and compared: they must name the same
+// tensors, in any order, and say the same of each. Not thread-safe.
 class DeclarationBatch {
  public:
   explicit DeclarationBatch(Roster expected) : arrived_(std::move(expected)) {}

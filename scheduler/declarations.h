@@ -41,8 +41,8 @@ class Declarations {
   // "waiting for worker 1 to declare the same tensors".
   std::string WaitedFor(uint64_t batch) const;
 
-  // A server has installed its keys of this placement. InvalidArgument: it is no server, or there is
-  // no such placement yet.
+  // A server has installed its keys of this placement. InvalidArgument: it is no server, or there
+  // is no such placement yet.
   absl::Status Acknowledge(NodeId server, PlacementVersion version);
   // Fails what waits for one of these to declare, who will not.
   void AbortWaitsFor(const Roster& leaving);

@@ -36,8 +36,8 @@ class LocalControlPlane final : public ControlPlane {
   void Watch(Events events) override {
     MutexLock lock(&mu_);
     if (closed_ || event_thread_.joinable()) return;
-    // An observer runs on the host's thread, for all nodes: it only wakes this node's own, where the
-    // events are delivered.
+    // An observer runs on the host's thread, for all nodes: it only wakes this node's own, where
+    // the events are delivered.
     observer_ = host_->AddObserver([signal = signal_] { signal->Raise(); });
     event_thread_ = std::thread(
         [this, events = std::move(events), node = node_] { DeliverEvents(events, node); });

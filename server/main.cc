@@ -92,7 +92,8 @@ absl::StatusOr<int> Serve(const Config& config) {
   Registry telemetry;
   Server server(options.server, &telemetry, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
-  LogInfo("%s", ToText(telemetry.Collect()));
+  const std::string counted = ToText(telemetry.Collect());
+  if (!counted.empty()) LogInfo("%s", counted);
   if (result.ok()) return 0;
   LogError("%s", result.message());
   return 1;

@@ -86,7 +86,8 @@ class Server {
   BufferPool pool_;
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 
-  std::shared_ptr<const Catalogue> catalogue_;  // of the control plane's thread
+  // Of the control plane's thread.
+  std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
 
   mutable Mutex mu_;
   CondVar finished_changed_;

@@ -31,8 +31,8 @@ struct PushRequest {
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
-  // Optional, float32[elements]: what the codec leaves out of this push, p - decode(encode(p)) of
-  // p = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
+  // Optional, float32[elements]: what the codec leaves out of this push, p - decode(encode(p)) of p
+  // = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
   // own.
   float* left_out = nullptr;
   // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
@@ -84,8 +84,8 @@ class Client {
   // Waits until the servers have all that was started here, then until all workers are leaving, up
   // to `timeout` each. DeadlineExceeded of the first wait names what is in flight and has changed
   // nothing; of the second it names who is missing, and the job is over. Meanwhile nothing new may
-  // be asked of the others or the servers: FailedPrecondition. What has no answer when all have left
-  // ends with Aborted.
+  // be asked of the others or the servers: FailedPrecondition. What has no answer when all have
+  // left ends with Aborted.
   virtual absl::Status Leave(absl::Duration timeout) = 0;
   // Ends the job for everybody; the error names this worker and `reason`.
   virtual absl::Status Abort(const std::string& reason) = 0;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kNoPayload = [](const TensorPart&) { return Buffer(); };
 
-// Enter numbers requests, once it is known that they go out.
+// Register numbers requests, and the steps of broadcasts, once it is known that they go out.
 constexpr uint32_t kNumberedLater = 0;
 
 // A part, of the keys that keep it: keys too small to be compressed have no memory to be told.
@@ -51,8 +51,9 @@ RequestTable::Request RequestFor(const DeclaredKey& key, Frame frame, const std:
 
 // ---- Asking and waiting
 
-absl::Status ServerRequests::Enter(const std::string& what,
-                                   std::vector<RequestTable::Request>* requests, Caller* caller) {
+absl::Status ServerRequests::Register(const std::string& what,
+                                      std::vector<RequestTable::Request>* requests,
+                                      Caller* caller) {
   BDN_RETURN_IF_ERROR(tensors_->participation().Check());
   for (const RequestTable::Request& request : *requests) {
     const Key key = request.frame.header.key;
@@ -62,9 +63,12 @@ absl::Status ServerRequests::Enter(const std::string& what,
   }
   for (RequestTable::Request& request : *requests) {
     FrameHeader& header = request.frame.header;
+    KeyExchange& key = *tensors_->keys().at(header.key);
     // In the order in which they go out: the server takes a lower number for a repeat.
     if (header.part != StatePart::kNone) {
-      header.request = tensors_->keys().at(header.key)->NextRequestNumber();
+      header.request = key.NextRequestNumber();
+    } else {
+      header.step = key.NextBroadcast();
     }
     open_[header.key] = caller;
   }
@@ -103,7 +107,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
   std::map<Key, Asked> asked;
   {
     MutexLock lock(tensors_->mutex());
-    BDN_RETURN_IF_ERROR(Enter(what, &requests, &caller));
+    BDN_RETURN_IF_ERROR(Register(what, &requests, &caller));
   }
   absl::Status status;
   for (RequestTable::Request& request : requests) {
@@ -158,12 +162,12 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
     MutexLock lock(tensors_->mutex());
     BDN_RETURN_IF_ERROR(tensors_->participation().Check());
     is_root = tensors_->participation().rank == root;
-    Tensor& tensor = tensors_->at(id);
+    const Tensor& tensor = tensors_->at(id);
     parts = tensor.parts;
-    const Step step = ++tensor.broadcasts;
     for (const TensorPart& part : parts) {
-      const FrameHeader header = BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch,
-                                                 part.exchange->id(), step, part.elements);
+      const FrameHeader header =
+          BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch, part.exchange->id(),
+                          kNumberedLater, part.elements);
       Buffer payload;
       if (is_root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
       requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, std::move(payload)),

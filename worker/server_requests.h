@@ -62,9 +62,10 @@ class ServerRequests {
   // Submits the requests and waits for all answers, by key.
   absl::StatusOr<Answers> Ask(const std::string& what, std::vector<RequestTable::Request> requests,
                               absl::Time deadline);
-  // Number the requests and note who waits. FailedPrecondition, and nothing changed: a key is busy.
-  absl::Status Enter(const std::string& what, std::vector<RequestTable::Request>* requests,
-                     Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  // Numbers the requests and notes who waits. FailedPrecondition, and nothing changed: a key is
+  // busy.
+  absl::Status Register(const std::string& what, std::vector<RequestTable::Request>* requests,
+                        Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   void OnAnswer(Key key, absl::StatusOr<Frame> answer);
   bool IsWaiting(Key key, const Caller& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());

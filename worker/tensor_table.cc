@@ -44,7 +44,8 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
 }
 
 absl::Status TensorTable::Add(const Catalogue& catalogue, const PlacementTable& placement) {
-  for (size_t id = tensors_.size(); id < catalogue.tensors.size(); ++id) {
+  const size_t first_new = tensors_.size();
+  for (size_t id = first_new; id < catalogue.tensors.size(); ++id) {
     ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
     tensors_.push_back({.declaration = catalogue.tensors[id]});
   }
@@ -53,6 +54,14 @@ absl::Status TensorTable::Add(const Catalogue& catalogue, const PlacementTable& 
     BDN_RETURN_IF_ERROR(AddKey({.entry = entry,
                                 .server = placement.OwnerOf(entry.key),
                                 .catalogue_version = catalogue.version}));
+  }
+  for (size_t id = first_new; id < tensors_.size(); ++id) {
+    uint64_t covered = 0;
+    for (const TensorPart& part : tensors_[id].parts) covered += part.elements;
+    if (covered != tensors_[id].declaration.elements) {
+      return Internal("tensor '%s' has %d elements, and keys for %d", tensors_[id].declaration.name,
+                      tensors_[id].declaration.elements, covered);
+    }
   }
   return absl::OkStatus();
 }
@@ -65,6 +74,11 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
         segment.elements <= tensors_[segment.tensor].declaration.elements &&
         segment.offset <= tensors_[segment.tensor].declaration.elements - segment.elements;
     if (!inside) return Internal("key %s has a segment outside its tensor", entry.key.ToString());
+    const TensorDeclaration& tensor = tensors_[segment.tensor].declaration;
+    if (tensor.kind != entry.kind || tensor.dtype != entry.dtype) {
+      return Internal("key %s is not of the kind of tensor '%s'", entry.key.ToString(),
+                      tensor.name);
+    }
     key.tensor_names.push_back(tensors_[segment.tensor].declaration.name);
   }
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());

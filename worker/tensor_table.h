@@ -28,14 +28,14 @@ struct TensorPart {
 struct Tensor {
   TensorDeclaration declaration;
   std::vector<TensorPart> parts;
-  Step pushed = 0;      // the last step that was started
-  Step broadcasts = 0;  // how often it was broadcast
+  Step pushed = 0;  // the last step that was started
 };
 
 // Whether this worker still takes part in the job.
 struct Participation {
   Rank rank = 0;
   absl::Status failed;  // the job's failure, once there is one
+  absl::Status over;    // why nothing more is exchanged: the failure, or that all have left
   int leaving = 0;      // calls of Leave that did not give up
   bool left = false;
 
@@ -61,7 +61,8 @@ class TensorTable {
   // Whether a canonical declaration is new. InvalidArgument: it was declared with other facts.
   absl::StatusOr<bool> IsNew(const TensorDeclaration& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds what is new in the catalogue. Internal when it contradicts itself.
+  // Adds what is new in the catalogue. Internal when it contradicts itself: then part of it is
+  // here, and the worker must not go on.
   absl::Status Add(const Catalogue& catalogue, const PlacementTable& placement)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

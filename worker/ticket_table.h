@@ -18,8 +18,8 @@
 
 namespace bdn {
 
-// The callers' exchanges of whole tensors, each of which ends when all its parts have. Who waits for
-// one waits here. Thread-safe; its lock is taken last, and no callback runs under it.
+// The callers' exchanges of whole tensors, each of which ends when all its parts have. Who waits
+// for one waits here. Thread-safe; its lock is taken last, and no callback runs under it.
 class TicketTable {
  public:
   using DoneFn = std::function<void(TicketId ticket, const absl::Status& status)>;

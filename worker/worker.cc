@@ -162,9 +162,9 @@ void Worker::FailJob(const absl::Status& status) {
   EndedTickets ended;
   {
     MutexLock lock(tensors_.mutex());
-    absl::Status& failed = tensors_.participation().failed;
-    if (!failed.ok()) return;
-    failed = status;
+    Participation& participation = tensors_.participation();
+    if (!participation.failed.ok()) return;
+    participation.failed = participation.over = status;
     ended = EndIdleQueues(status);
     changed_.SignalAll();
   }
@@ -221,6 +221,7 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().left = true;
+    tensors_.participation().over = over;
     ended = EndIdleQueues(over);
   }
   requests_->Fail(over);
@@ -256,7 +257,10 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   }
   MutexLock lock(tensors_.mutex());
   if (declared.catalogue != nullptr) {
-    BDN_RETURN_IF_ERROR(tensors_.Add(*declared.catalogue, *declared.placement));
+    const absl::Status added = tensors_.Add(*declared.catalogue, *declared.placement);
+    // Part of a catalogue that contradicts itself is here now: nothing can go on with it.
+    if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
+    BDN_RETURN_IF_ERROR(added);
   }
   std::vector<uint32_t> ids;
   for (const TensorDeclaration& tensor : tensors) {
@@ -455,11 +459,11 @@ void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
     const std::unique_ptr<Exchange> finished = exchange->Finish();
     highest = highest_step_ = std::max(highest_step_, finished->step);
     tickets_.EndParts(*finished, status, &ended);
-    const absl::Status& failed = tensors_.participation().failed;
-    if (failed.ok()) {
+    const absl::Status& over = tensors_.participation().over;
+    if (over.ok()) {
       start_next = exchange->Claim();
     } else {
-      EndQueue(exchange, failed, &ended);
+      EndQueue(exchange, over, &ended);
     }
     changed_.SignalAll();
   }

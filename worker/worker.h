@@ -25,9 +25,9 @@ namespace bdn {
 // A worker of a job, in the process that trains: puts exchanges through the pipeline (encode,
 // request, decode) and owns what the pipeline is made of. Thread-safe.
 //
-// Locks, in the order in which they are taken: declaring_, then the tensor table's, then one of those
-// inside TicketTable, RequestRunner and StageQueue. No callback and no call of the control plane or
-// the transport is made under any of them but declaring_.
+// Locks, in the order in which they are taken: declaring_, then the tensor table's, then one of
+// those inside TicketTable, RequestRunner and StageQueue. No callback and no call of the control
+// plane or the transport is made under any of them but declaring_.
 class Worker final : public Client {
  public:
   struct Options {

@@ -46,8 +46,8 @@ class Buffer {
 };
 
 // Recycles blocks of one memory domain by power-of-two size class, so that the data path neither
-// calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the pool: the last
-// of them takes the domain along.
+// calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the pool: the
+// last of them takes the domain along.
 class BufferPool {
  public:
   // Keeps at most `max_idle_bytes` of free blocks; what comes back beyond that is freed.

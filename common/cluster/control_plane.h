@@ -62,8 +62,8 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
 };
 
-// A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`, by the
-// failure of the job, or by Close; its error names who was missing.
+// A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,
+// by the failure of the job, or by Close; its error names who was missing.
 class ControlPlane {
  public:
   // Delivered on a thread of the control plane, one at a time, never inside a call of ours.
@@ -96,9 +96,9 @@ class ControlPlane {
   virtual void Watch(Events events) = 0;
 
   // Declares tensors, in the order of this worker's list, and returns the catalogue and its
-  // placement once all workers declared the same set and all servers have installed their keys. The n-th call of each worker belongs to
-  // the n-th of the others. InvalidArgument for a conflict names both workers and the tensor;
-  // Aborted names a worker that is leaving instead.
+  // placement once all workers declared the same set and all servers have installed their keys. The
+  // n-th call of each worker belongs to the n-th of the others. InvalidArgument for a conflict
+  // names both workers and the tensor; Aborted names a worker that is leaving instead.
   virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                                 absl::Duration timeout) = 0;
 

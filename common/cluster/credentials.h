@@ -20,7 +20,8 @@ class Credentials {
   explicit Credentials(const Config& config) : Credentials(config.Text("token")) {}
 
   const std::string& token() const { return token_; }
-  // Whether a peer that shows `token` may take part. Takes as long for any token of the same length.
+  // Whether a peer that shows `token` may take part. Takes as long for any token of the same
+  // length.
   bool Admits(std::string_view token) const;
 
  private:

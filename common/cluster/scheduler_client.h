@@ -16,10 +16,10 @@ class SchedulerClient {
  public:
   SchedulerClient() = delete;
 
-  // `address` is host:port; InvalidArgument where it is not. `clock` is borrowed. Connects in Join, which waits for a
-  // scheduler that is not up yet. From Join on it sends heartbeats on a thread of its own;
-  // when the scheduler has not answered for a lease, every wait ends and on_failure says so.
-  // Closing it before Leave loses the node.
+  // `address` is host:port; InvalidArgument where it is not. `clock` is borrowed. Connects in Join,
+  // which waits for a scheduler that is not up yet. From Join on it sends heartbeats on a thread of
+  // its own; when the scheduler has not answered for a lease, every wait ends and on_failure says
+  // so. Closing it before Leave loses the node.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address,
                                                               const Credentials& credentials,
                                                               const Clock* clock);

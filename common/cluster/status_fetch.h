@@ -13,8 +13,8 @@ namespace bdn {
 // {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
 //  "nodes": [{"role", "rank", "node", "host", "address", "left", "step", "bytes_sent",
 //             "bytes_received", "seconds_since_heard", "keys", "key_bytes"}]}.
-// InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or DeadlineExceeded where nobody answers in
-// time.
+// InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or
+// DeadlineExceeded where nobody answers in time.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             const Credentials& credentials, absl::Duration timeout);
 

@@ -20,8 +20,8 @@ struct KeyLink {
   uint64_t name_hash = 0;  // of the first tensor's name, for Draw
 };
 
-// InvalidArgument shows what is wrong with a spec, or says that codecs, rule and element type do not
-// go together.
+// InvalidArgument shows what is wrong with a spec, or says that codecs, rule and element type do
+// not go together.
 absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& first_tensor);
 
 // Puts the specs of a declaration into canonical form, so that workers that mean the same say the

@@ -17,8 +17,8 @@ enum Operation : size_t { kMemcpy, kEncode, kEncodeFeedback, kDecodeAdd, kMultiD
 constexpr size_t kOperations = 5;
 using Rates = std::array<double, kOperations>;  // fp32 GB/s
 
-// How long codecs take on some threads, which do the same operation at the same time, each with data
-// of its own. Owned by the benchmark's thread, which is the first of them.
+// How long codecs take on some threads, which do the same operation at the same time, each with
+// data of its own. Owned by the benchmark's thread, which is the first of them.
 class CodecTiming {
  public:
   static constexpr double kSparse = 0.05;  // share of non-zeros in the input of the sketches

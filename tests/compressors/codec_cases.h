@@ -16,8 +16,8 @@ struct CodecPromises {
   bool reads_all = true;
   // What is left of dense data is shorter than what came in: unbiased codecs may leave more.
   bool contracts = true;
-  // Payloads add up without decoding, to what the sum of the decoded would be. The sum of sketches is
-  // that only to rounding, at best: sketch_test.cc has what they promise.
+  // Payloads add up without decoding, to what the sum of the decoded would be. The sum of sketches
+  // is that only to rounding, at best: sketch_test.cc has what they promise.
   bool adds_up = false;
 };
 

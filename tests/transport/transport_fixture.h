@@ -20,7 +20,8 @@
 
 namespace bdn {
 
-// Long enough to never pass on a loaded machine, by a clock of the tests: only a failing test waits so.
+// Long enough to never pass on a loaded machine, by a clock of the tests: only a failing test waits
+// so.
 inline const SteadyClock kClock;
 inline absl::Time PatienceEnds() { return kClock.Now() + absl::Seconds(60); }
 

@@ -95,7 +95,7 @@ BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
 BDN_API void bdn_free(bdn_worker* worker);
 
 /* Waits until the servers have all that this worker has started, then says that its work is done
- * and waits until all workers came to say so: up to the timeout each. BDN_DEADLINE_EXCEEDED of the
+ * and waits until all workers have said so: up to the timeout each. BDN_DEADLINE_EXCEEDED of the
  * first names what is in flight, and nothing has changed; of the second, who is missing, and the
  * job is over. From then on what needs this worker fails. */
 BDN_API int bdn_leave(bdn_worker* worker, double timeout_seconds);

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_WORKER_C_API_LOCAL_CLUSTER_H_
-#define BANDONEON_WORKER_C_API_LOCAL_CLUSTER_H_
+#ifndef BANDONEON_WORKER_LOCAL_LOCAL_CLUSTER_H_
+#define BANDONEON_WORKER_LOCAL_LOCAL_CLUSTER_H_
 
 #include <functional>
 #include <memory>
@@ -59,4 +59,4 @@ class LocalCluster {
 
 }  // namespace bdn
 
-#endif  // BANDONEON_WORKER_C_API_LOCAL_CLUSTER_H_
+#endif  // BANDONEON_WORKER_LOCAL_LOCAL_CLUSTER_H_

@@ -11,7 +11,7 @@
 #include "common/wire/frame.h"
 #include "worker/client.h"
 
-// What the stages of the pipeline work on: plain data without methods of their own.
+// What the stages of the pipeline work on: plain data.
 
 namespace bdn {
 

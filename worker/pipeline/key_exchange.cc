@@ -180,6 +180,7 @@ void KeyExchange::SetState(LinkState what, size_t segment, std::span<const float
 }
 
 void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {
+  memory_.replica_step.reset();  // until it is whole again
   memory_.replica.resize(key_.entry.elements);
   std::copy(weights.begin(), weights.end(),
             memory_.replica.begin() + key_.link.codecs.pull->segment_offset(segment));

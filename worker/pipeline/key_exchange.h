@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,6 +38,8 @@ class KeyExchange {
   // The number of the next request about what its server holds of the key. For whoever has the key:
   // who claimed its exchange, or, while it is idle, who holds the lock.
   uint32_t NextRequestNumber() { return ++last_request_; }
+  // The step of its next broadcast, where it is a key of those; under the lock.
+  Step NextBroadcast() { return ++last_broadcast_; }
 
   // ---- The queue
 
@@ -50,8 +53,8 @@ class KeyExchange {
 
   // InvalidArgument when the request contradicts what was deposited for its group in `step`.
   absl::Status CheckFits(const std::string& tensor, Step step, const PushRequest& request) const;
-  // Adds one segment to the exchange of `step`; `offset` and `elements` are its place in the tensor.
-  // REQUIRES: CheckFits is OK.
+  // Adds one segment to the exchange of `step`; `offset` and `elements` are its place in the
+  // tensor. REQUIRES: CheckFits is OK.
   void Deposit(size_t segment, uint64_t offset, uint64_t elements, Step step, TicketId ticket,
                const PushRequest& request);
   // Takes the front in hand when it is complete and nobody has it. False: there is nothing to do.
@@ -98,6 +101,7 @@ class KeyExchange {
   Exchange* claimed_ = nullptr;                  // the front, while somebody has it
   LinkMemory memory_;
   uint32_t last_request_ = 0;
+  Step last_broadcast_ = 0;
   std::set<size_t> adopted_;  // segments of a replica that is being fetched
   Step adopted_step_ = 0;     // and the step that left them so
 };

@@ -21,7 +21,8 @@ namespace bdn {
 class StageQueue {
  public:
   struct Lane {
-    // Most bytes of tasks that have run and were not released. One may always run, whatever its size.
+    // Most bytes of tasks that have run and were not released. One may always run, whatever its
+    // size.
     size_t max_bytes = std::numeric_limits<size_t>::max();
   };
   struct Task {

@@ -179,6 +179,7 @@ absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory*
         "tensor '%s': asked for the weights of step %d, %d elements, and got %d bytes of step %d",
         key.tensor_names[i], exchange->step, n, value.payload.size(), value.header.base_step);
   }
+  memory->replica_step.reset();  // until it is whole again
   memory->replica.resize(key.entry.elements);
   float* replica = memory->replica.data() + layout.segment_offset(i);
   DecodeFloats(value.payload.span(), {replica, n});

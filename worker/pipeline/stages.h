@@ -5,8 +5,8 @@
 #include "common/base/buffer.h"
 #include "worker/pipeline/exchange.h"
 
-// The arithmetic of an exchange, as plain functions of a key, its memory and the exchange, which the
-// caller owns. Float32 or float64 sums, AMP's loss scale, error feedback and momentum meet here
+// The arithmetic of an exchange, as plain functions of a key, its memory and the exchange, which
+// the caller owns. Float32 or float64 sums, AMP's loss scale, error feedback and momentum meet here
 // (proto/wire_format.md, "Values"). REQUIRES for all that take a reply, except CheckReply:
 // CheckReply of it is OK.
 
