@@ -45,9 +45,10 @@ def checklists() -> dict[str, list[str]]:
     return lists
 
 
-def rows(path: str, pattern: str) -> list[str]:
+def rows(path: str, pattern: str, mark: str) -> list[str]:
+    """The names in the rows of a table; every `mark` must begin or end one that was found."""
     found = re.findall(pattern, text_of(path))
-    assert found, f"{path} has no row like {pattern}"
+    assert found and len(found) == text_of(path).count(mark), f"{path}: not every {mark} is a row like {pattern}"
     return found
 
 
@@ -55,12 +56,12 @@ def enclosed(path: str, begin: str, end: str) -> str:
     return text_of(path).split(begin, 1)[1].split(end, 1)[0]
 
 
-CODECS = rows("compressors/codec_table.cc", r'CodecRow\{"(\w+)"')
-RULES = rows("common/link/rule_spec.cc", r'RuleRow\{Kind::k\w+, "(\w+)"')
-SCHEMES = re.findall(r'\{"(\w+)", Make', text_of("common/transport/transport_factory.cc"))
-COMMANDS = [name for name in re.findall(r'\{"([\w ]+)", \w+Command\}', text_of("cli/main.cc"))
+CODECS = rows("compressors/codec_table.cc", r'CodecRow\{\s*"(\w+)"', "CodecRow{")
+RULES = rows("common/link/rule_spec.cc", r'RuleRow\{\s*Kind::k\w+,\s*"(\w+)"', "RuleRow{")
+SCHEMES = rows("common/transport/transport_factory.cc", r'\{"(\w+)", Make\w+\}', '", Make')
+COMMANDS = [name for name in rows("cli/main.cc", r'\{\s*"([\w -]+)",\s*\w+Command\}', "Command}")
             if not name.endswith("worker")]  # those are for the benchmarks, not for people
-SETTINGS = rows("common/cluster/settings.cc", r'\{"([\w-]+)", "')
+SETTINGS = re.findall(r'\{\s*"([\w-]+)",\s*"', text_of("common/cluster/settings.cc"))
 FIELDS = re.findall(r"^  [\w:]+ (\w+)(?: = [^;]+)?;", enclosed(
     "common/wire/frame.h", "struct FrameHeader {", "bool operator=="), re.MULTILINE)
 
@@ -74,9 +75,11 @@ def names_it(text: str, name: str) -> bool:
 # What of each kind there is, and the places of its checklist that cannot name it: new files, and
 # those that know it by another name.
 KINDS = {
-    "A codec": (CODECS, {"compressors/", "compressors/codec.h"}),
-    "An update rule": (RULES, {"server/rules/", "server/update_rule.cc"}),
-    "A transport": (SCHEMES, {"common/transport/"}),
+    "A codec": (CODECS, {"compressors/", "compressors/codec.h", "tests/compressors/"}),
+    "An update rule": (RULES, {"server/rules/", "server/update_rule.cc", "docs/algorithms.md",
+                               "python/bandoneon/torch/", "tests/bench/rules_bench.cc"}),
+    "A transport": (SCHEMES, {"common/transport/", "tests/layering_test.py", "worker/c_api/connect.cc",
+                              "docs/thread_model.md"}),
     "A command": (COMMANDS, {"cli/", "cli/commands.h"}),
     "A field of the frame's header": (FIELDS, {"common/wire/headers.h", "tests/golden/frames.txt"}),
 }
@@ -90,8 +93,9 @@ def test_the_kinds_are_what_is_there():
 @pytest.mark.parametrize("title", checklists())
 def test_every_place_of_a_checklist_is_there(title):
     assert checklists()[title]
-    missing = [path for path in checklists()[title] if not (ROOT / path).exists()]
-    assert not missing
+    body = text_of(CONTRIBUTING).split(f"### {title}")[1].split("\n##")[0]
+    paths = [path for path in re.findall(r"`([\w/.]+/[\w/.]*)`", body) if "mycodec" not in path]
+    assert not [path for path in paths if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("title", KINDS)
@@ -106,6 +110,25 @@ def test_every_rule_has_its_class():
     kinds = re.findall(r"RuleRow\{Kind::k(\w+), ", text_of("common/link/rule_spec.cc"))
     switch = text_of("server/update_rule.cc")
     assert not [kind for kind in kinds if f"Kind::k{kind}:" not in switch]
+
+
+def test_what_declares_a_rule_names_it_as_a_text():
+    """`scaled` or `mean` may stand anywhere as a word."""
+    package = text_of("python/bandoneon/torch/")
+    assert not [rule for rule in RULES if rule != "mean" and not re.search(rf"[\"']{rule}\b", package)]
+
+
+def test_codecs_have_their_numbers_in_the_wire_format():
+    numbers = re.findall(r"= (\d+),", enclosed("compressors/codec.h", "enum class CodecId", "}"))
+    document = text_of("proto/wire_format.md")
+    headings = re.findall(r"^### 6\.\d+ .*\(codecs? ([^)]+)\)", document, re.MULTILINE)
+    assert sorted(numbers, key=int) == sorted(re.findall(r"\d+", " ".join(headings)), key=int)
+
+
+def test_every_transport_has_a_row_in_the_layering():
+    rooms = [path.name for path in (ROOT / "common/transport").iterdir() if path.is_dir()]
+    assert rooms and not [room for room in rooms
+                          if f'"common/transport/{room}"' not in text_of("tests/layering_test.py")]
 
 
 def test_every_setting_is_read():

@@ -39,6 +39,7 @@ constexpr const char* kDefaultCodecs[] = {
     "int4(group=128)",
     "int4(group=128,hadamard=32)",
     "int8(group=128,round=nearest)",
+    "int2(group=128)",
     "sketch(columns=0.02)",
     "exactsketch(cells=0.1)",
 };

@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 TEST(TransportFactory, MakesWhatListensAtTheAddress) {
   const SteadyClock clock;
-  for (const char* address : {"tcp://127.0.0.1:0", "tcp"}) {
+  for (const char* address : {"tcp://127.0.0.1:0", "tcp", "ipc"}) {
     auto transport = MakeTransport(address, {.clock = &clock});
     ASSERT_TRUE(transport.ok()) << transport.status();
     (*transport)->Start([](ConnectionId, Frame) {});

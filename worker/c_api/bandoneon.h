@@ -277,15 +277,22 @@ BDN_API const char* bdn_codecs_help(void);
 
 /* Traits of a codec spec. */
 enum {
-  BDN_CODEC_LOSSLESS = 1,     /* what arrives is what was sent, bit for bit (float32) */
-  BDN_CODEC_CARRIES_SUMS = 2, /* a reply by the same codec loses nothing of a sum of pushes */
-  BDN_CODEC_ADDS_ENCODED = 4, /* servers add payloads without decoding them */
-  BDN_CODEC_SHARES_DRAW = 8,  /* all workers draw alike which elements they send */
-  BDN_CODEC_ERROR_FEEDBACK =
-      16, /* ef(...): the sender keeps what was left out, and sends it later */
-  BDN_CODEC_LEARNING_RATE_CORRECTION = 32, /* ef(..., correction=lr): pushes need a learning rate */
-  BDN_CODEC_DELTA = 64,                    /* delta(...): for pulling weights that servers hold */
-  BDN_CODEC_SCHEDULE = 128                 /* the codec changes with the step */
+  /* What arrives is what was sent, bit for bit (float32). */
+  BDN_CODEC_LOSSLESS = 1,
+  /* A reply by the same codec loses nothing of a sum of pushes. */
+  BDN_CODEC_CARRIES_SUMS = 2,
+  /* Servers add payloads without decoding them. */
+  BDN_CODEC_ADDS_ENCODED = 4,
+  /* All workers draw alike which elements they send. */
+  BDN_CODEC_SHARES_DRAW = 8,
+  /* ef(...): the sender keeps what was left out, and sends it later. */
+  BDN_CODEC_ERROR_FEEDBACK = 16,
+  /* ef(..., correction=lr): pushes need a learning rate. */
+  BDN_CODEC_LEARNING_RATE_CORRECTION = 32,
+  /* delta(...): for pulling weights that servers hold. */
+  BDN_CODEC_DELTA = 64,
+  /* The codec changes with the step. */
+  BDN_CODEC_SCHEDULE = 128
 };
 /* *traits gets the BDN_CODEC_... of a spec, or-ed. Of a schedule: the first four where they hold of
  * all its stages, and its memory. BDN_INVALID_ARGUMENT as bdn_check_codec. */

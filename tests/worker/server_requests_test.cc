@@ -1,0 +1,152 @@
+#include "worker/server_requests.h"
+
+#include <optional>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/transport/scripted_loopback.h"
+#include "common/wire/headers.h"
+#include "gtest/gtest.h"
+#include "tests/support/shard_rig.h"
+#include "tests/support/worker_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+constexpr Key kKey = Key::Of(0, 0);
+
+// The requests of worker 1 about a broadcast of worker 0, with a server that the test plays.
+class ServerRequestsTest : public ::testing::Test {
+ protected:
+  ServerRequestsTest() {
+    server_->Start([this](ConnectionId from, Frame frame) {
+      worker_ = from;
+      received_.push_back(std::move(frame));
+    });
+    EXPECT_TRUE(server_->Listen("loopback://server").ok());
+    transport_->Start([this](ConnectionId from, Frame frame) { runner_->OnFrame(from, frame); });
+    runner_.emplace(RequestTable::Options{.self = WorkerNode(1), .rank = 1, .job_id = "job"},
+                    transport_.get(), &clock_);
+    EXPECT_TRUE(runner_->SetMembership(MakeMembership(2)).ok());
+    requests_.emplace(&tensors_, &*runner_, &clock_);
+    network_.DeliverAll();
+    Answer(HelloHeader(kServerNode), {});
+    received_.clear();
+    AddBroadcast();
+  }
+  ~ServerRequestsTest() override {
+    runner_->Stop();
+    transport_->Close();
+    transport_->Join();
+    server_->Close();
+    server_->Join();
+  }
+
+  void AddBroadcast() {
+    KeyEntry key = MakeEntry(kKey, {.segments = {3}, .kind = KeyKind::kBroadcast});
+    key.dtype = DType::kUInt8;
+    const Catalogue catalogue{.version = 1,
+                              .tensors = {{.name = "broadcast/b",
+                                           .dtype = DType::kUInt8,
+                                           .elements = 3,
+                                           .kind = KeyKind::kBroadcast}},
+                              .keys = {key}};
+    MutexLock lock(tensors_.mutex());
+    tensors_.participation().rank = 1;
+    ASSERT_TRUE(
+        tensors_.Add(catalogue, PlacementTable({.catalogue = 1}, {{kKey, kServerNode}})).ok());
+  }
+  absl::Status Broadcast(std::string* data) {
+    return requests_->Broadcast("b", 0, {reinterpret_cast<std::byte*>(data->data()), data->size()},
+                                /*root=*/0, absl::InfiniteFuture());
+  }
+  // Steps the network until the server has so many frames.
+  void AwaitFrames(size_t count) {
+    while (received_.size() < count) ASSERT_TRUE(network_.WaitAndStep());
+  }
+  void Answer(FrameHeader header, const std::string& value) {
+    header.sender = kServerNode;
+    header.epoch = 1;
+    const ByteSpan bytes{reinterpret_cast<const std::byte*>(value.data()), value.size()};
+    server_->Send(worker_, MakeFrame(header, Buffer::CopyOf(bytes)), [](const absl::Status&) {});
+    network_.DeliverAll();
+  }
+
+  const SteadyClock clock_;
+  ScriptedLoopback network_;
+  std::unique_ptr<Transport> server_ = network_.MakeTransport();
+  std::unique_ptr<Transport> transport_ = network_.MakeTransport();
+  TensorTable tensors_;
+  std::optional<RequestRunner> runner_;
+  std::optional<ServerRequests> requests_;
+  ConnectionId worker_ = 0;
+  std::vector<Frame> received_;
+};
+
+TEST_F(ServerRequestsTest, AWorkerFetchesWhatTheRootHasSet) {
+  std::string data = "...";
+  std::thread caller([&] { EXPECT_TRUE(Broadcast(&data).ok()); });
+  AwaitFrames(1);
+  EXPECT_EQ(received_[0].header.type, FrameType::kFetch);
+  EXPECT_EQ(received_[0].header.step, 1u);
+  Answer(AnswerTo(received_[0].header, FrameType::kValue), "abc");
+  caller.join();
+  EXPECT_EQ(data, "abc");
+}
+
+TEST_F(ServerRequestsTest, ACallThatIsRefusedDoesNotCountAsABroadcast) {
+  std::string data = "...";
+  std::string refused = "...";
+  std::thread first([&] { EXPECT_TRUE(Broadcast(&data).ok()); });
+  AwaitFrames(1);
+  EXPECT_EQ(Broadcast(&refused).code(), absl::StatusCode::kFailedPrecondition);
+  Answer(AnswerTo(received_[0].header, FrameType::kValue), "abc");
+  first.join();
+  std::thread second([&] { EXPECT_TRUE(Broadcast(&data).ok()); });
+  AwaitFrames(2);
+  EXPECT_EQ(received_[1].header.step, 2u);
+  Answer(AnswerTo(received_[1].header, FrameType::kValue), "def");
+  second.join();
+  EXPECT_EQ(data, "def");
+}
+
+TEST_F(ServerRequestsTest, ACallEndsAtItsDeadlineAndItsKeyIsFreeAgain) {
+  std::string data = "...";
+  const absl::Status late = requests_->Broadcast(
+      "b", 0, {reinterpret_cast<std::byte*>(data.data()), data.size()}, 0, clock_.Now());
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  MutexLock lock(tensors_.mutex());
+  EXPECT_FALSE(requests_->IsOpen(kKey));
+}
+
+TEST_F(ServerRequestsTest, LeavingWaitsForWhatAServerMayNotHave) {
+  std::string data = "...";
+  std::thread caller([&] { EXPECT_TRUE(Broadcast(&data).ok()); });
+  AwaitFrames(1);
+  {
+    MutexLock lock(tensors_.mutex());
+    EXPECT_EQ(requests_->CheckAccepted().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  FrameHeader waiting = AnswerTo(received_[0].header, FrameType::kWaiting);
+  waiting.sender = kServerNode;
+  waiting.epoch = 1;
+  server_->Send(worker_, MakeFrame(waiting, EncodeRanks({})), [](const absl::Status&) {});
+  network_.DeliverAll();
+  {
+    MutexLock lock(tensors_.mutex());
+    EXPECT_TRUE(requests_->CheckAccepted().ok());
+  }
+  Answer(AnswerTo(received_[0].header, FrameType::kValue), "abc");
+  caller.join();
+}
+
+TEST_F(ServerRequestsTest, AFailureOfTheJobEndsWhoWaits) {
+  std::string data = "...";
+  std::thread caller([&] { EXPECT_EQ(Broadcast(&data).code(), absl::StatusCode::kAborted); });
+  AwaitFrames(1);
+  runner_->Fail(Aborted("worker 0 was lost"));
+  caller.join();
+}
+
+}  // namespace
+}  // namespace bdn::testing

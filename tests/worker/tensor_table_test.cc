@@ -1,0 +1,114 @@
+#include "worker/tensor_table.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/shard_rig.h"
+#include "tests/support/worker_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A catalogue of one tensor "w" of 8 elements in two keys, placed on the one server.
+class TensorTableTest : public ::testing::Test {
+ protected:
+  TensorTableTest() {
+    catalogue_.version = 1;
+    catalogue_.tensors = {Tensor("w", 8)};
+    for (uint32_t partition = 0; partition < 2; ++partition) {
+      KeyEntry key = MakeEntry(Key::Of(0, partition), {.segments = {4}});
+      key.segments[0].offset = uint64_t{4} * partition;
+      catalogue_.keys.push_back(key);
+    }
+  }
+  absl::Status Add() {
+    PlacementTable::Owners owners;
+    for (const KeyEntry& key : catalogue_.keys) owners[key.key] = kServerNode;
+    MutexLock lock(table_.mutex());
+    return table_.Add(catalogue_, PlacementTable({.catalogue = 1}, owners));
+  }
+  void ExpectContradiction(const std::string& what) {
+    const absl::Status status = Add();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  }
+
+  Catalogue catalogue_;
+  TensorTable table_;
+};
+
+TEST_F(TensorTableTest, FindsTensorsWithTheirKeysInOrder) {
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  const uint32_t* id = table_.FindId("w");
+  ASSERT_NE(id, nullptr);
+  const auto tensor = table_.FindDense(*id);
+  ASSERT_TRUE(tensor.ok());
+  ASSERT_EQ((*tensor)->parts.size(), 2u);
+  EXPECT_EQ((*tensor)->parts[1].offset, 4u);
+  EXPECT_EQ((*tensor)->parts[1].exchange->key().server, kServerNode);
+  EXPECT_EQ(table_.FindId("v"), nullptr);
+  EXPECT_EQ(table_.FindDense(7).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(TensorTableTest, ALaterCatalogueOnlyAdds) {
+  ASSERT_TRUE(Add().ok());
+  catalogue_.tensors.push_back(Tensor("v", 4));
+  catalogue_.keys.push_back(MakeEntry(Key::Of(1, 0), {.segments = {4}}));
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  EXPECT_EQ(table_.size(), 2u);
+  EXPECT_EQ(table_.keys().size(), 3u);
+  EXPECT_EQ(table_.at(0).parts.size(), 2u);
+}
+
+TEST_F(TensorTableTest, RefusesASegmentOutsideItsTensor) {
+  catalogue_.keys[1].segments[0].offset = 5;
+  ExpectContradiction("key 0.1 has a segment outside its tensor");
+}
+
+TEST_F(TensorTableTest, RefusesASegmentOfAnUnknownTensor) {
+  catalogue_.keys[1].segments[0].tensor = 9;
+  ExpectContradiction("key 0.1 has a segment outside its tensor");
+}
+
+TEST_F(TensorTableTest, RefusesAKeyOfAnotherTypeThanItsTensor) {
+  catalogue_.tensors[0].dtype = DType::kFloat16;
+  ExpectContradiction("key 0.0 is not of the kind of tensor 'w'");
+}
+
+TEST_F(TensorTableTest, RefusesAKeyOfAnotherKindThanItsTensor) {
+  catalogue_.tensors[0].kind = KeyKind::kBroadcast;
+  ExpectContradiction("key 0.0 is not of the kind of tensor 'w'");
+}
+
+TEST_F(TensorTableTest, RefusesATensorThatItsKeysDoNotCover) {
+  catalogue_.keys.pop_back();
+  ExpectContradiction("tensor 'w' has 8 elements, and keys for 4");
+}
+
+TEST_F(TensorTableTest, SaysWhatDiffersFromAnEarlierDeclaration) {
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  EXPECT_FALSE(*table_.IsNew(Tensor("w", 8)));
+  EXPECT_TRUE(*table_.IsNew(Tensor("v", 8)));
+  const absl::Status status = table_.IsNew(Tensor("w", 9)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("float32[8]"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("float32[9]"));
+}
+
+TEST_F(TensorTableTest, NothingNewMayBeAskedOfAWorkerThatLeaves) {
+  MutexLock lock(table_.mutex());
+  Participation& participation = table_.participation();
+  participation.rank = 3;
+  EXPECT_TRUE(participation.Check().ok());
+  participation.leaving = 1;
+  EXPECT_EQ(participation.Check().message(), "worker 3 is leaving the job");
+  participation.failed = absl::AbortedError("worker 1 was lost");
+  EXPECT_EQ(participation.Check(), participation.failed);
+}
+
+}  // namespace
+}  // namespace bdn::testing
