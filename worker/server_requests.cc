@@ -71,6 +71,7 @@ absl::Status ServerRequests::Register(const std::string& what,
       header.step = key.NextBroadcast();
     }
     open_[header.key] = caller;
+    key.set_has_server_request(true);
   }
   caller->left = requests->size();
   return absl::OkStatus();
@@ -81,7 +82,7 @@ void ServerRequests::OnAnswer(Key key, absl::StatusOr<Frame> answer) {
   const auto found = open_.find(key);
   if (found == open_.end()) return;
   Caller& caller = *found->second;
-  open_.erase(found);
+  Release(key);
   if (answer.ok()) {
     caller.answers[key] = *std::move(answer);
   } else {
@@ -89,6 +90,11 @@ void ServerRequests::OnAnswer(Key key, absl::StatusOr<Frame> answer) {
   }
   --caller.left;
   answered_.SignalAll();
+}
+
+void ServerRequests::Release(Key key) {
+  open_.erase(key);
+  tensors_->keys().at(key)->set_has_server_request(false);
 }
 
 bool ServerRequests::IsWaiting(Key key, const Caller& caller) const {
@@ -136,19 +142,10 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
     if (request.submitted && !requests_->Withdraw(key, request.step)) {
       while (IsWaiting(key, caller)) answered_.Wait(tensors_->mutex());
     }
-    if (IsWaiting(key, caller)) open_.erase(key);
+    if (IsWaiting(key, caller)) Release(key);
   }
   if (!status.ok()) return status;
   return std::move(caller.answers);
-}
-
-absl::Status ServerRequests::CheckAccepted() const {
-  for (const auto& [key, caller] : open_) {
-    if (requests_->IsAccepted(key)) continue;
-    return DeadlineExceeded("tensor '%s': a call is in flight",
-                            tensors_->keys().at(key)->key().tensor_names[0]);
-  }
-  return absl::OkStatus();
 }
 
 // ---- Broadcasts

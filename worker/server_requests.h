@@ -41,12 +41,6 @@ class ServerRequests {
   absl::StatusOr<StateCounters> GetCounters(uint32_t tensor, absl::Time deadline);
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Time deadline);
 
-  bool IsOpen(Key key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex()) {
-    return open_.contains(key);
-  }
-  // DeadlineExceeded names a request that its server may not have.
-  absl::Status CheckAccepted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
-
  private:
   using Answers = std::map<Key, Frame>;
   // A blocking caller, until its answers are there.
@@ -67,6 +61,8 @@ class ServerRequests {
   absl::Status Register(const std::string& what, std::vector<RequestTable::Request>* requests,
                         Caller* caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   void OnAnswer(Key key, absl::StatusOr<Frame> answer);
+  // The key's request is over.
+  void Release(Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   bool IsWaiting(Key key, const Caller& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   // A request about a tensor's state for each of its keys that has the part, and the answers.

@@ -180,6 +180,9 @@ absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
 
 absl::Status Worker::CheckHandedOver() const {
   for (const auto& [id, exchange] : tensors_.keys()) {
+    if (exchange->has_server_request() && !requests_->IsAccepted(id)) {
+      return DeadlineExceeded("tensor '%s': a call is in flight", exchange->key().tensor_names[0]);
+    }
     if (!exchange->is_in_flight()) continue;
     if (exchange->is_last_ready() && requests_->IsAccepted(id)) continue;
     for (const ExchangeSegment& segment : exchange->front().segments) {
@@ -188,7 +191,7 @@ absl::Status Worker::CheckHandedOver() const {
       if (ticket.ok()) return DescribeWait(tensors_.at(ticket->tensor), ticket->step);
     }
   }
-  return server_requests_->CheckAccepted();
+  return absl::OkStatus();
 }
 
 // Others give up on what servers have not got when we leave.
@@ -370,7 +373,7 @@ absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::D
 absl::Status Worker::CheckPush(const PushRequest& request, const Tensor& tensor) const {
   const TensorDeclaration& declared = tensor.declaration;
   for (const TensorPart& part : tensor.parts) {
-    if (server_requests_->IsOpen(part.exchange->id())) {
+    if (part.exchange->has_server_request()) {
       return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",
                                 declared.name);
     }

@@ -116,26 +116,24 @@ TEST_F(ServerRequestsTest, ACallEndsAtItsDeadlineAndItsKeyIsFreeAgain) {
       "b", 0, {reinterpret_cast<std::byte*>(data.data()), data.size()}, 0, clock_.Now());
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   MutexLock lock(tensors_.mutex());
-  EXPECT_FALSE(requests_->IsOpen(kKey));
+  EXPECT_FALSE(tensors_.keys().at(kKey)->has_server_request());
 }
 
-TEST_F(ServerRequestsTest, LeavingWaitsForWhatAServerMayNotHave) {
+TEST_F(ServerRequestsTest, SaysWhatItsServerMayNotHave) {
   std::string data = "...";
   std::thread caller([&] { EXPECT_TRUE(Broadcast(&data).ok()); });
   AwaitFrames(1);
   {
     MutexLock lock(tensors_.mutex());
-    EXPECT_EQ(requests_->CheckAccepted().code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_TRUE(tensors_.keys().at(kKey)->has_server_request());
   }
+  EXPECT_FALSE(runner_->IsAccepted(kKey));
   FrameHeader waiting = AnswerTo(received_[0].header, FrameType::kWaiting);
   waiting.sender = kServerNode;
   waiting.epoch = 1;
   server_->Send(worker_, MakeFrame(waiting, EncodeRanks({})), [](const absl::Status&) {});
   network_.DeliverAll();
-  {
-    MutexLock lock(tensors_.mutex());
-    EXPECT_TRUE(requests_->CheckAccepted().ok());
-  }
+  EXPECT_TRUE(runner_->IsAccepted(kKey));
   Answer(AnswerTo(received_[0].header, FrameType::kValue), "abc");
   caller.join();
 }

@@ -45,6 +45,10 @@ class KeyExchange {
 
   bool is_idle() const { return queue_.empty(); }
   bool is_in_flight() const { return claimed_ != nullptr; }
+  // Whether its server is asked something else about the key meanwhile (ServerRequests): then it has
+  // no exchange.
+  bool has_server_request() const { return has_server_request_; }
+  void set_has_server_request(bool has) { has_server_request_ = has; }
   // Whether what is in flight is all that can be sent without further pushes of the caller.
   bool is_last_ready() const { return queue_.size() == 1 || !queue_[1]->is_complete(); }
   // Null: no exchange of this step waits or is in flight.
@@ -99,6 +103,7 @@ class KeyExchange {
   const DeclaredKey key_;
   std::deque<std::unique_ptr<Exchange>> queue_;  // by step
   Exchange* claimed_ = nullptr;                  // the front, while somebody has it
+  bool has_server_request_ = false;
   LinkMemory memory_;
   uint32_t last_request_ = 0;
   Step last_broadcast_ = 0;
