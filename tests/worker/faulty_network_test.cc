@@ -1,7 +1,8 @@
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
 #include "common/transport/loopback.h"
 #include "common/transport/scripted_loopback.h"
 #include "gmock/gmock.h"
@@ -85,12 +86,8 @@ TEST(ServerWithoutAGreeting, AnswersARequestAboutAnySegment) {
   ClusterRig rig(1, {}, {}, factory);
   ASSERT_TRUE(rig.worker(0).Declare({Tensor("w", 1)}, kLong).ok());  // The server serves.
   const std::unique_ptr<Transport> stranger = network.MakeTransport();
-  absl::Notification answered;
-  FrameHeader answer;
-  stranger->Start([&](ConnectionId, const Frame& frame) {
-    answer = frame.header;
-    answered.Notify();
-  });
+  std::promise<FrameHeader> answered;
+  stranger->Start([&](ConnectionId, const Frame& frame) { answered.set_value(frame.header); });
   const auto server = stranger->Connect("loopback://server-0");
   ASSERT_TRUE(server.ok()) << server.status();
   FrameHeader fetch;
@@ -100,7 +97,9 @@ TEST(ServerWithoutAGreeting, AnswersARequestAboutAnySegment) {
   fetch.num_elements = 30;
   fetch.element_offset = 20;
   stranger->Send(*server, Frame{fetch, {}}, [](const absl::Status&) {});
-  ASSERT_TRUE(answered.WaitForNotificationWithTimeout(kLong));
+  std::future<FrameHeader> future = answered.get_future();
+  ASSERT_EQ(future.wait_for(absl::ToChronoSeconds(kLong)), std::future_status::ready);
+  const FrameHeader answer = future.get();
   EXPECT_EQ(answer.type, FrameType::kError);
   EXPECT_EQ(answer.element_offset, 0u);
   stranger->Close();
