@@ -93,16 +93,9 @@ void AccumulateFrom(ConstView g, const FeedbackOptions& options, const float* re
 
 void AccumulateKernel(ConstView g, const FeedbackOptions& options, const float* residual,
                       const float* momentum, float* to, float* new_momentum) {
-  switch (g.dtype) {
-    case DType::kFloat32:
-      return AccumulateFrom<Float32>(g, options, residual, momentum, to, new_momentum);
-    case DType::kFloat16:
-      return AccumulateFrom<Float16>(g, options, residual, momentum, to, new_momentum);
-    case DType::kBFloat16:
-      return AccumulateFrom<BFloat16>(g, options, residual, momentum, to, new_momentum);
-    default:
-      return;
-  }
+  WithElements(g.dtype, [&](auto from) {
+    AccumulateFrom<decltype(from)>(g, options, residual, momentum, to, new_momentum);
+  });
 }
 
 template <typename From, bool kMomentum>
@@ -132,16 +125,9 @@ void AccumulateUndoFrom(ConstView g, const FeedbackOptions& options, const float
 
 void AccumulateUndoKernel(ConstView g, const FeedbackOptions& options, const float* decoded,
                           float* residual, float* momentum) {
-  switch (g.dtype) {
-    case DType::kFloat32:
-      return AccumulateUndoFrom<Float32>(g, options, decoded, residual, momentum);
-    case DType::kFloat16:
-      return AccumulateUndoFrom<Float16>(g, options, decoded, residual, momentum);
-    case DType::kBFloat16:
-      return AccumulateUndoFrom<BFloat16>(g, options, decoded, residual, momentum);
-    default:
-      return;
-  }
+  WithElements(g.dtype, [&](auto from) {
+    AccumulateUndoFrom<decltype(from)>(g, options, decoded, residual, momentum);
+  });
 }
 
 template <typename From>
@@ -154,16 +140,7 @@ void SubtractIntoLoop(const void* HWY_RESTRICT w, size_t n, const float* HWY_RES
 }
 
 void SubtractIntoKernel(ConstView w, const float* r, float* to) {
-  switch (w.dtype) {
-    case DType::kFloat32:
-      return SubtractIntoLoop<Float32>(w.data, w.n, r, to);
-    case DType::kFloat16:
-      return SubtractIntoLoop<Float16>(w.data, w.n, r, to);
-    case DType::kBFloat16:
-      return SubtractIntoLoop<BFloat16>(w.data, w.n, r, to);
-    default:
-      return;
-  }
+  WithElements(w.dtype, [&](auto from) { SubtractIntoLoop<decltype(from)>(w.data, w.n, r, to); });
 }
 
 }  // namespace HWY_NAMESPACE

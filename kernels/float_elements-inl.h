@@ -104,6 +104,28 @@ struct BFloat16 {
   }
 };
 
+// body(Float32()) and so on: the elements that `dtype` stores, among those computed in float32.
+// REQUIRES: it is one of them (anything else does nothing).
+template <typename Body>
+HWY_INLINE auto WithElements(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return body(Float32());
+    case DType::kFloat16:
+      return body(Float16());
+    case DType::kBFloat16:
+      return body(BFloat16());
+    default:
+      return decltype(body(Float32()))();
+  }
+}
+
+// As above, with Float64 among them.
+template <typename Body>
+HWY_INLINE auto WithAnyElements(DType dtype, Body body) {
+  return dtype == DType::kFloat64 ? body(Float64()) : WithElements(dtype, body);
+}
+
 // A float32's bits less its sign: they compare as magnitudes do, and are at least kNonFinite where
 // it is NaN or infinite.
 constexpr int32_t kNonFinite = 0x7f800000;

@@ -66,18 +66,8 @@ size_t FirstNonFiniteIn(const void* x, size_t n, float scale) {
 }
 
 size_t FirstNonFiniteKernel(ConstView x, float scale) {
-  switch (x.dtype) {
-    case DType::kFloat32:
-      return FirstNonFiniteIn<Float32>(x.data, x.n, scale);
-    case DType::kFloat16:
-      return FirstNonFiniteIn<Float16>(x.data, x.n, scale);
-    case DType::kBFloat16:
-      return FirstNonFiniteIn<BFloat16>(x.data, x.n, scale);
-    case DType::kFloat64:
-      return FirstNonFiniteIn<Float64>(x.data, x.n, scale);
-    default:
-      return x.n;
-  }
+  return WithAnyElements(
+      x.dtype, [&](auto from) { return FirstNonFiniteIn<decltype(from)>(x.data, x.n, scale); });
 }
 
 // Vectors of float32 to and from what is stored. Narrow takes magnitudes below kLimit.
@@ -172,33 +162,15 @@ bool ConvertLoop(const void* HWY_RESTRICT from, size_t n, float scale, void* HWY
   return ConvertPlain<From, To>(from, i, n, scale, to) && finite;
 }
 
-template <typename From>
-bool ConvertFrom(ConstView from, float scale, MutableView to) {
-  switch (to.dtype) {
-    case DType::kFloat32:
-      return ConvertLoop<From, Float32>(from.data, from.n, scale, to.data);
-    case DType::kFloat16:
-      return ConvertLoop<From, Float16>(from.data, from.n, scale, to.data);
-    case DType::kBFloat16:
-      return ConvertLoop<From, BFloat16>(from.data, from.n, scale, to.data);
-    default:
-      return true;
-  }
-}
-
 bool ConvertKernel(ConstView from, float scale, MutableView to) {
-  switch (from.dtype) {
-    case DType::kFloat32:
-      return ConvertFrom<Float32>(from, scale, to);
-    case DType::kFloat16:
-      return ConvertFrom<Float16>(from, scale, to);
-    case DType::kBFloat16:
-      return ConvertFrom<BFloat16>(from, scale, to);
-    case DType::kFloat64:
-      return ConvertLoop<Float64, Float64>(from.data, from.n, scale, to.data);
-    default:
-      return true;
+  if (from.dtype == DType::kFloat64) {
+    return ConvertLoop<Float64, Float64>(from.data, from.n, scale, to.data);
   }
+  return WithElements(from.dtype, [&](auto f) {
+    return WithElements(to.dtype, [&](auto t) {
+      return ConvertLoop<decltype(f), decltype(t)>(from.data, from.n, scale, to.data);
+    });
+  });
 }
 
 template <typename To>
@@ -231,16 +203,7 @@ void ConvertAndSubtractLoop(float* HWY_RESTRICT p, size_t n, void* HWY_RESTRICT 
 }
 
 void ConvertAndSubtractKernel(float* p, MutableView to) {
-  switch (to.dtype) {
-    case DType::kFloat32:
-      return ConvertAndSubtractLoop<Float32>(p, to.n, to.data);
-    case DType::kFloat16:
-      return ConvertAndSubtractLoop<Float16>(p, to.n, to.data);
-    case DType::kBFloat16:
-      return ConvertAndSubtractLoop<BFloat16>(p, to.n, to.data);
-    default:
-      return;
-  }
+  WithElements(to.dtype, [&](auto t) { ConvertAndSubtractLoop<decltype(t)>(p, to.n, to.data); });
 }
 
 template <typename From, typename To>
@@ -259,18 +222,11 @@ void AddLoop(const void* HWY_RESTRICT x, size_t n, float scale, void* HWY_RESTRI
 }
 
 void AddScaledKernel(ConstView x, float scale, MutableView y) {
-  switch (x.dtype) {
-    case DType::kFloat32:
-      return AddLoop<Float32, Float32>(x.data, x.n, scale, y.data);
-    case DType::kFloat16:
-      return AddLoop<Float16, Float32>(x.data, x.n, scale, y.data);
-    case DType::kBFloat16:
-      return AddLoop<BFloat16, Float32>(x.data, x.n, scale, y.data);
-    case DType::kFloat64:
-      return AddLoop<Float64, Float64>(x.data, x.n, scale, y.data);
-    default:
-      return;
+  if (x.dtype == DType::kFloat64) {
+    return AddLoop<Float64, Float64>(x.data, x.n, scale, y.data);
   }
+  WithElements(x.dtype,
+               [&](auto from) { AddLoop<decltype(from), Float32>(x.data, x.n, scale, y.data); });
 }
 
 }  // namespace HWY_NAMESPACE
