@@ -64,6 +64,83 @@ def equals_ddp(directory, spec):
     bdn.shutdown()
 
 
+# Which of the branches a worker takes at a step: all, none, by worker, by step, and one that nobody
+# takes at all.
+USES = {
+    "always": lambda rank, step: True,
+    "never": lambda rank, step: False,
+    "now and then": lambda rank, step: step % 3 == 0,
+    "one worker": lambda rank, step: rank == step % 2,
+    "first worker": lambda rank, step: rank == 0,
+}
+
+
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.trunk = torch.nn.Linear(64, 64)
+        self.branches = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in USES)
+
+    def forward(self, batch, rank, step):
+        hidden = self.trunk(batch)
+        for use, branch in zip(USES.values(), self.branches):
+            if use(rank, step):
+                hidden = branch(hidden)
+        return hidden
+
+
+def conserves_gradients(directory, how):
+    """Of each parameter: what all backward passes made, what was applied, and what is still owed."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    found = {
+        f"{spec}, zero_grad(set_to_none={to_none})": train_branches(worker, how, spec, to_none)
+        for spec in ("none", "ef(onebit(block=64))")
+        for to_none in (True, False)
+    }
+    torch.save(found, f"{directory}/{worker.rank}.pt")
+    record(directory, worker, list(found))
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def train_branches(worker, how, spec, to_none):
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = Branches()
+    params = dict(model.named_parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    options = dict(push=spec, pull=spec, prefix=f"{spec}/{to_none}/")
+    if how == "hook":
+        forward = DistributedDataParallel(model, find_unused_parameters=True, bucket_cap_mb=0.02)
+        exchange = bdn.DDPState(model.named_parameters(), **options)
+        forward.register_comm_hook(exchange, bdn.ddp_hook)
+    else:
+        forward = model
+        optimizer = exchange = bdn.DistributedOptimizer(
+            optimizer, model.named_parameters(), **options
+        )
+    made = {name: torch.zeros_like(p) for name, p in params.items()}
+    applied = {name: torch.zeros_like(p) for name, p in params.items()}
+    for step in range(12):
+        batch = make_batch(worker.rank, step, width=64)
+        loss = model(batch, worker.rank, step).square().mean()
+        grads = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+        for total, grad in zip(made.values(), grads):
+            total += 0 if grad is None else grad
+        optimizer.zero_grad(set_to_none=to_none)
+        forward(batch, worker.rank, step).square().mean().backward()
+        before = {name: p.detach().clone() for name, p in params.items()}
+        optimizer.step()
+        for name, p in params.items():
+            applied[name] += before[name] - p.detach()
+    owed = exchange.comm_state_dict()["tensors"]
+    return {"made": made, "applied": applied, "owed": owed, "hash": model_hash(model)}
+
+
 def tells_its_place(directory):
     worker = bdn.init()
     record(directory, worker, dict(rank=worker.rank, size=bdn.size(), torch=os.environ["RANK"]))

@@ -54,6 +54,29 @@ def test_the_hook_equals_the_optimizer_when_compressed(tmp_path):
     assert first == second and first["hook"] == first["optimizer"]
 
 
+@pytest.mark.parametrize("how", ["hook", "optimizer"])
+def test_no_gradient_is_lost_whoever_uses_a_parameter(tmp_path, how):
+    """What was made is what was applied and what workers and servers still owe."""
+    options = ["--set", "min-compress-bytes=1KiB"]
+    cases, _ = run_processes(tmp_path, "conserves_gradients", how, options=options)
+    workers = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert len(cases) == 4
+    for case in cases:
+        first, second = (worker[case] for worker in workers)
+        assert first["hash"] == second["hash"], case
+        for name, applied in first["applied"].items():
+            made = (first["made"][name] + second["made"][name]) / 2
+            owed = torch.zeros_like(made)
+            if "residual" in first["owed"][name]:
+                owed += sum(state["owed"][name]["residual"] for state in (first, second)) / 2
+                owed += first["owed"][name]["server"]["residual"]
+            bound = 1e-5 * made.abs().max() + 1e-6
+            torch.testing.assert_close(applied + owed, made, rtol=0, atol=bound)
+        assert not first["made"]["branches.1.weight"].any()
+        assert first["made"]["trunk.weight"].any()
+        assert ("residual" in first["owed"]["trunk.weight"]) == case.startswith("ef")
+
+
 def test_bandoneon_runs_environment(tmp_path):
     for rank, entry in enumerate(run_processes(tmp_path, "tells_its_place")):
         assert entry == dict(rank=rank, size=2, torch=str(rank))

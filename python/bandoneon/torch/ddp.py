@@ -8,6 +8,7 @@ import threading
 
 import torch
 
+from .. import _native
 from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import SLICE_SECONDS
@@ -21,6 +22,10 @@ from .tensors import copy_back, host_copy_or_self
 
 class DDPState:
     """What the hook exchanges and how. Keyed by parameter, because DDP regroups its buckets.
+
+    A parameter that a worker's backward pass does not reach (find_unused_parameters=True) is told to the
+    others as absent: it adds nothing to the mean, and what error feedback still owes stays owed until
+    some worker reaches it again, for DDP throws the mean of what nobody has reached away.
 
     Constructing it is collective. It can be pickled together with its residuals; after loading,
     attach() joins it to the model of the new process. Options are those of DistributedOptimizer; not so
@@ -52,6 +57,7 @@ class DDPState:
         trained = [(name, p) for name, p in named_parameters if p.requires_grad]
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}
+        self._reached = _Reached(member.param for member in members)
         self._scale = LossScale(scaler, self._links.remembers)
         self._round = None
         if self._loaded is not None:
@@ -69,6 +75,7 @@ class DDPState:
 
     def close(self):
         """Frees the parameters' names for another owner."""
+        self._reached.close()
         self._parameters.release()
 
     def __getstate__(self):
@@ -91,7 +98,7 @@ class DDPState:
                 "this DDPState was unpickled; call attach(named_parameters) first"
             )
         if self._round is None or self._round.is_over:
-            self._round = _Round(self._scale.current())
+            self._round = _Round(self._scale.current(), self._reached)
         return self._round.exchange(self._parameters, self._members, bucket)
 
 
@@ -103,12 +110,39 @@ def ddp_hook(state, bucket):
     return state._exchange(bucket)
 
 
+class _Reached:
+    """The parameters that backward passes have reached since the last round.
+
+    DDP puts zeros into its buckets for the others, as for a gradient that is zero.
+    """
+
+    def __init__(self, params):
+        self._ids = reached = set()
+        self._hooks = [
+            param.register_hook(lambda _, name=id(param): reached.add(name)) for param in params
+        ]
+
+    def has(self, param, grad):
+        """Whether there is a gradient of it; `grad` is what DDP has put into its bucket."""
+        if param.grad is None:
+            return False
+        # One that DDP accumulated before the last round's end is in the bucket, too.
+        return id(param) in self._ids or bool(grad.any())
+
+    def forget(self):
+        self._ids.clear()
+
+    def close(self):
+        backward_pass.remove(self._hooks)
+
+
 class _Round:
     """The buckets of one backward pass. Its errors come out of backward() as what they are: an
     exception inside a hook's future would reach the program as text."""
 
-    def __init__(self, loss_scale):
+    def __init__(self, loss_scale, reached):
         self._loss_scale = loss_scale
+        self._reached = reached
         self._changed = threading.Condition()
         self._pending = 0
         self._error = None
@@ -134,6 +168,7 @@ class _Round:
                 f"DDP reduces a parameter of shape {list(param.shape)} that DDPState was not given; "
                 "construct it from ddp_model.module.named_parameters()"
             )
+        flags = 0 if self._reached.has(param, grad) else _native.ABSENT
         # A bucket's views don't overlap, so each is exclusive though its storage is shared.
         grad = parameters.dense(member, grad)
         host = host_copy_or_self(grad, exclusive=True)
@@ -153,6 +188,7 @@ class _Round:
                 host.data_ptr(),
                 done,
                 keep=host,
+                flags=flags,
                 priority=member.priority,
                 loss_scale=self._loss_scale,
             )
@@ -166,6 +202,7 @@ class _Round:
             while self._pending and self._error is None:
                 self._changed.wait(SLICE_SECONDS)
         self.is_over = True
+        self._reached.forget()
         if self._error is not None:
             raise self._error
 
