@@ -3,6 +3,7 @@
 import ctypes
 import io
 import json
+import zlib
 
 import torch
 
@@ -46,6 +47,36 @@ def broadcast_optimizer_state(optimizer, root=0, *, worker=None):
         optimizer.load_state_dict(state)
 
 
+def check_replicas(worker, named, who, root=0):
+    """Raises InvalidArgument in all workers where the values of (name, tensor) pairs are not those of
+    worker `root`: it names the first, and what to call. `who` says who asks. Collective."""
+    mine = [[name, str(t.dtype), list(t.shape), _checksum(t.detach())] for name, t in named]
+    _agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, who))
+
+
+def _differing_values(worker, mine, theirs, root, who):
+    layouts = [[entry[:3] for entry in entries] for entries in (mine, theirs)]
+    error = _differing_layout(worker, *layouts, root)
+    if error is not None:
+        return error
+    differing = [own[0] for own, roots in zip(mine, theirs) if own != roots]
+    if not differing:
+        return None
+    return InvalidArgument(
+        f"{differing[0]!r} has other values in worker {worker.rank} than in worker {root} "
+        f"({len(differing)} of {len(mine)} parameters differ), and would go on having them: call "
+        f"bandoneon.torch.broadcast_parameters(model) before {who} is made, or load the same "
+        "checkpoint everywhere; check=False leaves this check out",
+        tensor=differing[0],
+    )
+
+
+def _checksum(tensor):
+    """Of the bytes: 0.0 and -0.0 differ."""
+    host = tensor.to("cpu", memory_format=torch.contiguous_format).contiguous()
+    return zlib.crc32(host.reshape(-1).view(torch.uint8).numpy())
+
+
 def broadcast_bytes(worker, name, payload, root):
     """Root's bytes at every worker."""
     length = ctypes.c_uint64(len(payload))
@@ -67,12 +98,17 @@ def _named_tensors(parameters):
 
 
 def _check_layout(worker, named, root):
-    """Every worker compares its tensors with root's; if any differs, all raise and none is changed."""
     mine = [[name, str(t.dtype), list(t.shape)] for name, t in named]
-    theirs = json.loads(broadcast_bytes(worker, "layout", json.dumps(mine).encode(), root))
-    error = _difference(worker, mine, theirs, root)
+    _agree(worker, "layout", mine, root, _differing_layout)
+
+
+def _agree(worker, what, mine, root, difference):
+    """Every worker compares its list with root's by difference(worker, mine, theirs, root), an error or
+    None; if any differs, all raise."""
+    theirs = json.loads(broadcast_bytes(worker, what, json.dumps(mine).encode(), root))
+    error = difference(worker, mine, theirs, root)
     verdict = torch.tensor([float(error is not None)])
-    push_pull(verdict, "layout/differs", push="none", pull="none", worker=worker).wait()
+    push_pull(verdict, f"{what}/differs", push="none", pull="none", worker=worker).wait()
     if error is None and verdict.item() > 0:
         error = InvalidArgument(
             f"other workers' tensors differ from those of worker {root}; their errors say which"
@@ -81,7 +117,7 @@ def _check_layout(worker, named, root):
         raise error
 
 
-def _difference(worker, mine, theirs, root):
+def _differing_layout(worker, mine, theirs, root):
     for own, roots in zip(mine, theirs):
         if own != roots:
             return InvalidArgument(
@@ -100,7 +136,7 @@ def _difference(worker, mine, theirs, root):
 
 
 def _describe(entry):
-    name, dtype, shape = entry
+    name, dtype, shape = entry[:3]
     return f"{name!r} ({dtype}, shape {shape})"
 
 

@@ -43,17 +43,23 @@ class DDPState:
         overrides=None,
         scaler=AUTO,
         prefix="",
+        check=True,
         worker=None,
     ):
         self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
         self._links.check_without_correction("DDPState")
         self._prefix = prefix
         self._loaded = None
-        self.attach(named_parameters, scaler=scaler, worker=worker)
+        self.attach(named_parameters, scaler=scaler, check=check, worker=worker)
 
-    def attach(self, named_parameters, *, scaler=AUTO, worker=None):
+    def attach(self, named_parameters, *, scaler=AUTO, check=True, worker=None):
         """Declares the parameters with this process's worker. Collective."""
-        self._parameters = ParameterSet(worker or default_worker(), self._links, self._prefix)
+        self._parameters = ParameterSet(
+            worker or default_worker(),
+            self._links,
+            self._prefix,
+            replicas_for="DDPState" if check else None,
+        )
         trained = [(name, p) for name, p in named_parameters if p.requires_grad]
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}

@@ -43,7 +43,7 @@ class OneBitAdam(torch.optim.Optimizer):
     betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0, wd.
     warmup: steps; the paper takes a fifth of the run or so.
     push, pull: codec specs, "ef(onebit)".
-    named_parameters, overrides, prefix, timeout: as DistributedOptimizer's; an override's `warmup`
+    named_parameters, overrides, prefix, timeout, check: as DistributedOptimizer's; an override's `warmup`
         is of its links alone. After DeadlineExceeded out of step() every further step is refused.
     """
 
@@ -62,6 +62,7 @@ class OneBitAdam(torch.optim.Optimizer):
         overrides=None,
         prefix="",
         timeout=None,
+        check=True,
         worker=None,
     ):
         check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
@@ -72,7 +73,12 @@ class OneBitAdam(torch.optim.Optimizer):
         self._links = None  # Of the parameters that __init__ of the base adds, all at once below.
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
         named = Names(named_parameters).in_forward_order(self.param_groups)
-        self._links = ParameterSet(worker or default_worker(), links, prefix)
+        self._links = ParameterSet(
+            worker or default_worker(),
+            links,
+            prefix,
+            replicas_for="OneBitAdam" if check else None,
+        )
         self._links.add(named)
         self._warmup = warmup
         self._timeout = timeout

@@ -26,6 +26,7 @@ def DistributedOptimizer(
     overlap=True,
     prefix="",
     timeout=None,
+    check=True,
     worker=None,
 ):
     """The optimizer, made distributed. Collective: all workers construct the same, in the same order.
@@ -53,6 +54,7 @@ def DistributedOptimizer(
     prefix: of the names, to tell two models of one job apart.
     timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing; synchronize(),
         or step(), then waits again.
+    check: refuse parameters that are not the same in all workers, for they would stay different.
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidArgument("this optimizer is distributed already")
@@ -60,7 +62,13 @@ def DistributedOptimizer(
     links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
     names = Names(named_parameters)
     _check_momentum(optimizer.param_groups, names, links)
-    parameters = ParameterSet(worker, links, prefix, sparse_as_dense)
+    parameters = ParameterSet(
+        worker,
+        links,
+        prefix,
+        sparse_as_dense,
+        replicas_for="DistributedOptimizer" if check else None,
+    )
     groups = optimizer.param_groups
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(scaler, links.remembers)

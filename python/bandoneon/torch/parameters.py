@@ -8,6 +8,7 @@ import torch
 from .. import _native
 from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration
+from .broadcast import check_replicas
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
 from .exchange_guard import ExchangeGuard
@@ -69,13 +70,17 @@ class ParameterSet:
     """The parameters that one optimizer or hook exchanges, each as the LinkTable `links` says. Its
     methods are collective."""
 
-    def __init__(self, worker, links, prefix="", sparse_as_dense=False, as_float32=False):
-        """`as_float32`: what is exchanged is float32, whatever the parameters are."""
+    def __init__(
+        self, worker, links, prefix="", sparse_as_dense=False, as_float32=False, replicas_for=None
+    ):
+        """`as_float32`: what is exchanged is float32, whatever the parameters are. `replicas_for`: who
+        refuses parameters whose values are not the same in all workers; None takes them."""
         self.worker = worker
         self.links = links
         self.prefix = prefix
         self.sparse_as_dense = sparse_as_dense
         self.as_float32 = as_float32
+        self.replicas_for = replicas_for
         self.members = []
         self._exchange_guard = ExchangeGuard()
         self.reference = weakref.ref(self)  # the owner of its names
@@ -90,6 +95,8 @@ class ParameterSet:
             self.links.check_use([name for name, _ in named])
         for name, param in named:
             self._check(name, param)
+        if self.replicas_for and named:
+            check_replicas(self.worker, named, self.replicas_for)
         terms = [terms.get(id(param), Terms()) for _, param in named]
         declarations = [
             self._declaration(name, param, own) for (name, param), own in zip(named, terms)
