@@ -33,7 +33,11 @@ void Job::Complete(CallId call_id, absl::Status status) {
   Completion completion{call_id, std::move(status), {}, {}};
   if (completion.status.ok() && call.kind == WaitingCall::Kind::kJoin) {
     const MembershipTable::Member* member = table_.Find(call.node);
-    completion.join = {member->info.id, member->info.rank, options_.config, table_.membership()};
+    completion.join = {.node = member->info.id,
+                       .rank = member->info.rank,
+                       .config = options_.config,
+                       .membership = table_.membership(),
+                       .data_secret = options_.data_secret};
   }
   if (completion.status.ok() && call.kind == WaitingCall::Kind::kDeclare) {
     completion.declared = {declarations_.catalogue(), declarations_.placement()};
@@ -132,6 +136,9 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
   }
   if (request.role == Role::kServer && request.data_address.empty()) {
     return InvalidArgument("a server joined without an address");
+  }
+  if (request.data_security == LinkSecurity::kEncrypted && request.public_key.empty()) {
+    return InvalidArgument("%s listens encrypted, but joined without a public key", request.host);
   }
   if (!failure_.ok()) return failure_;
   if (table_.frozen()) {

@@ -2,10 +2,22 @@
 
 #include <utility>
 
+#include "common/base/secret.h"
+
 namespace bdn {
+namespace {
+
+JobOptions WithSecret(JobOptions options) {
+  if (options.data_secret.empty()) options.data_secret = RandomSecret();
+  return options;
+}
+
+}  // namespace
 
 JobHost::JobHost(JobOptions options, const Clock* clock)
-    : clock_(clock), job_(std::move(options), clock->Now()), thread_([this] { Run(); }) {}
+    : clock_(clock),
+      job_(WithSecret(std::move(options)), clock->Now()),
+      thread_([this] { Run(); }) {}
 
 JobHost::~JobHost() { Close(); }
 

@@ -13,6 +13,7 @@ namespace bdn {
 struct JobOptions {
   JobConfig config;
   Credentials credentials;  // asked of whoever joins
+  std::string data_secret;  // given to whoever has joined; JobHost makes one where it is empty
   absl::Duration join_timeout = absl::InfiniteDuration();
   // What is left of a lease when the node's connection breaks.
   absl::Duration broken_connection_grace = absl::Seconds(2);

@@ -30,12 +30,24 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
                            member.info.host);
     }
   }
+  for (const auto& [id, member] : members_) {
+    if (!request.public_key.empty() && member.info.public_key == request.public_key) {
+      return AlreadyExists("%s joined with the public key of node %d (%s)", request.host, id,
+                           member.info.host);
+    }
+  }
   if (CountOf(request.role) >= expected) {
     return ResourceExhausted("all %d %s(s) of this job have joined already", expected, role);
   }
   const NodeId id = next_id_++;
   Member& member = members_[id];
-  member.info = {id, request.role, request.wanted_rank, request.data_address, request.host};
+  member.info = {.id = id,
+                 .role = request.role,
+                 .rank = request.wanted_rank,
+                 .data_address = request.data_address,
+                 .host = request.host,
+                 .public_key = request.public_key,
+                 .data_security = request.data_security};
   member.last_heard = now;
   return id;
 }

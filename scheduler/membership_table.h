@@ -29,7 +29,8 @@ class MembershipTable {
   MembershipTable(int num_workers, int num_servers, absl::Duration lease_timeout);
 
   // A new node. REQUIRES: not frozen. Errors: InvalidArgument for a rank or role that the job does
-  // not have; AlreadyExists names the holder of the rank; ResourceExhausted where the role is full.
+  // not have; AlreadyExists names the holder of the rank or of
+  // the public key; ResourceExhausted where the role is full.
   absl::StatusOr<NodeId> Add(const JoinRequest& request, absl::Time now);
   // Forgets a node that went away. REQUIRES: not frozen.
   void Remove(NodeId node);

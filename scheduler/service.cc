@@ -91,6 +91,7 @@ void ServiceImpl::WriteJoined(const JoinResult& joined, wire::JoinReply* reply) 
   reply->set_rank(joined.rank);
   Write(joined.config, reply->mutable_config());
   Write(*joined.membership, reply->mutable_membership());
+  reply->set_data_secret(joined.data_secret);
 }
 
 CallId ServiceImpl::OnDeclare(DeclareCall* call) {

@@ -103,6 +103,13 @@ absl::StatusOr<KeyEntry> ReadKey(const wire::KeyEntry& message,
   return key;
 }
 
+absl::StatusOr<LinkSecurity> ReadSecurity(uint32_t number) {
+  if (number > static_cast<uint32_t>(kLastLinkSecurity)) {
+    return InvalidArgument("data_security is %d, which is none", number);
+  }
+  return static_cast<LinkSecurity>(number);
+}
+
 absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   NodeInfo node;
   node.id = message.id();
@@ -110,6 +117,8 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   node.rank = message.rank();
   node.data_address = message.data_address();
   node.host = message.host();
+  BDN_ASSIGN_OR_RETURN(node.public_key, PublicKey::FromBytes(message.public_key()));
+  BDN_ASSIGN_OR_RETURN(node.data_security, ReadSecurity(message.data_security()));
   return node;
 }
 
@@ -163,6 +172,8 @@ void Write(const NodeInfo& node, wire::NodeInfo* message) {
   message->set_rank(node.rank);
   message->set_data_address(node.data_address);
   message->set_host(node.host);
+  message->set_public_key(std::string(node.public_key.view()));
+  message->set_data_security(static_cast<uint32_t>(node.data_security));
 }
 
 void Write(const Membership& membership, wire::Membership* message) {
@@ -214,6 +225,8 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_data_address(request.data_address);
   message->set_host(request.host);
   message->set_token(request.token);
+  message->set_public_key(std::string(request.public_key.view()));
+  message->set_data_security(static_cast<uint32_t>(request.data_security));
 }
 
 void Write(const absl::Status& status, wire::Failure* message) {
@@ -313,6 +326,8 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.data_address = message.data_address();
   request.host = message.host();
   request.token = message.token();
+  BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
+  BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));
   return request;
 }
 

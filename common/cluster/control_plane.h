@@ -10,13 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/link_security.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/membership.h"
 #include "common/cluster/placement_table.h"
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 3;
+inline constexpr uint32_t kControlVersion = 4;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -40,6 +41,8 @@ struct JoinRequest {
   std::string data_address;  // servers: where they listen
   std::string host;          // "hostname:pid"
   std::string token;         // filled in by the control plane, from its credentials
+  PublicKey public_key;      // of the node's transport; none where that has none
+  LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
 };
 
 struct JoinResult {
@@ -47,6 +50,7 @@ struct JoinResult {
   Rank rank = 0;
   JobConfig config;
   std::shared_ptr<const Membership> membership;  // of all nodes
+  std::string data_secret;  // what the job's nodes show each other on the data plane
 };
 
 // What is declared so far: the keys, and who owns each of them.

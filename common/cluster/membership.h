@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/link_security.h"
 
 namespace bdn {
 
@@ -14,6 +15,8 @@ struct NodeInfo {
   Rank rank = 0;
   std::string data_address;  // where a server listens; empty for workers
   std::string host;          // for people: "hostname:pid"
+  PublicKey public_key;      // of the data plane; no two nodes have the same one
+  LinkSecurity data_security = LinkSecurity::kOpen;  // how a server listens
 
   bool operator==(const NodeInfo&) const = default;
 };

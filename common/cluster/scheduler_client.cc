@@ -156,6 +156,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
     return Internal("scheduler at %s answered with a membership that lacks this node", address_);
   }
   result.membership = std::make_shared<const Membership>(std::move(membership));
+  result.data_secret = reply.data_secret();
   MutexLock lock(&mu_);
   if (closed_) return Cancelled("the connection to the scheduler was closed");
   node_ = result.node;

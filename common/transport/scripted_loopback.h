@@ -3,15 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <vector>
 
+#include "common/transport/fault_script.h"
 #include "common/transport/transport.h"
 #include "common/wire/frame.h"
 
 namespace bdn {
+
+class LoopbackCore;
 
 // An in-process network without a thread: transports that reach each other by "loopback://name",
 // and whose events (a frame's delivery, a send's completion) wait in one queue until somebody
@@ -28,8 +29,8 @@ namespace bdn {
 class ScriptedLoopback final {
  public:
   // Pure, and must not call back into the network.
-  using Match = std::function<bool(const FrameHeader& header)>;
-  static constexpr int kAlways = std::numeric_limits<int>::max();
+  using Match = FaultScript::Match;
+  static constexpr int kAlways = FaultScript::kAlways;
 
   ScriptedLoopback();
   ~ScriptedLoopback();
@@ -70,20 +71,14 @@ class ScriptedLoopback final {
   // Forgets all rules and random faults. Held frames stay held.
   void ClearFaults();
 
-  // Chances between 0 and 1, for frames that no rule matched. They exclude each other.
-  struct RandomFaults {
-    double drop = 0;
-    double duplicate = 0;
-    double corrupt = 0;
-    bool reorder = false;  // Step picks any pending event
-  };
+  // For frames that no rule matched. With `reorder` Step picks any pending event.
+  using RandomFaults = FaultScript::Chances;
   // From now on, and the same for the same seed and calls.
   void Randomize(uint64_t seed, const RandomFaults& faults);
 
  private:
-  class Core;
   class Endpoint;
-  const std::unique_ptr<Core> core_;
+  const std::unique_ptr<LoopbackCore> core_;
 };
 
 // ---- Matches ----

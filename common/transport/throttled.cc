@@ -27,9 +27,11 @@ class ThrottledTransport final : public Transport {
     Join();
   }
 
-  void Start(FrameHandler handler) override {
+  void Start(FrameHandler handler, GoneHandler gone) override {
     handler_ = std::move(handler);
-    inner_->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); });
+    // Its last frames may still be on their way here: who is told that it is gone may hear more.
+    inner_->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); },
+                  std::move(gone));
   }
 
   std::shared_ptr<MemoryDomain> memory() override { return inner_->memory(); }
@@ -37,9 +39,14 @@ class ThrottledTransport final : public Transport {
   absl::StatusOr<std::string> Listen(const std::string& address) override {
     return inner_->Listen(address);
   }
-  absl::StatusOr<ConnectionId> Connect(const std::string& address) override {
-    return inner_->Connect(address);
+  absl::StatusOr<ConnectionId> Connect(const std::string& address,
+                                       const PeerSecurity& peer) override {
+    return inner_->Connect(address, peer);
   }
+  PublicKey public_key() const override { return inner_->public_key(); }
+  LinkSecurity security() const override { return inner_->security(); }
+  void Admit(Admission admission) override { inner_->Admit(std::move(admission)); }
+  PublicKey KeyOf(ConnectionId connection) const override { return inner_->KeyOf(connection); }
 
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     {

@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/link_security.h"
 #include "common/base/memory_domain.h"
 #include "common/wire/frame.h"
 
@@ -24,6 +26,24 @@ struct TransportStats {
   // Dropped: no header could be read, or the payload's size was not the header's.
   uint64_t frames_malformed = 0;
   uint64_t sends_failed = 0;
+  // Of a listener:
+  uint64_t connections_refused = 0;  // were not admitted, or did not finish their handshake
+  uint64_t connections_cut = 0;      // broke the rules, did not read, or are no longer admitted
+  uint64_t connections_open = 0;     // now, of peers that have sent something
+  uint64_t bytes_queued = 0;         // now, to all of them
+};
+
+// What a connector knows of the listener that it connects to.
+struct PeerSecurity {
+  LinkSecurity security = LinkSecurity::kOpen;
+  PublicKey key;       // the listener's, where it is kEncrypted
+  std::string secret;  // what is shown where it is kAuthenticated
+};
+
+// Who may connect to a listener.
+struct Admission {
+  std::vector<PublicKey> keys;
+  std::string secret;  // asked for besides where it is kAuthenticated
 };
 
 // Carries whole frames, at most once, unordered. It does not retry, knows no membership, and never
@@ -40,9 +60,13 @@ class Transport {
 
   virtual ~Transport() = default;
 
+  // A connection of a listener has ended, and all its frames were handed over: it never comes back
+  // under this name.
+  using GoneHandler = std::function<void(ConnectionId connection)>;
+
   // Must be called once, before Listen or Connect. `handler` gets every well-formed frame;
-  // malformed ones are counted and dropped.
-  virtual void Start(FrameHandler handler) = 0;
+  // malformed ones are counted and dropped. `gone` may be null.
+  virtual void Start(FrameHandler handler, GoneHandler gone = nullptr) = 0;
 
   // Accepts peers at `address` ("tcp://127.0.0.1:0", "ipc:///path", "loopback://name") and returns
   // the address to connect to, ports filled in. AlreadyExists when it is taken; InvalidArgument for
@@ -50,7 +74,21 @@ class Transport {
   virtual absl::StatusOr<std::string> Listen(const std::string& address) = 0;
 
   // A way to the listener at `address`. May return before the peer exists: frames wait or are lost.
-  virtual absl::StatusOr<ConnectionId> Connect(const std::string& address) = 0;
+  // A listener that is not who it should be, or does not admit us, is as one that is not there.
+  virtual absl::StatusOr<ConnectionId> Connect(const std::string& address,
+                                               const PeerSecurity& peer = {}) = 0;
+
+  // The public half of the key pair that this transport made for itself; none where it never leaves
+  // the process.
+  virtual PublicKey public_key() const { return {}; }
+  // How the last Listen came to listen.
+  virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
+  // From now on these and no others may connect; connections of others are cut. Before the first
+  // call nobody may. A listener that is kOpen admits everybody whatever is said here.
+  virtual void Admit(Admission /*admission*/) {}
+  // Whose connection this is, as the listener has verified: with kEncrypted by the private half,
+  // with kAuthenticated by the job's secret. None where it is kOpen, or gone.
+  virtual PublicKey KeyOf(ConnectionId /*connection*/) const { return {}; }
 
   // Takes over the frame; the payload is shared until `done`. An unknown connection ends in
   // NotFound.

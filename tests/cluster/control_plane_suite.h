@@ -243,6 +243,35 @@ TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameMembership) {
   EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), all);
 }
 
+TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
+  Start(1, 1);
+  JoinRequest request = Request(Role::kServer, 0);
+  request.public_key = {{1, 2, 3}};
+  request.data_security = LinkSecurity::kEncrypted;
+  auto server = scheduler_->Connect();
+  auto worker = scheduler_->Connect();
+  auto joining = std::async(std::launch::async, [&] { return server->Join(request, kLong); });
+  JoinRequest other = Request(Role::kWorker, 0);
+  other.public_key = {{4, 5, 6}};
+  const auto of_worker = worker->Join(other, kLong);
+  const auto of_server = joining.get();
+  ASSERT_TRUE(of_worker.ok() && of_server.ok());
+  EXPECT_EQ(of_worker->membership->servers[0].public_key, request.public_key);
+  EXPECT_EQ(of_worker->membership->servers[0].data_security, LinkSecurity::kEncrypted);
+  EXPECT_EQ(of_server->membership->workers[0].public_key, other.public_key);
+  EXPECT_EQ(of_server->data_secret.size(), 32u);
+  EXPECT_EQ(of_server->data_secret, of_worker->data_secret);
+}
+
+TEST_P(ControlPlaneSuite, AServerThatEncryptsNeedsAKey) {
+  Start(1, 1);
+  JoinRequest request = Request(Role::kServer, 0);
+  request.data_security = LinkSecurity::kEncrypted;
+  const absl::Status refused = scheduler_->Connect()->Join(request, kLong).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Text(refused), HasSubstr("public key"));
+}
+
 TEST_P(ControlPlaneSuite, NodesThatWantAnyRankGetTheFreeOnes) {
   Start(2, 1);
   auto any = scheduler_->Connect();

@@ -51,6 +51,21 @@ TEST_F(MembershipTableTest, GivesFreeRanksOnlyWhenAllNodesHaveJoined) {
   EXPECT_EQ(table_.membership()->epoch, 1u);
 }
 
+TEST_F(MembershipTableTest, RefusesAPublicKeyThatAnotherNodeHas) {
+  JoinRequest request{.role = Role::kServer, .host = "first:7", .public_key = {{1, 2, 3}}};
+  ASSERT_TRUE(table_.Add(request, At(0)).ok());
+  request.role = Role::kWorker;
+  request.host = "second:8";
+  const absl::Status taken = table_.Add(request, At(0)).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(taken.message()), HasSubstr("second:8"));
+  EXPECT_THAT(std::string(taken.message()), HasSubstr("node 1 (first:7)"));
+  // No key is no key, of as many nodes as there are.
+  request.public_key = {};
+  EXPECT_TRUE(table_.Add(request, At(0)).ok());
+  EXPECT_TRUE(table_.Add(request, At(0)).ok());
+}
+
 TEST_F(MembershipTableTest, RefusesARankThatIsTakenOrThatTheJobLacks) {
   ASSERT_TRUE(Add(Role::kWorker, 1, "first:7").ok());
   const auto taken = Add(Role::kWorker, 1, "second:8");

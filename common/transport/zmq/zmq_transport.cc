@@ -88,9 +88,9 @@ class ZmqTransport final : public Transport {
     close(wake_fd_);
   }
 
-  void Start(FrameHandler handler) override { handler_ = std::move(handler); }
+  void Start(FrameHandler handler, GoneHandler) override { handler_ = std::move(handler); }
   absl::StatusOr<std::string> Listen(const std::string& address) override;
-  absl::StatusOr<ConnectionId> Connect(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const std::string& address, const PeerSecurity&) override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   TransportStats stats() const override;
   void Close() override;
@@ -227,7 +227,7 @@ absl::StatusOr<std::string> ZmqTransport::Listen(const std::string& address) {
   return std::string(endpoint);
 }
 
-absl::StatusOr<ConnectionId> ZmqTransport::Connect(const std::string& address) {
+absl::StatusOr<ConnectionId> ZmqTransport::Connect(const std::string& address, const PeerSecurity&) {
   BDN_ASSIGN_OR_RETURN(const ZmqAddress parsed, ParseZmqAddress(address));
   BDN_ASSIGN_OR_RETURN(void* const socket, OpenSocket(ZMQ_DEALER, parsed));
   if (zmq_connect(socket, address.c_str()) != 0) {
