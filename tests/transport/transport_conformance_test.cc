@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+const std::string kSecret(32, 's');
 constexpr double kTestRate = 1e9;  // bytes a second: throttled, and yet quick
 
 // A world in which transports can meet.
@@ -28,6 +29,8 @@ class Fabric {
   virtual std::string NewAddress() = 0;
   // Whether an address is known before anybody listens there.
   virtual bool has_names() const { return true; }
+  // How its listeners listen.
+  virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
 };
 
 class LoopbackFabric final : public Fabric {
@@ -60,19 +63,30 @@ class PumpedScriptFabric final : public Fabric {
   std::thread pump_;
 };
 
+template <LinkSecurity kSecurity>
 class TcpFabric final : public Fabric {
  public:
-  std::unique_ptr<Transport> MakeTransport() override { return *MakeZmqTransport(); }
+  std::unique_ptr<Transport> MakeTransport() override {
+    return *MakeZmqTransport({.security = kSecurity});
+  }
   std::string NewAddress() override { return "tcp://127.0.0.1:0"; }
   bool has_names() const override { return false; }
+  LinkSecurity security() const override { return kSecurity; }
 };
+using OpenTcpFabric = TcpFabric<LinkSecurity::kOpen>;
+using AuthenticatedTcpFabric = TcpFabric<LinkSecurity::kAuthenticated>;
+using EncryptedTcpFabric = TcpFabric<LinkSecurity::kEncrypted>;
 
+template <LinkSecurity kSecurity>
 class IpcFabric final : public Fabric {
  public:
-  std::unique_ptr<Transport> MakeTransport() override { return *MakeZmqTransport(); }
+  std::unique_ptr<Transport> MakeTransport() override {
+    return *MakeZmqTransport({.security = kSecurity});
+  }
   std::string NewAddress() override {
     return absl::StrCat("ipc://", directory_.path(), "/", ++last_name_);
   }
+  LinkSecurity security() const override { return kSecurity; }
 
  private:
   TempDir directory_;
@@ -87,6 +101,7 @@ class ThrottledFabric final : public Fabric {
   }
   std::string NewAddress() override { return inner_.NewAddress(); }
   bool has_names() const override { return inner_.has_names(); }
+  LinkSecurity security() const override { return inner_.security(); }
 
  private:
   const SteadyClock clock_;
@@ -123,14 +138,19 @@ class TransportTest : public testing::TestWithParam<FabricParam> {
     StartServer(server_inbox_.Handler());
     return StartClient();
   }
-  void StartServer(Transport::FrameHandler handler) {
-    server_->Start(std::move(handler));
+  void StartServer(Transport::FrameHandler handler, Transport::GoneHandler gone = nullptr) {
+    server_->Start(std::move(handler), std::move(gone));
     address_ = *server_->Listen(fabric_->NewAddress());
+    server_->Admit(Everybody());
   }
   ConnectionId StartClient() {
     client_->Start(client_inbox_.Handler());
-    return *client_->Connect(address_);
+    return *client_->Connect(address_, Server());
   }
+  // What the client knows of the server, and the server of the client.
+  PeerSecurity Server() const { return {fabric_->security(), server_->public_key(), kSecret}; }
+  Admission Everybody() const { return {{client_->public_key()}, kSecret}; }
+  bool is_secured() const { return fabric_->security() != LinkSecurity::kOpen; }
 
   void Send(Transport* transport, ConnectionId to, Frame frame) {
     InsideCall inside;
@@ -182,7 +202,7 @@ TEST_P(TransportTest, CarriesBuffersOfTheMemoryThatItLends) {
 
 TEST_P(TransportTest, TellsConnectionsApart) {
   const ConnectionId first = StartBoth();
-  const ConnectionId second = *client_->Connect(address_);
+  const ConnectionId second = *client_->Connect(address_, Server());
   EXPECT_NE(first, second);
   Send(client_.get(), first, FrameOf(1, 10));
   Send(client_.get(), second, FrameOf(2, 10));
@@ -209,7 +229,7 @@ TEST_P(TransportTest, MayBeUsedFromItsCallbacks) {
     last = frame.header.step;
     changed.SignalAll();
   });
-  client_->Send(*client_->Connect(address_), FrameOf(1, 1000), pings.Expect());
+  client_->Send(*client_->Connect(address_, Server()), FrameOf(1, 1000), pings.Expect());
   {
     const absl::Time deadline = PatienceEnds();
     MutexLock lock(&mu);
@@ -237,7 +257,7 @@ TEST_P(TransportTest, RunsNoCallbackInsideACall) {
   client_->Start(client_inbox_.Handler());
   {
     MutexLock lock(&mu);
-    const ConnectionId to_server = *client_->Connect(address_);
+    const ConnectionId to_server = *client_->Connect(address_, Server());
     for (int i = 0; i < 20; ++i) client_->Send(to_server, FrameOf(i, 5000), locking());
     client_->Send(999, FrameOf(1, 10), locking());
   }
@@ -264,10 +284,11 @@ TEST_P(TransportTest, LetsFramesWaitForTheListener) {
   if (!fabric_->has_names()) GTEST_SKIP() << "no address before there is a listener";
   const std::string address = fabric_->NewAddress();
   client_->Start(client_inbox_.Handler());
-  const ConnectionId to_server = *client_->Connect(address);
+  const ConnectionId to_server = *client_->Connect(address, Server());
   Send(client_.get(), to_server, FrameOf(1, 1000));
   server_->Start(server_inbox_.Handler());
   ASSERT_TRUE(server_->Listen(address).ok());
+  server_->Admit(Everybody());
   const auto arrived = server_inbox_.WaitFor(1);
   ExpectSameFrame(arrived.at(0).frame, FrameOf(1, 1000));
 }
@@ -280,7 +301,7 @@ TEST_P(TransportTest, RefusesAnAddressInUse) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(address_));
   // And its owner still has it.
-  Send(client_.get(), *client_->Connect(address_), FrameOf(1, 10));
+  Send(client_.get(), *client_->Connect(address_, Server()), FrameOf(1, 10));
   server_inbox_.WaitFor(1);
 }
 
@@ -353,7 +374,7 @@ TEST_P(TransportTest, EndsASendAfterCloseInUnavailable) {
   client_->Close();
   Send(client_.get(), to_server, FrameOf(1, 100));
   EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable);
-  EXPECT_FALSE(client_->Connect(address_).ok());
+  EXPECT_FALSE(client_->Connect(address_, Server()).ok());
   EXPECT_FALSE(client_->Listen(fabric_->NewAddress()).ok());
 }
 
@@ -408,6 +429,89 @@ TEST_P(TransportTest, EndsSendsToAPeerThatWentInUnavailable) {
     status = completions_.Last();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST_P(TransportTest, TellsWhenAConnectionIsGoneAfterItsFrames) {
+  Mutex mu;
+  CondVar changed;
+  std::vector<ConnectionId> came;
+  std::vector<ConnectionId> gone;
+  StartServer(
+      [&](ConnectionId from, Frame) {
+        MutexLock lock(&mu);
+        EXPECT_TRUE(gone.empty());
+        came.push_back(from);
+      },
+      [&](ConnectionId connection) {
+        MutexLock lock(&mu);
+        gone.push_back(connection);
+        changed.SignalAll();
+      });
+  const ConnectionId to_server = StartClient();
+  for (Step step = 1; step <= 200; ++step) Send(client_.get(), to_server, FrameOf(step, 1000));
+  completions_.WaitForAll();
+  CloseAndJoin(client_.get());
+  {
+    const absl::Time deadline = PatienceEnds();
+    MutexLock lock(&mu);
+    while (gone.empty() && kClock.WaitUntil(&changed, &mu, deadline)) {
+    }
+    ASSERT_EQ(gone.size(), 1u);
+    ASSERT_EQ(came.size(), 200u);
+    EXPECT_EQ(came[0], gone[0]);
+  }
+  Send(server_.get(), gone[0], FrameOf(1, 0));
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable) << completions_.Last();
+  EXPECT_TRUE(server_->KeyOf(gone[0]).empty());
+  EXPECT_EQ(server_->stats().connections_open, 0u);
+  CloseAndJoin(server_.get());
+}
+
+TEST_P(TransportTest, KnowsWhoseAConnectionIs) {
+  const ConnectionId to_server = StartBoth();
+  Send(client_.get(), to_server, FrameOf(1, 10));
+  const ConnectionId from = server_inbox_.WaitFor(1).at(0).from;
+  EXPECT_EQ(server_->KeyOf(from), is_secured() ? client_->public_key() : PublicKey());
+  EXPECT_EQ(server_->security(), fabric_->security());
+}
+
+TEST_P(TransportTest, AdmitsNobodyBeforeItIsToldWhom) {
+  if (!is_secured()) GTEST_SKIP() << "an open listener admits everybody";
+  server_->Start(server_inbox_.Handler());
+  address_ = *server_->Listen(fabric_->NewAddress());
+  const ConnectionId to_server = StartClient();
+  Send(client_.get(), to_server, FrameOf(1, 10));
+  AwaitTrue([&] { return server_->stats().connections_refused > 0; });
+  EXPECT_EQ(server_inbox_.size(), 0u);
+  server_->Admit(Everybody());  // and the connection comes back by itself
+  EXPECT_EQ(server_inbox_.WaitFor(1).at(0).frame.header.step, 1u);
+}
+
+TEST_P(TransportTest, CutsWhoIsNoLongerAdmitted) {
+  if (!is_secured()) GTEST_SKIP() << "an open listener admits everybody";
+  auto other = fabric_->MakeTransport();
+  Inbox other_inbox;
+  Completions others;
+  other->Start(other_inbox.Handler());
+  const ConnectionId to_server = StartBoth();
+  server_->Admit({{client_->public_key(), other->public_key()}, kSecret});
+  const ConnectionId others_way = *other->Connect(address_, Server());
+  other->Send(others_way, FrameOf(7, 10), others.Expect());
+  server_inbox_.WaitFor(1);
+  Send(client_.get(), to_server, FrameOf(8, 10));
+  server_inbox_.WaitFor(2);
+  EXPECT_EQ(server_->stats().connections_open, 2u);
+
+  server_->Admit({{other->public_key()}, kSecret});
+  AwaitTrue([&] { return server_->stats().connections_open == 1; });
+  EXPECT_EQ(server_->stats().connections_cut, 1u);
+  Send(client_.get(), to_server, FrameOf(9, 10));  // it may come back, and is refused
+  AwaitTrue([&] { return server_->stats().connections_refused > 0; });
+  other->Send(others_way, FrameOf(10, 10), others.Expect());
+  EXPECT_EQ(server_inbox_.WaitFor(3).at(2).frame.header.step, 10u);
+  EXPECT_EQ(server_inbox_.size(), 3u);
+  CloseAndJoin(other.get());
+  others.WaitForAll();
 }
 
 TEST_P(TransportTest, DropsAndCountsAFrameThatIsNotWhatItSays) {
@@ -479,9 +583,15 @@ INSTANTIATE_TEST_SUITE_P(
     All, TransportTest,
     testing::Values(FabricParam{"Loopback", Make<LoopbackFabric>},
                     FabricParam{"ScriptedLoopback", Make<PumpedScriptFabric>},
-                    FabricParam{"ZmqTcp", Make<TcpFabric>}, FabricParam{"ZmqIpc", Make<IpcFabric>},
+                    FabricParam{"ZmqTcp", Make<OpenTcpFabric>},
+                    FabricParam{"ZmqTcpAuthenticated", Make<AuthenticatedTcpFabric>},
+                    FabricParam{"ZmqTcpEncrypted", Make<EncryptedTcpFabric>},
+                    FabricParam{"ZmqIpc", Make<IpcFabric<LinkSecurity::kOpen>>},
+                    FabricParam{"ZmqIpcAuthenticated",
+                                Make<IpcFabric<LinkSecurity::kAuthenticated>>},
+                    FabricParam{"ZmqIpcEncrypted", Make<IpcFabric<LinkSecurity::kEncrypted>>},
                     FabricParam{"ThrottledLoopback", Make<ThrottledFabric<LoopbackFabric>>},
-                    FabricParam{"ThrottledZmqTcp", Make<ThrottledFabric<TcpFabric>>}),
+                    FabricParam{"ThrottledZmqTcp", Make<ThrottledFabric<OpenTcpFabric>>}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -130,6 +132,13 @@ class Completions {
   size_t expected_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<absl::Status> statuses_ ABSL_GUARDED_BY(mu_);
 };
+
+// Looks until it is so, or patience ends.
+inline void AwaitTrue(const std::function<bool()>& condition) {
+  const absl::Time deadline = PatienceEnds();
+  while (!condition() && kClock.Now() < deadline) std::this_thread::yield();
+  EXPECT_TRUE(condition());
+}
 
 // A push of `step` whose payload follows from it.
 inline Frame FrameOf(Step step, size_t payload_bytes) {

@@ -18,7 +18,8 @@ constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kIpc = "ipc://";
 
 absl::StatusOr<ZmqAddress> ParseIpc(const std::string& address) {
-  ZmqAddress parsed{.is_ipc = true, .path = address.substr(kIpc.size()), .is_ipv6 = false};
+  ZmqAddress parsed{
+      .is_ipc = true, .path = address.substr(kIpc.size()), .is_ipv6 = false, .is_local = true};
   if (parsed.path.empty() || parsed.path[0] != '/') {
     return InvalidArgument("address \"%s\": ipc needs an absolute path, as ipc:///run/name",
                            address);
@@ -31,6 +32,12 @@ absl::StatusOr<ZmqAddress> ParseIpc(const std::string& address) {
   return parsed;
 }
 
+bool IsLoopback(const std::string& host) {
+  if (host == "localhost" || host == "[::1]") return true;
+  return host.compare(0, 4, "127.") == 0 &&
+         host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
 absl::StatusOr<ZmqAddress> ParseTcp(const std::string& address) {
   const size_t colon = address.rfind(':');
   const std::string port = address.substr(colon + 1);
@@ -40,7 +47,9 @@ absl::StatusOr<ZmqAddress> ParseTcp(const std::string& address) {
   if (!has_host || !is_number || std::stoi(port) > 65535) {
     return InvalidArgument("address \"%s\": expected tcp://host:port", address);
   }
-  return ZmqAddress{.is_ipc = false, .path = {}, .is_ipv6 = address[kTcp.size()] == '['};
+  const std::string host = address.substr(kTcp.size(), colon - kTcp.size());
+  return ZmqAddress{
+      .is_ipc = false, .path = {}, .is_ipv6 = host[0] == '[', .is_local = IsLoopback(host)};
 }
 
 }  // namespace

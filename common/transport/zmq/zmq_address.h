@@ -13,6 +13,8 @@ struct ZmqAddress {
   bool is_ipc = false;
   std::string path;  // ipc: of the socket file
   bool is_ipv6 = false;
+  // Whether only this machine can be at the other end: ipc, 127.*, ::1 and localhost.
+  bool is_local = false;
 };
 
 // InvalidArgument names the address and what is wrong with it.

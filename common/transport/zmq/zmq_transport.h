@@ -3,30 +3,55 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/transport/transport.h"
 
 namespace bdn {
 
 struct ZmqOptions {
-  // Threads that move bytes. One connection lives on one of them, at 5 to 6 GB/s.
+  // Threads that move bytes. One connection lives on one of them, at 5 to 6 GB/s in the clear.
   int io_threads = 1;
   // How long Join may take to let out frames that were handed over before Close.
   absl::Duration linger = absl::Seconds(1);
   // Sending more ends in InvalidArgument; a peer that sends more loses its connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
+  // What listeners ask for. Unset: encrypted, but on this machine alone (127.*, ::1, localhost, ipc)
+  // authenticated.
+  std::optional<LinkSecurity> security = std::nullopt;
+  // A connection on which nothing is heard for so long (heartbeats go every fifth of it) is
+  // replaced, and a peer that takes nothing for so long while its queue is full is cut.
+  absl::Duration silence_timeout = absl::Seconds(10);
+  // A handshake that takes longer is given up.
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  // To one peer of a listener. Frames beyond it end in ResourceExhausted.
+  uint64_t max_bytes_queued = uint64_t{2} << 30;
+  int max_frames_queued = 16384;
+  // Sent together by connections of a listener on which no whole frame has come; then those that
+  // sent most are cut. They may be anybody's.
+  uint64_t max_newcomer_bytes = uint64_t{64} << 20;
+  // Of a listener, together; then the oldest are cut.
+  int max_newcomers = 4096;
+  // Borrowed; null for one of its own.
+  const Clock* clock = nullptr;
 };
 
 // ZeroMQ over "tcp://host:port" and "ipc:///path". Payloads are neither copied on the way out nor
-// on the way in (a received payload sits wherever ZeroMQ put it: no alignment is promised). One
-// thread polls, by blocking; it runs the frame handler, and it or an I/O thread runs each SendDone.
+// on the way in (a received payload sits wherever ZeroMQ put it: no alignment is promised), but by
+// encryption. One thread polls, by blocking; it runs the frame handler, decides who may connect,
+// and it or an I/O thread runs each SendDone.
+//
+// kEncrypted is ZeroMQ's CURVE, kAuthenticated its PLAIN: the user is the connector's public key, the
+// password the admission's secret, both in Z85. Nothing of a peer is read before it is admitted.
 //
 // Frames to a listener that is not there yet wait for it, and connections come back by themselves.
-// Frames to a peer that connected to us and has gone end in Unavailable.
+// Frames to a peer that connected to us and has gone end in Unavailable. A message of more parts
+// than a frame has ends its connection.
 // InvalidArgument for options out of range; ResourceExhausted when the system has no more
-// descriptors.
+// descriptors; Unimplemented where libzmq lacks what encryption takes.
 absl::StatusOr<std::unique_ptr<Transport>> MakeZmqTransport(const ZmqOptions& options = {});
 
 }  // namespace bdn

@@ -1,0 +1,59 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_ZMQ_ZAP_HANDLER_H_
+#define BANDONEON_COMMON_TRANSPORT_ZMQ_ZAP_HANDLER_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "common/transport/transport.h"
+
+namespace bdn {
+
+// Who may connect, decided. Not thread-safe.
+class Admissions {
+ public:
+  struct Request {
+    LinkSecurity security = LinkSecurity::kEncrypted;  // what the listener asks for
+    std::string mechanism;                             // "CURVE", "PLAIN" or "NULL"
+    std::vector<std::string> credentials;
+  };
+  enum class Answer { kAdmitted, kDenied, kNotYet };
+
+  void Set(Admission admission);
+  // The answer, and the key of who is admitted.
+  Answer Decide(const Request& request, PublicKey* key) const;
+  bool Admits(const PublicKey& key) const { return keys_.contains(key); }
+
+ private:
+  bool is_known_ = false;
+  absl::flat_hash_set<PublicKey> keys_;
+  std::string secret_;  // in Z85, as it is shown
+};
+
+// The end of ZeroMQ's authentication protocol (RFC 27) that answers: all listeners of a context ask
+// it about whoever has shown that he holds a key, or says a password, before they read one of his
+// frames. Not thread-safe, but for the constructor's thread and the others'.
+class ZapHandler {
+ public:
+  static absl::StatusOr<ZapHandler> Bind(void* context);
+
+  void* socket() const { return socket_; }
+  // Answers all that wait. Returns how many were denied, of which the last came from `address`.
+  int AnswerAll(const Admissions& admissions, std::string* address);
+  void Close();
+
+ private:
+  explicit ZapHandler(void* socket) : socket_(socket) {}
+  std::optional<std::vector<std::string>> ReadRequest();
+
+  void* socket_;
+};
+
+// What a listener's requests are marked with, so that nobody comes by a weaker way.
+const char* ZapDomainOf(LinkSecurity security);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_ZMQ_ZAP_HANDLER_H_
