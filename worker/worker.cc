@@ -1,12 +1,13 @@
 #include "worker/worker.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <utility>
 
 #include "common/base/status.h"
 #include "worker/error_fields.h"
+#include "worker/link_states.h"
+#include "worker/push_check.h"
 
 namespace bdn {
 namespace {
@@ -32,43 +33,6 @@ constexpr Metric kMetrics[] = {
     {"probes_sent", kCounter, "because an answer was late"},
     {"resends", kCounter, "of requests that a server had lost"},
 };
-
-// The stages of the pipeline, in the order of the way.
-enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
-
-// InvalidArgument: the request does not fit its declaration.
-absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
-  const auto bad = [&declared](const std::string& what) {
-    return InvalidArgument("tensor '%s': %s", declared.name, what);
-  };
-  if (request.data.data == nullptr && !request.absent) return bad("data is null");
-  if (request.data.data != nullptr && request.data.dtype != declared.dtype) {
-    return bad(absl::StrFormat("declared as %s, pushed as %s", DTypeName(declared.dtype),
-                               DTypeName(request.data.dtype)));
-  }
-  if (request.data.data != nullptr && request.data.n != declared.elements) {
-    return bad(absl::StrFormat("declared with %d elements, pushed with %d", declared.elements,
-                               request.data.n));
-  }
-  if (!std::isfinite(request.weight) || request.weight < 0) {
-    return bad("weight is not finite and >= 0");
-  }
-  if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) {
-    return bad("loss_scale is not finite and > 0");
-  }
-  if (!std::isfinite(request.weight / request.loss_scale)) {
-    return bad("weight / loss_scale overflows");
-  }
-  if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
-  return absl::OkStatus();
-}
-
-absl::Status CheckStateSize(const Tensor& tensor, LinkState what, size_t size) {
-  const size_t expected = what == LinkState::kLearningRate ? 1 : tensor.declaration.elements;
-  if (size == expected) return absl::OkStatus();
-  return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.declaration.name, expected,
-                         size);
-}
 
 }  // namespace
 
@@ -102,9 +66,6 @@ absl::Status Worker::Start(Registry* telemetry) {
     tensors_.participation().rank = joined_.rank;
   }
   executor_ = MakePoolExecutor(options_.num_threads);
-  StageQueue::Lane lanes[kNumLanes];
-  lanes[kEncodeLane].max_bytes = options_.max_bytes_in_flight;
-  queue_ = std::make_unique<StageQueue>(executor_.get(), lanes);
   requests_ = std::make_unique<RequestRunner>(
       RequestTable::Options{.self = joined_.node,
                             .rank = joined_.rank,
@@ -113,6 +74,12 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_);
+  pipeline_ = std::make_unique<ExchangePipeline>(
+      ExchangePipeline::Options{
+          .context = {joined_.config.run_seed, joined_.rank, &pool_},
+          .max_bytes_in_flight = options_.max_bytes_in_flight},
+      executor_.get(), requests_.get(),
+      [this](KeyExchange* exchange, const absl::Status& status) { Finish(exchange, status); });
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
@@ -280,52 +247,20 @@ absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {
   return MutableView{data, tensor->declaration.dtype, tensor->declaration.elements};
 }
 
-absl::Status Worker::GetState(uint32_t id, LinkState what, std::span<float> out) const {
-  MutexLock lock(tensors_.mutex());
-  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindIdle(id));
-  BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, what, out.size()));
-  if (what == LinkState::kLearningRate) {
-    out[0] = tensor->parts[0].exchange->previous_learning_rate();
-    return absl::OkStatus();
-  }
-  for (const TensorPart& part : tensor->parts) {
-    part.exchange->CopyState(what, part.segment, out.subspan(part.offset, part.elements));
-  }
-  return absl::OkStatus();
+absl::Status Worker::GetState(uint32_t tensor, LinkState what, std::span<float> out) const {
+  return GetLinkState(&tensors_, tensor, what, out);
 }
 
-absl::Status Worker::SetState(uint32_t id, LinkState what, std::span<const float> in) {
-  MutexLock lock(tensors_.mutex());
-  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindIdle(id));
-  BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, what, in.size()));
-  if (!std::all_of(in.begin(), in.end(), [](float x) { return std::isfinite(x); })) {
-    return InvalidArgument("tensor '%s': a state that is not finite", tensor->declaration.name);
-  }
-  for (const TensorPart& part : tensor->parts) {
-    if (what == LinkState::kLearningRate) {
-      part.exchange->set_previous_learning_rate(in[0]);
-    } else {
-      part.exchange->SetState(what, part.segment, in.subspan(part.offset, part.elements));
-    }
-  }
-  return absl::OkStatus();
+absl::Status Worker::SetState(uint32_t tensor, LinkState what, std::span<const float> in) {
+  return SetLinkState(&tensors_, tensor, what, in);
 }
 
-absl::StatusOr<Step> Worker::GetStep(uint32_t id) const {
-  MutexLock lock(tensors_.mutex());
-  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
-  return tensor->pushed;
+absl::StatusOr<Step> Worker::GetStep(uint32_t tensor) const {
+  return GetLinkStep(&tensors_, tensor);
 }
 
-absl::Status Worker::SetStep(uint32_t id, Step step) {
-  MutexLock lock(tensors_.mutex());
-  BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindIdle(id));
-  if (step < tensor->pushed) {
-    return InvalidArgument("tensor '%s' is at step %d, past step %d: start a new job to go back",
-                           tensor->declaration.name, tensor->pushed, step);
-  }
-  tensor->pushed = step;
-  return absl::OkStatus();
+absl::Status Worker::SetStep(uint32_t tensor, Step step) {
+  return SetLinkStep(&tensors_, tensor, step);
 }
 
 // ---- What is asked of the servers besides exchanges
@@ -370,24 +305,6 @@ absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::D
 
 // ---- Exchanges, from the caller's push to its end
 
-absl::Status Worker::CheckPush(const PushRequest& request, const Tensor& tensor) const {
-  const TensorDeclaration& declared = tensor.declaration;
-  for (const TensorPart& part : tensor.parts) {
-    if (part.exchange->has_server_request()) {
-      return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",
-                                declared.name);
-    }
-    if (request.left_out != nullptr && part.exchange->key().has_memory()) {
-      return InvalidArgument(
-          "tensor '%s': what is left out stays in the push's own memory; declare push without "
-          "ef(...)",
-          declared.name);
-    }
-    BDN_RETURN_IF_ERROR(part.exchange->CheckFits(declared.name, tensor.pushed + 1, request));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
   std::vector<KeyExchange*> ready;
   TicketId ticket;
@@ -395,7 +312,6 @@ absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
     MutexLock lock(tensors_.mutex());
     BDN_RETURN_IF_ERROR(tensors_.participation().Check());
     BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindDense(request.tensor));
-    BDN_RETURN_IF_ERROR(CheckRequest(request, tensor->declaration));
     BDN_RETURN_IF_ERROR(CheckPush(request, *tensor));
     const Step step = ++tensor->pushed;
     ticket = tickets_.Open({.tensor = request.tensor,
@@ -408,49 +324,8 @@ absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
       if (part.exchange->Claim()) ready.push_back(part.exchange);
     }
   }
-  for (KeyExchange* exchange : ready) QueueEncode(exchange);
+  for (KeyExchange* exchange : ready) pipeline_->Start(exchange);
   return ticket;
-}
-
-void Worker::QueueEncode(KeyExchange* exchange) {
-  const size_t budget = exchange->MaxPushBytes();
-  // Equal priorities start at different keys, so that workers do not all meet at one server.
-  const Key order{exchange->id().value ^ static_cast<uint64_t>(joined_.rank)};
-  queue_->Push({.lane = kEncodeLane,
-                .priority = exchange->claimed().priority,
-                .step = exchange->claimed().step,
-                .key = order,
-                .bytes = budget,
-                .run = [this, exchange, budget] { RunEncode(exchange, budget); }});
-}
-
-void Worker::RunEncode(KeyExchange* exchange, size_t budget) {
-  RequestTable::Request push = exchange->Encode({joined_.config.run_seed, joined_.rank, &pool_});
-  Send(exchange, std::move(push), [this, budget] { queue_->Release(kEncodeLane, budget); });
-}
-
-void Worker::Send(KeyExchange* exchange, RequestTable::Request request,
-                  std::function<void()> sent) {
-  const absl::Status status = requests_->Submit(
-      std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto answer) {
-                             QueueDecode(exchange, std::move(answer));
-                           }});
-  if (!status.ok()) FailJob(status);  // our own bug: one exchange of a key is in flight at a time
-}
-
-void Worker::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
-  queue_->Push(
-      {.lane = kDecodeLane,
-       .priority = exchange->claimed().priority,
-       .step = exchange->claimed().step,
-       .key = exchange->id(),
-       .run = [this, exchange, answer = std::move(answer)] { RunDecode(exchange, answer); }});
-}
-
-void Worker::RunDecode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer) {
-  KeyExchange::Next next = exchange->OnAnswer(answer);
-  if (next.request.has_value()) return Send(exchange, *std::move(next.request), nullptr);
-  Finish(exchange, next.status);
 }
 
 void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
@@ -470,7 +345,7 @@ void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
     }
     changed_.SignalAll();
   }
-  if (start_next) QueueEncode(exchange);
+  if (start_next) pipeline_->Start(exchange);
   const TransportStats traffic = transport_->stats();
   control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
   tickets_.Deliver(ended);

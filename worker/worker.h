@@ -14,16 +14,16 @@
 #include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "worker/client.h"
+#include "worker/pipeline/exchange_pipeline.h"
 #include "worker/pipeline/request_runner.h"
-#include "worker/pipeline/stage_queue.h"
 #include "worker/server_requests.h"
 #include "worker/tensor_table.h"
 #include "worker/ticket_table.h"
 
 namespace bdn {
 
-// A worker of a job, in the process that trains: puts exchanges through the pipeline (encode,
-// request, decode) and owns what the pipeline is made of. Thread-safe.
+// A worker of a job, in the process that trains: takes exchanges from their callers, has the
+// pipeline carry them out, and owns what all of it is made of. Thread-safe.
 //
 // Locks, in the order in which they are taken: declaring_, then the tensor table's, then one of
 // those inside TicketTable, RequestRunner and StageQueue. No callback and no call of the control
@@ -90,16 +90,7 @@ class Worker final : public Client {
   absl::Status Start(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
 
-  absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
-
-  // The way of an exchange whose front was claimed: each hands over to the next, by the stage queue
-  // or by an answer.
-  void QueueEncode(KeyExchange* exchange);
-  void RunEncode(KeyExchange* exchange, size_t budget);
-  void Send(KeyExchange* exchange, RequestTable::Request request, std::function<void()> sent);
-  void QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
-  void RunDecode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer);
+  // Of the pipeline: an exchange is over.
   void Finish(KeyExchange* exchange, const absl::Status& status);
 
   // Ends what waits behind a failure: it has not begun.
@@ -132,7 +123,7 @@ class Worker final : public Client {
   // Made in Start, taken down in the destructor in an order of its own.
   std::unique_ptr<RequestRunner> requests_;
   std::unique_ptr<ServerRequests> server_requests_;
-  std::unique_ptr<StageQueue> queue_;
+  std::unique_ptr<ExchangePipeline> pipeline_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
 };

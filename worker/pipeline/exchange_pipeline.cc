@@ -1,0 +1,67 @@
+#include "worker/pipeline/exchange_pipeline.h"
+
+#include <array>
+#include <utility>
+
+namespace bdn {
+namespace {
+
+// The stages, in the order of the way.
+enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
+
+std::array<StageQueue::Lane, kNumLanes> Lanes(size_t max_bytes_in_flight) {
+  std::array<StageQueue::Lane, kNumLanes> lanes;
+  lanes[kEncodeLane].max_bytes = max_bytes_in_flight;
+  return lanes;
+}
+
+}  // namespace
+
+ExchangePipeline::ExchangePipeline(const Options& options, Executor* executor,
+                                   RequestRunner* requests, OverFn over)
+    : options_(options),
+      requests_(requests),
+      over_(std::move(over)),
+      queue_(executor, Lanes(options.max_bytes_in_flight)) {}
+
+void ExchangePipeline::Start(KeyExchange* exchange) {
+  const size_t budget = exchange->MaxPushBytes();
+  // Equal priorities start at different keys, so that workers do not all meet at one server.
+  const Key order{exchange->id().value ^ static_cast<uint64_t>(options_.context.rank)};
+  queue_.Push({.lane = kEncodeLane,
+               .priority = exchange->claimed().priority,
+               .step = exchange->claimed().step,
+               .key = order,
+               .bytes = budget,
+               .run = [this, exchange, budget] { Encode(exchange, budget); }});
+}
+
+void ExchangePipeline::Encode(KeyExchange* exchange, size_t budget) {
+  RequestTable::Request push = exchange->Encode(options_.context);
+  Send(exchange, std::move(push), [this, budget] { queue_.Release(kEncodeLane, budget); });
+}
+
+void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request,
+                            std::function<void()> sent) {
+  const absl::Status status = requests_->Submit(
+      std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto answer) {
+                             QueueDecode(exchange, std::move(answer));
+                           }});
+  if (!status.ok()) over_(exchange, status);  // our own bug: one exchange of a key is in flight
+}
+
+void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
+  queue_.Push({.lane = kDecodeLane,
+               .priority = exchange->claimed().priority,
+               .step = exchange->claimed().step,
+               .key = exchange->id(),
+               .run = [this, exchange, answer = std::move(answer)] { Decode(exchange, answer); }});
+}
+
+void ExchangePipeline::Decode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer) {
+  KeyExchange::Next next = exchange->OnAnswer(answer);
+  if (next.request.has_value()) return Send(exchange, *std::move(next.request), nullptr);
+  over_(exchange, next.status);
+}
+
+}  // namespace bdn

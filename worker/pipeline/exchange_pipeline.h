@@ -1,0 +1,51 @@
+#ifndef BANDONEON_WORKER_PIPELINE_EXCHANGE_PIPELINE_H_
+#define BANDONEON_WORKER_PIPELINE_EXCHANGE_PIPELINE_H_
+
+#include <cstddef>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/executor.h"
+#include "worker/pipeline/key_exchange.h"
+#include "worker/pipeline/request_runner.h"
+#include "worker/pipeline/stage_queue.h"
+
+namespace bdn {
+
+// The way of an exchange whose front was claimed: encoded, sent, and decoded when its answer is
+// here, each stage handing over to the next by the stage queue or by an answer. Holds no lock of
+// its own and no exchange: until it says that one is over, the exchange belongs to the stages.
+// Thread-safe.
+class ExchangePipeline {
+ public:
+  struct Options {
+    EncodeContext context;
+    size_t max_bytes_in_flight = 0;  // encoded, and not sent yet
+  };
+  // Runs once for each Start, on the executor or inside Start, under no lock.
+  using OverFn = std::function<void(KeyExchange* exchange, const absl::Status& status)>;
+
+  // `executor` and `requests` are borrowed. The executor must have run everything that is queued
+  // before the pipeline goes.
+  ExchangePipeline(const Options& options, Executor* executor, RequestRunner* requests,
+                   OverFn over);
+
+  // REQUIRES: the exchange was claimed.
+  void Start(KeyExchange* exchange);
+
+ private:
+  void Encode(KeyExchange* exchange, size_t budget);
+  void Send(KeyExchange* exchange, RequestTable::Request request, std::function<void()> sent);
+  void QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
+  void Decode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer);
+
+  const Options options_;
+  RequestRunner* const requests_;
+  const OverFn over_;
+  StageQueue queue_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PIPELINE_EXCHANGE_PIPELINE_H_

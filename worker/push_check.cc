@@ -1,0 +1,59 @@
+#include "worker/push_check.h"
+
+#include <cmath>
+#include <string>
+
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+// InvalidArgument: the request does not fit its declaration.
+absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
+  const auto bad = [&declared](const std::string& what) {
+    return InvalidArgument("tensor '%s': %s", declared.name, what);
+  };
+  if (request.data.data == nullptr && !request.absent) return bad("data is null");
+  if (request.data.data != nullptr && request.data.dtype != declared.dtype) {
+    return bad(absl::StrFormat("declared as %s, pushed as %s", DTypeName(declared.dtype),
+                               DTypeName(request.data.dtype)));
+  }
+  if (request.data.data != nullptr && request.data.n != declared.elements) {
+    return bad(absl::StrFormat("declared with %d elements, pushed with %d", declared.elements,
+                               request.data.n));
+  }
+  if (!std::isfinite(request.weight) || request.weight < 0) {
+    return bad("weight is not finite and >= 0");
+  }
+  if (!std::isfinite(request.loss_scale) || request.loss_scale <= 0) {
+    return bad("loss_scale is not finite and > 0");
+  }
+  if (!std::isfinite(request.weight / request.loss_scale)) {
+    return bad("weight / loss_scale overflows");
+  }
+  if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) {
+  const TensorDeclaration& declared = tensor.declaration;
+  BDN_RETURN_IF_ERROR(CheckRequest(request, declared));
+  for (const TensorPart& part : tensor.parts) {
+    if (part.exchange->has_server_request()) {
+      return FailedPrecondition("tensor '%s': its state is being set or fetched; wait for that",
+                                declared.name);
+    }
+    if (request.left_out != nullptr && part.exchange->key().has_memory()) {
+      return InvalidArgument(
+          "tensor '%s': what is left out stays in the push's own memory; declare push without "
+          "ef(...)",
+          declared.name);
+    }
+    BDN_RETURN_IF_ERROR(part.exchange->CheckFits(declared.name, tensor.pushed + 1, request));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bdn

@@ -1,0 +1,17 @@
+#ifndef BANDONEON_WORKER_PUSH_CHECK_H_
+#define BANDONEON_WORKER_PUSH_CHECK_H_
+
+#include "absl/status/status.h"
+#include "worker/client.h"
+#include "worker/tensor_table.h"
+
+namespace bdn {
+
+// Whether a tensor may be pushed so now. InvalidArgument: the request does not fit its declaration,
+// or others of its fused group. FailedPrecondition: its keys are busy. REQUIRES: the tensor table's
+// lock.
+absl::Status CheckPush(const PushRequest& request, const Tensor& tensor);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_PUSH_CHECK_H_
