@@ -172,6 +172,24 @@ void SegmentedCodec::DecodeSum(std::span<const ByteSpan> in, MutableView y) cons
   }
 }
 
+void SegmentedCodec::DecodeAddTransformed(std::span<const ByteSpan> in, MutableView y) const {
+  for (size_t i = 0; i < num_segments(); ++i) {
+    const MutableView segment = y.Sub(offsets_[i], elements_[i]);
+    for (const ByteSpan payload : in) {
+      if (Present(payload, i)) {
+        codec_->DecodeAddTransformed(SegmentPayload(payload, i), 1.0f, segment);
+      }
+    }
+  }
+}
+
+void SegmentedCodec::InverseTransform(MutableView y) const {
+  if (!codec_->Transforms()) return;
+  for (size_t i = 0; i < num_segments(); ++i) {
+    codec_->InverseTransform(y.Sub(offsets_[i], elements_[i]));
+  }
+}
+
 absl::StatusOr<size_t> SegmentedCodec::AddEncoded(std::span<const ByteSpan> in, float scale,
                                                   MutableByteSpan out) const {
   const ScratchArray<ByteSpan> payloads(in.size());

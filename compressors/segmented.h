@@ -85,6 +85,10 @@ class SegmentedCodec {
   // y = the decoded payloads, added in order (Codec::DecodeSum), segment by segment; +0 where
   // a segment is absent in all. REQUIRES: Validate of each is OK, y.n == num_elements().
   void DecodeSum(std::span<const ByteSpan> in, MutableView y) const;
+  // The same in parts: from zeros, the payloads in order, as many at a time as one likes, and
+  // InverseTransform of it at the end. REQUIRES: as DecodeSum.
+  void DecodeAddTransformed(std::span<const ByteSpan> in, MutableView y) const;
+  void InverseTransform(MutableView y) const;
   // The payload of scale * the sum, without decoding (Codec::AddEncoded). REQUIRES: the codec
   // is linear, at least one payload, Validate of each is OK, out.size() >= MaxEncodedBytes().
   absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale,

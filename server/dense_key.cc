@@ -13,6 +13,8 @@ namespace {
 
 // A step further ahead than this of the last closed one is a mistake, not a gap.
 constexpr Step kMaxStepsAhead = Step{1} << 20;
+// A transport may lend a payload up to this size out of a larger block, which it would pin.
+constexpr size_t kSmallPayload = 8192;
 
 using Kind = Contribution::Kind;
 
@@ -47,20 +49,20 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
   const Round& round = state_.round;
   if (round.Has(*rank)) {
-    if (header.step == round.step) {
+    if (header.step == round.step()) {
       ++shard_.stats.duplicates;
       return shard_.Defer(from, header, round.MissingRanks());
     }
     return shard_.Refuse(from, header,
                          InvalidArgument("rank %d pushed step %d while its step %d is open", *rank,
-                                         header.step, round.step));
+                                         header.step, round.step()));
   }
-  if (round.is_open() && header.step != round.step) {
+  if (round.is_open() && header.step != round.step()) {
     return FailRound(
-        std::max(header.step, round.step),
+        std::max(header.step, round.step()),
         Aborted("tensor '%s': rank %d is at step %d and rank %d at step %d: all workers "
                 "must push it equally often",
-                plan_.name, round.FirstRank(), round.step, *rank, header.step));
+                plan_.name, round.FirstRank(), round.step(), *rank, header.step));
   }
   PushCheck check = CheckPush(frame, *rank);
   if (check.fails_round) return FailRound(header.step, check.status);
@@ -98,7 +100,7 @@ DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
   }
   const Rank other = state_.round.FirstRank();
   if (other < 0) return {};
-  const float others = state_.round.by_rank[other].learning_rate;
+  const float others = state_.round.learning_rate();
   if (SameBits(others, header.learning_rate)) return {};
   return fails_round(
       InvalidArgument("tensor '%s' step %d: rank %d has learning rate %g and rank %d has %g",
@@ -118,7 +120,7 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
 }
 
 Sends DenseKey::OnLeaving() {
-  const Step step = state_.round.step;
+  const Step step = state_.round.step();
   if (!state_.round.is_open()) return {};
   constexpr Rank kNobody = -1;
   const absl::Status status = CheckNobodyLeaves(step, kNobody);
@@ -132,28 +134,34 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank) {
   const FrameHeader& header = frame.header;
   Round& round = state_.round;
   if (!round.is_open()) round.Open(header.step, shard_.roster_size());
-  round.by_rank[rank] = {KindOf(header.flags), header.weight, header.learning_rate, frame.payload};
+  const bool is_small = frame.payload.size() <= kSmallPayload;
+  round.Add(plan_, shard_.pool, rank,
+            {KindOf(header.flags), header.weight, header.learning_rate,
+             is_small ? Buffer::CopyOf(frame.payload.span()) : frame.payload});
   ++shard_.stats.pushes;
   return round.IsComplete() ? CloseRound() : Sends();
 }
 
 Sends DenseKey::CloseRound() {
-  const Round& round = state_.round;
+  Round& round = state_.round;
+  // Everybody has pushed this step, so nobody asks for the one before any more.
+  state_.last_reply = Frame();
   const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch};
-  absl::StatusOr<Reply> reply = EncodeReply(context, plan_, round, &state_.parts);
-  if (!reply.ok()) return FailRound(round.step, reply.status());
+  absl::StatusOr<Reply> reply = EncodeReply(context, plan_, &round, &state_.parts);
+  if (!reply.ok()) return FailRound(round.step(), reply.status());
   ++shard_.stats.rounds;
   if (reply->flags & kFlagNonFinite) ++shard_.stats.rounds_nonfinite;
-  FrameHeader header = shard_.AnswerHeader(PushOf(round.step), FrameType::kReply);
+  FrameHeader header = shard_.AnswerHeader(PushOf(round.step()), FrameType::kReply);
   header.flags = reply->flags;
   header.base_step = reply->base_step;
-  header.weight = static_cast<float>(round.by_rank.size());
+  header.weight = static_cast<float>(round.roster_size());
   if (reply->flags == 0) {
-    header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step).codec().id());
+    header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
   }
-  state_.last_step = round.step;
+  state_.last_step = round.step();
   state_.last_reply = MakeFrame(header, std::move(reply->payload));
   state_.round.Close();
+  state_.told.clear();
   return shard_.ToAllWorkers(state_.last_reply);
 }
 
@@ -165,8 +173,8 @@ Sends DenseKey::FailRound(Step step, const absl::Status& status) {
   state_.last_step = step;
   state_.last_reply = shard_.ErrorFrame(PushOf(step), status);
   Sends sends;
-  if (failed.is_open() && failed.step != step) {
-    sends = shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(failed.step), status));
+  if (failed.is_open() && failed.step() != step) {
+    sends = shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(failed.step()), status));
   }
   for (Outgoing& send : shard_.ToAllWorkers(state_.last_reply)) sends.push_back(std::move(send));
   return sends;
@@ -193,7 +201,7 @@ Sends DenseKey::OnProbe(NodeId from, const FrameHeader& header) {
   if (header.step <= state_.last_step) return AnswerClosed(from, header);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  if (header.step == state_.round.step) {
+  if (header.step == state_.round.step()) {
     return shard_.Defer(from, header, state_.round.MissingRanks());
   }
   Round empty;
@@ -248,7 +256,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   if (header.request <= state_.last_init) return absl::OkStatus();
   if (state_.round.is_open()) {
     return InvalidArgument("a push of step %d is under way; set it between steps",
-                           state_.round.step);
+                           state_.round.step());
   }
   if (header.step < state_.last_step) {
     return InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
@@ -256,6 +264,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   }
   if (!HasPart(plan_, header.part)) return NotFound("there is none by this rule and codec");
   BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
+  state_.told.clear();
   state_.init_root = rank;
   state_.last_init = header.request;
   state_.parts.weights_step = header.step;
@@ -290,7 +299,17 @@ Sends DenseKey::OnFetch(NodeId from, const FrameHeader& header) {
   }
   FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
   value.base_step = holds_weights ? state_.parts.weights_step : state_.last_step;
-  return {{from, MakeFrame(value, EncodePart(plan_, header.part, *segment, &state_.parts))}};
+  return {{from, MakeFrame(value, TellPart(header.part, *segment))}};
+}
+
+// The same bytes to all who ask before the state changes.
+Buffer DenseKey::TellPart(StatePart part, size_t segment) {
+  WeakBuffer& told = state_.told[{part, segment}];
+  Buffer payload = told.Lock();
+  if (!payload.empty()) return payload;
+  payload = EncodePart(plan_, part, segment, &state_.parts);
+  told = WeakBuffer(payload);
+  return payload;
 }
 
 }  // namespace bdn

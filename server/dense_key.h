@@ -1,6 +1,9 @@
 #ifndef BANDONEON_SERVER_DENSE_KEY_H_
 #define BANDONEON_SERVER_DENSE_KEY_H_
 
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/wire/frame.h"
@@ -20,6 +23,8 @@ struct DenseState {
   Step last_step = 0;  // the last closed
   Frame last_reply;    // its answer, a reply or an error; sent again whenever asked
   Round round;         // the open one, if any
+  // Payloads of values that may still be on their way to somebody.
+  absl::flat_hash_map<std::pair<StatePart, size_t>, WeakBuffer> told;  // by part and segment
 };
 
 // What a server does with the frames about one dense key (proto/wire_format.md, sections 7 and
@@ -55,6 +60,7 @@ class DenseKey {
 
   absl::StatusOr<size_t> FindSegment(const FrameHeader& header) const;
   absl::Status TakeInit(const Frame& frame, Rank rank, size_t segment);
+  Buffer TellPart(StatePart part, size_t segment);
 
   // What was asked of a step by everybody who pushed it.
   FrameHeader PushOf(Step step) const;

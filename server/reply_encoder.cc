@@ -11,13 +11,10 @@
 namespace bdn {
 namespace {
 
-using Kind = Contribution::Kind;
-
 // One round that closes with payloads.
 class ReplyEncoder {
  public:
-  ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, const Round& round,
-               double total_weight, StateParts* parts);
+  ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, Round* round, StateParts* parts);
 
   // The weighted mean, through error feedback where declared.
   Reply EncodeMean();
@@ -28,8 +25,6 @@ class ReplyEncoder {
   absl::StatusOr<Reply> EncodeStep();
 
  private:
-  // Adds the contributions in rank order, from +0.0, and notes which segments anybody had.
-  MutableView Sum(DType dtype);
   absl::Status CheckMayStep() const;
   void StepWeights(MutableView sum);
 
@@ -37,92 +32,87 @@ class ReplyEncoder {
   absl::StatusOr<size_t> EncodePlain(ConstView x, float scale, MutableByteSpan out) const;
   absl::StatusOr<size_t> EncodeWithFeedback(ConstView sum, MutableByteSpan out);
   absl::StatusOr<size_t> EncodeDelta(MutableByteSpan out);
-  absl::StatusOr<size_t> EncodeWeights(const float* signs, MutableByteSpan out);
+  absl::StatusOr<Buffer> EncodeWeights(const float* signs);
+  absl::StatusOr<size_t> EncodeWholeWeights(MutableByteSpan out);
 
-  Buffer NewPayload() const;
+  MutableView Sum() { return sum_.Finish({plan_, step_, context_.pool}, context_.scratch); }
+  // A payload that `encode` writes, returning the bytes used.
+  template <typename Encode>
+  absl::StatusOr<Buffer> MakePayload(const Encode& encode) const;
   Draw ReplyDraw() const;
   static Reply NonFinite() { return {.flags = kFlagNonFinite}; }
 
   const ReplyContext& context_;
   const KeyPlan& plan_;
-  const SegmentedCodec& push_;
   const SegmentedCodec& pull_;
   const Step step_;
   const float learning_rate_;
   const float inverse_weight_;  // the sum times this is the mean
   StateParts& parts_;
-  std::vector<ByteSpan> payloads_;  // by rank
-  std::vector<uint8_t> present_;    // by segment: whether anybody had it
+  PrefixSum& sum_;
+  const std::vector<uint8_t>& present_;  // by segment: whether anybody had it
 };
 
-ReplyEncoder::ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, const Round& round,
-                           double total_weight, StateParts* parts)
+ReplyEncoder::ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, Round* round,
+                           StateParts* parts)
     : context_(context),
       plan_(plan),
-      push_(plan.codecs.Push(round.step)),
-      pull_(plan.codecs.Pull(round.step)),
-      step_(round.step),
-      learning_rate_(round.by_rank[0].learning_rate),
-      inverse_weight_(static_cast<float>(1.0 / total_weight)),
-      parts_(*parts) {
-  for (const Contribution& contribution : round.by_rank) {
-    if (contribution.kind == Kind::kPayload) payloads_.push_back(contribution.payload.span());
-  }
-}
+      pull_(plan.codecs.Pull(round->step())),
+      step_(round->step()),
+      learning_rate_(round->learning_rate()),
+      inverse_weight_(static_cast<float>(1.0 / round->total_weight())),
+      parts_(*parts),
+      sum_(round->sum()),
+      present_(sum_.present()) {}
 
-MutableView ReplyEncoder::Sum(DType dtype) {
-  const size_t n = push_.num_elements();
-  const size_t doubles = (n * DTypeSize(dtype) + sizeof(double) - 1) / sizeof(double);
-  if (context_.scratch->size() < doubles) context_.scratch->resize(doubles);
-  const MutableView sum{context_.scratch->data(), dtype, n};
-  push_.DecodeSum(payloads_, sum);
-  present_.assign(push_.num_segments(), 0);
-  for (const ByteSpan payload : payloads_) {
-    for (size_t i = 0; i < present_.size(); ++i) {
-      present_[i] |= push_.Present(payload, i) ? 1 : 0;
-    }
-  }
-  return sum;
+template <typename Encode>
+absl::StatusOr<Buffer> ReplyEncoder::MakePayload(const Encode& encode) const {
+  const size_t most = pull_.MaxEncodedBytes();
+  const bool pooled = context_.pool != nullptr;
+  const Buffer payload = pooled ? context_.pool->Get(most) : Buffer::Allocate(most);
+  const absl::StatusOr<size_t> used = encode(payload.mutable_span());
+  if (!used.ok()) return used.status();
+  // It is kept until the next step: without the room that it did not need.
+  return pooled ? context_.pool->Fit(payload.Prefix(*used), most) : payload.Prefix(*used);
 }
 
 Reply ReplyEncoder::EncodeMean() {
-  const MutableView sum = Sum(plan_.sum_dtype);
-  const Buffer payload = NewPayload();
+  const MutableView sum = Sum();
   // What a lossy stage of the codec has left out goes with the next reply, lossless or not.
   const bool has_feedback =
       plan_.codecs.pull_feedback.on && (!pull_.codec().lossless() || !parts_.residual.empty());
-  const absl::StatusOr<size_t> used =
-      has_feedback ? EncodeWithFeedback(sum, payload.mutable_span())
-                   : EncodePlain(sum, inverse_weight_, payload.mutable_span());
-  if (!used.ok()) return NonFinite();
-  return {.payload = payload.Prefix(*used)};
+  absl::StatusOr<Buffer> payload = MakePayload([&](MutableByteSpan out) {
+    return has_feedback ? EncodeWithFeedback(sum, out) : EncodePlain(sum, inverse_weight_, out);
+  });
+  if (!payload.ok()) return NonFinite();
+  return {.payload = *std::move(payload)};
 }
 
 absl::StatusOr<Reply> ReplyEncoder::AddUndecoded() {
-  const Buffer payload = NewPayload();
-  const auto used = pull_.AddEncoded(payloads_, inverse_weight_, payload.mutable_span());
-  if (absl::IsInvalidArgument(used.status())) return NonFinite();
-  if (!used.ok()) return used.status();
-  return Reply{.payload = payload.Prefix(*used)};
+  absl::StatusOr<Buffer> payload = MakePayload([&](MutableByteSpan out) {
+    return sum_.FinishEncoded({plan_, step_, context_.pool}, inverse_weight_, out);
+  });
+  if (absl::IsInvalidArgument(payload.status())) return NonFinite();
+  if (!payload.ok()) return payload.status();
+  return Reply{.payload = *std::move(payload)};
 }
 
 absl::StatusOr<Reply> ReplyEncoder::EncodeStep() {
   if (!(learning_rate_ >= 0)) {
     return InvalidArgument("tensor '%s': learning rate %g is below 0", plan_.name, learning_rate_);
   }
-  const MutableView sum = Sum(DType::kFloat32);
+  const MutableView sum = Sum();
   BDN_RETURN_IF_ERROR(CheckMayStep());
   if (!AllFinite(sum, inverse_weight_)) return NonFinite();
   StepWeights(sum);
-  const Buffer payload = NewPayload();
   // A rule that steps by signs has left them in the sum.
-  const auto used = EncodeWeights(sum.f32(), payload.mutable_span());
-  if (!used.ok()) {
+  absl::StatusOr<Buffer> payload = EncodeWeights(sum.f32());
+  if (!payload.ok()) {
     return Aborted(
         "tensor '%s' step %d: the weights are no longer finite (%s); the learning rate was %g",
-        plan_.name, step_, used.status().message(), learning_rate_);
+        plan_.name, step_, payload.status().message(), learning_rate_);
   }
-  return Reply{.payload = payload.Prefix(*used),
+  return Reply{.payload = *std::move(payload),
                .base_step = std::exchange(parts_.weights_step, step_)};
 }
 
@@ -140,11 +130,12 @@ absl::Status ReplyEncoder::CheckMayStep() const {
 void ReplyEncoder::StepWeights(MutableView sum) {
   const UpdateRule& rule = *plan_.rule;
   parts_.moments.resize(sum.n * rule.slots());
+  float* const weights = parts_.weights.Mutable();
   for (size_t i = 0; i < present_.size(); ++i) {
     if (!present_[i]) continue;
     const size_t offset = pull_.segment_offset(i);
     UpdateSlice slice{.sum = sum.f32() + offset,
-                      .weights = parts_.weights.data() + offset,
+                      .weights = weights + offset,
                       .n = pull_.segment_elements(i)};
     for (int slot = 0; slot < rule.slots(); ++slot) {
       slice.moments[slot] = parts_.moments.data() + slot * sum.n + offset;
@@ -155,16 +146,27 @@ void ReplyEncoder::StepWeights(MutableView sum) {
   }
 }
 
-absl::StatusOr<size_t> ReplyEncoder::EncodeWeights(const float* signs, MutableByteSpan out) {
+absl::StatusOr<Buffer> ReplyEncoder::EncodeWeights(const float* signs) {
   const ReplyKind kind = plan_.codecs.Reply(step_);
-  if (kind == ReplyKind::kDelta) return EncodeDelta(out);
-  const float* from = kind == ReplyKind::kSigns ? signs : parts_.weights.data();
-  const auto used = EncodePlain({from, DType::kFloat32, pull_.num_elements()}, 1.0f, out);
-  // Whole weights of the warm-up: the absent segments' are what the replica has already.
+  const ConstView weights{parts_.weights.data(), DType::kFloat32, pull_.num_elements()};
+  const bool is_payload = kind == ReplyKind::kWeights && plan_.codecs.reply != ReplyKind::kDelta &&
+                          pull_.codec().id() == CodecId::kNone && pull_.num_segments() == 1;
+  if (is_payload && AllFinite(weights, 1.0f)) return parts_.weights.bytes();
+  return MakePayload([&](MutableByteSpan out) -> absl::StatusOr<size_t> {
+    if (kind == ReplyKind::kDelta) return EncodeDelta(out);
+    if (kind == ReplyKind::kWeights) return EncodeWholeWeights(out);
+    return EncodePlain({signs, DType::kFloat32, pull_.num_elements()}, 1.0f, out);
+  });
+}
+
+absl::StatusOr<size_t> ReplyEncoder::EncodeWholeWeights(MutableByteSpan out) {
+  const float* const weights = parts_.weights.data();
+  const auto used = EncodePlain({weights, DType::kFloat32, pull_.num_elements()}, 1.0f, out);
+  // Of the warm-up: the absent segments' are what the replica has already.
   if (used.ok() && plan_.codecs.reply == ReplyKind::kDelta) {
     for (size_t i = 0; i < present_.size(); ++i) {
       if (!present_[i]) continue;
-      std::copy_n(from + pull_.segment_offset(i), pull_.segment_elements(i),
+      std::copy_n(weights + pull_.segment_offset(i), pull_.segment_elements(i),
                   parts_.replica.begin() + pull_.segment_offset(i));
     }
   }
@@ -211,11 +213,6 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeDelta(MutableByteSpan out) {
   return pull_.EncodeDelta(inputs, ReplyDraw(), out);
 }
 
-Buffer ReplyEncoder::NewPayload() const {
-  const size_t size = pull_.MaxEncodedBytes();
-  return context_.pool != nullptr ? context_.pool->Get(size) : Buffer::Allocate(size);
-}
-
 Draw ReplyEncoder::ReplyDraw() const {
   const bool shared = pull_.codec().shares_draw();
   return Draw({.run_seed = context_.run_seed,
@@ -227,21 +224,13 @@ Draw ReplyEncoder::ReplyDraw() const {
 
 }  // namespace
 
-absl::StatusOr<Reply> EncodeReply(const ReplyContext& context, const KeyPlan& plan,
-                                  const Round& round, StateParts* parts) {
-  double total_weight = 0;  // absent contributions count
-  bool nonfinite = false;
-  bool all_absent = true;
-  for (const Contribution& contribution : round.by_rank) {
-    total_weight += contribution.weight;
-    nonfinite |= contribution.kind == Kind::kNonFinite;
-    all_absent &= contribution.kind == Kind::kAbsent;
-  }
-  if (nonfinite) return Reply{.flags = kFlagNonFinite};
-  if (all_absent || total_weight == 0) return Reply{.flags = kFlagAbsent};
-  ReplyEncoder encoder(context, plan, round, total_weight, parts);
+absl::StatusOr<Reply> EncodeReply(const ReplyContext& context, const KeyPlan& plan, Round* round,
+                                  StateParts* parts) {
+  if (round->has_nonfinite()) return Reply{.flags = kFlagNonFinite};
+  if (round->is_all_absent() || round->total_weight() == 0) return Reply{.flags = kFlagAbsent};
+  ReplyEncoder encoder(context, plan, round, parts);
   if (plan.rule != nullptr) return encoder.EncodeStep();
-  if (plan.codecs.AddsEncoded(round.step)) return encoder.AddUndecoded();
+  if (plan.codecs.AddsEncoded(round->step())) return encoder.AddUndecoded();
   return encoder.EncodeMean();
 }
 

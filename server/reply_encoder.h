@@ -19,25 +19,25 @@ namespace bdn {
 struct ReplyContext {
   uint64_t run_seed = 0;
   BufferPool* pool = nullptr;              // borrowed; null: the heap
-  std::vector<double>* scratch = nullptr;  // borrowed: of the sum; grows as needed
+  std::vector<double>* scratch = nullptr;  // borrowed: of sums not begun yet; grows as needed
 };
 
 // What everybody is told: a payload, or one of the flags of frames.
 struct Reply {
   uint8_t flags = 0;
-  Buffer payload;
+  Buffer payload;      // whole weights: the block that the server holds them in
   Step base_step = 0;  // the step that left the weights that the payload builds on; 0 without
 };
 
-// Adds the contributions in rank order, makes the mean or the rule's step of the sum, and encodes
+// Ends the sum of the contributions, makes the mean or the rule's step of the sum, and encodes
 // that, with what the replies' link remembers, once for everybody. Moves the parts on to the
 // round's step; they keep their values where the reply has a flag, and after an error:
 //   InvalidArgument  the learning rate is below zero
 //   Aborted          a segment's weights were never set; or the step made the weights infinite:
 //                    then they stay so until they are set again
-// REQUIRES: the round is complete, its payloads are valid, learning rates equal.
-absl::StatusOr<Reply> EncodeReply(const ReplyContext& context, const KeyPlan& plan,
-                                  const Round& round, StateParts* parts);
+// The round is used up. REQUIRES: it is complete, its payloads are valid, learning rates equal.
+absl::StatusOr<Reply> EncodeReply(const ReplyContext& context, const KeyPlan& plan, Round* round,
+                                  StateParts* parts);
 
 }  // namespace bdn
 

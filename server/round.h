@@ -3,53 +3,82 @@
 
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "common/base/buffer.h"
 #include "common/base/ids.h"
+#include "server/prefix_sum.h"
 
 namespace bdn {
 
 // What one worker gave to a round.
 struct Contribution {
-  enum class Kind : uint8_t { kMissing, kAbsent, kNonFinite, kPayload };
-  Kind kind = Kind::kMissing;
+  enum class Kind : uint8_t { kAbsent, kNonFinite, kPayload };
+  Kind kind = Kind::kAbsent;
   float weight = 0;
   float learning_rate = 0;
   Buffer payload;  // still encoded; validated at receipt
 };
 
-// An open step of one key: contributions by rank, held encoded until all are there.
-struct Round {
-  Step step = 0;  // 0: no round is open
-  std::vector<Contribution> by_rank;
+// An open step of one key. Contributions are added in rank order: those of ranks 0, 1, ... as far
+// as they have come, the others when those before them have. Each call costs the same however many
+// workers there are, and where pushes come in rank order so does what is held. A value; not
+// thread-safe.
+class Round {
+ public:
+  bool is_open() const { return step_ != 0; }
+  Step step() const { return step_; }  // 0: no round is open
+  size_t roster_size() const { return roster_size_; }
 
-  bool is_open() const { return step != 0; }
-  // Whether a rank is in the open round.
-  bool Has(Rank rank) const {
-    return static_cast<size_t>(rank) < by_rank.size() &&
-           by_rank[rank].kind != Contribution::Kind::kMissing;
-  }
-
-  void Open(Step new_step, size_t roster_size) {
-    step = new_step;
-    by_rank.assign(roster_size, Contribution{});
+  void Open(Step step, size_t roster_size) {
+    Close();
+    step_ = step;
+    roster_size_ = roster_size;
   }
   void Close() { *this = Round{}; }
 
-  std::vector<Rank> MissingRanks() const {
-    std::vector<Rank> missing;
-    for (Rank rank = 0; static_cast<size_t>(rank) < by_rank.size(); ++rank) {
-      if (!Has(rank)) missing.push_back(rank);
-    }
-    return missing;
+  // Takes a contribution of the open step. REQUIRES: 0 <= rank < roster_size(), !Has(rank), and
+  // the learning rate is that of all others.
+  void Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution);
+
+  // Whether a rank is in the open round.
+  bool Has(Rank rank) const {
+    return is_open() && (rank < next_ || waiting_.find(rank) != waiting_.end());
   }
-  bool IsComplete() const { return MissingRanks().empty(); }
+  bool IsComplete() const { return is_open() && static_cast<size_t>(next_) == roster_size_; }
   // The lowest rank that has contributed, or -1.
   Rank FirstRank() const {
-    for (Rank rank = 0; static_cast<size_t>(rank) < by_rank.size(); ++rank) {
-      if (Has(rank)) return rank;
-    }
-    return -1;
+    if (next_ > 0) return 0;
+    return waiting_.empty() ? -1 : waiting_.begin()->first;
   }
+  // Of everybody who has contributed. REQUIRES: somebody has.
+  float learning_rate() const { return learning_rate_; }
+  std::vector<Rank> MissingRanks() const;
+
+  // Of all contributions. REQUIRES: IsComplete.
+  bool has_nonfinite() const { return has_nonfinite_; }
+  bool is_all_absent() const { return is_all_absent_; }
+  double total_weight() const { return total_weight_; }  // absent ones count
+  PrefixSum& sum() { return sum_; }  // of the payloads, unless has_nonfinite
+
+  // What is held: payloads, and what they were added up to.
+  size_t payload_bytes() const { return waiting_bytes_ + sum_.payload_bytes(); }
+  size_t sum_bytes() const { return sum_.sum_bytes(); }
+
+ private:
+  void Take(const PrefixSum::Context& context, Contribution contribution);
+  // Nobody needs the payloads of a round that is not finite.
+  void DropPayloads();
+
+  Step step_ = 0;
+  size_t roster_size_ = 0;
+  Rank next_ = 0;  // those below are added
+  float learning_rate_ = 0;
+  bool has_nonfinite_ = false;  // of any rank
+  bool is_all_absent_ = true;   // of those that are added, as the next two
+  double total_weight_ = 0;
+  PrefixSum sum_;
+  absl::btree_map<Rank, Contribution> waiting_;  // for those before them
+  size_t waiting_bytes_ = 0;
 };
 
 }  // namespace bdn

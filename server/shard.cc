@@ -8,7 +8,7 @@ namespace bdn {
 
 void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
   if (membership->epoch <= context_.membership->epoch) return;
-  context_.membership = std::move(membership);
+  context_.SetMembership(std::move(membership));
   context_.leaving.clear();  // What they had pushed to open rounds they send again.
   for (auto& [key, state] : keys_) {
     state.dense.round.Close();

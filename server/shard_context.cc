@@ -1,5 +1,7 @@
 #include "server/shard_context.h"
 
+#include <utility>
+
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "common/wire/message.h"
@@ -18,6 +20,14 @@ ShardStats& ShardStats::operator+=(const ShardStats& other) {
   return *this;
 }
 
+void ShardContext::SetMembership(std::shared_ptr<const Membership> next) {
+  membership = std::move(next);
+  ranks.clear();
+  for (size_t rank = 0; rank < roster_size(); ++rank) {
+    ranks[membership->workers[rank].id] = static_cast<Rank>(rank);
+  }
+}
+
 absl::StatusOr<Rank> ShardContext::RankOf(NodeId from, Epoch epoch) const {
   if (epoch < membership->epoch) {
     return FailedPrecondition("epoch %d has ended; the membership is at epoch %d", epoch,
@@ -27,9 +37,8 @@ absl::StatusOr<Rank> ShardContext::RankOf(NodeId from, Epoch epoch) const {
     return Unavailable("epoch %d is not known here yet; the membership is at epoch %d", epoch,
                        membership->epoch);
   }
-  for (size_t rank = 0; rank < roster_size(); ++rank) {
-    if (membership->workers[rank].id == from) return static_cast<Rank>(rank);
-  }
+  const auto found = ranks.find(from);
+  if (found != ranks.end()) return found->second;
   return PermissionDenied("node %d is not in the roster of epoch %d", from, membership->epoch);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
@@ -40,11 +41,13 @@ struct ShardContext {
   BufferPool* pool = nullptr;  // borrowed; null: the heap
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
+  absl::flat_hash_map<NodeId, Rank> ranks;  // of its workers; SetMembership
   std::vector<Rank> leaving;  // workers that push no more; SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
   std::vector<double> scratch;  // of the sum; one for all keys, so that it stays in cache
 
+  void SetMembership(std::shared_ptr<const Membership> next);
   size_t roster_size() const { return membership->workers.size(); }
   // The rank of the worker that sent a frame of `epoch`. FailedPrecondition, Unavailable: the epoch
   // is over, or not known yet; PermissionDenied: no worker of it.

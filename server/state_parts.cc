@@ -15,24 +15,27 @@ int SlotOf(StatePart moment) {
   return static_cast<int>(moment) - static_cast<int>(StatePart::kMoment0);
 }
 
-// Where a part of a segment lies. REQUIRES: HasPart, and it is one of floats.
+// Where a part of a segment lies, to be written to. REQUIRES: HasPart, and it is one of floats.
 std::span<float> FindPart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts) {
   const SegmentedCodec& layout = *plan.codecs.pull;
   const size_t n = layout.num_elements();
-  const auto part_of = [&](std::vector<float>& array, size_t begin, size_t arrays) {
-    array.resize(n * arrays);
-    return std::span(array).subspan(begin + layout.segment_offset(segment),
-                                    layout.segment_elements(segment));
+  const auto part_of = [&](float* array) {
+    return std::span(array + layout.segment_offset(segment), layout.segment_elements(segment));
+  };
+  const auto sized = [](std::vector<float>& array, size_t size) {
+    array.resize(size);
+    return array.data();
   };
   switch (part) {
     case StatePart::kWeights:
-      return part_of(parts->weights, 0, 1);
+      parts->weights.Resize(n);
+      return part_of(parts->weights.Mutable());
     case StatePart::kReplica:
-      return part_of(parts->replica, 0, 1);
+      return part_of(sized(parts->replica, n));
     case StatePart::kResidual:
-      return part_of(parts->residual, 0, 1);
+      return part_of(sized(parts->residual, n));
     default:
-      return part_of(parts->moments, SlotOf(part) * n, plan.rule->slots());
+      return part_of(sized(parts->moments, n * plan.rule->slots()) + SlotOf(part) * n);
   }
 }
 
@@ -100,7 +103,11 @@ Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, StatePart
   if (part == StatePart::kCounters) {
     return EncodeCounters({parts->segments[segment].updates, parts->previous_learning_rate});
   }
-  return EncodeFloats(FindPart(plan, part, segment, parts));
+  if (part != StatePart::kWeights) return EncodeFloats(FindPart(plan, part, segment, parts));
+  const SegmentedCodec& layout = *plan.codecs.pull;
+  parts->weights.Resize(layout.num_elements());
+  return parts->weights.bytes().Slice(layout.segment_offset(segment) * sizeof(float),
+                                      layout.segment_elements(segment) * sizeof(float));
 }
 
 }  // namespace bdn

@@ -9,6 +9,7 @@
 #include "common/base/buffer.h"
 #include "common/wire/frame.h"
 #include "server/key_plan.h"
+#include "server/shared_floats.h"
 
 namespace bdn {
 
@@ -27,7 +28,7 @@ struct StateParts {
   float previous_learning_rate = 0;  // of the step that left the residual; 0: none yet
 
   // Of rules that hold the weights.
-  std::vector<float> weights;  // float32[n]
+  SharedFloats weights;        // float32[n]; a reply of whole weights is this very block
   std::vector<float> replica;  // float32[n] where replies are deltas
   std::vector<float> moments;  // float32[slots][n]
   Step weights_step = 0;       // the step that left the weights as they are
@@ -48,8 +49,8 @@ bool HasPart(const KeyPlan& plan, StatePart part);
 absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSpan payload,
                      StateParts* parts);
 
-// The payload of a value: a part of one segment as it is now. Sizes an array that was not used
-// yet. REQUIRES: HasPart.
+// The payload of a value: a part of one segment as it is now; of weights the block they lie in,
+// without a copy. Sizes an array that was not used yet. REQUIRES: HasPart.
 Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts);
 
 }  // namespace bdn

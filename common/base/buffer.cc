@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
+#include <map>
 #include <new>
 #include <utility>
 
@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallestClass = 256;
+constexpr size_t kLeastTakes = 256;  // between two sweeps of a pool
 
 std::byte* AlignedAlloc(size_t size) {
   return static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlignment}));
@@ -56,50 +57,112 @@ Buffer Buffer::Slice(size_t offset, size_t size) const {
   return slice;
 }
 
+bool Buffer::IsUnique() const {
+  if (owner_ == nullptr) return true;
+  if (owner_.use_count() != 1) return false;
+  // Whoever dropped a copy released the count; counting up and down acquires it.
+  const std::shared_ptr<void> acquire = owner_;
+  return true;
+}
+
+Buffer WeakBuffer::Lock() const {
+  Buffer buffer;
+  buffer.owner_ = owner_.lock();
+  if (buffer.owner_ == nullptr) return buffer;
+  buffer.data_ = data_;
+  buffer.size_ = size_;
+  return buffer;
+}
+
 struct BufferPool::State {
   State(std::shared_ptr<MemoryDomain> blocks_of, size_t max)
       : domain(std::move(blocks_of)), max_idle_bytes(max) {}
   ~State() {
-    for (size_t size_class = 0; size_class < std::size(free_blocks); ++size_class) {
-      for (std::byte* block : free_blocks[size_class]) domain->Free(block, ClassBytes(size_class));
+    for (auto& [bytes, free] : classes) {
+      for (std::byte* block : free.blocks) domain->Free(block, bytes);
     }
   }
 
-  static size_t ClassBytes(size_t size_class) { return size_t{1} << size_class; }
+  // The free blocks of one size.
+  struct Class {
+    std::vector<std::byte*> blocks;
+    size_t fewest = 0;  // since the last sweep: so many were not needed
+  };
 
-  // A free block of the class, or a new one; null where the domain has no more.
-  std::byte* Take(size_t size_class) {
+  // Eight sizes an octave.
+  static size_t ClassBytes(size_t size) {
+    if (size <= kSmallestClass) return kSmallestClass;
+    const size_t step = std::bit_floor(size - 1) / 8;
+    return (size + step - 1) / step * step;
+  }
+
+  // A free block of a class, or a new one; null where the domain has no more.
+  std::byte* Take(size_t bytes) {
+    std::vector<Unneeded> unneeded;
+    std::byte* block = nullptr;
     {
       MutexLock lock(&mu);
-      auto& blocks = free_blocks[size_class];
-      if (!blocks.empty()) {
-        std::byte* block = blocks.back();
-        blocks.pop_back();
-        idle_bytes -= ClassBytes(size_class);
-        return block;
+      Class& free = classes[bytes];
+      if (!free.blocks.empty()) {
+        block = free.blocks.back();
+        free.blocks.pop_back();
+        free.fewest = std::min(free.fewest, free.blocks.size());
+        idle_bytes -= bytes;
+        used_bytes += bytes;
       }
+      if (++takes_since_sweep > 4 * num_blocks + kLeastTakes) unneeded = Sweep();
     }
-    return domain->Allocate(ClassBytes(size_class));
+    for (const Unneeded& old : unneeded) domain->Free(old.block, old.bytes);
+    if (block != nullptr) return block;
+    block = domain->Allocate(bytes);
+    if (block == nullptr) return nullptr;
+    MutexLock lock(&mu);
+    ++num_blocks;
+    used_bytes += bytes;
+    return block;
   }
 
-  void GiveBack(std::byte* block, size_t size_class) {
-    const size_t bytes = ClassBytes(size_class);
+  void GiveBack(std::byte* block, size_t bytes) {
     {
       MutexLock lock(&mu);
+      used_bytes -= bytes;
       if (idle_bytes + bytes <= max_idle_bytes) {
-        free_blocks[size_class].push_back(block);
+        classes[bytes].blocks.push_back(block);
         idle_bytes += bytes;
         return;
       }
+      --num_blocks;
     }
     domain->Free(block, bytes);
   }
 
+  struct Unneeded {
+    std::byte* block;
+    size_t bytes;
+  };
+  std::vector<Unneeded> Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    takes_since_sweep = 0;
+    std::vector<Unneeded> unneeded;
+    for (auto& [bytes, free] : classes) {
+      for (size_t i = 0; i < free.fewest; ++i) {
+        unneeded.push_back({free.blocks.back(), bytes});
+        free.blocks.pop_back();
+        idle_bytes -= bytes;
+        --num_blocks;
+      }
+      free.fewest = free.blocks.size();
+    }
+    return unneeded;
+  }
+
   const std::shared_ptr<MemoryDomain> domain;
   const size_t max_idle_bytes;
-  Mutex mu;
-  std::vector<std::byte*> free_blocks[64] ABSL_GUARDED_BY(mu);  // by size class
+  mutable Mutex mu;
+  std::map<size_t, Class> classes ABSL_GUARDED_BY(mu);  // by bytes of a block
+  size_t num_blocks ABSL_GUARDED_BY(mu) = 0;            // used and idle
+  size_t used_bytes ABSL_GUARDED_BY(mu) = 0;
   size_t idle_bytes ABSL_GUARDED_BY(mu) = 0;
+  size_t takes_since_sweep ABSL_GUARDED_BY(mu) = 0;
 };
 
 BufferPool::BufferPool(std::shared_ptr<MemoryDomain> domain, size_t max_idle_bytes)
@@ -108,16 +171,27 @@ BufferPool::BufferPool(std::shared_ptr<MemoryDomain> domain, size_t max_idle_byt
 Buffer BufferPool::Get(size_t size) {
   Buffer buffer;
   if (size == 0) return buffer;
-  const auto size_class =
-      static_cast<size_t>(std::countr_zero(std::bit_ceil(std::max(size, kSmallestClass))));
-  std::byte* block = state_->Take(size_class);
+  const size_t bytes = State::ClassBytes(size);
+  std::byte* block = state_->Take(bytes);
   if (block == nullptr) return Buffer::Allocate(size);
   buffer.data_ = block;
   buffer.size_ = size;
-  buffer.owner_ = std::shared_ptr<void>(block, [state = state_, size_class](void* freed) {
-    state->GiveBack(static_cast<std::byte*>(freed), size_class);
+  buffer.owner_ = std::shared_ptr<void>(block, [state = state_, bytes](void* freed) {
+    state->GiveBack(static_cast<std::byte*>(freed), bytes);
   });
   return buffer;
+}
+
+Buffer BufferPool::Fit(Buffer buffer, size_t block_bytes) {
+  if (buffer.size() >= block_bytes / 2) return buffer;
+  Buffer smaller = Get(buffer.size());
+  if (!buffer.empty()) std::memcpy(smaller.data(), buffer.data(), buffer.size());
+  return smaller;
+}
+
+BufferPool::Stats BufferPool::stats() const {
+  MutexLock lock(&state_->mu);
+  return {.bytes_used = state_->used_bytes, .bytes_idle = state_->idle_bytes};
 }
 
 }  // namespace bdn

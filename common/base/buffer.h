@@ -38,18 +38,46 @@ class Buffer {
   // `size` bytes from `offset`, sharing the block. REQUIRES: they are inside.
   Buffer Slice(size_t offset, size_t size) const;
 
+  // Whether nobody else has a copy (an empty buffer is nobody else's). Then whatever others did
+  // with theirs has happened before, and this holder may write.
+  bool IsUnique() const;
+
  private:
   friend class BufferPool;
+  friend class WeakBuffer;
   std::shared_ptr<void> owner_;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
 
-// Recycles blocks of one memory domain by power-of-two size class, so that the data path neither
-// calls malloc for large blocks nor faults pages. Thread-safe. Buffers may outlive the pool: the
-// last of them takes the domain along.
+// Finds a buffer again for as long as somebody has a copy of it, and does not keep it. Thread-safe
+// as Buffer is.
+class WeakBuffer {
+ public:
+  WeakBuffer() = default;
+  explicit WeakBuffer(const Buffer& buffer)
+      : owner_(buffer.owner_), data_(buffer.data_), size_(buffer.size_) {}
+  // Empty when the last copy has gone.
+  Buffer Lock() const;
+
+ private:
+  std::weak_ptr<void> owner_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Recycles blocks of one memory domain by size class, at most an eighth larger than what is asked
+// for, so that the data path neither calls malloc for large blocks nor faults pages. What was not
+// needed for a while is freed: of each class, the blocks that lay idle while four times as many as
+// there are were asked for. Thread-safe. Buffers may outlive the pool: the last of them takes the
+// domain along.
 class BufferPool {
  public:
+  struct Stats {
+    size_t bytes_used = 0;  // of blocks that buffers have
+    size_t bytes_idle = 0;  // of blocks that wait for one
+  };
+
   // Keeps at most `max_idle_bytes` of free blocks; what comes back beyond that is freed.
   explicit BufferPool(std::shared_ptr<MemoryDomain> domain = HostMemory(),
                       size_t max_idle_bytes = size_t{256} << 20);
@@ -59,6 +87,10 @@ class BufferPool {
   // At least `size` bytes of capacity, of which the buffer shows `size`; 64-byte aligned. From the
   // heap where the domain has no more.
   Buffer Get(size_t size);
+  // `buffer`, or a copy of it in a smaller block where it fills less than half of its own.
+  Buffer Fit(Buffer buffer, size_t block_bytes);
+
+  Stats stats() const;
 
  private:
   struct State;

@@ -55,12 +55,12 @@ TEST(BufferPool, GivesAReturnedBlockOfTheSameClassAgain) {
   BufferPool pool;
   const std::byte* block = nullptr;
   {
-    const Buffer buffer = pool.Get(5000);
+    const Buffer buffer = pool.Get(4700);
     block = buffer.data();
   }
-  const Buffer again = pool.Get(8000);  // 5000 and 8000 are both of class 8192
+  const Buffer again = pool.Get(5000);  // 4700 and 5000 are both of class 5120
   EXPECT_EQ(again.data(), block);
-  const Buffer other = pool.Get(8000);
+  const Buffer other = pool.Get(5000);
   EXPECT_NE(other.data(), block);
 }
 

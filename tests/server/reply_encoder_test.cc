@@ -41,8 +41,12 @@ class ReplyEncoderTest : public ::testing::Test {
   }
   Contribution Without(Kind kind) { return {.kind = kind, .weight = 1, .learning_rate = rate_}; }
   absl::StatusOr<Reply> Close(Step step, std::vector<Contribution> by_rank) {
-    const Round round{.step = step, .by_rank = std::move(by_rank)};
-    return EncodeReply({.run_seed = run_seed_, .scratch = &scratch_}, *plan_, round, &parts_);
+    Round round;
+    round.Open(step, by_rank.size());
+    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+      round.Add(*plan_, nullptr, static_cast<Rank>(rank), std::move(by_rank[rank]));
+    }
+    return EncodeReply({.run_seed = run_seed_, .scratch = &scratch_}, *plan_, &round, &parts_);
   }
   // A round of two workers whose values follow from the step.
   absl::StatusOr<Reply> CloseStep(Step step) {

@@ -125,7 +125,8 @@ TEST_F(WeightsRoundTest, WhoFollowsTheRepliesHoldsTheReplica) {
       }
       const Floats before = follower.weights;
       follower.Take(Reply(1), Plan(), rate_);
-      EXPECT_EQ(follower.weights, is_delta ? Parts().replica : Parts().weights) << step;
+      const Floats weights(Parts().weights.begin(), Parts().weights.end());
+      EXPECT_EQ(follower.weights, is_delta ? Parts().replica : weights) << step;
       EXPECT_EQ(follower.weights == before, Reply().header.flags != 0) << step;
     }
     if (is_delta) {
@@ -172,7 +173,7 @@ TEST_F(WeightsRoundTest, SegmentsThatNobodyHadKeepTheirWeightsMomentsAndCount) {
   PushFirstSegment(0, 2, Normal(64, 5));
   PushFlagged(1, 2, kFlagAbsent);
   follower.Take(Reply(), Plan(), rate_);
-  const auto half = [](const Floats& x, size_t at) {
+  const auto half = [](std::span<const float> x, size_t at) {
     return Floats(x.begin() + at, x.begin() + at + 32);
   };
   EXPECT_FALSE(Layout().Present(Reply().payload.span(), 1));

@@ -125,10 +125,10 @@ class World {
   std::string Fingerprint() const {
     const DenseState& state = shard_.Find(kKey)->dense;
     std::string text = absl::StrFormat("S%d,%d,%d|", server_epoch_, state.last_step, leaving_);
-    for (const Contribution& c : state.round.by_rank) {
-      absl::StrAppendFormat(&text, "%d", static_cast<int>(c.kind));
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      absl::StrAppendFormat(&text, "%d", state.round.Has(rank) ? 1 : 0);
     }
-    absl::StrAppendFormat(&text, "@%d|", state.round.step);
+    absl::StrAppendFormat(&text, "@%d|", state.round.step());
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       absl::StrAppendFormat(&text, "W%d,%d,%s|", worker_epoch_[rank], given_[rank].size(),
                             tables_[rank].Fingerprint());

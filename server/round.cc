@@ -1,0 +1,59 @@
+#include "server/round.h"
+
+#include <utility>
+
+namespace bdn {
+
+using Kind = Contribution::Kind;
+
+void Round::Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution) {
+  const PrefixSum::Context context{plan, step_, pool};
+  learning_rate_ = contribution.learning_rate;
+  if (contribution.kind == Kind::kNonFinite && !has_nonfinite_) DropPayloads();
+  if (has_nonfinite_) contribution.payload = Buffer();
+  if (rank != next_) {
+    waiting_bytes_ += contribution.payload.size();
+    waiting_.emplace(rank, std::move(contribution));
+    return;
+  }
+  Take(context, std::move(contribution));
+  while (!waiting_.empty() && waiting_.begin()->first == next_) {
+    Contribution next = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
+    waiting_bytes_ -= next.payload.size();
+    Take(context, std::move(next));
+  }
+  // The last are added by who closes the round, in one go.
+  if (!IsComplete()) sum_.Fold(context);
+}
+
+void Round::Take(const PrefixSum::Context& context, Contribution contribution) {
+  ++next_;
+  total_weight_ += contribution.weight;
+  is_all_absent_ &= contribution.kind == Kind::kAbsent;
+  if (contribution.kind == Kind::kPayload && !has_nonfinite_) {
+    sum_.Add(context, std::move(contribution.payload));
+  }
+}
+
+void Round::DropPayloads() {
+  has_nonfinite_ = true;
+  sum_ = PrefixSum();
+  for (auto& [rank, contribution] : waiting_) contribution.payload = Buffer();
+  waiting_bytes_ = 0;
+}
+
+std::vector<Rank> Round::MissingRanks() const {
+  std::vector<Rank> missing;
+  auto waiting = waiting_.begin();
+  for (Rank rank = next_; static_cast<size_t>(rank) < roster_size_; ++rank) {
+    if (waiting != waiting_.end() && waiting->first == rank) {
+      ++waiting;
+    } else {
+      missing.push_back(rank);
+    }
+  }
+  return missing;
+}
+
+}  // namespace bdn
