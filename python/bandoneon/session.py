@@ -10,6 +10,14 @@ from .worker import Worker
 
 _lock = threading.Lock()
 _worker = None
+_address = None  # of its scheduler
+_left = None  # the scheduler of the job that this process has left
+
+
+_LEFT_BEFORE = (
+    "this process has left the job of that scheduler by shutdown(), and a job is over when its workers "
+    "have left: call shutdown() once, at the program's end, or start another job and join that one"
+)
 
 
 def init(scheduler=None, rank=None, **settings):
@@ -18,32 +26,40 @@ def init(scheduler=None, rank=None, **settings):
     Under `bandoneon run` there is nothing to say. Under torchrun the rank is torchrun's, and the
     scheduler's address comes from `scheduler="host:port"` or BANDONEON_SCHEDULER. `settings` are
     those of a worker (bandoneon.settings_help()), with underscores for dashes. A second call
-    returns the same worker.
+    returns the same worker. After shutdown() the job is over, and only another one can be joined.
 
     A program that ends by an exception ends the job for everybody. One that ends in any other way
     leaves: whoever waits for it hears that, and it waits until the others leave too.
     """
-    global _worker
+    global _worker, _address
     with _lock:
         if _worker is not None:
             _worker.stats()  # Raises in a forked child.
             return _worker
-        facts = dict(settings, scheduler=_scheduler(scheduler), rank=_rank(rank))
+        address = _scheduler(scheduler)
+        facts = dict(settings, scheduler=address, rank=_rank(rank))
         options = _native.options(facts)
         lib = _native.library()
-        worker = Worker(lambda out: lib.bdn_create(options, out))
+        try:
+            worker = Worker(lambda out: lib.bdn_create(options, out))
+        except errors.BandoneonError as error:
+            if address == _left:
+                raise errors.FailedPrecondition(f"{error}; {_LEFT_BEFORE}") from error
+            raise
         _check_world_size(worker)
         _worker = worker
+        _address = address
         return worker
 
 
 def shutdown(timeout=None):
     """Waits until all workers are done, then leaves the job. Harmless when there is none."""
-    global _worker
+    global _worker, _left
     with _lock:
         worker, _worker = _worker, None
-    if worker is None:
-        return
+        if worker is None:
+            return
+        _left = _address
     try:
         worker.leave(timeout)
     finally:
@@ -119,12 +135,13 @@ def _torchrun_number(name):
 
 
 def _at_exit():
-    """An exception that ended the program ends the job; else it leaves."""
+    """An exception that ended the program ends the job; else it leaves. At a prompt, as a notebook's, an
+    exception ends no program, though it is remembered just so."""
     global _worker
     worker, _worker = _worker, None
     if worker is None or os.getpid() != worker._pid:
         return
-    failure = getattr(sys, "last_value", None)
+    failure = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     try:
         if failure is None:
             worker.leave()

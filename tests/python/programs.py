@@ -157,6 +157,24 @@ def wrong_world_size(directory):
         pathlib.Path(directory, f"{rank}.json").write_text(json.dumps(str(error)))
 
 
+def joins_again_after_shutdown(directory):
+    rank = bdn.init().rank
+    bdn.shutdown()
+    try:
+        bdn.init(join_timeout="2s")
+    except bandoneon.FailedPrecondition as error:
+        pathlib.Path(directory, f"{rank}.json").write_text(json.dumps(str(error)))
+
+
+def fails_at_a_prompt(directory):
+    """As a notebook that had a failed cell and was closed later."""
+    worker = bdn.init()
+    sys.ps1, sys.last_value = "In [1]: ", ValueError("of a cell")
+    tensor = torch.full((10,), float(worker.rank))
+    bdn.push_pull(tensor, "t").wait()
+    record(directory, worker, tensor.tolist())
+
+
 def ends_without_shutdown(directory):
     worker = bdn.init()
     tensor = torch.full((10,), float(worker.rank))

@@ -1,6 +1,7 @@
 import io
 import pickle
 import threading
+import warnings
 
 import pytest
 import torch
@@ -140,6 +141,51 @@ def test_a_parameter_it_was_not_given_is_an_error():
             wrapped(make_batch(worker.rank)).square().mean().backward()
 
     run_job(job)
+
+
+def test_a_hook_registered_without_its_state_is_an_error():
+    with building:
+        wrapped = DistributedDataParallel(make_model())
+    wrapped.register_comm_hook(None, bdn.ddp_hook)
+    with pytest.raises(bandoneon.InvalidArgument, match="None in place of a DDPState"):
+        wrapped(make_batch(0)).square().mean().backward()
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_a_state_whose_hook_never_ran_is_warned_of_once(registers):
+    def job(worker):
+        model = make_model()
+        state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None)
+        with building:
+            wrapped = DistributedDataParallel(model)
+        if registers:
+            wrapped.register_comm_hook(state, bdn.ddp_hook)
+        with wrapped.no_sync():
+            wrapped(make_batch(0)).square().mean().backward()
+        for _ in range(3):
+            wrapped(make_batch(0)).square().mean().backward()
+            wrapped.zero_grad()
+        return state
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_job(job, workers=1)
+    found = [w for w in caught if "hook has never run" in str(w.message)]
+    assert len(found) == (0 if registers else 1)
+
+
+def test_an_optimizer_that_exchanges_besides_ddp_is_warned_of():
+    def job(worker):
+        model = make_model()
+        with building:
+            wrapped = DistributedDataParallel(model)
+        optimizer = sgd(worker, model)
+        wrapped(make_batch(worker.rank)).square().mean().backward()
+        with pytest.warns(RuntimeWarning, match="exchanged twice"):
+            optimizer.step()
+        optimizer.close()
+
+    run_job(job, workers=1)
 
 
 @pytest.mark.parametrize(

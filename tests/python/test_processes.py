@@ -77,6 +77,15 @@ def test_no_gradient_is_lost_whoever_uses_a_parameter(tmp_path, how):
         assert ("residual" in first["owed"]["trunk.weight"]) == case.startswith("ef")
 
 
+def test_a_job_that_was_left_cannot_be_joined_again(tmp_path):
+    for message in run_processes(tmp_path, "joins_again_after_shutdown"):
+        assert "this process has left the job of that scheduler by shutdown()" in message
+
+
+def test_a_failed_cell_of_a_notebook_ends_no_job(tmp_path):
+    assert run_processes(tmp_path, "fails_at_a_prompt") == [[0.5] * 10] * 2
+
+
 def test_bandoneon_runs_environment(tmp_path):
     for rank, entry in enumerate(run_processes(tmp_path, "tells_its_place")):
         assert entry == dict(rank=rank, size=2, torch=str(rank))

@@ -5,6 +5,8 @@ ddp_model.register_comm_hook(state, bandoneon.torch.ddp_hook)
 """
 
 import threading
+import warnings
+import weakref
 
 import torch
 
@@ -103,6 +105,7 @@ class DDPState:
             raise FailedPrecondition(
                 "this DDPState was unpickled; call attach(named_parameters) first"
             )
+        self._reached.hook_has_run = True
         if self._round is None or self._round.is_over:
             self._round = _Round(self._scale.current(), self._reached)
         return self._round.exchange(self._parameters, self._members, bucket)
@@ -113,6 +116,11 @@ _SETTINGS = {"algorithm": "DDPState"}
 
 def ddp_hook(state, bucket):
     """The communication hook: a future of the bucket with the workers' mean."""
+    if not isinstance(state, DDPState):
+        raise InvalidArgument(
+            f"ddp_hook was registered with {state!r} in place of a DDPState: "
+            "ddp_model.register_comm_hook(DDPState(ddp_model.module.named_parameters()), ddp_hook)"
+        )
     return state._exchange(bucket)
 
 
@@ -123,10 +131,31 @@ class _Reached:
     """
 
     def __init__(self, params):
-        self._ids = reached = set()
+        self.hook_has_run = False
+        self._ids = set()
+        self._grads = {}  # weak references to the first, until the hook has run
+        itself = weakref.ref(self)
         self._hooks = [
-            param.register_hook(lambda _, name=id(param): reached.add(name)) for param in params
+            param.register_post_accumulate_grad_hook(lambda param: itself()._mark(param))
+            for param in params
         ]
+        weakref.finalize(self, backward_pass.remove, self._hooks).atexit = False
+
+    def _mark(self, param):
+        self._ids.add(id(param))
+        if self.hook_has_run:
+            return
+        first = self._grads.setdefault(id(param), weakref.ref(param.grad))
+        if first() is not param.grad:  # The first one was stepped on, or thrown away.
+            self.hook_has_run = True  # Say it once.
+            warnings.warn(
+                "a DDPState's parameters have got new gradients, and its hook has never run: Bandoneon has "
+                "exchanged nothing of them. Call ddp_model.register_comm_hook(state, "
+                "bandoneon.torch.ddp_hook) on the DistributedDataParallel model that trains; some "
+                "frameworks leave a hook out on the CPU",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def has(self, param, grad):
         """Whether there is a gradient of it; `grad` is what DDP has put into its bucket."""

@@ -1,6 +1,11 @@
 """DistributedOptimizer: any torch optimizer, stepping on the mean of all workers' gradients."""
 
+import gc
+import warnings
 import weakref
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
@@ -134,6 +139,12 @@ class _Distributed:
         check_settings(state, _SETTINGS)
         self._bandoneon.parameters.load_state_dict(state, self._bandoneon.timeout)
 
+    def __reduce_ex__(self, protocol):
+        raise Unimplemented(
+            f"a {type(self).__name__} is tied to this process's worker and cannot be pickled or copied: "
+            "save state_dict() and comm_state_dict(), and make another one where they are loaded"
+        )
+
     def close(self):
         """Takes the hooks away and frees the parameters' names for another optimizer."""
         self._bandoneon.synchronizer.close()
@@ -149,6 +160,7 @@ class _Parts:
         self.scale = scale
         self.names = names
         self.timeout = timeout
+        self.looked_for_ddp = False
         weakref.finalize(self, synchronizer.close).atexit = False
 
 
@@ -188,7 +200,31 @@ def _before_step(optimizer, args, kwargs):
             "step(closure) calls backward() again from inside the step, as often as it likes, and every "
             "call would be a round with all workers; compute the gradients before and call step()"
         )
+    _warn_of_ddp_besides(optimizer)
     optimizer._bandoneon.synchronizer.before_step()
+
+
+def _warn_of_ddp_besides(optimizer):
+    """At the first step: DDP would have averaged the gradients before they were pushed."""
+    parts = optimizer._bandoneon
+    if parts.looked_for_ddp:
+        return
+    parts.looked_for_ddp = True
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    mine = {id(member.param) for member in parts.parameters.members}
+    for module in gc.get_objects():
+        # Not isinstance(), which asks objects that pretend to be others.
+        if issubclass(type(module), DistributedDataParallel) and any(
+            id(param) in mine and param.requires_grad for param in module.parameters()
+        ):
+            warnings.warn(
+                "DistributedDataParallel exchanges this DistributedOptimizer's gradients as well, so that "
+                "each is exchanged twice: take DistributedDataParallel away, or keep it with a plain "
+                "optimizer and register bandoneon.torch.ddp_hook",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
 
 def _after_step(optimizer, args, kwargs):
