@@ -14,6 +14,7 @@ BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
 CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
 ZMQ, LOCAL, C_API = "common/transport/zmq", "worker/local", "worker/c_api"
 TELEMETRY = "common/telemetry"
+CERTS = "common/certs"
 
 # Whose headers a module may include besides its own.
 MAY_INCLUDE = {
@@ -22,7 +23,8 @@ MAY_INCLUDE = {
     WIRE: {BASE},
     TRANSPORT: {BASE, WIRE, ZMQ},
     ZMQ: {BASE, WIRE, TRANSPORT},
-    CLUSTER: {BASE, "proto"},
+    CERTS: {BASE},
+    CLUSTER: {BASE, CERTS, "proto"},
     LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
     KERNELS: {BASE},
@@ -32,7 +34,7 @@ MAY_INCLUDE = {
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
     C_API: {LOCAL, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
-    "cli": {C_API},
+    "cli": {C_API, CERTS},
     "examples": {C_API},
     "proto": set(),
 }
@@ -47,6 +49,7 @@ THIRD_PARTY = [
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
      {CLUSTER, "scheduler"}),
+    ("OpenSSL", re.compile(r"openssl/"), {CERTS}),
     ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, TELEMETRY, "cli"}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
     ("Google Benchmark", re.compile(r"benchmark/"), set()),
