@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
@@ -69,16 +70,17 @@ absl::StatusOr<Config> Config::Load(std::span<const Setting> settings,
   std::vector<std::string> flags;
   std::vector<std::string> variables;
   for (const Setting& setting : settings) {
-    config.values_[setting.name] = {setting.default_value, "default"};
+    config.values_[setting.name] = {setting.default_value, "default", setting.secret};
     flags.push_back(std::string("--") + setting.name);
     variables.push_back(VariableName(setting.name));
     const auto found = environment.find(variables.back());
-    if (found != environment.end()) config.values_[setting.name] = {found->second, "environment"};
+    if (found != environment.end()) config.Set(setting.name, found->second, "environment");
   }
   for (const Setting& setting : elsewhere) variables.push_back(VariableName(setting.name));
-  for (const auto& [name, value] : environment) {
+  for (const auto& [name, unused] : environment) {
     if (std::find(variables.begin(), variables.end(), name) == variables.end()) {
-      return InvalidArgument("unknown setting in the environment: %s=%s%s", name, value,
+      // Without its value: it may be a secret whose name is misspelt.
+      return InvalidArgument("unknown setting in the environment: %s%s", name,
                              Hint(name, variables));
     }
   }
@@ -95,9 +97,15 @@ absl::StatusOr<Config> Config::Load(std::span<const Setting> settings,
     } else if (i + 1 < args.size() && args[i + 1].substr(0, 2) != "--") {
       value = args[++i];
     }
-    config.values_[flag.substr(2)] = {value, "flag"};
+    config.Set(flag.substr(2), value, "flag");
   }
   return config;
+}
+
+void Config::Set(std::string_view name, std::string text, const char* source) {
+  Value& value = values_.find(name)->second;
+  value.text = std::move(text);
+  value.source = source;
 }
 
 const Config::Value& Config::Find(std::string_view name) const {
@@ -111,7 +119,8 @@ bool Config::IsSet(std::string_view name) const {
 absl::Status Config::Bad(std::string_view name, std::string_view expected) const {
   const Value& value = Find(name);
   return InvalidArgument("setting %s is '%s' (from the %s): expected %s", std::string(name),
-                         value.text, value.source, std::string(expected));
+                         value.secret ? "(hidden)" : value.text, value.source,
+                         std::string(expected));
 }
 
 absl::StatusOr<int64_t> Config::Int(std::string_view name, int64_t least, int64_t most) const {
@@ -151,7 +160,8 @@ absl::StatusOr<double> Config::Rate(std::string_view name) const {
 std::string Config::ToString() const {
   std::string text;
   for (const auto& [name, value] : values_) {
-    text += absl::StrFormat("%s = %s (%s)\n", name, value.text, value.source);
+    const bool hidden = value.secret && !value.text.empty();
+    text += absl::StrFormat("%s = %s (%s)\n", name, hidden ? "(hidden)" : value.text, value.source);
   }
   return text;
 }

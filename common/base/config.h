@@ -20,6 +20,7 @@ struct Setting {
   const char* name;           // "lease-timeout"
   const char* default_value;  // "" where there is none
   const char* help;           // one line, with the unit and an example
+  bool secret = false;        // never printed
 };
 
 using Environment = std::map<std::string, std::string>;
@@ -49,7 +50,7 @@ class Config {
   // Bits a second as "200mbit", "1gbit"; "" or "0" is 0, for no limit. In bytes a second.
   absl::StatusOr<double> Rate(std::string_view name) const;
 
-  // name = value, a line each, where the value came from behind it.
+  // name = value, a line each, where the value came from behind it; of a secret, whether it is set.
   std::string ToString() const;
   static std::string Help(std::span<const Setting> settings);
 
@@ -57,7 +58,9 @@ class Config {
   struct Value {
     std::string text;
     const char* source;  // "default", "environment", "flag"
+    bool secret = false;
   };
+  void Set(std::string_view name, std::string text, const char* source);
   absl::Status Bad(std::string_view name, std::string_view expected) const;
   const Value& Find(std::string_view name) const;
 
