@@ -87,6 +87,7 @@ class Job {
   std::string MissingNodes() const { return table_.Missing(); }
 
   const JobConfig& config() const { return options_.config; }
+  const JobOptions& options() const { return options_; }
   const MembershipTable& table() const { return table_; }
   const Catalogue& catalogue() const { return *declarations_.catalogue(); }
   // Of that catalogue.

@@ -22,10 +22,13 @@ class LocalControlPlane final : public ControlPlane {
   ~LocalControlPlane() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override {
-    JoinRequest presented = request;
-    presented.token = credentials_.token();
+    bool admitted = false;
+    host_->Read([&](const Job& job, absl::Time) {
+      admitted = job.options().credentials.Admits(credentials_.token());
+    });
+    if (!admitted) return PermissionDenied("wrong token from %s", request.host);
     const Job::Completion done = Wait([&](JobHost::Done callback) {
-      return host_->Join(presented, kControlVersion, timeout, std::move(callback));
+      return host_->Join(request, kControlVersion, timeout, std::move(callback));
     });
     BDN_RETURN_IF_ERROR(done.status);
     MutexLock lock(&mu_);

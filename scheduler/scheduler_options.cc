@@ -23,9 +23,10 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   JobConfig& job = options.job.config;
   options.listen = config.Text("listen");
   options.port_file = config.Text("port-file");
-  options.job.credentials = Credentials(config);
+  BDN_ASSIGN_OR_RETURN(options.job.credentials, Credentials::Load(config, "scheduler"));
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
   BDN_RETURN_IF_ERROR(CheckAddress(options.listen));
+  BDN_RETURN_IF_ERROR(options.job.credentials.CheckMayListen("listen", options.listen));
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   BDN_ASSIGN_OR_RETURN(options.job.join_timeout, config.Duration("join-timeout"));

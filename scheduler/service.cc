@@ -23,10 +23,16 @@ namespace bdn {
 namespace {
 
 namespace wire = bandoneon::control;
-using AsyncService = ServiceCore::AsyncService;
 
 // For answers that are on their way when the service closes.
 constexpr absl::Duration kClosingGrace = absl::Milliseconds(500);
+// Of all requests but declarations: a few names.
+constexpr size_t kMostRequestBytes = size_t{64} << 10;
+// Who has not shown by then that it speaks our protocol, or has nothing more to ask, is cut off.
+constexpr int kHandshakeTimeoutMs = 10000;
+constexpr int kIdleConnectionMs = 30000;
+// Of one connection: a node needs a handful.
+constexpr int kMostCallsAtOnce = 64;
 
 class ServiceImpl final : public SchedulerService {
  public:
@@ -39,6 +45,10 @@ class ServiceImpl final : public SchedulerService {
   JobHost* host() override { return core_.host(); }
   bool AwaitFailureDelivered(absl::Duration timeout) override {
     return streams_.AwaitFailureDelivered(timeout);
+  }
+  Counts counts() const override {
+    return {core_.calls_refused.load(std::memory_order_relaxed),
+            core_.requests_read.load(std::memory_order_relaxed)};
   }
   void Close() override;
 
@@ -57,12 +67,11 @@ class ServiceImpl final : public SchedulerService {
   CallId OnHeartbeat(HeartbeatCall* call);
   CallId OnAcknowledge(AcknowledgeCall* call);
   CallId OnStatus(StatusCall* call);
-  void WriteJoined(const JoinResult& joined, wire::JoinReply* reply) const;
+  void WriteJoined(const JoinResult& joined, wire::JoinReply* reply);
 
   template <typename Request, typename Reply>
-  void AcceptCall(typename UnaryCall<Request, Reply>::Accept accept,
-                  CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*));
-  void AcceptCalls();
+  Method ServedBy(CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*));
+  void AddMethods();
 
   ServiceCore core_;
   WatchStreams streams_{&core_};
@@ -75,7 +84,14 @@ class ServiceImpl final : public SchedulerService {
 CallId ServiceImpl::OnJoin(JoinCall* call) {
   const wire::JoinRequest& message = call->request();
   const auto request = Read(message);
-  if (!request.ok()) return call->FinishNow(request.status());
+  absl::Status status = request.status();
+  if (status.ok()) {
+    status = CheckCallerRole(core_.credentials(), call->context(), RoleName(request->role));
+  }
+  // Whoever speaks another version has no nonce that we know; he is told which one we speak.
+  if (status.ok() && message.version() == kControlVersion)
+    status = core_.TakeNonce(message.nonce());
+  if (!status.ok()) return call->FinishNow(status);
   return call->FinishLater(core_.host()->Join(*request, message.version(),
                                               TimeoutFromMilliseconds(message.timeout_ms()),
                                               [this, call](const Job::Completion& done) {
@@ -85,9 +101,9 @@ CallId ServiceImpl::OnJoin(JoinCall* call) {
                                               }));
 }
 
-void ServiceImpl::WriteJoined(const JoinResult& joined, wire::JoinReply* reply) const {
+void ServiceImpl::WriteJoined(const JoinResult& joined, wire::JoinReply* reply) {
   reply->mutable_caller()->set_node(joined.node);
-  reply->mutable_caller()->set_incarnation(core_.incarnation());
+  reply->mutable_caller()->set_incarnation(core_.SecretOf(joined.node));
   reply->set_rank(joined.rank);
   Write(joined.config, reply->mutable_config());
   Write(*joined.membership, reply->mutable_membership());
@@ -152,22 +168,32 @@ CallId ServiceImpl::OnStatus(StatusCall* call) {
 }
 
 template <typename Request, typename Reply>
-void ServiceImpl::AcceptCall(typename UnaryCall<Request, Reply>::Accept accept,
-                             CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*)) {
-  UnaryCall<Request, Reply>::AcceptNext(
-      &core_, accept,
-      [this, handler](UnaryCall<Request, Reply>* call) { return (this->*handler)(call); });
+Method ServiceImpl::ServedBy(CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*)) {
+  return {.most_bytes = kMostRequestBytes, .serve = [this, handler](ServerCall* call) {
+            return std::make_unique<UnaryCall<Request, Reply>>(
+                &core_, call, [this, handler](auto* unary) { return (this->*handler)(unary); });
+          }};
 }
 
-void ServiceImpl::AcceptCalls() {
-  AcceptCall(&AsyncService::RequestJoin, &ServiceImpl::OnJoin);
-  AcceptCall(&AsyncService::RequestDeclare, &ServiceImpl::OnDeclare);
-  AcceptCall(&AsyncService::RequestBarrier, &ServiceImpl::OnBarrier);
-  AcceptCall(&AsyncService::RequestLeave, &ServiceImpl::OnLeave);
-  AcceptCall(&AsyncService::RequestHeartbeat, &ServiceImpl::OnHeartbeat);
-  AcceptCall(&AsyncService::RequestAcknowledgePlacement, &ServiceImpl::OnAcknowledge);
-  AcceptCall(&AsyncService::RequestStatus, &ServiceImpl::OnStatus);
-  streams_.Accept();
+void ServiceImpl::AddMethods() {
+  const auto add = [this](const char* name, Method method) {
+    core_.AddMethod(std::string("/") + wire::Scheduler::service_full_name() + "/" + name,
+                    std::move(method));
+  };
+  add("Join", ServedBy(&ServiceImpl::OnJoin));
+  Method declare = ServedBy(&ServiceImpl::OnDeclare);
+  declare.most_bytes = kMaxMessageBytes;
+  add("Declare", std::move(declare));
+  add("Barrier", ServedBy(&ServiceImpl::OnBarrier));
+  add("Leave", ServedBy(&ServiceImpl::OnLeave));
+  Method heartbeat = ServedBy(&ServiceImpl::OnHeartbeat);
+  heartbeat.is_urgent = true;
+  add("Heartbeat", std::move(heartbeat));
+  add("AcknowledgePlacement", ServedBy(&ServiceImpl::OnAcknowledge));
+  add("Status", ServedBy(&ServiceImpl::OnStatus));
+  add("Watch", {.most_bytes = kMostRequestBytes, .serve = [this](ServerCall* call) {
+                  return std::make_unique<WatchStream>(&streams_, call);
+                }});
 }
 
 absl::Status ServiceImpl::Listen(const std::string& listen) {
@@ -179,13 +205,17 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   // A host that vanished without a word, while its node waits for the others to join.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsAtOnce);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.AddListeningPort(listen, ServerCredentialsOf(core_.credentials()), &port_);
-  builder.RegisterService(core_.async_service());
+  AddMethods();
+  builder.RegisterAsyncGenericService(core_.generic_service());
   core_.set_queue(builder.AddCompletionQueue());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port_ == 0) return ListenError(listen);
-  AcceptCalls();
+  ServerCall::AcceptNext(&core_);
   core_.host()->AddObserver([this] { streams_.StepAll(); });
   thread_ = std::thread([this] { core_.RunQueue(); });
   return absl::OkStatus();
@@ -195,6 +225,7 @@ void ServiceImpl::Close() {
   if (closed_.exchange(true)) return;
   if (server_ != nullptr) server_->Shutdown(GrpcDeadline(kClosingGrace));
   core_.host()->Close();
+  core_.work()->Close();
   if (core_.queue() == nullptr) return;
   if (!thread_.joinable()) {
     core_.ShutQueue();

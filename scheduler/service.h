@@ -1,6 +1,7 @@
 #ifndef BANDONEON_SCHEDULER_SERVICE_H_
 #define BANDONEON_SCHEDULER_SERVICE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -12,10 +13,17 @@
 
 namespace bdn {
 
-// The job behind gRPC, with the standard health service beside it. One thread serves every call and
-// stream: a call that waits costs memory only, and an idle service does nothing. Thread-safe.
+// The job behind gRPC, with the standard health service beside it. One thread takes calls, decides by
+// their metadata whether they may be made, and serves heartbeats; another one parses and serves all
+// other calls and the streams. A call that waits costs memory only, and an idle service does
+// nothing. Thread-safe.
 class SchedulerService {
  public:
+  struct Counts {
+    uint64_t calls_refused = 0;  // of callers without the job's secret
+    uint64_t requests_read = 0;  // of callers with it
+  };
+
   // Serves at `listen` (host:port, port 0 for a free one). `clock` is borrowed. InvalidArgument for
   // bad options or a bad address; Unavailable where the address is in use.
   static absl::StatusOr<std::unique_ptr<SchedulerService>> Start(const std::string& listen,
@@ -29,6 +37,8 @@ class SchedulerService {
 
   // Waits until every node that watches was told that the job failed; false when `timeout` passed.
   virtual bool AwaitFailureDelivered(absl::Duration timeout) = 0;
+
+  virtual Counts counts() const = 0;
 
   // Ends every call and waits for the threads. Idempotent.
   virtual void Close() = 0;

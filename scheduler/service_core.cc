@@ -2,40 +2,77 @@
 
 #include <random>
 
+#include "absl/strings/escaping.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 
 namespace bdn {
 namespace {
 
-uint64_t RandomIncarnation() {
+constexpr absl::Duration kRefusalLogInterval = absl::Seconds(1);
+// Joins that are told apart from their repetitions: several of every node that there can be.
+constexpr size_t kMostNonces = size_t{1} << 17;
+
+// From the system's own source, as a secret has to be.
+uint64_t RandomSecret() {
   std::random_device random;
-  return (uint64_t{random()} << 32) | random() | 1;
+  return (uint64_t{random()} << 32) | random();
 }
 
 }  // namespace
 
 ServiceCore::ServiceCore(JobOptions options, const Clock* clock)
-    : clock_(clock),
-      credentials_(options.credentials),
-      incarnation_(RandomIncarnation()),
-      host_(std::move(options), clock) {}
+    : clock_(clock), credentials_(options.credentials), host_(std::move(options), clock) {}
 
-absl::Status ServiceCore::Authorize(const grpc::ServerContext& context) const {
-  return CheckToken(credentials_, context);
+const Method* ServiceCore::FindMethod(const std::string& name) const {
+  const auto found = methods_.find(name);
+  return found == methods_.end() ? nullptr : &found->second;
+}
+
+absl::Status ServiceCore::Authorize(const grpc::ServerContext& context) {
+  absl::Status status = bdn::CheckCaller(credentials_, context);
+  if (status.ok()) return status;
+  calls_refused.fetch_add(1, std::memory_order_relaxed);
+  uint64_t others = 0;
+  {
+    MutexLock lock(&mu_);
+    const absl::Time now = clock_->Now();
+    if (now < next_refusal_log_) {
+      ++refusals_unlogged_;
+      return status;
+    }
+    next_refusal_log_ = now + kRefusalLogInterval;
+    others = std::exchange(refusals_unlogged_, 0);
+  }
+  LogWarning("refused a call: %s (and %d more since the last such line)",
+             absl::CHexEscape(status.message()), others);
+  return status;
+}
+
+uint64_t ServiceCore::SecretOf(NodeId node) {
+  MutexLock lock(&mu_);
+  const auto [place, added] = secrets_.try_emplace(node, 0);
+  if (added) place->second = RandomSecret();
+  return place->second;
 }
 
 absl::Status ServiceCore::CheckCaller(const bandoneon::control::Caller& caller) const {
-  if (caller.incarnation() != incarnation_) {
-    return FailedPrecondition("node %d joined a scheduler that is gone", caller.node());
+  MutexLock lock(&mu_);
+  const auto secret = secrets_.find(caller.node());
+  if (secret == secrets_.end()) return NotFound("node %d is not of this job", caller.node());
+  if (secret->second == caller.incarnation()) return absl::OkStatus();
+  return FailedPrecondition("who calls as node %d joined a scheduler that is gone, or is another",
+                            caller.node());
+}
+
+absl::Status ServiceCore::TakeNonce(uint64_t nonce) {
+  MutexLock lock(&mu_);
+  if (nonces_.size() >= kMostNonces) {
+    return ResourceExhausted("more than %d nodes have asked to join", kMostNonces);
   }
-  absl::Status status;
-  host_.Read([&](const Job& job, absl::Time) {
-    if (job.table().Find(caller.node()) == nullptr) {
-      status = NotFound("node %d is not of this job", caller.node());
-    }
-  });
-  return status;
+  if (nonces_.insert(nonce).second) return absl::OkStatus();
+  return AlreadyExists("this very Join came before: it is a repetition of another's");
 }
 
 void ServiceCore::RunQueue() {

@@ -8,8 +8,6 @@ namespace bdn {
 
 namespace wire = bandoneon::control;
 
-void WatchStreams::Accept() { new WatchStream(this); }
-
 void WatchStreams::StepAll() {
   MutexLock lock(&mu_);
   for (WatchStream* stream : accepted_) stream->Step();
@@ -29,68 +27,40 @@ bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
   return true;
 }
 
-WatchStream::WatchStream(WatchStreams* all) : all_(all), core_(all->core_) {
-  context_.AsyncNotifyWhenDone(&done_);
-  core_->async_service()->RequestWatch(&context_, &caller_, &writer_, core_->queue(),
-                                       core_->queue(), &operation_);
+WatchStream::~WatchStream() {
+  MutexLock lock(&all_->mu_);
+  all_->accepted_.erase(this);
+  all_->changed_.SignalAll();
 }
 
-void WatchStream::OnOperation(bool ok) {
-  if (!arrived_ && !ok) {  // the service is closing: no call came, and no notice of its end will
-    delete this;
-    return;
-  }
-  if (core_->is_closing()) return Release();
-  if (!arrived_) return OnArrival();
-  if (!Continue(ok)) Release();
-}
-
-void WatchStream::OnArrival() {
-  all_->Accept();  // the next one
-  absl::Status status = core_->Authorize(context_);
+void WatchStream::OnRequest(const grpc::ByteBuffer& request) {
+  absl::Status status = ParseRequest(request, &caller_);
   if (status.ok()) status = core_->CheckCaller(caller_);
   MutexLock lock(&all_->mu_);
-  arrived_ = true;
   accepted_ = status.ok();
-  if (accepted_) all_->accepted_.insert(this);
-  if (over_ || !accepted_) {
-    Finish(status);
-  } else {
-    Step();
-  }
+  if (!accepted_) return Finish(status);
+  all_->accepted_.insert(this);
+  Step();
 }
 
-bool WatchStream::Continue(bool ok) {
+void WatchStream::OnWritten(bool ok) {
   MutexLock lock(&all_->mu_);
-  if (finishing_) return false;
   writing_ = false;
   all_->changed_.SignalAll();
   if (ok) Step();
   // OnDone tells of a broken connection.
-  if (!ok || (over_ && !finishing_)) Finish(absl::OkStatus());
-  return true;
+  if ((!ok || over_) && !finishing_ && !writing_) Finish(absl::OkStatus());
 }
 
-void WatchStream::OnDone() {
+void WatchStream::OnDone(bool cancelled) {
   bool broke;
   {
     MutexLock lock(&all_->mu_);
     over_ = true;
-    broke = accepted_ && context_.IsCancelled() && !sent_.failure;
-    if (arrived_ && !writing_ && !finishing_ && !core_->is_closing()) Finish(absl::OkStatus());
+    broke = accepted_ && cancelled && !sent_.failure;
+    if (!writing_ && !finishing_) Finish(absl::OkStatus());
   }
   if (broke) core_->host()->ConnectionBroke(caller_.node());
-  Release();
-}
-
-void WatchStream::Release() {
-  if (--pending_ > 0) return;
-  {
-    MutexLock lock(&all_->mu_);
-    all_->accepted_.erase(this);
-    all_->changed_.SignalAll();
-  }
-  delete this;
 }
 
 bool WatchStream::NextEvent(wire::Event* event) {
@@ -140,12 +110,12 @@ void WatchStream::Step() {
   wire::Event event;
   if (!NextEvent(&event)) return;
   writing_ = true;
-  writer_.Write(event, &operation_);
+  call_->Write(ToBuffer(event));
 }
 
 void WatchStream::Finish(const absl::Status& status) {
   finishing_ = true;
-  writer_.Finish(ToGrpc(status), &operation_);
+  call_->Finish(status);
 }
 
 }  // namespace bdn

@@ -1,8 +1,6 @@
 #ifndef BANDONEON_SCHEDULER_WATCH_STREAM_H_
 #define BANDONEON_SCHEDULER_WATCH_STREAM_H_
 
-#include <grpcpp/grpcpp.h>
-
 #include <memory>
 #include <set>
 
@@ -10,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "scheduler/service_core.h"
+#include "scheduler/server_call.h"
 
 namespace bdn {
 
@@ -22,8 +20,6 @@ class WatchStreams {
  public:
   explicit WatchStreams(ServiceCore* core) : core_(core) {}
 
-  // Accepts streams from now on, until the queue is shut.
-  void Accept();
   // Something that nodes are told of has changed.
   void StepAll();
   // Waits until every node that watches was told that the job failed; false when `timeout` passed.
@@ -39,11 +35,15 @@ class WatchStreams {
 };
 
 // One node's stream of events. Level-triggered: it compares what the node was told with what is, so
-// a slow node skips states and nothing queues up. Deletes itself once both its operation and the
-// notice of its end have come back.
-class WatchStream final {
+// a slow node skips states and nothing queues up.
+class WatchStream final : public CallHandler {
  public:
-  explicit WatchStream(WatchStreams* all);
+  WatchStream(WatchStreams* all, ServerCall* call) : all_(all), core_(all->core_), call_(call) {}
+  ~WatchStream() override;
+
+  void OnRequest(const grpc::ByteBuffer& request) override;
+  void OnWritten(bool ok) override;
+  void OnDone(bool cancelled) override;
 
   // Sends the next event if there is one and none is on its way. REQUIRES: the lock of the streams
   // is held.
@@ -62,26 +62,16 @@ class WatchStream final {
     bool done = false;
   };
 
-  void OnOperation(bool ok);
-  void OnArrival();
-  bool Continue(bool ok);  // false when the answer is out
-  void OnDone();
-  void Release();
   bool NextEvent(bandoneon::control::Event* event);
   void Finish(const absl::Status& status);
 
   WatchStreams* const all_;
   ServiceCore* const core_;
-  grpc::ServerContext context_;
+  ServerCall* const call_;
   bandoneon::control::Caller caller_;
-  grpc::ServerAsyncWriter<bandoneon::control::Event> writer_{&context_};
-  Tag operation_{[this](bool ok) { OnOperation(ok); }};
-  Tag done_{[this](bool) { OnDone(); }};
-  int pending_ = 2;
 
   // Guarded by the lock of the streams.
-  bool arrived_ = false;   // a call has come
-  bool accepted_ = false;  // and is a node's of this job
+  bool accepted_ = false;  // it is a node's of this job
   bool writing_ = false;
   bool finishing_ = false;
   bool over_ = false;  // the notice of the end has come

@@ -81,8 +81,7 @@ absl::StatusOr<int> Serve(const Config& config) {
   const SteadyClock clock;
   std::unique_ptr<HealthServer> health;
   if (!options.health_listen.empty()) {
-    BDN_ASSIGN_OR_RETURN(health,
-                         HealthServer::Start(options.health_listen, options.server.credentials));
+    BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
     LogInfo("health service at port %d", health->port());
   }
   BDN_ASSIGN_OR_RETURN(

@@ -5,6 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/cluster/host_and_pid.h"
+#include "common/cluster/listen_address.h"
 #include "common/cluster/settings.h"
 
 namespace bdn {
@@ -21,7 +22,21 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.server.listen = config.Text("listen");
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");
-  options.server.credentials = Credentials(config);
+  BDN_ASSIGN_OR_RETURN(options.server.credentials, Credentials::Load(config, "server"));
+  BDN_RETURN_IF_ERROR(options.server.credentials.CheckMayListen("listen", options.server.listen));
+  BDN_RETURN_IF_ERROR(options.server.credentials.CheckMayAsk(options.scheduler));
+  if (IsWildcardAddress(options.server.listen) && options.server.advertise.empty()) {
+    return InvalidArgument(
+        "listen is %s, which workers cannot connect to: set advertise to the address that they can, "
+        "e.g. --advertise tcp://10.0.0.2:7100",
+        options.server.listen);
+  }
+  if (IsWildcardAddress(options.server.advertise)) {
+    return InvalidArgument(
+        "advertise is %s, which workers cannot connect to: expected the address "
+        "of this host, e.g. tcp://10.0.0.2:7100",
+        options.server.advertise);
+  }
   options.server.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.server.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(const int64_t shards, config.Int("shards", 0, 1024));

@@ -1,7 +1,14 @@
 #include "common/cluster/control_channel.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
@@ -9,31 +16,90 @@
 namespace bdn {
 namespace {
 
+namespace tls = grpc::experimental;
+
 // The metadata of every call that carries the job's token.
 constexpr char kTokenMetadata[] = "bandoneon-token";
 
-std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials&) {
-  return grpc::InsecureChannelCredentials();
+// How soon a file that has changed is read again. gRPC looks at them on a thread of its own.
+constexpr unsigned kReloadSeconds = 5;
+
+std::shared_ptr<tls::FileWatcherCertificateProvider> Watch(const TlsFiles& files) {
+  return std::make_shared<tls::FileWatcherCertificateProvider>(files.key, files.certificate,
+                                                               files.authority, kReloadSeconds);
+}
+
+// Of the scheduler's certificate, behind gRPC's own check that the job's authority has signed it.
+class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
+ public:
+  explicit SchedulerVerifier(Credentials credentials) : credentials_(std::move(credentials)) {}
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* sync_status) override {
+    std::vector<std::string> uris;
+    for (const grpc::string_ref& uri : request->uri_names())
+      uris.emplace_back(uri.data(), uri.size());
+    if (!credentials_.AdmitsRole(uris, "scheduler")) {
+      *sync_status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                                  "its certificate is not of a scheduler of this job");
+    }
+    return true;
+  }
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const Credentials credentials_;
+};
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials& credentials) {
+  if (!credentials.has_tls()) return grpc::InsecureChannelCredentials();
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Watch(credentials.tls()));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_verify_server_certs(true);
+  options.set_check_call_host(false);  // the verifier asks for the role instead
+  options.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<SchedulerVerifier>(credentials));
+  return tls::TlsCredentials(options);
 }
 
 }  // namespace
 
-std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials&) {
-  return grpc::InsecureServerCredentials();
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials& credentials) {
+  if (!credentials.has_tls()) return grpc::InsecureServerCredentials();
+  tls::TlsServerCredentialsOptions options(Watch(credentials.tls()));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return tls::TlsServerCredentials(options);
 }
 
 void ShowToken(const Credentials& credentials, grpc::ClientContext* context) {
   if (!credentials.token().empty()) context->AddMetadata(kTokenMetadata, credentials.token());
 }
 
-absl::Status CheckToken(const Credentials& credentials, const grpc::ServerContextBase& context) {
+absl::Status CheckCaller(const Credentials& credentials, const grpc::ServerContextBase& context) {
   const auto found = context.client_metadata().find(kTokenMetadata);
   const bool shown = found != context.client_metadata().end();
-  if (credentials.Admits(shown ? std::string_view(found->second.data(), found->second.size())
-                               : std::string_view())) {
-    return absl::OkStatus();
+  if (!credentials.Admits(shown ? std::string_view(found->second.data(), found->second.size())
+                                : std::string_view())) {
+    return PermissionDenied("%s token from %s", shown ? "wrong" : "no", context.peer());
   }
-  return PermissionDenied("wrong token from %s", context.peer());
+  return CheckCallerRole(credentials, context, "");
+}
+
+absl::Status CheckCallerRole(const Credentials& credentials, const grpc::ServerContextBase& context,
+                             std::string_view role) {
+  if (!credentials.has_tls()) return absl::OkStatus();
+  std::vector<std::string> uris;
+  for (const grpc::string_ref& uri :
+       context.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    uris.emplace_back(uri.data(), uri.size());
+  }
+  if (credentials.AdmitsRole(uris, role)) return absl::OkStatus();
+  return PermissionDenied("the certificate of %s is not of a %s of this job", context.peer(),
+                          std::string(role.empty() ? "node" : role));
 }
 
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address,

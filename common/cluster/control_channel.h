@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -18,14 +19,21 @@ class ServerCredentials;
 
 namespace bdn {
 
-// The one place where credentials become gRPC's. The token goes with each call.
+// The one place where credentials become gRPC's. With certificates every connection is mutual TLS,
+// and the files are read again when they change. The token goes with each call, as metadata: who
+// calls is known before a byte of the request is read.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials& credentials);
 void ShowToken(const Credentials& credentials, grpc::ClientContext* context);
-// Whether the caller showed the job's token. PermissionDenied says who it was.
-absl::Status CheckToken(const Credentials& credentials, const grpc::ServerContextBase& context);
+// Whether the caller showed the job's token and, where there are certificates, one of the job's.
+// PermissionDenied says who it was.
+absl::Status CheckCaller(const Credentials& credentials, const grpc::ServerContextBase& context);
+// Whether the caller's certificate, where there are certificates, lets it be `role`.
+absl::Status CheckCallerRole(const Credentials& credentials, const grpc::ServerContextBase& context,
+                             std::string_view role);
 
 // A connection of its own to the scheduler at `address`, made when it is first used and again when
-// it breaks.
+// it breaks. With certificates nothing is sent to who has none of a scheduler of the same job; the
+// name of its host does not matter.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address,
                                               const Credentials& credentials);
 

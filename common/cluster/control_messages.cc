@@ -224,7 +224,6 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_job_id(request.job_id);
   message->set_data_address(request.data_address);
   message->set_host(request.host);
-  message->set_token(request.token);
   message->set_public_key(std::string(request.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(request.data_security));
 }
@@ -325,7 +324,6 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.job_id = message.job_id();
   request.data_address = message.data_address();
   request.host = message.host();
-  request.token = message.token();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));
   return request;

@@ -40,7 +40,6 @@ struct JoinRequest {
   std::string job_id;        // empty: whatever the scheduler runs; else it must match
   std::string data_address;  // servers: where they listen
   std::string host;          // "hostname:pid"
-  std::string token;         // filled in by the control plane, from its credentials
   PublicKey public_key;      // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
 };

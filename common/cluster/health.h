@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/cluster/credentials.h"
 
 namespace bdn {
 
@@ -13,12 +12,12 @@ namespace bdn {
 void RouteGrpcLog();
 
 // The standard gRPC health service, alone at an address: for daemons that speak no other gRPC. Says
-// NOT_SERVING until told otherwise. Thread-safe.
+// NOT_SERVING until told otherwise, to whoever asks and in the clear, as those who watch over
+// processes ask; it takes and tells nothing else. Thread-safe.
 class HealthServer {
  public:
   // `listen` is host:port, port 0 for a free one. Errors as SchedulerService::Start has them.
-  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& listen,
-                                                             const Credentials& credentials);
+  static absl::StatusOr<std::unique_ptr<HealthServer>> Start(const std::string& listen);
   // Stops serving and waits.
   virtual ~HealthServer() = default;
 

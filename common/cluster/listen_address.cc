@@ -1,6 +1,8 @@
 #include "common/cluster/listen_address.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +25,20 @@ bool Split(const std::string& address, std::string* host, std::string* port) {
   return !host->empty();
 }
 
+// The host of "host:port" or "tcp://host:port"; nothing where the address names none.
+std::string HostOf(std::string_view address) {
+  constexpr std::string_view kTcp = "tcp://";
+  if (address.substr(0, kTcp.size()) == kTcp) address.remove_prefix(kTcp.size());
+  std::string host;
+  std::string port;
+  return Split(std::string(address), &host, &port) ? host : std::string();
+}
+
+bool HasOtherScheme(std::string_view address) {
+  const size_t scheme = address.find("://");
+  return scheme != std::string_view::npos && address.substr(0, scheme) != "tcp";
+}
+
 }  // namespace
 
 absl::Status CheckAddress(const std::string& address) {
@@ -34,6 +50,27 @@ absl::Status CheckAddress(const std::string& address) {
     return InvalidArgument("address '%s': expected host:port, such as 127.0.0.1:7000", address);
   }
   return absl::OkStatus();
+}
+
+bool IsLocalAddress(std::string_view address) {
+  if (HasOtherScheme(address)) return true;  // ipc, or inside the process
+  const std::string host = HostOf(address);
+  in_addr v4 = {};
+  in6_addr v6 = {};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
+  return host == "localhost";
+}
+
+bool IsWildcardAddress(std::string_view address) {
+  if (HasOtherScheme(address)) return false;
+  const std::string host = HostOf(address);
+  in_addr v4 = {};
+  in6_addr v6 = {};
+  // As the system reads it, for which "0" is an address too.
+  if (inet_aton(host.c_str(), &v4) != 0) return v4.s_addr == INADDR_ANY;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_UNSPECIFIED(&v6) != 0;
+  return host == "*";
 }
 
 absl::Status ListenError(const std::string& address) {

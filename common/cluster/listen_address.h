@@ -2,6 +2,7 @@
 #define BANDONEON_COMMON_CLUSTER_LISTEN_ADDRESS_H_
 
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -9,6 +10,13 @@ namespace bdn {
 
 // InvalidArgument where `address` is not host:port with a port of 0 to 65535.
 absl::Status CheckAddress(const std::string& address);
+
+// Of host:port or of a transport's address ("tcp://host:port", "ipc://path"): whether nobody on
+// another host can reach it. A host's name is not looked up: only "localhost" is one of this host.
+bool IsLocalAddress(std::string_view address);
+// Whether it stands for every address of this host (0.0.0.0, [::], *), and so is none to connect
+// to.
+bool IsWildcardAddress(std::string_view address);
 
 // Why nobody can listen at `address` just now, in the system's words ("Address already in use"):
 // for libraries that only say that they could not. Never OK.

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -28,13 +29,19 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
 // Between two attempts at a stream that broke.
 constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
 
+uint64_t RandomNonce() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
+
 class GrpcControlPlane final : public ControlPlane {
  public:
   GrpcControlPlane(const std::string& address, const Credentials& credentials, const Clock* clock)
       : address_(address),
         credentials_(credentials),
         clock_(clock),
-        stub_(wire::Scheduler::NewStub(ConnectChannel(address, credentials))) {}
+        channel_(ConnectChannel(address, credentials)),
+        stub_(wire::Scheduler::NewStub(channel_)) {}
   ~GrpcControlPlane() override { Close(); }
 
   absl::StatusOr<JoinResult> Join(const JoinRequest& request, absl::Duration timeout) override;
@@ -70,6 +77,9 @@ class GrpcControlPlane final : public ControlPlane {
   // What a call's end means to its caller.
   absl::Status Explain(const grpc::Status& status) const;
   void SetCaller(wire::Caller* caller) const;
+  bool IsConnected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
+  // What gRPC says of its last attempt to connect.
+  std::string WhyUnreachable();
 
   void RunHeartbeats();
   bool WaitForNextHeartbeat(absl::Time until);
@@ -82,6 +92,7 @@ class GrpcControlPlane final : public ControlPlane {
   const std::string address_;
   const Credentials credentials_;
   const Clock* const clock_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<wire::Scheduler::Stub> stub_;
 
   mutable Mutex mu_;
@@ -121,7 +132,9 @@ absl::Status GrpcControlPlane::Explain(const grpc::Status& status) const {
   if (closed_) return Cancelled("the connection to the scheduler was closed");
   const absl::Status error = FromGrpc(status);
   if (error.code() == absl::StatusCode::kUnavailable) {
-    return Unavailable("scheduler at %s cannot be reached: %s", address_, error.message());
+    const char* hint =
+        credentials_.has_tls() ? " (each side must trust the other's certificate)" : "";
+    return Unavailable("scheduler at %s cannot be reached: %s%s", address_, error.message(), hint);
   }
   return error;
 }
@@ -132,11 +145,17 @@ void GrpcControlPlane::SetCaller(wire::Caller* caller) const {
   caller->set_incarnation(incarnation_);
 }
 
+std::string GrpcControlPlane::WhyUnreachable() {
+  wire::Empty reply;
+  Call call(this, kAnswerGrace / 5);
+  return stub_->Heartbeat(call.context(), wire::HeartbeatRequest(), &reply).error_message();
+}
+
 absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
                                                   absl::Duration timeout) {
   wire::JoinRequest message;
   Write(request, &message);
-  message.set_token(credentials_.token());
+  message.set_nonce(RandomNonce());
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::JoinReply reply;
   grpc::Status end;
@@ -144,6 +163,9 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
     Call call(this, timeout + kAnswerGrace);
     call.context()->set_wait_for_ready(true);
     end = stub_->Join(call.context(), message, &reply);
+  }
+  if (end.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !IsConnected()) {
+    end = grpc::Status(grpc::StatusCode::UNAVAILABLE, WhyUnreachable());
   }
   BDN_RETURN_IF_ERROR(Explain(end));
   JoinResult result;

@@ -8,7 +8,18 @@ namespace {
 
 constexpr Setting kJobId = {"job-id", "",
                             "name of the job; others of another name never meet it, e.g. gpt-7"};
-constexpr Setting kToken = {"token", "", "secret that every node of the job must present"};
+constexpr Setting kToken = {"token", "",
+                            "secret that every node of the job must present; on a "
+                            "command line others read it, in a file or the environment they do not",
+                            true};
+constexpr Setting kTokenFile = {"token-file", "", "file that holds the token, e.g. job/token"};
+constexpr Setting kTlsCa = {"tls-ca", "",
+                            "certificates of who may certify others, PEM, e.g. certs/node/ca.pem"};
+constexpr Setting kTlsCert = {"tls-cert", "",
+                              "this process's certificate, e.g. certs/node/cert.pem"};
+constexpr Setting kTlsKey = {"tls-key", "", "its private key, e.g. certs/node/key.pem"};
+constexpr Setting kInsecure = {
+    "insecure", "false", "take part across hosts without certificates: the token in the clear"};
 constexpr Setting kLogLevel = {"log-level", "info", "debug, info, warning, error or off"};
 constexpr Setting kScheduler = {"scheduler", "", "where the scheduler listens, e.g. 10.0.0.1:7000"};
 constexpr Setting kRank = {"rank", "-1",
@@ -31,6 +42,11 @@ constexpr Setting kSchedulerSettings[] = {
     {"exit-when-done", "true", "end when the job has ended"},
     kJobId,
     kToken,
+    kTokenFile,
+    kTlsCa,
+    kTlsCert,
+    kTlsKey,
+    kInsecure,
     kJoinTimeout,
     kLogLevel,
 };
@@ -45,6 +61,11 @@ constexpr Setting kServerSettings[] = {
     {"health-listen", "127.0.0.1:0", "host:port of the gRPC health service; empty for none"},
     kJobId,
     kToken,
+    kTokenFile,
+    kTlsCa,
+    kTlsCert,
+    kTlsKey,
+    kInsecure,
     kJoinTimeout,
     kLogLevel,
 };
@@ -62,6 +83,11 @@ constexpr Setting kWorkerSettings[] = {
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,
     kToken,
+    kTokenFile,
+    kTlsCa,
+    kTlsCert,
+    kTlsKey,
+    kInsecure,
     kJoinTimeout,
     kLogLevel,
 };

@@ -10,7 +10,7 @@ from ctypes import c_uint64, c_void_p, sizeof
 
 from . import errors
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 OK = 0
 CANCELLED = 1
@@ -137,7 +137,7 @@ _FUNCTIONS = {
         [c_void_p, c_uint32, c_uint64, c_float, c_uint64, c_double],
     ),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
-    "bdn_status_json": (c_int, [c_char_p, c_char_p, c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),
     "bdn_check_codec": (c_int, [c_char_p, c_char_p, c_size_t]),
     "bdn_codecs_help": (c_char_p, []),
     "bdn_codec_traits": (c_int, [c_char_p, POINTER(c_uint32)]),
@@ -268,12 +268,12 @@ def check_rule(rule):
     return canonical.value.decode()
 
 
-def status_json(address, timeout, token=""):
+def status_json(address, timeout, **settings):
+    asked = options({"scheduler": address, **settings})
     needed = c_size_t(0)
 
     def fill(buffer, capacity):
-        check(library().bdn_status_json(address.encode(), token.encode(), timeout, buffer, capacity,
-                                        byref(needed)))
+        check(library().bdn_status_json(byref(asked), timeout, buffer, capacity, byref(needed)))
         return needed.value
 
     return read_text(fill)

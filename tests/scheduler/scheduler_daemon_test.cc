@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,7 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "common/cluster/control_channel.h"
 #include "common/cluster/scheduler_client.h"
+#include "proto/control.grpc.pb.h"
 
 // The daemon as a process: its exit codes, its log, and what its sudden death does to others.
 
@@ -22,6 +25,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A child with its standard error and output in a pipe.
 class Process {
@@ -68,6 +72,7 @@ class Process {
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  pid_t pid() const { return pid_; }
   const std::string& output() const { return output_; }
   int port() const {
     const size_t at = output_.find("listens at port ");
@@ -109,7 +114,8 @@ class SchedulerDaemonTest : public ::testing::Test {
       return server_->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "s"}, kLong);
     });
     worker_ = *SchedulerClient::Create(address(), {}, &clock_);
-    ASSERT_TRUE(worker_->Join({.role = Role::kWorker, .host = "w"}, kLong).ok());
+    const auto joined = worker_->Join({.role = Role::kWorker, .host = "w"}, kLong);
+    ASSERT_TRUE(joined.ok()) << joined.status();
     ASSERT_TRUE(server.get().ok());
     worker_->Watch({.on_membership = [this](const auto&) { worker_watches_.set_value(); },
                     .on_failure = [this](const absl::Status& s) { worker_failure_.set_value(s); }});
@@ -198,6 +204,31 @@ TEST_F(SchedulerDaemonTest, NamesWhoIsMissingAtTheDeadline) {
       HasSubstr("waiting for worker rank 0, worker rank 1, server rank 0 (0 of 3 have joined)"));
 }
 
+// The most memory that the process has had, in KiB.
+size_t PeakMemory(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoul(line.substr(6));
+  }
+  return 0;
+}
+
+TEST_F(SchedulerDaemonTest, StrangersMakeItTakeNoMemory) {
+  Start({"--token=secret"});
+  bandoneon::control::DeclareRequest large;  // which would be some 900 MiB once parsed
+  for (int i = 0; i < (16 << 20) / 2; ++i) large.add_tensors();
+  const auto stub = bandoneon::control::Scheduler::NewStub(ConnectChannel(address(), {}));
+  const size_t before = PeakMemory(daemon_->pid());
+  for (int i = 0; i < 8; ++i) {
+    grpc::ClientContext context;
+    bandoneon::control::DeclareReply reply;
+    EXPECT_EQ(stub->Declare(&context, large, &reply).error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+  }
+  // What gRPC has in hand of a connection, whatever comes over it.
+  EXPECT_LT(PeakMemory(daemon_->pid()), before + (size_t{24} << 10));
+}
+
 TEST_F(SchedulerDaemonTest, WritesItsPortToAFile) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("bdn-port-" + std::to_string(getpid()));
@@ -223,6 +254,13 @@ TEST_F(SchedulerDaemonTest, SaysWhyItCannotStart) {
   EXPECT_THAT(output_of({"--check-config", "--workers=3"}, 0), HasSubstr("workers = 3 (flag)"));
   EXPECT_THAT(output_of({"--check-config", "--lease-timeout=1s"}, 2),
               HasSubstr("heartbeat-interval"));
+  EXPECT_THAT(output_of({"--check-config", "--token=sesame"}, 0),
+              AllOf(HasSubstr("token = (hidden) (flag)"), Not(HasSubstr("sesame"))));
+  EXPECT_THAT(output_of({"--listen=0.0.0.0:0"}, 2),
+              AllOf(HasSubstr("no secret"), HasSubstr("bandoneon certs")));
+  EXPECT_THAT(output_of({"--listen=0.0.0.0:0", "--token=sesame"}, 2), HasSubstr("--insecure"));
+  EXPECT_THAT(output_of({"--check-config", "--listen=0.0.0.0:0", "--token=t", "--insecure"}, 0),
+              HasSubstr("insecure = true (flag)"));
   EXPECT_THAT(output_of({"--help"}, 0), HasSubstr("examples:"));
   EXPECT_THAT(output_of({"--version"}, 0), HasSubstr("control version"));
 }

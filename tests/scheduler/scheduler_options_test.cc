@@ -16,11 +16,11 @@ absl::StatusOr<SchedulerOptions> ReadFlags(const std::vector<std::string>& flags
 }
 
 TEST(SchedulerOptions, ReadsEverySetting) {
-  const auto options =
-      ReadFlags({"--listen=0.0.0.0:7000", "--workers=3", "--servers=2", "--seed=9",
-                 "--partition-bytes=1MiB", "--fusion-bytes=64KiB", "--min-compress-bytes=0",
-                 "--heartbeat-interval=500ms", "--lease-timeout=4s", "--join-timeout=7s",
-                 "--job-id=gpt", "--token=secret", "--exit-when-done=false", "--log-level=error"});
+  const auto options = ReadFlags(
+      {"--listen=0.0.0.0:7000", "--workers=3", "--servers=2", "--seed=9", "--partition-bytes=1MiB",
+       "--fusion-bytes=64KiB", "--min-compress-bytes=0", "--heartbeat-interval=500ms",
+       "--lease-timeout=4s", "--join-timeout=7s", "--job-id=gpt", "--token=secret", "--insecure",
+       "--exit-when-done=false", "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   const JobConfig& job = options->job.config;
   EXPECT_EQ(options->listen, "0.0.0.0:7000");

@@ -3,6 +3,7 @@
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -52,6 +53,7 @@ class GrpcServiceTest : public ::testing::Test {
     wire::JoinRequest request;
     Write(JoinRequest{.role = role, .data_address = "tcp://x", .host = "raw\x01:\xff"}, &request);
     request.set_timeout_ms(30000);
+    request.set_nonce(next_nonce_++);
     wire::JoinReply reply;
     grpc::ClientContext context;
     const grpc::Status status = stub_->Join(&context, request, &reply);
@@ -74,6 +76,7 @@ class GrpcServiceTest : public ::testing::Test {
   const SteadyClock clock_;
   std::unique_ptr<SchedulerService> service_;
   std::unique_ptr<wire::Scheduler::Stub> stub_;
+  std::atomic<uint64_t> next_nonce_{1};
   wire::Caller worker_;
   wire::Caller server_;
 };
@@ -85,6 +88,7 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
     request.set_version(kControlVersion);
     request.set_role(2);
     request.set_wanted_rank(0);
+    request.set_nonce(next_nonce_++);
     change(&request);
     const grpc::Status status = Call(&wire::Scheduler::Stub::Join, request);
     EXPECT_FALSE(status.ok());
@@ -94,8 +98,10 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
   EXPECT_THAT(refused([](auto* r) { r->set_role(4000000000u); }), HasSubstr("role 4000000000"));
   EXPECT_THAT(refused([](auto* r) { r->set_version(0); }), HasSubstr("version"));
   EXPECT_THAT(refused([](auto* r) { r->set_wanted_rank(-2147483647 - 1); }), HasSubstr("rank"));
+  EXPECT_THAT(refused([](auto* r) { r->set_host(std::string(60000, 'h')); }),
+              HasSubstr("60000 bytes"));
   EXPECT_THAT(refused([](auto* r) { r->set_host(std::string(100000, 'h')); }),
-              HasSubstr("100000 bytes"));
+              HasSubstr("more than 65536"));
   EXPECT_THAT(refused([](auto* r) { r->set_job_id("other"); }), HasSubstr("'other'"));
 }
 
@@ -133,6 +139,12 @@ TEST_F(GrpcServiceTest, RefusesCallersThatAreNotOfThisJob) {
   heartbeat.mutable_caller()->set_incarnation(worker_.incarnation() + 1);
   EXPECT_THAT(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_message(),
               HasSubstr("a scheduler that is gone"));
+
+  // One node does not speak for another.
+  heartbeat.mutable_caller()->set_node(server_.node());
+  heartbeat.mutable_caller()->set_incarnation(worker_.incarnation());
+  EXPECT_THAT(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_message(),
+              HasSubstr("or is another"));
 
   grpc::ClientContext context;
   wire::Event event;
@@ -206,8 +218,7 @@ TEST_F(GrpcServiceTest, AnAddressInUseIsSaid) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(address()), HasSubstr("in use")));
-  EXPECT_THAT(std::string(HealthServer::Start(address(), {}).status().message()),
-              HasSubstr("in use"));
+  EXPECT_THAT(std::string(HealthServer::Start(address()).status().message()), HasSubstr("in use"));
 }
 
 TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
@@ -253,7 +264,7 @@ TEST_F(GrpcServiceTest, AnswersTheStandardHealthCheck) {
 }
 
 TEST(GrpcHealthServer, SaysWhatItIsTold) {
-  const auto health = HealthServer::Start("127.0.0.1:0", {});
+  const auto health = HealthServer::Start("127.0.0.1:0");
   ASSERT_TRUE(health.ok()) << health.status();
   const std::string address = "127.0.0.1:" + std::to_string((*health)->port());
   EXPECT_EQ(AskHealth(address), kNotServing);

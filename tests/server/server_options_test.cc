@@ -7,6 +7,7 @@
 namespace bdn {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::StatusOr<ServerOptions> ReadFlags(const std::vector<std::string>& flags) {
@@ -15,10 +16,10 @@ absl::StatusOr<ServerOptions> ReadFlags(const std::vector<std::string>& flags) {
 }
 
 TEST(ServerOptionsTest, ReadsEverySetting) {
-  const auto options = ReadFlags({"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0",
-                                  "--advertise=tcp://10.0.0.2:7100", "--rank=3", "--shards=5",
-                                  "--link=1Gbit", "--health-listen=", "--job-id=gpt",
-                                  "--token=secret", "--join-timeout=7s", "--log-level=error"});
+  const auto options = ReadFlags(
+      {"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0", "--advertise=tcp://10.0.0.2:7100",
+       "--rank=3", "--shards=5", "--link=1Gbit", "--health-listen=", "--job-id=gpt",
+       "--token=secret", "--insecure", "--join-timeout=7s", "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->scheduler, "10.0.0.1:7000");
   EXPECT_EQ(options->server.listen, "tcp://0.0.0.0:0");
@@ -40,10 +41,35 @@ TEST(ServerOptionsTest, ChoosesOneToEightShardsByTheMachine) {
   EXPECT_LE(options->server.num_shards, 8);
 }
 
+TEST(ServerOptionsTest, AdvertisesWhatWorkersCanConnectTo) {
+  const auto refused = [](const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--scheduler=127.0.0.1:7000", "--token=t", "--insecure"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return std::string(ReadFlags(flags).status().message());
+  };
+  EXPECT_THAT(refused({"--listen=tcp://0.0.0.0:0"}),
+              AllOf(HasSubstr("tcp://0.0.0.0:0"), HasSubstr("--advertise")));
+  EXPECT_THAT(refused({"--listen=tcp://*:7"}), HasSubstr("--advertise"));
+  EXPECT_THAT(refused({"--listen=tcp://0.0.0.0:7", "--advertise=tcp://[::]:7"}),
+              HasSubstr("advertise is tcp://[::]:7"));
+  EXPECT_EQ(refused({"--listen=tcp://0.0.0.0:7", "--advertise=tcp://10.0.0.2:7"}), "");
+}
+
+TEST(ServerOptionsTest, WhatOtherHostsReachNeedsASecret) {
+  const auto refused = [](const std::vector<std::string>& flags) {
+    return std::string(ReadFlags(flags).status().message());
+  };
+  EXPECT_THAT(refused({"--scheduler=127.0.0.1:7000", "--listen=tcp://10.0.0.2:7100"}),
+              HasSubstr("listen is tcp://10.0.0.2:7100"));
+  EXPECT_THAT(refused({"--scheduler=10.0.0.1:7000", "--token=t"}),
+              HasSubstr("scheduler is 10.0.0.1:7000"));
+}
+
 TEST(ServerOptionsTest, NamesTheSettingThatIsMissingOrWrong) {
   EXPECT_THAT(std::string(ReadFlags({}).status().message()), HasSubstr("setting scheduler"));
-  EXPECT_THAT(std::string(ReadFlags({"--scheduler=a:1", "--shards=2000"}).status().message()),
-              HasSubstr("shards"));
+  EXPECT_THAT(
+      std::string(ReadFlags({"--scheduler=127.0.0.1:1", "--shards=2000"}).status().message()),
+      HasSubstr("shards"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 2
+#define BDN_ABI_VERSION 3
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -263,10 +263,10 @@ BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
  * `capacity`. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 
-/* The scheduler's view of the job as a JSON object, asked of `address` ("host:port") without
- * joining. `token` is the job's; NULL or "" where it has none. */
-BDN_API int bdn_status_json(const char* address, const char* token, double timeout_seconds,
-                            char* out, size_t capacity, size_t* needed);
+/* The scheduler's view of the job as a JSON object, asked without joining. Of the settings it takes
+ * scheduler, token, token-file, tls-ca, tls-cert, tls-key and insecure. */
+BDN_API int bdn_status_json(const bdn_options* options, double timeout_seconds, char* out,
+                            size_t capacity, size_t* needed);
 
 /* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as
  * bdn_stats_json. */

@@ -14,7 +14,6 @@
 #include "common/base/status.h"
 #include "common/cluster/credentials.h"
 #include "common/cluster/settings.h"
-#include "common/cluster/status_fetch.h"
 #include "compressors/codec_schedule.h"
 #include "compressors/codec_spec.h"
 #include "worker/c_api/bandoneon.h"
@@ -461,13 +460,12 @@ size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   return bdn::CopyText(text, out, capacity);
 }
 
-int bdn_status_json(const char* address, const char* token, double timeout_seconds, char* out,
-                    size_t capacity, size_t* needed) {
+int bdn_status_json(const bdn_options* options, double timeout_seconds, char* out, size_t capacity,
+                    size_t* needed) {
   return Call([&]() -> absl::Status {
-    if (address == nullptr) return bdn::InvalidArgument("address is null");
-    const bdn::Credentials credentials(token == nullptr ? "" : token);
+    BDN_ASSIGN_OR_RETURN(const std::vector<std::string> flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const std::string text,
-                         bdn::FetchStatusJson(address, credentials, bdn::Timeout(timeout_seconds)));
+                         bdn::AskStatus(flags, bdn::Timeout(timeout_seconds)));
     const size_t size = bdn::CopyText(text, out, capacity);
     if (needed != nullptr) *needed = size;
     return absl::OkStatus();

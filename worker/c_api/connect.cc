@@ -4,9 +4,11 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/cluster/health.h"
 #include "common/cluster/host_and_pid.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
+#include "common/cluster/status_fetch.h"
 #include "common/transport/throttled.h"
 #include "common/transport/transport_factory.h"
 #include "worker/worker.h"
@@ -17,7 +19,7 @@ namespace {
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   Worker::Options options;
   options.join.job_id = config.Text("job-id");
-  options.credentials = Credentials(config);
+  BDN_ASSIGN_OR_RETURN(options.credentials, Credentials::Load(config, "worker"));
   options.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 1, 1024));
@@ -32,14 +34,6 @@ absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Connect(const Config& config, ClientContext* context,
-                                                std::unique_ptr<ControlPlane> control,
-                                                std::unique_ptr<Transport> transport) {
-  BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
-  return Worker::Create(options, &context->clock, &context->telemetry, std::move(control),
-                        std::move(transport));
-}
-
 }  // namespace
 
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
@@ -51,6 +45,17 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   return config;
 }
 
+absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
+                                      absl::Duration timeout) {
+  BDN_ASSIGN_OR_RETURN(const Config config,
+                       Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
+  BDN_ASSIGN_OR_RETURN(const Credentials credentials, Credentials::Load(config, ""));
+  const std::string& address = config.Text("scheduler");
+  BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(address));
+  RouteGrpcLog();
+  return FetchStatusJson(address, credentials, timeout);
+}
+
 absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
                                                       ClientContext* context) {
   const Clock* clock = &context->clock;
@@ -59,20 +64,25 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
         "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
         "to the host:port that bandoneon-scheduler printed");
   }
+  BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
+  BDN_RETURN_IF_ERROR(options.credentials.CheckMayAsk(config.Text("scheduler")));
+  RouteGrpcLog();
   PrepareProcessForTransports();
   BDN_ASSIGN_OR_RETURN(
-      auto control, SchedulerClient::Create(config.Text("scheduler"), Credentials(config), clock));
+      auto control, SchedulerClient::Create(config.Text("scheduler"), options.credentials, clock));
   BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
   BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", {link, clock}));
-  return Connect(config, context, std::move(control), std::move(transport));
+  return Worker::Create(options, clock, &context->telemetry, std::move(control),
+                        std::move(transport));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,
                                                            ClientContext* context,
                                                            LocalCluster* cluster) {
+  BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
   BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
-  return Connect(config, context, cluster->Connect(),
-                 MakeThrottled(cluster->MakeTransport(), link, &context->clock));
+  return Worker::Create(options, &context->clock, &context->telemetry, cluster->Connect(),
+                        MakeThrottled(cluster->MakeTransport(), link, &context->clock));
 }
 
 }  // namespace bdn

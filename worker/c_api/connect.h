@@ -2,6 +2,8 @@
 #define BANDONEON_WORKER_C_API_CONNECT_H_
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -16,6 +18,10 @@ namespace bdn {
 
 // Settings as flags over the environment. InvalidArgument names the one that is wrong.
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags);
+
+// The status of the job whose scheduler the settings name, as FetchStatusJson has it.
+absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
+                                      absl::Duration timeout);
 
 // What a process hands down; outlives the client.
 struct ClientContext {
