@@ -23,6 +23,9 @@ int StatusCommand(Arguments args);
 int BenchPushPullCommand(Arguments args);
 int BenchIdleCommand(Arguments args);
 int BenchCodecsCommand(Arguments args);
+int CertsInitCommand(Arguments args);
+int CertsIssueCommand(Arguments args);
+int CertsShowCommand(Arguments args);
 // Worker processes of the benchmarks, started by the first two of them.
 int BenchWorkerCommand(Arguments args);
 int IdleWorkerCommand(Arguments args);

@@ -1,6 +1,7 @@
 #include "cli/local_job.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -26,6 +28,17 @@ std::string RandomJobId() {
   uint64_t number = 0;
   [[maybe_unused]] const ssize_t size = getrandom(&number, sizeof(number), 0);
   return absl::StrFormat("job-%016x", number);
+}
+
+// Whether the environment or the settings say what the job's secret is.
+bool HasSecret(const Variables& settings) {
+  for (const char* name : {"BANDONEON_TOKEN", "BANDONEON_TOKEN_FILE"}) {
+    if (getenv(name) != nullptr) return true;
+    for (const auto& [variable, value] : settings) {
+      if (variable == name) return true;
+    }
+  }
+  return false;
 }
 
 // A port that is free now, for the rendezvous of torch.distributed.
@@ -93,6 +106,21 @@ void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::str
   kill(getpid(), SIGTERM);
 }
 
+absl::Status LocalJob::MakeToken() {
+  if (HasSecret(options_.settings)) return absl::OkStatus();
+  uint64_t words[4];
+  if (getrandom(words, sizeof(words), 0) != sizeof(words)) {
+    return absl::UnavailableError("the system has no random bytes");
+  }
+  for (const uint64_t word : words) absl::StrAppendFormat(&token_, "%016x", word);
+  token_file_ = directory_ + "/token";
+  const int fd = open(token_file_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool written = fd >= 0 && WriteAll(fd, token_ + "\n");
+  if (fd >= 0) close(fd);
+  if (written) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrFormat("cannot write %s", token_file_));
+}
+
 absl::Status LocalJob::StartDaemon(const std::string& name, std::vector<std::string> argv) {
   argv[0] = ProgramBeside(argv[0]);
   ProcessSpec spec = {name, std::move(argv), options_.settings};
@@ -100,11 +128,13 @@ absl::Status LocalJob::StartDaemon(const std::string& name, std::vector<std::str
     spec.variables.emplace_back("BANDONEON_SCHEDULER", scheduler_address_);
   }
   spec.variables.emplace_back("BANDONEON_JOB_ID", job_id_);
+  if (!token_.empty()) spec.variables.emplace_back("BANDONEON_TOKEN", token_);
   const auto started = group_.Start(spec);
   return started.status();
 }
 
 absl::Status LocalJob::StartDaemons() {
+  if (absl::Status made = MakeToken(); !made.ok()) return made;
   const std::string port_file = directory_ + "/port";
   const int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   if (watch_fd < 0 ||
@@ -176,6 +206,7 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
                                // Python would keep its lines back: its output is a pipe.
                                {"PYTHONUNBUFFERED", "1"}};
   spec.variables.insert(spec.variables.end(), variables.begin(), variables.end());
+  if (!token_.empty()) spec.variables.emplace_back("BANDONEON_TOKEN", token_);
   ++workers_started_;
   const auto started = group_.Start(spec);
   if (!started.ok()) code_ = 127;

@@ -55,6 +55,8 @@ class LocalJob {
   int GiveUp(const absl::Status& why);
 
   const std::string& scheduler_address() const { return scheduler_address_; }
+  // Where the secret that this job was given lies; empty where it has one by its settings.
+  const std::string& token_file() const { return token_file_; }
   // CPU time so far of all processes of a role, those that run.
   std::chrono::nanoseconds SchedulerCpu() const { return group_.CpuTime(0); }
   std::chrono::nanoseconds ServersCpu() const;
@@ -74,6 +76,7 @@ class LocalJob {
   void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
   void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
+  absl::Status MakeToken();
   absl::Status StartDaemon(const std::string& name, std::vector<std::string> argv);
   absl::Status AwaitPort(int watch_fd, const std::string& port_file);
   void HandleEnd(size_t process, int code);
@@ -89,6 +92,8 @@ class LocalJob {
   const std::string job_id_;
   const std::string master_port_;
   std::string scheduler_address_;
+  std::string token_;       // of this job's own making; empty where the settings have one
+  std::string token_file_;  // for who asks about the job
   int workers_started_ = 0;
 
   Phase phase_ = Phase::kRunning;

@@ -13,6 +13,9 @@ constexpr char kHelp[] =
     "usage: bandoneon COMMAND [options]\n\n"
     "  run              start a whole job on this machine\n"
     "  status           show the nodes of a running job\n"
+    "  certs init       make a job's certificate authority\n"
+    "  certs issue      make a certificate for a scheduler, server, worker or observer\n"
+    "  certs show       say what a certificate says\n"
     "  bench pushpull   measure exchanges\n"
     "  bench idle       measure what a job costs that does nothing\n"
     "  bench codecs     measure codecs alone\n\n"
@@ -30,6 +33,9 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", RunCommand},
     {"status", StatusCommand},
+    {"certs init", CertsInitCommand},
+    {"certs issue", CertsIssueCommand},
+    {"certs show", CertsShowCommand},
     {"bench pushpull", BenchPushPullCommand},
     {"bench idle", BenchIdleCommand},
     {"bench codecs", BenchCodecsCommand},
@@ -49,7 +55,7 @@ int Main(const std::vector<std::string>& args) {
   }
   std::string name = args[0];
   size_t used = 1;
-  if (name == "bench") {
+  if (name == "bench" || name == "certs") {
     if (args.size() == 1 || args[1] == "--help" || args[1] == "-h") {
       fputs(kHelp, args.size() == 1 ? stderr : stdout);
       return args.size() == 1 ? kUsage : 0;

@@ -24,7 +24,8 @@ constexpr char kUsageText[] =
     "\n"
     "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT and\n"
     "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of the\n"
-    "process that failed first (128 + N when signal N ended it). Workers find the job by BANDONEON_...\n"
+    "process that failed first (128 + N when signal N ended it). The job has a secret of its own, made\n"
+    "anew, unless BANDONEON_TOKEN or BANDONEON_TOKEN_FILE says another. Workers find the job by BANDONEON_...\n"
     "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as well.\n";
 
 constexpr char kExamples[] =
@@ -64,7 +65,12 @@ int RunJob(const JobOptions& options, const std::vector<std::string>& command,
   LocalJob job(options, directory);
   absl::Status status = job.StartDaemons();
   if (status.ok()) {
-    fprintf(stderr, "[run] scheduler at %s\n", job.scheduler_address().c_str());
+    const std::string& address = job.scheduler_address();
+    fprintf(stderr, "[run] scheduler at %s\n", address.c_str());
+    if (!job.token_file().empty()) {
+      fprintf(stderr, "[run] see bandoneon status --scheduler %s --token-file %s\n",
+              address.c_str(), job.token_file().c_str());
+    }
   }
   for (int i = 0; status.ok() && i < options.workers; ++i) status = job.StartWorker(command);
   if (!status.ok()) return job.GiveUp(status);

@@ -15,7 +15,12 @@ using Json = nlohmann::json;
 
 constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
-    {"token", 0, "TEXT", "the job's secret, where it has one [$BANDONEON_TOKEN]"},
+    {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
+    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
+    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
+    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
+    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
+    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
     {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
     {"json", 0, nullptr, "print the scheduler's answer as it is"},
 };
@@ -26,20 +31,30 @@ constexpr char kUsageText[] =
 
 constexpr char kExamples[] =
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
-    "  bandoneon status --scheduler 127.0.0.1:7000 --json | python3 -m json.tool\n";
+    "  bandoneon status --scheduler 127.0.0.1:7000 --json | python3 -m json.tool\n"
+    "  bandoneon status --scheduler 10.0.0.1:7000 --tls-ca certs/anna/ca.pem \\\n"
+    "    --tls-cert certs/anna/cert.pem --tls-key certs/anna/key.pem\n";
 
-std::string TextOrVariable(const CommandFlags& flags, const char* name, const char* variable) {
-  const char* value = getenv(variable);
-  return flags.Text(name, value == nullptr ? "" : value);
+// What is asked of the environment, unless a flag says it.
+std::vector<std::string> SettingsOf(const CommandFlags& flags) {
+  std::vector<std::string> settings;
+  for (const char* name : {"scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key"}) {
+    if (flags.Has(name)) settings.push_back(std::string(name) + "=" + flags.Text(name));
+  }
+  if (flags.Has("insecure")) settings.emplace_back("insecure=true");
+  return settings;
 }
 
-absl::StatusOr<std::string> AskScheduler(const std::string& address, const std::string& token,
+absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
                                          double timeout_seconds) {
+  std::vector<const char*> texts;
+  for (const std::string& setting : settings) texts.push_back(setting.c_str());
+  const bdn_options options = {sizeof(bdn_options), texts.data(), texts.size()};
   std::string text(size_t{1} << 16, '\0');
   while (true) {
     size_t needed = 0;
-    if (const int code = bdn_status_json(address.c_str(), token.c_str(), timeout_seconds,
-                                         text.data(), text.size(), &needed)) {
+    if (const int code =
+            bdn_status_json(&options, timeout_seconds, text.data(), text.size(), &needed)) {
       return LastError(code);
     }
     if (needed <= text.size()) {
@@ -107,12 +122,11 @@ int StatusCommand(Arguments args) {
   if (!flags.ok()) return UsageError("status", flags.status());
   const auto timeout = flags->Duration("timeout", std::chrono::seconds(5));
   if (!timeout.ok()) return UsageError("status", timeout.status());
-  const std::string address = TextOrVariable(*flags, "scheduler", "BANDONEON_SCHEDULER");
-  if (address.empty()) {
+  if (!flags->Has("scheduler") && getenv("BANDONEON_SCHEDULER") == nullptr) {
     return UsageError("status", absl::InvalidArgumentError("which scheduler? say --scheduler"));
   }
-  const std::string token = TextOrVariable(*flags, "token", "BANDONEON_TOKEN");
-  const auto answer = AskScheduler(address, token, std::chrono::duration<double>(*timeout).count());
+  const auto answer =
+      AskScheduler(SettingsOf(*flags), std::chrono::duration<double>(*timeout).count());
   if (!answer.ok()) {
     fprintf(stderr, "bandoneon status: %s\n", std::string(answer.status().message()).c_str());
     return 1;

@@ -27,6 +27,8 @@ def start_idle_job(real, *more):
     run = real.start("run", "-n", 2, "-s", 1, *more, "--", "sh", "-c",
                      f"mkfifo in.$RANK; exec {real.path} idle-worker 0<>in.$RANK")
     address = read_until(run.stderr, 1, "scheduler at")[-1].split()[-1]
+    if not any("token" in str(argument) for argument in more):
+        real.environment["BANDONEON_TOKEN_FILE"] = read_until(run.stderr, 1, "--token-file")[-1].split()[-1]
     read_until(run.stdout, 2, "ready")
     return run, address
 
@@ -51,7 +53,9 @@ def test_status_of_a_job_with_a_token_needs_the_token(real, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     run, address = start_idle_job(real, "--linger", "0s", "--set", "token=open sesame")
     refused = real.run("status", "--scheduler", address)
-    assert refused.returncode == 1 and "wrong token" in refused.stderr
+    assert refused.returncode == 1 and "no token" in refused.stderr
+    wrong = real.run("status", "--scheduler", address, "--token", "open barley")
+    assert wrong.returncode == 1 and "wrong token" in wrong.stderr
     by_flag = real.run("status", "--scheduler", address, "--token", "open sesame")
     assert by_flag.returncode == 0, by_flag.stderr
     real.environment["BANDONEON_TOKEN"] = "open sesame"

@@ -1,6 +1,7 @@
 """`bandoneon run`, with stand-ins for the daemons: what it owes its user whatever the job does."""
 
 import os
+import pathlib
 import signal
 import subprocess
 
@@ -33,6 +34,32 @@ def test_workers_find_the_job_and_each_other(staged):
     assert 0 < int(port.removeprefix("port ")) < 65536
     other = staged.run("run", *shell("echo $BANDONEON_JOB_ID"))
     assert job and other.stdout != f"[worker 0] {job}\n"
+
+
+def test_every_run_has_a_secret_of_its_own_and_tells_it_nobody(staged):
+    line = "echo $BANDONEON_TOKEN; cat /proc/$PPID/cmdline | tr '\\0' ' '"
+    first, second = (staged.run("run", "-n", 1, *shell(line)) for _ in range(2))
+    assert first.returncode == second.returncode == 0, first.stderr
+    tokens = [done.stdout.splitlines()[0].removeprefix("[worker 0] ") for done in (first, second)]
+    assert all(len(token) == 64 for token in tokens) and tokens[0] != tokens[1]
+    assert tokens[0] not in first.stderr and tokens[0] not in first.stdout.split("\n", 1)[1]
+    given = staged.run("run", "--set", "token=sesame", *shell("echo $BANDONEON_TOKEN"))
+    assert given.stdout == "[worker 0] sesame\n"
+    staged.environment["BANDONEON_TOKEN_FILE"] = "/some/file"
+    assert staged.run("run", *shell("echo x$BANDONEON_TOKEN")).stdout == "[worker 0] x\n"
+
+
+def test_the_secret_of_a_run_lies_in_a_file_that_its_user_alone_reads(staged):
+    run = staged.start("run", *shell("echo $BANDONEON_TOKEN; sleep 1000"))
+    hint = read_until(run.stderr, 1, "--token-file")[-1].split()
+    assert hint[1:6] == ["see", "bandoneon", "status", "--scheduler", "127.0.0.1:4242"]
+    file = pathlib.Path(hint[-1])
+    token = read_until(run.stdout, 1, "[worker 0]")[-1].removeprefix("[worker 0] ")
+    assert file.read_text().strip() == token
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+    assert not file.exists()
 
 
 def test_workers_have_no_input(staged):
