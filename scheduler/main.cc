@@ -16,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
@@ -148,6 +149,9 @@ class DaemonLoop {
 
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const SchedulerOptions options, ReadSchedulerOptions(config));
+  const JobConfig& job = options.job.config;
+  BDN_RETURN_IF_ERROR(CheckDescriptors(static_cast<uint64_t>(job.num_workers + job.num_servers),
+                                       "the scheduler of this job"));
   InitLog(options.log_level, "scheduler");
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
@@ -157,7 +161,6 @@ absl::StatusOr<int> Serve(const Config& config) {
   if (!options.port_file.empty()) {
     BDN_RETURN_IF_ERROR(WritePortFile(options.port_file, service->port()));
   }
-  const JobConfig& job = options.job.config;
   LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
           service->port(), options.listen, job.num_workers, job.num_servers);
   DaemonLoop loop(service.get(), signal_fd, options.exit_when_done);

@@ -86,8 +86,10 @@ absl::StatusOr<int> Serve(const Config& config) {
   }
   BDN_ASSIGN_OR_RETURN(
       auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, &clock));
+  TransportOptions transport_options = options.transport;
+  transport_options.clock = &clock;
   BDN_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
-                       MakeTransport(options.server.listen, {options.link, &clock}));
+                       MakeTransport(options.server.listen, transport_options));
   Registry telemetry;
   Server server(options.server, &telemetry, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
@@ -12,6 +13,7 @@ namespace bdn {
 namespace {
 
 constexpr auto kCounter = Metric::Kind::kCounter;
+constexpr auto kGauge = Metric::Kind::kGauge;
 // In the order of ReadMetrics.
 constexpr Metric kMetrics[] = {
     {"pushes", kCounter, "that were added to a round"},
@@ -29,6 +31,10 @@ constexpr Metric kMetrics[] = {
     {"frames_sent", kCounter, "to the workers"},
     {"bytes_received", kCounter, "with headers"},
     {"bytes_sent", kCounter, "with headers"},
+    {"connections_refused", kCounter, "that ended before they had brought a frame: strangers'"},
+    {"connections_cut", kCounter, "that broke the rules, took nothing, or left the roster"},
+    {"connections_open", kGauge, "of workers, now"},
+    {"bytes_queued", kGauge, "to the workers, now"},
 };
 
 }  // namespace
@@ -51,13 +57,21 @@ Server::~Server() {
 }
 
 absl::Status Server::Start() {
-  transport_->Start([this](ConnectionId from, Frame frame) { OnFrame(from, std::move(frame)); });
+  transport_->Start([this](ConnectionId from, Frame frame) { OnFrame(from, std::move(frame)); },
+                    [this](ConnectionId connection) { OnGone(connection); });
   BDN_ASSIGN_OR_RETURN(const std::string bound, transport_->Listen(options_.listen));
   JoinRequest join = options_.join;
   join.role = Role::kServer;
   join.data_address = options_.advertise.empty() ? bound : options_.advertise;
-  LogInfo("listening on %s; joining", join.data_address);
+  join.public_key = transport_->public_key();
+  join.data_security = transport_->security();
+  LogInfo("listening on %s, %s; joining", join.data_address, LinkSecurityName(join.data_security));
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
+  // A connection of each worker; a transport without a key never leaves the process.
+  if (!join.public_key.empty()) {
+    BDN_RETURN_IF_ERROR(
+        CheckDescriptors(static_cast<uint64_t>(joined.config.num_workers), "this server"));
+  }
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
         ServerShard::Options{joined.node, joined.config.run_seed, &pool_},
@@ -66,8 +80,9 @@ absl::Status Server::Start() {
   {
     MutexLock lock(&mu_);
     node_ = joined.node;
+    data_secret_ = joined.data_secret;
     shard_map_ = ShardMap(shards_.size());
-    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, options_.credentials);
+    sessions_ = std::make_unique<SessionTable>(joined.config.job_id, joined.data_secret);
   }
   OnMembership(joined.membership);
   control_->Watch({
@@ -115,6 +130,8 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     } else if (*sender != frame.header.sender) {
       ++frames_forged_;
       return;
+    } else {
+      sessions_->OnHeard(from);
     }
     shard = shard_map_.ShardOf(frame.header.key);
   }
@@ -125,6 +142,7 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
 }
 
 void Server::OnHello(ConnectionId from, const Frame& frame) {
+  const PublicKey key = transport_->KeyOf(from);
   absl::Status status = CheckPayload(frame);
   const absl::StatusOr<Hello> hello = DecodeHello(frame.payload.span());
   if (status.ok()) status = hello.status();
@@ -133,14 +151,19 @@ void Server::OnHello(ConnectionId from, const Frame& frame) {
     MutexLock lock(&mu_);
     if (sessions_ == nullptr) return;  // as above
     self = node_;
-    if (status.ok()) {
-      status = sessions_->OnHello(from, *hello);
-      if (!status.ok()) LogWarning("hello refused: %s", status.message());
-    }
+    if (status.ok()) status = sessions_->OnHello(from, key, *hello);
   }
-  if (!status.ok()) return Refuse(from, frame.header, status);
+  if (!status.ok()) {
+    refusals_log_.Warning("hello refused: %s", Printable(std::string(status.message())));
+    return Refuse(from, frame.header, status);
+  }
   const Buffer greeting = EncodeHello({.node = self, .role = Role::kServer});
   transport_->Send(from, MakeFrame(HelloHeader(self), greeting), [](const absl::Status&) {});
+}
+
+void Server::OnGone(ConnectionId connection) {
+  MutexLock lock(&mu_);
+  if (sessions_ != nullptr) sessions_->Forget(connection);
 }
 
 void Server::Refuse(ConnectionId to, const FrameHeader& request, const absl::Status& status) {
@@ -175,10 +198,15 @@ void Server::ReportProgress(Step step) {
 }
 
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {
+  Admission admission;
   {
     MutexLock lock(&mu_);
     sessions_->SetMembership(membership);
+    admission.secret = data_secret_;
   }
+  for (const NodeInfo& worker : membership->workers) admission.keys.push_back(worker.public_key);
+  // Once all have left, what is still on its way to them may arrive.
+  if (!admission.keys.empty()) transport_->Admit(std::move(admission));
   for (const auto& shard : shards_) {
     shard->Post([membership](ServerShard& owner) {
       owner.SetMembership(membership);
@@ -259,7 +287,11 @@ void Server::ReadMetrics(std::span<uint64_t> values) const {
                           now.transport.frames_received,
                           now.transport.frames_sent,
                           now.transport.bytes_received,
-                          now.transport.bytes_sent};
+                          now.transport.bytes_sent,
+                          now.transport.connections_refused,
+                          now.transport.connections_cut,
+                          now.transport.connections_open,
+                          now.transport.bytes_queued};
   static_assert(std::size(all) == std::size(kMetrics));
   std::copy(std::begin(all), std::end(all), values.begin());
 }

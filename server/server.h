@@ -10,8 +10,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/buffer.h"
+#include "common/base/clock.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/credentials.h"
 #include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "server/session_table.h"
@@ -28,8 +31,8 @@ class Server {
     std::string listen = "tcp://127.0.0.1:0";
     std::string advertise;  // what workers connect to; empty: what listen came to
     int num_shards = 1;
-    JoinRequest join;         // role and data_address are filled in
-    Credentials credentials;  // asked of the workers
+    JoinRequest join;         // role, data_address and what is known of the transport are filled in
+    Credentials credentials;  // shown to the scheduler
     absl::Duration join_timeout = absl::Minutes(2);
   };
   struct Stats {
@@ -62,6 +65,7 @@ class Server {
   // Of the transport.
   void OnFrame(ConnectionId from, Frame frame);
   void OnHello(ConnectionId from, const Frame& frame);
+  void OnGone(ConnectionId connection);
   void Refuse(ConnectionId to, const FrameHeader& request, const absl::Status& status);
 
   // Of the shards, on their threads. A node without a connection gets nothing.
@@ -92,6 +96,7 @@ class Server {
   mutable Mutex mu_;
   CondVar finished_changed_;
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string data_secret_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<SessionTable> sessions_ ABSL_GUARDED_BY(mu_);  // null until the job has begun
   ShardMap shard_map_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
@@ -99,6 +104,8 @@ class Server {
   uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frames_forged_ ABSL_GUARDED_BY(mu_) = 0;
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
+  const SteadyClock log_clock_;
+  LimitedLog refusals_log_{&log_clock_};
   std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
 };
 

@@ -44,7 +44,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.server.num_shards =
       shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
   BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
-  BDN_ASSIGN_OR_RETURN(options.link, config.Rate("link"));
+  BDN_ASSIGN_OR_RETURN(options.transport, ReadListenerOptions(config, nullptr));
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   return options;
 }

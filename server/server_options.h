@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/config.h"
 #include "common/base/log.h"
+#include "common/transport/transport_options.h"
 #include "server/server.h"
 
 namespace bdn {
@@ -13,9 +14,9 @@ namespace bdn {
 // The daemon's settings, checked.
 struct ServerOptions {
   Server::Options server;
-  std::string scheduler;      // host:port
-  std::string health_listen;  // empty: no health service
-  double link = 0;            // bytes a second; 0: as fast as it goes
+  std::string scheduler;       // host:port
+  std::string health_listen;   // empty: no health service
+  TransportOptions transport;  // without its clock
   LogLevel log_level = LogLevel::kInfo;
 };
 

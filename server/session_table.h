@@ -3,48 +3,55 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/cluster/credentials.h"
+#include "common/base/link_security.h"
 #include "common/cluster/membership.h"
 #include "common/transport/transport.h"
 #include "common/wire/message.h"
 
 namespace bdn {
 
-// Which node a connection belongs to, and where a node's replies go now. A state machine; not
-// thread-safe.
+// Which node a connection belongs to, and where a node's replies go now: on the connection on which
+// it was heard last. A state machine; not thread-safe.
 class SessionTable {
  public:
-  SessionTable(std::string job_id, Credentials credentials)
-      : job_id_(std::move(job_id)), credentials_(std::move(credentials)) {}
+  // `secret`: what JoinReply gave to the nodes of this job.
+  SessionTable(std::string job_id, std::string secret)
+      : job_id_(std::move(job_id)), secret_(std::move(secret)) {}
 
   void SetMembership(std::shared_ptr<const Membership> membership) {
     membership_ = std::move(membership);
   }
 
-  // Takes a hello in. A repeat is fine. PermissionDenied for another job (the error names both), a
-  // wrong token, or a node that is no worker of the membership; Unavailable when no membership is
-  // known yet.
-  absl::Status OnHello(ConnectionId connection, const Hello& hello);
+  // Takes in a hello on a connection of `key`, as the transport has verified; none where it does not
+  // ask. A repeat is fine. PermissionDenied for another job, a wrong secret, a node that is no
+  // worker of the membership or has another key, and a connection of another node: the error says
+  // nothing that the hello did not. Unavailable when no membership is known yet.
+  absl::Status OnHello(ConnectionId connection, const PublicKey& key, const Hello& hello);
+  // A frame of the node that the connection belongs to has come on it.
+  void OnHeard(ConnectionId connection);
+  // It never comes back.
+  void Forget(ConnectionId connection);
 
   // The node that said hello on `connection`. Unauthenticated: nobody did.
   absl::StatusOr<NodeId> NodeOf(ConnectionId connection) const;
-  // The connection of the node's latest hello, by connection number. NotFound: it never said any.
+  // NotFound: it has said hello on none that is left.
   absl::StatusOr<ConnectionId> ConnectionOf(NodeId node) const;
+  // Connections that said hello and are not gone.
+  size_t size() const { return nodes_.size(); }
 
  private:
-  struct Latest {
-    ConnectionId connection = 0;
-    uint32_t number = 0;  // of the hello, by which later ones are told from repeats
-  };
   const std::string job_id_;
-  const Credentials credentials_;
+  const std::string secret_;
   std::shared_ptr<const Membership> membership_;
   absl::flat_hash_map<ConnectionId, NodeId> nodes_;
-  absl::flat_hash_map<NodeId, Latest> latest_;  // connections, by node
+  // Of each node, the one it was heard on last at the end.
+  absl::flat_hash_map<NodeId, std::vector<ConnectionId>> connections_;
 };
 
 }  // namespace bdn

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/descriptors.h"
 #include "common/base/status.h"
 #include "worker/error_fields.h"
 #include "worker/link_states.h"
@@ -60,7 +61,13 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
 absl::Status Worker::Start(Registry* telemetry) {
   JoinRequest join = options_.join;
   join.role = Role::kWorker;
+  join.public_key = transport_->public_key();
   BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
+  // A socket and its connection to each server; a transport without a key never leaves the process.
+  if (!join.public_key.empty()) {
+    BDN_RETURN_IF_ERROR(
+        CheckDescriptors(2 * static_cast<uint64_t>(joined_.config.num_servers), "this worker"));
+  }
   {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().rank = joined_.rank;
@@ -70,7 +77,7 @@ absl::Status Worker::Start(Registry* telemetry) {
       RequestTable::Options{.self = joined_.node,
                             .rank = joined_.rank,
                             .job_id = joined_.config.job_id,
-                            .token = options_.credentials.token(),
+                            .token = joined_.data_secret,
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_);

@@ -10,7 +10,6 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/cluster/control_plane.h"
-#include "common/cluster/credentials.h"
 #include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "worker/client.h"
@@ -31,8 +30,7 @@ namespace bdn {
 class Worker final : public Client {
  public:
   struct Options {
-    JoinRequest join;         // role is filled in
-    Credentials credentials;  // shown to the servers
+    JoinRequest join;  // role and public key are filled in
     int num_threads = 2;
     size_t max_bytes_in_flight = size_t{64} << 20;
     absl::Duration join_timeout = absl::Minutes(2);

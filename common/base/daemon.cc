@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "common/base/descriptors.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -31,7 +32,10 @@ absl::StatusOr<int> Run(const Daemon& daemon, std::vector<std::string> args) {
   BDN_ASSIGN_OR_RETURN(const Config config,
                        Config::Load(daemon.settings, args, ReadEnvironment(), daemon.elsewhere));
   BDN_RETURN_IF_ERROR(daemon.check(config));
-  if (!check_only) return daemon.serve(config);
+  if (!check_only) {
+    RaiseDescriptorLimit();
+    return daemon.serve(config);
+  }
   std::printf("%s", config.ToString().c_str());
   return 0;
 }

@@ -25,7 +25,8 @@ struct Daemon {
   std::function<absl::StatusOr<int>(const Config&)> serve;
 };
 
-// Answers --help, --version and --check-config, reads the settings, serves. The process's exit
+// Answers --help, --version and --check-config, reads the settings, raises the limit of open
+// descriptors, serves. The process's exit
 // code.
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args);
 

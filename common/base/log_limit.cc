@@ -2,13 +2,15 @@
 
 #include <utility>
 
-#include "absl/strings/escaping.h"
-
 namespace bdn {
 
 std::string Printable(std::string_view text) {
   constexpr size_t kMaxBytes = 128;
-  std::string escaped = absl::CHexEscape(std::string(text.substr(0, kMaxBytes)));
+  std::string escaped;
+  for (const char c : text.substr(0, kMaxBytes)) {
+    const bool is_plain = c >= ' ' && c <= '~' && c != '\\';
+    escaped += is_plain ? std::string(1, c) : absl::StrFormat("\\x%02x", static_cast<uint8_t>(c));
+  }
   if (text.size() > kMaxBytes) escaped += "...";
   return escaped;
 }

@@ -26,6 +26,10 @@ constexpr Setting kRank = {"rank", "-1",
                            "place among the nodes of its role, from 0; -1 for any free one"};
 constexpr Setting kLink = {"link", "",
                            "pretend the network is this fast, e.g. 200mbit; empty for no limit"};
+constexpr Setting kIoThreads = {
+    "io-threads", "0", "threads that move bytes, and encrypt them; 0 chooses by the machine"};
+constexpr Setting kConnectionTimeout = {
+    "connection-timeout", "10s", "replace a connection that was silent for so long; 0s for never"};
 constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to join"};
 
 constexpr Setting kSchedulerSettings[] = {
@@ -55,8 +59,14 @@ constexpr Setting kServerSettings[] = {
     kScheduler,
     {"listen", "tcp://127.0.0.1:0", "where to take frames: tcp://host:port or ipc://path"},
     {"advertise", "", "address that workers connect to, where it differs from listen"},
+    {"data-security", "auto",
+     "encrypted, authenticated (no encryption: for private networks), open (anybody: for tests); "
+     "auto is encrypted, and authenticated where it listens on this machine alone"},
+    {"max-bytes-queued", "2GiB", "most that waits to be sent to one worker"},
     kRank,
     {"shards", "0", "threads that sum; 0 chooses by the machine"},
+    kIoThreads,
+    kConnectionTimeout,
     kLink,
     {"health-listen", "127.0.0.1:0", "host:port of the gRPC health service; empty for none"},
     kJobId,
@@ -74,6 +84,8 @@ constexpr Setting kWorkerSettings[] = {
     kScheduler,
     kRank,
     {"threads", "2", "threads that encode and decode"},
+    kIoThreads,
+    kConnectionTimeout,
     kLink,
     {"push", "none", "codec of gradients to the servers, e.g. ef(onebit(block=256))"},
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},

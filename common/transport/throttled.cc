@@ -1,6 +1,7 @@
 #include "common/transport/throttled.h"
 
 #include <deque>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,9 +30,9 @@ class ThrottledTransport final : public Transport {
 
   void Start(FrameHandler handler, GoneHandler gone) override {
     handler_ = std::move(handler);
-    // Its last frames may still be on their way here: who is told that it is gone may hear more.
+    gone_ = std::move(gone);
     inner_->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); },
-                  std::move(gone));
+                  [this](ConnectionId from) { Receive(from, std::nullopt); });
   }
 
   std::shared_ptr<MemoryDomain> memory() override { return inner_->memory(); }
@@ -88,15 +89,16 @@ class ThrottledTransport final : public Transport {
   struct Arrival {
     absl::Time due;
     ConnectionId from;
-    Frame frame;
+    std::optional<Frame> frame;  // nothing: the connection is gone
   };
 
   static uint64_t WireBytes(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
 
-  void Receive(ConnectionId from, Frame frame) {
+  void Receive(ConnectionId from, std::optional<Frame> frame) {
     MutexLock lock(&mu_);
     if (is_closed_) return;
-    const absl::Time due = ingress_.Arrive(clock_->Now(), WireBytes(frame));
+    const uint64_t bytes = frame.has_value() ? WireBytes(*frame) : 0;
+    const absl::Time due = ingress_.Arrive(clock_->Now(), bytes);
     arrivals_.push_back({due, from, std::move(frame)});
     changed_.Signal();
   }
@@ -129,6 +131,14 @@ class ThrottledTransport final : public Transport {
     }
   }
 
+  void Hand(Arrival arrival) {
+    if (arrival.frame.has_value()) {
+      handler_(arrival.from, *std::move(arrival.frame));
+    } else if (gone_) {
+      gone_(arrival.from);
+    }
+  }
+
   void RunLink() {
     bool is_open = true;
     while (is_open) {
@@ -138,13 +148,14 @@ class ThrottledTransport final : public Transport {
       for (Departure& departure : departures) {
         inner_->Send(departure.to, std::move(departure.frame), std::move(departure.done));
       }
-      for (Arrival& arrival : arrivals) handler_(arrival.from, std::move(arrival.frame));
+      for (Arrival& arrival : arrivals) Hand(std::move(arrival));
     }
   }
 
   const std::unique_ptr<Transport> inner_;
   const Clock* const clock_;
   FrameHandler handler_;  // const after Start
+  GoneHandler gone_;      // as well
 
   Mutex mu_;
   CondVar changed_;

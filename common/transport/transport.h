@@ -29,7 +29,8 @@ struct TransportStats {
   // Of a listener:
   uint64_t connections_refused = 0;  // were not admitted, or did not finish their handshake
   uint64_t connections_cut = 0;      // broke the rules, did not read, or are no longer admitted
-  uint64_t connections_open = 0;     // now, of peers that have sent something
+  uint64_t connections_new = 0;      // now, on which no frame has come: maybe in their handshake
+  uint64_t connections_open = 0;     // now, the others
   uint64_t bytes_queued = 0;         // now, to all of them
 };
 

@@ -1,6 +1,8 @@
 #include "common/transport/transport_factory.h"
 
+#include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "common/base/status.h"
@@ -13,10 +15,22 @@ namespace {
 
 struct SchemeRow {
   std::string_view scheme;
-  absl::StatusOr<std::unique_ptr<Transport>> (*make)();
+  absl::StatusOr<std::unique_ptr<Transport>> (*make)(const TransportOptions& options);
 };
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeZmq() { return MakeZmqTransport(); }
+// By the machine: one for every four processors.
+int ChooseIoThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& options) {
+  return MakeZmqTransport(
+      {.io_threads = options.io_threads > 0 ? options.io_threads : ChooseIoThreads(),
+       .security = options.security,
+       .silence_timeout = options.connection_timeout,
+       .max_bytes_queued = options.max_bytes_queued,
+       .clock = options.clock});
+}
 
 constexpr SchemeRow kSchemes[] = {{"tcp", MakeZmq}, {"ipc", MakeZmq}};
 
@@ -28,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view addres
   std::string known;
   for (const SchemeRow& row : kSchemes) {
     if (row.scheme == scheme) {
-      BDN_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, row.make());
+      BDN_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, row.make(options));
       return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
     }
     known += (known.empty() ? "" : ", ") + std::string(row.scheme) + "://";

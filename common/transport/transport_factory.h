@@ -5,15 +5,10 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "common/base/clock.h"
 #include "common/transport/transport.h"
+#include "common/transport/transport_options.h"
 
 namespace bdn {
-
-struct TransportOptions {
-  double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
-  const Clock* clock = nullptr;      // borrowed
-};
 
 // The one place that knows which transport speaks which addresses: "tcp" and "ipc" by ZeroMQ.
 // `address` is one of them or its scheme alone. InvalidArgument names the schemes there are.

@@ -144,9 +144,9 @@ absl::Status CheckFloats(const FrameHeader& header) {
 }
 
 absl::Status CheckPayloadFields(const FrameHeader& header) {
-  if (header.payload_bytes > kMaxPayloadBytes) {
+  if (const uint64_t most = MaxPayloadBytesOf(header.type); header.payload_bytes > most) {
     return InvalidArgument("frame header: payload_bytes %d, at most %d", header.payload_bytes,
-                           kMaxPayloadBytes);
+                           most);
   }
   if (header.payload_bytes == 0) {
     if (header.payload_crc == 0) return absl::OkStatus();
@@ -186,6 +186,12 @@ const char* FrameTypeName(FrameType type) {
       return "waiting";
   }
   return "unknown frame";
+}
+
+uint64_t MaxPayloadBytesOf(FrameType type) {
+  if (type == FrameType::kHello) return 1024;
+  if (type == FrameType::kError) return 8 + 4096;
+  return kMaxPayloadBytes;
 }
 
 const char* StatePartName(StatePart part) {

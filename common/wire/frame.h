@@ -95,6 +95,10 @@ std::string Describe(const FrameHeader& header);
 // The 96 bytes, with the header's own CRC.
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 
+// The most that a frame of this type carries. Who connects may send a hello before anything is known
+// of him, so it is small.
+uint64_t MaxPayloadBytesOf(FrameType type);
+
 // Checks everything a header can say about itself: length, magic, version, header length, CRC,
 // type, flags, reserved fields, fields that only some types have, floats finite and weight >= 0,
 // payload size. InvalidArgument names the field; DataLoss for a wrong CRC. `bytes` may be of any

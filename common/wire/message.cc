@@ -18,8 +18,7 @@ enum HelloOffset : size_t {
   kRoleAt = 4,
   kHelloReservedAt = 5,  // 3 bytes
   kIncarnationAt = 8,
-  kConnectionNumberAt = 12,
-  kHelloMoreReservedAt = 16,  // 8 bytes
+  kHelloMoreReservedAt = 12,  // 12 bytes
   kCapabilitiesAt = 24,
   kJobIdBytesAt = 32,
   kTokenBytesAt = 34,
@@ -83,8 +82,8 @@ Buffer EncodeHello(const Hello& hello) {
   // The role and three reserved bytes of zero.
   StoreLittle(out, kRoleAt, uint32_t{static_cast<uint8_t>(hello.role)});
   StoreLittle(out, kIncarnationAt, hello.incarnation);
-  StoreLittle(out, kConnectionNumberAt, hello.connection_number);
-  StoreLittle(out, kHelloMoreReservedAt, uint64_t{0});
+  StoreLittle(out, kHelloMoreReservedAt, uint32_t{0});
+  StoreLittle(out, kHelloMoreReservedAt + sizeof(uint32_t), uint64_t{0});
   StoreLittle(out, kCapabilitiesAt, hello.capabilities);
   StoreLittle(out, kJobIdBytesAt, static_cast<uint16_t>(job_id.size()));
   StoreLittle(out, kTokenBytesAt, static_cast<uint16_t>(token.size()));
@@ -120,7 +119,6 @@ absl::StatusOr<Hello> DecodeHello(ByteSpan bytes) {
   hello.node = LoadLittle<NodeId>(bytes, kNodeAt);
   hello.role = static_cast<Role>(role);
   hello.incarnation = LoadLittle<uint32_t>(bytes, kIncarnationAt);
-  hello.connection_number = LoadLittle<uint32_t>(bytes, kConnectionNumberAt);
   hello.capabilities = LoadLittle<uint64_t>(bytes, kCapabilitiesAt);
   hello.job_id = LoadText(bytes, kHelloFixedBytes, job_id_bytes);
   hello.token = LoadText(bytes, kHelloFixedBytes + job_id_bytes, token_bytes);

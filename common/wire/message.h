@@ -22,10 +22,9 @@ struct Hello {
   std::string job_id;  // at most 255 bytes
   NodeId node = 0;     // not 0 on the wire
   Role role = Role::kWorker;
-  uint32_t incarnation = 0;        // reserved, 0
-  uint32_t connection_number = 0;  // rises when a node connects again: replies go to the highest
-  uint64_t capabilities = 0;       // reserved, 0
-  std::string token;               // at most 255 bytes; empty without authentication
+  uint32_t incarnation = 0;   // reserved, 0
+  uint64_t capabilities = 0;  // reserved, 0
+  std::string token;          // at most 255 bytes: the secret that JoinReply gave
 
   bool operator==(const Hello&) const = default;
 };

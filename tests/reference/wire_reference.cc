@@ -84,7 +84,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
 
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
-                    kValue = 7;
+                    kValue = 7, kError = 8;
   if (header.type < 1 || header.type > 9) return std::nullopt;
   const bool may_have_flags = header.type == kPush || header.type == kReply;
   if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
@@ -101,7 +101,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
-  if (header.payload_bytes > 1073741824) return std::nullopt;
+  const uint32_t most = header.type == kHello ? 1024 : header.type == kError ? 4104 : 1073741824;
+  if (header.payload_bytes > most) return std::nullopt;
   const bool has_no_payload = header.type == kProbe || header.type == kFetch || header.flags != 0;
   if (has_no_payload && header.payload_bytes != 0) return std::nullopt;
   if (header.payload_bytes == 0 && header.payload_crc != 0) return std::nullopt;
@@ -117,11 +118,10 @@ std::optional<Hello> ReadHello(const Bytes& bytes) {
   Hello hello;
   hello.node = static_cast<uint32_t>(Number(bytes, 0, 4));
   hello.role = static_cast<uint8_t>(Number(bytes, 4, 1));
-  hello.connection_number = static_cast<uint32_t>(Number(bytes, 12, 4));
   hello.job_id = Text(bytes, 36, job_id_bytes);
   hello.token = Text(bytes, 36 + job_id_bytes, token_bytes);
   if (hello.node == 0 || hello.role > 2) return std::nullopt;
-  const bool reserved_is_zero = AllZero(bytes, 5, 12) && AllZero(bytes, 16, 32);
+  const bool reserved_is_zero = AllZero(bytes, 5, 32);
   if (!reserved_is_zero) return std::nullopt;
   return hello;
 }

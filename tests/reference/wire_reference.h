@@ -30,7 +30,6 @@ std::optional<Header> ReadHeader(const Bytes& bytes);
 struct Hello {
   uint32_t node;
   uint8_t role;
-  uint32_t connection_number;
   std::string job_id, token;
 };
 std::optional<Hello> ReadHello(const Bytes& bytes);

@@ -26,7 +26,7 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
   EXPECT_EQ(options->server.advertise, "tcp://10.0.0.2:7100");
   EXPECT_EQ(options->server.join.wanted_rank, 3);
   EXPECT_EQ(options->server.num_shards, 5);
-  EXPECT_EQ(options->link, 1.25e8);
+  EXPECT_EQ(options->transport.link_bytes_per_second, 1.25e8);
   EXPECT_EQ(options->health_listen, "");
   EXPECT_EQ(options->server.join.job_id, "gpt");
   EXPECT_TRUE(options->server.credentials.Admits("secret"));

@@ -8,15 +8,24 @@ namespace bdn::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
-Hello HelloOf(Rank rank, uint32_t number = 1) {
-  return {.job_id = "job", .node = WorkerNode(rank), .connection_number = number, .token = "key"};
-}
+constexpr PublicKey kKeys[] = {{{1}}, {{2}}};
+
+Hello HelloOf(Rank rank) { return {.job_id = "job", .node = WorkerNode(rank), .token = "secret"}; }
 
 class SessionTableTest : public ::testing::Test {
  protected:
-  SessionTableTest() { table_.SetMembership(MakeMembership(2)); }
-  SessionTable table_{"job", Credentials("key")};
+  SessionTableTest() {
+    auto membership = std::make_shared<Membership>(*MakeMembership(2));
+    for (size_t rank = 0; rank < 2; ++rank) membership->workers[rank].public_key = kKeys[rank];
+    table_.SetMembership(membership);
+  }
+  absl::Status OnHello(ConnectionId connection, const Hello& hello) {
+    return table_.OnHello(connection, hello.node == WorkerNode(1) ? kKeys[1] : kKeys[0], hello);
+  }
+
+  SessionTable table_{"job", "secret"};
 };
 
 TEST_F(SessionTableTest, KnowsNobodyBeforeHello) {
@@ -24,33 +33,68 @@ TEST_F(SessionTableTest, KnowsNobodyBeforeHello) {
   EXPECT_EQ(table_.ConnectionOf(WorkerNode(0)).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(SessionTableTest, SendsRepliesToTheLatestConnection) {
-  ASSERT_TRUE(table_.OnHello(1, HelloOf(0, 1)).ok());
-  ASSERT_TRUE(table_.OnHello(2, HelloOf(0, 2)).ok());
-  ASSERT_TRUE(table_.OnHello(1, HelloOf(0, 1)).ok());  // a late repeat
+TEST_F(SessionTableTest, SendsRepliesWhereTheNodeWasHeardLast) {
+  ASSERT_TRUE(OnHello(1, HelloOf(0)).ok());
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1u);
+  ASSERT_TRUE(OnHello(2, HelloOf(0)).ok());
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 2u);
+  // A stale connection brings what was on its way: the next frame of the live one mends it.
+  ASSERT_TRUE(OnHello(1, HelloOf(0)).ok());
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1u);
+  table_.OnHeard(2);
   EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 2u);
   EXPECT_EQ(*table_.NodeOf(1), WorkerNode(0));
 }
 
-TEST_F(SessionTableTest, RefusesStrangers) {
+TEST_F(SessionTableTest, ForgetsConnectionsThatAreGone) {
+  for (ConnectionId connection = 1; connection <= 1000; ++connection) {
+    ASSERT_TRUE(OnHello(connection, HelloOf(0)).ok());
+    if (connection > 2) table_.Forget(connection - 1);
+  }
+  EXPECT_EQ(table_.size(), 2u);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1000u);
+  table_.Forget(1000);
+  EXPECT_EQ(*table_.ConnectionOf(WorkerNode(0)), 1u);
+  table_.Forget(1);
+  table_.Forget(1);
+  table_.Forget(77);
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_EQ(table_.ConnectionOf(WorkerNode(0)).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table_.NodeOf(1).status().code(), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(SessionTableTest, RefusesWhoSpeaksForAnotherRank) {
+  // Worker 0's connection, and a hello as worker 1, whose secret all know.
+  const absl::Status refused = table_.OnHello(1, kKeys[0], HelloOf(1));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_TRUE(table_.OnHello(1, kKeys[1], HelloOf(1)).ok());
+  // Where the listener asks for no key there is none to compare.
+  EXPECT_TRUE(table_.OnHello(2, PublicKey(), HelloOf(1)).ok());
+}
+
+TEST_F(SessionTableTest, RefusesStrangersAndTellsThemNothing) {
   Hello other_job = HelloOf(0);
   other_job.job_id = "other";
-  EXPECT_THAT(std::string(table_.OnHello(1, other_job).message()),
-              HasSubstr("of job 'job', and node 1 of job 'other' called"));
-  Hello wrong_token = HelloOf(0);
-  wrong_token.token = "guess";
-  EXPECT_EQ(table_.OnHello(1, wrong_token).code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(table_.OnHello(1, HelloOf(9)).code(), absl::StatusCode::kPermissionDenied);
+  const std::string refused(OnHello(1, other_job).message());
+  EXPECT_THAT(refused, HasSubstr("'other'"));
+  EXPECT_THAT(refused, Not(HasSubstr("'job'")));
+  Hello wrong_secret = HelloOf(0);
+  wrong_secret.token = "guess!";
+  EXPECT_EQ(OnHello(1, wrong_secret).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(OnHello(1, wrong_secret).message()), Not(HasSubstr("secret'")));
+  EXPECT_EQ(OnHello(1, HelloOf(9)).code(), absl::StatusCode::kPermissionDenied);
   Hello server = HelloOf(0);
   server.node = kServerNode;
-  EXPECT_EQ(table_.OnHello(1, server).code(), absl::StatusCode::kPermissionDenied);
-  ASSERT_TRUE(table_.OnHello(1, HelloOf(0)).ok());
-  EXPECT_EQ(table_.OnHello(1, HelloOf(1)).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(OnHello(1, server).code(), absl::StatusCode::kPermissionDenied);
+  ASSERT_TRUE(OnHello(1, HelloOf(0)).ok());
+  EXPECT_EQ(OnHello(1, HelloOf(1)).code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST(SessionTable, AsksForPatienceBeforeItHasAMembership) {
-  SessionTable table("job", Credentials());
-  EXPECT_EQ(table.OnHello(1, {.job_id = "job", .node = 1}).code(), absl::StatusCode::kUnavailable);
+  SessionTable table("job", "");
+  EXPECT_EQ(table.OnHello(1, {}, {.job_id = "job", .node = 1}).code(),
+            absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

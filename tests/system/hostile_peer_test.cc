@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "common/transport/zmq/zmq_transport.h"
+#include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -87,7 +88,9 @@ class HostilePeer : public ::testing::Test {
   Registry telemetry_;
   LocalScheduler scheduler_{Config(), &clock_};
   std::unique_ptr<ControlPlane> control_ = scheduler_.Connect();
-  std::unique_ptr<Transport> transport_ = MakeZmqTransport().value();
+  // Open, so that a peer without a key gets as far as a member.
+  std::unique_ptr<Transport> transport_ =
+      MakeZmqTransport({.security = LinkSecurity::kOpen}).value();
   Server server_{{}, &telemetry_, control_.get(), transport_.get()};
   std::unique_ptr<Worker> workers_[2];
   std::string address_;
@@ -141,10 +144,11 @@ TEST_F(HostilePeer, MalformedMessagesAreDroppedAndCounted) {
         for (int i = 0; i < 200; ++i) {
           std::string noise(random() % 300, '\0');
           for (char& c : noise) c = static_cast<char>(random());
-          peer.Send({noise, noise, noise});
+          peer.Send({noise, noise});
         }
         peer.Send({good, "a payload that the header does not announce"});
-        peer.Send({"", "", "", ""});
+        peer.Send({"", ""});
+        RawPeer(address_).Send({"", "", "", ""});  // ends its connection
       },
       [&] { return server_.stats().transport.frames_malformed > 1000; });
   EXPECT_EQ(server_.stats().shards.refused, 0u);
@@ -165,6 +169,9 @@ TEST_F(HostilePeer, FramesWithoutAGreetingOrFromAnotherJobReachNoShard) {
         };
         hello({.job_id = "another job", .node = workers_[0]->node()});
         hello({.job_id = "job", .node = 4711});
+        // It knows everything but what only the scheduler gives.
+        hello({.job_id = "job", .node = workers_[0]->node()});
+        hello({.job_id = "job", .node = workers_[0]->node(), .token = "a guess"});
         FrameHeader push;
         push.type = FrameType::kPush;
         push.flags = kFlagNonFinite;  // would spoil the round
@@ -180,6 +187,82 @@ TEST_F(HostilePeer, FramesWithoutAGreetingOrFromAnotherJobReachNoShard) {
       [&] { return server_.stats().frames_unauthenticated == 299; });
   EXPECT_EQ(server_.stats().shards.rounds_nonfinite, 0u);
   EXPECT_EQ(server_.stats().shards.refused, 0u);
+}
+
+TEST_F(HostilePeer, AHelloLongerThanAnyIsNoFrame) {
+  ExchangeDuring(
+      [&] {
+        RawPeer peer(address_);
+        FrameHeader header;
+        header.type = FrameType::kHello;
+        header.sender = workers_[0]->node();
+        const std::string payload(1 << 20, 'x');
+        header.payload_bytes = 1 << 20;
+        for (int i = 0; i < 20; ++i) peer.Send({Bytes(header), payload});
+      },
+      [&] { return server_.stats().transport.frames_malformed >= 20; });
+}
+
+// What it takes to be a worker of a job without being one: the member's process, by hand.
+TEST(HostileMember, DoesNotSpeakForAnotherRank) {
+  const SteadyClock clock;
+  Registry telemetry;
+  JobConfig config;
+  config.job_id = "job";
+  config.num_workers = 2;
+  config.num_servers = 1;
+  LocalScheduler scheduler(config, &clock);
+  const auto server_control = scheduler.Connect();
+  const auto server_transport = *MakeZmqTransport({.security = LinkSecurity::kEncrypted});
+  Server server({}, &telemetry, server_control.get(), server_transport.get());
+  std::thread start([&] { EXPECT_TRUE(server.Start().ok()); });
+  std::unique_ptr<Worker> victim;
+  std::thread join([&] {
+    Worker::Options options;
+    options.join.wanted_rank = 0;
+    victim = *Worker::Create(options, &clock, &telemetry, scheduler.Connect(), *MakeZmqTransport());
+  });
+
+  const auto transport = *MakeZmqTransport();
+  std::vector<Frame> answers;
+  Mutex mu;
+  CondVar came;
+  transport->Start([&](ConnectionId, Frame frame) {
+    MutexLock lock(&mu);
+    answers.push_back(std::move(frame));
+    came.SignalAll();
+  });
+  const auto control = scheduler.Connect();
+  const auto joined = control->Join(
+      {.role = Role::kWorker, .wanted_rank = 1, .public_key = transport->public_key()}, kLong);
+  join.join();
+  start.join();
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  const NodeInfo& info = joined->membership->servers[0];
+  const ConnectionId to_server = *transport->Connect(
+      info.data_address, {info.data_security, info.public_key, joined->data_secret});
+  const auto answer_to = [&](const Frame& frame, size_t nth) {
+    transport->Send(to_server, frame, [](const absl::Status&) {});
+    MutexLock lock(&mu);
+    while (answers.size() < nth) came.Wait(&mu);
+    return answers[nth - 1];
+  };
+  const auto hello_of = [&](NodeId node) {
+    return MakeFrame(HelloHeader(node),
+                     EncodeHello({.job_id = "job", .node = node, .token = joined->data_secret}));
+  };
+  const Frame refused = answer_to(hello_of(victim->node()), 1);
+  ASSERT_EQ(refused.header.type, FrameType::kError);
+  EXPECT_EQ(DecodeError(refused.payload.span()).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(answer_to(hello_of(joined->node), 2).header.type, FrameType::kHello);
+  // Its own connection does not carry another's frames either.
+  FrameHeader push;
+  push.type = FrameType::kPush;
+  push.sender = victim->node();
+  transport->Send(to_server, Frame{push, {}}, [](const absl::Status&) {});
+  while (server.stats().frames_forged == 0) std::this_thread::yield();
+  EXPECT_EQ(server.stats().frames_unauthenticated, 0u);
+  victim.reset();
 }
 
 }  // namespace

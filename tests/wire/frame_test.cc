@@ -75,11 +75,8 @@ std::map<std::string, Frame> GoldenFrames() {
   std::map<std::string, Frame> frames;
   FrameHeader hello;
   hello.sender = 3;
-  frames["hello"] = MakeFrame(hello, EncodeHello({.job_id = "job-1",
-                                                  .node = 3,
-                                                  .role = Role::kWorker,
-                                                  .connection_number = 1,
-                                                  .token = "secret"}));
+  frames["hello"] = MakeFrame(
+      hello, EncodeHello({.job_id = "job-1", .node = 3, .role = Role::kWorker, .token = "secret"}));
   frames["push"] = MakeFrame(push, onebit);
   frames["push_weighted"] = MakeFrame(Changed(push,
                                               [](FrameHeader& h) {
@@ -228,7 +225,7 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
     header.weight = static_cast<float>(random() % 1000) / 7;
     header.learning_rate = static_cast<float>(random()) - 1e18f;
     if (header.type != FrameType::kProbe && header.type != FrameType::kFetch) {
-      header.payload_bytes = static_cast<uint32_t>(1 + random() % kMaxPayloadBytes);
+      header.payload_bytes = static_cast<uint32_t>(1 + random() % MaxPayloadBytesOf(header.type));
       header.payload_crc = static_cast<uint32_t>(random());
     }
     const Bytes bytes = HeaderBytes(header);
@@ -315,6 +312,10 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   invalid(With(good, 68, nan), "learning_rate");
   invalid(With(good, 68, -infinity), "learning_rate");
   invalid(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes + 1)), "payload_bytes");
+  for (const uint8_t type : {1, 8}) {
+    const auto most = static_cast<uint32_t>(MaxPayloadBytesOf(FrameType{type}));
+    invalid(With(With(uncoded, 8, type), 72, most + 1), "payload_bytes");
+  }
   invalid(With(good, 76, uint32_t{1}), "payload_crc");
   invalid(With(With(good, 72, uint32_t{4}), 10, uint8_t{1}), "payload_bytes");
   invalid(With(With(uncoded, 72, uint32_t{4}), 8, uint8_t{4}), "payload_bytes");

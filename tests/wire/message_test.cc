@@ -15,11 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Hello SomeHello() {
-  return {.job_id = "job-1",
-          .node = 3,
-          .role = Role::kServer,
-          .connection_number = 7,
-          .token = "secret"};
+  return {.job_id = "job-1", .node = 3, .role = Role::kServer, .token = "secret"};
 }
 
 Bytes HelloBytes(const Hello& hello) { return ToBytes(EncodeHello(hello).span()); }
@@ -55,7 +51,6 @@ TEST(HelloTest, IsReadAlikeByTheReference) {
   ASSERT_TRUE(theirs.has_value());
   EXPECT_EQ(theirs->node, 3u);
   EXPECT_EQ(theirs->role, 1);
-  EXPECT_EQ(theirs->connection_number, 7u);
   EXPECT_EQ(theirs->job_id, "job-1");
   EXPECT_EQ(theirs->token, "secret");
 }
@@ -75,7 +70,7 @@ TEST(HelloTest, NamesTheFieldThatIsWrong) {
   ExpectBadHello(Put(good, 4, uint8_t{3}), "role 3");
   for (size_t at = 5; at < 8; ++at) ExpectBadHello(Put(good, at, uint8_t{1}), "reserved");
   ExpectBadHello(Put(good, 8, uint32_t{1}), "incarnation");
-  for (size_t at = 16; at < 24; ++at) ExpectBadHello(Put(good, at, uint8_t{1}), "reserved");
+  for (size_t at = 12; at < 24; ++at) ExpectBadHello(Put(good, at, uint8_t{1}), "reserved");
   ExpectBadHello(Put(good, 24, uint64_t{1}), "capabilities");
 }
 

@@ -19,7 +19,6 @@ namespace {
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   Worker::Options options;
   options.join.job_id = config.Text("job-id");
-  BDN_ASSIGN_OR_RETURN(options.credentials, Credentials::Load(config, "worker"));
   options.join.host = HostAndPid();
   BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
   BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 1, 1024));
@@ -42,6 +41,8 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   LogLevel level;
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &level));
   BDN_RETURN_IF_ERROR(ReadOptions(config).status());
+  BDN_RETURN_IF_ERROR(Credentials::Load(config, "worker").status());
+  BDN_RETURN_IF_ERROR(ReadConnectorOptions(config, nullptr).status());
   return config;
 }
 
@@ -65,13 +66,17 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
         "to the host:port that bandoneon-scheduler printed");
   }
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
-  BDN_RETURN_IF_ERROR(options.credentials.CheckMayAsk(config.Text("scheduler")));
+  BDN_ASSIGN_OR_RETURN(const Credentials credentials, Credentials::Load(config, "worker"));
+  BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(config.Text("scheduler")));
   RouteGrpcLog();
   PrepareProcessForTransports();
   BDN_ASSIGN_OR_RETURN(
-      auto control, SchedulerClient::Create(config.Text("scheduler"), options.credentials, clock));
-  BDN_ASSIGN_OR_RETURN(const double link, config.Rate("link"));
-  BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", {link, clock}));
+      auto control, SchedulerClient::Create(config.Text("scheduler"), credentials, clock));
+  BDN_ASSIGN_OR_RETURN(const TransportOptions transport_options,
+                       ReadConnectorOptions(config, clock));
+  // ZeroMQ's, which speaks all schemes that servers listen at. It must be there before they are
+  // known: the join shows its key.
+  BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", transport_options));
   return Worker::Create(options, clock, &context->telemetry, std::move(control),
                         std::move(transport));
 }

@@ -8,7 +8,9 @@ namespace bdn {
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
                              const Clock* clock)
-    : transport_(transport), clock_(clock), table_(options), timer_([this] { Run(); }) {}
+    : transport_(transport), secret_(options.token), clock_(clock), table_(options), timer_([this] {
+        Run();
+      }) {}
 
 RequestRunner::~RequestRunner() { Stop(); }
 
@@ -27,7 +29,8 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
       MutexLock lock(&mu_);
       if (connections_.contains(server.id)) continue;
     }
-    auto connection = transport_->Connect(server.data_address);
+    auto connection = transport_->Connect(server.data_address,
+                                          {server.data_security, server.public_key, secret_});
     if (!connection.ok()) {
       return Annotate(connection.status(),
                       absl::StrFormat("server %d at %s", server.rank, server.data_address));

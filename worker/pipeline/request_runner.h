@@ -72,6 +72,7 @@ class RequestRunner {
   void Run();
 
   Transport* const transport_;
+  const std::string secret_;
   const Clock* const clock_;
 
   mutable Mutex mu_;

@@ -44,7 +44,6 @@ void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* 
   Buffer hello = EncodeHello({.job_id = options_.job_id,
                               .node = options_.self,
                               .role = Role::kWorker,
-                              .connection_number = ++peer->connection_number,
                               .token = options_.token});
   actions->sends.push_back({server, MakeFrame(HelloHeader(options_.self), std::move(hello))});
 }

@@ -32,7 +32,7 @@ class RequestTable {
     NodeId self = 0;
     Rank rank = 0;
     std::string job_id;
-    std::string token;
+    std::string token;  // what servers are shown: the job's data secret
     absl::Duration probe_interval = absl::Seconds(1);
     absl::Duration timeout = absl::Minutes(30);  // of one request
   };
@@ -104,7 +104,6 @@ class RequestTable {
     Rank rank = 0;
     absl::Duration hello_interval = kFirstHelloInterval;
     bool is_open = false;  // has answered our hello
-    uint32_t connection_number = 0;
     absl::Time hello_due = absl::InfiniteFuture();
   };
   using OpenMap = std::map<Key, Open>;

@@ -13,14 +13,14 @@ void PeerTable::OnAccepted(int fd, absl::Time now) {
 
 bool PeerTable::OnClosed(int fd) {
   open_fds_.erase(fd);
-  RemoveNewcomer(fd);
+  ForgetNewcomer(fd);
   const auto found = by_fd_.find(fd);
   if (found == by_fd_.end()) return false;
   Close(found->second);
   return true;
 }
 
-void PeerTable::RemoveNewcomer(int fd) {
+void PeerTable::ForgetNewcomer(int fd) {
   const auto found = newcomer_of_fd_.find(fd);
   if (found == newcomer_of_fd_.end()) return;
   newcomers_.erase(found->second);
@@ -29,7 +29,7 @@ void PeerTable::RemoveNewcomer(int fd) {
 
 void PeerTable::ForgetNewcomersBefore(absl::Time time) {
   while (!newcomers_.empty() && newcomers_.begin()->second.since < time) {
-    RemoveNewcomer(newcomers_.begin()->second.fd);
+    ForgetNewcomer(newcomers_.begin()->second.fd);
   }
 }
 
@@ -52,7 +52,7 @@ PeerTable::Peer* PeerTable::Add(ConnectionId id, std::string name, int fd, const
   peer->key = key;
   peers_[id] = std::move(added);
   by_name_[peer->name] = peer;
-  RemoveNewcomer(fd);
+  ForgetNewcomer(fd);
   // Read late: its connection has been closed, or the descriptor belongs to another by now.
   if (const auto holder = by_fd_.find(fd); holder != by_fd_.end()) Close(holder->second);
   if (open_fds_.contains(fd)) {

@@ -60,12 +60,11 @@ class PeerTable {
   // Connections that are new and on which no frame has come, by the order in which they came: they
   // may still be in their handshake.
   const std::map<uint64_t, Newcomer>& newcomers() const { return newcomers_; }
+  void ForgetNewcomer(int fd);
   // Whoever came before `time` is through the handshake, or gone.
   void ForgetNewcomersBefore(absl::Time time);
 
  private:
-  void RemoveNewcomer(int fd);
-
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<std::string, Peer*> by_name_;
   absl::flat_hash_map<int, Peer*> by_fd_;  // those that are not closed

@@ -12,9 +12,21 @@
 namespace bdn {
 namespace {
 
-// The parts of a request, by RFC 27; the credentials follow.
-enum Part : size_t { kVersion, kRequestId, kDomain, kAddress, kRoutingId, kMechanism, kFixedParts };
+// The parts of a message: who asks and an empty one, then the request by RFC 27, whose credentials
+// follow.
+enum Part : size_t {
+  kAsker,
+  kDelimiter,
+  kVersion,
+  kRequestId,
+  kDomain,
+  kAddress,
+  kRoutingId,
+  kMechanism,
+  kFixedParts
+};
 constexpr size_t kMaxParts = kFixedParts + 2;
+constexpr size_t kMaxWaiting = 8192;
 
 LinkSecurity SecurityOf(const std::string& domain) {
   return domain == ZapDomainOf(LinkSecurity::kAuthenticated) ? LinkSecurity::kAuthenticated
@@ -34,23 +46,23 @@ void Admissions::Set(Admission admission) {
   secret_ = ToZ85(admission.secret);
 }
 
-Admissions::Answer Admissions::Decide(const Request& request, PublicKey* key) const {
-  if (!is_known_) return Answer::kNotYet;
+PublicKey Admissions::Decide(const Request& request) const {
   const auto& shown = request.credentials;
+  PublicKey key;
   if (request.security == LinkSecurity::kAuthenticated) {
-    if (request.mechanism != "PLAIN" || shown.size() != 2) return Answer::kDenied;
+    if (request.mechanism != "PLAIN" || shown.size() != 2) return {};
     // A job without a secret admits nobody by it.
-    if (secret_.empty() || !IsSameSecret(shown[1], secret_)) return Answer::kDenied;
-    *key = PublicKeyFromZ85(shown[0]);
+    if (secret_.empty() || !IsSameSecret(shown[1], secret_)) return {};
+    key = PublicKeyFromZ85(shown[0]);
   } else {
-    if (request.mechanism != "CURVE" || shown.size() != 1) return Answer::kDenied;
-    *key = PublicKey::FromBytes(shown[0]).value_or(PublicKey());
+    if (request.mechanism != "CURVE" || shown.size() != 1) return {};
+    key = PublicKey::FromBytes(shown[0]).value_or(PublicKey());
   }
-  return Admits(*key) ? Answer::kAdmitted : Answer::kDenied;
+  return Admits(key) ? key : PublicKey();
 }
 
 absl::StatusOr<ZapHandler> ZapHandler::Bind(void* context) {
-  void* const socket = zmq_socket(context, ZMQ_REP);
+  void* const socket = zmq_socket(context, ZMQ_ROUTER);
   if (socket == nullptr) return ResourceExhausted("zmq_socket: %s", zmq_strerror(errno));
   const int no_linger = 0;
   zmq_setsockopt(socket, ZMQ_LINGER, &no_linger, sizeof(no_linger));
@@ -64,7 +76,7 @@ absl::StatusOr<ZapHandler> ZapHandler::Bind(void* context) {
 
 void ZapHandler::Close() { zmq_close(socket_); }
 
-std::optional<std::vector<std::string>> ZapHandler::ReadRequest() {
+std::optional<std::vector<std::string>> ZapHandler::ReadMessage() {
   std::vector<std::string> parts;
   for (bool more = true; more;) {
     zmq_msg_t message;
@@ -80,33 +92,43 @@ std::optional<std::vector<std::string>> ZapHandler::ReadRequest() {
     zmq_msg_close(&message);
     if (got < 0) return std::nullopt;
   }
+  // libzmq itself asks: a message of another form is none of its.
+  parts.resize(std::max<size_t>(parts.size(), kFixedParts));
   return parts;
 }
 
+bool ZapHandler::Answer(const std::vector<std::string>& message, const Admissions& admissions) {
+  const PublicKey key = admissions.Decide({SecurityOf(message[kDomain]),
+                                           message[kMechanism],
+                                           {message.begin() + kFixedParts, message.end()}});
+  const std::string reply[] = {message[kAsker],
+                               "",
+                               "1.0",
+                               message[kRequestId],
+                               key.empty() ? "400" : "200",
+                               "",
+                               key.empty() ? "" : ToZ85(key.view()),
+                               ""};
+  // Who has gone in the meantime gets no answer.
+  for (size_t i = 0; i < std::size(reply); ++i) {
+    const int more = i + 1 < std::size(reply) ? ZMQ_SNDMORE : 0;
+    zmq_send(socket_, reply[i].data(), reply[i].size(), ZMQ_DONTWAIT | more);
+  }
+  return !key.empty();
+}
+
 int ZapHandler::AnswerAll(const Admissions& admissions, std::string* address) {
+  while (auto message = ReadMessage()) {
+    waiting_.push_back(*std::move(message));
+    // The oldest have gone long since: a handshake does not take for ever.
+    if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
+  }
+  if (!admissions.is_known()) return 0;
   int denied = 0;
-  while (auto parts = ReadRequest()) {
-    // libzmq itself asks: a request of another form is none of its.
-    parts->resize(std::max<size_t>(parts->size(), kFixedParts));
-    Admissions::Request request{SecurityOf((*parts)[kDomain]), (*parts)[kMechanism], {}};
-    request.credentials.assign(parts->begin() + kFixedParts, parts->end());
-    PublicKey key;
-    const Admissions::Answer answer = admissions.Decide(request, &key);
-    if (answer == Admissions::Answer::kDenied) {
-      ++denied;
-      *address = (*parts)[kAddress];
-    }
-    // 300 ends the connection without a word, and its peer tries again; 400 says no.
-    const char* code = answer == Admissions::Answer::kAdmitted ? "200"
-                       : answer == Admissions::Answer::kNotYet ? "300"
-                                                               : "400";
-    const std::string user =
-        answer == Admissions::Answer::kAdmitted ? ToZ85(key.view()) : std::string();
-    const std::string reply[] = {"1.0", (*parts)[kRequestId], code, "", user, ""};
-    for (size_t i = 0; i < std::size(reply); ++i) {
-      const int more = i + 1 < std::size(reply) ? ZMQ_SNDMORE : 0;
-      zmq_send(socket_, reply[i].data(), reply[i].size(), ZMQ_DONTWAIT | more);
-    }
+  for (; !waiting_.empty(); waiting_.pop_front()) {
+    if (Answer(waiting_.front(), admissions)) continue;
+    ++denied;
+    *address = waiting_.front()[kAddress];
   }
   return denied;
 }

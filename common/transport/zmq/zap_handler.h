@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_TRANSPORT_ZMQ_ZAP_HANDLER_H_
 #define BANDONEON_COMMON_TRANSPORT_ZMQ_ZAP_HANDLER_H_
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,11 +20,12 @@ class Admissions {
     std::string mechanism;                             // "CURVE", "PLAIN" or "NULL"
     std::vector<std::string> credentials;
   };
-  enum class Answer { kAdmitted, kDenied, kNotYet };
 
   void Set(Admission admission);
-  // The answer, and the key of who is admitted.
-  Answer Decide(const Request& request, PublicKey* key) const;
+  // Whether anybody has said yet who may connect.
+  bool is_known() const { return is_known_; }
+  // The key of who is admitted; none for who is not.
+  PublicKey Decide(const Request& request) const;
   bool Admits(const PublicKey& key) const { return keys_.contains(key); }
 
  private:
@@ -40,15 +42,18 @@ class ZapHandler {
   static absl::StatusOr<ZapHandler> Bind(void* context);
 
   void* socket() const { return socket_; }
-  // Answers all that wait. Returns how many were denied, of which the last came from `address`.
+  // Answers all that have come, or keeps them until it is known who may connect. Returns how many
+  // were denied, of which the last came from `address`.
   int AnswerAll(const Admissions& admissions, std::string* address);
   void Close();
 
  private:
   explicit ZapHandler(void* socket) : socket_(socket) {}
-  std::optional<std::vector<std::string>> ReadRequest();
+  std::optional<std::vector<std::string>> ReadMessage();
+  bool Answer(const std::vector<std::string>& message, const Admissions& admissions);
 
   void* socket_;
+  std::deque<std::vector<std::string>> waiting_;  // of messages
 };
 
 // What a listener's requests are marked with, so that nobody comes by a weaker way.

@@ -33,7 +33,9 @@ namespace {
 // Frames taken from one socket before the others get their turn.
 constexpr int kReceiveBatch = 64;
 // How often newcomers are looked at while there are any.
-constexpr int kNewcomerPollMs = 50;
+constexpr int kNewcomerPollMs = 10;
+// Places among what is polled; the second is there where there are listeners.
+enum PollItem : size_t { kWakeItem, kZapItem };
 // A connector has one for each server.
 constexpr int kMaxSockets = 16384;
 
@@ -58,7 +60,7 @@ class ZmqTransport final : public Transport {
         wake_fd_(wake_fd),
         keys_(std::move(keys)),
         clock_(options.clock == nullptr ? &own_clock_ : options.clock),
-        zap_(zap),
+        zap_(std::move(zap)),
         refusals_log_(clock_),
         poller_(StartTransportThread("bdn-zmq", [this] { RunPoller(); })) {}
 
@@ -117,6 +119,7 @@ class ZmqTransport final : public Transport {
     std::atomic<uint64_t> sends_failed{0};
     std::atomic<uint64_t> connections_refused{0};
     std::atomic<uint64_t> connections_cut{0};
+    std::atomic<uint64_t> connections_new{0};
     std::atomic<uint64_t> connections_open{0};
     std::atomic<uint64_t> bytes_queued{0};
   };
@@ -147,6 +150,7 @@ class ZmqTransport final : public Transport {
   void SendToPeer(Listener* listener, PeerTable::Peer* peer, Outgoing outgoing);
   void SendPayload(void* socket, Outgoing outgoing, std::shared_ptr<SendQueue> queue);
   absl::Status CheckQueue(PeerTable::Peer* peer, const Frame& frame);
+  bool HasStalled(const SendQueue& queue) const;
   void ReceiveFromListener(Listener* listener);
   void ReceiveFromPeer(Listener* listener, const std::string& name);
   void ReceiveAsConnector(const Socket& socket);
@@ -327,6 +331,7 @@ TransportStats ZmqTransport::stats() const {
           .sends_failed = read(counters_.sends_failed),
           .connections_refused = read(counters_.connections_refused),
           .connections_cut = read(counters_.connections_cut),
+          .connections_new = read(counters_.connections_new),
           .connections_open = read(counters_.connections_open),
           .bytes_queued = read(counters_.bytes_queued)};
 }
@@ -381,7 +386,9 @@ void ZmqTransport::RunPoller() {
   while (true) {
     Requests requests = TakeRequests();
     AddSockets(&requests);
-    if (requests.admission.has_value()) ApplyAdmission(*std::move(requests.admission));
+    if (requests.admission.has_value() && !requests.is_closed) {
+      ApplyAdmission(*std::move(requests.admission));
+    }
     for (Outgoing& outgoing : requests.frames) SendOne(std::move(outgoing));
     if (requests.is_closed && !sockets_closed) {
       CloseSockets();
@@ -431,11 +438,12 @@ void ZmqTransport::WaitForWork() {
     MutexLock lock(&mu_);
     is_woken_ = true;  // callbacks may send: what they ask is taken before the next wait
   }
-  if (ready > 0 && poll_items_[0].revents != 0) {
+  if (ready > 0 && poll_items_[kWakeItem].revents != 0) {
     uint64_t count;
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
   }
-  if (!listeners_.empty()) AnswerZap();
+  if (!listeners_.empty() && poll_items_[kZapItem].revents != 0) AnswerZap();
+  size_t newcomers = 0;
   for (size_t i = 0; i < listeners_.size(); ++i) {
     const size_t at = first_listener + 2 * i;
     if (poll_items_[at].revents != 0) FollowConnections(listeners_[i].get());
@@ -444,7 +452,9 @@ void ZmqTransport::WaitForWork() {
       ReceiveFromListener(listeners_[i].get());
     }
     LimitNewcomers(listeners_[i].get());
+    newcomers += listeners_[i]->peers.newcomers().size();
   }
+  counters_.connections_new.store(newcomers, std::memory_order_relaxed);
   for (size_t i = 0; i < connectors_.size(); ++i) {
     if (poll_items_[first_connector + i].revents != 0) ReceiveAsConnector(connectors_[i]);
   }
@@ -489,15 +499,19 @@ void ZmqTransport::SendToPeer(Listener* listener, PeerTable::Peer* peer, Outgoin
     }
   }
   if (!status.ok()) {
-    const absl::Duration still =
-        absl::Nanoseconds(NowNanoseconds() - peer->queue->moved_at_ns.load());
-    if (absl::IsResourceExhausted(status) && still > options_.silence_timeout) {
+    if (absl::IsResourceExhausted(status) && HasStalled(*peer->queue)) {
       Cut(peer, "it takes nothing of what is sent to it");
     }
     return Finish(std::move(outgoing.done), std::move(status));
   }
   const std::shared_ptr<SendQueue> queue = peer->queue;
   SendPayload(listener->handle, std::move(outgoing), queue);
+}
+
+bool ZmqTransport::HasStalled(const SendQueue& queue) const {
+  if (options_.silence_timeout == absl::ZeroDuration() || queue.bytes.load() == 0) return false;
+  return NowNanoseconds() - queue.moved_at_ns.load() >
+         absl::ToInt64Nanoseconds(options_.silence_timeout);
 }
 
 absl::Status ZmqTransport::CheckQueue(PeerTable::Peer* peer, const Frame& frame) {
@@ -603,7 +617,7 @@ PeerTable::Peer* ZmqTransport::AddPeer(Listener* listener, const std::string& na
   }
   // It was admitted, and has left the roster since.
   if (listener->security != LinkSecurity::kOpen && !admissions_.Admits(origin.key)) {
-    Cut(peer, "its key is no longer of this job");
+    Cut(peer, "its key has left the job");
   }
   return peer;
 }
@@ -643,27 +657,26 @@ void ZmqTransport::ForgetClosed(Listener* listener) {
 void ZmqTransport::LimitNewcomers(Listener* listener) {
   PeerTable& peers = listener->peers;
   peers.ForgetNewcomersBefore(clock_->Now() - 2 * options_.handshake_timeout);
+  const auto cut_newcomer = [&](int fd) {
+    Count(&counters_.connections_cut);
+    shutdown(fd, SHUT_RDWR);
+    peers.ForgetNewcomer(fd);
+  };
+  while (peers.newcomers().size() > static_cast<size_t>(options_.max_newcomers)) {
+    cut_newcomer(peers.newcomers().begin()->second.fd);
+  }
+  if (listener->security == LinkSecurity::kOpen) return;  // whose frames are as good as any
   uint64_t sum = 0;
   std::vector<std::pair<uint64_t, int>> sent;
-  size_t too_many = peers.newcomers().size();
-  too_many -= std::min(too_many, static_cast<size_t>(options_.max_newcomers));
   for (const auto& [order, newcomer] : peers.newcomers()) {
-    if (too_many > 0) {
-      --too_many;
-      Count(&counters_.connections_cut);
-      shutdown(newcomer.fd, SHUT_RDWR);
-      continue;
-    }
-    const uint64_t bytes = TcpBytesReceived(newcomer.fd);
-    sum += bytes;
-    sent.emplace_back(bytes, newcomer.fd);
+    sent.emplace_back(TcpBytesReceived(newcomer.fd), newcomer.fd);
+    sum += sent.back().first;
   }
   if (sum <= options_.max_newcomer_bytes) return;
   std::sort(sent.begin(), sent.end());
   for (; sum > options_.max_newcomer_bytes; sent.pop_back()) {
     sum -= sent.back().first;
-    Count(&counters_.connections_cut);
-    shutdown(sent.back().second, SHUT_RDWR);
+    cut_newcomer(sent.back().second);
   }
   refusals_log_.Warning("cut connections that had sent over %d bytes together, and no frame",
                         options_.max_newcomer_bytes);
@@ -681,10 +694,11 @@ void ZmqTransport::Cut(PeerTable::Peer* peer, const char* why) {
 
 void ZmqTransport::ApplyAdmission(Admission admission) {
   admissions_.Set(std::move(admission));
+  AnswerZap();  // who came before it was known
   for (const auto& listener : listeners_) {
     if (listener->security == LinkSecurity::kOpen) continue;
     for (PeerTable::Peer* peer : listener->peers.peers()) {
-      if (!admissions_.Admits(peer->key)) Cut(peer, "its key is no longer of this job");
+      if (!admissions_.Admits(peer->key)) Cut(peer, "its key has left the job");
     }
   }
 }
@@ -700,6 +714,18 @@ void ZmqTransport::AnswerZap() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeZmqTransport(const ZmqOptions& options) {
+  if (options.silence_timeout < absl::ZeroDuration() || options.silence_timeout > absl::Hours(1) ||
+      options.handshake_timeout < absl::Milliseconds(1) ||
+      options.handshake_timeout > absl::Hours(1)) {
+    return InvalidArgument(
+        "zmq options: silence_timeout %s (0 to 1h), handshake_timeout %s (1ms to 1h)",
+        absl::FormatDuration(options.silence_timeout),
+        absl::FormatDuration(options.handshake_timeout));
+  }
+  if (options.max_frames_queued < 1 || options.max_newcomers < 1) {
+    return InvalidArgument("zmq options: max_frames_queued %d, max_newcomers %d (at least 1)",
+                           options.max_frames_queued, options.max_newcomers);
+  }
   if (options.io_threads < 1 || options.linger < absl::ZeroDuration() ||
       options.linger > absl::Minutes(1) || options.max_payload_bytes > kMaxPayloadBytes) {
     return InvalidArgument(
@@ -724,7 +750,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmqTransport(const ZmqOptions& op
     zmq_ctx_term(context);
     return zap.status();
   }
-  return std::make_unique<ZmqTransport>(options, context, wake_fd, std::move(keys), *zap);
+  return std::make_unique<ZmqTransport>(options, context, wake_fd, std::move(keys),
+                                        *std::move(zap));
 }
 
 }  // namespace bdn

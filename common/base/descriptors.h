@@ -1,0 +1,20 @@
+#ifndef BANDONEON_COMMON_BASE_DESCRIPTORS_H_
+#define BANDONEON_COMMON_BASE_DESCRIPTORS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace bdn {
+
+// Raises this process's soft limit of open descriptors to its hard one, once, at the start.
+void RaiseDescriptorLimit();
+
+// ResourceExhausted where `needed` descriptors, and some for what every process has open, cannot be
+// open at once; names `who` needs them, the limit, and how to raise it.
+absl::Status CheckDescriptors(uint64_t needed, const std::string& who);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_DESCRIPTORS_H_

@@ -1,0 +1,37 @@
+#include "common/transport/transport_options.h"
+
+#include <string>
+
+#include "common/base/status.h"
+
+namespace bdn {
+
+absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock) {
+  TransportOptions options{.clock = clock};
+  BDN_ASSIGN_OR_RETURN(options.link_bytes_per_second, config.Rate("link"));
+  BDN_ASSIGN_OR_RETURN(options.io_threads, config.Int("io-threads", 0, 64));
+  BDN_ASSIGN_OR_RETURN(options.connection_timeout, config.Duration("connection-timeout"));
+  const bool is_never = options.connection_timeout == absl::ZeroDuration();
+  if (!is_never && (options.connection_timeout < absl::Seconds(1) ||
+                    options.connection_timeout > absl::Hours(1))) {
+    return InvalidArgument("setting connection-timeout is %s: expected 1s to 1h, or 0s for never",
+                           config.Text("connection-timeout"));
+  }
+  return options;
+}
+
+absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock) {
+  BDN_ASSIGN_OR_RETURN(TransportOptions options, ReadConnectorOptions(config, clock));
+  BDN_ASSIGN_OR_RETURN(options.max_bytes_queued, config.Bytes("max-bytes-queued"));
+  const std::string& security = config.Text("data-security");
+  if (security == "auto") return options;
+  for (const LinkSecurity each :
+       {LinkSecurity::kOpen, LinkSecurity::kAuthenticated, LinkSecurity::kEncrypted}) {
+    if (security == LinkSecurityName(each)) options.security = each;
+  }
+  if (options.security.has_value()) return options;
+  return InvalidArgument(
+      "setting data-security is '%s': expected auto, encrypted, authenticated or open", security);
+}
+
+}  // namespace bdn

@@ -1,0 +1,33 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_TRANSPORT_OPTIONS_H_
+#define BANDONEON_COMMON_TRANSPORT_TRANSPORT_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/config.h"
+#include "common/base/link_security.h"
+
+namespace bdn {
+
+struct TransportOptions {
+  double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
+  const Clock* clock = nullptr;      // borrowed
+  // Of listeners; unset: encrypted, but on this machine alone authenticated.
+  std::optional<LinkSecurity> security = std::nullopt;
+  int io_threads = 0;  // 0 chooses by the machine
+  absl::Duration connection_timeout = absl::Seconds(10);
+  uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
+};
+
+// Of the settings that have them: link, io-threads, connection-timeout, data-security and
+// max-bytes-queued. InvalidArgument names the one that is wrong.
+absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock);
+// As above, of the first three.
+absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_TRANSPORT_OPTIONS_H_

@@ -1,0 +1,91 @@
+#include "common/transport/zmq/peer_table.h"
+
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+constexpr absl::Time kStart = absl::UnixEpoch();
+absl::Time At(int seconds) { return kStart + absl::Seconds(seconds); }
+
+class PeerTableTest : public testing::Test {
+ protected:
+  std::vector<ConnectionId> TakeClosed() {
+    std::vector<ConnectionId> ids;
+    for (const PeerTable::Peer& peer : table_.TakeClosed()) ids.push_back(peer.id);
+    return ids;
+  }
+  PeerTable table_;
+};
+
+TEST_F(PeerTableTest, ForgetsAPeerWhenItsConnectionHasEndedAndItsFramesAreRead) {
+  table_.OnAccepted(5, At(0));
+  EXPECT_EQ(table_.newcomers().size(), 1u);
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {{1}});
+  EXPECT_TRUE(table_.newcomers().empty());
+  EXPECT_EQ(table_.Find("a"), peer);
+  EXPECT_EQ(table_.Find(1), peer);
+  EXPECT_TRUE(TakeClosed().empty());
+
+  EXPECT_TRUE(table_.OnClosed(5));
+  EXPECT_EQ(table_.Find("a"), peer);  // it may have sent more
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+  EXPECT_EQ(table_.Find("a"), nullptr);
+  EXPECT_EQ(table_.Find(1), nullptr);
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(PeerTableTest, TellsWhetherAConnectionEverBroughtAFrame) {
+  table_.OnAccepted(5, At(0));
+  EXPECT_FALSE(table_.OnClosed(5));
+  EXPECT_TRUE(table_.newcomers().empty());
+}
+
+TEST_F(PeerTableTest, APeerWhoseFirstFrameIsReadAfterItsEndGoesAtOnce) {
+  table_.OnAccepted(5, At(0));
+  table_.OnClosed(5);
+  table_.Add(1, "a", 5, {});
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+}
+
+TEST_F(PeerTableTest, ADescriptorThatIsGivenAgainIsAnotherConnection) {
+  table_.OnAccepted(5, At(0));
+  table_.Add(1, "a", 5, {});
+  table_.OnClosed(5);
+  table_.OnAccepted(5, At(1));
+  table_.Add(2, "b", 5, {});
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+  EXPECT_TRUE(table_.OnClosed(5));
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{2});
+
+  // Even where nobody told of the end.
+  table_.OnAccepted(5, At(2));
+  table_.Add(3, "c", 5, {});
+  table_.OnAccepted(5, At(3));
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{3});
+}
+
+TEST_F(PeerTableTest, CountsNewcomersInTheOrderOfTheirComing) {
+  for (int fd = 10; fd > 0; --fd) table_.OnAccepted(fd, At(10 - fd));
+  EXPECT_EQ(table_.newcomers().begin()->second.fd, 10);
+  table_.ForgetNewcomersBefore(At(4));
+  EXPECT_EQ(table_.newcomers().size(), 6u);
+  EXPECT_EQ(table_.newcomers().begin()->second.fd, 6);
+  table_.Add(1, "a", 6, {});
+  EXPECT_EQ(table_.newcomers().begin()->second.fd, 5);
+}
+
+TEST_F(PeerTableTest, StaysSmallWhileManyComeAndGo) {
+  for (ConnectionId id = 1; id <= 10000; ++id) {
+    const int fd = static_cast<int>(id % 7);
+    table_.OnAccepted(fd, At(0));
+    table_.Add(id, std::to_string(id), fd, {});
+    table_.OnClosed(fd);
+    table_.TakeClosed();
+  }
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_TRUE(table_.newcomers().empty());
+}
+
+}  // namespace
+}  // namespace bdn
