@@ -143,7 +143,7 @@ class World {
   // Carries out what one worker's table asked for.
   void Perform(Rank rank, RequestTable::Actions actions) {
     for (RequestTable::Outgoing& out : actions.sends) {
-      tables_[rank].OnSent(kServerNode, out.frame.header.key, out.frame.header.step, now_);
+      tables_[rank].OnSent(out.frame.header.key, out.request, now_);
       flights_.push_back({true, rank, std::move(out.frame)});
     }
     for (RequestTable::Answer& answer : actions.answers) {

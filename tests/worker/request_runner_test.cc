@@ -160,6 +160,43 @@ TEST_F(RequestRunnerTest, TheTimerEndsARequestAtItsDeadlineByTheClockThatItWasGi
   ended.wait();
 }
 
+// A completion that comes late is not that of the next request of the key.
+TEST_F(RequestRunnerTest, ALateProbesCompletionSaysNothingOfTheNextRequest) {
+  ASSERT_TRUE(Submit(1).ok());
+  network_.DeliverAll();
+  clock_.Advance(absl::Seconds(1));  // the timer's thread sends the probe
+  while (received_.size() < 2) ASSERT_TRUE(network_.WaitAndStep());
+  FrameHeader reply = AnswerTo(received_[0].header, FrameType::kReply);
+  reply.sender = kServerNode;
+  server_->Send(worker_, Frame{reply, {}}, [](const absl::Status&) {});
+  ASSERT_TRUE(network_.StepFrame(OfType(FrameType::kReply)));  // before the probe's completion
+  ASSERT_EQ(answers_.size(), 1u);
+  ASSERT_EQ(sent_, 1);
+  ASSERT_TRUE(Submit(2).ok());
+  ASSERT_TRUE(network_.Step());  // the probe's completion
+  EXPECT_EQ(sent_, 1);
+  network_.DeliverAll();
+  EXPECT_EQ(sent_, 2);
+}
+
+TEST_F(RequestRunnerTest, ASilentServerIsConnectedToAnew) {
+  ASSERT_TRUE(Submit(1).ok());
+  network_.DeliverAll();
+  const ConnectionId before = worker_;
+  received_.clear();
+  network_.Cut(OfType(FrameType::kProbe), 1);
+  for (const int seconds : {1, 2, 4}) {
+    clock_.Advance(absl::Seconds(seconds));
+    ASSERT_TRUE(network_.WaitAndStep());  // a probe could not be sent
+  }
+  clock_.Advance(absl::Seconds(8));
+  while (worker_ == before) ASSERT_TRUE(network_.WaitAndStep());
+  ASSERT_FALSE(received_.empty());
+  EXPECT_EQ(received_.back().header.type, FrameType::kHello);
+  Answer(HelloHeader(kServerNode));
+  EXPECT_EQ(received_.back().header.type, FrameType::kPush);
+}
+
 TEST_F(RequestRunnerTest, NamesTheAddressThatItCannotConnectTo) {
   auto membership = std::make_shared<Membership>(*MakeMembership(2, /*epoch=*/2));
   membership->servers.push_back(

@@ -18,8 +18,10 @@ constexpr Key kKey = Key::Of(3, 0);
 // What the table made its caller do so far.
 struct Log {
   void operator()(RequestTable::Actions actions) {
+    reconnects += actions.reconnects.size();
     for (RequestTable::Outgoing& out : actions.sends) {
       EXPECT_EQ(out.server, kServerNode);
+      if (out.request != 0) last_request = out.request;
       sent.push_back(std::move(out.frame));
     }
     for (RequestTable::Answer& answer : actions.answers) {
@@ -29,6 +31,8 @@ struct Log {
   FrameType LastSent() const { return sent.empty() ? FrameType{} : sent.back().header.type; }
 
   std::vector<Frame> sent;
+  uint64_t last_request = 0;
+  size_t reconnects = 0;
   std::vector<std::pair<Step, absl::StatusOr<Frame>>> completed;
 };
 
@@ -51,14 +55,18 @@ class RequestTableTest : public ::testing::Test {
     ASSERT_TRUE(actions.ok()) << actions.status();
     log_(*std::move(actions));
   }
-  void Ask(Step step, FrameType type = FrameType::kPush) {
+  void Ask(Step step, FrameType type = FrameType::kPush, bool of_exchange = false) {
     Frame frame = MakePush(kKey, step, 0, {1, 2, 3, 4});
     frame.header.type = type;
     if (type != FrameType::kPush) frame.header.codec = 0;
     if (type == FrameType::kFetch) frame = Frame{frame.header, {}};
-    Submit({.frame = frame, .server = kServerNode, .tensor = "w", .root = 1});
+    Submit({.frame = frame,
+            .server = kServerNode,
+            .tensor = "w",
+            .root = 1,
+            .of_exchange = of_exchange});
   }
-  void Sent(Step step) { requests_.OnSent(kServerNode, kKey, step, now_); }
+  void Sent() { EXPECT_TRUE(requests_.OnSent(kKey, log_.last_request, now_)); }
   void Answer(FrameType type, Step step, Buffer payload = {}) {
     FrameHeader header;
     header.type = type;
@@ -128,7 +136,7 @@ TEST_F(RequestTableTest, ProbesOnlyAfterThePayloadWentOut) {
   Ask(1);
   Wait(absl::Seconds(30));
   EXPECT_THAT(log_.sent, SizeIs(1));
-  Sent(1);
+  Sent();
   Wait(absl::Seconds(1));
   EXPECT_EQ(log_.LastSent(), FrameType::kProbe);
   EXPECT_EQ(log_.sent.back().payload.size(), 0u);
@@ -136,15 +144,18 @@ TEST_F(RequestTableTest, ProbesOnlyAfterThePayloadWentOut) {
 
 TEST_F(RequestTableTest, ProbesLessAndLessOften) {
   Ask(1);
-  Sent(1);
-  for (int i = 0; i < 50; ++i) Wait(absl::Seconds(1));
+  Sent();
+  for (int i = 0; i < 50; ++i) {
+    Wait(absl::Seconds(1));
+    if (log_.LastSent() == FrameType::kProbe) Answer(FrameType::kWaiting, 1, EncodeRanks({1}));
+  }
   EXPECT_GE(requests_.stats().probes_sent, 4u);
   EXPECT_LE(requests_.stats().probes_sent, 9u);
 }
 
 TEST_F(RequestTableTest, SendsTheSameBytesAgainWhenTheServerLacksThem) {
   Ask(1);
-  Sent(1);
+  Sent();
   Answer(FrameType::kWaiting, 1, EncodeRanks({1}));
   EXPECT_THAT(log_.sent, SizeIs(1));
   Answer(FrameType::kWaiting, 1, EncodeRanks({0, 1}));
@@ -183,7 +194,7 @@ TEST_F(RequestTableTest, GreetsAgainWhenTheServerHasForgottenIt) {
 
 TEST_F(RequestTableTest, EndsAtItsDeadlineNamingTheMissingRanks) {
   Ask(7);
-  Sent(7);
+  Sent();
   Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
   Wait(absl::Minutes(2));
   ASSERT_THAT(log_.completed, SizeIs(1));
@@ -194,6 +205,120 @@ TEST_F(RequestTableTest, EndsAtItsDeadlineNamingTheMissingRanks) {
   EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1");
 }
 
+TEST_F(RequestTableTest, AnExchangeThatEndsWithoutAnAnswerHasACodeOfItsOwn) {
+  Ask(7, FrameType::kPush, /*of_exchange=*/true);
+  Sent();
+  Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
+  Wait(absl::Minutes(2));
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  const absl::Status status = log_.completed[0].second.status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(GetErrorField(status, "tensor"), "w");
+  EXPECT_EQ(GetErrorField(status, "step"), "7");
+  EXPECT_EQ(GetErrorField(status, "stage"), "exchange");
+  EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1");
+}
+
+// Whoever asks on must be able to tell.
+TEST_F(RequestTableTest, NobodyElseGivesThatCode) {
+  Ask(1, FrameType::kPush, /*of_exchange=*/true);
+  Fail(1, absl::StatusCode::kUnknown);
+  Ask(2, FrameType::kPush, /*of_exchange=*/true);
+  log_(requests_.Fail(absl::UnknownError("by the scheduler")));
+  ASSERT_THAT(log_.completed, SizeIs(2));
+  EXPECT_EQ(log_.completed[0].second.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(log_.completed[1].second.status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(RequestTableTest, SendsAgainLessAndLessOftenAndGivesUp) {
+  for (const auto code : {absl::StatusCode::kUnavailable, absl::StatusCode::kFailedPrecondition}) {
+    log_ = {};
+    Ask(1);
+    const absl::Time begin = now_;
+    for (int i = 0; i < 100 && log_.completed.empty(); ++i) {
+      Fail(1, code);
+      while (log_.completed.empty() && log_.sent.size() < static_cast<size_t>(i) + 2) {
+        Wait(absl::Milliseconds(20));
+      }
+    }
+    ASSERT_THAT(log_.completed, SizeIs(1));
+    EXPECT_THAT(log_.sent, SizeIs(12));
+    EXPECT_GT(now_ - begin, absl::Seconds(20));
+    EXPECT_THAT(std::string(log_.completed[0].second.status().message()),
+                HasSubstr("sent 12 times in vain: server 0: because"));
+  }
+}
+
+TEST_F(RequestTableTest, APatientRequestIsSentAgainUntilItsDeadline) {
+  Frame frame = MakePush(kKey, 1, 0, {1, 2, 3, 4});
+  Submit({.frame = frame, .server = kServerNode, .of_exchange = true, .is_patient = true});
+  for (int i = 0; i < 50; ++i) {
+    Fail(1, i % 2 == 0 ? absl::StatusCode::kDataLoss : absl::StatusCode::kUnavailable);
+    Wait(absl::Milliseconds(500));
+  }
+  EXPECT_THAT(log_.completed, SizeIs(0));
+  EXPECT_LT(log_.sent.size(), 25u);
+  Wait(absl::Minutes(1));
+  EXPECT_THAT(log_.completed, SizeIs(1));
+}
+
+TEST_F(RequestTableTest, ConnectsAnewToAServerThatHasFallenSilent) {
+  Ask(1);
+  Sent();
+  while (log_.reconnects == 0) {
+    ASSERT_LT(now_, absl::UnixEpoch() + absl::Seconds(20));
+    Wait(absl::Milliseconds(100));
+  }
+  EXPECT_EQ(requests_.stats().probes_sent, 3u);
+  EXPECT_EQ(requests_.stats().reconnects, 1u);
+  Wait(absl::ZeroDuration());
+  EXPECT_EQ(log_.LastSent(), FrameType::kHello);
+  const uint32_t number = DecodeHello(log_.sent.back().payload.span())->connection_number;
+  EXPECT_EQ(number, 2u);
+  Answer(FrameType::kHello, 0);
+  EXPECT_EQ(log_.LastSent(), FrameType::kPush);
+}
+
+TEST_F(RequestTableTest, AServerThatSaysAnythingIsNotSilent) {
+  Ask(1);
+  Sent();
+  for (int i = 0; i < 500; ++i) {
+    Wait(absl::Milliseconds(100));
+    if (i % 10 == 0) Answer(FrameType::kWaiting, 1, EncodeRanks({1}));
+  }
+  EXPECT_EQ(log_.reconnects, 0u);
+}
+
+TEST_F(RequestTableTest, ConnectsAnewLessAndLessOften) {
+  Ask(1);
+  Sent();
+  for (int i = 0; i < 550; ++i) Wait(absl::Milliseconds(100));
+  EXPECT_GE(log_.reconnects, 2u);
+  EXPECT_LE(log_.reconnects, 4u);
+}
+
+// As long as no hello is answered nothing else may be said.
+TEST_F(RequestTableTest, ProbesNobodyBeforeItsHelloIsAnswered) {
+  Ask(1);
+  Sent();
+  Fail(1, absl::StatusCode::kUnauthenticated);
+  log_.sent.clear();
+  for (int i = 0; i < 20; ++i) Wait(absl::Milliseconds(100));
+  for (const Frame& frame : log_.sent) EXPECT_EQ(frame.header.type, FrameType::kHello);
+}
+
+TEST_F(RequestTableTest, TheEndOfAnEarlierRequestsFrameIsNotThisOnes) {
+  Ask(1);
+  const uint64_t first = log_.last_request;
+  Answer(FrameType::kReply, 1);
+  Ask(1);
+  EXPECT_FALSE(requests_.OnSent(kKey, first, now_));
+  EXPECT_FALSE(requests_.OnSent(kKey, 0, now_));  // a probe's
+  Wait(absl::Seconds(30));
+  EXPECT_EQ(requests_.stats().probes_sent, 0u);
+  Sent();
+}
+
 TEST_F(RequestTableTest, NamesTheServerWhenNothingWasHeard) {
   Ask(1);
   EXPECT_EQ(requests_.WaitingFor(kKey), "server 0");
@@ -202,7 +327,7 @@ TEST_F(RequestTableTest, NamesTheServerWhenNothingWasHeard) {
 
 TEST_F(RequestTableTest, AFetchIsAskedAgainAndNamesTheRoot) {
   Ask(1, FrameType::kFetch);
-  Sent(1);
+  Sent();
   Wait(absl::Seconds(1));
   EXPECT_EQ(log_.LastSent(), FrameType::kFetch);
   EXPECT_EQ(requests_.WaitingFor(kKey), "worker 1");
@@ -244,7 +369,7 @@ TEST_F(RequestTableTest, AnErrorAboutStateIsNotTakenForARefusedGreeting) {
 
 TEST_F(RequestTableTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
   AskAboutState(FrameType::kInit, 1);
-  Sent(1);
+  Sent();
   Wait(absl::Seconds(1));
   ASSERT_THAT(log_.sent, SizeIs(2));
   EXPECT_EQ(log_.sent[1].header, log_.sent[0].header);
@@ -253,7 +378,7 @@ TEST_F(RequestTableTest, AnInitOfADenseKeyIsSentAgainWhereOthersAreProbed) {
 
 TEST_F(RequestTableTest, AFetchAsksAgainForTheSame) {
   AskAboutState(FrameType::kFetch, 1);
-  Sent(1);
+  Sent();
   Wait(absl::Seconds(1));
   ASSERT_THAT(log_.sent, SizeIs(2));
   EXPECT_EQ(log_.sent[1].header, log_.sent[0].header);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -37,6 +38,7 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
     }
     MutexLock lock(&mu_);
     connections_[server.id] = *connection;
+    addresses_[server.id] = server.data_address;
     nodes_[*connection] = server.id;
   }
   Work work;
@@ -80,14 +82,26 @@ void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
   Perform(std::move(work));
 }
 
-void RequestRunner::OnSendDone(NodeId server, Key key, Step step) {
+// On whatever thread: a server that cannot be reached is not worth a failure, it is asked again.
+void RequestRunner::Reconnect(const Work::Reconnect& to) {
+  const absl::StatusOr<ConnectionId> connection = transport_->Connect(to.address);
+  LogWarning("server node %d at %s is silent: %s", to.server, to.address,
+             connection.ok() ? "connected anew" : connection.status().ToString());
+  if (!connection.ok()) return;
+  MutexLock lock(&mu_);
+  ConnectionId& current = connections_[to.server];
+  nodes_.erase(current);
+  current = *connection;
+  nodes_[current] = to.server;
+}
+
+void RequestRunner::OnSendDone(Key key, uint64_t request) {
   std::function<void()> sent;
   {
     MutexLock lock(&mu_);
-    table_.OnSent(server, key, step, clock_->Now());
+    if (!table_.OnSent(key, request, clock_->Now())) return;
     if (table_.NextTick() < sleeping_until_) wake_.Signal();
-    const auto callbacks = callbacks_.find(key);
-    if (callbacks != callbacks_.end()) sent = std::exchange(callbacks->second.sent, nullptr);
+    sent = std::exchange(callbacks_[key].sent, nullptr);
   }
   if (sent) sent();
 }
@@ -118,8 +132,11 @@ RequestStats RequestRunner::stats() const {
 
 RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
   Work work;
+  for (const NodeId server : actions.reconnects) {
+    work.reconnects.push_back({server, addresses_[server]});
+  }
   for (RequestTable::Outgoing& out : actions.sends) {
-    work.sends.push_back({connections_[out.server], out.server, std::move(out.frame)});
+    work.sends.push_back({connections_[out.server], std::move(out.frame), out.request});
   }
   for (RequestTable::Answer& answer : actions.answers) {
     auto callbacks = callbacks_.extract(answer.key);
@@ -131,13 +148,13 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
 }
 
 void RequestRunner::Perform(Work work) {
+  for (const Work::Reconnect& to : work.reconnects) Reconnect(to);
   for (Work::Send& send : work.sends) {
     const Key key = send.frame.header.key;
-    const Step step = send.frame.header.step;
     transport_->Send(send.to, std::move(send.frame),
-                     [this, server = send.server, key, step](const absl::Status&) {
+                     [this, key, request = send.request](const absl::Status&) {
                        // A frame that could not be sent is asked about like one that was lost.
-                       OnSendDone(server, key, step);
+                       OnSendDone(key, request);
                      });
   }
   for (Work::End& end : work.ends) {

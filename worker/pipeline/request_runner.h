@@ -55,20 +55,27 @@ class RequestRunner {
   struct Work {
     struct Send {
       ConnectionId to;
-      NodeId server;
       Frame frame;
+      uint64_t request;
+    };
+    struct Reconnect {
+      NodeId server;
+      std::string address;
     };
     struct End {
       Callbacks callbacks;
       absl::StatusOr<Frame> answer;
     };
+    absl::InlinedVector<Reconnect, 1> reconnects;
     absl::InlinedVector<Send, 1> sends;
     absl::InlinedVector<End, 1> ends;
   };
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
-  void OnSendDone(NodeId server, Key key, Step step);
+  // Frames of the old connection are dropped from then on.
+  void Reconnect(const Work::Reconnect& to);
+  void OnSendDone(Key key, uint64_t request);
   void Run();
 
   Transport* const transport_;
@@ -80,6 +87,7 @@ class RequestRunner {
   RequestTable table_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, Callbacks> callbacks_ ABSL_GUARDED_BY(mu_);  // of open requests
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<NodeId, std::string> addresses_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
   // What the timer thread waits for; nothing earlier may go unsignalled.
   absl::Time sleeping_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "common/wire/message.h"
@@ -12,8 +13,17 @@ namespace bdn {
 namespace {
 
 constexpr int kMaxPayloadLosses = 8;
-constexpr int kMaxProbeBackoff = 8;                             // times the probe interval
-constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);  // after Unavailable
+constexpr int kMaxProbeBackoff = 8;  // times the probe interval
+// A server that cannot take a request yet is asked again after this, then twice as late each time:
+// with the usual probe interval for half a minute in all.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
+constexpr int kMaxRetries = 12;
+constexpr int kMaxPatience = 48;  // hellos or probes between two connections to a silent server
+
+// Says nothing of whose fault it is, and would be taken for our own giving up.
+absl::Status NotUnknown(const absl::Status& status) {
+  return absl::IsUnknown(status) ? Internal("%s", status.message()) : status;
+}
 
 bool IsAnswer(FrameType request, FrameType answer) {
   return answer == (request == FrameType::kFetch ? FrameType::kValue : FrameType::kReply);
@@ -31,13 +41,17 @@ RequestTable::Actions RequestTable::SetMembership(std::shared_ptr<const Membersh
     peer->second.rank = server.rank;
     if (is_new) SayHello(server.id, &peer->second, now, &actions);
   }
-  for (auto& [key, open] : open_) SendRequest(&open, &actions);
+  for (auto& [key, open] : open_) {
+    open.retries = 0;
+    SendRequest(&open, &actions);
+  }
   return actions;
 }
 
 void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions) {
   // Before a server's job has begun it hears nothing: ask soon, then less often.
   peer->is_open = false;
+  if (peer->hello_interval == options_.probe_interval) ++peer->unanswered_hellos;
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
   peer->hello_due = now + peer->hello_interval;
   Due(peer->hello_due);
@@ -48,12 +62,25 @@ void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* 
   actions->sends.push_back({server, MakeFrame(HelloHeader(options_.self), std::move(hello))});
 }
 
+// A network may have forgotten the connection without telling either end. The next hello is the
+// first frame on the new one, and what is open follows its answer.
+void RequestTable::Reconnect(NodeId server, Peer* peer, absl::Time now, Actions* actions) {
+  ++stats_.reconnects;
+  actions->reconnects.push_back(server);
+  peer->is_open = false;
+  peer->unanswered_hellos = 0;
+  peer->patience = std::min(peer->patience * 2, kMaxPatience);
+  peer->hello_due = now;
+  Due(now);
+}
+
 absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl::Time now) {
   Actions actions;
   const Key key = request.frame.header.key;
   const Step step = request.frame.header.step;
   if (open_.contains(key)) return AlreadyExists("key %s has an open request", key.ToString());
   Open open{.request = std::move(request),
+            .id = ++last_id_,
             .deadline = now + options_.timeout,
             .interval = options_.probe_interval};
   if (!failed_.ok()) {
@@ -89,10 +116,19 @@ void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->due = absl::InfiniteFuture();
   const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
-  Send(open->request, open->request.frame, actions);
+  Send(open->request, open->request.frame, open->id, actions);
 }
 
 void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
+  const auto found = peers_.find(open->request.server);
+  open->due = absl::InfiniteFuture();
+  if (found == peers_.end() || !found->second.is_open) return;  // OnHello sends the request
+  Peer& peer = found->second;
+  if (open->frames_heard != peer.frames_heard) open->unanswered_probes = 0;
+  open->frames_heard = peer.frames_heard;
+  if (++open->unanswered_probes > peer.patience) {
+    return Reconnect(open->request.server, &peer, now, actions);
+  }
   open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
   const std::optional<FrameHeader> probe = ProbeFor(open->request.frame.header);
   if (!probe.has_value()) {
@@ -102,37 +138,42 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   open->due = now + open->interval;
   Due(open->due);
   ++stats_.probes_sent;
-  Send(open->request, Frame{*probe, {}}, actions);
+  Send(open->request, Frame{*probe, {}}, /*id=*/0, actions);
 }
 
-void RequestTable::Send(const Request& request, Frame frame, Actions* actions) {
+void RequestTable::Send(const Request& request, Frame frame, uint64_t id, Actions* actions) {
   StampHeader({options_.self, membership_->epoch, request.catalogue_version}, &frame.header);
-  actions->sends.push_back({request.server, std::move(frame)});
+  actions->sends.push_back({request.server, std::move(frame), id});
 }
 
-void RequestTable::OnSent(NodeId server, Key key, Step step, absl::Time now) {
+bool RequestTable::OnSent(Key key, uint64_t request, absl::Time now) {
   const auto found = open_.find(key);
-  if (found == open_.end() || found->second.request.server != server ||
-      found->second.request.frame.header.step != step || found->second.resend) {
-    return;
-  }
+  if (found == open_.end() || found->second.id != request) return false;
+  if (found->second.resend) return true;  // which is due already
   found->second.due = now + found->second.interval;
   Due(found->second.due);
+  return true;
 }
 
 RequestTable::Actions RequestTable::OnTick(absl::Time now) {
   Actions actions;
   next_tick_ = absl::InfiniteFuture();
   for (auto& [server, peer] : peers_) {
-    if (!peer.is_open && peer.hello_due <= now) SayHello(server, &peer, now, &actions);
-    if (!peer.is_open) Due(peer.hello_due);
+    if (peer.is_open) continue;
+    if (peer.hello_due <= now) {
+      if (peer.unanswered_hellos >= peer.patience) {
+        Reconnect(server, &peer, now, &actions);
+      } else {
+        SayHello(server, &peer, now, &actions);
+      }
+    }
+    Due(peer.hello_due);
   }
   for (auto next = open_.begin(); next != open_.end();) {
     const auto open = next++;  // End erases
     if (open->second.deadline <= now) {
-      const absl::Status late =
-          DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout));
-      End(open, Describe(open->second, late), &actions);
+      GiveUp(open, DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout)),
+             &actions);
       continue;
     }
     if (open->second.due <= now) {
@@ -151,6 +192,11 @@ RequestTable::Actions RequestTable::OnTick(absl::Time now) {
 RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   Actions actions;
   const FrameHeader& header = frame.header;
+  if (const auto peer = peers_.find(server); peer != peers_.end() && header.sender == server) {
+    ++peer->second.frames_heard;
+    peer->second.unanswered_hellos = 0;
+    peer->second.patience = kPatience;
+  }
   if (header.sender != server) {
     ++stats_.frames_dropped;
   } else if (header.type == FrameType::kHello) {
@@ -199,6 +245,7 @@ void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Act
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
   open->accepted = !lost_ours && frame.header.epoch == membership_->epoch;
+  if (!lost_ours) open->retries = open->payload_losses = 0;
   if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendRequest(open, actions);
@@ -217,6 +264,33 @@ void RequestTable::ResendAt(Open* open, absl::Time due) {
   open->resend = true;
   open->due = due;
   Due(due);
+}
+
+// Sends the same bytes again, so many times, and later each time.
+void RequestTable::Retry(OpenMap::iterator found, const absl::Status& why, absl::Time now,
+                         Actions* actions) {
+  Open& open = found->second;
+  const bool damaged = absl::IsDataLoss(why);
+  const int retries = damaged ? ++open.payload_losses : ++open.retries;
+  const int budget = damaged ? kMaxPayloadLosses : kMaxRetries;
+  if (retries >= budget && !open.request.is_patient) {
+    const std::string tries = absl::StrFormat("sent %d times in vain", retries);
+    return GiveUp(found, Annotate(why, tries), actions);
+  }
+  if (damaged && retries < budget) return ResendAt(&open, now);
+  absl::Duration delay = kRetryDelay;
+  const absl::Duration most = options_.probe_interval * kMaxProbeBackoff;
+  for (int i = 1; i < retries && delay < most; ++i) delay *= 2;
+  ResendAt(&open, now + std::min(delay, most));
+}
+
+void RequestTable::GiveUp(OpenMap::iterator open, const absl::Status& why, Actions* actions) {
+  const absl::Status status =
+      open->second.request.of_exchange
+          ? absl::UnknownError(absl::StrCat(
+                why.message(), "; whether the server has counted it is not known here"))
+          : why;
+  End(open, Describe(open->second, status), actions);
 }
 
 void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions) {
@@ -246,17 +320,13 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
     ++stats_.frames_dropped;
     return;
   }
-  Open& open = found->second;
   // Unavailable: not yet. FailedPrecondition: our epoch is over; the next one re-stamps the same
-  // bytes.
-  if (status.code() == absl::StatusCode::kUnavailable ||
-      status.code() == absl::StatusCode::kFailedPrecondition) {
-    return ResendAt(&open, now + kRetryDelay);
+  // bytes. DataLoss: damaged on the way.
+  if (absl::IsUnavailable(status) || absl::IsFailedPrecondition(status) ||
+      absl::IsDataLoss(status)) {
+    return Retry(found, Annotate(status, ServerName(server)), now, actions);
   }
-  if (status.code() == absl::StatusCode::kDataLoss && ++open.payload_losses < kMaxPayloadLosses) {
-    return ResendAt(&open, now);
-  }
-  End(found, Describe(open, Annotate(status, ServerName(server))), actions);
+  End(found, Describe(found->second, Annotate(NotUnknown(status), ServerName(server))), actions);
 }
 
 void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions) {
@@ -274,19 +344,22 @@ RequestTable::Actions RequestTable::Fail(const absl::Status& status) {
 
 void RequestTable::EndAll(const absl::Status& status, Actions* actions) {
   if (!failed_.ok()) return;
-  failed_ = status;
+  failed_ = NotUnknown(status);
   while (!open_.empty()) {
-    End(open_.begin(), Describe(open_.begin()->second, status), actions);
+    End(open_.begin(), Describe(open_.begin()->second, failed_), actions);
   }
 }
 
 std::string RequestTable::Fingerprint() const {
   std::string text = absl::StrFormat("epoch %d;", membership_->epoch);
-  for (const auto& [node, peer] : peers_) absl::StrAppendFormat(&text, "%d%d;", node, peer.is_open);
+  for (const auto& [node, peer] : peers_) {
+    absl::StrAppendFormat(&text, "%d%d patience%d;", node, peer.is_open, peer.patience);
+  }
   for (const auto& [key, open] : open_) {
-    absl::StrAppendFormat(&text, "%s@%d due%d resend%d accepted%d losses%d;", key.ToString(),
-                          open.request.frame.header.step, open.due < absl::InfiniteFuture(),
-                          open.resend, open.accepted, open.payload_losses);
+    absl::StrAppendFormat(&text, "%s@%d due%d resend%d accepted%d losses%d retries%d probes%d;",
+                          key.ToString(), open.request.frame.header.step,
+                          open.due < absl::InfiniteFuture(), open.resend, open.accepted,
+                          open.payload_losses, open.retries, open.unanswered_probes);
   }
   return text;
 }

@@ -19,6 +19,7 @@ namespace bdn {
 struct RequestStats {
   uint64_t probes_sent = 0;
   uint64_t resends = 0;         // of pushes, inits and fetches
+  uint64_t reconnects = 0;      // because a server was silent
   uint64_t frames_dropped = 0;  // answers that nobody waits for
 };
 
@@ -40,22 +41,29 @@ class RequestTable {
     Frame frame;  // push, init or fetch; sender and epoch are stamped here
     NodeId server = 0;
     uint32_t catalogue_version = 0;
-    std::string tensor;  // for errors
-    Rank root = -1;      // fetch: whose value it is
+    std::string tensor;        // for errors
+    Rank root = -1;            // fetch: whose value it is
+    bool of_exchange = false;  // Unknown is what it ends with when the table gives up
+    bool is_patient = false;   // however often it must be sent again
   };
   struct Outgoing {
     NodeId server;
     Frame frame;
+    uint64_t request = 0;  // the open request whose own frame this is; 0 for a hello or a probe
   };
-  // A reply (its payload not yet checked), a value (checked), or why there is none.
+  // A reply (its payload not yet checked), a value (checked), or why there is none. Unknown, and
+  // only then: no answer came in time, or it was sent in vain too often. The server may have it all
+  // the same, and whoever must know asks again.
   struct Answer {
     Key key;
     Step step;
     absl::StatusOr<Frame> frame;
   };
-  // What an event makes the caller do. Sends: say OnSent(server, key, step) once the frame is out.
+  // What an event makes the caller do, in this order. Reconnects: these servers are silent; connect
+  // anew, and drop what still comes on the old connection. Sends: say OnSent once the frame is out.
   // Answers: one for each request, at its end.
   struct Actions {
+    absl::InlinedVector<NodeId, 1> reconnects;
     absl::InlinedVector<Outgoing, 1> sends;
     absl::InlinedVector<Answer, 1> answers;
   };
@@ -70,7 +78,8 @@ class RequestTable {
   // Forgets a request whose asker has gone: it ends without an answer.
   bool Withdraw(Key key, Step step);
   Actions OnFrame(NodeId server, const Frame& frame, absl::Time now);
-  void OnSent(NodeId server, Key key, Step step, absl::Time now);
+  // A frame with this `request` is out. False: that is over, or none.
+  bool OnSent(Key key, uint64_t request, absl::Time now);
   // Does what is due.
   Actions OnTick(absl::Time now);
   // When OnTick has something to do next; a moment too early is possible, too late is not.
@@ -91,33 +100,44 @@ class RequestTable {
  private:
   struct Open {
     Request request;
+    uint64_t id;  // never used again
     absl::Time deadline;
     absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`
     absl::Duration interval;                  // until the next probe
     bool resend = false;
     bool accepted = false;  // by the server, which waits for others
     int payload_losses = 0;
+    int retries = 0;            // of the same bytes, because the server could not take them
+    int unanswered_probes = 0;  // since the server was last heard
+    uint64_t frames_heard = 0;  // of the server's, at the first of these
     std::vector<Rank> missing;  // as the server last said
   };
   static constexpr absl::Duration kFirstHelloInterval = absl::Milliseconds(10);
+  static constexpr int kPatience = 3;
   struct Peer {
     Rank rank = 0;
     absl::Duration hello_interval = kFirstHelloInterval;
     bool is_open = false;  // has answered our hello
     absl::Time hello_due = absl::InfiniteFuture();
+    uint64_t frames_heard = 0;
+    int unanswered_hellos = 0;  // at the longest interval, since it was last heard
+    int patience = kPatience;   // how many hellos or probes without an answer are no reason to worry
   };
   using OpenMap = std::map<Key, Open>;
 
   void SayHello(NodeId server, Peer* peer, absl::Time now, Actions* actions);
+  void Reconnect(NodeId server, Peer* peer, absl::Time now, Actions* actions);
   void SendRequest(Open* open, Actions* actions);
   void SendProbe(Open* open, absl::Time now, Actions* actions);
-  void Send(const Request& request, Frame frame, Actions* actions);
+  void Send(const Request& request, Frame frame, uint64_t id, Actions* actions);
   void OnHello(NodeId server, Actions* actions);
   void OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions);
   void OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions);
   OpenMap::iterator FindOpen(NodeId server, const FrameHeader& answer);
   void OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now, Actions* actions);
   void ResendAt(Open* open, absl::Time due);
+  void Retry(OpenMap::iterator open, const absl::Status& why, absl::Time now, Actions* actions);
+  void GiveUp(OpenMap::iterator open, const absl::Status& why, Actions* actions);
   void EndAll(const absl::Status& status, Actions* actions);
   void End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions);
   absl::Status Describe(const Open& open, const absl::Status& status) const;
@@ -129,6 +149,7 @@ class RequestTable {
   std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
   std::map<NodeId, Peer> peers_;
   OpenMap open_;
+  uint64_t last_id_ = 0;
   absl::Time next_tick_ = absl::InfiniteFuture();
   absl::Status failed_;
   RequestStats stats_;
