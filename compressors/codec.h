@@ -50,7 +50,7 @@ class Codec {
   // keep.
   virtual bool lossless() const { return false; }
   // Whether all nodes must draw alike (Draw with kSharedRank), so that what they chose to send
-  // meets.
+  // meets. Payloads then begin with the draw's keys, unless they are empty.
   virtual bool shares_draw() const { return false; }
   // Whether what was drawn is scaled up for what was not, so that doing it twice is wrong.
   virtual bool scales_draw() const { return false; }

@@ -134,6 +134,27 @@ absl::Status SegmentedCodec::Validate(ByteSpan in) const {
   return absl::OkStatus();
 }
 
+absl::Status SegmentedCodec::CheckDraw(ByteSpan in, const Draw& draw) const {
+  const size_t table = num_segments() == 1 ? 0 : num_segments() * kEntryBytes;
+  size_t begin = table;
+  for (size_t i = 0; i < num_segments(); ++i) {
+    if (!Present(in, i)) continue;
+    const size_t size = table == 0 ? in.size() : LoadLittle<uint32_t>(in, i * kEntryBytes);
+    const ByteSpan payload = in.subspan(begin, size);
+    begin += AlignUp4(size);
+    if (payload.empty()) continue;
+    const Draw part = draw.Part(static_cast<uint32_t>(i));
+    const auto k0 = LoadLittle<uint32_t>(payload);
+    const auto k1 = LoadLittle<uint32_t>(payload, sizeof(uint32_t));
+    if (k0 == part.k0() && k1 == part.k1()) continue;
+    return InvalidArgument(
+        "segment %d: %s was drawn by keys %08x %08x, where all draw by %08x %08x: is its run seed "
+        "another?",
+        i, codec_->spec(), k0, k1, part.k0(), part.k1());
+  }
+  return absl::OkStatus();
+}
+
 bool SegmentedCodec::Present(ByteSpan in, size_t i) const {
   return num_segments() == 1 || LoadLittle<uint32_t>(in, i * kEntryBytes) != kAbsentSegment;
 }

@@ -75,6 +75,10 @@ class SegmentedCodec {
   // As Codec::Validate, the table and the padding too. At least one segment must be present.
   absl::Status Validate(ByteSpan in) const;
 
+  // Whether each present segment was drawn by its part of `draw`, whose keys its payload begins with;
+  // InvalidArgument names the first that was not. REQUIRES: Validate(in) is OK, the codec shares_draw.
+  absl::Status CheckDraw(ByteSpan in, const Draw& draw) const;
+
   // The codec's payload of segment i, or nothing when it is absent. REQUIRES: Validate(in) is OK.
   bool Present(ByteSpan in, size_t i) const;
   // y = or += scale * decoded, absent segments: left alone by both. REQUIRES: Validate(in) is OK,

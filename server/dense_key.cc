@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "common/base/draw.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "server/reply_encoder.h"
@@ -22,6 +23,12 @@ Kind KindOf(uint8_t flags) {
   if (flags & kFlagNonFinite) return Kind::kNonFinite;
   if (flags & kFlagAbsent) return Kind::kAbsent;
   return Kind::kPayload;
+}
+
+// Whether a worker that gets this error sends the same bytes again.
+bool IsRetried(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsDataLoss(status) || absl::IsUnauthenticated(status);
 }
 
 bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
@@ -95,6 +102,11 @@ DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
       return bad(Annotate(valid, absl::StrFormat("tensor '%s' step %d from rank %d", plan_.name,
                                                  header.step, rank)));
     }
+    const absl::Status drawn = CheckDraw(frame);
+    if (!drawn.ok()) {
+      return fails_round(Annotate(drawn, absl::StrFormat("tensor '%s' step %d from rank %d",
+                                                         plan_.name, header.step, rank)));
+    }
   } else if (!frame.payload.empty()) {
     return bad(InvalidArgument("a push that is absent or non-finite carries no payload"));
   }
@@ -105,6 +117,17 @@ DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
   return fails_round(
       InvalidArgument("tensor '%s' step %d: rank %d has learning rate %g and rank %d has %g",
                       plan_.name, header.step, other, others, rank, header.learning_rate));
+}
+
+// Of codecs with which all must draw alike: whether it was drawn as the step's draw is.
+absl::Status DenseKey::CheckDraw(const Frame& frame) const {
+  const SegmentedCodec& codec = plan_.codecs.Push(frame.header.step);
+  if (!codec.codec().shares_draw()) return absl::OkStatus();
+  return codec.CheckDraw(frame.payload.span(), Draw({.run_seed = shard_.run_seed,
+                                                     .tensor_name_hash = plan_.name_hash,
+                                                     .partition = plan_.entry.key.partition(),
+                                                     .step = frame.header.step,
+                                                     .purpose = DrawPurpose::kShared}));
 }
 
 // Whether every worker that is leaving, but for the one that pushes, is in the step's round.
@@ -160,37 +183,42 @@ Sends DenseKey::CloseRound() {
   }
   state_.last_step = round.step();
   state_.last_reply = MakeFrame(header, std::move(reply->payload));
+  state_.last_failure = Frame();
   state_.round.Close();
   state_.told.clear();
   return shard_.ToAllWorkers(state_.last_reply);
 }
 
 // Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
-// with the same.
-Sends DenseKey::FailRound(Step step, const absl::Status& status) {
+// with the same. Somebody may still ask for the result of the step before.
+Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   ++shard_.stats.rounds_failed;
   const Round failed = std::exchange(state_.round, Round{});
+  const absl::Status status = IsRetried(why) ? Aborted("%s", why.message()) : why;
   state_.last_step = step;
-  state_.last_reply = shard_.ErrorFrame(PushOf(step), status);
+  state_.last_failure = shard_.ErrorFrame(PushOf(step), status);
   Sends sends;
   if (failed.is_open() && failed.step() != step) {
     sends = shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(failed.step()), status));
   }
-  for (Outgoing& send : shard_.ToAllWorkers(state_.last_reply)) sends.push_back(std::move(send));
+  for (Outgoing& send : shard_.ToAllWorkers(state_.last_failure)) sends.push_back(std::move(send));
   return sends;
 }
 
 // Whatever the epoch: whoever asks lost the answer.
 Sends DenseKey::AnswerClosed(NodeId from, const FrameHeader& header) {
-  const bool failed = state_.last_reply.header.type == FrameType::kError;
-  if (header.step != state_.last_step && !failed) {
+  const Frame& reply = state_.last_reply;
+  const Frame& failure = state_.last_failure;
+  const bool is_reply = reply.header.type == FrameType::kReply && header.step == reply.header.step;
+  const bool failed = failure.header.type == FrameType::kError && header.step > reply.header.step;
+  if (!is_reply && !failed) {
     return shard_.Refuse(from, header,
                          OutOfRange("step %d is over: tensor '%s' stands at step %d", header.step,
                                     plan_.name, state_.last_step));
   }
   ++shard_.stats.cached_replies;
-  Frame answer = state_.last_reply;
-  answer.header.step = header.step;  // only a failure is sent for another step than its own
+  Frame answer = is_reply ? reply : failure;
+  answer.header.step = header.step;  // a failure is sent for another step than its own, too
   return {{from, std::move(answer)}};
 }
 
@@ -270,7 +298,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   state_.parts.weights_step = header.step;
   if (header.step > state_.last_step) {
     state_.last_step = header.step;
-    state_.last_reply = shard_.ErrorFrame(
+    state_.last_failure = shard_.ErrorFrame(
         PushOf(header.step), OutOfRange("tensor '%s' was set at step %d", plan_.name, header.step));
   }
   return absl::OkStatus();

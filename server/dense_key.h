@@ -21,7 +21,8 @@ struct DenseState {
   uint32_t last_init = 0;  // the number of its last request that was taken
 
   Step last_step = 0;  // the last closed
-  Frame last_reply;    // its answer, a reply or an error; sent again whenever asked
+  Frame last_reply;    // of the last step that came to a result; sent again whenever asked
+  Frame last_failure;  // an error: of the steps since then, where the last has failed
   Round round;         // the open one, if any
   // Payloads of values that may still be on their way to somebody.
   absl::flat_hash_map<std::pair<StatePart, size_t>, WeakBuffer> told;  // by part and segment
@@ -52,10 +53,11 @@ class DenseKey {
   };
   absl::Status CheckStep(const FrameHeader& header) const;
   PushCheck CheckPush(const Frame& frame, Rank rank) const;
+  absl::Status CheckDraw(const Frame& frame) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
   Sends Accept(const Frame& frame, Rank rank);
   Sends CloseRound();
-  Sends FailRound(Step step, const absl::Status& status);
+  Sends FailRound(Step step, const absl::Status& why);
   Sends AnswerClosed(NodeId from, const FrameHeader& header);
 
   absl::StatusOr<size_t> FindSegment(const FrameHeader& header) const;

@@ -86,7 +86,13 @@ absl::Status Worker::Start(Registry* telemetry) {
           .context = {joined_.config.run_seed, joined_.rank, &pool_},
           .max_bytes_in_flight = options_.max_bytes_in_flight},
       executor_.get(), requests_.get(),
-      [this](KeyExchange* exchange, const absl::Status& status) { Finish(exchange, status); });
+      ExchangePipeline::Callbacks{
+          .late = [this](KeyExchange* exchange, const absl::Status& status) {
+            OnLate(exchange, status);
+          },
+          .over = [this](KeyExchange* exchange, const absl::Status& status) {
+            Finish(exchange, status);
+          }});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
@@ -159,11 +165,7 @@ absl::Status Worker::CheckHandedOver() const {
     }
     if (!exchange->is_in_flight()) continue;
     if (exchange->is_last_ready() && requests_->IsAccepted(id)) continue;
-    for (const ExchangeSegment& segment : exchange->front().segments) {
-      if (!segment.filled) continue;
-      const auto ticket = tickets_.Find(segment.ticket);
-      if (ticket.ok()) return DescribeWait(tensors_.at(ticket->tensor), ticket->step);
-    }
+    return DescribeWait(*exchange, exchange->front(), exchange->key().tensor_names[0]);
   }
   return absl::OkStatus();
 }
@@ -343,7 +345,7 @@ void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
     MutexLock lock(tensors_.mutex());
     const std::unique_ptr<Exchange> finished = exchange->Finish();
     highest = highest_step_ = std::max(highest_step_, finished->step);
-    tickets_.EndParts(*finished, status, &ended);
+    if (!finished->given_back) tickets_.EndParts(*finished, status, &ended);
     const absl::Status& over = tensors_.participation().over;
     if (over.ok()) {
       start_next = exchange->Claim();
@@ -356,6 +358,26 @@ void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
   const TransportStats traffic = transport_->stats();
   control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
   tickets_.Deliver(ended);
+}
+
+// Whether the push was counted is found out without its callers. Nothing of the key is sent before:
+// who waits behind it for as long again gets the job's failure instead.
+void Worker::OnLate(KeyExchange* exchange, const absl::Status& status) {
+  EndedTickets ended;
+  bool holds_up_others = false;
+  {
+    MutexLock lock(tensors_.mutex());
+    if (exchange->GiveBack()) {
+      tickets_.EndParts(exchange->claimed(), status, &ended);
+    } else {
+      holds_up_others = exchange->has_waiting();
+    }
+    changed_.SignalAll();
+  }
+  tickets_.Deliver(ended);
+  if (holds_up_others) {
+    (void)Abort(absl::StrFormat("pushes wait behind one without an answer: %s", status.message()));
+  }
 }
 
 void Worker::EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended) {
@@ -385,23 +407,29 @@ absl::StatusOr<TicketId> Worker::NextDone(absl::Duration timeout) {
 }
 
 absl::Status Worker::DescribeWait(const Tensor& tensor, Step step) const {
-  ErrorFields fields{
-      .tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"};
-  const absl::Status late = DeadlineExceeded("still in flight");
   for (const TensorPart& part : tensor.parts) {
     const Exchange* exchange = part.exchange->Find(step);
-    if (exchange == nullptr) continue;
-    for (size_t i = 0; i < exchange->segments.size(); ++i) {
-      if (exchange->segments[i].filled) continue;
-      fields.stage = "assemble";
-      fields.waiting_for = "this worker's own push of '" + part.exchange->key().tensor_names[i] +
-                           "', which shares a frame with it";
-      return WithFields(late, fields);
-    }
-    fields.waiting_for = requests_->WaitingFor(part.exchange->id());
-    if (fields.waiting_for.empty()) fields.stage = "encode or decode";
+    if (exchange != nullptr) return DescribeWait(*part.exchange, *exchange, tensor.declaration.name);
+  }
+  return WithFields(DeadlineExceeded("still in flight"), {.tensor = tensor.declaration.name,
+                                                          .step = std::to_string(step),
+                                                          .stage = "exchange"});
+}
+
+absl::Status Worker::DescribeWait(const KeyExchange& key, const Exchange& exchange,
+                                  const std::string& tensor) const {
+  ErrorFields fields{
+      .tensor = tensor, .step = std::to_string(exchange.step), .stage = "exchange"};
+  const absl::Status late = DeadlineExceeded("still in flight");
+  for (size_t i = 0; i < exchange.segments.size(); ++i) {
+    if (exchange.segments[i].filled) continue;
+    fields.stage = "assemble";
+    fields.waiting_for = "this worker's own push of '" + key.key().tensor_names[i] +
+                         "', which shares a frame with it";
     return WithFields(late, fields);
   }
+  fields.waiting_for = requests_->WaitingFor(key.id());
+  if (fields.waiting_for.empty()) fields.stage = "encode or decode";
   return WithFields(late, fields);
 }
 

@@ -88,7 +88,8 @@ class Worker final : public Client {
   absl::Status Start(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
 
-  // Of the pipeline: an exchange is over.
+  // Of the pipeline.
+  void OnLate(KeyExchange* exchange, const absl::Status& status);
   void Finish(KeyExchange* exchange, const absl::Status& status);
 
   // Ends what waits behind a failure: it has not begun.
@@ -104,6 +105,9 @@ class Worker final : public Client {
   // Names the first of the tensor's keys that is not done with the step, its stage, and whom it
   // waits for.
   absl::Status DescribeWait(const Tensor& tensor, Step step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
+  absl::Status DescribeWait(const KeyExchange& key, const Exchange& exchange,
+                            const std::string& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
 
   const Options options_;

@@ -17,6 +17,10 @@ void Undo(const Feedback& step, const float* decoded) {
                  step.options.momentum == 0.0f ? nullptr : step.momentum);
 }
 
+void Owe(std::span<const float> decoded, float* residual) {
+  for (size_t i = 0; i < decoded.size(); ++i) residual[i] = ClampToFinite(residual[i] + decoded[i]);
+}
+
 bool AllFinite(ConstView x, float scale) { return FirstNonFinite(x, scale) == x.n; }
 
 }  // namespace bdn

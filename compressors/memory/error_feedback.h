@@ -2,6 +2,7 @@
 #define BANDONEON_COMPRESSORS_MEMORY_ERROR_FEEDBACK_H_
 
 #include <cstddef>
+#include <span>
 
 #include "common/base/dtype.h"
 #include "kernels/accumulate_kernels.h"
@@ -39,6 +40,10 @@ float FeedbackDecay(float decay, bool learning_rate_correction, float previous_r
 // to rounding. `decoded` is float32[n]. REQUIRES: `step` as it was for EncodeFeedback; its decay
 // is not 0.
 void Undo(const Feedback& step, const float* decoded);
+
+// Where a payload came to nothing and g is no longer there: what was sent is owed as well, e <- e + d
+// (that is p, to rounding), and the momentum keeps the step.
+void Owe(std::span<const float> decoded, float* residual);
 
 // Whether every scale * x[i] is finite. One pass. float64 too.
 bool AllFinite(ConstView x, float scale);

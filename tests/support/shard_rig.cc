@@ -63,7 +63,11 @@ Frame MakePush(Key key, Step step, Rank rank, const std::vector<float>& values,
     inputs.push_back(
         {{values.data() + codec.segment_offset(i), DType::kFloat32, codec.segment_elements(i)}});
   }
-  const size_t used = codec.Encode(inputs, Draw(), payload.mutable_span()).value();
+  const Draw draw({.tensor_name_hash = Draw::HashName("tensor"),
+                   .partition = key.partition(),
+                   .step = step,
+                   .purpose = DrawPurpose::kShared});
+  const size_t used = codec.Encode(inputs, draw, payload.mutable_span()).value();
   Frame bare = MakeBare(FrameType::kPush, key, step, rank, codec.num_elements());
   bare.header.codec = static_cast<uint8_t>(codec.codec().id());
   return MakeFrame(bare.header, payload.Prefix(used));

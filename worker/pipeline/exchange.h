@@ -64,6 +64,7 @@ struct Exchange {
   float feedback_decay = 1.0f;          // as the push used it
   float replaced_learning_rate = 0.0f;  // the memory's, before this step
   bool counted = false;                 // by the server, whatever became of its reply here
+  bool given_back = false;  // its callers were told that it is late, and have their tensors again
   int damaged_replies = 0;
   bool nonfinite = false;       // the result
   size_t segments_fetched = 0;  // of the replica, where the reply builds on one that is not here

@@ -18,10 +18,10 @@ std::array<StageQueue::Lane, kNumLanes> Lanes(size_t max_bytes_in_flight) {
 }  // namespace
 
 ExchangePipeline::ExchangePipeline(const Options& options, Executor* executor,
-                                   RequestRunner* requests, OverFn over)
+                                   RequestRunner* requests, Callbacks callbacks)
     : options_(options),
       requests_(requests),
-      over_(std::move(over)),
+      callbacks_(std::move(callbacks)),
       queue_(executor, Lanes(options.max_bytes_in_flight)) {}
 
 void ExchangePipeline::Start(KeyExchange* exchange) {
@@ -47,7 +47,8 @@ void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request
       std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto answer) {
                              QueueDecode(exchange, std::move(answer));
                            }});
-  if (!status.ok()) over_(exchange, status);  // our own bug: one exchange of a key is in flight
+  // Our own bug: one exchange of a key is in flight at a time.
+  if (!status.ok()) callbacks_.over(exchange, status);
 }
 
 void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
@@ -60,8 +61,9 @@ void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> 
 
 void ExchangePipeline::Decode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer) {
   KeyExchange::Next next = exchange->OnAnswer(answer);
-  if (next.request.has_value()) return Send(exchange, *std::move(next.request), nullptr);
-  over_(exchange, next.status);
+  if (!next.request.has_value()) return callbacks_.over(exchange, next.status);
+  if (!next.status.ok()) callbacks_.late(exchange, next.status);
+  Send(exchange, *std::move(next.request), nullptr);
 }
 
 }  // namespace bdn

@@ -23,13 +23,19 @@ class ExchangePipeline {
     EncodeContext context;
     size_t max_bytes_in_flight = 0;  // encoded, and not sent yet
   };
-  // Runs once for each Start, on the executor or inside Start, under no lock.
-  using OverFn = std::function<void(KeyExchange* exchange, const absl::Status& status)>;
+  // What is told of an exchange, on the executor or inside Start, under no lock.
+  using TellFn = std::function<void(KeyExchange* exchange, const absl::Status& status)>;
+  struct Callbacks {
+    // It is not answered in time, and goes on. Its callers must not wait for it: GiveBack. Told
+    // again each time that long.
+    TellFn late;
+    TellFn over;  // once for each Start
+  };
 
   // `executor` and `requests` are borrowed. The executor must have run everything that is queued
   // before the pipeline goes.
   ExchangePipeline(const Options& options, Executor* executor, RequestRunner* requests,
-                   OverFn over);
+                   Callbacks callbacks);
 
   // REQUIRES: the exchange was claimed.
   void Start(KeyExchange* exchange);
@@ -42,7 +48,7 @@ class ExchangePipeline {
 
   const Options options_;
   RequestRunner* const requests_;
-  const OverFn over_;
+  const Callbacks callbacks_;
   StageQueue queue_;
 };
 

@@ -84,6 +84,7 @@ std::unique_ptr<Exchange> KeyExchange::Finish() {
   std::unique_ptr<Exchange> finished = std::move(queue_.front());
   queue_.pop_front();
   claimed_ = nullptr;
+  asked_ = {};  // it holds the push
   return finished;
 }
 
@@ -93,7 +94,8 @@ RequestTable::Request KeyExchange::PushRequestOf(const Exchange& exchange) const
   return {.frame = exchange.push,
           .server = key_.server,
           .catalogue_version = key_.catalogue_version,
-          .tensor = key_.tensor_names[0]};
+          .tensor = key_.tensor_names[0],
+          .of_exchange = true};
 }
 
 // Asks for the replica of the next segment, as the reply of this step left it.
@@ -110,15 +112,34 @@ RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
   return {.frame = Frame{header, {}},
           .server = key_.server,
           .catalogue_version = key_.catalogue_version,
-          .tensor = key_.tensor_names[segment]};
+          .tensor = key_.tensor_names[segment],
+          .of_exchange = true};
 }
 
 RequestTable::Request KeyExchange::Encode(const EncodeContext& context) {
   EncodePush(context, key_, &memory_, claimed_);
-  return PushRequestOf(*claimed_);
+  return asked_ = PushRequestOf(*claimed_);
+}
+
+KeyExchange::Next KeyExchange::Ask(RequestTable::Request request) {
+  asked_ = std::move(request);
+  return {asked_, {}};
+}
+
+bool KeyExchange::GiveBack() {
+  if (std::exchange(claimed_->given_back, true)) return false;
+  for (ExchangeSegment& segment : claimed_->segments) {
+    segment.data = {};
+    segment.left_out = nullptr;
+  }
+  return true;
 }
 
 KeyExchange::Next KeyExchange::OnAnswer(const absl::StatusOr<Frame>& answer) {
+  if (absl::IsUnknown(answer.status())) {
+    asked_.is_patient = true;
+    return {asked_, answer.status()};
+  }
   if (!answer.ok()) return End(answer.status());
   claimed_->counted = true;
   return answer->header.type == FrameType::kValue ? OnReplica(*answer) : OnReply(*answer);
@@ -129,7 +150,7 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
   // It was damaged on the way. The server still has it, and takes the same push for a request to
   // send it again.
   if (absl::IsDataLoss(status) && ++claimed_->damaged_replies < kMaxDamagedReplies) {
-    return {PushRequestOf(*claimed_), {}};
+    return Ask(PushRequestOf(*claimed_));
   }
   if (!status.ok()) {
     return End(WithFields(status, {.tensor = key_.tensor_names[0],
@@ -138,7 +159,7 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
   }
   if (LacksReplica(key_, memory_, reply)) {
     NoteAbsent(key_, reply, claimed_);
-    return {FetchRequest(*claimed_), {}};
+    return Ask(FetchRequest(*claimed_));
   }
   DecodeReply(key_, reply, &memory_, claimed_);
   return End(absl::OkStatus());
@@ -147,7 +168,7 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
 KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
   const absl::Status status = TakeReplica(key_, value, &memory_, claimed_);
   const bool more = ++claimed_->segments_fetched < claimed_->segments.size();
-  if (status.ok() && more) return {FetchRequest(*claimed_), {}};
+  if (status.ok() && more) return Ask(FetchRequest(*claimed_));
   return End(status);
 }
 

@@ -22,6 +22,10 @@ namespace bdn {
 //
 //   Deposit (of every segment) -> Claim -> Encode -> OnAnswer ... OnAnswer -> Finish
 //
+// A push that is not answered in time may have been counted or not. Its callers get an error and
+// their tensors back, and the exchange goes on without them until its server has said which: only
+// then the key is free for the next, and its memory right.
+//
 // Not thread-safe, in two halves. The queue belongs to whoever holds the lock of the tensor table.
 // The exchange that was claimed, and the memory with it, belong to who claimed it, from Claim to
 // Finish, without a lock. Memory is otherwise read and set under the lock, while the key is idle.
@@ -51,6 +55,8 @@ class KeyExchange {
   void set_has_server_request(bool has) { has_server_request_ = has; }
   // Whether what is in flight is all that can be sent without further pushes of the caller.
   bool is_last_ready() const { return queue_.size() == 1 || !queue_[1]->is_complete(); }
+  // Whether anything waits behind what is in flight.
+  bool has_waiting() const { return queue_.size() > 1; }
   // Null: no exchange of this step waits or is in flight.
   const Exchange* Find(Step step) const;
   const Exchange& front() const { return *queue_.front(); }
@@ -75,12 +81,16 @@ class KeyExchange {
   size_t MaxPushBytes() const { return key_.link.codecs.Push(claimed_->step).MaxEncodedBytes(); }
   // The push, encoded. Once for each exchange.
   RequestTable::Request Encode(const EncodeContext& context);
-  // What an answer to the last request leads to: the next request, or the end and how it came.
+  // What an answer to the last request leads to: the next request, or the end and how it came. A
+  // request with an error: there was no answer in time, and the callers must not wait for it.
   struct Next {
     std::optional<RequestTable::Request> request;
     absl::Status status;
   };
   Next OnAnswer(const absl::StatusOr<Frame>& answer);
+  // The exchange goes on without its callers, whose tensors it does not touch any more. False: it
+  // has been doing so already.
+  bool GiveBack();
 
   // ---- The memory. REQUIRES for all: is_idle().
 
@@ -96,6 +106,7 @@ class KeyExchange {
  private:
   RequestTable::Request PushRequestOf(const Exchange& exchange) const;
   RequestTable::Request FetchRequest(const Exchange& exchange);
+  Next Ask(RequestTable::Request request);
   Next OnReply(const Frame& reply);
   Next OnReplica(const Frame& value);
   Next End(const absl::Status& status);
@@ -103,6 +114,7 @@ class KeyExchange {
   const DeclaredKey key_;
   std::deque<std::unique_ptr<Exchange>> queue_;  // by step
   Exchange* claimed_ = nullptr;                  // the front, while somebody has it
+  RequestTable::Request asked_;                  // its last
   bool has_server_request_ = false;
   LinkMemory memory_;
   uint32_t last_request_ = 0;

@@ -257,11 +257,16 @@ void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
     decoded.assign(codec.segment_elements(i), 0.0f);
     codec.DecodeSegment(exchange->push.payload.span(), i, 1.0f,
                         {decoded.data(), DType::kFloat32, decoded.size()});
+    if (exchange->given_back) {
+      if (!key.link.codecs.push_feedback.on) continue;
+      Owe(decoded, memory->residual.data() + codec.segment_offset(i));
+      continue;
+    }
     Feedback step = SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory);
     if (step.options.decay == 0.0f) step.options.decay = 1.0f;
     Undo(step, decoded.data());
   }
-  memory->previous_learning_rate = exchange->replaced_learning_rate;
+  if (!exchange->given_back) memory->previous_learning_rate = exchange->replaced_learning_rate;
 }
 
 }  // namespace bdn

@@ -46,7 +46,9 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
                  Exchange* exchange);
 
 // Takes back what EncodePush did to the memory, when the round came to nothing. Reads the caller's
-// tensors, which must still hold the gradients. No-op when the memory was not used.
+// tensors, which must still hold the gradients. No-op when the memory was not used. Where the
+// callers have their tensors back, what was pushed becomes owed instead: with error feedback it goes
+// with the next push, and the momentum keeps the step.
 void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange);
 
 }  // namespace bdn
