@@ -29,7 +29,8 @@ constexpr Setting kLink = {"link", "",
 constexpr Setting kIoThreads = {
     "io-threads", "0", "threads that move bytes, and encrypt them; 0 chooses by the machine"};
 constexpr Setting kConnectionTimeout = {
-    "connection-timeout", "10s", "replace a connection that was silent for so long; 0s for never"};
+    "connection-timeout", "10s",
+    "replace a connection whose other end was silent for so long; 0s for never"};
 constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to join"};
 
 constexpr Setting kSchedulerSettings[] = {

@@ -163,7 +163,7 @@ int Run(int iterations) {
   LoopbackNetwork network;
   const std::string ipc = absl::StrCat("ipc:///tmp/bdn-transport-bench-", getpid());
   const auto zmq = [](int io_threads) {
-    return MakeZmqTransport({.io_threads = io_threads}).value();
+    return MakeZmqTransport({.io_threads = io_threads, .security = LinkSecurity::kOpen}).value();
   };
   std::vector<std::pair<std::string, std::unique_ptr<Pair>>> pairs;
   pairs.emplace_back("loopback",

@@ -145,7 +145,6 @@ TEST_F(ZmqSecurityTest, NobodyGetsAFrameToAnAuthenticatedListenerWithoutTheSecre
   const std::function<void(void*)> ways[] = {
       [](void*) {},
       [&](void* socket) { SetPlain(socket, member_.public_text, wrong); },
-      [&](void* socket) { SetPlain(socket, member_.public_text, ""); },
       [&](void* socket) { SetPlain(socket, stranger_.public_text, ToZ85(kSecret)); },
       [&](void* socket) { SetPlain(socket, "worker", ToZ85(kSecret)); },
       [&](void* socket) { SetCurve(socket, member_, server); },
@@ -169,7 +168,6 @@ TEST_F(ZmqSecurityTest, ListensEncryptedOnlyWhereOthersCanConnect) {
   };
   EXPECT_EQ(security_at("tcp://0.0.0.0:0"), LinkSecurity::kEncrypted);
   EXPECT_EQ(security_at("tcp://127.0.0.1:0"), LinkSecurity::kAuthenticated);
-  EXPECT_EQ(security_at("tcp://localhost:0"), LinkSecurity::kAuthenticated);
   TempDir directory;
   EXPECT_EQ(security_at("ipc://" + directory.path() + "/s"), LinkSecurity::kAuthenticated);
 }

@@ -33,7 +33,7 @@ absl::StatusOr<ZmqAddress> ParseIpc(const std::string& address) {
 }
 
 bool IsLoopback(const std::string& host) {
-  if (host == "localhost" || host == "[::1]") return true;
+  if (host == "[::1]") return true;
   return host.compare(0, 4, "127.") == 0 &&
          host.find_first_not_of("0123456789.") == std::string::npos;
 }

@@ -13,7 +13,7 @@ struct ZmqAddress {
   bool is_ipc = false;
   std::string path;  // ipc: of the socket file
   bool is_ipv6 = false;
-  // Whether only this machine can be at the other end: ipc, 127.*, ::1 and localhost.
+  // Whether only this machine can be at the other end: ipc, 127.* and ::1.
   bool is_local = false;
 };
 

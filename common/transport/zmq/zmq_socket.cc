@@ -21,6 +21,9 @@ constexpr int kKeepaliveProbes = 3;
 // Of one peer, read by ZeroMQ and not yet by us; then it reads no more of him.
 constexpr int kMaxFramesUnread = 1000;
 constexpr int kHeartbeatsInSilence = 5;
+// A heartbeat's answer comes behind the frames that are on their way, and those take long where many
+// share a link: that it is late is a weaker sign than that nobody acknowledges what was sent.
+constexpr int kAnswerSilences = 6;
 
 // One part of a message, on its way in.
 class Part {
@@ -88,9 +91,10 @@ absl::StatusOr<void*> OpenSocket(void* context, int type, const ZmqOptions& opti
   const int silence = Milliseconds(options.silence_timeout);
   if (silence > 0) {
     SetOption(socket, ZMQ_HEARTBEAT_IVL, std::max(1, silence / kHeartbeatsInSilence));
-    SetOption(socket, ZMQ_HEARTBEAT_TIMEOUT, silence);
-    SetOption(socket, ZMQ_HEARTBEAT_TTL, silence);
-    SetOption(socket, ZMQ_TCP_MAXRT, silence);  // of bytes that nobody acknowledges
+    SetOption(socket, ZMQ_TCP_MAXRT, silence);
+    SetOption(socket, ZMQ_HEARTBEAT_TIMEOUT, silence * kAnswerSilences);
+    // In tenths of a second, 16 bits of them.
+    SetOption(socket, ZMQ_HEARTBEAT_TTL, std::min(silence * kAnswerSilences, 6'553'599));
   }
   if (address.is_ipv6) SetOption(socket, ZMQ_IPV6, 1);
   return socket;

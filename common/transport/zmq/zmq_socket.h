@@ -16,6 +16,9 @@ namespace bdn {
 // One socket of ZeroMQ: how it is opened, and frames read from it and written to it. Each socket is
 // used by one thread at a time; a full fence lies between two.
 
+// Frames taken from one socket before the others get their turn.
+inline constexpr int kReceiveBatch = 64;
+
 // Listens at `address`, or is to be connected. The caller closes it.
 absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,

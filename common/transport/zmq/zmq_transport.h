@@ -19,11 +19,12 @@ struct ZmqOptions {
   absl::Duration linger = absl::Seconds(1);
   // Sending more ends in InvalidArgument; a peer that sends more loses its connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
-  // What listeners ask for. Unset: encrypted, but on this machine alone (127.*, ::1, localhost, ipc)
+  // What listeners ask for. Unset: encrypted, but on this machine alone (127.*, ::1, ipc)
   // authenticated.
   std::optional<LinkSecurity> security = std::nullopt;
-  // A connection on which nothing is heard for so long (heartbeats go every fifth of it) is
-  // replaced, and a peer that takes nothing for so long while its queue is full is cut.
+  // A connection whose bytes nobody acknowledges for so long (heartbeats go every fifth of it) is
+  // replaced, and after six times as long one that brings nothing. A peer that takes nothing for so
+  // long while its queue is full is cut. 0 is for ever.
   absl::Duration silence_timeout = absl::Seconds(10);
   // A handshake that takes longer is given up.
   absl::Duration handshake_timeout = absl::Seconds(5);

@@ -1,0 +1,80 @@
+#include "common/transport/zmq/poller_mailbox.h"
+
+#include <unistd.h>
+
+namespace bdn {
+
+PollerMailbox::~PollerMailbox() { close(wake_fd_); }
+
+bool PollerMailbox::Add(Connector connector) {
+  MutexLock lock(&mu_);
+  if (requests_.is_closed) return false;
+  requests_.connectors.push_back(connector);
+  Wake();
+  return true;
+}
+
+bool PollerMailbox::Add(std::unique_ptr<ZmqListener>* listener) {
+  MutexLock lock(&mu_);
+  if (requests_.is_closed) return false;
+  requests_.listeners.push_back(std::move(*listener));
+  Wake();
+  return true;
+}
+
+void PollerMailbox::Add(Outgoing outgoing) {
+  MutexLock lock(&mu_);
+  requests_.frames.push_back(std::move(outgoing));
+  Wake();
+}
+
+void PollerMailbox::Set(Admission admission) {
+  MutexLock lock(&mu_);
+  requests_.admission = std::move(admission);
+  Wake();
+}
+
+void PollerMailbox::Close() {
+  MutexLock lock(&mu_);
+  requests_.is_closed = true;
+  Wake();
+}
+
+void PollerMailbox::SayJoining() {
+  MutexLock lock(&mu_);
+  requests_.is_joining = true;
+  Wake();
+}
+
+void PollerMailbox::Wake() {
+  if (is_woken_) return;
+  is_woken_ = true;
+  const uint64_t one = 1;
+  // Cannot fail: the counter is far from full. A short write does not exist on an eventfd.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+}
+
+PollerMailbox::Requests PollerMailbox::Take() {
+  MutexLock lock(&mu_);
+  Requests taken;
+  std::swap(taken.connectors, requests_.connectors);
+  std::swap(taken.listeners, requests_.listeners);
+  std::swap(taken.frames, requests_.frames);
+  std::swap(taken.admission, requests_.admission);
+  taken.is_closed = requests_.is_closed;
+  taken.is_joining = requests_.is_joining;
+  is_woken_ = false;
+  return taken;
+}
+
+void PollerMailbox::SetAwake(bool was_woken) {
+  {
+    MutexLock lock(&mu_);
+    is_woken_ = true;
+  }
+  if (!was_woken) return;
+  uint64_t count;
+  [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));
+}
+
+}  // namespace bdn

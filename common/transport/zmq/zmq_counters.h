@@ -1,0 +1,54 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_COUNTERS_H_
+#define BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_COUNTERS_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/transport/transport.h"
+
+namespace bdn {
+
+// One number of a transport's statistics: it publishes nothing else, so all accesses are relaxed.
+class ZmqCounter {
+ public:
+  void Add(uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
+  void Remove(uint64_t by = 1) { value_.fetch_sub(by, std::memory_order_relaxed); }
+  void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  uint64_t Read() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// What TransportStats says of each.
+struct ZmqCounters {
+  ZmqCounter frames_sent;
+  ZmqCounter frames_received;
+  ZmqCounter bytes_sent;
+  ZmqCounter bytes_received;
+  ZmqCounter frames_malformed;
+  ZmqCounter sends_failed;
+  ZmqCounter connections_refused;
+  ZmqCounter connections_cut;
+  ZmqCounter connections_new;
+  ZmqCounter connections_open;
+  ZmqCounter bytes_queued;
+
+  TransportStats Read() const {
+    return {.frames_sent = frames_sent.Read(),
+            .frames_received = frames_received.Read(),
+            .bytes_sent = bytes_sent.Read(),
+            .bytes_received = bytes_received.Read(),
+            .frames_malformed = frames_malformed.Read(),
+            .sends_failed = sends_failed.Read(),
+            .connections_refused = connections_refused.Read(),
+            .connections_cut = connections_cut.Read(),
+            .connections_new = connections_new.Read(),
+            .connections_open = connections_open.Read(),
+            .bytes_queued = bytes_queued.Read()};
+  }
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_COUNTERS_H_

@@ -1,0 +1,194 @@
+#include "common/transport/zmq/zmq_listener.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/transport/zmq/tcp_bytes.h"
+#include "common/transport/zmq/zmq_address.h"
+
+namespace bdn {
+
+absl::StatusOr<std::unique_ptr<ZmqListener>> ZmqListener::Open(const Owner* owner,
+                                                               const std::string& address) {
+  BDN_ASSIGN_OR_RETURN(const ZmqAddress parsed, ParseZmqAddress(address));
+  if (parsed.is_ipc) BDN_RETURN_IF_ERROR(RemoveStaleSocketFile(parsed.path));
+  std::unique_ptr<ZmqListener> listener(new ZmqListener(owner));
+  listener->security_ = owner->options->security.value_or(
+      parsed.is_local ? LinkSecurity::kAuthenticated : LinkSecurity::kEncrypted);
+  BDN_ASSIGN_OR_RETURN(listener->socket_, OpenListener(owner->context, *owner->options, parsed,
+                                                       listener->security_, *owner->keys));
+  BDN_ASSIGN_OR_RETURN(listener->monitor_, OpenMonitor(owner->context, listener->socket_));
+  if (zmq_bind(listener->socket_, address.c_str()) != 0) {
+    if (errno == EADDRINUSE) return AlreadyExists("%s: the address is in use", address);
+    return InvalidArgument("listen at %s: %s", address, zmq_strerror(errno));
+  }
+  listener->socket_file_ = parsed.path;
+  char endpoint[256] = {};
+  size_t size = sizeof(endpoint);
+  zmq_getsockopt(listener->socket_, ZMQ_LAST_ENDPOINT, endpoint, &size);
+  listener->endpoint_ = endpoint;
+  return listener;
+}
+
+ZmqListener::~ZmqListener() {
+  // While it is still bound: nobody else can have taken the path.
+  if (!socket_file_.empty()) unlink(socket_file_.c_str());
+  if (monitor_ != nullptr) {
+    zmq_socket_monitor(socket_, nullptr, 0);
+    zmq_close(monitor_);
+  }
+  if (socket_ != nullptr) zmq_close(socket_);
+}
+
+// ---- Receiving
+
+void ZmqListener::OnReady(bool monitor_is_ready, bool socket_is_ready) {
+  if (monitor_is_ready) FollowConnections();
+  if (!monitor_is_ready && !socket_is_ready) return;
+  std::string name;
+  for (int i = 0; i < kReceiveBatch; ++i) {
+    // What has ended is forgotten once nothing of it is left to read.
+    if (!ReadPeerName(socket_, &name)) return ForgetClosed();
+    ReadFrom(name);
+  }
+}
+
+void ZmqListener::ReadFrom(const std::string& name) {
+  PeerTable::Peer* peer = peers_.Find(name);
+  Frame frame;
+  FrameOrigin origin;
+  const ReadResult result = ReadFrame(socket_, &frame, peer == nullptr ? &origin : nullptr);
+  if (peer == nullptr) peer = AddPeer(name, origin);
+  if (result != ReadResult::kFrame) owner_->counters->frames_malformed.Add();
+  if (peer->is_cut) return;
+  if (result == ReadResult::kTooManyParts) Cut(peer, "it sent a message that can be no frame");
+  if (result == ReadResult::kFrame) owner_->on_frame(peer->id, std::move(frame));
+}
+
+PeerTable::Peer* ZmqListener::AddPeer(const std::string& name, const FrameOrigin& origin) {
+  // Of its connection ZeroMQ told before its first frame came, and of what had the descriptor
+  // before it.
+  FollowConnections();
+  PeerTable::Peer* const peer =
+      peers_.Add(owner_->on_new(this, origin.key), name, origin.fd, origin.key);
+  owner_->counters->connections_open.Add();
+  // It was admitted, and has left the roster since.
+  if (security_ != LinkSecurity::kOpen && !owner_->admissions->Admits(origin.key)) {
+    Cut(peer, "its key has left the job");
+  }
+  return peer;
+}
+
+// ---- Who is connected
+
+void ZmqListener::FollowConnections() {
+  while (const auto event = ReadMonitor(monitor_)) {
+    switch (event->kind) {
+      case MonitorEvent::Kind::kAccepted:
+        peers_.OnAccepted(event->value, owner_->clock->Now());
+        break;
+      case MonitorEvent::Kind::kClosed:
+        if (!peers_.OnClosed(event->value)) owner_->counters->connections_refused.Add();
+        break;
+      case MonitorEvent::Kind::kAcceptFailed:
+        owner_->log->Warning("a connection could not be accepted: %s", std::strerror(event->value));
+        break;
+    }
+  }
+}
+
+void ZmqListener::ForgetClosed() {
+  for (const PeerTable::Peer& peer : peers_.TakeClosed()) {
+    owner_->counters->connections_open.Remove();
+    owner_->on_gone(peer.id);
+  }
+}
+
+// Until a connection's handshake is over ZeroMQ reads what it sends, whoever it is.
+void ZmqListener::LimitNewcomers() {
+  const ZmqOptions& options = *owner_->options;
+  if (peers_.newcomers().empty()) return;
+  peers_.ForgetNewcomersBefore(owner_->clock->Now() - 2 * options.handshake_timeout);
+  while (peers_.newcomers().size() > static_cast<size_t>(options.max_newcomers)) {
+    CutNewcomer(peers_.newcomers().begin()->second.fd);
+  }
+  if (security_ == LinkSecurity::kOpen) return;  // whose frames are as good as any
+  uint64_t sum = 0;
+  std::vector<std::pair<uint64_t, int>> sent;
+  for (const auto& [order, newcomer] : peers_.newcomers()) {
+    sent.emplace_back(TcpBytesReceived(newcomer.fd), newcomer.fd);
+    sum += sent.back().first;
+  }
+  if (sum <= options.max_newcomer_bytes) return;
+  std::sort(sent.begin(), sent.end());
+  for (; sum > options.max_newcomer_bytes; sent.pop_back()) {
+    sum -= sent.back().first;
+    CutNewcomer(sent.back().second);
+  }
+  owner_->log->Warning("cut connections that had sent over %d bytes together, and no frame",
+                       options.max_newcomer_bytes);
+}
+
+// ZeroMQ closes what nobody can read from or write to. Where the descriptor has just been given to
+// another connection, that one is replaced.
+void ZmqListener::CutNewcomer(int fd) {
+  owner_->counters->connections_cut.Add();
+  shutdown(fd, SHUT_RDWR);
+  peers_.ForgetNewcomer(fd);
+}
+
+void ZmqListener::Cut(PeerTable::Peer* peer, const char* why) {
+  if (peer->is_cut) return;
+  peer->is_cut = true;
+  owner_->counters->connections_cut.Add();
+  if (!peer->is_closed) shutdown(peer->fd, SHUT_RDWR);
+  owner_->log->Warning("cut connection %d: %s", peer->id, why);
+}
+
+void ZmqListener::ApplyAdmissions() {
+  if (security_ == LinkSecurity::kOpen) return;
+  for (PeerTable::Peer* peer : peers_.peers()) {
+    if (!owner_->admissions->Admits(peer->key)) Cut(peer, "its key has left the job");
+  }
+}
+
+// ---- Sending
+
+absl::StatusOr<std::shared_ptr<SendQueue>> ZmqListener::BeginFrame(ConnectionId to,
+                                                                   const Frame& frame) {
+  PeerTable::Peer* const peer = peers_.Find(to);
+  if (peer == nullptr || peer->is_cut) return Unavailable("send: connection %d is gone", to);
+  const uint64_t most = owner_->options->max_bytes_queued;
+  const uint64_t queued = peer->queue->bytes.load();
+  absl::Status status;
+  if (queued > 0 && queued + frame.payload.size() > most) {
+    status = ResourceExhausted("%s: %d bytes wait for connection %d, at most %d",
+                               Describe(frame.header), queued, to, most);
+  } else {
+    status = WriteHeader(socket_, &peer->name, frame);
+  }
+  if (status.ok()) return peer->queue;
+  // A peer that has gone does not come back under this name.
+  if (absl::IsUnavailable(status)) peers_.Close(peer);
+  if (absl::IsResourceExhausted(status) && HasStalled(*peer->queue)) {
+    Cut(peer, "it takes nothing of what is sent to it");
+  }
+  return status;
+}
+
+bool ZmqListener::HasStalled(const SendQueue& queue) const {
+  const absl::Duration timeout = owner_->options->silence_timeout;
+  if (timeout == absl::ZeroDuration() || queue.bytes.load() == 0) return false;
+  return absl::ToUnixNanos(owner_->clock->Now()) - queue.moved_at_ns.load() >
+         absl::ToInt64Nanoseconds(timeout);
+}
+
+}  // namespace bdn
