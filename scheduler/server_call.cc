@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
 
@@ -27,8 +26,7 @@ void ServerCall::OnArrival(bool ok) {
   if (const absl::Status status = core_->Authorize(context_); !status.ok()) return Finish(status);
   method_ = core_->FindMethod(context_.method());
   if (method_ == nullptr) {
-    return Finish(
-        Unimplemented("no call is named '%s'", absl::CHexEscape(context_.method().substr(0, 100))));
+    return Finish(Unimplemented("no call is named '%s'", Printable(context_.method())));
   }
   stream_.Read(&request_, &read_);
 }

@@ -1,29 +1,24 @@
 #include "scheduler/service_core.h"
 
-#include <random>
+#include <cstring>
 
-#include "absl/strings/escaping.h"
-#include "common/base/log.h"
+#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 
 namespace bdn {
 namespace {
 
-constexpr absl::Duration kRefusalLogInterval = absl::Seconds(1);
 // Joins that are told apart from their repetitions: several of every node that there can be.
 constexpr size_t kMostNonces = size_t{1} << 17;
-
-// From the system's own source, as a secret has to be.
-uint64_t RandomSecret() {
-  std::random_device random;
-  return (uint64_t{random()} << 32) | random();
-}
 
 }  // namespace
 
 ServiceCore::ServiceCore(JobOptions options, const Clock* clock)
-    : clock_(clock), credentials_(options.credentials), host_(std::move(options), clock) {}
+    : clock_(clock),
+      credentials_(options.credentials),
+      host_(std::move(options), clock),
+      refusal_log_(clock) {}
 
 const Method* ServiceCore::FindMethod(const std::string& name) const {
   const auto found = methods_.find(name);
@@ -34,26 +29,14 @@ absl::Status ServiceCore::Authorize(const grpc::ServerContext& context) {
   absl::Status status = bdn::CheckCaller(credentials_, context);
   if (status.ok()) return status;
   calls_refused.fetch_add(1, std::memory_order_relaxed);
-  uint64_t others = 0;
-  {
-    MutexLock lock(&mu_);
-    const absl::Time now = clock_->Now();
-    if (now < next_refusal_log_) {
-      ++refusals_unlogged_;
-      return status;
-    }
-    next_refusal_log_ = now + kRefusalLogInterval;
-    others = std::exchange(refusals_unlogged_, 0);
-  }
-  LogWarning("refused a call: %s (and %d more since the last such line)",
-             absl::CHexEscape(status.message()), others);
+  refusal_log_.Warning("refused a call: %s", Printable(std::string(status.message())));
   return status;
 }
 
 uint64_t ServiceCore::SecretOf(NodeId node) {
   MutexLock lock(&mu_);
   const auto [place, added] = secrets_.try_emplace(node, 0);
-  if (added) place->second = RandomSecret();
+  if (added) std::memcpy(&place->second, RandomSecret().data(), sizeof(place->second));
   return place->second;
 }
 

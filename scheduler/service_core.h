@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "common/base/clock.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/cluster/credentials.h"
 #include "proto/control.pb.h"
@@ -65,7 +66,7 @@ class ServiceCore {
   // Null where there is none.
   const Method* FindMethod(const std::string& name) const;
 
-  // Whether the call shows what the job asks of every caller. Logs refusals, some a second.
+  // Whether the call shows what the job asks of every caller. Logs refusals, one a second.
   absl::Status Authorize(const grpc::ServerContext& context);
   // The secret of a node that has joined: who calls in its name shows it.
   uint64_t SecretOf(NodeId node);
@@ -97,11 +98,10 @@ class ServiceCore {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   bool is_closing_ = false;
 
+  LimitedLog refusal_log_;
   mutable Mutex mu_;
   std::map<NodeId, uint64_t> secrets_ ABSL_GUARDED_BY(mu_);
   std::set<uint64_t> nonces_ ABSL_GUARDED_BY(mu_);
-  absl::Time next_refusal_log_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  uint64_t refusals_unlogged_ ABSL_GUARDED_BY(mu_) = 0;
   WorkThread work_;  // goes first: its tasks use all of the above
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/certs/small_file.h"
 #include "common/cluster/listen_address.h"
@@ -79,13 +80,7 @@ absl::StatusOr<Credentials> Credentials::Load(const Config& config, std::string_
 }
 
 bool Credentials::Admits(std::string_view token) const {
-  if (token_.empty()) return true;
-  if (token.size() != token_.size()) return false;
-  unsigned char differs = 0;
-  for (size_t i = 0; i < token.size(); ++i) {
-    differs |= static_cast<unsigned char>(token[i] ^ token_[i]);
-  }
-  return differs == 0;
+  return token_.empty() || IsSameSecret(token, token_);
 }
 
 bool Credentials::AdmitsRole(const std::vector<std::string>& uris, std::string_view role) const {

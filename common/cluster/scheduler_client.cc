@@ -2,7 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <random>
+#include <cstring>
 #include <set>
 #include <string>
 #include <thread>
@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
+#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
@@ -30,8 +31,9 @@ constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
 constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
 
 uint64_t RandomNonce() {
-  std::random_device random;
-  return (uint64_t{random()} << 32) | random();
+  uint64_t nonce;
+  std::memcpy(&nonce, RandomSecret().data(), sizeof(nonce));
+  return nonce;
 }
 
 class GrpcControlPlane final : public ControlPlane {
