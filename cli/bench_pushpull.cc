@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/guardian.h"
+#include "cli/job_memory.h"
 #include "cli/local_job.h"
 #include "cli/memory_roof.h"
 #include "worker/c_api/bandoneon.h"
@@ -24,6 +25,7 @@ constexpr Flag kFlags[] = {
     {"bytes", 0, "COUNT", "size of a tensor, float32 [4194304]"},
     {"push", 0, "SPEC", "codec of the push [none]"},
     {"pull", 0, "SPEC", "codec of the pull [none]"},
+    {"rule", 0, "SPEC", "update rule of the servers [mean]"},
     {"iters", 0, "COUNT", "iterations that are timed [20]"},
     {"warmup", 0, "COUNT", "iterations before those [3]"},
     {"threads", 0, "COUNT", "threads of each worker that encode and decode"},
@@ -36,7 +38,7 @@ constexpr char kUsageText[] =
     "usage: bandoneon bench pushpull [options]\n\n"
     "Runs real daemons and worker processes on this machine, exchanges tensors, checks the "
     "results, and\n"
-    "says how fast it was beside what memory allows. docs/benchmarks.md explains each figure.\n";
+    "says how fast it was beside what memory allows, and what is held a parameter. docs/benchmarks.md explains each figure.\n";
 
 constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
@@ -51,6 +53,7 @@ struct BenchOptions {
   JobOptions job;
   std::string push = "none";
   std::string pull = "none";
+  std::string rule = "mean";
   size_t tensors = 0;
   size_t bytes = 0;
   int64_t iters = 0;
@@ -58,6 +61,9 @@ struct BenchOptions {
   std::string threads;
   std::string link;
 
+  double parameters() const {
+    return static_cast<double>(tensors) * static_cast<double>(bytes) / sizeof(float);
+  }
   double dense_bytes() const {  // of one worker, one direction, the timed part
     return static_cast<double>(tensors) * static_cast<double>(bytes) * static_cast<double>(iters);
   }
@@ -96,6 +102,8 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   options.job.settings = QuietUnlessAsked(*std::move(settings));
   options.push = flags.Text("push", "none");
   options.pull = flags.Text("pull", "none");
+  options.rule = flags.Text("rule", "mean");
+  options.job.counts = true;
   options.tensors = static_cast<size_t>(*tensors);
   options.bytes = static_cast<size_t>(*bytes);
   options.iters = *iters;
@@ -114,6 +122,7 @@ struct WorkerResult {
   double bytes_pulled = 0;
   std::string hash;
   double largest_error = 0;
+  double resident_grown = 0;
 };
 
 absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
@@ -126,7 +135,8 @@ absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
                         .bytes_pulled = json.at("bytes_pulled").get<double>(),
                         .hash = json.at("hash").get<std::string>(),
                         .largest_error = error.is_null() ? std::numeric_limits<double>::infinity()
-                                                         : error.get<double>()};
+                                                         : error.get<double>(),
+                        .resident_grown = json.at("resident_grown").get<double>()};
   } catch (const Json::exception&) {
     return absl::InvalidArgumentError("a worker said: " + std::string(line));
   }
@@ -142,6 +152,7 @@ struct Outcome {
   double bytes_pulled = 0;
   double memcpy_rate = 0;
   double roof_rate = 0;
+  JobMemory memory;
 };
 
 // Leads the workers through the run: all of them are ready, go, all are done, report, leave.
@@ -155,28 +166,35 @@ class Controller {
     job_ = &job;
     absl::Status status = job.StartDaemons();
     for (int i = 0; status.ok() && i < options_.job.workers; ++i) {
-      status = job.StartWorker({ProgramBeside("bandoneon"), "bench-worker",
-                                absl::StrFormat("--tensors=%d", options_.tensors),
-                                absl::StrFormat("--bytes=%d", options_.bytes),
-                                absl::StrFormat("--iters=%d", options_.iters),
-                                absl::StrFormat("--warmup=%d", options_.warmup),
-                                "--push=" + options_.push, "--pull=" + options_.pull},
-                               /*wants_input=*/true);
+      status = job.StartWorker(
+          {ProgramBeside("bandoneon"), "bench-worker",
+           absl::StrFormat("--tensors=%d", options_.tensors),
+           absl::StrFormat("--bytes=%d", options_.bytes),
+           absl::StrFormat("--iters=%d", options_.iters),
+           absl::StrFormat("--warmup=%d", options_.warmup), "--push=" + options_.push,
+           "--pull=" + options_.pull, "--rule=" + options_.rule},
+          /*wants_input=*/true);
     }
-    return status.ok() ? job.Wait() : job.GiveUp(status);
+    const int code = status.ok() ? job.Wait() : job.GiveUp(status);
+    for (int i = 0; i < options_.job.servers; ++i) metrics_files_.push_back(job.MetricsFile(i));
+    return code;
   }
 
+  const std::vector<std::string>& metrics_files() const { return metrics_files_; }
   const std::vector<WorkerResult>& results() const { return results_; }
   Outcome outcome() const { return outcome_; }
 
  private:
   void HandleLine(int, std::string_view line) {
-    if (line != "ready" && line != "done") {
+    if (line != "joined" && line != "ready" && line != "done") {
       auto result = ParseResult(line);
       if (!result.ok()) return job_->Fail(1, std::string(result.status().message()));
       results_.push_back(*std::move(result));
     }
     if (++lines_ % options_.job.workers != 0) return;
+    const auto resident = static_cast<double>(job_->ServersResidentBytes());
+    if (line == "joined") outcome_.memory.server_resident = -resident;
+    if (line == "done") outcome_.memory.server_resident += resident;
     const double sign = line == "ready" ? -1 : line == "done" ? 1 : 0;
     outcome_.scheduler_cpu += sign * Seconds(job_->SchedulerCpu());
     outcome_.servers_cpu += sign * Seconds(job_->ServersCpu());
@@ -186,13 +204,14 @@ class Controller {
   const BenchOptions& options_;
   LocalJob* job_ = nullptr;
   int lines_ = 0;
+  std::vector<std::string> metrics_files_;
   Outcome outcome_;
   std::vector<WorkerResult> results_;
 };
 
 // Empty when the results are right.
 std::string FindMistake(const BenchOptions& options, const std::vector<WorkerResult>& results) {
-  const bool dense = options.push == "none" && options.pull == "none";
+  const bool dense = options.push == "none" && options.pull == "none" && options.rule == "mean";
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].hash != results[0].hash) {
       return absl::StrFormat("workers disagree: hash %s and %s", results[0].hash, results[i].hash);
@@ -224,7 +243,9 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
     outcome.workers_cpu += result.cpu_seconds;
     outcome.bytes_pushed += result.bytes_pushed / workers;
     outcome.bytes_pulled += result.bytes_pulled / workers;
+    outcome.memory.worker_resident += result.resident_grown / workers / options.parameters();
   }
+  outcome.memory.server_resident /= options.parameters();
   RoofOptions roof;
   roof.workers = options.job.workers;
   roof.servers = options.job.servers;
@@ -266,6 +287,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
     printf("bytes a worker         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
            outcome.bytes_pushed, outcome.bytes_pulled, options.dense_bytes(),
            2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
+    printf("%s", MemoryText(outcome.memory).c_str());
     printf("results                %s at every worker\n", hash.c_str());
     return;
   }
@@ -277,6 +299,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
                      {"bytes", options.bytes},
                      {"push", options.push},
                      {"pull", options.pull},
+                     {"rule", options.rule},
                      {"iters", options.iters},
                      {"warmup", options.warmup},
                      {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},
@@ -294,6 +317,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
                      {"dense_bytes", count(options.dense_bytes())},
                      {"memcpy_gb_per_s", outcome.memcpy_rate},
                      {"roof_gb_per_s", outcome.roof_rate},
+                     {"bytes_per_parameter", Json::parse(MemoryJson(outcome.memory))},
                      {"result_hash", hash}};
   printf("%s\n", line.dump().c_str());
 }
@@ -310,7 +334,15 @@ int RunBench(const BenchOptions& options, bool json, const std::string& director
     fprintf(stderr, "bandoneon bench pushpull: %s\n", mistake.c_str());
     return 1;
   }
-  Print(options, AddUp(options, results, controller.outcome()), results[0].hash, json);
+  Outcome outcome = AddUp(options, results, controller.outcome());
+  auto purposes = ReadPurposes(controller.metrics_files(), options.parameters());
+  if (!purposes.ok()) {
+    fprintf(stderr, "bandoneon bench pushpull: %s\n",
+            std::string(purposes.status().message()).c_str());
+    return 1;
+  }
+  outcome.memory.server_purposes = *std::move(purposes);
+  Print(options, outcome, results[0].hash, json);
   return 0;
 }
 

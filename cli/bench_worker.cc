@@ -2,12 +2,15 @@
 // wait for a line, do the timed part, print one line of JSON, and wait for a line before they
 // leave.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,6 +31,7 @@ constexpr double kTimeout = 120;
 constexpr Flag kFlags[] = {
     {"tensors", 0, "COUNT", ""}, {"bytes", 0, "COUNT", ""}, {"push", 0, "SPEC", ""},
     {"pull", 0, "SPEC", ""},     {"iters", 0, "COUNT", ""}, {"warmup", 0, "COUNT", ""},
+    {"rule", 0, "SPEC", ""},
 };
 
 struct WorkerDeleter {
@@ -39,6 +43,14 @@ double CpuSeconds() {
   timespec time = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+int64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t size = 0;
+  int64_t resident = 0;
+  file >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 // The parent's next line; false when it is gone.
@@ -68,7 +80,10 @@ float Value(int rank, size_t tensor, size_t i) {
 class BenchWorker {
  public:
   BenchWorker(bdn_worker* worker, const CommandFlags& flags)
-      : worker_(worker), push_(flags.Text("push", "none")), pull_(flags.Text("pull", "none")) {}
+      : worker_(worker),
+        push_(flags.Text("push", "none")),
+        pull_(flags.Text("pull", "none")),
+        rule_(flags.Text("rule", "mean")) {}
 
   absl::Status Prepare(size_t tensors, size_t elements) {
     const int rank = bdn_rank(worker_);
@@ -80,6 +95,7 @@ class BenchWorker {
       for (size_t i = 0; i < elements; ++i) fresh_[t][i] = Value(rank, t, i);
     }
     data_ = fresh_;
+    resident_before_ = ResidentBytes();
     for (size_t t = 0; t < tensors; ++t) {
       bdn_declaration& declaration = declarations[t];
       declaration.struct_size = sizeof(declaration);
@@ -88,9 +104,17 @@ class BenchWorker {
       declaration.dtype = BDN_FLOAT32;
       declaration.push = push_.c_str();
       declaration.pull = pull_.c_str();
+      declaration.rule = rule_.c_str();
     }
     ids_.resize(tensors);
-    return Check(bdn_declare(worker_, declarations.data(), tensors, ids_.data(), kTimeout));
+    absl::Status status =
+        Check(bdn_declare(worker_, declarations.data(), tensors, ids_.data(), kTimeout));
+    // The first weights of rules that need some.
+    for (size_t t = 0; status.ok() && rule_ != "mean" && rank == 0 && t < tensors; ++t) {
+      status = Check(bdn_set_server_state(worker_, ids_[t], "weights", fresh_[t].data(), elements,
+                                          /*step=*/0, kTimeout));
+    }
+    return status;
   }
 
   // One exchange of all tensors. Refilling them and meeting the others before is not timed.
@@ -110,6 +134,7 @@ class BenchWorker {
       push.priority = -static_cast<int32_t>(t);
       push.weight = 1;
       push.loss_scale = 1;
+      push.learning_rate = 1e-3f;
       if (const int code = bdn_push_pull(worker_, &push, &tickets[t])) return Check(code);
     }
     for (const bdn_ticket ticket : tickets) {
@@ -122,6 +147,9 @@ class BenchWorker {
     cpu_seconds_ += CpuSeconds() - cpu;
     return absl::OkStatus();
   }
+
+  // Now, at the end of an exchange.
+  void MeasureMemory() { resident_grown_ = ResidentBytes() - resident_before_; }
 
   void Restart() {
     seconds_.clear();
@@ -139,6 +167,7 @@ class BenchWorker {
                          {"cpu_s", cpu_seconds_},
                          {"bytes_pushed", grown("bytes_pushed")},
                          {"bytes_pulled", grown("bytes_pulled")},
+                         {"resident_grown", resident_grown_},
                          {"hash", absl::StrFormat("%016x", Hash())},
                          {"largest_error", std::isfinite(error) ? Json(error) : Json()}};
     return result.dump();
@@ -183,6 +212,9 @@ class BenchWorker {
   bdn_worker* const worker_;
   const std::string push_;
   const std::string pull_;
+  const std::string rule_;
+  int64_t resident_before_ = 0;
+  int64_t resident_grown_ = 0;
   std::vector<std::vector<float>> fresh_;
   std::vector<std::vector<float>> data_;
   std::vector<uint32_t> ids_;
@@ -203,6 +235,8 @@ absl::Status RunBenchWorker(const CommandFlags& flags) {
   if (const int code = bdn_create(nullptr, &created)) return Check(code);
   const Worker worker(created);
   BenchWorker bench(created, flags);
+  Tell("joined");
+  if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
   const auto count = static_cast<size_t>(*tensors);
   absl::Status status = bench.Prepare(count, static_cast<size_t>(*bytes) / sizeof(float));
   for (int64_t i = 0; status.ok() && i < *warmup; ++i) status = bench.Exchange();
@@ -212,6 +246,7 @@ absl::Status RunBenchWorker(const CommandFlags& flags) {
   bench.Restart();
   for (int64_t i = 0; status.ok() && i < *iters; ++i) status = bench.Exchange();
   if (!status.ok()) return status;
+  bench.MeasureMemory();
   Tell("done");
   if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
   Tell(bench.Result());

@@ -151,9 +151,9 @@ absl::Status LocalJob::StartDaemons() {
   if (status.ok()) status = AwaitPort(watch_fd, port_file);
   close(watch_fd);
   for (int i = 0; status.ok() && i < options_.servers; ++i) {
-    status = StartDaemon(
-        absl::StrFormat("server %d", i),
-        {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=tcp://127.0.0.1:0"});
+    argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=tcp://127.0.0.1:0"};
+    if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
+    status = StartDaemon(absl::StrFormat("server %d", i), argv);
   }
   return status;
 }
@@ -320,6 +320,17 @@ std::chrono::nanoseconds LocalJob::ServersCpu() const {
   std::chrono::nanoseconds sum{0};
   for (int i = 0; i < options_.servers; ++i) sum += group_.CpuTime(1 + static_cast<size_t>(i));
   return sum;
+}
+
+int64_t LocalJob::ServersResidentBytes() const {
+  int64_t sum = 0;
+  for (int i = 0; i < options_.servers; ++i)
+    sum += group_.ResidentBytes(1 + static_cast<size_t>(i));
+  return sum;
+}
+
+std::string LocalJob::MetricsFile(int server) const {
+  return absl::StrFormat("%s/server-%d.json", directory_, server);
 }
 
 std::chrono::nanoseconds LocalJob::WorkersCpu() const {

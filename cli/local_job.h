@@ -17,8 +17,9 @@ struct JobOptions {
   const char* command = "run";  // what our own lines are tagged with
   int workers = 1;
   int servers = 1;
-  std::string seed;    // of the scheduler; "" leaves it to its default
-  Variables settings;  // BANDONEON_NAME=value for every process
+  std::string seed;     // of the scheduler; "" leaves it to its default
+  Variables settings;   // BANDONEON_NAME=value for every process
+  bool counts = false;  // whether the servers write metrics files
   // After one process failed the others may end with errors of their own for so long, then they get
   // SIGTERM, and `grace` later SIGKILL.
   std::chrono::milliseconds linger{6000};
@@ -61,6 +62,10 @@ class LocalJob {
   std::chrono::nanoseconds SchedulerCpu() const { return group_.CpuTime(0); }
   std::chrono::nanoseconds ServersCpu() const;
   std::chrono::nanoseconds WorkersCpu() const;
+  // Memory of all servers now.
+  int64_t ServersResidentBytes() const;
+  // Where a server writes what it counted, at its end. Of jobs with `counts`.
+  std::string MetricsFile(int server) const;
 
  private:
   enum class Phase {

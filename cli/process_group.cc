@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <fstream>
 
 #include "absl/strings/str_format.h"
 
@@ -338,6 +339,14 @@ std::chrono::nanoseconds ProcessGroup::CpuTime(size_t process) const {
   timespec time = {};
   if (clock_getcpuclockid(children_[process].pid, &clock) == 0) clock_gettime(clock, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+int64_t ProcessGroup::ResidentBytes(size_t process) const {
+  std::ifstream file(absl::StrFormat("/proc/%d/statm", children_[process].pid));
+  int64_t size = 0;
+  int64_t resident = 0;
+  file >> size >> resident;
+  return file ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
 }  // namespace bdn::cli

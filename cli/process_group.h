@@ -83,6 +83,8 @@ class ProcessGroup {
   const std::string& name(size_t process) const { return children_[process].name; }
   // CPU time so far of all threads of a child that has not been reaped.
   std::chrono::nanoseconds CpuTime(size_t process) const;
+  // Its memory now; 0 when it has been reaped.
+  int64_t ResidentBytes(size_t process) const;
 
  private:
   struct Pipe {

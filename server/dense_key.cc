@@ -16,6 +16,7 @@ namespace {
 constexpr Step kMaxStepsAhead = Step{1} << 20;
 // A transport may lend a payload up to this size out of a larger block, which it would pin.
 constexpr size_t kSmallPayload = 8192;
+constexpr size_t kCountersBytes = 16;
 
 using Kind = Contribution::Kind;
 
@@ -75,6 +76,8 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   if (check.fails_round) return FailRound(header.step, check.status);
   if (check.status.ok()) check.status = CheckNobodyLeaves(header.step, *rank);
   if (!check.status.ok()) return shard_.Refuse(from, header, check.status);
+  check.status = CheckMayWait(frame, *rank);
+  if (!check.status.ok()) return FailRound(header.step, check.status);
   return Accept(frame, *rank);
 }
 
@@ -89,6 +92,13 @@ DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
                                header.key.ToString(), plan_.entry.elements, header.num_elements));
   }
   const SegmentedCodec& codec = plan_.codecs.Push(header.step);
+  // Before its bytes are read for the checksum. A foreign codec's payload may be that of `none`.
+  const size_t most =
+      std::max(plan_.codecs.MaxEncodedBytes(), plan_.entry.elements * DTypeSize(plan_.sum_dtype));
+  if (frame.payload.size() > most) {
+    return bad(InvalidArgument("tensor '%s' key %s takes at most %d bytes, not %d", plan_.name,
+                               header.key.ToString(), most, frame.payload.size()));
+  }
   if (KindOf(header.flags) == Kind::kPayload) {
     const absl::Status intact = CheckPayload(frame);
     if (!intact.ok()) return bad(intact);
@@ -140,6 +150,20 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
         plan_.name, step, rank);
   }
   return absl::OkStatus();
+}
+
+// What comes before its turn in rank order is held until then, however many workers there are, and
+// that has an end. What declared keys cost in rank order is within it.
+absl::Status DenseKey::CheckMayWait(const Frame& frame, Rank rank) const {
+  const Rank next = state_.round.FirstMissing();
+  if (rank == next || shard_.budget == nullptr || shard_.budget->Allows(frame.payload.size())) {
+    return absl::OkStatus();
+  }
+  return ResourceExhausted(
+      "tensor '%s' step %d: the push of rank %d must wait for that of rank %d, and this server "
+      "holds all of the %d bytes that its setting max-bytes allows: raise it, or start more "
+      "servers",
+      plan_.name, frame.header.step, rank, next, shard_.budget->max_bytes());
 }
 
 Sends DenseKey::OnLeaving() {
@@ -260,10 +284,18 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  const absl::Status intact = CheckPayload(frame);
-  if (!intact.ok()) return shard_.Refuse(from, header, intact);
   const absl::StatusOr<size_t> segment = FindSegment(header);
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
+  const size_t most =
+      std::max(plan_.codecs.pull->segment_elements(*segment) * sizeof(float), kCountersBytes);
+  if (frame.payload.size() > most) {  // before its bytes are read for the checksum
+    return shard_.Refuse(
+        from, header,
+        InvalidArgument("%s of tensor '%s': at most %d bytes, not %d", StatePartName(header.part),
+                        plan_.name, most, frame.payload.size()));
+  }
+  const absl::Status intact = CheckPayload(frame);
+  if (!intact.ok()) return shard_.Refuse(from, header, intact);
   const absl::Status taken = TakeInit(frame, *rank, *segment);
   if (!taken.ok()) {
     const std::string part =

@@ -54,6 +54,7 @@ class DenseKey {
   absl::Status CheckStep(const FrameHeader& header) const;
   PushCheck CheckPush(const Frame& frame, Rank rank) const;
   absl::Status CheckDraw(const Frame& frame) const;
+  absl::Status CheckMayWait(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
   Sends Accept(const Frame& frame, Rank rank);
   Sends CloseRound();

@@ -14,13 +14,14 @@ absl::Status FillLink(const KeyEntry& entry, KeyPlan* plan) {
   plan->name_hash = link.name_hash;
   if (entry.kind != KeyKind::kDense) return absl::OkStatus();
   plan->codecs = std::move(link.codecs);
+  plan->rule_spec = std::move(link.rule);
   if (const size_t bytes = plan->codecs.MaxEncodedBytes(); bytes > kMaxPayloadBytes) {
     return InvalidArgument(
         "a partition of %d elements takes up to %d bytes, a frame at most %d: set a lower "
         "--partition-bytes",
         entry.elements, bytes, kMaxPayloadBytes);
   }
-  plan->rule = MakeUpdateRule(link.rule);
+  plan->rule = MakeUpdateRule(plan->rule_spec);
   return absl::OkStatus();
 }
 

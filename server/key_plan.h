@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
-#include "common/link/key_codecs.h"
+#include "common/link/key_cost.h"
 #include "server/update_rule.h"
 
 namespace bdn {
@@ -19,7 +19,10 @@ struct KeyPlan {
   uint64_t name_hash = 0;  // for Draw
   DType sum_dtype = DType::kFloat32;
   KeyCodecs codecs;
+  RuleSpec rule_spec;
   std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
+
+  KeyCost CostFor(size_t workers) const { return CostOfKey(entry, rule_spec, codecs, workers); }
 };
 
 // InvalidArgument names the tensor and what is wrong with its specs or rule. A broadcast key has

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -93,8 +94,11 @@ absl::StatusOr<int> Serve(const Config& config) {
   Registry telemetry;
   Server server(options.server, &telemetry, control.get(), transport.get());
   const absl::Status result = ServeUntil(signal_fd, &server, control.get(), health.get());
-  const std::string counted = ToText(telemetry.Collect());
-  if (!counted.empty()) LogInfo("%s", counted);
+  const std::vector<Sample> counted = telemetry.Collect();
+  if (!counted.empty()) LogInfo("%s", ToText(counted));
+  if (!options.metrics_file.empty()) {
+    std::ofstream(options.metrics_file) << ToJson(counted) << "\n";
+  }
   if (result.ok()) return 0;
   LogError("%s", result.message());
   return 1;

@@ -30,8 +30,8 @@ void PrefixSum::Add(const Context& context, Buffer payload) {
 void PrefixSum::Fold(const Context& context) {
   const bool encoded = context.plan.codecs.AddsEncoded(context.step);
   const SegmentedCodec& codec = context.plan.codecs.Push(context.step);
-  const size_t sum_bytes = encoded ? codec.MaxEncodedBytes()
-                                   : codec.num_elements() * DTypeSize(context.plan.sum_dtype);
+  const size_t sum_bytes =
+      encoded ? codec.MaxEncodedBytes() : codec.num_elements() * DTypeSize(context.plan.sum_dtype);
   const size_t most = sum_.empty() ? sum_bytes : sum_bytes / kShareOfSum;
   if (payload_bytes_ <= most) return;
   encoded ? FoldEncoded(context) : FoldDecoded(context);
@@ -57,18 +57,12 @@ void PrefixSum::FoldDecoded(const Context& context) {
 }
 
 void PrefixSum::FoldEncoded(const Context& context) {
-  if (error_.code() == absl::StatusCode::kFailedPrecondition) return;
+  if (!error_.ok()) return;
   const SegmentedCodec& codec = context.plan.codecs.Push(context.step);
   const Buffer out = NewBlock(context.pool, codec.MaxEncodedBytes());
   const auto used = codec.AddEncoded(SpansWithSum(), 1.0f, out.mutable_span());
-  if (!used.ok() && (error_.ok() || !absl::IsInvalidArgument(used.status()))) {
-    error_ = used.status();
-  }
-  if (used.ok()) {
-    sum_ = out.Prefix(*used);
-  } else if (sum_.empty()) {
-    sum_ = payloads_.front();
-  }
+  sum_ = used.ok() ? out.Prefix(*used) : Buffer();
+  error_ = used.status();
 }
 
 std::vector<ByteSpan> PrefixSum::Spans() const {
@@ -102,11 +96,8 @@ MutableView PrefixSum::Finish(const Context& context, std::vector<double>* scrat
 
 absl::StatusOr<size_t> PrefixSum::FinishEncoded(const Context& context, float scale,
                                                 MutableByteSpan out) const {
-  if (absl::IsFailedPrecondition(error_)) return error_;
-  const SegmentedCodec& codec = context.plan.codecs.Push(context.step);
-  const auto used = codec.AddEncoded(SpansWithSum(), scale, out);
-  const bool is_lost = !error_.ok() && !absl::IsFailedPrecondition(used.status());
-  return is_lost ? error_ : used;
+  if (!error_.ok()) return error_;
+  return context.plan.codecs.Push(context.step).AddEncoded(SpansWithSum(), scale, out);
 }
 
 }  // namespace bdn

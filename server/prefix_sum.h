@@ -57,9 +57,7 @@ class PrefixSum {
   size_t payload_bytes_ = 0;
   Buffer sum_;  // of those before: elements, before the codec transforms back, or a payload
   std::vector<uint8_t> present_;
-  // Of payloads that add up undecoded. The first error of their sum; where that was not finite,
-  // sum_ stays, to tell whether later ones were drawn alike.
-  absl::Status error_;
+  absl::Status error_;  // of adding up undecoded: the sum is not finite
 };
 
 }  // namespace bdn

@@ -134,9 +134,8 @@ void ReplyEncoder::StepWeights(MutableView sum) {
   for (size_t i = 0; i < present_.size(); ++i) {
     if (!present_[i]) continue;
     const size_t offset = pull_.segment_offset(i);
-    UpdateSlice slice{.sum = sum.f32() + offset,
-                      .weights = weights + offset,
-                      .n = pull_.segment_elements(i)};
+    UpdateSlice slice{
+        .sum = sum.f32() + offset, .weights = weights + offset, .n = pull_.segment_elements(i)};
     for (int slot = 0; slot < rule.slots(); ++slot) {
       slice.moments[slot] = parts_.moments.data() + slot * sum.n + offset;
     }

@@ -50,6 +50,8 @@ class Round {
     if (next_ > 0) return 0;
     return waiting_.empty() ? -1 : waiting_.begin()->first;
   }
+  // The lowest rank that has not: the one whose turn it is. REQUIRES: !IsComplete().
+  Rank FirstMissing() const { return next_; }
   // Of everybody who has contributed. REQUIRES: somebody has.
   float learning_rate() const { return learning_rate_; }
   std::vector<Rank> MissingRanks() const;
@@ -58,7 +60,7 @@ class Round {
   bool has_nonfinite() const { return has_nonfinite_; }
   bool is_all_absent() const { return is_all_absent_; }
   double total_weight() const { return total_weight_; }  // absent ones count
-  PrefixSum& sum() { return sum_; }  // of the payloads, unless has_nonfinite
+  PrefixSum& sum() { return sum_; }                      // of the payloads, unless has_nonfinite
 
   // What is held: payloads, and what they were added up to.
   size_t payload_bytes() const { return waiting_bytes_ + sum_.payload_bytes(); }

@@ -35,6 +35,17 @@ constexpr Metric kMetrics[] = {
     {"connections_cut", kCounter, "that broke the rules, took nothing, or left the roster"},
     {"connections_open", kGauge, "of workers, now"},
     {"bytes_queued", kGauge, "to the workers, now"},
+    {"bytes_weights", kGauge, "held: weights of keys with an update rule"},
+    {"bytes_replicas", kGauge, "held: what the workers have of weights that go as differences"},
+    {"bytes_moments", kGauge, "held: of update rules"},
+    {"bytes_residuals", kGauge, "held: what replies still owe by error feedback"},
+    {"bytes_sums", kGauge, "held: sums of steps that some workers have not pushed yet"},
+    {"bytes_waiting", kGauge, "held: pushes that are not added yet"},
+    {"bytes_replies", kGauge, "held: replies until the next step, but for those that are weights"},
+    {"bytes_values", kGauge, "held: values of broadcasts"},
+    {"bytes_held_most", kGauge, "the most of all of these that the shards ever held, added up"},
+    {"bytes_pool_used", kGauge, "blocks of the pool of replies and sums that are in use"},
+    {"bytes_pool_idle", kGauge, "blocks of that pool that wait for their next use"},
 };
 
 }  // namespace
@@ -45,7 +56,8 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       telemetry_(telemetry),
       control_(control),
       transport_(transport),
-      pool_(transport->memory()) {}
+      pool_(transport->memory()),
+      budget_(options.max_bytes) {}
 
 Server::~Server() {
   metrics_.reset();
@@ -74,7 +86,7 @@ absl::Status Server::Start() {
   }
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{joined.node, joined.config.run_seed, &pool_},
+        ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
   {
@@ -199,6 +211,7 @@ void Server::ReportProgress(Step step) {
 
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   Admission admission;
+  num_workers_ = std::max(num_workers_, membership->workers.size());
   {
     MutexLock lock(&mu_);
     sessions_->SetMembership(membership);
@@ -246,11 +259,27 @@ absl::Status Server::AddKeys(const Catalogue& catalogue, const PlacementTable& p
     BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
     plans[shard_map.Add(entry)].push_back(std::move(plan));
   }
+  BDN_RETURN_IF_ERROR(Reserve(plans));
   {
     MutexLock lock(&mu_);
     shard_map_ = std::move(shard_map);
   }
   GiveToShards(catalogue.version, plans);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Reserve(const std::vector<Plans>& plans) {
+  uint64_t more = 0;
+  for (const Plans& of_shard : plans) {
+    for (const auto& plan : of_shard) more += plan->CostFor(num_workers_).in_order();
+  }
+  if (more > options_.max_bytes - std::min(options_.max_bytes, declared_bytes_)) {
+    return ResourceExhausted(
+        "the tensors declared cost this server %d bytes of memory with %d workers, and those "
+        "before %d; setting max-bytes allows %d: start more servers, or raise it",
+        more, num_workers_, declared_bytes_, options_.max_bytes);
+  }
+  declared_bytes_ += more;
   return absl::OkStatus();
 }
 
@@ -291,14 +320,30 @@ void Server::ReadMetrics(std::span<uint64_t> values) const {
                           now.transport.connections_refused,
                           now.transport.connections_cut,
                           now.transport.connections_open,
-                          now.transport.bytes_queued};
+                          now.transport.bytes_queued,
+                          now.held.weights,
+                          now.held.replicas,
+                          now.held.moments,
+                          now.held.residuals,
+                          now.held.sums,
+                          now.held.waiting,
+                          now.held.replies,
+                          now.held.values,
+                          now.most_held,
+                          now.pool.bytes_used,
+                          now.pool.bytes_idle};
   static_assert(std::size(all) == std::size(kMetrics));
   std::copy(std::begin(all), std::end(all), values.begin());
 }
 
 Server::Stats Server::stats() const {
   Stats stats;
-  for (const auto& shard : shards_) stats.shards += shard->stats();
+  for (const auto& shard : shards_) {
+    stats.shards += shard->stats();
+    stats.held += shard->held();
+    stats.most_held += shard->most_held();
+  }
+  stats.pool = pool_.stats();
   stats.transport = transport_->stats();
   MutexLock lock(&mu_);
   stats.frames_unauthenticated = frames_unauthenticated_;

@@ -34,9 +34,15 @@ class Server {
     JoinRequest join;         // role, data_address and what is known of the transport are filled in
     Credentials credentials;  // shown to the scheduler
     absl::Duration join_timeout = absl::Minutes(2);
+    // For keys: what they cost in rank order (common/link/key_cost.h), checked when they are
+    // declared, and what is held of them at any time.
+    uint64_t max_bytes = UINT64_MAX;
   };
   struct Stats {
     ShardStats shards;
+    HeldBytes held;
+    uint64_t most_held = 0;  // the sum of what each shard held at its most
+    BufferPool::Stats pool;
     TransportStats transport;
     uint64_t frames_unauthenticated = 0;
     uint64_t frames_forged = 0;
@@ -78,6 +84,8 @@ class Server {
   void OnLeaving(const std::vector<Rank>& ranks);
   // Takes the keys that are placed here and new. After an error it has taken none.
   absl::Status AddKeys(const Catalogue& catalogue, const PlacementTable& placement);
+  // ResourceExhausted names the limit and what more keys would cost.
+  absl::Status Reserve(const std::vector<Plans>& plans);
   // Returns when every shard has its keys: then frames about them are answered.
   void GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans);
   void Finish(const absl::Status& status);
@@ -88,9 +96,12 @@ class Server {
   ControlPlane* const control_;
   Transport* const transport_;
   BufferPool pool_;
+  MemoryBudget budget_;
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 
   // Of the control plane's thread.
+  uint64_t declared_bytes_ = 0;  // the cost of all keys that are here
+  size_t num_workers_ = 0;
   std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
 
   mutable Mutex mu_;

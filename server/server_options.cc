@@ -1,5 +1,7 @@
 #include "server/server_options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -19,6 +21,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
         "bandoneon-scheduler printed it");
   }
   options.health_listen = config.Text("health-listen");
+  options.metrics_file = config.Text("metrics-file");
   options.server.listen = config.Text("listen");
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");
@@ -45,6 +48,12 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
       shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
   BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
   BDN_ASSIGN_OR_RETURN(options.transport, ReadListenerOptions(config, nullptr));
+  if (config.Text("max-bytes").empty()) {
+    options.server.max_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                               static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  } else {
+    BDN_ASSIGN_OR_RETURN(options.server.max_bytes, config.Bytes("max-bytes"));
+  }
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   return options;
 }

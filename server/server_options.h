@@ -16,6 +16,7 @@ struct ServerOptions {
   Server::Options server;
   std::string scheduler;       // host:port
   std::string health_listen;   // empty: no health service
+  std::string metrics_file;    // empty: none
   TransportOptions transport;  // without its clock
   LogLevel log_level = LogLevel::kInfo;
 };

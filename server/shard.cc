@@ -1,5 +1,6 @@
 #include "server/shard.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
@@ -11,16 +12,31 @@ void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
   context_.SetMembership(std::move(membership));
   context_.leaving.clear();  // What they had pushed to open rounds they send again.
   for (auto& [key, state] : keys_) {
-    state.dense.round.Close();
-    state.broadcast.fetches.assign(context_.roster_size(), 0);
+    (void)Counted(&state, [&, &dense = state.dense, &broadcast = state.broadcast] {
+      dense.round.Close();
+      broadcast.fetches.assign(context_.roster_size(), 0);
+      return Sends();
+    });
   }
+}
+
+template <typename Change>
+Sends ServerShard::Counted(KeyState* state, const Change& change) {
+  const uint64_t before = held_.total();
+  held_ -= HeldBy(*state);
+  Sends sends = change();
+  held_ += HeldBy(*state);
+  if (context_.budget != nullptr) context_.budget->Change(before, held_.total());
+  most_held_ = std::max(most_held_, held_.total());
+  return sends;
 }
 
 Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
   context_.leaving = std::move(ranks);
   Sends sends;
   for (auto& [key, state] : keys_) {
-    for (Outgoing& send : DenseKey(*state.plan, &state.dense, &context_).OnLeaving()) {
+    DenseKey dense(*state.plan, &state.dense, &context_);
+    for (Outgoing& send : Counted(&state, [&] { return dense.OnLeaving(); })) {
       sends.push_back(std::move(send));
     }
   }
@@ -57,7 +73,9 @@ Sends ServerShard::OnFrame(NodeId from, const Frame& frame) {
   }
   KeyState* state = &found->second;
   const bool is_dense = state->plan->entry.kind == KeyKind::kDense;
-  return is_dense ? OnDenseFrame(from, frame, state) : OnBroadcastFrame(from, frame, state);
+  return Counted(state, [&] {
+    return is_dense ? OnDenseFrame(from, frame, state) : OnBroadcastFrame(from, frame, state);
+  });
 }
 
 Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state) {

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/cluster/membership.h"
 #include "common/wire/frame.h"
+#include "server/held_bytes.h"
 #include "server/key_state.h"
 #include "server/shard_context.h"
 
@@ -22,11 +23,15 @@ class ServerShard {
   struct Options {
     NodeId self = 0;
     uint64_t run_seed = 0;
-    BufferPool* pool = nullptr;  // borrowed; null: the heap
+    BufferPool* pool = nullptr;      // borrowed; null: the heap
+    MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
   };
 
   explicit ServerShard(const Options& options)
-      : context_{.self = options.self, .run_seed = options.run_seed, .pool = options.pool} {}
+      : context_{.self = options.self,
+                 .run_seed = options.run_seed,
+                 .pool = options.pool,
+                 .budget = options.budget} {}
 
   // A new roster. Open rounds start over: their contributors learn from a probe that they are
   // missing and send the same bytes again. Ignored unless its epoch is newer.
@@ -46,6 +51,9 @@ class ServerShard {
   Sends OnFrame(NodeId from, const Frame& frame);
 
   const ShardStats& stats() const { return context_.stats; }
+  // What its keys hold now, and the most that they ever held at once.
+  const HeldBytes& held() const { return held_; }
+  uint64_t most_held() const { return most_held_; }
   // Null when the key is not here. For tests and snapshots.
   const KeyState* Find(Key key) const;
 
@@ -54,7 +62,13 @@ class ServerShard {
   Sends OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state);
   Sends RefuseType(NodeId from, const FrameHeader& header, const KeyPlan& plan);
 
+  // Runs `change` on a key's state, and counts what that holds before and after.
+  template <typename Change>
+  Sends Counted(KeyState* state, const Change& change);
+
   ShardContext context_;
+  HeldBytes held_;
+  uint64_t most_held_ = 0;
   absl::flat_hash_map<Key, KeyState> keys_;
 };
 

@@ -11,6 +11,7 @@
 #include "common/base/buffer.h"
 #include "common/cluster/membership.h"
 #include "common/wire/frame.h"
+#include "server/memory_budget.h"
 
 namespace bdn {
 
@@ -38,11 +39,12 @@ using Sends = std::vector<Outgoing>;
 struct ShardContext {
   NodeId self = 0;
   uint64_t run_seed = 0;
-  BufferPool* pool = nullptr;  // borrowed; null: the heap
+  BufferPool* pool = nullptr;      // borrowed; null: the heap
+  MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
   absl::flat_hash_map<NodeId, Rank> ranks;  // of its workers; SetMembership
-  std::vector<Rank> leaving;  // workers that push no more; SetLeaving
+  std::vector<Rank> leaving;                // workers that push no more; SetLeaving
   uint32_t catalogue_version = 0;
   ShardStats stats;
   std::vector<double> scratch;  // of the sum; one for all keys, so that it stays in cache

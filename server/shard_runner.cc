@@ -31,6 +31,16 @@ ShardStats ShardRunner::stats() const {
   return stats_;
 }
 
+HeldBytes ShardRunner::held() const {
+  MutexLock lock(&mu_);
+  return held_;
+}
+
+uint64_t ShardRunner::most_held() const {
+  MutexLock lock(&mu_);
+  return most_held_;
+}
+
 void ShardRunner::Run() {
   const FloatGuard guard;
   for (;;) {
@@ -47,6 +57,8 @@ void ShardRunner::Run() {
     {
       MutexLock lock(&mu_);
       stats_ = shard_.stats();
+      held_ = shard_.held();
+      most_held_ = shard_.most_held();
     }
     for (Outgoing& send : sends) send_(send.to, std::move(send.frame));
   }

@@ -26,6 +26,8 @@ class ShardRunner {
   void Post(Work work);
   // As of the last piece of work.
   ShardStats stats() const;
+  HeldBytes held() const;
+  uint64_t most_held() const;
 
  private:
   void Run();
@@ -37,6 +39,8 @@ class ShardRunner {
   std::deque<Work> queue_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   ShardStats stats_ ABSL_GUARDED_BY(mu_);
+  HeldBytes held_ ABSL_GUARDED_BY(mu_);
+  uint64_t most_held_ ABSL_GUARDED_BY(mu_) = 0;
   std::thread thread_;  // last: starts when everything above is there
 };
 

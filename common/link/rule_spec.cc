@@ -120,6 +120,23 @@ absl::StatusOr<RuleSpec> RuleSpec::Parse(std::string_view text) {
   return rule;
 }
 
+int RuleSpec::moments() const {
+  switch (kind_) {
+    case Kind::kMean:
+    case Kind::kAverage:
+      return 0;
+    case Kind::kSgd:
+      return option("momentum") != 0 ? 1 : 0;
+    case Kind::kAdamW:
+      return 2;
+    case Kind::kSignMomentum:
+    case Kind::kNesterov:
+    case Kind::kSlowMo:
+      return 1;
+  }
+  return 0;
+}
+
 double RuleSpec::option(std::string_view name) const {
   const RuleRow& row = RowOf(kind_);
   for (size_t i = 0; i < row.options.size(); ++i) {

@@ -25,6 +25,8 @@ class RuleSpec {
   // Whether the direction of its step is -1, 0 or +1 everywhere, which is all that whoever holds
   // the weights needs to follow.
   bool steps_by_signs() const { return kind_ == Kind::kSignMomentum; }
+  // Arrays as long as the weights that it keeps besides, at the servers.
+  int moments() const;
   // The value of an option, true as 1. REQUIRES: the rule has it.
   double option(std::string_view name) const;
 

@@ -64,6 +64,70 @@ TEST(BufferPool, GivesAReturnedBlockOfTheSameClassAgain) {
   EXPECT_NE(other.data(), block);
 }
 
+TEST(Buffer, IsUniqueWhileNobodyElseHasACopy) {
+  Buffer buffer = Buffer::Allocate(8);
+  EXPECT_TRUE(buffer.IsUnique());
+  {
+    const Buffer slice = buffer.Slice(4, 4);
+    EXPECT_FALSE(buffer.IsUnique());
+  }
+  EXPECT_TRUE(buffer.IsUnique());
+  EXPECT_TRUE(Buffer().IsUnique());
+}
+
+TEST(Buffer, IsFoundAgainWhileSomebodyHasIt) {
+  Buffer buffer = Buffer::Allocate(8);
+  const WeakBuffer weak(buffer.Slice(2, 3));
+  EXPECT_EQ(weak.Lock().data(), buffer.data() + 2);
+  EXPECT_EQ(weak.Lock().size(), 3u);
+  buffer = Buffer();
+  EXPECT_TRUE(weak.Lock().empty());
+  EXPECT_TRUE(WeakBuffer().Lock().empty());
+}
+
+TEST(BufferPool, HasBlocksAtMostAnEighthTooLarge) {
+  BufferPool pool;
+  for (const size_t size : {257, 1000, 4096, 131076, 300000, 4 << 20}) {
+    const Buffer buffer = pool.Get(size);
+    EXPECT_GE(pool.stats().bytes_used, size);
+    EXPECT_LE(pool.stats().bytes_used, size + size / 8) << size;
+  }
+  EXPECT_EQ(pool.stats().bytes_used, 0u);
+}
+
+TEST(BufferPool, FreesWhatWasNotNeededForAWhile) {
+  BufferPool pool;
+  {
+    std::vector<Buffer> many;
+    for (int i = 0; i < 100; ++i) many.push_back(pool.Get(4096));
+  }
+  EXPECT_EQ(pool.stats().bytes_idle, 100 * 4096u);
+  for (int i = 0; i < 2000; ++i) {
+    const Buffer one = pool.Get(4096);
+    const Buffer two = pool.Get(4096);
+  }
+  EXPECT_EQ(pool.stats().bytes_idle, 2 * 4096u);
+}
+
+TEST(BufferPool, KeepsWhatEveryRoundNeeds) {
+  BufferPool pool;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Buffer> many;
+    for (int i = 0; i < 100; ++i) many.push_back(pool.Get(4096));
+    if (round > 0) EXPECT_EQ(pool.stats().bytes_used + pool.stats().bytes_idle, 100 * 4096u);
+  }
+}
+
+TEST(BufferPool, FitsWhatFillsLittleOfItsBlock) {
+  BufferPool pool;
+  const Buffer large = pool.Get(10000);
+  std::memset(large.data(), 7, large.size());
+  EXPECT_EQ(pool.Fit(large.Prefix(9000), 10000).data(), large.data());
+  const Buffer small = pool.Fit(large.Prefix(1000), 10000);
+  EXPECT_NE(small.data(), large.data());
+  EXPECT_EQ(std::memcmp(small.data(), large.data(), 1000), 0);
+}
+
 TEST(BufferPool, DoesNotReuseABlockThatIsHeld) {
   BufferPool pool;
   Buffer first = pool.Get(1000);

@@ -143,6 +143,26 @@ TEST_F(DenseStateTest, RefusesInitsThatDoNotFitAndChangesNothing) {
   EXPECT_THAT(Parts().weights, ElementsAre(0.5f, 1.5f, 2.5f, 3.5f));
 }
 
+// However many ask, and even while the first answers are still on their way.
+TEST_F(DenseStateTest, TellsAllWhoAskTheSameBlock) {
+  Start(2, {.pull = "delta(int4)", .rule = "adamw"});
+  SetWeights({1, 2, 3, 4});
+  using enum StatePart;
+  for (const StatePart part : {kWeights, kReplica, kMoment0}) {
+    const Buffer first = Fetch(part).payload;
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(Fetch(part, 0, i % 2).payload.data(), first.data());
+  }
+  const Buffer before = Fetch(kReplica).payload;
+  const Buffer weights = Fetch(kWeights).payload;
+  const Floats old = FloatsIn(weights.span());
+  Push(0, 1, {1, 1, 1, 1});
+  Push(1, 1, {1, 1, 1, 1});
+  EXPECT_NE(Fetch(kReplica).payload.data(), before.data()) << "the state has changed";
+  EXPECT_EQ(FloatsIn(weights.span()), old) << "who reads it keeps what he was told";
+  EXPECT_NE(FloatsIn(Fetch(kWeights).payload.span()), old);
+  outbox_.sent.clear();
+}
+
 TEST_F(DenseStateTest, RefusesFetchesThatDoNotFit) {
   Start(1, {.rule = "sgd"});
   Fetch(StatePart::kMoment0);

@@ -104,6 +104,10 @@ class Job {
     }
     return text;
   }
+  // Everything that the shard counts, against its key's cost.
+  uint64_t most_in_all() const { return shard_.most_held(); }
+  bool CountsAreRight() const { return shard_.held() == HeldBy(*shard_.Find(kKey)); }
+  KeyCost Cost() const { return shard_.Find(kKey)->plan->CostFor(workers_); }
   const StateParts& parts() const { return shard_.Find(kKey)->dense.parts; }
   const ServerShard& shard() const { return shard_; }
 
@@ -146,8 +150,8 @@ class RankOrderTest : public ::testing::TestWithParam<KeyOptions> {
     for (size_t i = 0; i < count; ++i) {
       script.arrived.push_back(static_cast<Rank>(random() % (kWorkers - 1)));
     }
-    constexpr Event kEvents[] = {Event::kNone,      Event::kNone,       Event::kNewEpoch,
-                                 Event::kLeaves, Event::kOtherStep, Event::kOtherCodec,
+    constexpr Event kEvents[] = {Event::kNone,     Event::kNone,      Event::kNewEpoch,
+                                 Event::kLeaves,   Event::kOtherStep, Event::kOtherCodec,
                                  Event::kOtherRate};
     script.event = kEvents[random() % std::size(kEvents)];
     constexpr Rank kCulprit = kWorkers - 1;  // has not arrived
@@ -192,6 +196,9 @@ TEST_P(RankOrderTest, GivesTheSameAnswersInAnyOrderOfArrival) {
       ASSERT_EQ(snapshot.Find(kKey)->dense.parts, before) << step;
       EXPECT_EQ(whole.Held() + ordered.Held() + shuffled.Held(), 0u) << step;
     }
+    EXPECT_TRUE(ordered.CountsAreRight() && shuffled.CountsAreRight());
+    EXPECT_LE(whole.most_in_all(), whole.Cost().at_worst());
+    EXPECT_LE(shuffled.most_in_all(), shuffled.Cost().at_worst());
   }
 }
 
@@ -209,10 +216,10 @@ TEST_P(RankOrderTest, HoldsNoMorePerWorkerWhenPushesComeInOrder) {
     }
     job.Play(script, order, nullptr);
     EXPECT_EQ(job.Held(), 0u);
+    EXPECT_LE(job.most_in_all(), job.Cost().in_order());
     most.push_back(job.most_held());
   }
   EXPECT_EQ(most[0], most[1]);
-  EXPECT_LE(most[1], 2 * Elements() * sizeof(double));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -249,21 +256,23 @@ TEST_F(ShardFixture, APushThatIsNotFiniteDropsWhatTheRoundHolds) {
   EXPECT_EQ(Reply().header.flags, kFlagNonFinite);
 }
 
-TEST_F(ShardFixture, PayloadsThatWereNotDrawnAlikeFailTheRoundAfterASumThatOverflowed) {
-  const KeyOptions options{
-      .push = "randomk(ratio=0.5)", .pull = "randomk(ratio=0.5)", .segments = {64}};
-  Start(4, options);
-  for (const Rank rank : {0, 1, 2}) Push(rank, 1, Floats(64, std::numeric_limits<float>::max()));
-  Frame other = MakePush(kKey, 1, 3, Floats(64, 1.0f), options);
-  other.header.learning_rate = rate_;
-  const SegmentedCodec& codec = *Plan().codecs.push;
-  const Buffer payload = Buffer::Allocate(codec.MaxEncodedBytes());
-  const Floats ones(64, 1.0f);
-  const SegmentedCodec::Input input{{ones.data(), DType::kFloat32, 64}};
-  const size_t used =
-      codec.Encode({&input, 1}, Draw::FromKeys(9, 9), payload.mutable_span()).value_or(0);
-  Send(MakeFrame(other.header, payload.Prefix(used)));
-  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("was not drawn as"));
+TEST_F(ShardFixture, WhatWaitsForItsTurnHasAnEnd) {
+  MemoryBudget budget(3 * 400);
+  shard_ = ServerShard({.self = kServerNode, .budget = &budget});
+  shard_.SetMembership(MakeMembership(6));
+  options_ = {.segments = {100}};
+  shard_.AddKey(MakePlan(kKey, options_));
+  for (const Rank rank : {5, 4, 3}) Push(rank, 1, Normal(100, rank));
+  EXPECT_EQ(outbox_.sent.size(), 0u);
+  Push(2, 1, Normal(100, 2));
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(Error(0).message()),
+              HasSubstr("the push of rank 2 must wait for that of rank 0"));
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("setting max-bytes"));
+  EXPECT_LT(shard_.held().total(), 400u) << "the error, which is kept";
+  // In rank order the same workers need less, and go on.
+  for (const Rank rank : {0, 1, 2, 3, 4, 5}) Push(rank, 2, Normal(100, rank));
+  EXPECT_EQ(Reply().header.type, FrameType::kReply);
 }
 
 }  // namespace

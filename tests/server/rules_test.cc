@@ -28,6 +28,14 @@ std::unique_ptr<const UpdateRule> Rule(const std::string& text) {
   return MakeUpdateRule(RuleSpec::Parse(text).value());
 }
 
+TEST(UpdateRules, KeepAsManyMomentsAsTheirSpecSays) {
+  for (const char* text :
+       {"sgd", "sgd(momentum=0.9)", "adamw", "sign_momentum", "nesterov", "slowmo", "average"}) {
+    const RuleSpec spec = RuleSpec::Parse(text).value();
+    EXPECT_EQ(MakeUpdateRule(spec)->slots(), spec.moments()) << text;
+  }
+}
+
 struct State {
   Floats weights;
   Floats moments[UpdateSlice::kMaxSlots];

@@ -16,10 +16,11 @@ absl::StatusOr<ServerOptions> ReadFlags(const std::vector<std::string>& flags) {
 }
 
 TEST(ServerOptionsTest, ReadsEverySetting) {
-  const auto options = ReadFlags(
-      {"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0", "--advertise=tcp://10.0.0.2:7100",
-       "--rank=3", "--shards=5", "--link=1Gbit", "--health-listen=", "--job-id=gpt",
-       "--token=secret", "--insecure", "--join-timeout=7s", "--log-level=error"});
+  const auto options = ReadFlags({"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0",
+                                  "--advertise=tcp://10.0.0.2:7100", "--rank=3", "--shards=5",
+                                  "--link=1Gbit", "--health-listen=", "--max-bytes=3GiB",
+                                  "--metrics-file=counted.json", "--job-id=gpt", "--token=secret",
+                                  "--insecure", "--join-timeout=7s", "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->scheduler, "10.0.0.1:7000");
   EXPECT_EQ(options->server.listen, "tcp://0.0.0.0:0");
@@ -28,6 +29,8 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
   EXPECT_EQ(options->server.num_shards, 5);
   EXPECT_EQ(options->transport.link_bytes_per_second, 1.25e8);
   EXPECT_EQ(options->health_listen, "");
+  EXPECT_EQ(options->server.max_bytes, uint64_t{3} << 30);
+  EXPECT_EQ(options->metrics_file, "counted.json");
   EXPECT_EQ(options->server.join.job_id, "gpt");
   EXPECT_TRUE(options->server.credentials.Admits("secret"));
   EXPECT_EQ(options->server.join_timeout, absl::Seconds(7));
@@ -63,6 +66,13 @@ TEST(ServerOptionsTest, WhatOtherHostsReachNeedsASecret) {
               HasSubstr("listen is tcp://10.0.0.2:7100"));
   EXPECT_THAT(refused({"--scheduler=10.0.0.1:7000", "--token=t"}),
               HasSubstr("scheduler is 10.0.0.1:7000"));
+}
+
+TEST(ServerOptionsTest, MayHoldWhatTheMachineHasUnlessToldOtherwise) {
+  const auto options = ReadFlags({"--scheduler=127.0.0.1:7000"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_GT(options->server.max_bytes, uint64_t{1} << 28);
+  EXPECT_LT(options->server.max_bytes, UINT64_MAX);
 }
 
 TEST(ServerOptionsTest, NamesTheSettingThatIsMissingOrWrong) {

@@ -242,5 +242,31 @@ TEST_F(WeightsRoundTest, WeightsThatDivergeFailTheRoundAndSayTheRate) {
   EXPECT_THAT(ValuesOf(Reply(), options_), ElementsAre(0, 1, 2, 3));
 }
 
+// With a codec of none a reply is the block that the weights lie in. Who still reads an old one keeps
+// it; when nobody does the weights stay where they are.
+TEST_F(WeightsRoundTest, AReplyOfWholeWeightsIsTheirBlock) {
+  Start(1, {.segments = {64}, .rule = "adamw"});
+  SetWeights(Normal(64, 1));
+  Push(0, 1, Normal(64, 2));
+  EXPECT_EQ(Reply().payload.data(), Parts().weights.bytes().data());
+  EXPECT_EQ(shard_.held().replies, 0u);
+  EXPECT_EQ(shard_.held().weights, 64 * sizeof(float));
+  outbox_.sent.clear();
+  const float* const place = Parts().weights.data();
+  Push(0, 2, Normal(64, 3));
+  EXPECT_EQ(Parts().weights.data(), place);
+  const Buffer read = Reply().payload;
+  const Floats told = FloatsIn(read.span());
+  Push(0, 3, Normal(64, 4));
+  EXPECT_NE(Parts().weights.data(), place);
+  EXPECT_EQ(FloatsIn(read.span()), told);
+  // An init between steps leaves the kept reply alone, too.
+  const Floats third = FloatsIn(Reply().payload.span());
+  outbox_.sent.clear();
+  Set(StatePart::kWeights, Normal(64, 5), 3);
+  Push(0, 3, Normal(64, 4));
+  EXPECT_EQ(FloatsIn(Reply().payload.span()), third);
+}
+
 }  // namespace
 }  // namespace bdn::testing

@@ -1,0 +1,41 @@
+#ifndef BANDONEON_COMMON_LINK_KEY_COST_H_
+#define BANDONEON_COMMON_LINK_KEY_COST_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/cluster/catalogue.h"
+#include "common/link/key_codecs.h"
+#include "common/link/rule_spec.h"
+
+namespace bdn {
+
+// What one key costs its server, in bytes of memory. With n elements, S the bytes of a sum (4 n;
+// 8 n for float64), W workers, P and R the longest payload of a push and of a reply:
+//
+//   state    4 n for each of: weights, moments (every rule but `mean`), replica (pull delta(...)),
+//            residual (pull ef(...))
+//   reply    R, kept until every worker has pushed the next step; 0 where it is the weights
+//   open     an open round whose pushes come in rank order: (W - 1) P, but no more than 9/8 S + P,
+//            with P for S where payloads add up undecoded and P is larger
+//   late     what more may wait when they come in another order: up to (W - 1) P in all
+//
+// A broadcast has a value and the next one. What a step needs only while a thread works on it (one
+// sum a shard, payloads on their way) is not counted.
+struct KeyCost {
+  uint64_t state = 0;
+  uint64_t reply = 0;
+  uint64_t open = 0;
+  uint64_t late = 0;
+
+  // Held when pushes come in rank order, and whatever their order.
+  uint64_t in_order() const { return state + reply + open; }
+  uint64_t at_worst() const { return in_order() + late; }
+};
+
+KeyCost CostOfKey(const KeyEntry& key, const RuleSpec& rule, const KeyCodecs& codecs,
+                  size_t workers);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_LINK_KEY_COST_H_

@@ -1,0 +1,34 @@
+#ifndef BANDONEON_SERVER_HELD_BYTES_H_
+#define BANDONEON_SERVER_HELD_BYTES_H_
+
+#include <cstdint>
+
+#include "server/key_state.h"
+
+namespace bdn {
+
+// What keys hold, by purpose, in bytes of their arrays and payloads.
+struct HeldBytes {
+  uint64_t weights = 0;
+  uint64_t replicas = 0;
+  uint64_t moments = 0;
+  uint64_t residuals = 0;  // of the replies' error feedback
+  uint64_t sums = 0;       // of open rounds
+  uint64_t waiting = 0;    // pushes that are not added yet
+  uint64_t replies = 0;    // kept until the next step closes, but for those that are the weights
+  uint64_t values = 0;     // of broadcasts
+
+  uint64_t total() const {
+    return weights + replicas + moments + residuals + sums + waiting + replies + values;
+  }
+  HeldBytes& operator+=(const HeldBytes& other);
+  HeldBytes& operator-=(const HeldBytes& other);
+  bool operator==(const HeldBytes&) const = default;
+};
+
+// Costs the same whatever the key's size and the number of workers.
+HeldBytes HeldBy(const KeyState& state);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_HELD_BYTES_H_
