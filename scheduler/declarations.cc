@@ -7,104 +7,150 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/cluster/server_bytes.h"
 #include "scheduler/membership_table.h"
-#include "scheduler/placer.h"
 #include "scheduler/planner.h"
 
 namespace bdn {
 namespace {
 
-constexpr size_t kMaxTensors = size_t{1} << 20;
+// What no setting goes beyond: no sum of so many bytes overflows.
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;
 
 }  // namespace
 
-Declarations::Declarations(const JobConfig& config)
-    : config_(config),
-      catalogue_(std::make_shared<Catalogue>()),
-      placement_(std::make_shared<PlacementTable>()) {}
+Declarations::Declarations(const JobOptions& options)
+    : config_(options.config), limits_(options.limits) {}
 
 void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   membership_ = std::move(membership);
   roster_ = RosterOf(*membership_);
-  for (const NodeInfo& server : membership_->servers) installed_[server.id] = {};
+  version_.epoch = membership_->epoch;
+  placer_.emplace(membership_->servers);
+  for (const NodeInfo& server : membership_->servers) {
+    installed_[server.id] = {};
+    installed_versions_.insert(PlacementVersion());
+  }
 }
 
 absl::Status Declarations::Check(Rank rank, const std::vector<TensorDeclaration>& tensors) const {
-  if (catalogue_->tensors.size() + tensors.size() > kMaxTensors) {
-    return ResourceExhausted("more than %d tensors", kMaxTensors);
-  }
-  std::unordered_set<std::string> names;
+  std::vector<const TensorDeclaration*> fresh;
+  std::unordered_set<std::string_view> names;
   for (const TensorDeclaration& tensor : tensors) {
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
     if (!names.insert(tensor.name).second) {
       return InvalidArgument("tensor '%s': worker %d declares it twice", tensor.name, rank);
     }
-    const auto known = tensor_index_.find(tensor.name);
-    if (known == tensor_index_.end()) continue;
-    const TensorDeclaration& before = catalogue_->tensors[known->second];
-    if (!(before == tensor)) {
+    const auto known = tensors_.find(tensor.name);
+    if (known == tensors_.end()) {
+      fresh.push_back(&tensor);
+    } else if (const TensorDeclaration& before = *known->second; !(before == tensor)) {
       return InvalidArgument("tensor '%s': all workers declared %s before, worker %d now says %s",
                              tensor.name, DescribeDifference(before, tensor), rank,
                              DescribeDifference(tensor, before));
     }
   }
+  return CheckRoom(fresh);
+}
+
+absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>& fresh) const {
+  if (totals_.tensors + fresh.size() > limits_.max_tensors) {
+    return ResourceExhausted(
+        "the job would have %d tensors, more than max-tensors of its scheduler, "
+        "which is %d",
+        totals_.tensors + fresh.size(), limits_.max_tensors);
+  }
+  const uint64_t most = std::min(limits_.max_job_bytes, kMostBytes);
+  const uint64_t servers = membership_->servers.size();
+  uint64_t bytes = totals_.tensor_bytes;
+  uint64_t server_bytes = totals_.server_bytes;
+  for (const TensorDeclaration* tensor : fresh) {
+    bytes += TensorBytes(*tensor);
+    server_bytes += ServerBytes(*tensor);
+    if (bytes <= most) continue;
+    return ResourceExhausted(
+        "with tensor '%s' the job declares %d bytes, which take about %d at each of %d server(s): "
+        "more than max-job-bytes of its scheduler, which is %d",
+        tensor->name, bytes, server_bytes / servers, servers, most);
+  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member,
-                                               std::vector<TensorDeclaration> tensors) {
-  BDN_RETURN_IF_ERROR(Check(member.rank, tensors));
-  const uint64_t number = next_batch_[member.node];
-  Batch& batch = batches_.try_emplace(number, roster_).first->second;
-  if (!batch.failure.ok()) return number;
-  if (batch.declared.Has(member)) {
-    if (batch.declared.Of(member) == tensors) return number;
-    return FailedPrecondition("worker %d declares other tensors before its last call was answered",
-                              member.rank);
+Declarations::Batch* Declarations::BatchOf(const RosterMember& member, uint64_t number) {
+  const auto [found, is_new] = batches_.try_emplace(
+      number, roster_, [this](Rank rank, const auto& list) { return Check(rank, list); });
+  if (is_new) {
+    for (const RosterMember& other : leaving_) {
+      if (other != member) AbortIfLeaving(number, &found->second, other);
+      if (!found->second.declared.failure().ok()) break;
+    }
   }
-  batch.failure = batch.declared.Add(member, std::move(tensors));
-  if (batch.failure.ok() && batch.declared.full()) batch.failure = Plan(&batch);
+  return &found->second;
+}
+
+absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, DeclarationPart part) {
+  if (part.count > limits_.max_tensors) {
+    return ResourceExhausted(
+        "worker %d declares %d tensors, more than max-tensors of its scheduler, "
+        "which is %d",
+        member.rank, part.count, limits_.max_tensors);
+  }
+  const uint64_t number = next_batch_[member.node];
+  Batch& batch = *BatchOf(member, number);
+  DeclarationBatch& declared = batch.declared;
+  if (!declared.failure().ok()) return number;
+  const std::optional<RosterMember> asked = declared.asked();
+  BDN_RETURN_IF_ERROR(declared.Add(member, std::move(part)));
+  if (declared.asked() != asked && declared.asked().has_value() &&
+      leaving_.count(*declared.asked()) > 0) {
+    AbortIfLeaving(number, &batch, *declared.asked());
+  }
+  if (declared.failure().ok() && declared.full() && !batch.version.has_value()) {
+    if (absl::Status status = Plan(&batch); !status.ok()) declared.Fail(std::move(status));
+  }
+  const bool ended = !declared.failure().ok() || batch.version.has_value();
+  if (ended || declared.asked() != asked) changed_.insert(number);
   return number;
 }
 
 absl::Status Declarations::Plan(Batch* batch) {
-  auto grown = std::make_shared<Catalogue>(*catalogue_);
-  for (const TensorDeclaration& tensor : batch->declared.tensors()) {
-    if (tensor_index_.count(tensor.name) == 0) grown->tensors.push_back(tensor);
+  auto delta = std::make_shared<CatalogueDelta>();
+  delta->version = {version_.epoch, version_.catalogue + 1};
+  delta->first_tensor = static_cast<uint32_t>(totals_.tensors);
+  for (TensorDeclaration& tensor : batch->declared.TakeTensors()) {
+    if (!tensors_.contains(tensor.name)) delta->tensors.push_back(std::move(tensor));
   }
-  const size_t known = catalogue_->tensors.size();
-  if (grown->tensors.size() > known) {
-    BDN_ASSIGN_OR_RETURN(
-        std::vector<KeyEntry> keys,
-        PlanKeys(std::span(grown->tensors).subspan(known), static_cast<uint32_t>(known), config_));
-    if (catalogue_->keys.size() + keys.size() > kMaxKeys) {
+  if (!delta->tensors.empty()) {
+    BDN_ASSIGN_OR_RETURN(delta->keys, PlanKeys(delta->tensors, delta->first_tensor, config_));
+    if (totals_.keys + delta->keys.size() > kMaxKeys) {
       return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
     }
-    std::move(keys.begin(), keys.end(), std::back_inserter(grown->keys));
-    ++grown->version;
-    for (size_t i = known; i < grown->tensors.size(); ++i) {
-      tensor_index_[grown->tensors[i].name] = i;
+    delta->owners = placer_->Place(delta->keys);
+    for (const TensorDeclaration& tensor : delta->tensors) {
+      tensors_.emplace(tensor.name, &tensor);
+      totals_.tensor_bytes += TensorBytes(tensor);
+      totals_.server_bytes += ServerBytes(tensor);
     }
-    placement_ =
-        std::make_shared<const PlacementTable>(PlaceKeys(*membership_, *grown, *placement_));
-    catalogue_ = std::move(grown);
+    totals_.tensors += delta->tensors.size();
+    totals_.keys += delta->keys.size();
+    version_ = delta->version;
+    deltas_.push_back(std::move(delta));
   }
-  batch->planned = true;
-  batch->version = placement_->version();
+  batch->version = version_;
   return absl::OkStatus();
 }
 
-PlacementVersion Declarations::InstalledEverywhere() const {
-  PlacementVersion least = placement_->version();
-  for (const auto& [server, version] : installed_) least = std::min(least, version);
-  return least;
-}
-
-std::optional<absl::Status> Declarations::AnswerOf(uint64_t number) const {
+std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::AnswerOf(
+    uint64_t number, const RosterMember& member) const {
   const Batch& batch = batches_.at(number);
-  if (!batch.failure.ok()) return batch.failure;
-  if (batch.planned && batch.version <= InstalledEverywhere()) return absl::OkStatus();
-  return std::nullopt;
+  if (!batch.declared.failure().ok()) return batch.declared.failure();
+  if (batch.version.has_value()) {
+    if (batch.version->catalogue > InstalledEverywhere().catalogue) return std::nullopt;
+    return DeclarationAnswer{.version = *batch.version};
+  }
+  const std::optional<uint32_t> wanted = batch.declared.WantedFrom(member);
+  if (!wanted.has_value()) return std::nullopt;
+  return DeclarationAnswer{.wanted_from = wanted};
 }
 
 void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
@@ -116,13 +162,13 @@ void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
 
 std::string Declarations::WaitedFor(uint64_t number) const {
   const Batch& batch = batches_.at(number);
-  if (!batch.planned) {
+  if (!batch.version.has_value()) {
     return absl::StrFormat("waiting for %s to declare the same tensors", batch.declared.Missing());
   }
   for (const NodeInfo& server : membership_->servers) {
-    if (installed_.at(server.id) < batch.version) {
+    if (installed_.at(server.id) < *batch.version) {
       return absl::StrFormat("waiting for %s to install catalogue %d",
-                             MembershipTable::Describe(server), batch.version.catalogue);
+                             MembershipTable::Describe(server), batch.version->catalogue);
     }
   }
   return "waiting for nobody";
@@ -133,22 +179,41 @@ absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) 
   if (found == installed_.end()) {
     return InvalidArgument("node %d is no server and owns no keys", server);
   }
-  const PlacementVersion latest = placement_->version();
-  if (version.epoch > latest.epoch || version.catalogue > latest.catalogue) {
+  if (version.epoch > version_.epoch || version.catalogue > version_.catalogue) {
     return InvalidArgument(
         "the placement of catalogue %d at epoch %d does not exist yet: the latest is of catalogue "
         "%d at epoch %d",
-        version.catalogue, version.epoch, latest.catalogue, latest.epoch);
+        version.catalogue, version.epoch, version_.catalogue, version_.epoch);
   }
-  found->second = std::max(found->second, version);
+  if (version <= found->second) return absl::OkStatus();
+  const PlacementVersion before = InstalledEverywhere();
+  installed_versions_.erase(installed_versions_.find(found->second));
+  installed_versions_.insert(version);
+  found->second = version;
+  if (InstalledEverywhere() == before) return absl::OkStatus();
+  for (const auto& [number, batch] : batches_) {
+    if (batch.version.has_value()) changed_.insert(number);
+  }
   return absl::OkStatus();
 }
 
-void Declarations::AbortWaitsFor(const Roster& leaving) {
-  for (auto& [number, batch] : batches_) {
-    if (batch.planned || !batch.failure.ok()) continue;
-    batch.failure = batch.declared.CheckMayFill(leaving);
+void Declarations::OnLeaving(const RosterMember& member) {
+  leaving_.insert(member);
+  for (auto& [number, batch] : batches_) AbortIfLeaving(number, &batch, member);
+}
+
+void Declarations::AbortIfLeaving(uint64_t number, Batch* batch, const RosterMember& member) {
+  if (batch->version.has_value() || !batch->declared.failure().ok() ||
+      batch->declared.Has(member)) {
+    return;
   }
+  batch->declared.Fail(
+      Aborted("declaring tensors: worker %d is leaving the job instead", member.rank));
+  changed_.insert(number);
+}
+
+Placer::Load Declarations::LoadOf(NodeId server) const {
+  return placer_.has_value() ? placer_->LoadOf(server) : Placer::Load();
 }
 
 }  // namespace bdn

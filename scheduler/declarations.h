@@ -5,80 +5,108 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/declaration_list.h"
 #include "scheduler/barrier.h"
 #include "scheduler/declaration_batch.h"
+#include "scheduler/job_options.h"
+#include "scheduler/placer.h"
 #include "scheduler/roster.h"
 
 namespace bdn {
 
 // What the workers of a job declare, on its way to keys that every server has installed: gathers
 // the n-th declarations of all workers into batches, has the planner cut and the placer place what
-// is new, and keeps which placement each server has acknowledged. Not thread-safe.
+// is new, and keeps which placement each server has acknowledged. A declaration costs what it says,
+// not what was declared before. Not thread-safe.
 class Declarations {
  public:
-  explicit Declarations(const JobConfig& config);
+  // What all of it has come to.
+  struct Totals {
+    uint64_t tensors = 0;
+    uint64_t tensor_bytes = 0;  // as TensorBytes
+    uint64_t server_bytes = 0;  // as ServerBytes
+    uint64_t keys = 0;
+  };
+
+  explicit Declarations(const JobOptions& options);
 
   // All nodes have joined. Once, before anything is declared.
   void Begin(std::shared_ptr<const Membership> membership);
 
-  // Puts what `member` declares into the batch of its next declaration and returns the number of
-  // that batch. The same again, before the answer, is the same declaration. InvalidArgument,
-  // ResourceExhausted or FailedPrecondition names the tensor or the worker: this call is then of no
-  // batch. What is wrong between workers fails the batch instead.
-  absl::StatusOr<uint64_t> Declare(const RosterMember& member,
-                                   std::vector<TensorDeclaration> tensors);
-  // How the batch ended, for each of its workers; nothing while it is waited for.
-  std::optional<absl::Status> AnswerOf(uint64_t batch) const;
-  // `member` was given the answer: its next declaration is of the next batch.
+  // Puts what `member` says of its next declaration into that one's batch and returns the number of
+  // the batch. The same again, before the answer, is the same declaration. InvalidArgument,
+  // ResourceExhausted or FailedPrecondition: this call changed nothing. What is wrong with a list, or
+  // between workers, fails the batch instead.
+  absl::StatusOr<uint64_t> Declare(const RosterMember& member, DeclarationPart part);
+  // What this worker is to be told of the batch: how it ended, or that its list is wanted. Nothing
+  // while it is waited for.
+  std::optional<absl::StatusOr<DeclarationAnswer>> AnswerOf(uint64_t batch,
+                                                            const RosterMember& member) const;
+  // `member` was told how the batch ended: its next declaration is of the next one.
   void MarkAnswered(uint64_t batch, const RosterMember& member);
+  // The batches of which somebody besides the last caller may have something to be told.
+  std::set<uint64_t> TakeChanged() { return std::exchange(changed_, {}); }
   // "waiting for worker 1 to declare the same tensors".
   std::string WaitedFor(uint64_t batch) const;
 
   // A server has installed its keys of this placement. InvalidArgument: it is no server, or there
   // is no such placement yet.
   absl::Status Acknowledge(NodeId server, PlacementVersion version);
-  // Fails what waits for one of these to declare, who will not.
-  void AbortWaitsFor(const Roster& leaving);
+  // Fails what waits for this worker to declare, who will not; also what begins later.
+  void OnLeaving(const RosterMember& member);
   // Forgets what is waited for: the job has failed.
   void Abandon() { batches_.clear(); }
 
-  const std::shared_ptr<const Catalogue>& catalogue() const { return catalogue_; }
-  // Of that catalogue.
-  const std::shared_ptr<const PlacementTable>& placement() const { return placement_; }
+  // The latest.
+  PlacementVersion version() const { return version_; }
+  // What each version added, from version 1.
+  const std::vector<SharedDelta>& deltas() const { return deltas_; }
+  const Totals& totals() const { return totals_; }
+  Placer::Load LoadOf(NodeId server) const;
 
  private:
   // One declaration of all workers.
   struct Batch {
-    explicit Batch(const Roster& expected) : declared(expected), answered(expected) {}
+    Batch(const Roster& expected, DeclarationBatch::Check check)
+        : declared(expected, std::move(check)), answered(expected) {}
     DeclarationBatch declared;
-    Barrier answered;  // workers that know how it ended
-    absl::Status failure;
-    bool planned = false;
-    PlacementVersion version;  // once planned: the first placement that has it
+    Barrier answered;                         // workers that know how it ended
+    std::optional<PlacementVersion> version;  // once planned: the first placement that has it
   };
 
+  Batch* BatchOf(const RosterMember& member, uint64_t number);
+  void AbortIfLeaving(uint64_t number, Batch* batch, const RosterMember& member);
   absl::Status Check(Rank rank, const std::vector<TensorDeclaration>& tensors) const;
+  absl::Status CheckRoom(const std::vector<const TensorDeclaration*>& fresh) const;
   absl::Status Plan(Batch* batch);
   // What all servers have installed.
-  PlacementVersion InstalledEverywhere() const;
+  PlacementVersion InstalledEverywhere() const { return *installed_versions_.begin(); }
 
   const JobConfig config_;
+  const DeclarationLimits limits_;
   std::shared_ptr<const Membership> membership_;  // null until Begin
   Roster roster_;
+  Roster leaving_;
 
-  std::shared_ptr<const Catalogue> catalogue_;
-  std::shared_ptr<const PlacementTable> placement_;
-  std::unordered_map<std::string, size_t> tensor_index_;  // in catalogue_->tensors
-  std::map<NodeId, PlacementVersion> installed_;          // by server
+  PlacementVersion version_;
+  std::vector<SharedDelta> deltas_;
+  Totals totals_;
+  absl::flat_hash_map<std::string_view, const TensorDeclaration*> tensors_;  // in the deltas
+  std::optional<Placer> placer_;                                             // from Begin
+  std::map<NodeId, PlacementVersion> installed_;                             // by server
+  std::multiset<PlacementVersion> installed_versions_;                       // the same, by version
 
   std::map<uint64_t, Batch> batches_;
+  std::set<uint64_t> changed_;
   std::map<NodeId, uint64_t> next_batch_;  // the batch of a worker's next declaration
 };
 

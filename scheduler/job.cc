@@ -1,7 +1,6 @@
 #include "scheduler/job.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "common/base/status.h"
@@ -18,7 +17,7 @@ Job::Job(JobOptions options, absl::Time now)
       join_deadline_(now + options_.join_timeout),
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
-      declarations_(options_.config) {}
+      declarations_(options_) {}
 
 // ---- calls
 
@@ -31,42 +30,44 @@ CallId Job::Refuse(const absl::Status& status) {
 void Job::Complete(CallId call_id, absl::Status status) {
   const WaitingCall call = calls_.Take(call_id);
   Completion completion{call_id, std::move(status), {}, {}};
-  if (completion.status.ok() && call.kind == WaitingCall::Kind::kJoin) {
-    const MembershipTable::Member* member = table_.Find(call.node);
-    completion.join = {.node = member->info.id,
-                       .rank = member->info.rank,
+  if (completion.status.ok() && call.subject.kind == WaitSubject::Kind::kJoin) {
+    const NodeInfo& node = table_.Find(call.node)->info;
+    completion.join = {.node = node.id,
+                       .rank = node.rank,
                        .config = options_.config,
-                       .membership = table_.membership(),
+                       .membership = ViewOf(node.id).membership,
                        .data_secret = options_.data_secret};
-  }
-  if (completion.status.ok() && call.kind == WaitingCall::Kind::kDeclare) {
-    completion.declared = {declarations_.catalogue(), declarations_.placement()};
   }
   completions_.push_back(std::move(completion));
 }
 
-template <typename Condition>
-void Job::CompleteWhere(Condition condition, const absl::Status& status) {
-  for (const CallId call_id : calls_.Where(condition)) Complete(call_id, status);
+void Job::CompleteAll(const std::vector<CallId>& calls, const absl::Status& status) {
+  for (const CallId call_id : calls) Complete(call_id, status);
 }
 
 std::vector<Job::Completion> Job::TakeCompletions() { return std::exchange(completions_, {}); }
 
 void Job::Withdraw(const WaitingCall& call) {
-  if (calls_.Has(call.kind, call.node, call.barrier)) return;  // asked twice, given up once
-  switch (call.kind) {
-    case WaitingCall::Kind::kJoin:
+  if (calls_.Has(call.subject, call.node)) return;  // asked twice, given up once
+  switch (call.subject.kind) {
+    case WaitSubject::Kind::kJoin:
       table_.Remove(call.node);
       return;
-    case WaitingCall::Kind::kDeclare:  // a later call with the same list goes on with the batch
+    case WaitSubject::Kind::kDeclare:  // a later call with the same list goes on with the batch
       return;
-    case WaitingCall::Kind::kBarrier: {
-      const auto barrier = barriers_.find(call.barrier);
-      barrier->second.Withdraw(MemberOf(call.node));
-      if (barrier->second.empty()) barriers_.erase(barrier);
+    case WaitSubject::Kind::kBarrier: {
+      const auto barrier = barriers_.find(call.subject.barrier);
+      if (barrier == barriers_.end()) return;  // it has ended meanwhile
+      const RosterMember member = MemberOf(call.node);
+      barrier->second.Withdraw(member);
+      if (barrier->second.empty()) {
+        barriers_.erase(barrier);
+      } else if (leaving_.Has(member)) {
+        AbortIfLeaving(call.subject.barrier, member);
+      }
       return;
     }
-    case WaitingCall::Kind::kLeave:
+    case WaitSubject::Kind::kLeave:
       leaving_.Withdraw(MemberOf(call.node));
       Lost(call.node, "gave up waiting to leave");
       return;
@@ -74,16 +75,16 @@ void Job::Withdraw(const WaitingCall& call) {
 }
 
 std::string Job::WaitedFor(const WaitingCall& call) const {
-  switch (call.kind) {
-    case WaitingCall::Kind::kJoin:
+  switch (call.subject.kind) {
+    case WaitSubject::Kind::kJoin:
       return "waiting for " + table_.Missing();
-    case WaitingCall::Kind::kBarrier:
-      return absl::StrFormat("barrier '%s': waiting for %s", call.barrier,
-                             barriers_.at(call.barrier).Missing());
-    case WaitingCall::Kind::kLeave:
+    case WaitSubject::Kind::kBarrier:
+      return absl::StrFormat("barrier '%s': waiting for %s", call.subject.barrier,
+                             barriers_.at(call.subject.barrier).Missing());
+    case WaitSubject::Kind::kLeave:
       return "waiting to leave with " + leaving_.Missing();
-    case WaitingCall::Kind::kDeclare:
-      return declarations_.WaitedFor(call.batch);
+    case WaitSubject::Kind::kDeclare:
+      return declarations_.WaitedFor(call.subject.batch);
   }
   return "";
 }
@@ -152,7 +153,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   if (const absl::Status status = CheckJoin(request, version); !status.ok()) return Refuse(status);
   const auto node = table_.Add(request, now);
   if (!node.ok()) return Refuse(node.status());
-  const CallId call_id = calls_.Add({WaitingCall::Kind::kJoin, *node, deadline, 0, ""});
+  const CallId call_id = calls_.Add({{WaitSubject::Kind::kJoin}, *node, deadline});
   StartIfFull(now);
   return call_id;
 }
@@ -160,44 +161,55 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
 void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
-  roster_ = RosterOf(*table_.membership());
+  const Membership& all = *table_.membership();
+  auto servers = std::make_shared<Membership>();
+  servers->epoch = all.epoch;
+  servers->servers = all.servers;
+  servers->MakeIndex();
+  servers_view_ = std::move(servers);
+  roster_ = RosterOf(all);
   leaving_ = Barrier(roster_);
   declarations_.Begin(table_.membership());
-  ++revision_;
-  CompleteWhere([](const WaitingCall& call) { return call.kind == WaitingCall::Kind::kJoin; },
-                absl::OkStatus());
+  ChangeForAll();
+  CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kJoin}), absl::OkStatus());
 }
 
 // ---- declaring
 
-CallId Job::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
-                    absl::Time now) {
+CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "declare");
-  if (status.ok() && calls_.Has(WaitingCall::Kind::kDeclare, node, "")) {
+  if (status.ok() && calls_.Declares(node)) {
     status = FailedPrecondition("worker %d declares twice at once", table_.Find(node)->info.rank);
   }
   if (!status.ok()) return Refuse(status);
-  const std::shared_ptr<const Catalogue> before = declarations_.catalogue();
-  const auto batch = declarations_.Declare(MemberOf(node), std::move(tensors));
+  const PlacementVersion before = declarations_.version();
+  const auto batch = declarations_.Declare(MemberOf(node), std::move(part));
   if (!batch.ok()) return Refuse(batch.status());
-  if (declarations_.catalogue() != before) ++revision_;
-  const CallId call_id = calls_.Add({WaitingCall::Kind::kDeclare, node, deadline, *batch, ""});
-  AnswerDeclarations();
-  AbortWaitsForLeaving();
+  if (declarations_.version() != before) ChangeForServers();
+  const CallId call_id = calls_.Add({{WaitSubject::Kind::kDeclare, *batch}, node, deadline});
+  AnswerDeclaration(call_id);
+  AnswerChangedDeclarations();
   return call_id;
 }
 
-void Job::AnswerDeclarations() {
-  const auto declares = [](const WaitingCall& call) {
-    return call.kind == WaitingCall::Kind::kDeclare;
-  };
-  for (const CallId call_id : calls_.Where(declares)) {
-    const WaitingCall call = *calls_.Find(call_id);
-    const std::optional<absl::Status> answer = declarations_.AnswerOf(call.batch);
-    if (!answer.has_value()) continue;
-    Complete(call_id, *answer);
-    declarations_.MarkAnswered(call.batch, MemberOf(call.node));
+void Job::AnswerDeclaration(CallId call_id) {
+  const WaitingCall& call = *calls_.Find(call_id);
+  const uint64_t batch = call.subject.batch;
+  const RosterMember member = MemberOf(call.node);
+  const auto answer = declarations_.AnswerOf(batch, member);
+  if (!answer.has_value()) return;
+  Complete(call_id, answer->status());
+  if (answer->ok()) completions_.back().declared = **answer;
+  const bool is_over = !answer->ok() || !(*answer)->wanted_from.has_value();
+  if (is_over) declarations_.MarkAnswered(batch, member);
+}
+
+void Job::AnswerChangedDeclarations() {
+  for (const uint64_t batch : declarations_.TakeChanged()) {
+    for (const CallId call_id : calls_.WaitingFor({WaitSubject::Kind::kDeclare, batch})) {
+      AnswerDeclaration(call_id);
+    }
   }
 }
 
@@ -205,7 +217,7 @@ absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, ab
   BDN_RETURN_IF_ERROR(CheckMember(node));
   BDN_RETURN_IF_ERROR(declarations_.Acknowledge(node, version));
   table_.Heard(node, now);
-  AnswerDeclarations();
+  AnswerChangedDeclarations();
   return absl::OkStatus();
 }
 
@@ -220,21 +232,32 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
   if (!status.ok()) return Refuse(status);
-  const auto barrier = barriers_.try_emplace(name, roster_).first;
-  barrier->second.Arrive(MemberOf(node));
-  const CallId call_id = calls_.Add({WaitingCall::Kind::kBarrier, node, deadline, 0, name});
-  if (barrier->second.full()) EndBarrier(name, absl::OkStatus());
-  AbortWaitsForLeaving();
+  const auto [barrier, is_new] = barriers_.try_emplace(name, roster_);
+  const RosterMember member = MemberOf(node);
+  barrier->second.Arrive(member);
+  const CallId call_id = calls_.Add({{WaitSubject::Kind::kBarrier, 0, name}, node, deadline});
+  if (barrier->second.full()) {
+    EndBarrier(name, absl::OkStatus());
+  } else if (is_new) {
+    // To the others who are leaving already all open barriers have been shown.
+    for (const RosterMember& leaving : leaving_.present()) {
+      if (leaving == member) continue;
+      AbortIfLeaving(name, leaving);
+      break;
+    }
+  }
   return call_id;
 }
 
 void Job::EndBarrier(const std::string& name, const absl::Status& status) {
-  CompleteWhere(
-      [&](const WaitingCall& call) {
-        return call.kind == WaitingCall::Kind::kBarrier && call.barrier == name;
-      },
-      status);
+  CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kBarrier, 0, name}), status);
   barriers_.erase(name);
+}
+
+void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
+  if (barriers_.at(name).Has(member)) return;
+  EndBarrier(name,
+             Aborted("barrier '%s': worker %d is leaving the job instead", name, member.rank));
 }
 
 CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
@@ -242,63 +265,63 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   const MembershipTable::Member* member = table_.Find(node);
   if (!failure_.ok()) {
     table_.MarkLeft(node);
-    ++revision_;
+    ++revision_.job;
     return Refuse(reason.ok() ? failure_ : absl::OkStatus());
   }
+  // The answer to its first call was lost.
+  if (member != nullptr && member->left && reason.ok()) return Refuse(absl::OkStatus());
   if (const absl::Status status = CheckMember(node); !status.ok()) return Refuse(status);
   if (!reason.ok()) {
     table_.MarkLeft(node);
     Lost(node, absl::StrFormat("left with an error: %s", reason.message()));
     return Refuse(absl::OkStatus());
   }
-  if (member->info.role == Role::kServer) {
-    table_.MarkLeft(node);
-    if (!work_done_) {
-      Lost(node, "left before the workers were done");
-      return Refuse(failure_);
-    }
-    ++revision_;
-    return Refuse(absl::OkStatus());
+  if (member->info.role == Role::kServer) return LeaveAsServer(node);
+  return LeaveAsWorker(MemberOf(node), deadline);
+}
+
+CallId Job::LeaveAsServer(NodeId node) {
+  table_.MarkLeft(node);
+  if (!work_done_) {
+    Lost(node, "left before the workers were done");
+    return Refuse(failure_);
   }
-  leaving_.Arrive(MemberOf(node));
-  const CallId call_id = calls_.Add({WaitingCall::Kind::kLeave, node, deadline, 0, ""});
-  ++revision_;
-  AbortWaitsForLeaving();
+  ++revision_.job;
+  return Refuse(absl::OkStatus());
+}
+
+CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
+  const CallId call_id = calls_.Add({{WaitSubject::Kind::kLeave}, member.node, deadline});
+  if (leaving_.Has(member)) return call_id;  // it asks again
+  leaving_.Arrive(member);
+  leaving_ranks_.push_back(member.rank);
+  ChangeForServers();
+  for (auto next = barriers_.begin(); next != barriers_.end();) {
+    const std::string name = (next++)->first;
+    AbortIfLeaving(name, member);
+  }
+  declarations_.OnLeaving(member);
+  AnswerChangedDeclarations();
   if (leaving_.full()) EndWork();
   return call_id;
 }
 
-void Job::AbortWaitsForLeaving() {
-  if (leaving_.empty()) return;
-  for (auto next = barriers_.begin(); next != barriers_.end();) {
-    const auto barrier = next++;
-    const std::string name = barrier->first;
-    const absl::Status status =
-        barrier->second.CheckMayFill(leaving_.present(), "barrier '" + name + "'");
-    if (!status.ok()) EndBarrier(name, status);
-  }
-  declarations_.AbortWaitsFor(leaving_.present());
-  AnswerDeclarations();
-}
-
 void Job::EndWork() {
   work_done_ = true;
-  auto view = std::make_shared<Membership>(*table_.membership());
+  auto view = std::make_shared<Membership>(*servers_view_);
   ++view->epoch;
-  for (const NodeInfo& worker : view->workers) table_.MarkLeft(worker.id);
-  view->workers.clear();
   last_view_ = std::move(view);
-  ++revision_;
-  CompleteWhere([](const WaitingCall& call) { return call.kind == WaitingCall::Kind::kLeave; },
-                absl::OkStatus());
+  for (const NodeInfo& worker : table_.membership()->workers) table_.MarkLeft(worker.id);
+  ChangeForAll();
+  CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kLeave}), absl::OkStatus());
 }
 
 // ---- trouble
 
 void Job::Fail(absl::Status failure) {
   failure_ = std::move(failure);
-  ++revision_;
-  CompleteWhere([](const WaitingCall&) { return true; }, failure_);
+  ChangeForAll();
+  CompleteAll(calls_.All(), failure_);
   barriers_.clear();
   declarations_.Abandon();
 }
@@ -308,7 +331,7 @@ void Job::Lost(NodeId node, const std::string& how) {
   if (member == nullptr || !table_.frozen() || !failure_.ok()) return;
   if (work_done_) {
     table_.MarkLeft(node);
-    ++revision_;
+    ++revision_.job;
     return;
   }
   Fail(Aborted("%s %s", MembershipTable::Describe(member->info), how));
@@ -319,6 +342,9 @@ void Job::Stop(const std::string& why) {
 }
 
 absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now) {
+  // A heartbeat may cross the answer that lets its node go, and be read after it.
+  const MembershipTable::Member* member = table_.Find(node);
+  if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckMember(node));
   table_.Heard(node, now);
   table_.Report(node, progress);
@@ -330,8 +356,7 @@ void Job::ConnectionBroke(NodeId node, absl::Time now) {
 }
 
 void Job::ExpireCalls(absl::Time now) {
-  for (const CallId call_id :
-       calls_.Where([now](const WaitingCall& call) { return call.deadline <= now; })) {
+  for (const CallId call_id : calls_.Due(now)) {
     const WaitingCall* call = calls_.Find(call_id);
     if (call == nullptr) continue;  // an earlier one failed the job
     EndWait(call_id, absl::DeadlineExceededError(WaitedFor(*call)));
@@ -372,19 +397,17 @@ Job::State Job::state() const {
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
 
 Job::View Job::ViewOf(NodeId node) const {
-  View view{table_.membership(),
-            declarations_.catalogue(),
-            declarations_.placement(),
-            failure_,
-            work_done_,
-            {}};
+  View view{.failure = failure_, .done = work_done_};
   const MembershipTable::Member* member = table_.Find(node);
-  if (member == nullptr || member->info.role != Role::kServer) return view;
-  if (work_done_) {
-    view.membership = last_view_;
-  } else {
-    view.leaving = RanksOf(leaving_.present());
+  if (member == nullptr) return view;
+  view.left = member->left;
+  if (member->info.role == Role::kWorker) {
+    view.membership = servers_view_;
+    return view;
   }
+  view.placed = declarations_.version();
+  view.membership = work_done_ ? last_view_ : table_.membership();
+  view.leaving = work_done_ ? 0 : leaving_ranks_.size();
   return view;
 }
 

@@ -29,19 +29,29 @@ class Job {
 
   struct Completion {
     CallId call_id = 0;
-    absl::Status status;     // of all calls
-    JoinResult join;         // of Join
-    DeclareResult declared;  // of Declare
+    absl::Status status;         // of all calls
+    JoinResult join;             // of Join
+    DeclarationAnswer declared;  // of Declare
   };
 
   // What a node is told of. Members are null or OK until there is something to tell.
   struct View {
     std::shared_ptr<const Membership> membership;
-    std::shared_ptr<const Catalogue> catalogue;
-    std::shared_ptr<const PlacementTable> placement;  // of that catalogue
+    PlacementVersion placed;  // to servers: the latest
     absl::Status failure;
-    bool done = false;          // all workers left in order
-    std::vector<Rank> leaving;  // to servers: workers that are leaving while others are not
+    bool done = false;   // all workers left in order
+    size_t leaving = 0;  // to servers: how many of LeavingRanks
+    bool left = false;   // the node itself
+  };
+
+  // Counts what may be new: in the views of all nodes, in those of the servers besides, and of the job
+  // where it is in nobody's view.
+  struct Revision {
+    uint64_t all = 0;
+    uint64_t servers = 0;
+    uint64_t job = 0;
+
+    bool operator==(const Revision&) const = default;
   };
 
   // REQUIRES: CheckJobOptions(options).ok().
@@ -50,8 +60,7 @@ class Job {
   // See ControlPlane for what each call means. `deadline` ends the wait with DeadlineExceeded,
   // which names who is missing.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
-  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Time deadline,
-                 absl::Time now);
+  CallId Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now);
   CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
   // Nobody waits for this answer any more: it is Cancelled, and what the call stood for is
@@ -75,9 +84,10 @@ class Job {
 
   std::vector<Completion> TakeCompletions();
   bool has_completions() const { return !completions_.empty(); }
-  // Changes whenever some node's view does.
-  uint64_t revision() const { return revision_; }
+  Revision revision() const { return revision_; }
   View ViewOf(NodeId node) const;
+  // Workers that are leaving while others are not, in the order in which they said so. Grows.
+  const std::vector<Rank>& LeavingRanks() const { return leaving_ranks_; }
 
   State state() const;
   // Every node has left or was found gone after the work was done.
@@ -89,27 +99,31 @@ class Job {
   const JobConfig& config() const { return options_.config; }
   const JobOptions& options() const { return options_; }
   const MembershipTable& table() const { return table_; }
-  const Catalogue& catalogue() const { return *declarations_.catalogue(); }
-  // Of that catalogue.
-  const PlacementTable& placement() const { return *declarations_.placement(); }
+  const Declarations& declarations() const { return declarations_; }
 
  private:
   CallId Refuse(const absl::Status& status);
   void Complete(CallId call_id, absl::Status status);
-  template <typename Condition>
-  void CompleteWhere(Condition condition, const absl::Status& status);
+  void CompleteAll(const std::vector<CallId>& calls, const absl::Status& status);
   // REQUIRES: all nodes have joined, and it is a worker.
   RosterMember MemberOf(NodeId node) const;
   absl::Status CheckMember(NodeId node) const;
   absl::Status CheckWorker(NodeId node, const char* call) const;
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
 
+  CallId LeaveAsServer(NodeId node);
+  CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
   void StartIfFull(absl::Time now);
-  void AnswerDeclarations();
+  // Answers a declaration's call if there is something to tell.
+  void AnswerDeclaration(CallId call_id);
+  // And those of others of whom it may be so.
+  void AnswerChangedDeclarations();
   void EndBarrier(const std::string& name, const absl::Status& status);
+  // Ends the barrier if this worker, who is leaving, has not come to it.
+  void AbortIfLeaving(const std::string& name, const RosterMember& member);
   void EndWork();
-  // Ends the waits for workers that are leaving instead of coming.
-  void AbortWaitsForLeaving();
+  void ChangeForAll() { ++revision_.all; }
+  void ChangeForServers() { ++revision_.servers; }
   void Fail(absl::Status failure);
   // What a call's deadline or cancellation undoes, and what it was waiting for.
   void Withdraw(const WaitingCall& call);
@@ -125,13 +139,15 @@ class Job {
   MembershipTable table_;
   Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined
   absl::Status failure_;
-  bool work_done_ = false;                       // all workers are leaving
-  std::shared_ptr<const Membership> last_view_;  // for servers, once the work is done
-  uint64_t revision_ = 0;
+  bool work_done_ = false;                          // all workers are leaving
+  std::shared_ptr<const Membership> servers_view_;  // what workers are told
+  std::shared_ptr<const Membership> last_view_;     // for servers, once the work is done
+  Revision revision_;
 
   Declarations declarations_;
   std::map<std::string, Barrier> barriers_;
   Barrier leaving_{Roster()};
+  std::vector<Rank> leaving_ranks_;
 
   WaitingCalls calls_;
   std::vector<Completion> completions_;

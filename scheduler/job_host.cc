@@ -1,5 +1,6 @@
 #include "scheduler/job_host.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/secret.h"
@@ -38,10 +39,9 @@ CallId JobHost::Join(const JoinRequest& request, uint32_t version, absl::Duratio
   });
 }
 
-CallId JobHost::Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
-                        Done done) {
+CallId JobHost::Declare(NodeId node, DeclarationPart part, absl::Duration timeout, Done done) {
   return Call(std::move(done), [&](Job& job, absl::Time now) {
-    return job.Declare(node, std::move(tensors), now + timeout, now);
+    return job.Declare(node, std::move(part), now + timeout, now);
   });
 }
 
@@ -95,23 +95,35 @@ void JobHost::Stop(const std::string& why) {
   changed_.SignalAll();
 }
 
-uint64_t JobHost::AddObserver(std::function<void()> observer) {
+uint64_t JobHost::AddObserver(Observed observed, std::function<void()> observer) {
   MutexLock lock(&mu_);
   const uint64_t id = next_observer_++;
-  observers_.emplace(id, std::make_shared<const std::function<void()>>(std::move(observer)));
-  new_observer_ = true;
+  new_observers_.push_back(std::make_shared<const std::function<void()>>(std::move(observer)));
+  observers_[observed].emplace(id, new_observers_.back());
   changed_.SignalAll();
   return id;
 }
 
 void JobHost::RemoveObserver(uint64_t id) {
   MutexLock lock(&mu_);
-  observers_.erase(id);
+  for (auto& [observed, observers] : observers_) observers.erase(id);
 }
 
 Job::View JobHost::ViewOf(NodeId node) const {
   MutexLock lock(&mu_);
   return job_.ViewOf(node);
+}
+
+SharedDelta JobHost::DeltaOf(uint32_t version) const {
+  MutexLock lock(&mu_);
+  const std::vector<SharedDelta>& deltas = job_.declarations().deltas();
+  return version < 1 || version > deltas.size() ? nullptr : deltas[version - 1];
+}
+
+std::vector<Rank> JobHost::LeavingRanks(size_t first) const {
+  MutexLock lock(&mu_);
+  const std::vector<Rank>& ranks = job_.LeavingRanks();
+  return {ranks.begin() + static_cast<ptrdiff_t>(std::min(first, ranks.size())), ranks.end()};
 }
 
 void JobHost::Read(const std::function<void(const Job&, absl::Time now)>& reader) const {
@@ -122,9 +134,22 @@ void JobHost::Read(const std::function<void(const Job&, absl::Time now)>& reader
 void JobHost::WaitForWork() {
   while (!closed_) {
     job_.Advance(clock_->Now());
-    if (job_.has_completions() || new_observer_ || job_.revision() != seen_revision_) return;
+    if (job_.has_completions() || !new_observers_.empty() || job_.revision() != seen_) return;
     clock_->WaitUntil(&changed_, &mu_, job_.NextDeadline());
   }
+}
+
+bool JobHost::HasNews(Observed observed) const {
+  const Job::Revision now = job_.revision();
+  switch (observed) {
+    case Observed::kWorkers:
+      return now.all != seen_.all;
+    case Observed::kServers:
+      return now.all != seen_.all || now.servers != seen_.servers;
+    case Observed::kJob:
+      return now != seen_;
+  }
+  return true;
 }
 
 std::vector<std::function<void()>> JobHost::TakeWork() {
@@ -136,13 +161,15 @@ std::vector<std::function<void()>> JobHost::TakeWork() {
       done(completion);
     });
   }
-  if (new_observer_ || job_.revision() != seen_revision_) {
-    for (const auto& [id, observer] : observers_) {
-      work.push_back([observer = observer] { (*observer)(); });
-    }
+  const auto add = [&work](const Observer& observer) {
+    work.push_back([observer] { (*observer)(); });
+  };
+  for (const Observer& observer : std::exchange(new_observers_, {})) add(observer);
+  for (const auto& [observed, observers] : observers_) {
+    if (!HasNews(observed)) continue;
+    for (const auto& [id, observer] : observers) add(observer);
   }
-  new_observer_ = false;
-  seen_revision_ = job_.revision();
+  seen_ = job_.revision();
   if (closed_) {
     for (auto& [call_id, done] : waiting_) {
       work.push_back([done = std::move(done), call_id = call_id] {

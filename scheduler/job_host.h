@@ -31,11 +31,12 @@ class JobHost {
   JobHost(const JobHost&) = delete;
   JobHost& operator=(const JobHost&) = delete;
 
+  const Clock* clock() const { return clock_; }
+
   // See Job. `done` runs exactly once, at the latest in Close. After Close: it never runs, and the
   // call_id is 0.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
-  CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, absl::Duration timeout,
-                 Done done);
+  CallId Declare(NodeId node, DeclarationPart part, absl::Duration timeout, Done done);
   CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Duration timeout, Done done);
   void Cancel(CallId call_id);
@@ -46,11 +47,17 @@ class JobHost {
   void Lost(NodeId node, const std::string& how);
   void Stop(const std::string& why);
 
-  // `observer` runs once soon and then after every change of a view; it may run once more while or
-  // just after it is removed.
-  uint64_t AddObserver(std::function<void()> observer);
+  // Whose changes an observer wants to know of.
+  enum class Observed { kWorkers, kServers, kJob };
+  // `observer` runs once soon and then after every change of the view of such nodes, or of anything
+  // of the job; it may run once more while or just after it is removed.
+  uint64_t AddObserver(Observed observed, std::function<void()> observer);
   void RemoveObserver(uint64_t id);
   Job::View ViewOf(NodeId node) const;
+  // What this version added to the catalogue. Null where there is no such version yet.
+  SharedDelta DeltaOf(uint32_t version) const;
+  // The ranks of workers that are leaving, from the one at `first`.
+  std::vector<Rank> LeavingRanks(size_t first) const;
 
   // Reads anything of the job, under the lock: `reader` must be quick and call nothing of this
   // host.
@@ -64,7 +71,11 @@ class JobHost {
   CallId Call(Done done, Start start);
   void Run();
   void WaitForWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasNews(Observed observed) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<std::function<void()>> TakeWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  using Observer = std::shared_ptr<const std::function<void()>>;
+  using Observers = std::map<uint64_t, Observer>;
 
   const Clock* const clock_;
 
@@ -73,10 +84,10 @@ class JobHost {
   Job job_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::map<CallId, Done> waiting_ ABSL_GUARDED_BY(mu_);
-  std::map<uint64_t, std::shared_ptr<const std::function<void()>>> observers_ ABSL_GUARDED_BY(mu_);
+  std::map<Observed, Observers> observers_ ABSL_GUARDED_BY(mu_);
+  std::vector<Observer> new_observers_ ABSL_GUARDED_BY(mu_);  // to run for the first time
   uint64_t next_observer_ ABSL_GUARDED_BY(mu_) = 1;
-  bool new_observer_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t seen_revision_ ABSL_GUARDED_BY(mu_) = 0;
+  Job::Revision seen_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
 

@@ -6,6 +6,7 @@ namespace bdn {
 namespace {
 
 constexpr int kMaxNodes = 4096;  // of a role
+constexpr uint64_t kMostTensors = uint64_t{1} << 20;
 
 }  // namespace
 
@@ -30,6 +31,11 @@ absl::Status CheckJobOptions(const JobOptions& options) {
   if (config.partition_bytes < kLeastPartition || config.partition_bytes > kMostPartition) {
     return InvalidArgument("partition-bytes is %d: expected %d to %d", config.partition_bytes,
                            kLeastPartition, kMostPartition);
+  }
+  if (options.limits.max_job_bytes == 0) return InvalidArgument("max-job-bytes is 0");
+  if (options.limits.max_tensors < 1 || options.limits.max_tensors > kMostTensors) {
+    return InvalidArgument("max-tensors is %d: expected 1 to %d", options.limits.max_tensors,
+                           kMostTensors);
   }
   if (config.heartbeat_interval < absl::Milliseconds(1)) {
     return InvalidArgument("heartbeat-interval is %s: expected at least 1ms",

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_SCHEDULER_JOB_OPTIONS_H_
 #define BANDONEON_SCHEDULER_JOB_OPTIONS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,8 +11,15 @@
 
 namespace bdn {
 
+// How much a job may declare.
+struct DeclarationLimits {
+  uint64_t max_job_bytes = uint64_t{256} << 30;  // of all tensors, as TensorBytes
+  uint64_t max_tensors = uint64_t{1} << 20;
+};
+
 struct JobOptions {
   JobConfig config;
+  DeclarationLimits limits;
   Credentials credentials;  // asked of whoever joins
   std::string data_secret;  // given to whoever has joined; JobHost makes one where it is empty
   absl::Duration join_timeout = absl::InfiniteDuration();

@@ -33,6 +33,8 @@ class LocalControlPlane final : public ControlPlane {
     BDN_RETURN_IF_ERROR(done.status);
     MutexLock lock(&mu_);
     node_ = done.join.node;
+    role_ = request.role;
+    rank_ = done.join.rank;
     return done.join;
   }
 
@@ -41,18 +43,30 @@ class LocalControlPlane final : public ControlPlane {
     if (closed_ || event_thread_.joinable()) return;
     // An observer runs on the host's thread, for all nodes: it only wakes this node's own, where
     // the events are delivered.
-    observer_ = host_->AddObserver([signal = signal_] { signal->Raise(); });
+    observer_ = host_->AddObserver(
+        role_ == Role::kWorker ? JobHost::Observed::kWorkers : JobHost::Observed::kServers,
+        [signal = signal_] { signal->Raise(); });
     event_thread_ = std::thread(
         [this, events = std::move(events), node = node_] { DeliverEvents(events, node); });
   }
 
   absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                         absl::Duration timeout) override {
-    const Job::Completion done = Wait([&](JobHost::Done callback) {
-      return host_->Declare(node(), tensors, timeout, std::move(callback));
-    });
-    BDN_RETURN_IF_ERROR(done.status);
-    return done.declared;
+    const absl::Time deadline = host_->clock()->Now() + timeout;
+    const auto say = [&](DeclarationPart part) -> absl::StatusOr<DeclarationAnswer> {
+      const Job::Completion done = Wait([&](JobHost::Done callback) {
+        return host_->Declare(node(), std::move(part), deadline - host_->clock()->Now(),
+                              std::move(callback));
+      });
+      BDN_RETURN_IF_ERROR(done.status);
+      return done.declared;
+    };
+    BDN_ASSIGN_OR_RETURN(const DeclarationAnswer answer,
+                         SendDeclaration(tensors, rank() == 0, say));
+    MutexLock lock(&mu_);
+    DeclareResult result;
+    while (declared_ < answer.version.catalogue) result.push_back(host_->DeltaOf(++declared_));
+    return result;
   }
 
   absl::Status AcknowledgePlacement(PlacementVersion version) override {
@@ -139,6 +153,10 @@ class LocalControlPlane final : public ControlPlane {
     std::optional<Job::Completion> completion ABSL_GUARDED_BY(mu);
   };
 
+  Rank rank() const {
+    MutexLock lock(&mu_);
+    return rank_;
+  }
   NodeId node() const {
     MutexLock lock(&mu_);
     return node_;
@@ -186,15 +204,14 @@ class LocalControlPlane final : public ControlPlane {
           events.on_membership) {
         events.on_membership(view.membership);
       }
-      if (view.catalogue->version > 0 && view.catalogue != told.catalogue && events.on_catalogue) {
-        events.on_catalogue(view.catalogue);
+      for (uint32_t version = told.placed.catalogue; version < view.placed.catalogue;) {
+        const SharedDelta delta = host_->DeltaOf(++version);
+        if (events.on_catalogue) events.on_catalogue(delta);
       }
-      if (view.placement->version().catalogue > 0 && view.placement != told.placement &&
-          events.on_placement) {
-        events.on_placement(view.placement);
-      }
-      if (view.leaving.size() > told.leaving.size() && events.on_leaving) {
-        events.on_leaving(view.leaving);
+      if (view.leaving > told.leaving && events.on_leaving) {
+        std::vector<Rank> ranks = host_->LeavingRanks(told.leaving);
+        ranks.resize(view.leaving - told.leaving);  // more may have come since the view
+        events.on_leaving(std::move(ranks));
       }
       if (told.failure.ok() && !view.failure.ok() && events.on_failure) {
         events.on_failure(view.failure);
@@ -211,6 +228,9 @@ class LocalControlPlane final : public ControlPlane {
   mutable Mutex mu_;
   CondVar no_calls_;
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
+  Role role_ ABSL_GUARDED_BY(mu_) = Role::kWorker;
+  Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;  // the catalogue that Declare has returned
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::set<CallId> open_ ABSL_GUARDED_BY(mu_);

@@ -74,7 +74,7 @@ class DaemonLoop {
 
   // The process's exit code.
   int Run() {
-    const uint64_t observer = service_->host()->AddObserver([this] {
+    const uint64_t observer = service_->host()->AddObserver(JobHost::Observed::kJob, [this] {
       const uint64_t one = 1;
       (void)!write(changed_fd_, &one, sizeof(one));
     });

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "scheduler/host_order.h"
 
 namespace bdn {
 
 MembershipTable::MembershipTable(int num_workers, int num_servers, absl::Duration lease_timeout)
-    : num_workers_(num_workers), num_servers_(num_servers), lease_timeout_(lease_timeout) {}
+    : lease_timeout_(lease_timeout),
+      workers_{.expected = num_workers},
+      servers_{.expected = num_servers} {}
 
 std::string MembershipTable::Describe(const NodeInfo& node) {
   return absl::StrFormat("%s %d (node %d, %s)", RoleName(node.role), node.rank, node.id, node.host);
@@ -18,28 +21,26 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
     return InvalidArgument("only workers and servers join");
   }
   const char* role = RoleName(request.role);
-  const int expected = ExpectedOf(request.role);
-  if (request.wanted_rank < -1 || request.wanted_rank >= expected) {
+  Nodes& nodes = Of(request.role);
+  if (request.wanted_rank < -1 || request.wanted_rank >= nodes.expected) {
     return InvalidArgument("%s rank %d: this job has %d %s(s), ranks 0 to %d", role,
-                           request.wanted_rank, expected, role, expected - 1);
+                           request.wanted_rank, nodes.expected, role, nodes.expected - 1);
   }
-  for (const auto& [id, member] : members_) {
-    if (request.wanted_rank >= 0 && member.info.role == request.role &&
-        member.info.rank == request.wanted_rank) {
-      return AlreadyExists("%s rank %d is taken by node %d (%s)", role, request.wanted_rank, id,
-                           member.info.host);
-    }
+  if (const auto holder = nodes.wanted.find(request.wanted_rank); holder != nodes.wanted.end()) {
+    return AlreadyExists("%s rank %d is taken by node %d (%s)", role, request.wanted_rank,
+                         holder->second, members_.at(holder->second).info.host);
   }
-  for (const auto& [id, member] : members_) {
-    if (!request.public_key.empty() && member.info.public_key == request.public_key) {
-      return AlreadyExists("%s joined with the public key of node %d (%s)", request.host, id,
-                           member.info.host);
-    }
+  if (const auto holder = by_public_key_.find(request.public_key); holder != by_public_key_.end()) {
+    return AlreadyExists("%s joined with the public key of node %d (%s)", request.host,
+                         holder->second, members_.at(holder->second).info.host);
   }
-  if (CountOf(request.role) >= expected) {
-    return ResourceExhausted("all %d %s(s) of this job have joined already", expected, role);
+  if (nodes.joined >= nodes.expected) {
+    return ResourceExhausted("all %d %s(s) of this job have joined already", nodes.expected, role);
   }
   const NodeId id = next_id_++;
+  ++nodes.joined;
+  if (request.wanted_rank >= 0) nodes.wanted[request.wanted_rank] = id;
+  if (!request.public_key.empty()) by_public_key_[request.public_key] = id;
   Member& member = members_[id];
   member.info = {.id = id,
                  .role = request.role,
@@ -52,72 +53,85 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
   return id;
 }
 
-void MembershipTable::Remove(NodeId node) { members_.erase(node); }
-
-int MembershipTable::CountOf(Role role) const {
-  return static_cast<int>(std::count_if(members_.begin(), members_.end(), [&](const auto& entry) {
-    return entry.second.info.role == role;
-  }));
-}
-
-bool MembershipTable::full() const {
-  return CountOf(Role::kWorker) == num_workers_ && CountOf(Role::kServer) == num_servers_;
+void MembershipTable::Remove(NodeId node) {
+  const auto found = members_.find(node);
+  if (found == members_.end()) return;
+  Nodes& nodes = Of(found->second.info.role);
+  --nodes.joined;
+  nodes.wanted.erase(found->second.info.rank);
+  by_public_key_.erase(found->second.info.public_key);
+  members_.erase(found);
 }
 
 std::vector<Rank> MembershipTable::FreeRanks(Role role) const {
-  std::vector<bool> taken(static_cast<size_t>(ExpectedOf(role)), false);
-  for (const auto& [id, member] : members_) {
-    if (member.info.role == role && member.info.rank >= 0) {
-      taken[static_cast<size_t>(member.info.rank)] = true;
-    }
-  }
+  const Nodes& nodes = Of(role);
   std::vector<Rank> ranks;
-  for (size_t rank = 0; rank < taken.size(); ++rank) {
-    if (!taken[rank]) ranks.push_back(static_cast<Rank>(rank));
+  for (Rank rank = 0; rank < nodes.expected; ++rank) {
+    if (nodes.wanted.count(rank) == 0) ranks.push_back(rank);
   }
   return ranks;
 }
 
 std::string MembershipTable::Missing() const {
+  constexpr size_t kMostNames = 8;
   std::string names;
+  size_t more = 0;
+  size_t named = 0;
   for (const Role role : {Role::kWorker, Role::kServer}) {
-    // Those who take any rank will have the lowest free ones.
+    // Those who take any rank will have some of the free ones; say the last, for as many are missing.
     const std::vector<Rank> ranks = FreeRanks(role);
-    const auto missing = static_cast<size_t>(ExpectedOf(role) - CountOf(role));
+    const auto missing = static_cast<size_t>(Of(role).expected - Of(role).joined);
     for (size_t i = ranks.size() - missing; i < ranks.size(); ++i) {
+      if (named == kMostNames) {
+        more += ranks.size() - i;
+        break;
+      }
       names += absl::StrFormat("%s%s rank %d", names.empty() ? "" : ", ", RoleName(role), ranks[i]);
+      ++named;
     }
   }
+  if (more > 0) names += absl::StrFormat(" and %d more", more);
   return absl::StrFormat("%s (%d of %d have joined)", names, members_.size(),
-                         num_workers_ + num_servers_);
+                         workers_.expected + servers_.expected);
 }
 
 void MembershipTable::Freeze(absl::Time now) {
   auto membership = std::make_shared<Membership>();
   membership->epoch = 1;
-  for (const Role role : {Role::kWorker, Role::kServer}) {
-    std::vector<Rank> free = FreeRanks(role);
-    std::vector<NodeInfo>& nodes =
-        role == Role::kWorker ? membership->workers : membership->servers;
-    nodes.resize(static_cast<size_t>(ExpectedOf(role)));
-    for (auto& [id, member] : members_) {
-      if (member.info.role != role) continue;
-      if (member.info.rank < 0) {
-        member.info.rank = free.front();
-        free.erase(free.begin());
-      }
-      nodes[static_cast<size_t>(member.info.rank)] = member.info;
-    }
-  }
+  membership->workers = GiveRanks(Role::kWorker);
+  membership->servers = GiveRanks(Role::kServer);
+  membership->MakeIndex();
   membership_ = std::move(membership);
   for (const auto& entry : members_) Heard(entry.first, now);
+}
+
+std::vector<NodeInfo> MembershipTable::GiveRanks(Role role) {
+  std::vector<NodeInfo*> any;
+  for (auto& [id, member] : members_) {
+    if (member.info.role == role && member.info.rank < 0) any.push_back(&member.info);
+  }
+  std::sort(any.begin(), any.end(),
+            [](const NodeInfo* a, const NodeInfo* b) { return ComesBefore(*a, *b); });
+  const std::vector<Rank> free = FreeRanks(role);
+  for (size_t i = 0; i < any.size(); ++i) any[i]->rank = free[i];
+  std::vector<NodeInfo> nodes(static_cast<size_t>(Of(role).expected));
+  for (const auto& [id, member] : members_) {
+    if (member.info.role == role) nodes[static_cast<size_t>(member.info.rank)] = member.info;
+  }
+  return nodes;
+}
+
+void MembershipTable::SetLeaseEnd(Member* member, absl::Time end) {
+  leases_.erase({member->lease_end, member->info.id});
+  member->lease_end = end;
+  if (!member->left) leases_.insert({end, member->info.id});
 }
 
 void MembershipTable::Heard(NodeId node, absl::Time now) {
   const auto found = members_.find(node);
   if (found == members_.end()) return;
   found->second.last_heard = now;
-  if (frozen()) found->second.lease_end = now + lease_timeout_;
+  if (frozen()) SetLeaseEnd(&found->second, now + lease_timeout_);
 }
 
 void MembershipTable::Report(NodeId node, const NodeProgress& progress) {
@@ -128,38 +142,30 @@ void MembershipTable::Report(NodeId node, const NodeProgress& progress) {
 void MembershipTable::ShortenLease(NodeId node, absl::Time end) {
   const auto found = members_.find(node);
   if (found != members_.end() && frozen()) {
-    found->second.lease_end = std::min(found->second.lease_end, end);
+    SetLeaseEnd(&found->second, std::min(found->second.lease_end, end));
   }
 }
 
 void MembershipTable::MarkLeft(NodeId node) {
   const auto found = members_.find(node);
-  if (found != members_.end()) found->second.left = true;
+  if (found == members_.end() || found->second.left) return;
+  found->second.left = true;
+  ++num_left_;
+  leases_.erase({found->second.lease_end, node});
 }
 
 const MembershipTable::Member* MembershipTable::Expired(absl::Time now) const {
-  for (const auto& [id, member] : members_) {
-    if (!member.left && member.lease_end <= now) return &member;
-  }
-  return nullptr;
+  if (leases_.empty() || leases_.begin()->first > now) return nullptr;
+  return &members_.at(leases_.begin()->second);
 }
 
 absl::Time MembershipTable::NextExpiry() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [id, member] : members_) {
-    if (!member.left) next = std::min(next, member.lease_end);
-  }
-  return next;
+  return leases_.empty() ? absl::InfiniteFuture() : leases_.begin()->first;
 }
 
 const MembershipTable::Member* MembershipTable::Find(NodeId node) const {
   const auto found = members_.find(node);
   return found == members_.end() ? nullptr : &found->second;
-}
-
-bool MembershipTable::all_left() const {
-  return std::all_of(members_.begin(), members_.end(),
-                     [](const auto& entry) { return entry.second.left; });
 }
 
 }  // namespace bdn

@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -35,13 +37,15 @@ class MembershipTable {
   // Forgets a node that went away. REQUIRES: not frozen.
   void Remove(NodeId node);
 
-  bool full() const;
+  bool full() const {
+    return workers_.joined == workers_.expected && servers_.joined == servers_.expected;
+  }
   bool frozen() const { return membership_ != nullptr; }
   // "worker rank 1, server rank 0 (2 of 4 have joined)".
   std::string Missing() const;
 
-  // Gives ranks to those who took any, in the order they came, and starts the leases.
-  // REQUIRES: full().
+  // Gives the free ranks to those who took any, in the order of ComesBefore, so that the same nodes
+  // have the same ranks whenever they come; and starts the leases. REQUIRES: full().
   void Freeze(absl::Time now);
   // Null before Freeze.
   std::shared_ptr<const Membership> membership() const { return membership_; }
@@ -52,28 +56,40 @@ class MembershipTable {
   void ShortenLease(NodeId node, absl::Time end);
   void MarkLeft(NodeId node);
 
-  // The first node whose lease has ended, or null.
+  // The node whose lease ended first, or null where none has.
   const Member* Expired(absl::Time now) const;
   absl::Time NextExpiry() const;
 
   // Null for an unknown id.
   const Member* Find(NodeId node) const;
   const std::map<NodeId, Member>& members() const { return members_; }
-  bool all_left() const;
+  bool all_left() const { return num_left_ == members_.size(); }
 
   // "worker 1 (node 5, host:pid)".
   static std::string Describe(const NodeInfo& node);
 
  private:
-  int ExpectedOf(Role role) const { return role == Role::kWorker ? num_workers_ : num_servers_; }
-  int CountOf(Role role) const;
-  std::vector<Rank> FreeRanks(Role role) const;
+  // The nodes of one role.
+  struct Nodes {
+    int expected = 0;
+    int joined = 0;
+    std::map<Rank, NodeId> wanted;  // by rank
+  };
 
-  const int num_workers_;
-  const int num_servers_;
+  Nodes& Of(Role role) { return role == Role::kWorker ? workers_ : servers_; }
+  const Nodes& Of(Role role) const { return role == Role::kWorker ? workers_ : servers_; }
+  std::vector<Rank> FreeRanks(Role role) const;
+  void SetLeaseEnd(Member* member, absl::Time end);
+  std::vector<NodeInfo> GiveRanks(Role role);
+
   const absl::Duration lease_timeout_;
+  Nodes workers_;
+  Nodes servers_;
   NodeId next_id_ = 1;
-  std::map<NodeId, Member> members_;  // by the order of coming
+  std::map<NodeId, Member> members_;           // by the order of coming
+  std::map<PublicKey, NodeId> by_public_key_;  // of those who have one
+  size_t num_left_ = 0;
+  std::set<std::pair<absl::Time, NodeId>> leases_;  // when they end; of those who have not left
   std::shared_ptr<const Membership> membership_;
 };
 

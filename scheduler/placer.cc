@@ -1,9 +1,8 @@
 #include "scheduler/placer.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <utility>
-#include <vector>
+
+#include "common/cluster/server_bytes.h"
 
 namespace bdn {
 namespace {
@@ -11,86 +10,76 @@ namespace {
 // Servers this close to the least loaded, as a share of the mean load, count as level with it.
 constexpr uint64_t kLevelShare = 100;
 
-struct Load {
-  NodeId server;
-  uint64_t bytes = 0;
-};
-
-// Places the keys of one kind. `owners` has the owner of each key, by place in the list: 0 where it
-// has none yet.
-class KindPlacer {
- public:
-  KindPlacer(KeyKind kind, const std::vector<NodeInfo>& servers, const std::vector<KeyEntry>& keys,
-             std::vector<NodeId>* owners)
-      : kind_(kind), keys_(keys), owners_(*owners) {
-    for (const NodeInfo& server : servers) loads_.push_back({server.id});
-  }
-
-  void Place() {
-    std::vector<size_t> fresh;
-    for (size_t i = 0; i < keys_.size(); ++i) {
-      if (keys_[i].kind != kind_) continue;
-      total_ += KeyBytes(keys_[i]);
-      if (owners_[i] == 0) {
-        fresh.push_back(i);
-      } else {
-        CountOn(owners_[i], KeyBytes(keys_[i]));
-      }
-    }
-    std::stable_sort(fresh.begin(), fresh.end(),
-                     [&](size_t a, size_t b) { return KeyBytes(keys_[a]) > KeyBytes(keys_[b]); });
-    for (const size_t i : fresh) {
-      const NodeId before = i == 0 ? 0 : owners_[i - 1];
-      const NodeId after = i + 1 == keys_.size() ? 0 : owners_[i + 1];
-      Load& chosen = Choose(before, after);
-      owners_[i] = chosen.server;
-      chosen.bytes += KeyBytes(keys_[i]);
-    }
-  }
-
- private:
-  void CountOn(NodeId server, uint64_t bytes) {
-    for (Load& load : loads_) {
-      if (load.server == server) load.bytes += bytes;
-    }
-  }
-
-  Load& Choose(NodeId before, NodeId after) {
-    const auto lighter = [](const Load& a, const Load& b) { return a.bytes < b.bytes; };
-    Load& least = *std::min_element(loads_.begin(), loads_.end(), lighter);
-    const uint64_t level = least.bytes + total_ / loads_.size() / kLevelShare;
-    // Of those that are level: no neighbour there, then the lighter, then the lower rank.
-    Load* best = &least;
-    const auto neighbours = [&](const Load& load) {
-      return (load.server == before) + (load.server == after);
-    };
-    for (Load& load : loads_) {
-      if (load.bytes <= level && neighbours(load) < neighbours(*best)) best = &load;
-    }
-    return *best;
-  }
-
-  const KeyKind kind_;
-  const std::vector<KeyEntry>& keys_;
-  std::vector<NodeId>& owners_;
-  std::vector<Load> loads_;
-  uint64_t total_ = 0;
-};
+constexpr size_t kNobody = ~size_t{0};
 
 }  // namespace
 
-PlacementTable PlaceKeys(const Membership& membership, const Catalogue& catalogue,
-                         const PlacementTable& before) {
-  std::vector<NodeId> owners;
-  owners.reserve(catalogue.keys.size());
-  for (const KeyEntry& key : catalogue.keys) owners.push_back(before.OwnerOf(key.key));
-  for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast}) {
-    KindPlacer(kind, membership.servers, catalogue.keys, &owners).Place();
+Placer::Placer(const std::vector<NodeInfo>& servers) : loads_(servers.size()), last_(kNobody) {
+  for (size_t rank = 0; rank < servers.size(); ++rank) {
+    servers_.push_back(servers[rank].id);
+    ranks_[servers[rank].id] = rank;
+    for (Loads& kind : kinds_) kind.lightest.insert({0, rank});
   }
-  PlacementTable::Owners table;
-  table.reserve(owners.size());
-  for (size_t i = 0; i < owners.size(); ++i) table.emplace(catalogue.keys[i].key, owners[i]);
-  return PlacementTable({membership.epoch, catalogue.version}, std::move(table));
+}
+
+std::vector<NodeId> Placer::Place(std::span<const KeyEntry> keys) {
+  std::vector<size_t> owners(keys.size(), kNobody);
+  for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast}) PlaceKind(kind, keys, &owners);
+  std::vector<NodeId> nodes;
+  nodes.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Load& load = loads_[owners[i]];
+    ++load.keys;
+    load.key_bytes += KeyBytes(keys[i]);
+    load.server_bytes += ServerBytes(keys[i]);
+    nodes.push_back(servers_[owners[i]]);
+  }
+  if (!owners.empty()) last_ = owners.back();
+  return nodes;
+}
+
+void Placer::PlaceKind(KeyKind kind, std::span<const KeyEntry> keys, std::vector<size_t>* owners) {
+  Loads& loads = kinds_[static_cast<size_t>(kind)];
+  std::vector<size_t> fresh;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].kind != kind) continue;
+    loads.total += KeyBytes(keys[i]);
+    fresh.push_back(i);
+  }
+  std::stable_sort(fresh.begin(), fresh.end(),
+                   [&](size_t a, size_t b) { return KeyBytes(keys[a]) > KeyBytes(keys[b]); });
+  std::vector<uint64_t> bytes(servers_.size());
+  for (const auto& [load, rank] : loads.lightest) bytes[rank] = load;
+  for (const size_t i : fresh) {
+    const size_t rank = Choose(loads, i == 0 ? last_ : (*owners)[i - 1],
+                               i + 1 == keys.size() ? kNobody : (*owners)[i + 1]);
+    (*owners)[i] = rank;
+    auto node = loads.lightest.extract({bytes[rank], rank});
+    node.value().first = bytes[rank] += KeyBytes(keys[i]);
+    loads.lightest.insert(std::move(node));
+  }
+}
+
+// Looks at three servers at most: of these one is no neighbour.
+size_t Placer::Choose(const Loads& loads, size_t before, size_t after) const {
+  const uint64_t level =
+      loads.lightest.begin()->first + loads.total / servers_.size() / kLevelShare;
+  size_t best = kNobody;
+  int fewest = 3;
+  for (const auto& [bytes, rank] : loads.lightest) {
+    if (bytes > level || fewest == 0) break;
+    const int neighbours = (rank == before) + (rank == after);
+    if (neighbours < fewest) {
+      best = rank;
+      fewest = neighbours;
+    }
+  }
+  return best;
+}
+
+Placer::Load Placer::LoadOf(NodeId server) const {
+  const auto found = ranks_.find(server);
+  return found == ranks_.end() ? Load() : loads_[found->second];
 }
 
 }  // namespace bdn

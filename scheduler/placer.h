@@ -1,19 +1,57 @@
 #ifndef BANDONEON_SCHEDULER_PLACER_H_
 #define BANDONEON_SCHEDULER_PLACER_H_
 
+#include <cstdint>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/membership.h"
-#include "common/cluster/placement_table.h"
 
 namespace bdn {
 
-// Places every key of `catalogue` on the servers of `membership`. Keys that have an owner in
-// `before` stay where they are. Of the others the largest comes first, and each goes to the server
-// with the fewest bytes of its kind; among servers that are nearly level, to one that does not hold
-// the keys next to it. Deterministic. Pure.
-// REQUIRES: there are servers, and the owners in `before` are among them.
-PlacementTable PlaceKeys(const Membership& membership, const Catalogue& catalogue,
-                         const PlacementTable& before);
+// Places keys on servers, for good. Remembers what each server has, so that placing costs what is
+// placed. Deterministic. Not thread-safe.
+class Placer {
+ public:
+  // What a server owns.
+  struct Load {
+    uint64_t keys = 0;
+    uint64_t key_bytes = 0;     // as KeyBytes
+    uint64_t server_bytes = 0;  // as ServerBytes
+  };
+
+  // REQUIRES: there are servers.
+  explicit Placer(const std::vector<NodeInfo>& servers);
+
+  // The owners of `keys`, which follow those placed before in the catalogue. The largest key comes
+  // first, and each goes to the server with the fewest bytes of its kind; among servers that are
+  // nearly level, to one that does not hold the keys next to it, then to the lighter, then to that of
+  // the lower rank.
+  std::vector<NodeId> Place(std::span<const KeyEntry> keys);
+
+  // Of nothing, where it is no server.
+  Load LoadOf(NodeId server) const;
+
+ private:
+  // Of one kind of keys.
+  struct Loads {
+    std::set<std::pair<uint64_t, size_t>> lightest;  // bytes and rank
+    uint64_t total = 0;
+  };
+
+  void PlaceKind(KeyKind kind, std::span<const KeyEntry> keys, std::vector<size_t>* owners);
+  size_t Choose(const Loads& loads, size_t before, size_t after) const;
+
+  std::vector<NodeId> servers_;  // by rank
+  absl::flat_hash_map<NodeId, size_t> ranks_;
+  std::vector<Load> loads_;  // by rank
+  Loads kinds_[2];           // by KeyKind
+  size_t last_;              // the rank that has the last key of the catalogue
+};
 
 }  // namespace bdn
 

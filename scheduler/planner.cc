@@ -1,6 +1,9 @@
 #include "scheduler/planner.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
+#include <tuple>
 
 #include "common/base/status.h"
 
@@ -13,11 +16,6 @@ constexpr uint64_t kAlignment = 1024;
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-uint64_t PlannedBytes(const TensorDeclaration& tensor) {
-  return tensor.elements *
-         (tensor.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(tensor.dtype));
 }
 
 KeyEntry EmptyKey(const TensorDeclaration& tensor, uint32_t number, uint32_t partition) {
@@ -39,14 +37,15 @@ void AddSegment(const KeySegment& segment, KeyEntry* key) {
 }
 
 // What tensors of one group must agree on.
-bool Alike(const TensorDeclaration& a, const TensorDeclaration& b) {
-  return a.dtype == b.dtype && a.push_spec == b.push_spec && a.pull_spec == b.pull_spec &&
-         a.rule == b.rule && a.group == b.group && a.warmup_steps == b.warmup_steps &&
-         a.momentum == b.momentum;
+using Attributes = std::tuple<DType, std::string_view, std::string_view, std::string_view, uint32_t,
+                              uint64_t, float>;
+Attributes AttributesOf(const TensorDeclaration& tensor) {
+  return {tensor.dtype, tensor.push_spec,    tensor.pull_spec, tensor.rule,
+          tensor.group, tensor.warmup_steps, tensor.momentum};
 }
 
 uint64_t PartitionElements(const TensorDeclaration& tensor, uint64_t partition_bytes) {
-  const uint64_t size = PlannedBytes(tensor) / tensor.elements;
+  const uint64_t size = TensorBytes(tensor) / tensor.elements;
   const uint64_t most = std::max<uint64_t>(1, partition_bytes / size);
   const uint64_t count = (tensor.elements + most - 1) / most;
   return std::min(most, RoundUp((tensor.elements + count - 1) / count, kAlignment));
@@ -67,35 +66,27 @@ absl::Status Cut(const TensorDeclaration& tensor, uint32_t number, uint64_t part
   return absl::OkStatus();
 }
 
-// The groups that still take tensors, at most one for each set of attributes.
+// The groups that still take tensors, at most one for each set of attributes, which are views of the
+// tensors.
 class OpenGroups {
  public:
   OpenGroups(uint64_t fusion_bytes, std::vector<KeyEntry>* keys)
       : fusion_bytes_(fusion_bytes), keys_(keys) {}
 
   void Add(const TensorDeclaration& tensor, uint32_t number) {
-    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& candidate) {
-      return Alike(*candidate.first, tensor);
-    });
-    if (group == groups_.end()) group = groups_.insert(group, Group{&tensor, kNone});
-    if (group->key == kNone ||
-        KeyBytes((*keys_)[group->key]) + PlannedBytes(tensor) > fusion_bytes_) {
-      group->key = keys_->size();
+    size_t& key = groups_.try_emplace(AttributesOf(tensor), kNone).first->second;
+    if (key == kNone || KeyBytes((*keys_)[key]) + TensorBytes(tensor) > fusion_bytes_) {
+      key = keys_->size();
       keys_->push_back(EmptyKey(tensor, number, 0));
     }
-    AddSegment({number, 0, tensor.elements}, &(*keys_)[group->key]);
+    AddSegment({number, 0, tensor.elements}, &(*keys_)[key]);
   }
 
  private:
   static constexpr size_t kNone = ~size_t{0};
-  struct Group {
-    const TensorDeclaration* first;
-    size_t key;  // index in keys_
-  };
-
   const uint64_t fusion_bytes_;
   std::vector<KeyEntry>* const keys_;
-  std::vector<Group> groups_;
+  std::map<Attributes, size_t> groups_;  // places in keys_
 };
 
 }  // namespace
@@ -109,7 +100,7 @@ absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration
     const TensorDeclaration& tensor = tensors[i];
     const auto number = static_cast<uint32_t>(first_tensor + i);
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
-    if (tensor.fuse && tensor.kind == KeyKind::kDense && PlannedBytes(tensor) < fusion_bytes) {
+    if (tensor.fuse && tensor.kind == KeyKind::kDense && TensorBytes(tensor) < fusion_bytes) {
       groups.Add(tensor, number);
     } else {
       BDN_RETURN_IF_ERROR(Cut(tensor, number, config.partition_bytes, &keys));

@@ -3,6 +3,11 @@
 #include "absl/strings/str_format.h"
 
 namespace bdn {
+namespace {
+
+constexpr size_t kMostNames = 8;  // in one text
+
+}  // namespace
 
 Roster RosterOf(const Membership& membership) {
   Roster roster;
@@ -10,16 +15,15 @@ Roster RosterOf(const Membership& membership) {
   return roster;
 }
 
-std::vector<Rank> RanksOf(const Roster& roster) {
-  std::vector<Rank> ranks;
-  for (const RosterMember& member : roster) ranks.push_back(member.rank);
-  return ranks;
-}
-
 std::string NamesOf(const Roster& roster) {
   std::string names;
+  size_t named = 0;
   for (const RosterMember& member : roster) {
-    names += absl::StrFormat("%sworker %d", names.empty() ? "" : ", ", member.rank);
+    if (named == kMostNames) {
+      return names + absl::StrFormat(" and %d more", roster.size() - named);
+    }
+    names += absl::StrFormat("%sworker %d", named == 0 ? "" : ", ", member.rank);
+    ++named;
   }
   return names;
 }

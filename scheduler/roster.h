@@ -24,8 +24,7 @@ using Roster = std::set<RosterMember>;
 
 // All workers of a membership.
 Roster RosterOf(const Membership& membership);
-std::vector<Rank> RanksOf(const Roster& roster);
-// "worker 1, worker 3"; empty where there is nobody.
+// "worker 1, worker 3"; of many the first and how many more. Empty where there is nobody.
 std::string NamesOf(const Roster& roster);
 
 }  // namespace bdn

@@ -10,6 +10,7 @@ namespace bdn {
 namespace {
 
 constexpr int64_t kMostNodes = 4096;
+constexpr int64_t kMostTensors = int64_t{1} << 20;
 
 std::string RandomJobId() {
   std::random_device random;
@@ -40,6 +41,9 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(job.partition_bytes, config.Bytes("partition-bytes"));
   BDN_ASSIGN_OR_RETURN(job.fusion_bytes, config.Bytes("fusion-bytes"));
   BDN_ASSIGN_OR_RETURN(job.min_compress_bytes, config.Bytes("min-compress-bytes"));
+  BDN_ASSIGN_OR_RETURN(options.job.limits.max_job_bytes, config.Bytes("max-job-bytes"));
+  BDN_ASSIGN_OR_RETURN(const int64_t tensors, config.Int("max-tensors", 1, kMostTensors));
+  options.job.limits.max_tensors = static_cast<uint64_t>(tensors);
   BDN_ASSIGN_OR_RETURN(job.heartbeat_interval, config.Duration("heartbeat-interval"));
   BDN_ASSIGN_OR_RETURN(job.lease_timeout, config.Duration("lease-timeout"));
   BDN_RETURN_IF_ERROR(CheckJobOptions(options.job));

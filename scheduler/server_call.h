@@ -76,6 +76,8 @@ class ServerCall final {
 // From and to the bytes that a call carries. InvalidArgument where they are no such message.
 absl::Status ParseRequest(const grpc::ByteBuffer& buffer, google::protobuf::MessageLite* message);
 grpc::ByteBuffer ToBuffer(const google::protobuf::MessageLite& message);
+// Of what is serialised already: the same bytes, not copied.
+inline const grpc::ByteBuffer& ToBuffer(const grpc::ByteBuffer& serialised) { return serialised; }
 
 }  // namespace bdn
 

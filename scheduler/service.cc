@@ -12,8 +12,9 @@
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
-#include "common/cluster/listen_address.h"
 #include "proto/control.grpc.pb.h"
+#include "scheduler/listener.h"
+#include "scheduler/piece_cache.h"
 #include "scheduler/service_core.h"
 #include "scheduler/status_reply.h"
 #include "scheduler/unary_call.h"
@@ -41,8 +42,9 @@ class ServiceImpl final : public SchedulerService {
 
   absl::Status Listen(const std::string& listen);
 
-  int port() const override { return port_; }
+  int port() const override { return listener_->port(); }
   JobHost* host() override { return core_.host(); }
+  uint64_t accept_failures() const override { return listener_->failures(); }
   bool AwaitFailureDelivered(absl::Duration timeout) override {
     return streams_.AwaitFailureDelivered(timeout);
   }
@@ -55,6 +57,7 @@ class ServiceImpl final : public SchedulerService {
  private:
   using JoinCall = UnaryCall<wire::JoinRequest, wire::JoinReply>;
   using DeclareCall = UnaryCall<wire::DeclareRequest, wire::DeclareReply>;
+  using CatalogueCall = UnaryCall<wire::CatalogueRequest, grpc::ByteBuffer>;
   using BarrierCall = UnaryCall<wire::BarrierRequest, wire::Empty>;
   using LeaveCall = UnaryCall<wire::LeaveRequest, wire::Empty>;
   using HeartbeatCall = UnaryCall<wire::HeartbeatRequest, wire::Empty>;
@@ -62,6 +65,7 @@ class ServiceImpl final : public SchedulerService {
   using StatusCall = UnaryCall<wire::Empty, wire::StatusReply>;
   CallId OnJoin(JoinCall* call);
   CallId OnDeclare(DeclareCall* call);
+  CallId OnCatalogue(CatalogueCall* call);
   CallId OnBarrier(BarrierCall* call);
   CallId OnLeave(LeaveCall* call);
   CallId OnHeartbeat(HeartbeatCall* call);
@@ -74,9 +78,11 @@ class ServiceImpl final : public SchedulerService {
   void AddMethods();
 
   ServiceCore core_;
+  PieceCache pieces_{core_.host()};
   WatchStreams streams_{&core_};
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  std::unique_ptr<Listener> listener_;
   std::thread thread_;
   std::atomic<bool> closed_{false};  // the first Close wins; publishes nothing
 };
@@ -112,17 +118,26 @@ void ServiceImpl::WriteJoined(const JoinResult& joined, wire::JoinReply* reply) 
 
 CallId ServiceImpl::OnDeclare(DeclareCall* call) {
   const wire::DeclareRequest& message = call->request();
-  auto tensors = Read(message);
   absl::Status status = core_.CheckCaller(message.caller());
-  if (status.ok()) status = tensors.status();
   if (!status.ok()) return call->FinishNow(status);
-  return call->FinishLater(core_.host()->Declare(message.caller().node(), *std::move(tensors),
+  auto part = Read(message);
+  if (!part.ok()) return call->FinishNow(part.status());
+  return call->FinishLater(core_.host()->Declare(message.caller().node(), *std::move(part),
                                                  TimeoutFromMilliseconds(message.timeout_ms()),
                                                  [call](const Job::Completion& done) {
                                                    if (done.status.ok())
                                                      Write(done.declared, call->reply());
                                                    call->Finish(done.status);
                                                  }));
+}
+
+CallId ServiceImpl::OnCatalogue(CatalogueCall* call) {
+  const wire::CatalogueRequest& message = call->request();
+  const absl::Status status = core_.CheckCaller(message.caller());
+  if (!status.ok()) return call->FinishNow(status);
+  auto piece = pieces_.Get(message.version(), message.piece());
+  if (piece.ok()) *call->reply() = *std::move(piece);
+  return call->FinishNow(piece.status());
 }
 
 CallId ServiceImpl::OnBarrier(BarrierCall* call) {
@@ -157,8 +172,8 @@ CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
   const wire::AcknowledgeRequest& message = call->request();
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
-  return call->FinishNow(core_.host()->AcknowledgePlacement(
-      message.caller().node(), {message.epoch(), message.catalogue_version()}));
+  return call->FinishNow(
+      core_.host()->AcknowledgePlacement(message.caller().node(), Read(message.version())));
 }
 
 CallId ServiceImpl::OnStatus(StatusCall* call) {
@@ -184,6 +199,7 @@ void ServiceImpl::AddMethods() {
   Method declare = ServedBy(&ServiceImpl::OnDeclare);
   declare.most_bytes = kMaxMessageBytes;
   add("Declare", std::move(declare));
+  add("Catalogue", ServedBy(&ServiceImpl::OnCatalogue));
   add("Barrier", ServedBy(&ServiceImpl::OnBarrier));
   add("Leave", ServedBy(&ServiceImpl::OnLeave));
   Method heartbeat = ServedBy(&ServiceImpl::OnHeartbeat);
@@ -197,11 +213,9 @@ void ServiceImpl::AddMethods() {
 }
 
 absl::Status ServiceImpl::Listen(const std::string& listen) {
-  BDN_RETURN_IF_ERROR(CheckAddress(listen));
+  BDN_ASSIGN_OR_RETURN(listener_, Listener::Open(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  // Two schedulers at one port must not share its calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A host that vanished without a word, while its node waits for the others to join.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
@@ -209,20 +223,29 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsAtOnce);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.AddListeningPort(listen, ServerCredentialsOf(core_.credentials()), &port_);
+  using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      Connections::FROM_FD, ServerCredentialsOf(core_.credentials()));
   AddMethods();
   builder.RegisterAsyncGenericService(core_.generic_service());
   core_.set_queue(builder.AddCompletionQueue());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port_ == 0) return ListenError(listen);
+  if (server_ == nullptr) return Unavailable("cannot serve at %s: gRPC did not start", listen);
   ServerCall::AcceptNext(&core_);
-  core_.host()->AddObserver([this] { streams_.StepAll(); });
+  core_.host()->AddObserver(JobHost::Observed::kWorkers, [this] { streams_.Step(Role::kWorker); });
+  core_.host()->AddObserver(JobHost::Observed::kServers, [this] { streams_.Step(Role::kServer); });
   thread_ = std::thread([this] { core_.RunQueue(); });
+  listener_->Start([this](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    acceptor_->HandleNewConnection(&connection);
+  });
   return absl::OkStatus();
 }
 
 void ServiceImpl::Close() {
   if (closed_.exchange(true)) return;
+  if (listener_ != nullptr) listener_->Close();
   if (server_ != nullptr) server_->Shutdown(GrpcDeadline(kClosingGrace));
   core_.host()->Close();
   core_.work()->Close();

@@ -35,6 +35,9 @@ class SchedulerService {
   virtual int port() const = 0;
   virtual JobHost* host() = 0;
 
+  // How often a connection had to wait because this process had no descriptor free for it.
+  virtual uint64_t accept_failures() const = 0;
+
   // Waits until every node that watches was told that the job failed; false when `timeout` passed.
   virtual bool AwaitFailureDelivered(absl::Duration timeout) = 0;
 

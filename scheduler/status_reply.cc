@@ -1,8 +1,5 @@
 #include "scheduler/status_reply.h"
 
-#include <map>
-#include <utility>
-
 #include "common/cluster/control_messages.h"
 #include "proto/control.pb.h"
 
@@ -31,15 +28,10 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
   if (job.state() == Job::State::kWaiting) reply->set_missing(job.MissingNodes());
   Write(job.failure(), reply->mutable_failure());
   if (job.table().membership() != nullptr) reply->set_epoch(job.table().membership()->epoch);
-  reply->set_catalogue_version(job.catalogue().version);
-  reply->set_tensors(job.catalogue().tensors.size());
-  reply->set_keys(job.catalogue().keys.size());
-  std::map<NodeId, std::pair<uint64_t, uint64_t>> owned;
-  for (const KeyEntry& key : job.catalogue().keys) {
-    auto& [keys, bytes] = owned[job.placement().OwnerOf(key.key)];
-    ++keys;
-    bytes += KeyBytes(key);
-  }
+  const Declarations& declared = job.declarations();
+  reply->set_catalogue_version(declared.version().catalogue);
+  reply->set_tensors(declared.totals().tensors);
+  reply->set_keys(declared.totals().keys);
   for (const auto& [id, member] : job.table().members()) {
     bandoneon::control::StatusReply::Node* node = reply->add_nodes();
     Write(member.info, node->mutable_info());
@@ -48,8 +40,10 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     node->set_bytes_sent(member.progress.bytes_sent);
     node->set_bytes_received(member.progress.bytes_received);
     node->set_seconds_since_heard(absl::ToDoubleSeconds(now - member.last_heard));
-    node->set_keys(owned[id].first);
-    node->set_key_bytes(owned[id].second);
+    const Placer::Load load = declared.LoadOf(id);
+    node->set_keys(load.keys);
+    node->set_key_bytes(load.key_bytes);
+    node->set_server_bytes(load.server_bytes);
   }
 }
 

@@ -1,9 +1,12 @@
 #ifndef BANDONEON_SCHEDULER_WAITING_CALLS_H_
 #define BANDONEON_SCHEDULER_WAITING_CALLS_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -14,16 +17,24 @@ namespace bdn {
 // One call that waits for its answer. 0 is none.
 using CallId = uint64_t;
 
-// Who waits for what, and until when.
-struct WaitingCall {
+// What calls wait for.
+struct WaitSubject {
   enum class Kind { kJoin, kDeclare, kBarrier, kLeave } kind;
-  NodeId node = 0;
-  absl::Time deadline;
   uint64_t batch = 0;   // kDeclare
   std::string barrier;  // kBarrier
+
+  auto operator<=>(const WaitSubject&) const = default;
 };
 
-// The calls of a job that have no answer yet. Not thread-safe.
+// Who waits for what, and until when.
+struct WaitingCall {
+  WaitSubject subject;
+  NodeId node = 0;
+  absl::Time deadline;
+};
+
+// The calls of a job that have no answer yet. Each operation takes the logarithm of their number,
+// and as long again as what it returns. Not thread-safe.
 class WaitingCalls {
  public:
   // The id of a call that is answered at once.
@@ -34,22 +45,26 @@ class WaitingCalls {
   // Forgets the call, which is being answered. REQUIRES: Find(id) is not null.
   WaitingCall Take(CallId id);
 
-  // The calls for which `condition` holds, in the order in which they came.
-  template <typename Condition>
-  std::vector<CallId> Where(Condition condition) const {
-    std::vector<CallId> ids;
-    for (const auto& [id, call] : calls_) {
-      if (condition(call)) ids.push_back(id);
-    }
-    return ids;
-  }
-  // Whether a node waits in some call, for a barrier of that name if for one.
-  bool Has(WaitingCall::Kind kind, NodeId node, const std::string& barrier) const;
+  // In the order in which they came.
+  std::vector<CallId> All() const;
+  std::vector<CallId> WaitingFor(const WaitSubject& subject) const;
+  // Those of one node; a node waits in few calls.
+  std::vector<CallId> Of(const WaitSubject& subject, NodeId node) const;
+  // Whether a node waits in some call for that.
+  bool Has(const WaitSubject& subject, NodeId node) const { return !Of(subject, node).empty(); }
+  // Whether it waits for any batch.
+  bool Declares(NodeId node) const { return declaring_.count(node) > 0; }
+
+  // Those whose deadline has come, in the order in which they came.
+  std::vector<CallId> Due(absl::Time now) const;
   absl::Time NextDeadline() const;
 
  private:
   CallId next_id_ = 1;
   std::map<CallId, WaitingCall> calls_;
+  std::map<WaitSubject, std::set<std::pair<NodeId, CallId>>> by_subject_;
+  std::set<std::pair<absl::Time, CallId>> by_deadline_;
+  std::multiset<NodeId> declaring_;
 };
 
 }  // namespace bdn

@@ -1,6 +1,6 @@
 #include "scheduler/watch_stream.h"
 
-#include <algorithm>
+#include <vector>
 
 #include "common/cluster/control_messages.h"
 
@@ -8,9 +8,9 @@ namespace bdn {
 
 namespace wire = bandoneon::control;
 
-void WatchStreams::StepAll() {
+void WatchStreams::Step(Role role) {
   MutexLock lock(&mu_);
-  for (WatchStream* stream : accepted_) stream->Step();
+  for (WatchStream* stream : accepted_[role]) stream->Step();
   changed_.SignalAll();
 }
 
@@ -18,8 +18,12 @@ bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
   const absl::Time deadline = core_->clock()->Now() + timeout;
   MutexLock lock(&mu_);
   const auto owed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return std::any_of(accepted_.begin(), accepted_.end(),
-                       [](const WatchStream* stream) { return stream->owes_failure(); });
+    for (const auto& [role, streams] : accepted_) {
+      for (const WatchStream* stream : streams) {
+        if (stream->owes_failure()) return true;
+      }
+    }
+    return false;
   };
   while (owed()) {
     if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !owed();
@@ -29,17 +33,23 @@ bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
 
 WatchStream::~WatchStream() {
   MutexLock lock(&all_->mu_);
-  all_->accepted_.erase(this);
+  all_->accepted_[role_].erase(this);
   all_->changed_.SignalAll();
 }
 
 void WatchStream::OnRequest(const grpc::ByteBuffer& request) {
   absl::Status status = ParseRequest(request, &caller_);
   if (status.ok()) status = core_->CheckCaller(caller_);
+  Role role = Role::kWorker;
+  core_->host()->Read([&](const Job& job, absl::Time) {
+    const MembershipTable::Member* member = job.table().Find(caller_.node());
+    if (member != nullptr) role = member->info.role;
+  });
   MutexLock lock(&all_->mu_);
   accepted_ = status.ok();
+  role_ = role;
   if (!accepted_) return Finish(status);
-  all_->accepted_.insert(this);
+  all_->accepted_[role_].insert(this);
   Step();
 }
 
@@ -63,27 +73,21 @@ void WatchStream::OnDone(bool cancelled) {
   if (broke) core_->host()->ConnectionBroke(caller_.node());
 }
 
-bool WatchStream::NextEvent(wire::Event* event) {
-  const Job::View view = core_->host()->ViewOf(caller_.node());
+bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
   if (view.membership != nullptr && view.membership != sent_.membership) {
     sent_.membership = view.membership;
     Write(*view.membership, event->mutable_membership());
     return true;
   }
-  if (view.catalogue->version > 0 && view.catalogue != sent_.catalogue) {
-    sent_.catalogue = view.catalogue;
-    Write(*view.catalogue, event->mutable_catalogue());
+  if (view.placed.catalogue > sent_.placed.catalogue) {
+    sent_.placed = view.placed;
+    Write(view.placed, event->mutable_placed());
     return true;
   }
-  // After the catalogue of the same view, whose keys it places.
-  if (view.placement->version().catalogue > 0 && view.placement != sent_.placement) {
-    sent_.placement = view.placement;
-    Write(*view.placement, event->mutable_placement());
-    return true;
-  }
-  if (view.leaving.size() > sent_.leaving) {
-    sent_.leaving = view.leaving.size();
-    Write(view.leaving, event->mutable_leaving());
+  if (view.leaving > sent_.leaving) {
+    const std::vector<Rank> ranks = core_->host()->LeavingRanks(sent_.leaving);
+    sent_.leaving += ranks.size();
+    Write(ranks, event->mutable_leaving());
     return true;
   }
   if (!view.failure.ok() && !sent_.failure) {
@@ -101,14 +105,10 @@ bool WatchStream::NextEvent(wire::Event* event) {
 
 void WatchStream::Step() {
   if (writing_ || finishing_ || over_) return;
-  bool left = false;
-  core_->host()->Read([&](const Job& job, absl::Time) {
-    const MembershipTable::Member* member = job.table().Find(caller_.node());
-    left = member == nullptr || member->left;
-  });
-  if (left || sent_.failure) return Finish(absl::OkStatus());
+  const Job::View view = core_->host()->ViewOf(caller_.node());
+  if (view.left || sent_.failure) return Finish(absl::OkStatus());
   wire::Event event;
-  if (!NextEvent(&event)) return;
+  if (!NextEvent(view, &event)) return;
   writing_ = true;
   call_->Write(ToBuffer(event));
 }

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_SCHEDULER_WATCH_STREAM_H_
 #define BANDONEON_SCHEDULER_WATCH_STREAM_H_
 
+#include <map>
 #include <memory>
 #include <set>
 
@@ -20,8 +21,8 @@ class WatchStreams {
  public:
   explicit WatchStreams(ServiceCore* core) : core_(core) {}
 
-  // Something that nodes are told of has changed.
-  void StepAll();
+  // Something that nodes of this role are told of has changed.
+  void Step(Role role);
   // Waits until every node that watches was told that the job failed; false when `timeout` passed.
   bool AwaitFailureDelivered(absl::Duration timeout);
 
@@ -31,7 +32,7 @@ class WatchStreams {
   ServiceCore* const core_;
   Mutex mu_;  // taken before the host's own lock
   CondVar changed_;
-  std::set<WatchStream*> accepted_ ABSL_GUARDED_BY(mu_);
+  std::map<Role, std::set<WatchStream*>> accepted_ ABSL_GUARDED_BY(mu_);  // by the node's role
 };
 
 // One node's stream of events. Level-triggered: it compares what the node was told with what is, so
@@ -55,14 +56,13 @@ class WatchStream final : public CallHandler {
   // What the node was told so far.
   struct Sent {
     std::shared_ptr<const Membership> membership;
-    std::shared_ptr<const Catalogue> catalogue;
-    std::shared_ptr<const PlacementTable> placement;
+    PlacementVersion placed;
     size_t leaving = 0;
     bool failure = false;
     bool done = false;
   };
 
-  bool NextEvent(bandoneon::control::Event* event);
+  bool NextEvent(const Job::View& view, bandoneon::control::Event* event);
   void Finish(const absl::Status& status);
 
   WatchStreams* const all_;
@@ -71,6 +71,7 @@ class WatchStream final : public CallHandler {
   bandoneon::control::Caller caller_;
 
   // Guarded by the lock of the streams.
+  Role role_ = Role::kWorker;
   bool accepted_ = false;  // it is a node's of this job
   bool writing_ = false;
   bool finishing_ = false;

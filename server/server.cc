@@ -99,8 +99,7 @@ absl::Status Server::Start() {
   OnMembership(joined.membership);
   control_->Watch({
       .on_membership = [this](auto membership) { OnMembership(std::move(membership)); },
-      .on_catalogue = [this](auto catalogue) { catalogue_ = std::move(catalogue); },
-      .on_placement = [this](auto placement) { OnPlacement(std::move(placement)); },
+      .on_catalogue = [this](const SharedDelta& delta) { OnCatalogue(*delta); },
       .on_leaving = [this](const std::vector<Rank>& ranks) { OnLeaving(ranks); },
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
@@ -228,51 +227,55 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
   }
 }
 
-void Server::OnPlacement(std::shared_ptr<const PlacementTable> placement) {
-  if (absl::Status status = AddKeys(*catalogue_, *placement); !status.ok()) {
-    LogError("catalogue version %d: %s", catalogue_->version, status.message());
+void Server::OnCatalogue(const CatalogueDelta& delta) {
+  const uint32_t version = delta.version.catalogue;
+  if (absl::Status status = AddKeys(delta); !status.ok()) {
+    LogError("catalogue version %d: %s", version, status.message());
     (void)control_->Leave(status, absl::ZeroDuration());
     return Finish(status);
   }
-  const absl::Status status = control_->AcknowledgePlacement(placement->version());
-  if (!status.ok()) LogWarning("catalogue version %d: %s", catalogue_->version, status.message());
+  const absl::Status status = control_->AcknowledgePlacement(delta.version);
+  if (!status.ok()) LogWarning("catalogue version %d: %s", version, status.message());
 }
 
 void Server::OnLeaving(const std::vector<Rank>& ranks) {
+  leaving_.insert(ranks.begin(), ranks.end());
+  const std::vector<Rank> all(leaving_.begin(), leaving_.end());
   for (const auto& shard : shards_) {
-    shard->Post([ranks](ServerShard& owner) { return owner.SetLeaving(ranks); });
+    shard->Post([all](ServerShard& owner) { return owner.SetLeaving(all); });
   }
 }
 
-absl::Status Server::AddKeys(const Catalogue& catalogue, const PlacementTable& placement) {
+absl::Status Server::AddKeys(const CatalogueDelta& delta) {
+  std::vector<size_t> mine;
+  {
+    MutexLock lock(&mu_);
+    for (size_t i = 0; i < delta.keys.size(); ++i) {
+      if (delta.owners[i] == node_ && !shard_map_.Has(delta.keys[i].key)) mine.push_back(i);
+    }
+  }
+  Plans own;
+  for (const size_t i : mine) {
+    const KeyEntry& entry = delta.keys[i];
+    const uint32_t first = entry.segments.at(0).tensor - delta.first_tensor;
+    BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(entry, delta.tensors.at(first).name));
+  }
+  BDN_RETURN_IF_ERROR(Reserve(own));
   std::vector<Plans> plans(shards_.size());
-  NodeId self;
-  ShardMap shard_map;
   {
     MutexLock lock(&mu_);
-    self = node_;
-    shard_map = shard_map_;
+    for (auto& plan : own) {
+      const size_t shard = shard_map_.Add(plan->entry);
+      plans[shard].push_back(std::move(plan));
+    }
   }
-  for (const KeyEntry& entry : catalogue.keys) {
-    if (placement.OwnerOf(entry.key) != self || shard_map.Has(entry.key)) continue;
-    const std::string& name = catalogue.tensors.at(entry.segments.at(0).tensor).name;
-    BDN_ASSIGN_OR_RETURN(auto plan, MakeKeyPlan(entry, name));
-    plans[shard_map.Add(entry)].push_back(std::move(plan));
-  }
-  BDN_RETURN_IF_ERROR(Reserve(plans));
-  {
-    MutexLock lock(&mu_);
-    shard_map_ = std::move(shard_map);
-  }
-  GiveToShards(catalogue.version, plans);
+  GiveToShards(delta.version.catalogue, plans);
   return absl::OkStatus();
 }
 
-absl::Status Server::Reserve(const std::vector<Plans>& plans) {
+absl::Status Server::Reserve(const Plans& plans) {
   uint64_t more = 0;
-  for (const Plans& of_shard : plans) {
-    for (const auto& plan : of_shard) more += plan->CostFor(num_workers_).in_order();
-  }
+  for (const auto& plan : plans) more += plan->CostFor(num_workers_).in_order();
   if (more > options_.max_bytes - std::min(options_.max_bytes, declared_bytes_)) {
     return ResourceExhausted(
         "the tensors declared cost this server %d bytes of memory with %d workers, and those "

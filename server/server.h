@@ -2,6 +2,7 @@
 #define BANDONEON_SERVER_SERVER_H_
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,12 +81,12 @@ class Server {
 
   // Of the control plane.
   void OnMembership(std::shared_ptr<const Membership> membership);
-  void OnPlacement(std::shared_ptr<const PlacementTable> placement);
+  void OnCatalogue(const CatalogueDelta& delta);
   void OnLeaving(const std::vector<Rank>& ranks);
-  // Takes the keys that are placed here and new. After an error it has taken none.
-  absl::Status AddKeys(const Catalogue& catalogue, const PlacementTable& placement);
+  // Takes those of the keys that are placed here and new. After an error it has taken none.
+  absl::Status AddKeys(const CatalogueDelta& delta);
   // ResourceExhausted names the limit and what more keys would cost.
-  absl::Status Reserve(const std::vector<Plans>& plans);
+  absl::Status Reserve(const Plans& plans);
   // Returns when every shard has its keys: then frames about them are answered.
   void GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans);
   void Finish(const absl::Status& status);
@@ -102,7 +103,7 @@ class Server {
   // Of the control plane's thread.
   uint64_t declared_bytes_ = 0;  // the cost of all keys that are here
   size_t num_workers_ = 0;
-  std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
+  std::set<Rank> leaving_;
 
   mutable Mutex mu_;
   CondVar finished_changed_;

@@ -43,17 +43,23 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
                          facts(before), facts(tensor));
 }
 
-absl::Status TensorTable::Add(const Catalogue& catalogue, const PlacementTable& placement) {
+absl::Status TensorTable::Add(const CatalogueDelta& delta) {
   const size_t first_new = tensors_.size();
-  for (size_t id = first_new; id < catalogue.tensors.size(); ++id) {
-    ids_.emplace(catalogue.tensors[id].name, static_cast<uint32_t>(id));
-    tensors_.push_back({.declaration = catalogue.tensors[id]});
+  if (delta.first_tensor != first_new || delta.owners.size() != delta.keys.size()) {
+    return Internal("catalogue %d begins at tensor %d, and %d are here", delta.version.catalogue,
+                    delta.first_tensor, first_new);
   }
-  for (const KeyEntry& entry : catalogue.keys) {
-    if (keys_.contains(entry.key)) continue;
-    BDN_RETURN_IF_ERROR(AddKey({.entry = entry,
-                                .server = placement.OwnerOf(entry.key),
-                                .catalogue_version = catalogue.version}));
+  for (const TensorDeclaration& tensor : delta.tensors) {
+    ids_.emplace(tensor.name, static_cast<uint32_t>(tensors_.size()));
+    tensors_.push_back({.declaration = tensor});
+  }
+  for (size_t i = 0; i < delta.keys.size(); ++i) {
+    if (keys_.contains(delta.keys[i].key)) {
+      return Internal("key %s is there twice", delta.keys[i].key.ToString());
+    }
+    BDN_RETURN_IF_ERROR(AddKey({.entry = delta.keys[i],
+                                .server = delta.owners[i],
+                                .catalogue_version = delta.version.catalogue}));
   }
   for (size_t id = first_new; id < tensors_.size(); ++id) {
     uint64_t covered = 0;

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/cluster/catalogue.h"
-#include "common/cluster/placement_table.h"
 #include "worker/pipeline/key_exchange.h"
 
 namespace bdn {
@@ -61,10 +60,10 @@ class TensorTable {
   // Whether a canonical declaration is new. InvalidArgument: it was declared with other facts.
   absl::StatusOr<bool> IsNew(const TensorDeclaration& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds what is new in the catalogue. Internal when it contradicts itself: then part of it is
-  // here, and the worker must not go on.
-  absl::Status Add(const Catalogue& catalogue, const PlacementTable& placement)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds what a version of the catalogue added to those before; costs what that is. Internal when it
+  // does not follow them, or contradicts itself: then part of it is here, and the worker must not go
+  // on.
+  absl::Status Add(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Null: no tensor of this name was declared.
   const uint32_t* FindId(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

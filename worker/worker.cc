@@ -102,8 +102,6 @@ absl::Status Worker::Start(Registry* telemetry) {
             const absl::Status status = requests_->SetMembership(std::move(membership));
             if (!status.ok()) FailJob(status);
           },
-      .on_catalogue = [](auto) {},  // Declare returns what concerns us
-      .on_placement = [](auto) {},
       .on_failure = [this](const absl::Status& status) { FailJob(status); },
       .on_finished = [] {},
   });
@@ -235,8 +233,8 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
   }
   MutexLock lock(tensors_.mutex());
-  if (declared.catalogue != nullptr) {
-    const absl::Status added = tensors_.Add(*declared.catalogue, *declared.placement);
+  for (const SharedDelta& delta : declared) {
+    const absl::Status added = tensors_.Add(*delta);
     // Part of a catalogue that contradicts itself is here now: nothing can go on with it.
     if (!added.ok()) tensors_.participation().failed = tensors_.participation().over = added;
     BDN_RETURN_IF_ERROR(added);

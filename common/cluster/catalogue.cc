@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -42,8 +43,46 @@ absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDeclarations(std::span<const TensorDeclaration> tensors) {
+  absl::flat_hash_set<std::string_view> names;
+  names.reserve(tensors.size());
+  for (const TensorDeclaration& tensor : tensors) {
+    BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+    if (!names.insert(tensor.name).second) {
+      return InvalidArgument("tensor '%s': it is declared twice in one call", tensor.name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t TensorBytes(const TensorDeclaration& tensor) {
+  return tensor.elements *
+         (tensor.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(tensor.dtype));
+}
+
 uint64_t KeyBytes(const KeyEntry& key) {
   return key.elements * (key.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(key.dtype));
+}
+
+absl::Status CheckDelta(const CatalogueDelta& delta) {
+  if (delta.owners.size() != delta.keys.size()) {
+    return InvalidArgument("catalogue %d has %d keys and owners of %d", delta.version.catalogue,
+                           delta.keys.size(), delta.owners.size());
+  }
+  for (size_t i = 0; i < delta.keys.size(); ++i) {
+    const KeyEntry& key = delta.keys[i];
+    if (delta.owners[i] == 0) return InvalidArgument("key %s has no owner", key.key.ToString());
+    if (key.segments.empty()) return InvalidArgument("key %s is empty", key.key.ToString());
+    for (const KeySegment& segment : key.segments) {
+      const uint32_t place = segment.tensor - delta.first_tensor;  // huge where it lies before
+      if (place >= delta.tensors.size() || segment.elements == 0 ||
+          segment.elements > delta.tensors[place].elements ||
+          segment.offset > delta.tensors[place].elements - segment.elements) {
+        return InvalidArgument("key %s has a segment outside its tensor", key.key.ToString());
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace bdn

@@ -1,7 +1,10 @@
 #ifndef BANDONEON_COMMON_CLUSTER_CATALOGUE_H_
 #define BANDONEON_COMMON_CLUSTER_CATALOGUE_H_
 
+#include <compare>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,14 +43,14 @@ struct TensorDeclaration {
 
 // A run of one tensor inside a key.
 struct KeySegment {
-  uint32_t tensor = 0;  // index in Catalogue::tensors
+  uint32_t tensor = 0;  // its number in the catalogue
   uint64_t offset = 0;  // first element, in the tensor
   uint64_t elements = 0;
 
   bool operator==(const KeySegment&) const = default;
 };
 
-// One key: the unit that is encoded, sent, summed and answered. A placement table says who owns it.
+// One key: the unit that is encoded, sent, summed and answered.
 struct KeyEntry {
   Key key;
   DType dtype = DType::kFloat32;
@@ -63,21 +66,43 @@ struct KeyEntry {
   bool operator==(const KeyEntry&) const = default;
 };
 
-// Everything declared so far, in the order of rank 0's declarations. A later version only appends.
-struct Catalogue {
-  uint32_t version = 0;
-  std::vector<TensorDeclaration> tensors;
-  std::vector<KeyEntry> keys;  // keys of one tensor are contiguous and rise by partition
+// Which keys are placed. Later ones compare greater: an epoch may move keys, and within an epoch the
+// placement only grows with the catalogue.
+struct PlacementVersion {
+  Epoch epoch = 0;         // of the membership that has the servers
+  uint32_t catalogue = 0;  // version of the catalogue whose keys are placed
 
-  bool operator==(const Catalogue&) const = default;
+  auto operator<=>(const PlacementVersion&) const = default;
 };
+
+// The catalogue is everything declared so far: tensors, numbered in the order of rank 0's
+// declarations, and the keys made of them. It is a list of these, each what one version added to
+// those before, and who owns the keys of it. Immutable once it is shared.
+struct CatalogueDelta {
+  PlacementVersion version;   // of the catalogue with this; versions rise by one, from 1
+  uint32_t first_tensor = 0;  // number of the first of `tensors`
+  std::vector<TensorDeclaration> tensors;
+  std::vector<KeyEntry> keys;  // of these tensors; of one tensor contiguous, rising by partition
+  std::vector<NodeId> owners;  // servers, by place in `keys`
+
+  bool operator==(const CatalogueDelta&) const = default;
+};
+using SharedDelta = std::shared_ptr<const CatalogueDelta>;
 
 // InvalidArgument names the tensor and what is wrong with it: a name that is empty or too long, no
 // elements or more than can be addressed, a dense tensor of integers, specs on a broadcast.
 absl::Status CheckDeclaration(const TensorDeclaration& tensor);
+// The same of all of them, and that no two have one name.
+absl::Status CheckDeclarations(std::span<const TensorDeclaration> tensors);
 
-// Bytes a key stands for: float32 where it is dense, those of its type where it is a broadcast.
+// Bytes a tensor or key stands for: float32 where it is dense, those of its type where it is a
+// broadcast.
+uint64_t TensorBytes(const TensorDeclaration& tensor);
 uint64_t KeyBytes(const KeyEntry& key);
+
+// InvalidArgument where `delta` contradicts itself: a key without an owner, without segments, or
+// with one outside the tensors of this delta.
+absl::Status CheckDelta(const CatalogueDelta& delta);
 
 }  // namespace bdn
 

@@ -2,8 +2,12 @@
 
 #include <grpcpp/support/status.h>
 
+#include <bit>
 #include <limits>
 #include <map>
+#include <span>
+#include <tuple>
+#include <utility>
 
 #include "common/base/status.h"
 #include "proto/control.pb.h"
@@ -31,20 +35,50 @@ absl::StatusOr<Role> ReadRole(uint32_t value) {
   return static_cast<Role>(value);
 }
 
-// What a tensor and each of its keys have in common.
-template <typename Value, typename Message>
-void WriteTraits(const Value& value, Message* message) {
-  message->set_dtype(static_cast<uint32_t>(value.dtype));
-  message->set_kind(static_cast<uint32_t>(value.kind));
-  message->set_push_spec(value.push_spec);
-  message->set_pull_spec(value.pull_spec);
-  message->set_rule(value.rule);
-  message->set_warmup_steps(value.warmup_steps);
-  message->set_momentum(value.momentum);
-}
+// The traits of the tensors and keys of a message, each of them once.
+class TraitsWriter {
+ public:
+  explicit TraitsWriter(google::protobuf::RepeatedPtrField<wire::Traits>* all) : all_(all) {}
 
-template <typename Message, typename Value>
-absl::Status ReadTraits(const Message& message, Value* value) {
+  // The place of what `value`, a tensor or a key, has in common with others.
+  template <typename Value>
+  uint32_t PlaceOf(const Value& value) {
+    Traits traits{static_cast<uint32_t>(value.dtype),
+                  static_cast<uint32_t>(value.kind),
+                  value.push_spec,
+                  value.pull_spec,
+                  value.rule,
+                  value.warmup_steps,
+                  std::bit_cast<uint32_t>(value.momentum)};
+    const auto [place, is_new] =
+        places_.try_emplace(std::move(traits), static_cast<uint32_t>(places_.size()));
+    if (is_new) {
+      wire::Traits* message = all_->Add();
+      message->set_dtype(static_cast<uint32_t>(value.dtype));
+      message->set_kind(static_cast<uint32_t>(value.kind));
+      message->set_push_spec(value.push_spec);
+      message->set_pull_spec(value.pull_spec);
+      message->set_rule(value.rule);
+      message->set_warmup_steps(value.warmup_steps);
+      message->set_momentum(value.momentum);
+    }
+    return place->second;
+  }
+
+ private:
+  using Traits =
+      std::tuple<uint32_t, uint32_t, std::string, std::string, std::string, uint64_t, uint32_t>;
+  google::protobuf::RepeatedPtrField<wire::Traits>* const all_;
+  std::map<Traits, uint32_t> places_;
+};
+
+template <typename Value>
+absl::Status ReadTraits(const google::protobuf::RepeatedPtrField<wire::Traits>& all, uint32_t place,
+                        Value* value) {
+  if (place >= static_cast<uint32_t>(all.size())) {
+    return InvalidArgument("traits %d of %d", place, all.size());
+  }
+  const wire::Traits& message = all[static_cast<int>(place)];
   BDN_ASSIGN_OR_RETURN(value->dtype, ReadDType(message.dtype()));
   BDN_ASSIGN_OR_RETURN(value->kind, ReadKind(message.kind()));
   value->push_spec = message.push_spec();
@@ -55,51 +89,43 @@ absl::Status ReadTraits(const Message& message, Value* value) {
   return absl::OkStatus();
 }
 
-void WriteTensor(const TensorDeclaration& tensor, wire::TensorDeclaration* message) {
-  WriteTraits(tensor, message);
-  message->set_name(tensor.name);
-  message->set_elements(tensor.elements);
-  message->set_group(tensor.group);
-  message->set_fuse(tensor.fuse);
-}
-
-absl::StatusOr<TensorDeclaration> ReadTensor(const wire::TensorDeclaration& message) {
-  TensorDeclaration tensor;
-  BDN_RETURN_IF_ERROR(ReadTraits(message, &tensor));
-  tensor.name = message.name();
-  tensor.elements = message.elements();
-  tensor.group = message.group();
-  tensor.fuse = message.fuse();
-  BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
-  return tensor;
-}
-
-void WriteKey(const KeyEntry& key, wire::KeyEntry* message) {
-  WriteTraits(key, message);
-  message->set_key(key.key.value);
-  for (const KeySegment& segment : key.segments) {
-    wire::KeySegment* added = message->add_segments();
-    added->set_tensor(segment.tensor);
-    added->set_offset(segment.offset);
-    added->set_elements(segment.elements);
+template <typename Message>
+void WriteTensors(std::span<const TensorDeclaration> tensors, TraitsWriter* traits,
+                  Message* message) {
+  for (const TensorDeclaration& tensor : tensors) {
+    wire::TensorDeclaration* added = message->add_tensors();
+    added->set_traits(traits->PlaceOf(tensor));
+    added->set_name(tensor.name);
+    added->set_elements(tensor.elements);
+    added->set_group(tensor.group);
+    added->set_fuse(tensor.fuse);
   }
 }
 
-absl::StatusOr<KeyEntry> ReadKey(const wire::KeyEntry& message,
-                                 const std::vector<TensorDeclaration>& tensors) {
+template <typename Message>
+absl::Status ReadTensors(const Message& message, std::vector<TensorDeclaration>* tensors) {
+  tensors->reserve(static_cast<size_t>(message.tensors_size()));
+  for (const wire::TensorDeclaration& from : message.tensors()) {
+    TensorDeclaration& tensor = tensors->emplace_back();
+    BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &tensor));
+    tensor.name = from.name();
+    tensor.elements = from.elements();
+    tensor.group = from.group();
+    tensor.fuse = from.fuse();
+    BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<KeyEntry> ReadKey(const wire::CataloguePiece& message, const wire::KeyEntry& from) {
   KeyEntry key;
-  BDN_RETURN_IF_ERROR(ReadTraits(message, &key));
-  key.key = Key{message.key()};
-  for (const wire::KeySegment& part : message.segments()) {
-    const KeySegment segment{part.tensor(), part.offset(), part.elements()};
-    if (segment.tensor >= tensors.size() || segment.offset > tensors[segment.tensor].elements ||
-        segment.elements > tensors[segment.tensor].elements - segment.offset) {
-      return InvalidArgument("key %s has a segment outside of its tensor", key.key.ToString());
-    }
-    key.segments.push_back(segment);
-    key.elements += segment.elements;
+  BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &key));
+  key.key = Key{from.key()};
+  key.segments.reserve(static_cast<size_t>(from.segments_size()));
+  for (const wire::KeySegment& segment : from.segments()) {
+    key.segments.push_back({segment.tensor(), segment.offset(), segment.elements()});
+    key.elements += segment.elements();
   }
-  if (key.segments.empty()) return InvalidArgument("key %s is empty", key.key.ToString());
   return key;
 }
 
@@ -182,35 +208,43 @@ void Write(const Membership& membership, wire::Membership* message) {
   for (const NodeInfo& node : membership.servers) Write(node, message->add_servers());
 }
 
-void Write(const Catalogue& catalogue, wire::Catalogue* message) {
-  message->set_version(catalogue.version);
-  for (const TensorDeclaration& tensor : catalogue.tensors) {
-    WriteTensor(tensor, message->add_tensors());
-  }
-  for (const KeyEntry& key : catalogue.keys) WriteKey(key, message->add_keys());
+void Write(PlacementVersion version, wire::PlacementVersion* message) {
+  message->set_epoch(version.epoch);
+  message->set_catalogue_version(version.catalogue);
 }
 
-void Write(const PlacementTable& placement, wire::Placement* message) {
-  message->set_epoch(placement.version().epoch);
-  message->set_catalogue_version(placement.version().catalogue);
-  std::map<NodeId, wire::Placement::Share*> shares;
-  for (const auto& [key, server] : placement.owners()) {
-    wire::Placement::Share*& share = shares[server];
-    if (share == nullptr) {
-      share = message->add_shares();
-      share->set_server(server);
+void Write(const CatalogueDelta& delta, wire::CataloguePiece* message) {
+  Write(delta.version, message->mutable_version());
+  message->set_pieces(1);
+  message->set_first_tensor(delta.first_tensor);
+  TraitsWriter traits(message->mutable_traits());
+  WriteTensors(delta.tensors, &traits, message);
+  for (size_t i = 0; i < delta.keys.size(); ++i) {
+    wire::KeyEntry* added = message->add_keys();
+    added->set_key(delta.keys[i].key.value);
+    added->set_traits(traits.PlaceOf(delta.keys[i]));
+    added->set_owner(delta.owners[i]);
+    for (const KeySegment& segment : delta.keys[i].segments) {
+      wire::KeySegment* part = added->add_segments();
+      part->set_tensor(segment.tensor);
+      part->set_offset(segment.offset);
+      part->set_elements(segment.elements);
     }
-    share->add_keys(key.value);
   }
 }
 
-void Write(const DeclareResult& declared, wire::DeclareReply* message) {
-  Write(*declared.catalogue, message->mutable_catalogue());
-  Write(*declared.placement, message->mutable_placement());
+void Write(const DeclarationPart& part, wire::DeclareRequest* message) {
+  message->set_digest(part.digest);
+  message->set_count(part.count);
+  message->set_first(part.first);
+  TraitsWriter traits(message->mutable_traits());
+  WriteTensors(part.tensors, &traits, message);
 }
 
-void Write(const std::vector<TensorDeclaration>& tensors, wire::DeclareRequest* message) {
-  for (const TensorDeclaration& tensor : tensors) WriteTensor(tensor, message->add_tensors());
+void Write(const DeclarationAnswer& answer, wire::DeclareReply* message) {
+  message->set_wanted(answer.wanted_from.has_value());
+  message->set_wanted_from(answer.wanted_from.value_or(0));
+  Write(answer.version, message->mutable_version());
 }
 
 void Write(const std::vector<Rank>& leaving, wire::Leaving* message) {
@@ -264,41 +298,41 @@ absl::StatusOr<Membership> Read(const wire::Membership& message) {
   membership.epoch = message.epoch();
   BDN_RETURN_IF_ERROR(ReadNodes(message.workers(), &membership.workers));
   BDN_RETURN_IF_ERROR(ReadNodes(message.servers(), &membership.servers));
+  membership.MakeIndex();
   return membership;
 }
 
-absl::StatusOr<Catalogue> Read(const wire::Catalogue& message) {
-  Catalogue catalogue;
-  catalogue.version = message.version();
-  for (const wire::TensorDeclaration& tensor : message.tensors()) {
-    BDN_ASSIGN_OR_RETURN(catalogue.tensors.emplace_back(), ReadTensor(tensor));
-  }
+PlacementVersion Read(const wire::PlacementVersion& message) {
+  return {message.epoch(), message.catalogue_version()};
+}
+
+absl::StatusOr<CatalogueDelta> Read(const wire::CataloguePiece& message) {
+  CatalogueDelta delta{.version = Read(message.version()), .first_tensor = message.first_tensor()};
+  BDN_RETURN_IF_ERROR(ReadTensors(message, &delta.tensors));
+  delta.keys.reserve(static_cast<size_t>(message.keys_size()));
+  delta.owners.reserve(static_cast<size_t>(message.keys_size()));
   for (const wire::KeyEntry& key : message.keys()) {
-    BDN_ASSIGN_OR_RETURN(catalogue.keys.emplace_back(), ReadKey(key, catalogue.tensors));
+    BDN_ASSIGN_OR_RETURN(delta.keys.emplace_back(), ReadKey(message, key));
+    delta.owners.push_back(key.owner());
   }
-  return catalogue;
+  return delta;
 }
 
-absl::StatusOr<PlacementTable> Read(const wire::Placement& message) {
-  PlacementTable::Owners owners;
-  for (const wire::Placement::Share& share : message.shares()) {
-    if (share.server() == 0) return InvalidArgument("a share of the keys is nobody's");
-    for (const uint64_t value : share.keys()) {
-      const Key key{value};
-      if (!owners.emplace(key, share.server()).second) {
-        return InvalidArgument("key %s has two owners", key.ToString());
-      }
-    }
+absl::StatusOr<DeclarationPart> Read(const wire::DeclareRequest& message) {
+  DeclarationPart part{
+      .digest = message.digest(), .count = message.count(), .first = message.first()};
+  if (part.digest.size() > kMaxDigestBytes) {
+    return InvalidArgument("a digest of %d bytes, more than %d", part.digest.size(),
+                           kMaxDigestBytes);
   }
-  return PlacementTable({message.epoch(), message.catalogue_version()}, std::move(owners));
+  BDN_RETURN_IF_ERROR(ReadTensors(message, &part.tensors));
+  return part;
 }
 
-absl::StatusOr<DeclareResult> Read(const wire::DeclareReply& message) {
-  BDN_ASSIGN_OR_RETURN(Catalogue catalogue, Read(message.catalogue()));
-  BDN_ASSIGN_OR_RETURN(PlacementTable placement, Read(message.placement()));
-  BDN_RETURN_IF_ERROR(CheckPlaced(catalogue, placement));
-  return DeclareResult{std::make_shared<const Catalogue>(std::move(catalogue)),
-                       std::make_shared<const PlacementTable>(std::move(placement))};
+DeclarationAnswer Read(const wire::DeclareReply& message) {
+  DeclarationAnswer answer{.version = Read(message.version())};
+  if (message.wanted()) answer.wanted_from = message.wanted_from();
+  return answer;
 }
 
 absl::StatusOr<std::vector<Rank>> Read(const wire::Leaving& message) {
@@ -306,15 +340,6 @@ absl::StatusOr<std::vector<Rank>> Read(const wire::Leaving& message) {
     if (rank < 0) return InvalidArgument("rank %d of a worker that leaves is negative", rank);
   }
   return std::vector<Rank>(message.ranks().begin(), message.ranks().end());
-}
-
-absl::StatusOr<std::vector<TensorDeclaration>> Read(const wire::DeclareRequest& message) {
-  std::vector<TensorDeclaration> tensors;
-  tensors.reserve(static_cast<size_t>(message.tensors_size()));
-  for (const wire::TensorDeclaration& tensor : message.tensors()) {
-    BDN_ASSIGN_OR_RETURN(tensors.emplace_back(), ReadTensor(tensor));
-  }
-  return tensors;
 }
 
 absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {

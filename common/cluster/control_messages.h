@@ -8,12 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/cluster/control_plane.h"
+#include "common/cluster/declaration_list.h"
 
 namespace grpc {
 class Status;
 }
 namespace bandoneon::control {
-class Catalogue;
+class CataloguePiece;
 class DeclareReply;
 class DeclareRequest;
 class Failure;
@@ -23,7 +24,7 @@ class JoinRequest;
 class Leaving;
 class Membership;
 class NodeInfo;
-class Placement;
+class PlacementVersion;
 }  // namespace bandoneon::control
 
 // Between our types and the generated messages, for both ends of the control plane. Reading checks
@@ -31,8 +32,8 @@ class Placement;
 
 namespace bdn {
 
-// Of one message: the catalogue of some hundred thousand keys.
-inline constexpr int kMaxMessageBytes = 256 << 20;
+// Of one message, in either direction. What may be larger goes in pieces.
+inline constexpr int kMaxMessageBytes = 4 << 20;
 
 absl::Status FromGrpc(const grpc::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
@@ -44,23 +45,23 @@ int64_t TimeoutToMilliseconds(absl::Duration timeout);
 void Write(const JobConfig& config, bandoneon::control::JobConfig* message);
 void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
-void Write(const Catalogue& catalogue, bandoneon::control::Catalogue* message);
-void Write(const PlacementTable& placement, bandoneon::control::Placement* message);
-void Write(const DeclareResult& declared, bandoneon::control::DeclareReply* message);
-void Write(const std::vector<TensorDeclaration>& tensors,
-           bandoneon::control::DeclareRequest* message);
+void Write(PlacementVersion version, bandoneon::control::PlacementVersion* message);
+// Of the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts it.
+void Write(const CatalogueDelta& delta, bandoneon::control::CataloguePiece* message);
+void Write(const DeclarationPart& part, bandoneon::control::DeclareRequest* message);
+void Write(const DeclarationAnswer& answer, bandoneon::control::DeclareReply* message);
 void Write(const std::vector<Rank>& leaving, bandoneon::control::Leaving* message);
 void Write(const JoinRequest& request, bandoneon::control::JoinRequest* message);
 void Write(const absl::Status& status, bandoneon::control::Failure* message);
 
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
-absl::StatusOr<Catalogue> Read(const bandoneon::control::Catalogue& message);
-absl::StatusOr<PlacementTable> Read(const bandoneon::control::Placement& message);
-absl::StatusOr<DeclareResult> Read(const bandoneon::control::DeclareReply& message);
+PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
+// What one piece says. It need not make sense alone: CheckDelta is for the whole.
+absl::StatusOr<CatalogueDelta> Read(const bandoneon::control::CataloguePiece& message);
+absl::StatusOr<DeclarationPart> Read(const bandoneon::control::DeclareRequest& message);
+DeclarationAnswer Read(const bandoneon::control::DeclareReply& message);
 absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& message);
-absl::StatusOr<std::vector<TensorDeclaration>> Read(
-    const bandoneon::control::DeclareRequest& message);
 absl::StatusOr<JoinRequest> Read(const bandoneon::control::JoinRequest& message);
 // A code that is none, or OK, becomes Unknown: it is a failure all the same.
 absl::Status ReadFailure(const bandoneon::control::Failure& message);

@@ -13,7 +13,6 @@
 #include "common/base/link_security.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/membership.h"
-#include "common/cluster/placement_table.h"
 
 namespace bdn {
 
@@ -48,15 +47,13 @@ struct JoinResult {
   NodeId node = 0;
   Rank rank = 0;
   JobConfig config;
-  std::shared_ptr<const Membership> membership;  // of all nodes
+  std::shared_ptr<const Membership> membership;
   std::string data_secret;  // what the job's nodes show each other on the data plane
 };
 
-// What is declared so far: the keys, and who owns each of them.
-struct DeclareResult {
-  std::shared_ptr<const Catalogue> catalogue;
-  std::shared_ptr<const PlacementTable> placement;  // of that catalogue
-};
+// What the catalogue has gained since this node's last declaration that succeeded, in order. So with
+// all of its declarations' a node has the whole catalogue.
+using DeclareResult = std::vector<SharedDelta>;
 
 // What a node tells about itself with each heartbeat, for `bandoneon status`.
 struct NodeProgress {
@@ -74,13 +71,11 @@ class ControlPlane {
     // Servers see one more view once all workers have left: a later epoch, no workers. Their work
     // is done, and they may leave.
     std::function<void(std::shared_ptr<const Membership>)> on_membership;
-    // The whole catalogue at a new version. The placement of its keys comes next.
-    std::function<void(std::shared_ptr<const Catalogue>)> on_catalogue;
-    // Who owns the keys of the catalogue that was delivered last. A server that has installed its
-    // own calls AcknowledgePlacement.
-    std::function<void(std::shared_ptr<const PlacementTable>)> on_placement;
-    // To servers: workers, by rank, that are leaving while others are not. What the servers have
-    // not got of them by now they never will. Grows.
+    // To servers: what a version added to the catalogue; each, in order. A server that has
+    // installed its own of the keys calls AcknowledgePlacement.
+    std::function<void(SharedDelta)> on_catalogue;
+    // To servers: workers, by rank, that are leaving while others are not, besides those that it
+    // was told of before. What the servers have not got of them by now they never will.
     std::function<void(std::vector<Rank>)> on_leaving;
     // The job is over: a node or the scheduler was lost, or a node left with an error. At most
     // once; the message names the culprit.
@@ -98,10 +93,11 @@ class ControlPlane {
   // Begins the delivery of events, starting with what is already known. Once, after Join.
   virtual void Watch(Events events) = 0;
 
-  // Declares tensors, in the order of this worker's list, and returns the catalogue and its
-  // placement once all workers declared the same set and all servers have installed their keys. The
-  // n-th call of each worker belongs to the n-th of the others. InvalidArgument for a conflict
-  // names both workers and the tensor; Aborted names a worker that is leaving instead.
+  // Declares tensors, in the order of this worker's list, and returns once all workers declared the
+  // same set and all servers have installed their keys. The n-th call of each worker belongs to the
+  // n-th of the others; one call at a time. Costs what is declared, however much was before.
+  // InvalidArgument for a conflict names both workers and the tensor; ResourceExhausted names the
+  // limit of the scheduler that it would pass; Aborted names a worker that is leaving instead.
   virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                                 absl::Duration timeout) = 0;
 

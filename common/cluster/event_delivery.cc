@@ -12,8 +12,7 @@ namespace wire = bandoneon::control;
 
 absl::Status EventDelivery::Deliver(const wire::Event& event) {
   if (event.has_membership()) return DeliverMembership(event);
-  if (event.has_catalogue()) return DeliverCatalogue(event);
-  if (event.has_placement()) return DeliverPlacement(event);
+  if (event.has_placed()) return DeliverCatalogue(event);
   if (event.has_leaving()) return DeliverLeaving(event);
   if (event.has_failure()) return ReadFailure(event.failure());
   if (event.has_done() && events_.on_finished) events_.on_finished();
@@ -33,17 +32,11 @@ absl::Status EventDelivery::DeliverMembership(const wire::Event& event) {
 }
 
 absl::Status EventDelivery::DeliverCatalogue(const wire::Event& event) {
-  BDN_ASSIGN_OR_RETURN(Catalogue catalogue, Read(event.catalogue()));
-  catalogue_ = std::make_shared<const Catalogue>(std::move(catalogue));
-  if (events_.on_catalogue) events_.on_catalogue(catalogue_);
-  return absl::OkStatus();
-}
-
-absl::Status EventDelivery::DeliverPlacement(const wire::Event& event) {
-  BDN_ASSIGN_OR_RETURN(PlacementTable placement, Read(event.placement()));
-  BDN_RETURN_IF_ERROR(CheckPlaced(*catalogue_, placement));
-  if (events_.on_placement) {
-    events_.on_placement(std::make_shared<const PlacementTable>(std::move(placement)));
+  const uint32_t latest = Read(event.placed()).catalogue;
+  while (delivered_ < latest) {
+    BDN_ASSIGN_OR_RETURN(SharedDelta delta, fetch_(delivered_ + 1));
+    ++delivered_;
+    if (events_.on_catalogue) events_.on_catalogue(std::move(delta));
   }
   return absl::OkStatus();
 }

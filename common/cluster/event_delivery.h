@@ -1,10 +1,12 @@
 #ifndef BANDONEON_COMMON_CLUSTER_EVENT_DELIVERY_H_
 #define BANDONEON_COMMON_CLUSTER_EVENT_DELIVERY_H_
 
-#include <memory>
+#include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/cluster/control_plane.h"
 
 namespace bandoneon::control {
@@ -17,10 +19,15 @@ namespace bdn {
 // thread-safe: owned by the thread that reads the stream.
 class EventDelivery {
  public:
-  explicit EventDelivery(ControlPlane::Events events) : events_(std::move(events)) {}
+  // Brings what a version of the catalogue added.
+  using Fetch = std::function<absl::StatusOr<SharedDelta>(uint32_t version)>;
 
-  // OK: there may be more. Else the job is over for this node, and nothing was called: the
-  // scheduler told of a failure, or sent what cannot be.
+  EventDelivery(ControlPlane::Events events, Fetch fetch)
+      : events_(std::move(events)), fetch_(std::move(fetch)) {}
+
+  // OK: there may be more. Unavailable, Cancelled or DeadlineExceeded: the catalogue could not be
+  // fetched for now; the next stream tells of it again. Else the job is over for this node, and
+  // nothing was called: the scheduler told of a failure, or sent what cannot be.
   absl::Status Deliver(const bandoneon::control::Event& event);
   // Once, last.
   void DeliverFailure(const absl::Status& failure) const;
@@ -28,12 +35,11 @@ class EventDelivery {
  private:
   absl::Status DeliverMembership(const bandoneon::control::Event& event);
   absl::Status DeliverCatalogue(const bandoneon::control::Event& event);
-  absl::Status DeliverPlacement(const bandoneon::control::Event& event);
   absl::Status DeliverLeaving(const bandoneon::control::Event& event);
 
   const ControlPlane::Events events_;
-  // The latest that came, which a placement is of.
-  std::shared_ptr<const Catalogue> catalogue_ = std::make_shared<const Catalogue>();
+  const Fetch fetch_;
+  uint32_t delivered_ = 0;  // the version of the catalogue
 };
 
 }  // namespace bdn

@@ -73,7 +73,7 @@ bool IsWildcardAddress(std::string_view address) {
   return host == "*";
 }
 
-absl::Status ListenError(const std::string& address) {
+absl::StatusOr<int> OpenListeningSocket(const std::string& address) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
   std::string host;
   std::string port;
@@ -85,18 +85,26 @@ absl::Status ListenError(const std::string& address) {
   if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
     return InvalidArgument("cannot listen at %s: %s", address, gai_strerror(error));
   }
-  std::string reason = "the address was refused";
-  const int fd = socket(found->ai_family, found->ai_socktype, found->ai_protocol);
+  const int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                        found->ai_protocol);
+  bool listens = false;
   if (fd >= 0) {
     const int on = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-      reason = std::strerror(errno);
-    }
-    close(fd);
+    listens = bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
   }
+  const int error = errno;
   freeaddrinfo(found);
-  return Unavailable("cannot listen at %s: %s", address, reason);
+  if (listens) return fd;
+  if (fd >= 0) close(fd);
+  return Unavailable("cannot listen at %s: %s", address, std::strerror(error));
+}
+
+absl::Status ListenError(const std::string& address) {
+  const absl::StatusOr<int> fd = OpenListeningSocket(address);
+  if (!fd.ok()) return fd.status();
+  close(*fd);
+  return Unavailable("cannot listen at %s: the address was refused", address);
 }
 
 }  // namespace bdn

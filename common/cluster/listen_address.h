@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace bdn {
 
@@ -17,6 +18,10 @@ bool IsLocalAddress(std::string_view address);
 // Whether it stands for every address of this host (0.0.0.0, [::], *), and so is none to connect
 // to.
 bool IsWildcardAddress(std::string_view address);
+// A socket that listens for TCP connections there, non-blocking; the caller closes it. Unavailable
+// says why not in the system's words ("Address already in use"), InvalidArgument that there is no
+// such address.
+absl::StatusOr<int> OpenListeningSocket(const std::string& address);
 
 // Why nobody can listen at `address` just now, in the system's words ("Address already in use"):
 // for libraries that only say that they could not. Never OK.

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
+#include "common/cluster/catalogue_pieces.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
 #include "common/cluster/event_delivery.h"
@@ -27,8 +29,8 @@ namespace wire = bandoneon::control;
 
 // The scheduler ends a wait by itself and says who was missing; this is for when it does not.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
-// Between two attempts at a stream that broke.
-constexpr absl::Duration kRewatchDelay = absl::Milliseconds(200);
+// Between two attempts at what a broken connection ended.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 
 uint64_t RandomNonce() {
   uint64_t nonce;
@@ -82,9 +84,16 @@ class GrpcControlPlane final : public ControlPlane {
   bool IsConnected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
   // What gRPC says of its last attempt to connect.
   std::string WhyUnreachable();
+  // Waits until then. False, at once, when this node's part in the job is over.
+  bool WaitInJob(absl::Time until);
+
+  absl::StatusOr<DeclarationAnswer> SayPart(const DeclarationPart& part, absl::Duration timeout);
+  // Tries again while the scheduler cannot be reached.
+  absl::Status FetchPiece(uint32_t version, uint32_t piece, absl::Time deadline,
+                          wire::CataloguePiece* message);
+  absl::StatusOr<SharedDelta> FetchDelta(uint32_t version, absl::Time deadline);
 
   void RunHeartbeats();
-  bool WaitForNextHeartbeat(absl::Time until);
   absl::Status SendHeartbeat();
   void Fail(const absl::Status& failure);
 
@@ -102,7 +111,9 @@ class GrpcControlPlane final : public ControlPlane {
   CondVar no_calls_;
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
+  Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
   JobConfig config_ ABSL_GUARDED_BY(mu_);
+  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;  // the catalogue that Declare has returned
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
@@ -175,8 +186,13 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   result.rank = reply.rank();
   BDN_ASSIGN_OR_RETURN(result.config, Read(reply.config()));
   BDN_ASSIGN_OR_RETURN(Membership membership, Read(reply.membership()));
+  // A worker is told of the servers alone.
   const NodeInfo* self = membership.Find(result.node);
-  if (self == nullptr || self->rank != result.rank || self->role != request.role) {
+  const bool has_place =
+      request.role == Role::kWorker
+          ? result.rank >= 0 && result.rank < result.config.num_workers
+          : self != nullptr && self->rank == result.rank && self->role == request.role;
+  if (!has_place) {
     return Internal("scheduler at %s answered with a membership that lacks this node", address_);
   }
   result.membership = std::make_shared<const Membership>(std::move(membership));
@@ -185,6 +201,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   if (closed_) return Cancelled("the connection to the scheduler was closed");
   node_ = result.node;
   incarnation_ = reply.caller().incarnation();
+  rank_ = result.rank;
   config_ = result.config;
   heartbeat_thread_ = std::thread([this] { RunHeartbeats(); });
   return result;
@@ -192,25 +209,75 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
 
 absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
     const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  uint32_t declared;
+  bool is_first;
+  {
+    MutexLock lock(&mu_);
+    declared = declared_;
+    is_first = rank_ == 0;
+  }
+  BDN_ASSIGN_OR_RETURN(const DeclarationAnswer answer,
+                       SendDeclaration(tensors, is_first, [&](const DeclarationPart& part) {
+                         return SayPart(part, deadline - clock_->Now());
+                       }));
+  DeclareResult result;
+  while (declared < answer.version.catalogue) {
+    BDN_ASSIGN_OR_RETURN(result.emplace_back(), FetchDelta(++declared, deadline + kAnswerGrace));
+  }
+  MutexLock lock(&mu_);
+  declared_ = declared;
+  return result;
+}
+
+absl::StatusOr<DeclarationAnswer> GrpcControlPlane::SayPart(const DeclarationPart& part,
+                                                            absl::Duration timeout) {
   wire::DeclareRequest message;
   SetCaller(message.mutable_caller());
-  Write(tensors, &message);
+  Write(part, &message);
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::DeclareReply reply;
-  grpc::Status end;
-  {
-    Call call(this, timeout + kAnswerGrace);
-    end = stub_->Declare(call.context(), message, &reply);
-  }
-  BDN_RETURN_IF_ERROR(Explain(end));
+  Call call(this, std::max(timeout, absl::ZeroDuration()) + kAnswerGrace);
+  BDN_RETURN_IF_ERROR(Explain(stub_->Declare(call.context(), message, &reply)));
   return Read(reply);
+}
+
+bool GrpcControlPlane::WaitInJob(absl::Time until) {
+  MutexLock lock(&mu_);
+  while (!closed_ && !left_ && failure_.ok()) {
+    if (clock_->Now() >= until) return true;
+    clock_->WaitUntil(&changed_, &mu_, until);
+  }
+  return false;
+}
+
+absl::Status GrpcControlPlane::FetchPiece(uint32_t version, uint32_t piece, absl::Time deadline,
+                                          wire::CataloguePiece* message) {
+  wire::CatalogueRequest request;
+  SetCaller(request.mutable_caller());
+  request.set_version(version);
+  request.set_piece(piece);
+  for (;;) {
+    absl::Status status;
+    {
+      Call call(this, deadline - clock_->Now());
+      status = Explain(stub_->Catalogue(call.context(), request, message));
+    }
+    if (status.code() != absl::StatusCode::kUnavailable || clock_->Now() >= deadline) return status;
+    if (!WaitInJob(clock_->Now() + kRetryDelay)) return status;
+  }
+}
+
+absl::StatusOr<SharedDelta> GrpcControlPlane::FetchDelta(uint32_t version, absl::Time deadline) {
+  return ReadDelta(version, [&](uint32_t piece, wire::CataloguePiece* message) {
+    return FetchPiece(version, piece, deadline, message);
+  });
 }
 
 absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
   wire::AcknowledgeRequest message;
   SetCaller(message.mutable_caller());
-  message.set_epoch(version.epoch);
-  message.set_catalogue_version(version.catalogue);
+  Write(version, message.mutable_version());
   wire::Empty reply;
   Call call(this, 2 * kAnswerGrace);
   return Explain(stub_->AcknowledgePlacement(call.context(), message, &reply));
@@ -264,16 +331,6 @@ void GrpcControlPlane::Close() {
 
 // ---- heartbeats
 
-// False when no more heartbeats are due.
-bool GrpcControlPlane::WaitForNextHeartbeat(absl::Time until) {
-  MutexLock lock(&mu_);
-  while (!closed_ && !left_ && failure_.ok()) {
-    if (clock_->Now() >= until) return true;
-    clock_->WaitUntil(&changed_, &mu_, until);
-  }
-  return false;
-}
-
 absl::Status GrpcControlPlane::SendHeartbeat() {
   wire::HeartbeatRequest message;
   SetCaller(message.mutable_caller());
@@ -299,7 +356,7 @@ void GrpcControlPlane::RunHeartbeats() {
     lease = config_.lease_timeout;
   }
   absl::Time answered = clock_->Now();
-  while (WaitForNextHeartbeat(clock_->Now() + interval)) {
+  while (WaitInJob(clock_->Now() + interval)) {
     const absl::Status status = SendHeartbeat();
     if (status.ok()) {
       answered = clock_->Now();
@@ -328,29 +385,27 @@ void GrpcControlPlane::Fail(const absl::Status& failure) {
 void GrpcControlPlane::Watch(Events events) {
   MutexLock lock(&mu_);
   if (closed_ || event_thread_.joinable()) return;
-  event_thread_ =
-      std::thread([this, events = std::move(events)] { ReadEvents(EventDelivery(events)); });
+  const auto fetch = [this](uint32_t version) {
+    return FetchDelta(version, absl::InfiniteFuture());
+  };
+  event_thread_ = std::thread(
+      [this, fetch, events = std::move(events)] { ReadEvents(EventDelivery(events, fetch)); });
 }
 
 void GrpcControlPlane::ReadEvents(EventDelivery delivery) {
   absl::Status end;
-  while (ReadStream(&delivery, &end)) {
+  while (ReadStream(&delivery, &end) && WaitInJob(clock_->Now() + kRetryDelay)) {
+  }
+  {
     MutexLock lock(&mu_);
-    const absl::Time until = clock_->Now() + kRewatchDelay;
-    while (!closed_ && !left_ && failure_.ok() && clock_->Now() < until) {
-      clock_->WaitUntil(&changed_, &mu_, until);
-    }
     if (closed_ || left_) return;
-    if (!failure_.ok()) {
-      end = failure_;
-      break;
-    }
+    if (end.ok()) end = failure_;
   }
   if (!end.ok()) delivery.DeliverFailure(end);
 }
 
-// Reads one stream to its end. False when there will be no other; `end` is then what on_failure has
-// still to be told, if anything.
+// Reads one stream to its end. False when there will be no other; `end` is then what the last event
+// said, if that was a failure.
 bool GrpcControlPlane::ReadStream(EventDelivery* delivery, absl::Status* end) {
   wire::Caller caller;
   SetCaller(&caller);
@@ -368,20 +423,15 @@ bool GrpcControlPlane::ReadStream(EventDelivery* delivery, absl::Status* end) {
     }
     finish = stream->Finish();
   }
-  *end = over;
   MutexLock lock(&mu_);
-  if (!over.ok() || closed_ || left_) return false;
-  if (!failure_.ok()) {
-    *end = failure_;
-    return false;
-  }
+  *end = over;
+  if (!over.ok() || closed_ || left_ || !failure_.ok()) return false;
   const absl::StatusCode code = FromGrpc(finish).code();
   if (finish.ok() || code == absl::StatusCode::kUnavailable ||
       code == absl::StatusCode::kCancelled || code == absl::StatusCode::kUnknown) {
     return true;
   }
   failure_ = FromGrpc(finish);  // the scheduler does not know us
-  *end = failure_;
   return false;
 }
 

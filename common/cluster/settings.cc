@@ -44,6 +44,8 @@ constexpr Setting kSchedulerSettings[] = {
     {"min-compress-bytes", "64KiB", "groups and tensors under this go uncompressed"},
     {"heartbeat-interval", "1s", "how often each node says that it lives"},
     {"lease-timeout", "5s", "a node unheard for this long is lost"},
+    {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
+    {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},
     {"exit-when-done", "true", "end when the job has ended"},
     kJobId,
     kToken,

@@ -47,7 +47,8 @@ Json NodeJson(const wire::StatusReply::Node& node) {
           {"bytes_received", node.bytes_received()},
           {"seconds_since_heard", node.seconds_since_heard()},
           {"keys", node.keys()},
-          {"key_bytes", node.key_bytes()}};
+          {"key_bytes", node.key_bytes()},
+          {"server_bytes", node.server_bytes()}};
 }
 
 Json StatusJson(const wire::StatusReply& status) {

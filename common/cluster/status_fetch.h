@@ -12,7 +12,8 @@ namespace bdn {
 // The state of the job whose scheduler listens at `address`, as one JSON object:
 // {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
 //  "nodes": [{"role", "rank", "node", "host", "address", "left", "step", "bytes_sent",
-//             "bytes_received", "seconds_since_heard", "keys", "key_bytes"}]}.
+//             "bytes_received", "seconds_since_heard", "keys", "key_bytes",
+//             "server_bytes"}]}.
 // InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or
 // DeadlineExceeded where nobody answers in time.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,

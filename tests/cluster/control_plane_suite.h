@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,28 +37,32 @@ inline void PrintTo(const SchedulerKind& kind, std::ostream* out) { *out << kind
 class RecordedEvents {
  public:
   ControlPlane::Events Callbacks() {
-    return {[this](auto view) { Set(&membership_, std::move(view)); },
-            [this](auto catalogue) { Set(&catalogue_, std::move(catalogue)); },
-            [this](auto placement) {
-              MutexLock lock(&mu_);
-              const absl::Status fits = catalogue_ == nullptr
-                                            ? absl::InternalError("no catalogue came before")
-                                            : CheckPlaced(*catalogue_, *placement);
-              EXPECT_TRUE(fits.ok()) << fits;
-              placement_ = std::move(placement);
-              changed_.SignalAll();
-            },
-            [this](std::vector<Rank> leaving) {
-              MutexLock lock(&mu_);
-              leaving_ = std::move(leaving);
-              changed_.SignalAll();
-            },
-            [this](absl::Status failure) {
-              MutexLock lock(&mu_);
-              EXPECT_TRUE(failure_.ok()) << "a second failure";
-              failure_ = std::move(failure);
-              changed_.SignalAll();
-            }};
+    return {.on_membership =
+                [this](auto view) {
+                  MutexLock lock(&mu_);
+                  membership_ = std::move(view);
+                  changed_.SignalAll();
+                },
+            .on_catalogue =
+                [this](SharedDelta delta) {
+                  MutexLock lock(&mu_);
+                  EXPECT_EQ(delta->version.catalogue, deltas_.size() + 1) << "not in order";
+                  deltas_.push_back(std::move(delta));
+                  changed_.SignalAll();
+                },
+            .on_leaving =
+                [this](const std::vector<Rank>& leaving) {
+                  MutexLock lock(&mu_);
+                  leaving_.insert(leaving.begin(), leaving.end());
+                  changed_.SignalAll();
+                },
+            .on_failure =
+                [this](absl::Status failure) {
+                  MutexLock lock(&mu_);
+                  EXPECT_TRUE(failure_.ok()) << "a second failure";
+                  failure_ = std::move(failure);
+                  changed_.SignalAll();
+                }};
   }
 
   absl::Status AwaitFailure() {
@@ -65,7 +70,7 @@ class RecordedEvents {
     MutexLock lock(&mu_);
     return failure_;
   }
-  std::vector<Rank> AwaitLeaving(size_t count) {
+  std::set<Rank> AwaitLeaving(size_t count) {
     Await([this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return leaving_.size() >= count; });
     MutexLock lock(&mu_);
     return leaving_;
@@ -77,28 +82,15 @@ class RecordedEvents {
     MutexLock lock(&mu_);
     return membership_;
   }
-  std::shared_ptr<const Catalogue> AwaitCatalogue(uint32_t version) {
-    Await([this, version]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return catalogue_ != nullptr && catalogue_->version >= version;
-    });
+  // What each version added.
+  DeclareResult AwaitCatalogue(uint32_t version) {
+    Await([this, version]()
+              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return deltas_.size() >= version; });
     MutexLock lock(&mu_);
-    return catalogue_;
-  }
-  std::shared_ptr<const PlacementTable> AwaitPlacement(PlacementVersion version) {
-    Await([this, version]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return placement_ != nullptr && placement_->version() >= version;
-    });
-    MutexLock lock(&mu_);
-    return placement_;
+    return deltas_;
   }
 
  private:
-  template <typename T>
-  void Set(std::shared_ptr<const T>* member, std::shared_ptr<const T> value) {
-    MutexLock lock(&mu_);
-    *member = std::move(value);
-    changed_.SignalAll();
-  }
   template <typename Condition>
   void Await(Condition condition) {
     const absl::Time deadline = clock_.Now() + absl::Seconds(30);
@@ -115,9 +107,8 @@ class RecordedEvents {
   Mutex mu_;
   CondVar changed_;
   std::shared_ptr<const Membership> membership_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const Catalogue> catalogue_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<const PlacementTable> placement_ ABSL_GUARDED_BY(mu_);
-  std::vector<Rank> leaving_ ABSL_GUARDED_BY(mu_);
+  DeclareResult deltas_ ABSL_GUARDED_BY(mu_);
+  std::set<Rank> leaving_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -183,10 +174,10 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
   }
 
   static void Acknowledging(ControlPlane* control, ControlPlane::Events* events) {
-    events->on_placement = [control, record = std::move(events->on_placement)](
-                               std::shared_ptr<const PlacementTable> placement) {
-      record(placement);
-      EXPECT_TRUE(control->AcknowledgePlacement(placement->version()).ok());
+    events->on_catalogue = [control, record = std::move(events->on_catalogue)](SharedDelta delta) {
+      const PlacementVersion version = delta->version;
+      record(std::move(delta));
+      EXPECT_TRUE(control->AcknowledgePlacement(version).ok());
     };
   }
 
@@ -231,16 +222,22 @@ TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameMembership) {
       EXPECT_EQ(joined.rank, static_cast<Rank>(rank));
       EXPECT_EQ(joined.config, options_.config);
       ASSERT_NE(joined.membership, nullptr);
-      EXPECT_EQ(*joined.membership, *workers_[0].joined.membership);
-      ASSERT_NE(joined.membership->Find(joined.node), nullptr);
-      EXPECT_EQ(joined.membership->Find(joined.node)->rank, joined.rank);
+      EXPECT_EQ(*joined.membership, *(*nodes)[0].joined.membership);
+      const NodeInfo* self = servers_[0].joined.membership->Find(joined.node);
+      ASSERT_NE(self, nullptr);
+      EXPECT_EQ(self->rank, joined.rank);
     }
   }
-  const Membership& all = *workers_[0].joined.membership;
+  // Workers are told of the servers, servers of everybody.
+  const Membership& all = *servers_[0].joined.membership;
+  EXPECT_TRUE(workers_[0].joined.membership->workers.empty());
+  EXPECT_EQ(workers_[0].joined.membership->servers, all.servers);
   EXPECT_EQ(all.epoch, 1u);
   ASSERT_EQ(all.servers.size(), 2u);
   EXPECT_EQ(all.servers[1].data_address, "tcp://127.0.0.1:1");
-  EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), all);
+  EXPECT_EQ(all.workers.size(), 2u);
+  EXPECT_EQ(*servers_[1].events->AwaitEpoch(1), all);
+  EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), *workers_[0].joined.membership);
 }
 
 TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
@@ -352,36 +349,81 @@ TEST_P(ControlPlaneSuite, WorkersDeclareInAnyOrderAndRankZeroOrdersTheCatalogue)
   const Declared b = second.get();
   ASSERT_TRUE(a.ok()) << a.status();
   ASSERT_TRUE(b.ok()) << b.status();
-  const Catalogue& catalogue = *a->catalogue;
-  const PlacementTable& placement = *a->placement;
-  EXPECT_EQ(catalogue, *b->catalogue);
-  EXPECT_EQ(placement, *b->placement);
-  ASSERT_EQ(catalogue.tensors.size(), 2u);
-  EXPECT_EQ(catalogue.tensors[0].name, "a");
-  ASSERT_EQ(catalogue.keys.size(), 2u);
-  EXPECT_NE(placement.OwnerOf(catalogue.keys[0].key), placement.OwnerOf(catalogue.keys[1].key));
-  for (Node& server : servers_) {
-    EXPECT_EQ(*server.events->AwaitCatalogue(1), catalogue);
-    EXPECT_EQ(*server.events->AwaitPlacement(placement.version()), placement);
-  }
+  ASSERT_EQ(a->size(), 1u);
+  ASSERT_EQ(b->size(), 1u);
+  const CatalogueDelta& delta = *a->front();
+  EXPECT_EQ(delta, *b->front());
+  EXPECT_TRUE(CheckDelta(delta).ok());
+  EXPECT_EQ(delta.version, (PlacementVersion{1, 1}));
+  ASSERT_EQ(delta.tensors.size(), 2u);
+  EXPECT_EQ(delta.tensors[0].name, "a");
+  ASSERT_EQ(delta.keys.size(), 2u);
+  EXPECT_NE(delta.owners[0], delta.owners[1]);
+  for (Node& server : servers_) EXPECT_EQ(*server.events->AwaitCatalogue(1)[0], delta);
 }
 
-TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAppends) {
+TEST_P(ControlPlaneSuite, DeclaringAgainChangesNothingAndMoreOnlyAdds) {
   JoinAll(2, 1);
   const auto declare = [&](const std::vector<TensorDeclaration>& tensors) {
     auto other = Declare(1, tensors);
-    auto mine = Declare(0, tensors).get();
+    const Declared mine = Declare(0, tensors).get();
     EXPECT_TRUE(mine.ok()) << mine.status();
     EXPECT_TRUE(other.get().ok());
-    return *mine->catalogue;
+    return *mine;
   };
-  const Catalogue first = declare({Tensor("a")});
-  const Catalogue same = declare({Tensor("a")});
-  const Catalogue more = declare({Tensor("a"), Tensor("b")});
-  EXPECT_EQ(first, same);
-  EXPECT_EQ(more.version, first.version + 1);
-  ASSERT_EQ(more.keys.size(), 2u);
-  EXPECT_EQ(more.keys[0], first.keys[0]);
+  EXPECT_EQ(declare({Tensor("a")}).size(), 1u);
+  EXPECT_TRUE(declare({Tensor("a")}).empty());
+  const DeclareResult more = declare({Tensor("a"), Tensor("b")});
+  ASSERT_EQ(more.size(), 1u);
+  EXPECT_EQ(more[0]->version.catalogue, 2u);
+  EXPECT_EQ(more[0]->first_tensor, 1u);
+  ASSERT_EQ(more[0]->tensors.size(), 1u);
+  EXPECT_EQ(more[0]->tensors[0].name, "b");
+  EXPECT_EQ(more[0]->keys.size(), 1u);
+}
+
+// Far more than one message takes, both ways.
+TEST_P(ControlPlaneSuite, ALongListComesThroughWholeAndInOrder) {
+  JoinAll(3, 2);
+  std::vector<TensorDeclaration> tensors;
+  for (int i = 0; i < 30000; ++i) {
+    tensors.push_back(Tensor(std::to_string(i) + std::string(200, 'n')));
+  }
+  auto second = Declare(1, {tensors.rbegin(), tensors.rend()});
+  auto third = Declare(2, tensors);
+  const Declared first = Declare(0, tensors).get();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)[0]->tensors, tensors);
+  const Declared others[] = {second.get(), third.get()};
+  for (const Declared& other : others) {
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(*(*other)[0], *(*first)[0]);
+  }
+  for (Node& server : servers_) EXPECT_EQ(*server.events->AwaitCatalogue(1)[0], *(*first)[0]);
+}
+
+TEST_P(ControlPlaneSuite, WhatADeclarationThatTimedOutAddedIsNotLost) {
+  JoinAll(1, 1);
+  ASSERT_TRUE(Declare(0, {Tensor("a")}).get().ok());
+  const auto late = Declare(0, {Tensor("b")}, absl::ZeroDuration()).get();
+  const Declared again = Declare(0, {Tensor("b"), Tensor("c")}).get();
+  const Declared both = again.ok() ? again : Declare(0, {Tensor("b")}).get();
+  ASSERT_TRUE(both.ok()) << both.status();
+  uint32_t tensors = late.ok() ? 2 : 1;
+  for (const SharedDelta& delta : *both) {
+    EXPECT_EQ(delta->first_tensor, tensors);
+    tensors += static_cast<uint32_t>(delta->tensors.size());
+  }
+}
+
+TEST_P(ControlPlaneSuite, MoreThanTheJobMayDeclareIsRefusedForAll) {
+  options_.limits.max_job_bytes = 10000;
+  JoinAll(2, 1);
+  auto second = Declare(1, {Tensor("w", 5000)});
+  const absl::Status first = Declare(0, {Tensor("w", 5000)}).get().status();
+  EXPECT_EQ(first.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Text(first), AllOf(HasSubstr("'w'"), HasSubstr("max-job-bytes")));
+  EXPECT_EQ(second.get().status(), first);
 }
 
 TEST_P(ControlPlaneSuite, AConflictNamesBothWorkersTheTensorAndWhatDiffers) {
@@ -485,13 +527,13 @@ TEST_P(ControlPlaneSuite, NobodyWaitsForAWorkerThatIsLeaving) {
   JoinAll(3, 1);
   auto declaring = Declare(0, {Tensor("a")});
   auto first = Leave(workers_[2]);
-  EXPECT_EQ(servers_[0].events->AwaitLeaving(1), std::vector<Rank>{2});
+  EXPECT_EQ(servers_[0].events->AwaitLeaving(1), std::set<Rank>{2});
   EXPECT_EQ(declaring.get().status().code(), absl::StatusCode::kAborted);
   const absl::Status barrier = workers_[0].control->Barrier("b", kLong);
   EXPECT_EQ(barrier.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(Text(barrier), AllOf(HasSubstr("'b'"), HasSubstr("worker 2")));
   auto second = Leave(workers_[0]);
-  EXPECT_EQ(servers_[0].events->AwaitLeaving(2), (std::vector<Rank>{0, 2}));
+  EXPECT_EQ(servers_[0].events->AwaitLeaving(2), (std::set<Rank>{0, 2}));
   EXPECT_TRUE(Leave(workers_[1]).get().ok());
   EXPECT_TRUE(first.get().ok());
   EXPECT_TRUE(second.get().ok());

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "common/cluster/control_messages.h"
 #include "proto/control.pb.h"
@@ -13,70 +13,39 @@ namespace bdn {
 namespace {
 
 namespace wire = bandoneon::control;
-using ::testing::HasSubstr;
-
-constexpr Key kKey = Key::Of(0, 0);
+using ::testing::ElementsAre;
 
 // What a scheduler sends, right or wrong, and what came of it.
 class EventDeliveryTest : public ::testing::Test {
  protected:
-  static wire::Event CatalogueEvent() {
-    Catalogue catalogue{.version = 1};
-    catalogue.tensors.push_back({.name = "w", .elements = 8});
-    catalogue.keys.push_back(
-        {.key = kKey, .segments = {{.tensor = 0, .offset = 0, .elements = 8}}, .elements = 8});
+  static wire::Event Placed(uint32_t catalogue) {
     wire::Event event;
-    Write(catalogue, event.mutable_catalogue());
-    return event;
-  }
-  static wire::Event PlacementEvent(const PlacementTable& placement) {
-    wire::Event event;
-    Write(placement, event.mutable_placement());
+    Write(PlacementVersion{1, catalogue}, event.mutable_placed());
     return event;
   }
 
-  void ExpectRefused(const wire::Event& event, const std::string& why) {
-    const absl::Status status = delivery_.Deliver(event);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
-    EXPECT_EQ(placement_, nullptr);
-  }
-
-  std::shared_ptr<const Catalogue> catalogue_;
-  std::shared_ptr<const PlacementTable> placement_;
-  EventDelivery delivery_{{
-      .on_catalogue = [this](auto catalogue) { catalogue_ = std::move(catalogue); },
-      .on_placement = [this](auto placement) { placement_ = std::move(placement); },
-  }};
+  absl::Status fetching_;
+  std::vector<uint32_t> versions_;  // that were delivered
+  EventDelivery delivery_{
+      {.on_catalogue =
+           [this](const SharedDelta& delta) { versions_.push_back(delta->version.catalogue); }},
+      [this](uint32_t version) -> absl::StatusOr<SharedDelta> {
+        if (!fetching_.ok()) return fetching_;
+        return std::make_shared<const CatalogueDelta>(CatalogueDelta{.version = {1, version}});
+      }};
 };
 
-TEST_F(EventDeliveryTest, ACatalogueAndItsPlacementArriveAsTheyWereSent) {
-  const PlacementTable placement({.epoch = 3, .catalogue = 1}, {{kKey, 7}});
-  ASSERT_TRUE(delivery_.Deliver(CatalogueEvent()).ok());
-  ASSERT_TRUE(delivery_.Deliver(PlacementEvent(placement)).ok());
-  EXPECT_EQ(catalogue_->keys[0].key, kKey);
-  EXPECT_EQ(*placement_, placement);
+TEST_F(EventDeliveryTest, EveryVersionOfTheCatalogueIsDeliveredOnceInOrder) {
+  ASSERT_TRUE(delivery_.Deliver(Placed(1)).ok());
+  ASSERT_TRUE(delivery_.Deliver(Placed(4)).ok());
+  ASSERT_TRUE(delivery_.Deliver(Placed(4)).ok());  // the stream began anew
+  EXPECT_THAT(versions_, ElementsAre(1, 2, 3, 4));
 }
 
-TEST_F(EventDeliveryTest, APlacementWithoutItsCatalogueIsRefused) {
-  ExpectRefused(PlacementEvent({{.epoch = 3, .catalogue = 1}, {{kKey, 7}}}),
-                "of catalogue 1, not of 0");
-}
-
-TEST_F(EventDeliveryTest, APlacementThatLeavesAKeyOutIsRefused) {
-  ASSERT_TRUE(delivery_.Deliver(CatalogueEvent()).ok());
-  ExpectRefused(PlacementEvent({{.epoch = 3, .catalogue = 1}, {}}), "key 0.0 has no owner");
-}
-
-TEST_F(EventDeliveryTest, APlacementThatContradictsItselfIsRefused) {
-  ASSERT_TRUE(delivery_.Deliver(CatalogueEvent()).ok());
-  wire::Event event = PlacementEvent({{.epoch = 3, .catalogue = 1}, {{kKey, 7}}});
-  wire::Placement::Share* second = event.mutable_placement()->add_shares();
-  second->set_server(8);
-  second->add_keys(kKey.value);
-  ExpectRefused(event, "key 0.0 has two owners");
-  second->set_server(0);
-  ExpectRefused(event, "nobody");
+TEST_F(EventDeliveryTest, AVersionThatCannotBeFetchedIsNotDelivered) {
+  fetching_ = absl::InvalidArgumentError("key 0.0 has no owner");
+  EXPECT_EQ(delivery_.Deliver(Placed(2)), fetching_);
+  EXPECT_TRUE(versions_.empty());
 }
 
 TEST_F(EventDeliveryTest, AFailureIsReturnedAndNotDelivered) {

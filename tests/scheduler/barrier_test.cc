@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace bdn {
 namespace {
 
@@ -20,7 +22,7 @@ TEST(Barrier, KnowsWhoIsMissing) {
   barrier.Arrive(kLow);
   EXPECT_TRUE(barrier.full());
   EXPECT_EQ(barrier.Missing(), "");
-  EXPECT_EQ(RanksOf(barrier.present()), (std::vector<Rank>{1, 3}));
+  EXPECT_EQ(barrier.present(), (Roster{kLow, kHigh}));
 }
 
 TEST(Barrier, WhoWithdrawsHasNotCome) {
@@ -29,6 +31,14 @@ TEST(Barrier, WhoWithdrawsHasNotCome) {
   barrier.Withdraw(kLow);
   EXPECT_FALSE(barrier.Has(kLow));
   EXPECT_TRUE(barrier.empty());
+}
+
+TEST(Barrier, OfManyItNamesTheFirst) {
+  Roster roster;
+  for (Rank rank = 0; rank < 100; ++rank) roster.insert({.rank = rank, .node = 1});
+  const std::string missing = Barrier(roster).Missing();
+  EXPECT_EQ(missing.substr(0, 20), "worker 0, worker 1, ");
+  EXPECT_EQ(missing.substr(missing.size() - 20), "worker 7 and 92 more");
 }
 
 TEST(Barrier, AnotherNodeOfTheSameRankIsAnotherMember) {

@@ -49,7 +49,7 @@ TEST_F(JobHostTest, ALeaseEndsByTheClockThatWasHandedDown) {
   ASSERT_TRUE(worker.get().status.ok());
   const NodeId lost = server.get().join.node;
   std::promise<absl::Status> failed;
-  host_.AddObserver([&, told = false]() mutable {
+  host_.AddObserver(JobHost::Observed::kJob, [&, told = false]() mutable {
     const absl::Status failure = host_.ViewOf(lost).failure;
     if (failure.ok() || told) return;
     told = true;

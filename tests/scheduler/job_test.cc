@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace bdn {
 namespace {
@@ -51,7 +53,18 @@ class JobTest : public ::testing::Test {
   }
   CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, double deadline = kNever,
                  double now = 0) {
-    return job_->Declare(node, std::move(tensors), At(deadline), At(now));
+    DeclarationPart part{.digest = DigestOf(tensors),
+                         .count = static_cast<uint32_t>(tensors.size())};
+    part.tensors = std::move(tensors);
+    return job_->Declare(node, std::move(part), At(deadline), At(now));
+  }
+
+  // As a worker of a rank above 0 begins: without its list.
+  CallId DeclareDigest(NodeId node, const std::vector<TensorDeclaration>& tensors,
+                       double deadline = kNever, double now = 0) {
+    return job_->Declare(
+        node, {.digest = DigestOf(tensors), .count = static_cast<uint32_t>(tensors.size())},
+        At(deadline), At(now));
   }
 
   // A server has installed the keys of this version of the catalogue, as the first epoch has them.
@@ -73,6 +86,7 @@ class JobTest : public ::testing::Test {
     return Answered(call_id) ? answers_[call_id].status : absl::UnknownError("no answer yet");
   }
   std::string MessageOf(CallId call_id) { return std::string(StatusOf(call_id).message()); }
+  uint32_t Version() { return job_->declarations().version().catalogue; }
   std::string Failure() { return std::string(job_->failure().message()); }
 
   std::optional<Job> job_;
@@ -177,19 +191,21 @@ TEST_F(JobTest, WithoutLeasesOnlyALossThatIsReportedCounts) {
 TEST_F(JobTest, ADeclarationWaitsForAllWorkersAndThenForAllServers) {
   Fill(2, 2);
   const CallId first = Declare(1, {Tensor("a"), Tensor("b")});
-  EXPECT_EQ(job_->catalogue().version, 0u);
+  EXPECT_EQ(Version(), 0u);
   const CallId second = Declare(2, {Tensor("b"), Tensor("a")});
-  EXPECT_EQ(job_->catalogue().version, 1u);
-  EXPECT_EQ(job_->catalogue().tensors[0].name, "a");
+  EXPECT_EQ(Version(), 1u);
+  EXPECT_EQ(job_->declarations().deltas()[0]->tensors[0].name, "a");
   EXPECT_TRUE(Install(3, 1).ok());
   EXPECT_FALSE(Answered(first));
   EXPECT_TRUE(Install(4, 1).ok());
   EXPECT_TRUE(StatusOf(first).ok());
   EXPECT_TRUE(StatusOf(second).ok());
-  const DeclareResult& declared = answers_[first].declared;
-  EXPECT_EQ(declared.catalogue->keys.size(), 2u);
-  EXPECT_TRUE(CheckPlaced(*declared.catalogue, *declared.placement).ok());
-  EXPECT_EQ(declared.placement->version().epoch, job_->table().membership()->epoch);
+  EXPECT_EQ(answers_[first].declared.version,
+            (PlacementVersion{job_->table().membership()->epoch, 1}));
+  const CatalogueDelta& delta = *job_->declarations().deltas().at(0);
+  EXPECT_EQ(delta.version, answers_[first].declared.version);
+  EXPECT_EQ(delta.keys.size(), 2u);
+  EXPECT_TRUE(CheckDelta(delta).ok());
 }
 
 TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
@@ -206,7 +222,7 @@ TEST_F(JobTest, ALateDeclarationNamesTheWorkerOrTheServerThatItWaitsFor) {
   EXPECT_TRUE(Install(3, 1, 2).ok());
   EXPECT_TRUE(StatusOf(third).ok());
   EXPECT_TRUE(StatusOf(fourth).ok());
-  EXPECT_EQ(job_->catalogue().version, 1u);
+  EXPECT_EQ(Version(), 1u);
 }
 
 TEST_F(JobTest, ADeclarationThatIsOpenCannotBeReplacedByAnother) {
@@ -221,14 +237,19 @@ TEST_F(JobTest, ADeclarationThatIsOpenCannotBeReplacedByAnother) {
 TEST_F(JobTest, AFailedDeclarationFailsTheSameCallOfEveryWorkerAndNothingElse) {
   Fill(3, 1);
   const CallId first = Declare(1, {Tensor("w", 5)});
+  // Its list is wanted, for its digest is another: it calls again.
+  const CallId digest = Declare(2, {Tensor("w", 6)});
+  ASSERT_TRUE(StatusOf(digest).ok());
+  EXPECT_EQ(answers_[digest].declared.wanted_from, 0u);
+  EXPECT_FALSE(Answered(first));
   const CallId second = Declare(2, {Tensor("w", 6)});
   EXPECT_THAT(MessageOf(first), HasSubstr("worker 0 says elements=5, worker 1 says elements=6"));
   EXPECT_EQ(StatusOf(second), StatusOf(first));
-  EXPECT_EQ(job_->catalogue().version, 0u);
+  EXPECT_EQ(Version(), 0u);
   const CallId third = Declare(3, {Tensor("w", 5)});
   EXPECT_EQ(StatusOf(third), StatusOf(first));
   for (const NodeId node : {1, 2, 3}) Declare(node, {Tensor("w", 5)});
-  EXPECT_EQ(job_->catalogue().version, 1u);
+  EXPECT_EQ(Version(), 1u);
   EXPECT_TRUE(job_->failure().ok());
 }
 
@@ -347,12 +368,13 @@ TEST_F(JobTest, AWorkerThatLeavesMayHaveCome) {
 
 TEST_F(JobTest, ServersAreToldWhoIsLeaving) {
   Fill(2, 1);
-  EXPECT_TRUE(job_->ViewOf(3).leaving.empty());
-  const uint64_t before = job_->revision();
+  EXPECT_EQ(job_->ViewOf(3).leaving, 0u);
+  const Job::Revision before = job_->revision();
   job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
   EXPECT_NE(job_->revision(), before);
-  EXPECT_EQ(job_->ViewOf(3).leaving, std::vector<Rank>{1});
-  EXPECT_TRUE(job_->ViewOf(1).leaving.empty());
+  EXPECT_EQ(job_->ViewOf(3).leaving, 1u);
+  EXPECT_EQ(job_->LeavingRanks(), std::vector<Rank>{1});
+  EXPECT_EQ(job_->ViewOf(1).leaving, 0u);
   job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
   EXPECT_TRUE(job_->ViewOf(3).done);
 }
@@ -390,7 +412,7 @@ TEST_F(JobTest, StoppingEndsEveryWait) {
 
 TEST_F(JobTest, TheRevisionMovesWithEveryView) {
   Fill(1, 1);
-  uint64_t seen = job_->revision();
+  Job::Revision seen = job_->revision();
   const auto moved = [&] { return std::exchange(seen, job_->revision()) != job_->revision(); };
   EXPECT_TRUE(job_->Heartbeat(1, {5, 6, 7}, At(0)).ok());
   EXPECT_FALSE(moved());
@@ -399,6 +421,69 @@ TEST_F(JobTest, TheRevisionMovesWithEveryView) {
   EXPECT_TRUE(moved());
   job_->Leave(1, absl::OkStatus(), At(9), At(0));
   EXPECT_TRUE(moved());
+}
+
+TEST_F(JobTest, AHeartbeatThatCrossesTheAnswerToLeaveIsHarmless) {
+  Fill(2, 1);
+  for (const NodeId node : {1, 2}) job_->Leave(node, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_TRUE(job_->table().Find(1)->left);
+  for (const NodeId node : {1, 2, 3}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(1)).ok());
+  EXPECT_TRUE(StatusOf(job_->Leave(3, absl::OkStatus(), At(kNever), At(1))).ok());
+  EXPECT_TRUE(job_->Heartbeat(3, {}, At(1)).ok());
+  EXPECT_EQ(job_->Heartbeat(77, {}, At(1)).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(JobTest, WhoHasLeftMayLeaveAgainIfTheAnswerWasLost) {
+  Fill(1, 1);
+  EXPECT_TRUE(StatusOf(job_->Leave(1, absl::OkStatus(), At(kNever), At(0))).ok());
+  EXPECT_TRUE(StatusOf(job_->Leave(1, absl::OkStatus(), At(kNever), At(0))).ok());
+  EXPECT_TRUE(StatusOf(job_->Leave(2, absl::OkStatus(), At(kNever), At(0))).ok());
+  EXPECT_TRUE(StatusOf(job_->Leave(2, absl::OkStatus(), At(kNever), At(0))).ok());
+  EXPECT_TRUE(job_->finished());
+}
+
+TEST_F(JobTest, WorkersWithoutAListDeclareByItsDigest) {
+  Fill(3, 1);
+  const std::vector<TensorDeclaration> list = {Tensor("a"), Tensor("b")};
+  const CallId early = DeclareDigest(3, list);
+  EXPECT_FALSE(Answered(early));
+  Declare(1, list);
+  EXPECT_EQ(Version(), 0u);
+  DeclareDigest(2, {Tensor("b"), Tensor("a")});
+  EXPECT_EQ(Version(), 1u);
+  EXPECT_TRUE(Install(4, 1).ok());
+  ASSERT_TRUE(StatusOf(early).ok());
+  EXPECT_EQ(answers_[early].declared.version.catalogue, 1u);
+}
+
+TEST_F(JobTest, TheFirstWorkersListIsAskedForWhereItSentADigestOnly) {
+  Fill(2, 1);
+  const CallId call_id = DeclareDigest(1, {Tensor("a")});
+  ASSERT_TRUE(StatusOf(call_id).ok());
+  EXPECT_EQ(answers_[call_id].declared.wanted_from, 0u);
+  const CallId late = DeclareDigest(1, {Tensor("a")}, 1);
+  ASSERT_TRUE(Answered(late));
+  const CallId other = DeclareDigest(2, {Tensor("a")}, 1);
+  job_->Advance(At(1));
+  EXPECT_EQ(MessageOf(other), "waiting for worker 0 to declare the same tensors");
+}
+
+TEST_F(JobTest, WorkersLearnOfTheServersAlone) {
+  Fill(2, 1);
+  EXPECT_TRUE(job_->ViewOf(1).membership->workers.empty());
+  EXPECT_EQ(job_->ViewOf(1).membership->servers, job_->table().membership()->servers);
+  EXPECT_EQ(job_->ViewOf(3).membership, job_->table().membership());
+  EXPECT_EQ(job_->ViewOf(3).membership->workers.size(), 2u);
+}
+
+TEST_F(JobTest, ABarrierThatALeavingWorkerGivesUpEnds) {
+  Fill(3, 1);
+  const CallId given_up = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  const CallId waiting = job_->ArriveAtBarrier(2, "b", At(kNever), At(0));
+  job_->Leave(1, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_FALSE(Answered(waiting));
+  job_->Cancel(given_up);
+  EXPECT_EQ(MessageOf(waiting), "barrier 'b': worker 0 is leaving the job instead");
 }
 
 TEST(JobOptions, NamesTheSettingThatIsWrong) {
@@ -411,6 +496,8 @@ TEST(JobOptions, NamesTheSettingThatIsWrong) {
   expect([](auto& o) { o.config.num_workers = 0; }, "workers");
   expect([](auto& o) { o.config.num_servers = -1; }, "servers");
   expect([](auto& o) { o.config.partition_bytes = 3; }, "partition-bytes");
+  expect([](auto& o) { o.limits.max_job_bytes = 0; }, "max-job-bytes");
+  expect([](auto& o) { o.limits.max_tensors = 0; }, "max-tensors");
   expect([](auto& o) { o.config.heartbeat_interval = absl::ZeroDuration(); }, "heartbeat-interval");
   expect([](auto& o) { o.config.lease_timeout = absl::Seconds(1); }, "lease-timeout");
   expect([](auto& o) { o.config.job_id = std::string(300, 'j'); }, "job-id");

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace bdn {
 namespace {
 
@@ -64,6 +68,46 @@ TEST_F(MembershipTableTest, RefusesAPublicKeyThatAnotherNodeHas) {
   request.public_key = {};
   EXPECT_TRUE(table_.Add(request, At(0)).ok());
   EXPECT_TRUE(table_.Add(request, At(0)).ok());
+}
+
+TEST_F(MembershipTableTest, FreeRanksGoByHostAndProcessWhateverTheOrderOfComing) {
+  const std::vector<std::string> hosts = {"node2:70", "node2:100", "node10:5"};
+  std::vector<std::string> coming = hosts;
+  do {
+    MembershipTable table(4, 1, absl::Seconds(5));
+    JoinRequest request{.role = Role::kWorker};
+    for (const std::string& host : coming) {
+      request.host = host;
+      ASSERT_TRUE(table.Add(request, At(0)).ok());
+    }
+    request.host = "a:1";
+    request.wanted_rank = 1;  // keeps its place
+    ASSERT_TRUE(table.Add(request, At(0)).ok());
+    ASSERT_TRUE(table.Add({.role = Role::kServer}, At(0)).ok());
+    table.Freeze(At(0));
+    const std::vector<NodeInfo>& workers = table.membership()->workers;
+    EXPECT_EQ(workers[0].host, hosts[0]);
+    EXPECT_EQ(workers[1].host, "a:1");
+    EXPECT_EQ(workers[2].host, hosts[1]);
+    EXPECT_EQ(workers[3].host, hosts[2]);
+    for (const NodeInfo& node : workers) EXPECT_EQ(table.membership()->Find(node.id), &node);
+  } while (std::next_permutation(coming.begin(), coming.end()));
+}
+
+TEST_F(MembershipTableTest, OfManyWhoAreMissingTheFirstAreNamed) {
+  EXPECT_EQ(MembershipTable(100, 2, absl::Seconds(5)).Missing(),
+            "worker rank 0, worker rank 1, worker rank 2, worker rank 3, worker rank 4, "
+            "worker rank 5, worker rank 6, worker rank 7 and 94 more (0 of 102 have joined)");
+}
+
+TEST_F(MembershipTableTest, EverybodyHasLeftOnceEachOfThemHas) {
+  Fill();
+  for (const NodeId node : {1, 1, 2}) table_.MarkLeft(node);
+  EXPECT_FALSE(table_.all_left());
+  table_.Heard(1, At(1));  // of one who has left
+  table_.MarkLeft(3);
+  EXPECT_TRUE(table_.all_left());
+  EXPECT_EQ(table_.NextExpiry(), absl::InfiniteFuture());
 }
 
 TEST_F(MembershipTableTest, RefusesARankThatIsTakenOrThatTheJobLacks) {

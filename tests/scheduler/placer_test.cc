@@ -9,29 +9,25 @@
 namespace bdn {
 namespace {
 
-Catalogue CatalogueOf(const std::vector<uint64_t>& elements) {
-  Catalogue catalogue{.version = 1};
-  for (size_t i = 0; i < elements.size(); ++i) {
-    catalogue.keys.push_back(
-        {.key = Key::Of(static_cast<uint32_t>(i), 0), .elements = elements[i]});
+std::vector<KeyEntry> KeysOf(const std::vector<uint64_t>& elements) {
+  std::vector<KeyEntry> keys;
+  for (const uint64_t count : elements) {
+    keys.push_back({.key = Key::Of(static_cast<uint32_t>(keys.size()), 0), .elements = count});
   }
-  return catalogue;
+  return keys;
 }
 
-Membership WithServers(const std::vector<NodeId>& ids) {
-  Membership membership{.epoch = 3};
+std::vector<NodeInfo> WithServers(const std::vector<NodeId>& ids) {
+  std::vector<NodeInfo> servers;
   for (const NodeId id : ids) {
-    const auto rank = static_cast<Rank>(membership.servers.size());
-    membership.servers.push_back({.id = id, .role = Role::kServer, .rank = rank});
+    servers.push_back({.id = id, .role = Role::kServer, .rank = static_cast<Rank>(servers.size())});
   }
-  return membership;
+  return servers;
 }
 
-// The owners, in the order of the catalogue.
-std::vector<NodeId> OwnersOf(const Catalogue& catalogue, const PlacementTable& placement) {
-  std::vector<NodeId> owners;
-  for (const KeyEntry& key : catalogue.keys) owners.push_back(placement.OwnerOf(key.key));
-  return owners;
+std::vector<NodeId> PlaceKeys(const std::vector<NodeInfo>& servers,
+                              const std::vector<KeyEntry>& keys) {
+  return Placer(servers).Place(keys);
 }
 
 int CountNeighboursTogether(const std::vector<NodeId>& owners) {
@@ -41,11 +37,11 @@ int CountNeighboursTogether(const std::vector<NodeId>& owners) {
 }
 
 // Most over least loaded.
-double Imbalance(const Membership& membership, const Catalogue& catalogue,
-                 const PlacementTable& placement) {
+double Imbalance(const std::vector<NodeInfo>& servers, const std::vector<KeyEntry>& keys,
+                 const std::vector<NodeId>& owners) {
   std::map<NodeId, uint64_t> loads;
-  for (const NodeInfo& server : membership.servers) loads[server.id] = 0;
-  for (const KeyEntry& key : catalogue.keys) loads.at(placement.OwnerOf(key.key)) += KeyBytes(key);
+  for (const NodeInfo& server : servers) loads[server.id] = 0;
+  for (size_t i = 0; i < keys.size(); ++i) loads.at(owners[i]) += KeyBytes(keys[i]);
   uint64_t most = 0;
   uint64_t least = ~uint64_t{0};
   for (const auto& [server, bytes] : loads) {
@@ -56,66 +52,67 @@ double Imbalance(const Membership& membership, const Catalogue& catalogue,
 }
 
 TEST(Placer, SpreadsEqualKeysInTurn) {
-  const Membership membership = WithServers({4, 5, 6});
-  const Catalogue catalogue = CatalogueOf(std::vector<uint64_t>(9, 1000));
-  const PlacementTable placement = PlaceKeys(membership, catalogue, {});
-  EXPECT_EQ(Imbalance(membership, catalogue, placement), 1.0);
-  EXPECT_EQ(CountNeighboursTogether(OwnersOf(catalogue, placement)), 0);
+  const std::vector<NodeInfo> servers = WithServers({4, 5, 6});
+  const std::vector<KeyEntry> keys = KeysOf(std::vector<uint64_t>(9, 1000));
+  const std::vector<NodeId> owners = PlaceKeys(servers, keys);
+  EXPECT_EQ(Imbalance(servers, keys, owners), 1.0);
+  EXPECT_EQ(CountNeighboursTogether(owners), 0);
 }
 
 TEST(Placer, BalancesUnevenKeysWithinFivePercent) {
   std::mt19937 random(7);
   for (const size_t num_servers : {2u, 3u, 5u, 8u}) {
-    std::vector<NodeId> servers;
-    for (size_t i = 0; i < num_servers; ++i) servers.push_back(static_cast<NodeId>(10 + i));
-    const Membership membership = WithServers(servers);
+    std::vector<NodeId> ids;
+    for (size_t i = 0; i < num_servers; ++i) ids.push_back(static_cast<NodeId>(10 + i));
+    const std::vector<NodeInfo> servers = WithServers(ids);
     std::vector<uint64_t> elements;
     for (int i = 0; i < 200; ++i) elements.push_back(1 + random() % 1000000);
-    const Catalogue catalogue = CatalogueOf(elements);
-    const PlacementTable placement = PlaceKeys(membership, catalogue, {});
-    EXPECT_LE(Imbalance(membership, catalogue, placement), 1.05) << num_servers << " servers";
+    const std::vector<KeyEntry> keys = KeysOf(elements);
+    const std::vector<NodeId> owners = PlaceKeys(servers, keys);
+    EXPECT_LE(Imbalance(servers, keys, owners), 1.05) << num_servers << " servers";
   }
 }
 
 TEST(Placer, KeepsNeighboursApartWhereServersAreLevel) {
-  const Membership membership = WithServers({1, 2, 3});
+  const std::vector<NodeInfo> servers = WithServers({1, 2, 3});
   std::mt19937 random(3);
   std::vector<uint64_t> elements;
   for (int i = 0; i < 60; ++i) elements.push_back(100000 + random() % 100);
-  const Catalogue catalogue = CatalogueOf(elements);
-  const PlacementTable placement = PlaceKeys(membership, catalogue, {});
-  EXPECT_LE(CountNeighboursTogether(OwnersOf(catalogue, placement)), 12);
-  EXPECT_LE(Imbalance(membership, catalogue, placement), 1.05);
+  const std::vector<KeyEntry> keys = KeysOf(elements);
+  const std::vector<NodeId> owners = PlaceKeys(servers, keys);
+  EXPECT_LE(CountNeighboursTogether(owners), 12);
+  EXPECT_LE(Imbalance(servers, keys, owners), 1.05);
 }
 
-TEST(Placer, CountsWhatIsPlacedAndLeavesItThere) {
-  const Membership membership = WithServers({1, 2});
-  const PlacementTable first = PlaceKeys(membership, CatalogueOf({1000}), {});
-  Catalogue grown = CatalogueOf({1000, 400, 400, 200});
-  grown.version = 2;
-  const PlacementTable second = PlaceKeys(membership, grown, first);
-  const std::vector<NodeId> owners = OwnersOf(grown, second);
-  EXPECT_EQ(owners[0], first.OwnerOf(grown.keys[0].key));
-  for (size_t i = 1; i < owners.size(); ++i) EXPECT_NE(owners[i], owners[0]);
+TEST(Placer, CountsWhatItPlacedBefore) {
+  Placer placer(WithServers({1, 2}));
+  const NodeId heavy = placer.Place(KeysOf({1000}))[0];
+  for (const NodeId owner : placer.Place(KeysOf({400, 400, 200}))) EXPECT_NE(owner, heavy);
+  EXPECT_EQ(placer.LoadOf(heavy).key_bytes, 4000u);
+  EXPECT_EQ(placer.LoadOf(3 - heavy).key_bytes, 4000u);
+  EXPECT_EQ(placer.LoadOf(3 - heavy).keys, 3u);
+  EXPECT_EQ(placer.LoadOf(77).keys, 0u);
+}
+
+TEST(Placer, KeepsALaterKeyFromTheLastOneBefore) {
+  Placer placer(WithServers({1, 2}));
+  placer.Place(KeysOf({1000000, 1000000}));
+  const std::vector<NodeId> small = placer.Place(KeysOf({1, 1, 1, 1}));
+  EXPECT_EQ(CountNeighboursTogether(small), 0);
 }
 
 TEST(Placer, BalancesDenseAndOpaqueKeysEachAlone) {
-  Catalogue catalogue = CatalogueOf({1000, 1000, 1000, 1000});
-  catalogue.keys[0].kind = catalogue.keys[1].kind = KeyKind::kBroadcast;
-  const auto owners = OwnersOf(catalogue, PlaceKeys(WithServers({1, 2}), catalogue, {}));
+  std::vector<KeyEntry> keys = KeysOf({1000, 1000, 1000, 1000});
+  keys[0].kind = keys[1].kind = KeyKind::kBroadcast;
+  const std::vector<NodeId> owners = PlaceKeys(WithServers({1, 2}), keys);
   EXPECT_NE(owners[0], owners[1]);
   EXPECT_NE(owners[2], owners[3]);
 }
 
 TEST(Placer, IsTheSameEveryTime) {
-  const Membership membership = WithServers({1, 2, 3});
-  const Catalogue catalogue = CatalogueOf({5, 9, 9, 3, 100, 7, 7, 2});
-  EXPECT_EQ(PlaceKeys(membership, catalogue, {}), PlaceKeys(membership, catalogue, {}));
-}
-
-TEST(Placer, NamesTheEpochAndTheCatalogueThatItPlaces) {
-  const PlacementTable placement = PlaceKeys(WithServers({1}), CatalogueOf({5}), {});
-  EXPECT_EQ(placement.version(), (PlacementVersion{.epoch = 3, .catalogue = 1}));
+  const std::vector<NodeInfo> servers = WithServers({1, 2, 3});
+  const std::vector<KeyEntry> keys = KeysOf({5, 9, 9, 3, 100, 7, 7, 2});
+  EXPECT_EQ(PlaceKeys(servers, keys), PlaceKeys(servers, keys));
 }
 
 }  // namespace

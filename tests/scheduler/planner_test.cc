@@ -144,5 +144,23 @@ TEST(Planner, RefusesWhatCannotBeAndNamesTheTensor) {
   expect_refused(opaque, "'opaque': a broadcast takes no codec");
 }
 
+TEST(Planner, RefusesATensorOfTooManyPartitions) {
+  const auto keys = PlanKeys(std::vector{Tensor("w", uint64_t{1} << 47)}, 0, Config());
+  EXPECT_EQ(keys.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(keys.status().message()), HasSubstr("'w' would be cut into more than"));
+}
+
+// Each in a group of its own, which no other joins.
+TEST(Planner, ManyGroupsAtOnceKeepApart) {
+  std::vector<TensorDeclaration> tensors;
+  for (uint32_t i = 0; i < 2000; ++i) {
+    tensors.push_back(Tensor("w" + std::to_string(i), 8));
+    tensors.back().group = i % 1000;
+  }
+  const std::vector<KeyEntry> keys = Plan(tensors);
+  ASSERT_EQ(keys.size(), 1000u);
+  for (const KeyEntry& key : keys) EXPECT_EQ(key.segments.size(), 2u);
+}
+
 }  // namespace
 }  // namespace bdn

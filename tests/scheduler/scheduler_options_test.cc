@@ -18,9 +18,9 @@ absl::StatusOr<SchedulerOptions> ReadFlags(const std::vector<std::string>& flags
 TEST(SchedulerOptions, ReadsEverySetting) {
   const auto options = ReadFlags(
       {"--listen=0.0.0.0:7000", "--workers=3", "--servers=2", "--seed=9", "--partition-bytes=1MiB",
-       "--fusion-bytes=64KiB", "--min-compress-bytes=0", "--heartbeat-interval=500ms",
-       "--lease-timeout=4s", "--join-timeout=7s", "--job-id=gpt", "--token=secret", "--insecure",
-       "--exit-when-done=false", "--log-level=error"});
+       "--fusion-bytes=64KiB", "--min-compress-bytes=0", "--max-job-bytes=2GiB", "--max-tensors=99",
+       "--heartbeat-interval=500ms", "--lease-timeout=4s", "--join-timeout=7s", "--job-id=gpt",
+       "--token=secret", "--insecure", "--exit-when-done=false", "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   const JobConfig& job = options->job.config;
   EXPECT_EQ(options->listen, "0.0.0.0:7000");
@@ -30,6 +30,8 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_EQ(job.partition_bytes, 1u << 20);
   EXPECT_EQ(job.fusion_bytes, 64u << 10);
   EXPECT_EQ(job.min_compress_bytes, 0u);
+  EXPECT_EQ(options->job.limits.max_job_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(options->job.limits.max_tensors, 99u);
   EXPECT_EQ(job.heartbeat_interval, absl::Milliseconds(500));
   EXPECT_EQ(job.lease_timeout, absl::Seconds(4));
   EXPECT_EQ(options->job.join_timeout, absl::Seconds(7));

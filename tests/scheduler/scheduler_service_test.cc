@@ -2,11 +2,17 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/client_unary_call.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -108,22 +114,86 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
 TEST_F(GrpcServiceTest, RefusesADeclarationOfNonsense) {
   Start();
   Fill();
-  const auto refused = [this](auto change) {
+  const auto refused_request = [this](auto change) {
     wire::DeclareRequest request;
     *request.mutable_caller() = worker_;
-    Write(std::vector<TensorDeclaration>{{.name = "w", .elements = 5}}, &request);
-    change(request.mutable_tensors(0));
+    Write(DeclarationPart{.digest = "d", .count = 1, .tensors = {{.name = "w", .elements = 5}}},
+          &request);
+    change(&request);
     const grpc::Status status = Call(&wire::Scheduler::Stub::Declare, request);
     EXPECT_FALSE(status.ok());
     return status.error_message();
   };
-  EXPECT_THAT(refused([](auto* t) { t->set_dtype(10); }), HasSubstr("dtype 10"));
-  EXPECT_THAT(refused([](auto* t) { t->set_kind(2); }), HasSubstr("kind 2"));
+  const auto refused = [&](auto change) {
+    return refused_request([&](auto* request) { change(request->mutable_tensors(0)); });
+  };
+  const auto refused_traits = [&](auto change) {
+    return refused_request([&](auto* request) { change(request->mutable_traits(0)); });
+  };
+  EXPECT_THAT(refused_traits([](auto* t) { t->set_dtype(10); }), HasSubstr("dtype 10"));
+  EXPECT_THAT(refused_traits([](auto* t) { t->set_kind(2); }), HasSubstr("kind 2"));
+  EXPECT_THAT(refused([](auto* t) { t->set_traits(1); }), HasSubstr("traits 1 of 1"));
+  EXPECT_THAT(refused_request([](auto* r) { r->set_digest(std::string(33, 'd')); }),
+              HasSubstr("digest of 33 bytes"));
+  EXPECT_THAT(refused_request([](auto* r) { r->set_count(0); }), HasSubstr("a part of 1 tensors"));
+  EXPECT_THAT(refused_request([](auto* r) { r->set_first(7); }), HasSubstr("from 7 of 1"));
+  EXPECT_THAT(refused_request([](auto* r) { r->set_count(~0u); }), HasSubstr("max-tensors"));
   EXPECT_THAT(refused([](auto* t) { t->set_elements(~uint64_t{0}); }), HasSubstr("elements"));
-  EXPECT_THAT(refused([](auto* t) { t->set_elements(uint64_t{1} << 47); }), HasSubstr("partition"));
+  EXPECT_THAT(refused([](auto* t) { t->set_elements(uint64_t{1} << 47); }),
+              HasSubstr("max-job-bytes"));
   EXPECT_THAT(refused([](auto* t) { t->set_name(std::string(256, 'n')); }), HasSubstr("256 bytes"));
-  EXPECT_THAT(refused([](auto* t) { t->set_momentum(-1); }), HasSubstr("momentum"));
-  EXPECT_THAT(refused([](auto* t) { t->set_push_spec(""); }), HasSubstr("codec"));
+  EXPECT_THAT(refused_traits([](auto* t) { t->set_momentum(-1); }), HasSubstr("momentum"));
+  EXPECT_THAT(refused_traits([](auto* t) { t->set_push_spec(""); }), HasSubstr("codec"));
+}
+
+TEST_F(GrpcServiceTest, TheCatalogueIsReadByPieceOnlyByNodesAndOnlyWhereThereIsOne) {
+  Start();
+  Fill();
+  wire::DeclareRequest declare;
+  *declare.mutable_caller() = worker_;
+  declare.set_timeout_ms(30000);
+  Write(DeclarationPart{.digest = "d", .count = 1, .tensors = {{.name = "w", .elements = 5}}},
+        &declare);
+  auto declaring = std::async(std::launch::async,
+                              [&] { return Call(&wire::Scheduler::Stub::Declare, declare); });
+  // A server is told that there is something to read.
+  grpc::ClientContext watching;
+  const auto stream = stub_->Watch(&watching, server_);
+  wire::Event event;
+  while (!event.has_placed()) ASSERT_TRUE(stream->Read(&event));
+  EXPECT_EQ(event.placed().catalogue_version(), 1u);
+
+  wire::CatalogueRequest request;
+  *request.mutable_caller() = server_;
+  request.set_version(1);
+  wire::CataloguePiece piece;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->Catalogue(&context, request, &piece).ok());
+  EXPECT_EQ(piece.pieces(), 1u);
+  ASSERT_EQ(piece.tensors_size(), 1);
+  EXPECT_EQ(piece.tensors(0).name(), "w");
+  ASSERT_EQ(piece.keys_size(), 1);
+  EXPECT_EQ(piece.keys(0).owner(), server_.node());
+
+  request.set_piece(1);
+  EXPECT_EQ(Call(&wire::Scheduler::Stub::Catalogue, request).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  request.set_piece(0);
+  for (const uint32_t version : {0u, 2u, ~0u}) {
+    request.set_version(version);
+    EXPECT_EQ(Call(&wire::Scheduler::Stub::Catalogue, request).error_code(),
+              grpc::StatusCode::NOT_FOUND);
+  }
+  request.mutable_caller()->set_incarnation(1);
+  EXPECT_EQ(Call(&wire::Scheduler::Stub::Catalogue, request).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+
+  wire::AcknowledgeRequest acknowledge;
+  *acknowledge.mutable_caller() = server_;
+  *acknowledge.mutable_version() = event.placed();
+  EXPECT_TRUE(Call(&wire::Scheduler::Stub::AcknowledgePlacement, acknowledge).ok());
+  EXPECT_TRUE(declaring.get().ok());
+  watching.TryCancel();
 }
 
 TEST_F(GrpcServiceTest, RefusesCallersThatAreNotOfThisJob) {
@@ -219,6 +289,45 @@ TEST_F(GrpcServiceTest, AnAddressInUseIsSaid) {
   EXPECT_THAT(std::string(second.status().message()),
               AllOf(HasSubstr(address()), HasSubstr("in use")));
   EXPECT_THAT(std::string(HealthServer::Start(address()).status().message()), HasSubstr("in use"));
+}
+
+// Takes every descriptor that is free until it goes.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = std::min<rlim_t>(before_.rlim_cur, 512);
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd = dup(0); fd >= 0; fd = dup(0)) taken_.push_back(fd);
+  }
+  ~NoDescriptors() {
+    for (const int fd : taken_) close(fd);
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+ private:
+  rlimit before_ = {};
+  std::vector<int> taken_;
+};
+
+TEST_F(GrpcServiceTest, TakesConnectionsAgainOnceThereAreDescriptors) {
+  Start();
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(service_->port()));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int early = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  {
+    const NoDescriptors none;
+    ASSERT_EQ(connect(early, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    while (service_->accept_failures() < 2) std::this_thread::yield();
+  }
+  EXPECT_TRUE(FetchStatusJson(address(), {}, absl::Seconds(30)).ok());
+  // Who waited is served too: the server begins with its settings.
+  char byte = 0;
+  EXPECT_EQ(read(early, &byte, 1), 1);
+  close(early);
 }
 
 TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {

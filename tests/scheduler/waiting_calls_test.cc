@@ -7,31 +7,51 @@
 namespace bdn {
 namespace {
 
-using Kind = WaitingCall::Kind;
+using Kind = WaitSubject::Kind;
 
 absl::Time At(int seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
 TEST(WaitingCalls, AreFoundUntilTheyAreTaken) {
   WaitingCalls calls;
-  const CallId id = calls.Add({.kind = Kind::kBarrier, .node = 3, .barrier = "b"});
+  const WaitSubject subject{.kind = Kind::kBarrier, .barrier = "b"};
+  const CallId id = calls.Add({.subject = subject, .node = 3});
   EXPECT_NE(id, 0u);
   EXPECT_NE(calls.NewId(), id);
-  EXPECT_TRUE(calls.Has(Kind::kBarrier, 3, "b"));
-  EXPECT_FALSE(calls.Has(Kind::kBarrier, 3, "c"));
-  EXPECT_FALSE(calls.Has(Kind::kLeave, 3, "b"));
-  EXPECT_EQ(calls.Take(id).barrier, "b");
+  EXPECT_TRUE(calls.Has(subject, 3));
+  EXPECT_FALSE(calls.Has(subject, 4));
+  EXPECT_FALSE(calls.Has({.kind = Kind::kBarrier, .barrier = "c"}, 3));
+  EXPECT_FALSE(calls.Has({.kind = Kind::kLeave, .barrier = "b"}, 3));
+  EXPECT_EQ(calls.Take(id).subject, subject);
   EXPECT_EQ(calls.Find(id), nullptr);
-  EXPECT_FALSE(calls.Has(Kind::kBarrier, 3, "b"));
+  EXPECT_FALSE(calls.Has(subject, 3));
+  EXPECT_TRUE(calls.All().empty());
 }
 
 TEST(WaitingCalls, AreToldApartInTheOrderInWhichTheyCame) {
   WaitingCalls calls;
-  const CallId first = calls.Add({.kind = Kind::kLeave, .node = 9, .deadline = At(5)});
-  calls.Add({.kind = Kind::kJoin, .node = 1, .deadline = At(3)});
-  const CallId last = calls.Add({.kind = Kind::kLeave, .node = 2, .deadline = At(7)});
-  EXPECT_EQ(calls.Where([](const WaitingCall& call) { return call.kind == Kind::kLeave; }),
-            (std::vector<CallId>{first, last}));
+  const WaitSubject leave{.kind = Kind::kLeave};
+  const WaitSubject everybody{.kind = Kind::kJoin};
+  const CallId first = calls.Add({.subject = leave, .node = 9, .deadline = At(5)});
+  const CallId join = calls.Add({.subject = everybody, .node = 1, .deadline = At(3)});
+  const CallId last = calls.Add({.subject = leave, .node = 2, .deadline = At(4)});
+  EXPECT_EQ(calls.WaitingFor(leave), (std::vector<CallId>{first, last}));
+  EXPECT_EQ(calls.All(), (std::vector<CallId>{first, join, last}));
   EXPECT_EQ(calls.NextDeadline(), At(3));
+  EXPECT_TRUE(calls.Due(At(2)).empty());
+  EXPECT_EQ(calls.Due(At(4)), (std::vector<CallId>{join, last}));
+  calls.Take(join);
+  EXPECT_EQ(calls.NextDeadline(), At(4));
+}
+
+TEST(WaitingCalls, ANodeMayWaitTwiceForTheSame) {
+  WaitingCalls calls;
+  const WaitSubject subject{.kind = Kind::kDeclare, .batch = 4};
+  const CallId first = calls.Add({.subject = subject, .node = 3});
+  calls.Add({.subject = subject, .node = 3});
+  calls.Take(first);
+  EXPECT_TRUE(calls.Has(subject, 3));
+  EXPECT_TRUE(calls.Declares(3));
+  EXPECT_FALSE(calls.Declares(4));
 }
 
 TEST(WaitingCalls, HaveNoDeadlineWhereThereAreNone) {

@@ -19,6 +19,7 @@ std::shared_ptr<const Membership> MakeMembership(int workers, Epoch epoch) {
   }
   membership->servers.push_back(
       {.id = kServerNode, .role = Role::kServer, .rank = 0, .data_address = "loopback://server"});
+  membership->MakeIndex();
   return membership;
 }
 

@@ -45,16 +45,16 @@ class ServerRequestsTest : public ::testing::Test {
   void AddBroadcast() {
     KeyEntry key = MakeEntry(kKey, {.segments = {3}, .kind = KeyKind::kBroadcast});
     key.dtype = DType::kUInt8;
-    const Catalogue catalogue{.version = 1,
-                              .tensors = {{.name = "broadcast/b",
-                                           .dtype = DType::kUInt8,
-                                           .elements = 3,
-                                           .kind = KeyKind::kBroadcast}},
-                              .keys = {key}};
+    const CatalogueDelta delta{.version = {1, 1},
+                               .tensors = {{.name = "broadcast/b",
+                                            .dtype = DType::kUInt8,
+                                            .elements = 3,
+                                            .kind = KeyKind::kBroadcast}},
+                               .keys = {key},
+                               .owners = {kServerNode}};
     MutexLock lock(tensors_.mutex());
     tensors_.participation().rank = 1;
-    ASSERT_TRUE(
-        tensors_.Add(catalogue, PlacementTable({.catalogue = 1}, {{kKey, kServerNode}})).ok());
+    ASSERT_TRUE(tensors_.Add(delta).ok());
   }
   absl::Status Broadcast(std::string* data) {
     return requests_->Broadcast("b", 0, {reinterpret_cast<std::byte*>(data->data()), data->size()},

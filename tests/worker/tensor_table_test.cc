@@ -10,23 +10,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A catalogue of one tensor "w" of 8 elements in two keys, placed on the one server.
+// A catalogue that gains one tensor "w" of 8 elements in two keys, placed on the one server.
 class TensorTableTest : public ::testing::Test {
  protected:
   TensorTableTest() {
-    catalogue_.version = 1;
-    catalogue_.tensors = {Tensor("w", 8)};
+    delta_.version.catalogue = 1;
+    delta_.tensors = {Tensor("w", 8)};
     for (uint32_t partition = 0; partition < 2; ++partition) {
       KeyEntry key = MakeEntry(Key::Of(0, partition), {.segments = {4}});
       key.segments[0].offset = uint64_t{4} * partition;
-      catalogue_.keys.push_back(key);
+      delta_.keys.push_back(key);
     }
   }
   absl::Status Add() {
-    PlacementTable::Owners owners;
-    for (const KeyEntry& key : catalogue_.keys) owners[key.key] = kServerNode;
+    delta_.owners.assign(delta_.keys.size(), kServerNode);
     MutexLock lock(table_.mutex());
-    return table_.Add(catalogue_, PlacementTable({.catalogue = 1}, owners));
+    return table_.Add(delta_);
   }
   void ExpectContradiction(const std::string& what) {
     const absl::Status status = Add();
@@ -34,7 +33,7 @@ class TensorTableTest : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(what));
   }
 
-  Catalogue catalogue_;
+  CatalogueDelta delta_;
   TensorTable table_;
 };
 
@@ -52,10 +51,10 @@ TEST_F(TensorTableTest, FindsTensorsWithTheirKeysInOrder) {
   EXPECT_EQ(table_.FindDense(7).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(TensorTableTest, ALaterCatalogueOnlyAdds) {
+TEST_F(TensorTableTest, ALaterVersionAdds) {
   ASSERT_TRUE(Add().ok());
-  catalogue_.tensors.push_back(Tensor("v", 4));
-  catalogue_.keys.push_back(MakeEntry(Key::Of(1, 0), {.segments = {4}}));
+  delta_ = {.version = {1, 2}, .first_tensor = 1, .tensors = {Tensor("v", 4)}};
+  delta_.keys.push_back(MakeEntry(Key::Of(1, 0), {.segments = {4}}));
   ASSERT_TRUE(Add().ok());
   MutexLock lock(table_.mutex());
   EXPECT_EQ(table_.size(), 2u);
@@ -63,28 +62,40 @@ TEST_F(TensorTableTest, ALaterCatalogueOnlyAdds) {
   EXPECT_EQ(table_.at(0).parts.size(), 2u);
 }
 
+TEST_F(TensorTableTest, RefusesAVersionThatDoesNotFollow) {
+  ASSERT_TRUE(Add().ok());
+  ExpectContradiction("catalogue 1 begins at tensor 0, and 1 are here");
+  delta_.first_tensor = 2;
+  ExpectContradiction("begins at tensor 2, and 1 are here");
+}
+
+TEST_F(TensorTableTest, RefusesAKeyThatIsHereAlready) {
+  delta_.keys[1].key = delta_.keys[0].key;
+  ExpectContradiction("key 0.0 is there twice");
+}
+
 TEST_F(TensorTableTest, RefusesASegmentOutsideItsTensor) {
-  catalogue_.keys[1].segments[0].offset = 5;
+  delta_.keys[1].segments[0].offset = 5;
   ExpectContradiction("key 0.1 has a segment outside its tensor");
 }
 
 TEST_F(TensorTableTest, RefusesASegmentOfAnUnknownTensor) {
-  catalogue_.keys[1].segments[0].tensor = 9;
+  delta_.keys[1].segments[0].tensor = 9;
   ExpectContradiction("key 0.1 has a segment outside its tensor");
 }
 
 TEST_F(TensorTableTest, RefusesAKeyOfAnotherTypeThanItsTensor) {
-  catalogue_.tensors[0].dtype = DType::kFloat16;
+  delta_.tensors[0].dtype = DType::kFloat16;
   ExpectContradiction("key 0.0 is not of the kind of tensor 'w'");
 }
 
 TEST_F(TensorTableTest, RefusesAKeyOfAnotherKindThanItsTensor) {
-  catalogue_.tensors[0].kind = KeyKind::kBroadcast;
+  delta_.tensors[0].kind = KeyKind::kBroadcast;
   ExpectContradiction("key 0.0 is not of the kind of tensor 'w'");
 }
 
 TEST_F(TensorTableTest, RefusesATensorThatItsKeysDoNotCover) {
-  catalogue_.keys.pop_back();
+  delta_.keys.pop_back();
   ExpectContradiction("tensor 'w' has 8 elements, and keys for 4");
 }
 

@@ -1,0 +1,132 @@
+#include "common/cluster/catalogue_pieces.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/cluster/control_messages.h"
+#include "proto/control.pb.h"
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::control;
+
+// At most, on the wire.
+constexpr size_t kTensorBytes = 32;  // besides its name
+constexpr size_t kKeyBytes = 32;
+constexpr size_t kSegmentBytes = 32;
+constexpr size_t kTraitsBytes = 48;  // besides the specs
+
+// Cuts a delta into deltas.
+class Cutter {
+ public:
+  Cutter(const CatalogueDelta& delta, size_t piece_bytes)
+      : delta_(delta), piece_bytes_(piece_bytes) {
+    Begin();
+  }
+
+  std::vector<CatalogueDelta> Cut() {
+    for (const TensorDeclaration& tensor : delta_.tensors) {
+      MakeRoom(kTensorBytes + tensor.name.size() + TraitsBytes(tensor));
+      pieces_.back().tensors.push_back(tensor);
+    }
+    for (size_t i = 0; i < delta_.keys.size(); ++i) Add(delta_.keys[i], delta_.owners[i]);
+    return std::move(pieces_);
+  }
+
+ private:
+  void Begin() {
+    pieces_.push_back({.version = delta_.version, .first_tensor = delta_.first_tensor});
+    used_ = 0;
+  }
+  void MakeRoom(size_t bytes) {
+    if (used_ > 0 && used_ + bytes > piece_bytes_) Begin();
+    used_ += bytes;
+  }
+
+  void Add(const KeyEntry& key, NodeId owner) {
+    const size_t most = std::max<size_t>(1, piece_bytes_ / 2 / kSegmentBytes);
+    KeyEntry part = key;
+    for (size_t first = 0; first < key.segments.size(); first += most) {
+      const auto begin = key.segments.begin() + static_cast<ptrdiff_t>(first);
+      const size_t count = std::min(most, key.segments.size() - first);
+      part.segments.assign(begin, begin + static_cast<ptrdiff_t>(count));
+      MakeRoom(kKeyBytes + count * kSegmentBytes + TraitsBytes(key));
+      pieces_.back().keys.push_back(part);
+      pieces_.back().owners.push_back(owner);
+    }
+  }
+
+  // Each set of traits is there once in a piece. Those of the one before cost nothing again.
+  template <typename Value>
+  size_t TraitsBytes(const Value& value) {
+    const std::string specs = value.push_spec + '\n' + value.pull_spec + '\n' + value.rule;
+    if (specs == specs_ && used_ > 0) return 0;
+    specs_ = specs;
+    return kTraitsBytes + specs.size();
+  }
+
+  const CatalogueDelta& delta_;
+  const size_t piece_bytes_;
+  std::vector<CatalogueDelta> pieces_;
+  size_t used_ = 0;    // of the last piece
+  std::string specs_;  // of what came last
+};
+
+void Append(CatalogueDelta piece, CatalogueDelta* whole) {
+  std::move(piece.tensors.begin(), piece.tensors.end(), std::back_inserter(whole->tensors));
+  for (size_t i = 0; i < piece.keys.size(); ++i) {
+    KeyEntry& key = piece.keys[i];
+    if (!whole->keys.empty() && whole->keys.back().key == key.key) {
+      KeyEntry& begun = whole->keys.back();
+      begun.segments.insert(begun.segments.end(), key.segments.begin(), key.segments.end());
+      begun.elements += key.elements;
+    } else {
+      whole->keys.push_back(std::move(key));
+      whole->owners.push_back(piece.owners[i]);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> PiecesOf(const CatalogueDelta& delta, size_t piece_bytes) {
+  const std::vector<CatalogueDelta> pieces = Cutter(delta, piece_bytes).Cut();
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    wire::CataloguePiece message;
+    Write(pieces[i], &message);
+    message.set_piece(static_cast<uint32_t>(i));
+    message.set_pieces(static_cast<uint32_t>(pieces.size()));
+    texts.push_back(message.SerializeAsString());
+  }
+  return texts;
+}
+
+absl::StatusOr<SharedDelta> ReadDelta(
+    uint32_t version,
+    const std::function<absl::Status(uint32_t piece, wire::CataloguePiece*)>& fetch) {
+  auto whole = std::make_shared<CatalogueDelta>();
+  uint32_t pieces = 1;
+  for (uint32_t i = 0; i < pieces; ++i) {
+    wire::CataloguePiece message;
+    BDN_RETURN_IF_ERROR(fetch(i, &message));
+    BDN_ASSIGN_OR_RETURN(CatalogueDelta piece, Read(message));
+    if (i == 0) {
+      pieces = message.pieces();
+      whole->version = piece.version;
+      whole->first_tensor = piece.first_tensor;
+    }
+    if (message.piece() != i || message.pieces() != pieces || piece.version != whole->version ||
+        piece.version.catalogue != version || piece.first_tensor != whole->first_tensor) {
+      return InvalidArgument("piece %d of catalogue %d is not what came for it", i, version);
+    }
+    Append(std::move(piece), whole.get());
+  }
+  BDN_RETURN_IF_ERROR(CheckDelta(*whole));
+  return SharedDelta(std::move(whole));
+}
+
+}  // namespace bdn

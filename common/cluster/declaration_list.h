@@ -1,0 +1,48 @@
+#ifndef BANDONEON_COMMON_CLUSTER_DECLARATION_LIST_H_
+#define BANDONEON_COMMON_CLUSTER_DECLARATION_LIST_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/cluster/catalogue.h"
+
+namespace bdn {
+
+// A worker's list of tensors as it goes to the scheduler: a digest, and the list itself only where it
+// is wanted, in parts. So the scheduler reads and keeps one list of however many workers.
+
+inline constexpr size_t kMaxDigestBytes = 32;
+
+// The same for the same tensors in any order; of two different lists it differs, but for accidents
+// that one need not expect (128 bits).
+std::string DigestOf(std::span<const TensorDeclaration> tensors);
+
+// What one call says of the list.
+struct DeclarationPart {
+  std::string digest;                      // of the whole list
+  uint32_t count = 0;                      // tensors of the whole list
+  uint32_t first = 0;                      // place in it of tensors[0]
+  std::vector<TensorDeclaration> tensors;  // may be none
+};
+
+struct DeclarationAnswer {
+  // The list is wanted from this place on: nothing is declared yet. Else the declaration is done.
+  std::optional<uint32_t> wanted_from;
+  PlacementVersion version;  // once done: the first placement that has all of the tensors
+};
+
+// Says `tensors` by as many calls as it takes, and returns the answer to the last. `begins_with_list`
+// is of the worker of rank 0, whose list is wanted anyway. InvalidArgument as CheckDeclarations,
+// before any call.
+absl::StatusOr<DeclarationAnswer> SendDeclaration(
+    std::span<const TensorDeclaration> tensors, bool begins_with_list,
+    const std::function<absl::StatusOr<DeclarationAnswer>(DeclarationPart)>& call);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_DECLARATION_LIST_H_

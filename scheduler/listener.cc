@@ -1,0 +1,102 @@
+#include "scheduler/listener.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/listen_address.h"
+
+namespace bdn {
+namespace {
+
+// Between two attempts at a connection for which there was no room.
+constexpr int kRetryMs = 100;
+
+int PortOf(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port);
+  }
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+void SwitchOn(int fd, int level, int option) {
+  const int on = 1;
+  setsockopt(fd, level, option, &on, sizeof(on));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
+  BDN_ASSIGN_OR_RETURN(const int fd, OpenListeningSocket(address));
+  const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (stop_fd < 0) {
+    close(fd);
+    return ResourceExhausted("cannot listen at %s: %s", address, std::strerror(errno));
+  }
+  return std::unique_ptr<Listener>(new Listener(fd, stop_fd, PortOf(fd)));
+}
+
+Listener::~Listener() {
+  Close();
+  close(fd_);
+  close(stop_fd_);
+}
+
+void Listener::Start(std::function<void(int fd)> on_connection) {
+  on_connection_ = std::move(on_connection);
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Listener::Close() {
+  const uint64_t one = 1;
+  (void)!write(stop_fd_, &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+  shutdown(fd_, SHUT_RDWR);
+}
+
+bool Listener::WaitUntilReady(bool for_connection, int timeout_ms) const {
+  pollfd fds[] = {{stop_fd_, POLLIN, 0}, {fd_, POLLIN, 0}};
+  (void)poll(fds, for_connection ? 2 : 1, timeout_ms);
+  return fds[0].revents == 0;
+}
+
+void Listener::Run() {
+  bool is_starved = false;
+  while (WaitUntilReady(/*for_connection=*/!is_starved, is_starved ? kRetryMs : -1)) {
+    const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+      if (std::exchange(is_starved, false)) LogInfo("new connections are taken again");
+      SwitchOn(fd, IPPROTO_TCP, TCP_NODELAY);
+      on_connection_(fd);
+      continue;
+    }
+    const int error = errno;
+    // The peer has gone, or somebody's signal came.
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) {
+      is_starved = false;
+      continue;
+    }
+    failures_.fetch_add(1, std::memory_order_relaxed);
+    if (!std::exchange(is_starved, true)) {
+      LogWarning(
+          "no new connection can be taken: %s; they wait until one can. Raise the limit of "
+          "open files (ulimit -n)",
+          std::strerror(error));
+    }
+  }
+}
+
+}  // namespace bdn

@@ -1,0 +1,26 @@
+#include "scheduler/piece_cache.h"
+
+#include <string>
+
+#include "common/base/status.h"
+#include "common/cluster/catalogue_pieces.h"
+
+namespace bdn {
+
+absl::StatusOr<grpc::ByteBuffer> PieceCache::Get(uint32_t version, uint32_t piece) {
+  const SharedDelta delta = host_->DeltaOf(version);
+  if (delta == nullptr) return NotFound("there is no catalogue %d", version);
+  MutexLock lock(&mu_);
+  if (versions_.size() < version) versions_.resize(version);
+  std::vector<grpc::Slice>& pieces = versions_[version - 1];
+  if (pieces.empty()) {
+    for (const std::string& text : PiecesOf(*delta)) pieces.emplace_back(text);
+  }
+  if (piece >= pieces.size()) {
+    return NotFound("catalogue %d has %d piece(s), and none of number %d", version, pieces.size(),
+                    piece);
+  }
+  return grpc::ByteBuffer(&pieces[piece], 1);
+}
+
+}  // namespace bdn

@@ -1,0 +1,33 @@
+#ifndef BANDONEON_SCHEDULER_PIECE_CACHE_H_
+#define BANDONEON_SCHEDULER_PIECE_CACHE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "scheduler/job_host.h"
+
+namespace bdn {
+
+// The catalogue as it goes over the wire: each version is serialised once, and all who read it share
+// the bytes. Thread-safe.
+class PieceCache {
+ public:
+  explicit PieceCache(const JobHost* host) : host_(host) {}
+
+  // A CataloguePiece. NotFound: there is no such version yet, or it has fewer pieces.
+  absl::StatusOr<grpc::ByteBuffer> Get(uint32_t version, uint32_t piece);
+
+ private:
+  const JobHost* const host_;
+  Mutex mu_;
+  std::vector<std::vector<grpc::Slice>> versions_ ABSL_GUARDED_BY(mu_);  // from version 1
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SCHEDULER_PIECE_CACHE_H_
