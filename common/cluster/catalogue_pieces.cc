@@ -1,5 +1,7 @@
 #include "common/cluster/catalogue_pieces.h"
 
+#include <google/protobuf/arena.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -111,7 +113,8 @@ absl::StatusOr<SharedDelta> ReadDelta(
   auto whole = std::make_shared<CatalogueDelta>();
   uint32_t pieces = 1;
   for (uint32_t i = 0; i < pieces; ++i) {
-    wire::CataloguePiece message;
+    google::protobuf::Arena arena;  // tens of thousands of messages, which go together
+    auto& message = *google::protobuf::Arena::CreateMessage<wire::CataloguePiece>(&arena);
     BDN_RETURN_IF_ERROR(fetch(i, &message));
     BDN_ASSIGN_OR_RETURN(CatalogueDelta piece, Read(message));
     if (i == 0) {
