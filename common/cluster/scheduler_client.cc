@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <string>
 #include <thread>
@@ -88,7 +89,8 @@ class GrpcControlPlane final : public ControlPlane {
   bool WaitInJob(absl::Time until);
 
   absl::StatusOr<DeclarationAnswer> SayPart(const DeclarationPart& part, absl::Duration timeout);
-  // Tries again while the scheduler cannot be reached.
+  // What may be said twice is said again while the scheduler cannot be reached.
+  absl::Status Retry(absl::Time deadline, const std::function<absl::Status()>& attempt);
   absl::Status FetchPiece(uint32_t version, uint32_t piece, absl::Time deadline,
                           wire::CataloguePiece* message);
   absl::StatusOr<SharedDelta> FetchDelta(uint32_t version, absl::Time deadline);
@@ -257,12 +259,16 @@ absl::Status GrpcControlPlane::FetchPiece(uint32_t version, uint32_t piece, absl
   SetCaller(request.mutable_caller());
   request.set_version(version);
   request.set_piece(piece);
+  return Retry(deadline, [&] {
+    Call call(this, deadline - clock_->Now());
+    return Explain(stub_->Catalogue(call.context(), request, message));
+  });
+}
+
+absl::Status GrpcControlPlane::Retry(absl::Time deadline,
+                                     const std::function<absl::Status()>& attempt) {
   for (;;) {
-    absl::Status status;
-    {
-      Call call(this, deadline - clock_->Now());
-      status = Explain(stub_->Catalogue(call.context(), request, message));
-    }
+    absl::Status status = attempt();
     if (status.code() != absl::StatusCode::kUnavailable || clock_->Now() >= deadline) return status;
     if (!WaitInJob(clock_->Now() + kRetryDelay)) return status;
   }
@@ -278,9 +284,12 @@ absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
   wire::AcknowledgeRequest message;
   SetCaller(message.mutable_caller());
   Write(version, message.mutable_version());
-  wire::Empty reply;
-  Call call(this, 2 * kAnswerGrace);
-  return Explain(stub_->AcknowledgePlacement(call.context(), message, &reply));
+  // The stream of events tells of a version once, so that nobody else would say it again.
+  return Retry(absl::InfiniteFuture(), [&] {
+    wire::Empty reply;
+    Call call(this, 2 * kAnswerGrace);
+    return Explain(stub_->AcknowledgePlacement(call.context(), message, &reply));
+  });
 }
 
 absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration timeout) {
