@@ -162,7 +162,7 @@ void GrpcControlPlane::SetCaller(wire::Caller* caller) const {
 
 std::string GrpcControlPlane::WhyUnreachable() {
   wire::Empty reply;
-  Call call(this, kAnswerGrace / 5);
+  Call call(this, 2 * kAnswerGrace);
   return stub_->Heartbeat(call.context(), wire::HeartbeatRequest(), &reply).error_message();
 }
 

@@ -337,7 +337,11 @@ TEST_F(SchedulerSecurityTest, AJobSurvivesScannersAndThousandsOfConnectionsThatS
       ASSERT_TRUE(met.ok()) << met;
     }
   }
-  const absl::Status asked = Ask(Credentials("secret"));
+  // Who comes now waits among them for the first answer, and gets it.
+  absl::Status asked = Ask(Credentials("secret"));
+  for (const absl::Time deadline = clock_.Now() + kLong; !asked.ok() && clock_.Now() < deadline;) {
+    asked = Ask(Credentials("secret"));
+  }
   EXPECT_TRUE(asked.ok()) << asked;
   // Who never says what he wants is cut off.
   for (size_t i = 0; i < std::size(openings); ++i) {
