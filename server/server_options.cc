@@ -54,6 +54,10 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   } else {
     BDN_ASSIGN_OR_RETURN(options.server.max_bytes, config.Bytes("max-bytes"));
   }
+  // What is advertised is reached some other way than by the address listened at.
+  if (!options.transport.security.has_value() && !options.server.advertise.empty()) {
+    options.transport.security = LinkSecurity::kEncrypted;
+  }
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   return options;
 }

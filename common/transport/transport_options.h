@@ -15,7 +15,7 @@ namespace bdn {
 struct TransportOptions {
   double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
   const Clock* clock = nullptr;      // borrowed
-  // Of listeners; unset: encrypted, but on this machine alone authenticated.
+  // Of listeners; unset: encrypted, but where they listen on this machine alone authenticated.
   std::optional<LinkSecurity> security = std::nullopt;
   int io_threads = 0;  // 0 chooses by the machine
   absl::Duration connection_timeout = absl::Seconds(10);

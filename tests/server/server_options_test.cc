@@ -16,11 +16,12 @@ absl::StatusOr<ServerOptions> ReadFlags(const std::vector<std::string>& flags) {
 }
 
 TEST(ServerOptionsTest, ReadsEverySetting) {
-  const auto options = ReadFlags({"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0",
-                                  "--advertise=tcp://10.0.0.2:7100", "--rank=3", "--shards=5",
-                                  "--link=1Gbit", "--health-listen=", "--max-bytes=3GiB",
-                                  "--metrics-file=counted.json", "--job-id=gpt", "--token=secret",
-                                  "--insecure", "--join-timeout=7s", "--log-level=error"});
+  const auto options = ReadFlags(
+      {"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0", "--advertise=tcp://10.0.0.2:7100",
+       "--rank=3", "--shards=5", "--link=1Gbit", "--health-listen=", "--max-bytes=3GiB",
+       "--metrics-file=counted.json", "--job-id=gpt", "--token=secret", "--insecure",
+       "--join-timeout=7s", "--log-level=error", "--data-security=authenticated", "--io-threads=3",
+       "--connection-timeout=20s", "--max-bytes-queued=3GiB"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->scheduler, "10.0.0.1:7000");
   EXPECT_EQ(options->server.listen, "tcp://0.0.0.0:0");
@@ -28,6 +29,10 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
   EXPECT_EQ(options->server.join.wanted_rank, 3);
   EXPECT_EQ(options->server.num_shards, 5);
   EXPECT_EQ(options->transport.link_bytes_per_second, 1.25e8);
+  EXPECT_EQ(options->transport.security, LinkSecurity::kAuthenticated);
+  EXPECT_EQ(options->transport.io_threads, 3);
+  EXPECT_EQ(options->transport.connection_timeout, absl::Seconds(20));
+  EXPECT_EQ(options->transport.max_bytes_queued, uint64_t{3} << 30);
   EXPECT_EQ(options->health_listen, "");
   EXPECT_EQ(options->server.max_bytes, uint64_t{3} << 30);
   EXPECT_EQ(options->metrics_file, "counted.json");
@@ -42,6 +47,20 @@ TEST(ServerOptionsTest, ChoosesOneToEightShardsByTheMachine) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_GE(options->server.num_shards, 1);
   EXPECT_LE(options->server.num_shards, 8);
+}
+
+TEST(ServerOptionsTest, IsSecuredByItsAddressUnlessAnotherIsAdvertised) {
+  const auto security = [](const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {"--scheduler=127.0.0.1:7000", "--token=t", "--insecure"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return ReadFlags(flags)->transport.security;
+  };
+  EXPECT_EQ(security({}), std::nullopt);  // the transport chooses
+  EXPECT_EQ(security({"--data-security=open"}), LinkSecurity::kOpen);
+  EXPECT_EQ(security({"--data-security=encrypted"}), LinkSecurity::kEncrypted);
+  EXPECT_EQ(security({"--advertise=tcp://10.0.0.2:7"}), LinkSecurity::kEncrypted);
+  EXPECT_EQ(security({"--advertise=tcp://10.0.0.2:7", "--data-security=authenticated"}),
+            LinkSecurity::kAuthenticated);
 }
 
 TEST(ServerOptionsTest, AdvertisesWhatWorkersCanConnectTo) {
@@ -80,6 +99,12 @@ TEST(ServerOptionsTest, NamesTheSettingThatIsMissingOrWrong) {
   EXPECT_THAT(
       std::string(ReadFlags({"--scheduler=127.0.0.1:1", "--shards=2000"}).status().message()),
       HasSubstr("shards"));
+  for (const char* wrong : {"data-security=yes", "io-threads=1000", "connection-timeout=5ms",
+                            "max-bytes-queued=much"}) {
+    const std::string flag = std::string("--") + wrong;
+    EXPECT_THAT(std::string(ReadFlags({"--scheduler=127.0.0.1:1", flag}).status().message()),
+                HasSubstr(flag.substr(2, flag.find('=') - 2)));
+  }
 }
 
 }  // namespace

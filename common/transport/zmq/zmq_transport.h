@@ -30,7 +30,7 @@ struct ZmqOptions {
   absl::Duration handshake_timeout = absl::Seconds(5);
   // To one peer of a listener. Frames beyond it end in ResourceExhausted.
   uint64_t max_bytes_queued = uint64_t{2} << 30;
-  int max_frames_queued = 16384;
+  int max_frames_queued = 65536;
   // Sent together by connections of a listener on which no whole frame has come; then those that
   // sent most are cut. They may be anybody's.
   uint64_t max_newcomer_bytes = uint64_t{64} << 20;
