@@ -89,6 +89,9 @@ class Client {
   virtual absl::Status Leave(absl::Duration timeout) = 0;
   // Ends the job for everybody; the error names this worker and `reason`.
   virtual absl::Status Abort(const std::string& reason) = 0;
+  // Ends every wait, present and coming, with Cancelled; unless Leave succeeded, ends the job for
+  // everybody. Idempotent; the destructor does it, too.
+  virtual void Close() = 0;
 
   // float32[elements of the tensor], or [1] for kLearningRate; zeros where there is none.
   // FailedPrecondition while the tensor is in flight.

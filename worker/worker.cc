@@ -33,6 +33,7 @@ constexpr Metric kMetrics[] = {
     {"frames_dropped", kCounter, "answers that nobody waited for"},
     {"probes_sent", kCounter, "because an answer was late"},
     {"resends", kCounter, "of requests that a server had lost"},
+    {"reconnects", kCounter, "to servers that were silent"},
 };
 
 }  // namespace
@@ -109,21 +110,26 @@ absl::Status Worker::Start(Registry* telemetry) {
   return absl::OkStatus();
 }
 
-Worker::~Worker() {
-  metrics_.reset();
+void Worker::Close() {
   bool in_peace;
   {
     MutexLock lock(tensors_.mutex());
     in_peace = tensors_.participation().left || !tensors_.participation().failed.ok();
   }
+  // First, so that this is what waits here end with, not the failure that it is to the others.
+  const absl::Status closed = Cancelled("the worker is being closed");
+  tickets_.Close(closed);
+  if (server_requests_ != nullptr) FailJob(closed);  // else Start did not come that far
   if (joined_.node != 0 && !in_peace) {
     (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
   }
   control_->Close();
-  const absl::Status closed = Cancelled("the worker is being closed");
-  tickets_.Close(closed);
-  if (server_requests_ == nullptr) return;  // Start did not come that far
-  FailJob(closed);
+}
+
+Worker::~Worker() {
+  metrics_.reset();
+  Close();
+  if (server_requests_ == nullptr) return;
   requests_->Stop();
   transport_->Close();
   transport_->Join();
@@ -279,7 +285,8 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
   }
   if (data.empty()) return absl::OkStatus();
   const absl::Time deadline = clock_->Now() + timeout;
-  const TensorDeclaration declaration{.name = "broadcast/" + name,
+  // Of a key for each name and size, used again and again.
+  const TensorDeclaration declaration{.name = absl::StrFormat("broadcast/%s/%d", name, data.size()),
                                       .dtype = DType::kUInt8,
                                       .elements = data.size(),
                                       .kind = KeyKind::kBroadcast};
@@ -448,7 +455,8 @@ void Worker::ReadMetrics(std::span<uint64_t> values) const {
                           traffic.frames_malformed,
                           requests.frames_dropped,
                           requests.probes_sent,
-                          requests.resends};
+                          requests.resends,
+                          requests.reconnects};
   static_assert(std::size(now) == std::size(kMetrics));
   std::copy(std::begin(now), std::end(now), values.begin());
 }

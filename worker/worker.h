@@ -67,6 +67,7 @@ class Worker final : public Client {
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;
+  void Close() override;
   absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const override;
   absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in) override;
   absl::StatusOr<Step> GetStep(uint32_t tensor) const override;

@@ -2,7 +2,9 @@
 #include <cmath>
 #include <future>
 #include <limits>
+#include <thread>
 
+#include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
@@ -308,6 +310,75 @@ TEST(WorkerCluster, AWaitThatTimesOutNamesTheWorkerItWaitsFor) {
   ASSERT_TRUE(PushPull(rig.worker(1), ids[1][0], other).ok());
   ASSERT_TRUE(rig.worker(0).Wait(*ticket, kLong).ok());
   EXPECT_THAT(data, Each(2.0f));
+}
+
+TEST(WorkerCluster, AnExchangeWithoutAnAnswerEndsByACodeOfItsOwnAndIsCountedOnce) {
+  Worker::Options options;
+  options.wait_timeout = absl::Milliseconds(20);
+  options.probe_interval = absl::Milliseconds(5);
+  ClusterRig rig(2, {"--min-compress-bytes=0"}, options);
+  std::vector<uint32_t> ids(2);
+  rig.OnEach([&](Worker& worker, int rank) {
+    ids[rank] = worker.Declare({Tensor("w", 4, "ef(onebit)")}, kLong).value().at(0);
+  });
+  Floats early = {1, 2, 3, 6};
+  const absl::Status late = PushPull(rig.worker(0), ids[0], early).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(GetErrorField(late, "tensor"), "w");
+  EXPECT_EQ(GetErrorField(late, "step"), "1");
+  EXPECT_EQ(GetErrorField(late, "stage"), "exchange");
+  EXPECT_EQ(GetErrorField(late, "waiting_for"), "worker 1");
+  EXPECT_EQ(early, Floats({1, 2, 3, 6}));
+  Floats owed(4);
+  EXPECT_EQ(rig.worker(0).GetState(ids[0], LinkState::kResidual, owed).code(),
+            absl::StatusCode::kFailedPrecondition);  // not known yet
+  // The other comes after all, and finds the first push in its round.
+  Floats other = {0, 0, 0, 0};
+  const auto result = PushPull(rig.worker(1), ids[1], other);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(other, Floats({1.5, 1.5, 1.5, 1.5}));
+  absl::Status told = FailedPrecondition("");
+  while (absl::IsFailedPrecondition(told)) {
+    told = rig.worker(0).GetState(ids[0], LinkState::kResidual, owed);
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(owed, Floats({-2, -1, 0, 3}));
+}
+
+TEST(WorkerCluster, WhatWaitsBehindAnExchangeWithoutAnAnswerEndsToo) {
+  Worker::Options options;
+  options.wait_timeout = absl::Milliseconds(20);
+  ClusterRig rig(2, {}, options);
+  std::vector<uint32_t> ids(2);
+  rig.OnEach([&](Worker& worker, int rank) {
+    ids[rank] = worker.Declare({Tensor("w", 4)}, kLong).value().at(0);
+  });
+  Floats first(4);
+  Floats second(4);
+  EXPECT_EQ(PushPull(rig.worker(0), ids[0], first).status().code(), absl::StatusCode::kUnknown);
+  const absl::Status status = PushPull(rig.worker(0), ids[0], second).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_NE(std::string(status.message()).find("worker 1"), std::string::npos) << status;
+}
+
+TEST(WorkerCluster, ToCloseAWorkerEndsTheWaitsOfItsOtherThreads) {
+  ClusterRig rig(2);
+  std::vector<uint32_t> ids(2);
+  rig.OnEach([&](Worker& worker, int rank) {
+    ids[rank] = worker.Declare({Tensor("w", 4)}, kLong).value().at(0);
+  });
+  Floats data(4);
+  std::thread waits_for_a_push([&] {
+    EXPECT_TRUE(absl::IsCancelled(PushPull(rig.worker(0), ids[0], data).status()));
+  });
+  std::thread waits_for_any([&] {
+    EXPECT_TRUE(absl::IsCancelled(rig.worker(0).NextDone(kLong).status()));
+  });
+  std::thread waits_for_all([&] { EXPECT_FALSE(rig.worker(0).Barrier("b", kLong).ok()); });
+  rig.worker(0).Close();
+  waits_for_a_push.join();
+  waits_for_any.join();
+  waits_for_all.join();
 }
 
 TEST(WorkerCluster, ADeadWorkerEndsTheWaitsOfTheOthersByName) {

@@ -2,7 +2,7 @@
  *
  * Every function that can fail returns 0 or one of BDN_... below, and then bdn_last_error() says,
  * on the same thread, what happened and what to do next. All functions are thread-safe, except that
- * nothing may run with a worker or cluster while or after it is freed. No function calls abort() or
+ * no call may begin on a worker or cluster once it is being freed. No function calls abort() or
  * exit().
  *
  * In a process forked from the one that made a worker, every call on it returns
@@ -31,7 +31,7 @@ extern "C" {
 enum {
   BDN_OK = 0,
   BDN_CANCELLED = 1,
-  BDN_UNKNOWN = 2,
+  BDN_UNKNOWN = 2, /* an exchange had no answer in the setting wait-timeout: bdn_wait */
   BDN_INVALID_ARGUMENT = 3,
   BDN_DEADLINE_EXCEEDED = 4,
   BDN_NOT_FOUND = 5,
@@ -90,7 +90,8 @@ BDN_API const char* bdn_settings_help(void);
  * BDN_INVALID_ARGUMENT names the setting. `options` may be NULL. */
 BDN_API int bdn_create(const bdn_options* options, bdn_worker** out);
 
-/* Ends every wait with BDN_CANCELLED and gives everything back. Leave first to part in peace: freed
+/* Ends every wait with BDN_CANCELLED, waits for the calls that other threads are inside of, and gives
+ * everything back. Leave first to part in peace: freed
  * without bdn_leave, a worker ends the job for everybody. NULL is ignored. */
 BDN_API void bdn_free(bdn_worker* worker);
 
@@ -192,8 +193,10 @@ typedef struct bdn_result {
 } bdn_result;
 
 /* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid;
- * the error names what it waits for. Any other error: the exchange failed and data is unspecified.
- */
+ * the error names what it waits for. BDN_UNKNOWN: there was no answer in time, and whether the servers
+ * have counted the push is not known; data is yours again. The worker finds it out: pushes of the
+ * tensor wait for that, and with push = ef(...) what was not counted goes with the next. Any other
+ * error: the exchange failed, nothing of it was counted, and data is unspecified. */
 BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds,
                      bdn_result* result);
 
@@ -203,8 +206,8 @@ BDN_API int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket
 /* Makes one current or coming bdn_next_done return BDN_CANCELLED. */
 BDN_API int bdn_wake(bdn_worker* worker);
 
-/* Overwrites `data` (bytes long, any element type) with root's, on every worker, under a name of
- * its own that is declared on first use. All workers call it in the same order. */
+/* Overwrites `data` (bytes long, any element type) with root's, on every worker. Each name and size is
+ * declared at its first use, and stays. All workers call it in the same order. */
 BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes,
                           int root, double timeout_seconds);
 

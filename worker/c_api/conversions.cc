@@ -1,0 +1,122 @@
+#include "worker/c_api/conversions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace bdn {
+
+absl::StatusOr<std::vector<std::string>> Flags(const bdn_options* options) {
+  std::vector<std::string> flags;
+  if (options == nullptr) return flags;
+  BDN_RETURN_IF_ERROR(CheckStruct(options, "bdn_options"));
+  for (size_t i = 0; i < options->num_settings; ++i) {
+    if (options->settings[i] == nullptr) return InvalidArgument("settings[%d] is null", i);
+    flags.push_back(std::string("--") + options->settings[i]);
+  }
+  return flags;
+}
+
+absl::Duration Timeout(double seconds) {
+  if (std::isnan(seconds) || seconds < 0) return absl::ZeroDuration();
+  return absl::Seconds(std::min(seconds, 1e9));
+}
+
+// Promises hold of a schedule where they hold of all its stages, which have one memory.
+uint32_t TraitsOf(const CodecSchedule& schedule) {
+  uint32_t traits =
+      BDN_CODEC_LOSSLESS | BDN_CODEC_CARRIES_SUMS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_SHARES_DRAW;
+  for (const CodecSchedule::Stage& stage : schedule.stages) {
+    const Codec& codec = *stage.link.codec;
+    const bool has_memory = stage.link.error_feedback || stage.link.delta;
+    if (!codec.lossless()) traits &= ~BDN_CODEC_LOSSLESS;
+    if (!codec.carries_sums() || has_memory) traits &= ~BDN_CODEC_CARRIES_SUMS;
+    if (!codec.linear()) traits &= ~BDN_CODEC_ADDS_ENCODED;
+    if (!codec.shares_draw()) traits &= ~BDN_CODEC_SHARES_DRAW;
+  }
+  const LinkCodec& last = schedule.last();
+  if (last.error_feedback) traits |= BDN_CODEC_ERROR_FEEDBACK;
+  if (last.learning_rate_correction) traits |= BDN_CODEC_LEARNING_RATE_CORRECTION;
+  if (last.delta) traits |= BDN_CODEC_DELTA;
+  if (schedule.stages.size() > 1) traits |= BDN_CODEC_SCHEDULE;
+  return traits;
+}
+
+absl::StatusOr<LinkState> StateNamed(const char* what) {
+  const std::string name = what == nullptr ? "" : what;
+  if (name == "residual") return LinkState::kResidual;
+  if (name == "momentum") return LinkState::kMomentum;
+  if (name == "replica") return LinkState::kReplica;
+  if (name == "learning_rate") return LinkState::kLearningRate;
+  return InvalidArgument("state '%s' is none of residual, momentum, replica, learning_rate", name);
+}
+
+absl::StatusOr<StatePart> PartNamed(const char* what) {
+  const std::string name = what == nullptr ? "" : what;
+  if (name == "weights") return StatePart::kWeights;
+  if (name == "replica") return StatePart::kReplica;
+  if (name == "residual") return StatePart::kResidual;
+  if (name == "moment0") return StatePart::kMoment0;
+  if (name == "moment1") return StatePart::kMoment1;
+  return InvalidArgument("state '%s' is none of weights, replica, residual, moment0, moment1",
+                         name);
+}
+
+size_t CopyText(const std::string& text, char* out, size_t capacity) {
+  if (out != nullptr && capacity > 0) {
+    const size_t used = std::min(text.size(), capacity - 1);
+    std::memcpy(out, text.data(), used);
+    out[used] = '\0';
+  }
+  return text.size() + 1;
+}
+
+absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
+  BDN_RETURN_IF_ERROR(CheckStruct(&given, "bdn_declaration"));
+  if (given.name == nullptr) return InvalidArgument("a declaration's name is null");
+  BDN_ASSIGN_OR_RETURN(const DType dtype, DTypeFromNumber(given.dtype));
+  if (given.flags & ~static_cast<uint32_t>(BDN_FUSE)) {
+    return InvalidArgument("tensor '%s': unknown flags %#x", given.name, given.flags);
+  }
+  return TensorDeclaration{.name = given.name,
+                           .dtype = dtype,
+                           .elements = given.elements,
+                           .push_spec = given.push == nullptr ? "none" : given.push,
+                           .pull_spec = given.pull == nullptr ? "none" : given.pull,
+                           .rule = given.rule == nullptr ? "mean" : given.rule,
+                           .warmup_steps = given.warmup_steps,
+                           .momentum = given.momentum,
+                           .fuse = (given.flags & BDN_FUSE) != 0,
+                           .group = given.group};
+}
+
+absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push) {
+  BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
+  if (push->device != 0 || push->stream != nullptr || push->reserved != 0) {
+    return Unimplemented("bdn_push: device, stream and reserved must be 0: host memory only");
+  }
+  if (push->flags & ~static_cast<uint32_t>(BDN_ABSENT | BDN_NOTIFY)) {
+    return InvalidArgument("bdn_push: unknown flags %#x", push->flags);
+  }
+  PushRequest request{.tensor = push->tensor,
+                      .absent = (push->flags & BDN_ABSENT) != 0,
+                      .notify = (push->flags & BDN_NOTIFY) != 0,
+                      .priority = push->priority,
+                      .weight = push->weight,
+                      .loss_scale = push->loss_scale,
+                      .learning_rate = push->learning_rate,
+                      .left_out = push->left_out};
+  if (push->data != nullptr) {
+    BDN_ASSIGN_OR_RETURN(request.data, client.ViewOf(push->tensor, push->data));
+  }
+  if (push->done != nullptr) {
+    request.done = [done = push->done, user_data = push->user_data](TicketId ticket,
+                                                                    const absl::Status& status) {
+      done(user_data, ticket, static_cast<int>(status.code()));
+    };
+  }
+  return request;
+}
+
+}  // namespace bdn

@@ -1,0 +1,51 @@
+#ifndef BANDONEON_WORKER_C_API_CONVERSIONS_H_
+#define BANDONEON_WORKER_C_API_CONVERSIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/status.h"
+#include "compressors/codec_schedule.h"
+#include "worker/c_api/bandoneon.h"
+#include "worker/client.h"
+
+// What the C interface was given, checked, as the worker's own types; and back.
+
+namespace bdn {
+
+// InvalidArgument: it is null, or of another version of the header. `name` is for the error.
+template <typename Struct>
+absl::Status CheckStruct(const Struct* given, const char* name) {
+  if (given == nullptr) return InvalidArgument("%s is null", name);
+  if (given->struct_size != sizeof(Struct)) {
+    return InvalidArgument(
+        "%s.struct_size is %d, and this library's is %d: set it to sizeof, and "
+        "compile with the header of this library",
+        name, given->struct_size, sizeof(Struct));
+  }
+  return absl::OkStatus();
+}
+
+// The settings as flags, "--name=value". `options` may be null.
+absl::StatusOr<std::vector<std::string>> Flags(const bdn_options* options);
+// What is not a number, or below 0, is 0.
+absl::Duration Timeout(double seconds);
+
+absl::StatusOr<LinkState> StateNamed(const char* what);
+absl::StatusOr<StatePart> PartNamed(const char* what);
+absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
+absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push);
+
+// BDN_CODEC_..., or-ed.
+uint32_t TraitsOf(const CodecSchedule& schedule);
+// Writes at most `capacity` bytes, the final NUL among them; returns how many all of it takes.
+size_t CopyText(const std::string& text, char* out, size_t capacity);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_C_API_CONVERSIONS_H_
