@@ -7,6 +7,13 @@
 #include "common/wire/headers.h"
 
 namespace bdn {
+namespace {
+
+// Calls that fail use up steps, at every worker alike. One further ahead than this of what the key
+// stands at is a mistake.
+constexpr Step kMaxStepsAhead = 1024;
+
+}  // namespace
 
 FrameHeader BroadcastKey::AnswerOf(FrameType type, Step step) const {
   const FrameHeader fetch =
@@ -14,8 +21,20 @@ FrameHeader BroadcastKey::AnswerOf(FrameType type, Step step) const {
   return shard_.AnswerHeader(fetch, type);
 }
 
+absl::Status BroadcastKey::CheckStep(const FrameHeader& header) const {
+  if (header.step == 0) return InvalidArgument("the steps of a broadcast count from 1");
+  if (header.step > state_.value.step + kMaxStepsAhead) {
+    return InvalidArgument("%s step %d of tensor '%s', which stands at step %d: too far ahead",
+                           FrameTypeName(header.type), header.step, plan_.name,
+                           state_.value.step);
+  }
+  return absl::OkStatus();
+}
+
 Sends BroadcastKey::OnInit(NodeId from, const Frame& frame) {
   const FrameHeader& header = frame.header;
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
   const absl::Status status = CheckInit(frame, *rank);
@@ -29,8 +48,7 @@ Sends BroadcastKey::OnInit(NodeId from, const Frame& frame) {
 bool BroadcastKey::IsRepeat(const Frame& frame, Rank rank) const {
   for (const BroadcastValue* known : {&state_.value, &state_.next}) {
     const bool is_same = known->step == frame.header.step && known->root == rank &&
-                         known->crc == frame.header.payload_crc &&
-                         known->bytes.size() == frame.payload.size();
+                         known->crc == frame.header.payload_crc;
     if (is_same) return true;
   }
   return false;
@@ -61,15 +79,45 @@ absl::Status BroadcastKey::CheckInit(const Frame& frame, Rank rank) const {
 }
 
 Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  if (header.step <= state_.value.step) {
+  for (const BroadcastValue* known : {&state_.value, &state_.before}) {
+    if (header.step != known->step || *rank != known->root) continue;
     return {{from, Frame{AnswerOf(FrameType::kReply, header.step), {}}}};
+  }
+  if (header.step == state_.value.step) {
+    NoteHas(*rank, header.step);
+    return PutNextInForce();
+  }
+  if (header.step < state_.value.step) {
+    return shard_.Refuse(from, header,
+                         OutOfRange("step %d of tensor '%s' is over", header.step, plan_.name));
   }
   const absl::Status status = CheckNobodyLeaves(header.step);
   if (!status.ok()) return shard_.Refuse(from, header, status);
   const bool is_next = header.step == state_.next.step;
   return shard_.Defer(from, header, is_next ? RanksBehind() : std::vector<Rank>{*rank});
+}
+
+// The bytes go once everybody has them.
+void BroadcastKey::NoteHas(Rank rank, Step step) {
+  state_.had.resize(state_.fetches.size());
+  state_.had[rank] = std::max(state_.had[rank], step);
+  for (size_t i = 0; i < state_.fetches.size(); ++i) {
+    if (MayAskForValue(static_cast<Rank>(i))) return;
+  }
+  state_.value.bytes = Buffer();
+}
+
+// Whether a rank may still ask for the value in force: it has said neither that it has it, nor
+// asked for a later one.
+bool BroadcastKey::MayAskForValue(Rank rank) const {
+  const Step step = state_.value.step;
+  const auto at = static_cast<size_t>(rank);
+  const bool has = at < state_.had.size() && state_.had[at] >= step;
+  return rank != state_.value.root && !has && state_.fetches[at] <= step;
 }
 
 // Whether nobody leaves who has not asked for `step`, which is not in force, and is not its root.
@@ -83,20 +131,23 @@ absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
   return absl::OkStatus();
 }
 
-// Ranks other than the root that have not asked for the next value yet.
+// Ranks for which the next value must wait.
 std::vector<Rank> BroadcastKey::RanksBehind() const {
   std::vector<Rank> behind;
   for (size_t i = 0; i < state_.fetches.size(); ++i) {
     const Rank rank = static_cast<Rank>(i);
-    if (rank != state_.next.root && state_.fetches[i] < state_.next.step) behind.push_back(rank);
+    if (rank != state_.next.root && MayAskForValue(rank)) behind.push_back(rank);
   }
   return behind;
 }
 
 Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
+  const absl::Status step = CheckStep(header);
+  if (!step.ok()) return shard_.Refuse(from, header, step);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  if (header.step < state_.value.step) {
+  const bool is_dropped = header.step == state_.value.step && state_.value.bytes.empty();
+  if (header.step < state_.value.step || is_dropped) {
     return shard_.Refuse(from, header,
                          OutOfRange("step %d of tensor '%s' is over", header.step, plan_.name));
   }
@@ -113,11 +164,12 @@ Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
 }
 
 // The root's next value replaces the one before, and the root hears so, once nobody can ask for
-// that any more: every other worker has asked for the next. The first value replaces nothing.
+// that any more. The first value replaces nothing.
 Sends BroadcastKey::PutNextInForce() {
   if (state_.next.step == 0) return {};
   if (state_.value.step != 0 && !RanksBehind().empty()) return {};
-  state_.value = std::exchange(state_.next, BroadcastValue{});
+  state_.before = std::exchange(state_.value, std::exchange(state_.next, BroadcastValue{}));
+  state_.before.bytes = Buffer();
   const Step step = state_.value.step;
   const std::vector<NodeInfo>& workers = shard_.membership->workers;
   Sends sends = {{workers[state_.value.root].id, Frame{AnswerOf(FrameType::kReply, step), {}}}};
@@ -125,6 +177,7 @@ Sends BroadcastKey::PutNextInForce() {
   for (size_t rank = 0; rank < state_.fetches.size(); ++rank) {
     if (state_.fetches[rank] == step) sends.push_back({workers[rank].id, value});
   }
+  NoteHas(state_.value.root, step);
   return sends;
 }
 

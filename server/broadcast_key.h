@@ -16,15 +16,17 @@ namespace bdn {
 struct BroadcastValue {
   Step step = 0;  // 0: none yet
   Rank root = -1;
-  Buffer bytes;
+  Buffer bytes;  // none once everybody has it
   uint32_t crc = 0;
 };
 
 // Everything a server holds of one broadcast key. A value.
 struct BroadcastState {
   BroadcastValue value;       // in force: what a fetch of its step is answered by
-  BroadcastValue next;        // the root's next, until everybody has asked for it
+  BroadcastValue next;        // the root's next, until nobody can ask for that one any more
+  BroadcastValue before;      // what was in force before, without its bytes
   std::vector<Step> fetches;  // by rank: the highest step asked for
+  std::vector<Step> had;      // by rank: the highest step whose value it has; empty: of nobody
 };
 
 // What a server does with the frames about one broadcast key (proto/wire_format.md, section 8.1).
@@ -37,16 +39,19 @@ class BroadcastKey {
       : plan_(plan), state_(*state), shard_(*shard) {}
 
   Sends OnInit(NodeId from, const Frame& frame);
-  // The root asks whether its value is in force. The answer is a reply, or whom that waits for, or
-  // the root's own rank when the value has not come.
+  // The root asks whether its value is in force: the answer is a reply, or whom that waits for, or
+  // the root's own rank when the value has not come. Another says that it has the value.
   Sends OnProbe(NodeId from, const FrameHeader& header);
   Sends OnFetch(NodeId from, const FrameHeader& header);
 
  private:
+  absl::Status CheckStep(const FrameHeader& header) const;
   absl::Status CheckInit(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step) const;
   bool IsRepeat(const Frame& frame, Rank rank) const;
+  bool MayAskForValue(Rank rank) const;
   std::vector<Rank> RanksBehind() const;
+  void NoteHas(Rank rank, Step step);
   Sends PutNextInForce();
 
   FrameHeader AnswerOf(FrameType type, Step step) const;

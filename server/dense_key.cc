@@ -17,6 +17,8 @@ constexpr Step kMaxStepsAhead = Step{1} << 20;
 // A transport may lend a payload up to this size out of a larger block, which it would pin.
 constexpr size_t kSmallPayload = 8192;
 constexpr size_t kCountersBytes = 16;
+// And so is a request whose number is further ahead than this of the last init's.
+constexpr uint32_t kMaxRequestsAhead = 1u << 20;
 
 using Kind = Contribution::Kind;
 
@@ -305,6 +307,14 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   return {{from, Frame{shard_.AnswerHeader(header, FrameType::kReply), {}}}};
 }
 
+// Whether an init would change what workers hold as of its step already: they would not notice.
+bool DenseKey::IsTold(const FrameHeader& init) const {
+  const FrameHeader& reply = state_.last_reply.header;
+  return (init.part == StatePart::kWeights || init.part == StatePart::kReplica) &&
+         plan_.codecs.keeps_replica() && reply.type == FrameType::kReply && reply.flags == 0 &&
+         reply.step == init.step;
+}
+
 // OK for a repeat, too, which changes nothing.
 absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   const FrameHeader& header = frame.header;
@@ -314,6 +324,9 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   }
   if (header.step > kMaxStep) return InvalidArgument("step %d is over %d", header.step, kMaxStep);
   if (header.request <= state_.last_init) return absl::OkStatus();
+  if (header.request - state_.last_init > kMaxRequestsAhead) {
+    return InvalidArgument("request %d is too far ahead of %d", header.request, state_.last_init);
+  }
   if (state_.round.is_open()) {
     return InvalidArgument("a push of step %d is under way; set it between steps",
                            state_.round.step());
@@ -321,6 +334,11 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   if (header.step < state_.last_step) {
     return InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
                            header.step, state_.last_step);
+  }
+  if (IsTold(header)) {
+    return InvalidArgument(
+        "workers have the reply of step %d, which later ones build on: set it as of a later step",
+        header.step);
   }
   if (!HasPart(plan_, header.part)) return NotFound("there is none by this rule and codec");
   BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
@@ -367,7 +385,7 @@ Buffer DenseKey::TellPart(StatePart part, size_t segment) {
   WeakBuffer& told = state_.told[{part, segment}];
   Buffer payload = told.Lock();
   if (!payload.empty()) return payload;
-  payload = EncodePart(plan_, part, segment, &state_.parts);
+  payload = EncodePart(plan_, part, segment, state_.parts);
   told = WeakBuffer(payload);
   return payload;
 }

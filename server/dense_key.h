@@ -62,6 +62,7 @@ class DenseKey {
   Sends AnswerClosed(NodeId from, const FrameHeader& header);
 
   absl::StatusOr<size_t> FindSegment(const FrameHeader& header) const;
+  bool IsTold(const FrameHeader& init) const;
   absl::Status TakeInit(const Frame& frame, Rank rank, size_t segment);
   Buffer TellPart(StatePart part, size_t segment);
 

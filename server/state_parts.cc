@@ -15,28 +15,39 @@ int SlotOf(StatePart moment) {
   return static_cast<int>(moment) - static_cast<int>(StatePart::kMoment0);
 }
 
-// Where a part of a segment lies, to be written to. REQUIRES: HasPart, and it is one of floats.
+// Where a part of a segment lies: in this array of so many times n elements, from `begin`.
+struct PartPlace {
+  std::vector<float> StateParts::*array;
+  size_t arrays = 1;
+  size_t begin = 0;
+};
+
+// REQUIRES: HasPart, and it is one of floats, but not the weights.
+PartPlace PlaceOf(const KeyPlan& plan, StatePart part, size_t segment) {
+  const size_t offset = plan.codecs.pull->segment_offset(segment);
+  switch (part) {
+    case StatePart::kReplica:
+      return {&StateParts::replica, 1, offset};
+    case StatePart::kResidual:
+      return {&StateParts::residual, 1, offset};
+    default:
+      return {&StateParts::moments, static_cast<size_t>(plan.rule->slots()),
+              SlotOf(part) * plan.codecs.pull->num_elements() + offset};
+  }
+}
+
+// To be written: the array is sized if it was not used yet.
 std::span<float> FindPart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts) {
   const SegmentedCodec& layout = *plan.codecs.pull;
-  const size_t n = layout.num_elements();
-  const auto part_of = [&](float* array) {
-    return std::span(array + layout.segment_offset(segment), layout.segment_elements(segment));
-  };
-  const auto sized = [](std::vector<float>& array, size_t size) {
-    array.resize(size);
-    return array.data();
-  };
-  switch (part) {
-    case StatePart::kWeights:
-      parts->weights.Resize(n);
-      return part_of(parts->weights.Mutable());
-    case StatePart::kReplica:
-      return part_of(sized(parts->replica, n));
-    case StatePart::kResidual:
-      return part_of(sized(parts->residual, n));
-    default:
-      return part_of(sized(parts->moments, n * plan.rule->slots()) + SlotOf(part) * n);
+  const size_t n = layout.segment_elements(segment);
+  if (part == StatePart::kWeights) {
+    parts->weights.Resize(layout.num_elements());
+    return {parts->weights.Mutable() + layout.segment_offset(segment), n};
   }
+  const PartPlace place = PlaceOf(plan, part, segment);
+  std::vector<float>& array = parts->*place.array;
+  array.resize(layout.num_elements() * place.arrays);
+  return std::span(array).subspan(place.begin, n);
 }
 
 absl::Status CheckFloats(ByteSpan payload, size_t elements) {
@@ -99,15 +110,21 @@ absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSp
   return absl::OkStatus();
 }
 
-Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts) {
+Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, const StateParts& parts) {
   if (part == StatePart::kCounters) {
-    return EncodeCounters({parts->segments[segment].updates, parts->previous_learning_rate});
+    return EncodeCounters({parts.segments[segment].updates, parts.previous_learning_rate});
   }
-  if (part != StatePart::kWeights) return EncodeFloats(FindPart(plan, part, segment, parts));
   const SegmentedCodec& layout = *plan.codecs.pull;
-  parts->weights.Resize(layout.num_elements());
-  return parts->weights.bytes().Slice(layout.segment_offset(segment) * sizeof(float),
-                                      layout.segment_elements(segment) * sizeof(float));
+  const size_t n = layout.segment_elements(segment);
+  if (part == StatePart::kWeights) {
+    if (parts.weights.empty()) return EncodeFloats(std::vector<float>(n));
+    return parts.weights.bytes().Slice(layout.segment_offset(segment) * sizeof(float),
+                                       n * sizeof(float));
+  }
+  const PartPlace place = PlaceOf(plan, part, segment);
+  const std::vector<float>& array = parts.*place.array;
+  if (array.empty()) return EncodeFloats(std::vector<float>(n));
+  return EncodeFloats(std::span(array).subspan(place.begin, n));
 }
 
 }  // namespace bdn

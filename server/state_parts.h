@@ -49,9 +49,9 @@ bool HasPart(const KeyPlan& plan, StatePart part);
 absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSpan payload,
                      StateParts* parts);
 
-// The payload of a value: a part of one segment as it is now; of weights the block they lie in,
-// without a copy. Sizes an array that was not used yet. REQUIRES: HasPart.
-Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, StateParts* parts);
+// The payload of a value: a part of one segment as it is now, zeros where it was not used yet; of
+// weights the block they lie in, without a copy. REQUIRES: HasPart.
+Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, const StateParts& parts);
 
 }  // namespace bdn
 

@@ -58,6 +58,7 @@ absl::StatusOr<Step> GetLinkStep(TensorTable* tensors, uint32_t id) {
 absl::Status SetLinkStep(TensorTable* tensors, uint32_t id, Step step) {
   MutexLock lock(tensors->mutex());
   BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors->FindIdle(id));
+  if (step > kMaxStep) return InvalidArgument("step %d is over %d", step, kMaxStep);
   if (step < tensor->pushed) {
     return InvalidArgument("tensor '%s' is at step %d, past step %d: start a new job to go back",
                            tensor->declaration.name, tensor->pushed, step);

@@ -192,6 +192,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::AskAboutState(uint32_t i
                                                                       Step step,
                                                                       const PayloadFn& payload,
                                                                       absl::Time deadline) {
+  if (step > kMaxStep) return InvalidArgument("step %d is over %d", step, kMaxStep);
   std::vector<RequestTable::Request> requests;
   std::string name;
   {

@@ -1,8 +1,11 @@
+import ctypes
+
 import pytest
 import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch.broadcast import broadcast_bytes
 from cluster_helpers import assert_same, fill, make_batch, make_model, model_hash, run_job
 
 
@@ -78,3 +81,27 @@ def test_the_optimizers_state_goes_on_from_roots():
 
     first, second = run_job(job)
     assert first == second
+
+
+def test_a_broadcast_costs_the_same_the_two_thousandth_time():
+    def job(worker):
+        number = ctypes.c_uint64()
+        declared = set()
+        for i in range(2000):
+            number.value = i if worker.rank == i % 2 else 0
+            worker.broadcast("number", ctypes.addressof(number), 8, root=i % 2)
+            assert number.value == i
+            declared.add(worker.stats()["tensors"])
+        return declared
+
+    assert run_job(job) == [{1}, {1}]
+
+
+def test_bytes_of_any_length_take_few_declarations():
+    def job(worker):
+        for length in range(1000, 2000, 7):
+            payload = bytes([length % 256]) * length
+            assert broadcast_bytes(worker, "some", payload if worker.rank == 0 else b"", 0) == payload
+        return worker.stats()["tensors"]
+
+    assert run_job(job) == [10, 10]

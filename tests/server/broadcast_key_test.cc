@@ -126,6 +126,74 @@ TEST_F(BroadcastKeyTest, ABroadcastGoesOnWhenItsRootIsTheOneThatLeaves) {
   EXPECT_EQ(Value(1), "aaaa");
 }
 
+TEST_F(BroadcastKeyTest, KeepsNothingOnceEverybodyHasSaidThatItHasTheValue) {
+  for (Step step = 1; step <= 3; ++step) {
+    Init(0, step, "abcd");
+    EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+    EXPECT_EQ(outbox_.LastTo(0)->header.step, step);
+    for (const Rank rank : {1, 2}) {
+      Fetch(rank, step);
+      EXPECT_EQ(Value(rank), "abcd");
+      EXPECT_FALSE(state_.value.bytes.empty());
+      const size_t answers = outbox_.sent.size();
+      Probe(rank, step);
+      EXPECT_EQ(outbox_.sent.size(), answers);  // it asks nothing
+    }
+    EXPECT_TRUE(state_.value.bytes.empty());
+    Probe(0, step);  // its reply was lost
+    EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+    Init(0, step, "abcd");
+    EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+    Fetch(1, step);
+    EXPECT_EQ(Error(1).code(), absl::StatusCode::kOutOfRange);
+  }
+}
+
+TEST_F(BroadcastKeyTest, ANextValueWaitsForThoseWhoMayStillAskForTheOneBefore) {
+  Init(0, 1, "aaaa");
+  Fetch(1, 1);
+  Probe(1, 1);
+  Init(1, 2, "bbbb");
+  EXPECT_EQ(state_.value.step, 1u);
+  Fetch(2, 1);
+  EXPECT_EQ(Value(2), "aaaa");
+  Probe(2, 1);
+  EXPECT_EQ(state_.value.step, 2u);
+  EXPECT_EQ(outbox_.LastTo(1)->header.type, FrameType::kReply);
+  Probe(0, 1);  // the root of the one before, whose reply was lost
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+  EXPECT_EQ(outbox_.LastTo(0)->header.step, 1u);
+}
+
+TEST_F(BroadcastKeyTest, AJobOfOneKeepsNothing) {
+  shard_.membership = MakeMembership(1);
+  state_.fetches.assign(1, 0);
+  Init(0, 1, "aaaa");
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+  EXPECT_TRUE(state_.value.bytes.empty());
+}
+
+TEST_F(BroadcastKeyTest, RefusesStepsThatCannotBeNext) {
+  for (const Step step : {Step{0}, Step{1} << 60, Step{1025}}) {
+    Init(0, step, "aaaa");
+    EXPECT_EQ(Error(0).code(), absl::StatusCode::kInvalidArgument) << step;
+    Fetch(1, step);
+    EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument) << step;
+    Probe(2, step);
+    EXPECT_EQ(Error(2).code(), absl::StatusCode::kInvalidArgument) << step;
+  }
+  EXPECT_EQ(state_.value.step, 0u);
+  EXPECT_THAT(state_.fetches, ElementsAre(0, 0, 0));
+  Init(0, 1, "aaaa");
+  EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
+}
+
+TEST_F(BroadcastKeyTest, AStepThatNeverHadAValueIsNotSaidToHaveHadOne) {
+  Init(0, 3, "aaaa");
+  Probe(0, 2);
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kOutOfRange);
+}
+
 TEST_F(BroadcastKeyTest, TellsARootWhoseValueWasLostToSendItAgain) {
   Probe(0, 1);
   EXPECT_THAT(RanksOf(*outbox_.LastTo(0)), ElementsAre(0));

@@ -127,6 +127,41 @@ TEST_F(DenseRoundTest, FailsTheRoundForAllOnAForeignCodec) {
   EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
 }
 
+// Workers send again upon some codes: a round that failed must not be answered by one of them.
+TEST_F(DenseRoundTest, FailsTheRoundForAllOnAPayloadThatWasDrawnOtherwise) {
+  for (const char* spec : {"randomk(ratio=0.5)", "sketch(columns=0.5)"}) {
+    for (const Rank wrong : {0, 1}) {
+      Start(2, {.push = spec, .pull = spec, .segments = {32, 40}});
+      const Floats values(72, 1.0f);
+      Frame push = MakePush(kKey, 1, wrong, values, options_);
+      Buffer payload = Buffer::CopyOf(push.payload.span());
+      payload.data()[2 * sizeof(uint32_t)] ^= std::byte{1};  // the first segment's, after the table
+      if (wrong == 1) Push(0, 1, values);
+      Send(MakeFrame(push.header, payload));
+      for (const Rank rank : {0, 1}) {
+        EXPECT_EQ(Error(rank).code(), absl::StatusCode::kInvalidArgument) << spec;
+        EXPECT_THAT(std::string(Error(rank).message()),
+                    HasSubstr("from rank " + std::to_string(wrong)));
+      }
+      EXPECT_EQ(State().last_step, 1u);
+    }
+  }
+}
+
+TEST_F(DenseRoundTest, AResultIsKeptForWhoMissedItWhenTheNextStepFails) {
+  Start(2);
+  Push(0, 1, {1, 1, 1, 1});
+  Push(1, 1, {3, 3, 3, 3});
+  KeyOptions other = options_;
+  other.push = "bf16";
+  Send(MakePush(kKey, 2, 1, {1, 1, 1, 1}, other));  // rank 0 has not heard of step 1
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kInvalidArgument);
+  Probe(0, 1);
+  EXPECT_THAT(Result(0), ElementsAre(2, 2, 2, 2));
+  Push(0, 2, {1, 1, 1, 1});
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(DenseRoundTest, FailsTheRoundForAllWhenLearningRatesDiffer) {
   Start(2);
   Frame a = MakePush(kKey, 1, 0, {1, 1, 1, 1});

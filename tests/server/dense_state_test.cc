@@ -42,6 +42,35 @@ TEST_F(DenseStateTest, SetsAndTellsEveryPartBySegment) {
   }
 }
 
+TEST_F(DenseStateTest, RefusesARequestNumberThatCannotBeNext) {
+  Start(1, {.rule = "sgd"});
+  requests_ = 1u << 30;
+  Send(MakeInit(StatePart::kWeights, BytesOf({1, 2, 3, 4}), 0, 0, 0));
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kInvalidArgument);
+  requests_ = 0;
+  SetWeights({5, 6, 7, 8});
+  EXPECT_THAT(FloatsIn(Fetch(StatePart::kWeights).payload.span()), ElementsAre(5, 6, 7, 8));
+}
+
+// They would go on with the replica that they have, which is of the same step.
+TEST_F(DenseStateTest, RefusesWeightsAsOfAStepThatWorkersHaveAReplyOf) {
+  Start(1, {.pull = "delta(int8)", .rule = "sgd"});
+  SetWeights({1, 2, 3, 4});
+  SetWeights({1, 2, 3, 5});  // nobody has heard of those
+  Push(0, 1, {1, 1, 1, 1});
+  Send(MakeInit(StatePart::kWeights, BytesOf({1, 2, 3, 4}), 1, 0, 0));
+  EXPECT_EQ(Error(0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("workers have the reply of step 1"));
+  Set(StatePart::kWeights, {1, 2, 3, 4}, 2, 0);
+}
+
+TEST_F(DenseStateTest, ToBeToldChangesNothing) {
+  Start(1, {.pull = "ef(onebit)"});
+  const StateParts before = Parts();
+  EXPECT_THAT(FloatsIn(Fetch(StatePart::kResidual).payload.span()), ElementsAre(0, 0, 0, 0));
+  EXPECT_EQ(Parts(), before);
+}
+
 TEST_F(DenseStateTest, WeightsSetTheReplicaToo) {
   Start(1, {.pull = "delta(int4)", .rule = "sgd"});
   SetWeights({1, 2, 3, 4});

@@ -48,8 +48,8 @@ TEST(StatePartsTest, ASegmentsPartComesBackAsItWasSetAndTheOthersStayZero) {
   for (const StatePart part : {StatePart::kWeights, StatePart::kMoment0, StatePart::kMoment1}) {
     StateParts parts = MakeStateParts(*plan);
     ASSERT_TRUE(SetPart(*plan, part, 1, EncodeFloats(Floats{7, 8, 9}).span(), &parts).ok());
-    EXPECT_THAT(FloatsIn(EncodePart(*plan, part, 0, &parts)), ElementsAre(0, 0));
-    EXPECT_THAT(FloatsIn(EncodePart(*plan, part, 1, &parts)), ElementsAre(7, 8, 9));
+    EXPECT_THAT(FloatsIn(EncodePart(*plan, part, 0, parts)), ElementsAre(0, 0));
+    EXPECT_THAT(FloatsIn(EncodePart(*plan, part, 1, parts)), ElementsAre(7, 8, 9));
   }
 }
 

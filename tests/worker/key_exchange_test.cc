@@ -157,6 +157,36 @@ TEST_F(KeyExchangeTest, TakesItsMemoryBackWhenTheRoundCameToNothing) {
   }
 }
 
+// Whether a push was counted is known only once the server says so: the callers do not wait for it.
+TEST_F(KeyExchangeTest, AsksOnWithoutItsCallersUntilTheServerHasSaidWhetherItCounted) {
+  for (const bool counted : {true, false}) {
+    Make({.push = "ef(onebit)"});
+    std::vector<float> data = {1, 2, 3, 6};
+    Deposit(0, 1, &data);
+    const auto push = Encode();
+    for (const bool is_first : {true, false}) {
+      const auto next = exchange_->OnAnswer(absl::UnknownError("no answer in 30m"));
+      ASSERT_TRUE(next.request.has_value());
+      EXPECT_EQ(next.request->frame.header, push.frame.header);
+      EXPECT_EQ(next.request->frame.payload.data(), push.frame.payload.data());
+      EXPECT_TRUE(next.request->is_patient);
+      EXPECT_TRUE(absl::IsUnknown(next.status));
+      EXPECT_EQ(exchange_->GiveBack(), is_first);
+    }
+    data = {7, 7, 7, 7};  // its caller's again
+    const auto answer = counted ? absl::StatusOr<Frame>(ReplyTo(push, {5, 5, 5, 5}))
+                                : absl::StatusOr<Frame>(Aborted("the round failed"));
+    EXPECT_EQ(exchange_->OnAnswer(answer).status.ok(), counted);
+    exchange_->Finish();
+    EXPECT_THAT(data, Each(7.0f));
+    if (counted) {
+      EXPECT_THAT(Residual(), ElementsAre(-2, -1, 0, 3));
+    } else {
+      EXPECT_THAT(Residual(), ElementsAre(1, 2, 3, 6));  // all of it is owed
+    }
+  }
+}
+
 TEST_F(KeyExchangeTest, KeepsItsMemoryWhereTheServerHasCountedThePush) {
   Make({.push = "ef(onebit)"});
   std::vector<float> data = {1, 2, 3, 6};

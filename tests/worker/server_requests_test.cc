@@ -21,7 +21,8 @@ class ServerRequestsTest : public ::testing::Test {
   ServerRequestsTest() {
     server_->Start([this](ConnectionId from, Frame frame) {
       worker_ = from;
-      received_.push_back(std::move(frame));
+      const bool is_probe = frame.header.type == FrameType::kProbe;
+      (is_probe ? probes_ : received_).push_back(std::move(frame));
     });
     EXPECT_TRUE(server_->Listen("loopback://server").ok());
     transport_->Start([this](ConnectionId from, Frame frame) { runner_->OnFrame(from, frame); });
@@ -81,6 +82,7 @@ class ServerRequestsTest : public ::testing::Test {
   std::optional<ServerRequests> requests_;
   ConnectionId worker_ = 0;
   std::vector<Frame> received_;
+  std::vector<Frame> probes_;
 };
 
 TEST_F(ServerRequestsTest, AWorkerFetchesWhatTheRootHasSet) {
@@ -92,6 +94,8 @@ TEST_F(ServerRequestsTest, AWorkerFetchesWhatTheRootHasSet) {
   Answer(AnswerTo(received_[0].header, FrameType::kValue), "abc");
   caller.join();
   EXPECT_EQ(data, "abc");
+  ASSERT_EQ(probes_.size(), 1u);  // which says that it has the value
+  EXPECT_EQ(probes_[0].header.step, 1u);
 }
 
 TEST_F(ServerRequestsTest, ACallThatIsRefusedDoesNotCountAsABroadcast) {

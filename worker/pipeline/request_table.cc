@@ -225,6 +225,13 @@ void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Ti
   if (frame.header.type == FrameType::kValue && !CheckPayload(frame).ok()) {
     return ResendAt(&open->second, now);
   }
+  // Says that the value of a broadcast is here, so that the server need not keep it. Not answered;
+  // lost, it is made good by the next.
+  if (frame.header.type == FrameType::kValue && asked.part == StatePart::kNone) {
+    const FrameHeader has =
+        BroadcastHeader(FrameType::kProbe, asked.key, asked.step, asked.num_elements);
+    Send(open->second.request, Frame{has, {}}, /*id=*/0, actions);
+  }
   End(open, frame, actions);
 }
 

@@ -81,12 +81,18 @@ def broadcast_bytes(worker, name, payload, root):
     """Root's bytes at every worker."""
     length = ctypes.c_uint64(len(payload))
     worker.broadcast(f"{name}/length", ctypes.addressof(length), 8, root)
-    data = (ctypes.c_char * length.value)()
+    data = (ctypes.c_char * _room_for(length.value))()
     if worker.rank == root:
-        data.raw = payload
+        ctypes.memmove(data, payload, len(payload))
     if length.value:
-        worker.broadcast(name, ctypes.addressof(data), length.value, root)
-    return data.raw
+        worker.broadcast(name, ctypes.addressof(data), len(data), root)
+    return data[: length.value]
+
+
+def _room_for(num_bytes):
+    """Up to an eighth more: every size that is broadcast stays declared, so there are to be few."""
+    unit = 1 << max(num_bytes.bit_length() - 4, 4)
+    return -(-num_bytes // unit) * unit
 
 
 def _named_tensors(parameters):
