@@ -37,6 +37,16 @@ class Cancelled(BandoneonError):
     code = 1
 
 
+class OutcomeUnknown(BandoneonError, TimeoutError):
+    """An exchange had no answer within `wait-timeout`; `waiting_for` says whose is missing.
+
+    Whether the servers have counted its push is not known. The worker finds it out: what is pushed of the
+    tensor waits for that, and with push="ef(...)" what was not counted goes with the next push.
+    """
+
+    code = 2
+
+
 class InvalidArgument(BandoneonError, ValueError):
     """The call or a setting is wrong; nothing was changed."""
 

@@ -6,7 +6,8 @@ import threading
 from ctypes import byref, c_void_p
 
 from . import _native, errors
-from .worker import SLICE_SECONDS, Worker
+from .interrupts import SLICE_SECONDS
+from .worker import Worker
 
 
 class LocalCluster:

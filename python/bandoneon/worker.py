@@ -12,14 +12,13 @@ from ctypes import POINTER, byref, c_float, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
 
 from . import _native, errors
+from .completions import FOREVER_SECONDS, Completions
+from .interrupts import SLICE_SECONDS, lent, run_interruptibly
 
 _log = logging.getLogger("bandoneon")
 
-# Waits come up for air this often, so that Ctrl-C is answered; and say what they wait for this often.
-SLICE_SECONDS = 0.2
+# Waits say what they wait for this often.
 _REPORT_SECONDS = 30.0
-# "No limit" as the C library wants it: a number.
-_FOREVER_SECONDS = 1e9
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ class Worker:
         self._dropped = collections.deque()  # tickets nobody waits for any more
         self._declared = {}  # name -> (Declaration, id)
         self._owners = {}  # name -> weak reference to what exchanges it
-        self._broadcasts = 0
         self._completions = None
 
         def run():
@@ -71,7 +69,7 @@ class Worker:
             _native.check(create(byref(pointer)))
             self._handle = pointer
 
-        _run_interruptibly(run, undo=self.close)
+        run_interruptibly(run, undo=self.close)
         self.rank = self._lib.bdn_rank(self._handle)
         self.size = self._lib.bdn_size(self._handle)
 
@@ -206,7 +204,7 @@ class Worker:
         """As push; `callback(result, error)` runs on the completion thread when it ends."""
         with self._idle:
             if self._completions is None:
-                self._completions = _Completions(self)
+                self._completions = Completions(self)
         ticket = self.push(tensor, data, flags=_native.NOTIFY | how.pop("flags", 0), **how)
         self._completions.expect(ticket, callback)
 
@@ -243,13 +241,12 @@ class Worker:
             self._dropped.append(ticket)
 
     def broadcast(self, name, data, num_bytes, root, timeout=None):
-        """Overwrites memory with root's. Collective, in the same order everywhere."""
-        self._broadcasts += 1
-        unique = f"broadcast/{self._broadcasts}/{name}".encode()
-        with _lent(data, num_bytes, is_read=True, is_written=True) as copy:
+        """Overwrites memory with root's. Collective, in the same order everywhere. Each name and size is
+        declared at its first use, and costs the same however often it is used."""
+        with lent(data, num_bytes, is_read=True, is_written=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_broadcast(
-                    handle, unique, copy, num_bytes, root, _seconds(timeout)
+                    handle, name.encode(), copy, num_bytes, root, _seconds(timeout)
                 )
             )
 
@@ -288,7 +285,7 @@ class Worker:
 
     def fetch_weights(self, tensor, out, elements, timeout=None):
         """Writes the weights, as every worker holds them, to the float32[elements] at address `out`."""
-        with _lent(out, elements * sizeof(c_float), is_written=True) as copy:
+        with lent(out, elements * sizeof(c_float), is_written=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_fetch_weights(
                     handle, tensor, copy, elements, _seconds(timeout)
@@ -297,7 +294,7 @@ class Worker:
 
     def get_server_state(self, tensor, what, out, elements, timeout=None):
         """Writes "weights", "replica", "residual", "moment0" or "moment1" to the address `out`."""
-        with _lent(out, elements * sizeof(c_float), is_written=True) as copy:
+        with lent(out, elements * sizeof(c_float), is_written=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_get_server_state(
                     handle, tensor, what.encode(), copy, elements, _seconds(timeout)
@@ -306,7 +303,7 @@ class Worker:
 
     def set_server_state(self, tensor, what, data, elements, step=0, timeout=None):
         """For one rank, between steps. Also sets the step that the servers stand at."""
-        with _lent(data, elements * sizeof(c_float), is_read=True) as copy:
+        with lent(data, elements * sizeof(c_float), is_read=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_set_server_state(
                     handle, tensor, what.encode(), copy, elements, step, _seconds(timeout)
@@ -367,7 +364,7 @@ class Worker:
             with self._call() as (lib, handle):
                 _native.check(function(lib, handle))
 
-        _run_interruptibly(run)
+        run_interruptibly(run)
 
     def _wait_slice(self, ticket, seconds):
         result = _native.Result(sizeof(_native.Result))
@@ -402,63 +399,6 @@ class Worker:
             )
 
 
-class _Completions:
-    """The one thread that waits in C for exchanges to end, and runs their callbacks."""
-
-    def __init__(self, worker):
-        self._worker = worker
-        self._lock = threading.Lock()
-        self._callbacks = {}  # ticket -> callback
-        self._early = set()  # tickets that ended before anybody expected them
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="bandoneon-completions", daemon=True)
-        self._thread.start()
-
-    def expect(self, ticket, callback):
-        with self._lock:
-            if ticket not in self._early:
-                self._callbacks[ticket] = callback
-                return
-            self._early.discard(ticket)
-        self._finish(ticket, callback)
-
-    def close(self, wake):
-        """Stops the thread; callbacks that are left get the error."""
-        self._closed = True
-        wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=30)
-        with self._lock:
-            callbacks, self._callbacks = self._callbacks, {}
-        for callback in callbacks.values():
-            callback(None, errors.Cancelled("the worker is being closed"))
-
-    def _run(self):
-        lib, handle = self._worker._lib, self._worker._handle
-        ticket = c_uint64()
-        while not self._closed:
-            code = lib.bdn_next_done(handle, _FOREVER_SECONDS, byref(ticket))
-            if code == _native.OK:
-                self._dispatch(ticket.value)
-            elif code not in (_native.CANCELLED, _native.DEADLINE_EXCEEDED):
-                _log.error("completion thread: %s", _native.last_error(code))
-                return
-
-    def _dispatch(self, ticket):
-        with self._lock:
-            callback = self._callbacks.pop(ticket, None)
-            if callback is None:
-                self._early.add(ticket)
-                return
-        self._finish(ticket, callback)
-
-    def _finish(self, ticket, callback):
-        try:
-            callback(self._worker.wait(ticket), None)
-        except Exception as error:  # The callback's own failures end here too: there is no caller.
-            callback(None, error)
-
-
 def _c_declaration(item):
     return _native.Declaration(
         struct_size=sizeof(_native.Declaration),
@@ -476,53 +416,4 @@ def _c_declaration(item):
 
 
 def _seconds(timeout):
-    return _FOREVER_SECONDS if timeout is None else float(timeout)
-
-
-@contextlib.contextmanager
-def _lent(address, num_bytes, is_read=False, is_written=False):
-    """Memory to call C with in place of the caller's: after Ctrl-C the call goes on, and the caller's may
-    be somebody else's by then."""
-    copy = (ctypes.c_char * num_bytes)()
-    if is_read:
-        ctypes.memmove(copy, address, num_bytes)
-    yield copy
-    if is_written:
-        ctypes.memmove(address, copy, num_bytes)
-
-
-def _run_interruptibly(function, undo=lambda: None):
-    """Runs it; on the main thread in a helper thread, because C does not hear of Ctrl-C.
-
-    After Ctrl-C the helper goes on alone, and undo() follows what it does. Undoing twice must be harmless.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        function()
-        return
-    outcome = []
-    done, gone = threading.Event(), threading.Event()
-
-    def run():
-        try:
-            function()
-        except BaseException as error:
-            outcome.append(error)
-        finally:
-            done.set()
-            if gone.is_set():
-                undo()
-
-    try:
-        try:
-            threading.Thread(target=run, name="bandoneon-call", daemon=True).start()
-        except RuntimeError:  # The interpreter is shutting down.
-            run()
-        while not done.wait(SLICE_SECONDS):
-            pass  # A signal that comes just before a wait does not end it.
-    except BaseException:
-        gone.set()  # Each side tells first and looks then, so that one of them undoes.
-        if done.is_set():
-            undo()
-        raise
-    if outcome:
-        raise outcome[0]
+    return FOREVER_SECONDS if timeout is None else float(timeout)
