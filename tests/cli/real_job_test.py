@@ -111,6 +111,25 @@ def test_bench_pushpull_checks_and_reports(real):
         assert result["dense_bytes"] == 2 * 2 * 262144
         assert result["wire_bytes"] == result["bytes_pushed"] + result["bytes_pulled"]
         assert 0.9 * ratio < 2 * result["dense_bytes"] / result["wire_bytes"] <= 1.4 * ratio
+        held = result["bytes_per_parameter"]["server_counted"]
+        assert 0.6 * 4 / ratio < held["replies"] < 1.4 * 4 / ratio
+        assert held["residuals"] == (0 if codec == "none" else 4)
+        assert held["sums"] == held["waiting"] == 0, "every step has closed"
+        assert held["held_most"] >= held["replies"] + held["residuals"]
+
+
+def test_bench_pushpull_runs_an_update_rule(real):
+    done = real.run("bench", "pushpull", "--tensors", 2, "--bytes", 262144, "--iters", 2, "--rule", "adamw", "--json")
+    assert done.returncode == 0, done.stderr
+    held = json.loads(done.stdout)["bytes_per_parameter"]["server_counted"]
+    assert (held["weights"], held["moments"], held["replies"]) == (4, 8, 0)
+
+
+def test_a_server_refuses_keys_that_cost_more_than_it_may_hold(real):
+    done = real.run("bench", "pushpull", "--tensors", 2, "--bytes", 1048576, "--iters", 1, "--set", "max-bytes=1MiB")
+    assert done.returncode != 0
+    assert "cost this server 4194304 bytes of memory with 2 workers" in done.stderr
+    assert "setting max-bytes allows 1048576" in done.stderr
 
 
 def test_bench_idle_reports_a_share_of_a_core(real):
