@@ -19,7 +19,7 @@ class BroadcastKeyTest : public ::testing::Test {
  protected:
   BroadcastKeyTest() {
     shard_.self = kServerNode;
-    shard_.membership = MakeMembership(3);
+    shard_.SetMembership(MakeMembership(3));
     state_.fetches.assign(3, 0);
   }
   BroadcastKey Target() { return BroadcastKey(*plan_, &state_, &shard_); }
@@ -166,7 +166,7 @@ TEST_F(BroadcastKeyTest, ANextValueWaitsForThoseWhoMayStillAskForTheOneBefore) {
 }
 
 TEST_F(BroadcastKeyTest, AJobOfOneKeepsNothing) {
-  shard_.membership = MakeMembership(1);
+  shard_.SetMembership(MakeMembership(1));
   state_.fetches.assign(1, 0);
   Init(0, 1, "aaaa");
   EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);

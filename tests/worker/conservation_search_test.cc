@@ -137,10 +137,11 @@ class World {
     const DenseState& state = shard_.Find(kKey)->dense;
     std::string text = absl::StrFormat("S%d,%d,%d,%d,%d|", server_epoch_, state.last_step,
                                        static_cast<int>(state.last_failure.header.type), is_leaving_,
-                                       state.round.step);
-    for (const Contribution& c : state.round.by_rank) {
-      absl::StrAppendFormat(&text, "%d", static_cast<int>(c.kind));
+                                       state.round.step());
+    for (Rank rank = 0; rank < kWorkers; ++rank) {
+      absl::StrAppendFormat(&text, "%d", state.round.Has(rank) ? 1 : 0);
     }
+    text += state.round.has_nonfinite() ? "N" : "";
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       const WorkerState& worker = workers_[rank];
       absl::StrAppendFormat(&text, "W%d,%d,%d,%d,%s|", worker.epoch, worker.step,
