@@ -30,15 +30,14 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
       MutexLock lock(&mu_);
       if (connections_.contains(server.id)) continue;
     }
-    auto connection = transport_->Connect(server.data_address,
-                                          {server.data_security, server.public_key, secret_});
+    auto connection = Connect(server);
     if (!connection.ok()) {
       return Annotate(connection.status(),
                       absl::StrFormat("server %d at %s", server.rank, server.data_address));
     }
     MutexLock lock(&mu_);
     connections_[server.id] = *connection;
-    addresses_[server.id] = server.data_address;
+    servers_[server.id] = server;
     nodes_[*connection] = server.id;
   }
   Work work;
@@ -82,17 +81,22 @@ void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
   Perform(std::move(work));
 }
 
+absl::StatusOr<ConnectionId> RequestRunner::Connect(const NodeInfo& server) {
+  return transport_->Connect(server.data_address,
+                             {server.data_security, server.public_key, secret_});
+}
+
 // On whatever thread: a server that cannot be reached is not worth a failure, it is asked again.
-void RequestRunner::Reconnect(const Work::Reconnect& to) {
-  const absl::StatusOr<ConnectionId> connection = transport_->Connect(to.address);
-  LogWarning("server node %d at %s is silent: %s", to.server, to.address,
+void RequestRunner::Reconnect(const NodeInfo& server) {
+  const absl::StatusOr<ConnectionId> connection = Connect(server);
+  LogWarning("server %d at %s is silent: %s", server.rank, server.data_address,
              connection.ok() ? "connected anew" : connection.status().ToString());
   if (!connection.ok()) return;
   MutexLock lock(&mu_);
-  ConnectionId& current = connections_[to.server];
+  ConnectionId& current = connections_[server.id];
   nodes_.erase(current);
   current = *connection;
-  nodes_[current] = to.server;
+  nodes_[current] = server.id;
 }
 
 void RequestRunner::OnSendDone(Key key, uint64_t request) {
@@ -133,7 +137,7 @@ RequestStats RequestRunner::stats() const {
 RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
   Work work;
   for (const NodeId server : actions.reconnects) {
-    work.reconnects.push_back({server, addresses_[server]});
+    work.reconnects.push_back(servers_[server]);
   }
   for (RequestTable::Outgoing& out : actions.sends) {
     work.sends.push_back({connections_[out.server], std::move(out.frame), out.request});
@@ -148,7 +152,7 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
 }
 
 void RequestRunner::Perform(Work work) {
-  for (const Work::Reconnect& to : work.reconnects) Reconnect(to);
+  for (const NodeInfo& server : work.reconnects) Reconnect(server);
   for (Work::Send& send : work.sends) {
     const Key key = send.frame.header.key;
     transport_->Send(send.to, std::move(send.frame),

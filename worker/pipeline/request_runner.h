@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/clock.h"
@@ -58,15 +59,11 @@ class RequestRunner {
       Frame frame;
       uint64_t request;
     };
-    struct Reconnect {
-      NodeId server;
-      std::string address;
-    };
     struct End {
       Callbacks callbacks;
       absl::StatusOr<Frame> answer;
     };
-    absl::InlinedVector<Reconnect, 1> reconnects;
+    std::vector<NodeInfo> reconnects;
     absl::InlinedVector<Send, 1> sends;
     absl::InlinedVector<End, 1> ends;
   };
@@ -74,7 +71,8 @@ class RequestRunner {
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
   // Frames of the old connection are dropped from then on.
-  void Reconnect(const Work::Reconnect& to);
+  void Reconnect(const NodeInfo& server);
+  absl::StatusOr<ConnectionId> Connect(const NodeInfo& server);
   void OnSendDone(Key key, uint64_t request);
   void Run();
 
@@ -87,7 +85,7 @@ class RequestRunner {
   RequestTable table_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, Callbacks> callbacks_ ABSL_GUARDED_BY(mu_);  // of open requests
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<NodeId, std::string> addresses_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
   // What the timer thread waits for; nothing earlier may go unsignalled.
   absl::Time sleeping_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
