@@ -24,7 +24,8 @@ class BroadcastKeyTest : public ::testing::Test {
   }
   BroadcastKey Target() { return BroadcastKey(*plan_, &state_, &shard_); }
   void Init(Rank rank, Step step, const std::string& bytes) {
-    const Frame bare = MakeBare(FrameType::kInit, kKey, step, rank, 4);
+    Frame bare = MakeBare(FrameType::kInit, kKey, step, rank, 4);
+    bare.header.epoch = epoch_;
     const Buffer payload = Buffer::CopyOf(std::as_bytes(std::span(bytes)));
     outbox_.Add(Target().OnInit(WorkerNode(rank), MakeFrame(bare.header, payload)));
   }
@@ -48,6 +49,7 @@ class BroadcastKeyTest : public ::testing::Test {
 
   const std::shared_ptr<const KeyPlan> plan_ =
       MakePlan(kKey, {.dtype = DType::kUInt8, .kind = KeyKind::kBroadcast});
+  Epoch epoch_ = 1;
   BroadcastState state_;
   ShardContext shard_;
   Outbox outbox_;
@@ -166,8 +168,9 @@ TEST_F(BroadcastKeyTest, ANextValueWaitsForThoseWhoMayStillAskForTheOneBefore) {
 }
 
 TEST_F(BroadcastKeyTest, AJobOfOneKeepsNothing) {
-  shard_.SetMembership(MakeMembership(1));
+  shard_.SetMembership(MakeMembership(1, /*epoch=*/2));
   state_.fetches.assign(1, 0);
+  epoch_ = 2;
   Init(0, 1, "aaaa");
   EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);
   EXPECT_TRUE(state_.value.bytes.empty());
