@@ -94,9 +94,10 @@ DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
                                header.key.ToString(), plan_.entry.elements, header.num_elements));
   }
   const SegmentedCodec& codec = plan_.codecs.Push(header.step);
-  // Before its bytes are read for the checksum. A foreign codec's payload may be that of `none`.
-  const size_t most =
-      std::max(plan_.codecs.MaxEncodedBytes(), plan_.entry.elements * DTypeSize(plan_.sum_dtype));
+  // Before its bytes are read for the checksum. A foreign codec's payload, which fails the round, may
+  // be longer than any of this key's.
+  const size_t most = kSmallPayload + std::max(plan_.codecs.MaxEncodedBytes(),
+                                               plan_.entry.elements * DTypeSize(plan_.sum_dtype));
   if (frame.payload.size() > most) {
     return bad(InvalidArgument("tensor '%s' key %s takes at most %d bytes, not %d", plan_.name,
                                header.key.ToString(), most, frame.payload.size()));
