@@ -410,7 +410,6 @@ TEST(ConservationSearch, TimeoutsLossAndRepetitionAtEveryPoint) {
   scene.ticks = 3;
   const size_t states = Search(scene).Run();
   RecordProperty("states", static_cast<int>(states));
-  std::printf("%zu states\n", states);
   EXPECT_GT(states, 3000u);
 }
 
@@ -421,7 +420,6 @@ TEST(ConservationSearch, ARoundThatIsNotFinite) {
   scene.ticks = 3;
   const size_t states = Search(scene).Run();
   RecordProperty("states", static_cast<int>(states));
-  std::printf("%zu states\n", states);
   EXPECT_GT(states, 500u);
 }
 
@@ -432,7 +430,6 @@ TEST(ConservationSearch, ARoundThatFailsForAllBeforeTheOneBeforeWasHeard) {
   scene.ticks = 2;
   const size_t states = Search(scene).Run();
   RecordProperty("states", static_cast<int>(states));
-  std::printf("%zu states\n", states);
   EXPECT_GT(states, 500u);
 }
 
@@ -444,7 +441,6 @@ TEST(ConservationSearch, AWorkerThatLeaves) {
   scene.leaves = 1;
   const size_t states = Search(scene).Run();
   RecordProperty("states", static_cast<int>(states));
-  std::printf("%zu states\n", states);
   EXPECT_GT(states, 500u);
 }
 
@@ -455,7 +451,6 @@ TEST(ConservationSearch, AnEpochChange) {
   scene.epochs = 1;
   const size_t states = Search(scene).Run();
   RecordProperty("states", static_cast<int>(states));
-  std::printf("%zu states\n", states);
   EXPECT_GT(states, 500u);
 }
 
