@@ -25,8 +25,7 @@ absl::Status BroadcastKey::CheckStep(const FrameHeader& header) const {
   if (header.step == 0) return InvalidArgument("the steps of a broadcast count from 1");
   if (header.step > state_.value.step + kMaxStepsAhead) {
     return InvalidArgument("%s step %d of tensor '%s', which stands at step %d: too far ahead",
-                           FrameTypeName(header.type), header.step, plan_.name,
-                           state_.value.step);
+                           FrameTypeName(header.type), header.step, plan_.name, state_.value.step);
   }
   return absl::OkStatus();
 }

@@ -83,17 +83,14 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_);
   pipeline_ = std::make_unique<ExchangePipeline>(
-      ExchangePipeline::Options{
-          .context = {joined_.config.run_seed, joined_.rank, &pool_},
-          .max_bytes_in_flight = options_.max_bytes_in_flight},
+      ExchangePipeline::Options{.context = {joined_.config.run_seed, joined_.rank, &pool_},
+                                .max_bytes_in_flight = options_.max_bytes_in_flight},
       executor_.get(), requests_.get(),
       ExchangePipeline::Callbacks{
-          .late = [this](KeyExchange* exchange, const absl::Status& status) {
-            OnLate(exchange, status);
-          },
-          .over = [this](KeyExchange* exchange, const absl::Status& status) {
-            Finish(exchange, status);
-          }});
+          .late = [this](KeyExchange* exchange,
+                         const absl::Status& status) { OnLate(exchange, status); },
+          .over = [this](KeyExchange* exchange,
+                         const absl::Status& status) { Finish(exchange, status); }});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
@@ -414,17 +411,17 @@ absl::StatusOr<TicketId> Worker::NextDone(absl::Duration timeout) {
 absl::Status Worker::DescribeWait(const Tensor& tensor, Step step) const {
   for (const TensorPart& part : tensor.parts) {
     const Exchange* exchange = part.exchange->Find(step);
-    if (exchange != nullptr) return DescribeWait(*part.exchange, *exchange, tensor.declaration.name);
+    if (exchange != nullptr)
+      return DescribeWait(*part.exchange, *exchange, tensor.declaration.name);
   }
-  return WithFields(DeadlineExceeded("still in flight"), {.tensor = tensor.declaration.name,
-                                                          .step = std::to_string(step),
-                                                          .stage = "exchange"});
+  return WithFields(
+      DeadlineExceeded("still in flight"),
+      {.tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"});
 }
 
 absl::Status Worker::DescribeWait(const KeyExchange& key, const Exchange& exchange,
                                   const std::string& tensor) const {
-  ErrorFields fields{
-      .tensor = tensor, .step = std::to_string(exchange.step), .stage = "exchange"};
+  ErrorFields fields{.tensor = tensor, .step = std::to_string(exchange.step), .stage = "exchange"};
   const absl::Status late = DeadlineExceeded("still in flight");
   for (size_t i = 0; i < exchange.segments.size(); ++i) {
     if (exchange.segments[i].filled) continue;

@@ -56,9 +56,8 @@ TEST(Config, NamesAnUnknownFlagAndTheNearest) {
 }
 
 TEST(Config, NamesAnUnknownVariableAndTheNearest) {
-  EXPECT_THAT(
-      LoadError({}, {{"BANDONEON_WORKRES", "4"}}),
-      AllOf(HasSubstr("BANDONEON_WORKRES;"), HasSubstr("did you mean BANDONEON_WORKERS?")));
+  EXPECT_THAT(LoadError({}, {{"BANDONEON_WORKRES", "4"}}),
+              AllOf(HasSubstr("BANDONEON_WORKRES;"), HasSubstr("did you mean BANDONEON_WORKERS?")));
 }
 
 TEST(Config, LetsTheEnvironmentHoldSettingsOfOtherProcesses) {

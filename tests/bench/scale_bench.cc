@@ -186,9 +186,8 @@ void RunJob(const Shape& shape, bool counts_bytes) {
   const std::vector<TensorDeclaration> one = Tensors(shape, "late", 1);
   const std::vector<TensorDeclaration> two = Tensors(shape, "later", 1);
   const auto declare = [](const std::vector<TensorDeclaration>& tensors) {
-    return [&tensors](ControlPlane* control) {
-      Check(control->Declare(tensors, kPatience).status());
-    };
+    return
+        [&tensors](ControlPlane* control) { Check(control->Declare(tensors, kPatience).status()); };
   };
   const Phase phases[] = {
       {"join",
@@ -201,8 +200,7 @@ void RunJob(const Shape& shape, bool counts_bytes) {
       {"declare_one_more", declare(one)},
       {"and_one_more", declare(two)},
       {"barrier", [](ControlPlane* control) { Check(control->Barrier("b", kPatience)); }},
-      {"leave",
-       [](ControlPlane* control) { Check(control->Leave(absl::OkStatus(), kPatience)); }},
+      {"leave", [](ControlPlane* control) { Check(control->Leave(absl::OkStatus(), kPatience)); }},
   };
   std::vector<std::unique_ptr<ControlPlane>> workers;
   for (int i = 0; i < shape.workers; ++i) workers.push_back(connect());

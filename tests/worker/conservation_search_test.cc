@@ -62,8 +62,10 @@ class World {
                                                  .timeout = absl::Milliseconds(1500)})});
       FrameHeader hello;
       hello.sender = kServerNode;
-      Perform(rank, workers_[rank].table.SetMembership(MakeMembership(kWorkers), workers_[rank].now));
-      Perform(rank, workers_[rank].table.OnFrame(kServerNode, Frame{hello, {}}, workers_[rank].now));
+      Perform(rank,
+              workers_[rank].table.SetMembership(MakeMembership(kWorkers), workers_[rank].now));
+      Perform(rank,
+              workers_[rank].table.OnFrame(kServerNode, Frame{hello, {}}, workers_[rank].now));
     }
     flights_.clear();
     for (Rank rank = 0; rank < kWorkers; ++rank) Begin(rank);
@@ -90,7 +92,8 @@ class World {
       case Action::kWorkerEpoch:
         if (workers_[at].epoch == 2) return false;
         workers_[at].epoch = 2;
-        Perform(action.index, workers_[at].table.SetMembership(MakeMembership(kWorkers, 2), workers_[at].now));
+        Perform(action.index,
+                workers_[at].table.SetMembership(MakeMembership(kWorkers, 2), workers_[at].now));
         break;
       case Action::kLeave:
         if (!IsDone(action.index) || is_leaving_) return false;
@@ -136,8 +139,8 @@ class World {
   std::string Fingerprint() const {
     const DenseState& state = shard_.Find(kKey)->dense;
     std::string text = absl::StrFormat("S%d,%d,%d,%d,%d|", server_epoch_, state.last_step,
-                                       static_cast<int>(state.last_failure.header.type), is_leaving_,
-                                       state.round.step());
+                                       static_cast<int>(state.last_failure.header.type),
+                                       is_leaving_, state.round.step());
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       absl::StrAppendFormat(&text, "%d", state.round.Has(rank) ? 1 : 0);
     }
@@ -200,9 +203,9 @@ class World {
     RequestTable::Request push = worker.exchange->Encode({.rank = rank, .pool = &pool_});
     worker.sent.clear();
     if (push.frame.header.flags == 0) {
-      worker.sent = ValuesOf(push.frame, {.pull = rank == 1 && step == 2 && !IsLikeOthers()
-                                                      ? "topk(ratio=0.5)"
-                                                      : "onebit"});
+      worker.sent = ValuesOf(
+          push.frame,
+          {.pull = rank == 1 && step == 2 && !IsLikeOthers() ? "topk(ratio=0.5)" : "onebit"});
       for (size_t i = 0; i < kElements; ++i) worker.put_in[i] += worker.gradient[i];
     }
     Submit(rank, std::move(push));
@@ -237,8 +240,7 @@ class World {
       }
       return Submit(rank, *std::move(next.request));
     }
-    const bool came_to_nothing =
-        !next.status.ok() || worker.exchange->claimed().nonfinite;
+    const bool came_to_nothing = !next.status.ok() || worker.exchange->claimed().nonfinite;
     const bool is_ours = !worker.exchange->claimed().given_back;
     if (came_to_nothing && is_ours && !worker.sent.empty()) {
       for (size_t i = 0; i < kElements; ++i) worker.put_in[i] -= worker.gradient[i];
@@ -251,9 +253,8 @@ class World {
     const Flight flight = flights_[i];
     if (!keep) flights_.erase(flights_.begin() + static_cast<long>(i));
     if (!flight.to_server) {
-      return Perform(flight.rank,
-                     workers_[flight.rank].table.OnFrame(kServerNode, flight.frame,
-                                                         workers_[flight.rank].now));
+      return Perform(flight.rank, workers_[flight.rank].table.OnFrame(kServerNode, flight.frame,
+                                                                      workers_[flight.rank].now));
     }
     const ShardStats before = shard_.stats();
     Sends sends = shard_.OnFrame(WorkerNode(flight.rank), flight.frame);
@@ -366,8 +367,8 @@ class Search {
     const std::unique_ptr<World> world = Replay(node.actions);
     if (world == nullptr) return;
     const Scene& left = node.left;
-    const std::string name = absl::StrFormat("%d%d%d|%s", left.drops, left.repeats, left.ticks,
-                                             world->Fingerprint());
+    const std::string name =
+        absl::StrFormat("%d%d%d|%s", left.drops, left.repeats, left.ticks, world->Fingerprint());
     if (!seen_.insert(name).second) return;
     ASSERT_EQ(world->Trouble(), "") << Story(node);
     if (seen_.size() % 7 == 0) EndsFairly(world.get(), node);

@@ -368,12 +368,10 @@ TEST(WorkerCluster, ToCloseAWorkerEndsTheWaitsOfItsOtherThreads) {
     ids[rank] = worker.Declare({Tensor("w", 4)}, kLong).value().at(0);
   });
   Floats data(4);
-  std::thread waits_for_a_push([&] {
-    EXPECT_TRUE(absl::IsCancelled(PushPull(rig.worker(0), ids[0], data).status()));
-  });
-  std::thread waits_for_any([&] {
-    EXPECT_TRUE(absl::IsCancelled(rig.worker(0).NextDone(kLong).status()));
-  });
+  std::thread waits_for_a_push(
+      [&] { EXPECT_TRUE(absl::IsCancelled(PushPull(rig.worker(0), ids[0], data).status())); });
+  std::thread waits_for_any(
+      [&] { EXPECT_TRUE(absl::IsCancelled(rig.worker(0).NextDone(kLong).status())); });
   std::thread waits_for_all([&] { EXPECT_FALSE(rig.worker(0).Barrier("b", kLong).ok()); });
   rig.worker(0).Close();
   waits_for_a_push.join();

@@ -70,8 +70,8 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
   BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(config.Text("scheduler")));
   RouteGrpcLog();
   PrepareProcessForTransports();
-  BDN_ASSIGN_OR_RETURN(
-      auto control, SchedulerClient::Create(config.Text("scheduler"), credentials, clock));
+  BDN_ASSIGN_OR_RETURN(auto control,
+                       SchedulerClient::Create(config.Text("scheduler"), credentials, clock));
   BDN_ASSIGN_OR_RETURN(const TransportOptions transport_options,
                        ReadConnectorOptions(config, clock));
   // ZeroMQ's, which speaks all schemes that servers listen at. It must be there before they are

@@ -121,7 +121,7 @@ class RequestTable {
     absl::Time hello_due = absl::InfiniteFuture();
     uint64_t frames_heard = 0;
     int unanswered_hellos = 0;  // at the longest interval, since it was last heard
-    int patience = kPatience;   // how many hellos or probes without an answer are no reason to worry
+    int patience = kPatience;  // how many hellos or probes without an answer are no reason to worry
   };
   using OpenMap = std::map<Key, Open>;
 
