@@ -92,7 +92,7 @@ struct BufferPool::State {
   // Eight sizes an octave.
   static size_t ClassBytes(size_t size) {
     if (size <= kSmallestClass) return kSmallestClass;
-    const size_t step = std::bit_floor(size - 1) / 8;
+    const size_t step = size_t{1} << (std::bit_width(size - 1) - 4);
     return (size + step - 1) / step * step;
   }
 

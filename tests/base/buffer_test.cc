@@ -114,7 +114,9 @@ TEST(BufferPool, KeepsWhatEveryRoundNeeds) {
   for (int round = 0; round < 50; ++round) {
     std::vector<Buffer> many;
     for (int i = 0; i < 100; ++i) many.push_back(pool.Get(4096));
-    if (round > 0) EXPECT_EQ(pool.stats().bytes_used + pool.stats().bytes_idle, 100 * 4096u);
+    if (round > 0) {
+      EXPECT_EQ(pool.stats().bytes_used + pool.stats().bytes_idle, 100 * 4096u);
+    }
   }
 }
 

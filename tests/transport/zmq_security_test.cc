@@ -176,7 +176,9 @@ TEST_F(ZmqSecurityTest, ForgetsTenThousandConnectionsOfAPortScanner) {
   Start({.security = LinkSecurity::kEncrypted});
   for (int i = 0; i < 10000; ++i) {
     const int fd = Knock();
-    if (i % 2 == 0) EXPECT_EQ(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 18);
+    if (i % 2 == 0) {
+      EXPECT_EQ(write(fd, "GET / HTTP/1.1\r\n\r\n", 18), 18);
+    }
     // Without waiting for the other end: nothing of it lingers in the system.
     const linger at_once{1, 0};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
@@ -195,7 +197,9 @@ TEST_F(ZmqSecurityTest, EndsHandshakesThatAreNotGoneOnWith) {
   for (int i = 0; i < 200; ++i) {
     fds.push_back(Knock());
     // The beginning of ZeroMQ's greeting.
-    if (i % 2 == 0) EXPECT_EQ(write(fds.back(), "\xff\0\0\0", 4), 4);
+    if (i % 2 == 0) {
+      EXPECT_EQ(write(fds.back(), "\xff\0\0\0", 4), 4);
+    }
   }
   AwaitTrue([&] { return refused() == 200; });
   EXPECT_EQ(server_->stats().connections_new, 0u);
