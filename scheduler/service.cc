@@ -136,8 +136,9 @@ CallId ServiceImpl::OnCatalogue(CatalogueCall* call) {
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
   auto piece = pieces_.Get(message.version(), message.piece());
-  if (piece.ok()) *call->reply() = *std::move(piece);
-  return call->FinishNow(piece.status());
+  if (!piece.ok()) return call->FinishNow(piece.status());
+  *call->reply() = *std::move(piece);
+  return call->FinishNow(absl::OkStatus());
 }
 
 CallId ServiceImpl::OnBarrier(BarrierCall* call) {
