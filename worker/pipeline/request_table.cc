@@ -192,14 +192,16 @@ RequestTable::Actions RequestTable::OnTick(absl::Time now) {
 RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
   Actions actions;
   const FrameHeader& header = frame.header;
-  if (const auto peer = peers_.find(server); peer != peers_.end() && header.sender == server) {
+  if (header.sender != server) {
+    ++stats_.frames_dropped;
+    return actions;
+  }
+  if (const auto peer = peers_.find(server); peer != peers_.end()) {
     ++peer->second.frames_heard;
     peer->second.unanswered_hellos = 0;
     peer->second.patience = kPatience;
   }
-  if (header.sender != server) {
-    ++stats_.frames_dropped;
-  } else if (header.type == FrameType::kHello) {
+  if (header.type == FrameType::kHello) {
     OnHello(server, &actions);
   } else if (header.type == FrameType::kError) {
     OnError(server, frame, now, &actions);
