@@ -17,7 +17,6 @@ HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-namespace {
 
 constexpr size_t kLanes = 16;
 constexpr size_t kGroup = 512;
@@ -115,16 +114,16 @@ HWY_INLINE void UnpackGroupOf(const uint8_t* from, uint32_t* HWY_RESTRICT codes)
       return FUNCTION<8>(__VA_ARGS__); \
   }
 
-void PackGroup(const uint32_t* codes, uint32_t bits, uint8_t* to) {
+inline void PackGroup(const uint32_t* codes, uint32_t bits, uint8_t* to) {
   BDN_WITH_BITS(PackGroupOf, codes, to)
 }
-void UnpackGroup(const uint8_t* from, uint32_t bits, uint32_t* codes) {
+inline void UnpackGroup(const uint8_t* from, uint32_t bits, uint32_t* codes) {
   BDN_WITH_BITS(UnpackGroupOf, from, codes)
 }
 #undef BDN_WITH_BITS
 
 // The last elements, fewer than a group.
-void PackTail(const uint32_t* codes, size_t n, uint32_t bits, uint8_t* to) {
+inline void PackTail(const uint32_t* codes, size_t n, uint32_t bits, uint8_t* to) {
   uint32_t held = 0;
   uint32_t filled = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -135,7 +134,7 @@ void PackTail(const uint32_t* codes, size_t n, uint32_t bits, uint8_t* to) {
 }
 
 // Returns the bits past the last code.
-uint32_t UnpackTail(const uint8_t* from, size_t n, uint32_t bits, uint32_t* codes) {
+inline uint32_t UnpackTail(const uint8_t* from, size_t n, uint32_t bits, uint32_t* codes) {
   uint32_t held = 0;
   uint32_t filled = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -150,7 +149,6 @@ uint32_t UnpackTail(const uint8_t* from, size_t n, uint32_t bits, uint32_t* code
   return held;
 }
 
-}  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace bdn
 HWY_AFTER_NAMESPACE();
