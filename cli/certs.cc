@@ -29,7 +29,7 @@ constexpr char kInitUsage[] =
     "which stays where it is. Who has that key can take any part in the job.\n";
 constexpr char kInitExamples[] =
     "  bandoneon certs init --job gpt-7\n"
-    "  bandoneon certs init --job gpt-7 --dir /root/gpt-7 --days 90\n";
+    "  bandoneon certs init --job gpt-7 --dir gpt-7-certs --days 90\n";
 
 constexpr char kIssueUsage[] =
     "usage: bandoneon certs issue --role ROLE [--role ROLE ...] [options]\n\n"
