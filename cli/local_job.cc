@@ -33,9 +33,10 @@ std::string RandomJobId() {
 // Whether the environment or the settings say what the job's secret is.
 bool HasSecret(const Variables& settings) {
   for (const char* name : {"BANDONEON_TOKEN", "BANDONEON_TOKEN_FILE"}) {
-    if (getenv(name) != nullptr) return true;
+    const char* exported = getenv(name);
+    if (exported != nullptr && *exported != '\0') return true;
     for (const auto& [variable, value] : settings) {
-      if (variable == name) return true;
+      if (variable == name && !value.empty()) return true;
     }
   }
   return false;

@@ -19,7 +19,6 @@ absl::Status CheckText(const char* what, const std::string& text) {
 absl::Status CheckJobOptions(const JobOptions& options) {
   const JobConfig& config = options.config;
   BDN_RETURN_IF_ERROR(CheckText("job-id", config.job_id));
-  BDN_RETURN_IF_ERROR(CheckText("token", options.credentials.token()));
   if (config.num_workers < 1 || config.num_workers > kMaxNodes) {
     return InvalidArgument("workers is %d: expected 1 to %d", config.num_workers, kMaxNodes);
   }

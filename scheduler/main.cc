@@ -33,7 +33,7 @@ constexpr char kUsage[] =
     "usage: bandoneon-scheduler [--check-config] [--help] [--version] [settings]\n"
     "\n"
     "examples:\n"
-    "  bandoneon-scheduler --listen 0.0.0.0:7000 --workers 2 --servers 2\n"
+    "  bandoneon-scheduler --listen 127.0.0.1:7000 --workers 2 --servers 2\n"
     "  bandoneon-scheduler --workers 2 --port-file /tmp/port   # takes a free port and says which\n"
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"

@@ -159,7 +159,9 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
 // that has an end. What declared keys cost in rank order is within it.
 absl::Status DenseKey::CheckMayWait(const Frame& frame, Rank rank) const {
   const Rank next = state_.round.FirstMissing();
-  if (rank == next || shard_.budget == nullptr || shard_.budget->Allows(frame.payload.size())) {
+  const bool keeps_nothing = frame.payload.empty() || state_.round.has_nonfinite();
+  if (rank == next || keeps_nothing || shard_.budget == nullptr ||
+      shard_.budget->Allows(frame.payload.size())) {
     return absl::OkStatus();
   }
   return ResourceExhausted(
@@ -197,6 +199,7 @@ Sends DenseKey::CloseRound() {
   // Everybody has pushed this step, so nobody asks for the one before any more.
   state_.last_reply = Frame();
   const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch};
+  state_.told.clear();  // even of a round that fails in the end: a rule may have taken its step
   absl::StatusOr<Reply> reply = EncodeReply(context, plan_, &round, &state_.parts);
   if (!reply.ok()) return FailRound(round.step(), reply.status());
   ++shard_.stats.rounds;
@@ -212,7 +215,6 @@ Sends DenseKey::CloseRound() {
   state_.last_reply = MakeFrame(header, std::move(reply->payload));
   state_.last_failure = Frame();
   state_.round.Close();
-  state_.told.clear();
   return shard_.ToAllWorkers(state_.last_reply);
 }
 

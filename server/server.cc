@@ -154,6 +154,8 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
 
 void Server::OnHello(ConnectionId from, const Frame& frame) {
   const PublicKey key = transport_->KeyOf(from);
+  // A connection that has gone since has no key any more that its hello could be held against.
+  if (key.empty() && transport_->security() != LinkSecurity::kOpen) return;
   absl::Status status = CheckPayload(frame);
   const absl::StatusOr<Hello> hello = DecodeHello(frame.payload.span());
   if (status.ok()) status = hello.status();

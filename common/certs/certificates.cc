@@ -3,6 +3,7 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -179,8 +180,9 @@ absl::Status MakeAuthority(const std::string& directory, const std::string& job,
                            Validity validity) {
   BDN_RETURN_IF_ERROR(CheckCertifiedName("job", job));
   BDN_RETURN_IF_ERROR(MakePrivateDirectory(directory));
-  if (ReadSmallFile(directory + "/ca-key.pem").ok()) {
-    return InvalidArgument("%s/ca-key.pem is there already: remove it to begin anew", directory);
+  for (const char* file : {"ca-key.pem", "ca.pem"}) {
+    if (access((directory + "/" + file).c_str(), F_OK) != 0) continue;
+    return InvalidArgument("%s/%s is there already: remove it to begin anew", directory, file);
   }
   const KeyHandle key(EVP_EC_gen("P-256"));
   if (key == nullptr) return OpenSslError("cannot make a key");
@@ -215,6 +217,9 @@ absl::StatusOr<TlsFiles> IssueCertificate(const std::string& directory, const st
     uris += (uris.empty() ? "URI:" : ",URI:") + ToUri({job, role});
   }
   validity.length = std::min(validity.length, TimeOf(X509_get0_notAfter(authority)) - validity.now);
+  if (validity.length <= absl::ZeroDuration()) {
+    return InvalidArgument("%s/ca.pem has expired: make another authority", directory);
+  }
   const KeyHandle key(EVP_EC_gen("P-256"));
   if (key == nullptr) return OpenSslError("cannot make a key");
   BDN_ASSIGN_OR_RETURN(const CertificateHandle certificate,

@@ -106,7 +106,8 @@ absl::Status Credentials::CheckMayListen(const std::string& setting,
 }
 
 absl::Status Credentials::CheckMayAsk(const std::string& address) const {
-  if (has_tls() || insecure_ || IsLocalAddress(address)) return absl::OkStatus();
+  if (has_tls() || (insecure_ && !token_.empty()) || IsLocalAddress(address))
+    return absl::OkStatus();
   return InvalidArgument(
       "scheduler is %s, on another host, and nothing would tell whether it is "
       "the job's own or keep the token from others: %s",

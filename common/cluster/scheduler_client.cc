@@ -287,7 +287,7 @@ absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
   // The stream of events tells of a version once, so that nobody else would say it again.
   return Retry(absl::InfiniteFuture(), [&] {
     wire::Empty reply;
-    Call call(this, 2 * kAnswerGrace);
+    Call call(this, absl::InfiniteDuration());
     return Explain(stub_->AcknowledgePlacement(call.context(), message, &reply));
   });
 }

@@ -13,8 +13,8 @@ namespace bdn {
 // What one key costs its server, in bytes of memory. With n elements, S the bytes of a sum (4 n;
 // 8 n for float64), W workers, P and R the longest payload of a push and of a reply:
 //
-//   state    4 n for each of: weights, moments (every rule but `mean`), replica (pull delta(...)),
-//            residual (pull ef(...))
+//   state    4 n for each of: weights, moments (RuleSpec::moments of them), replica (pull
+//            delta(...)), residual (pull ef(...))
 //   reply    R, kept until every worker has pushed the next step; 0 where it is the weights
 //   open     an open round whose pushes come in rank order: (W - 1) P, but no more than 9/8 S + P,
 //            with P for S where payloads add up undecoded and P is larger

@@ -38,10 +38,11 @@ class Cancelled(BandoneonError):
 
 
 class OutcomeUnknown(BandoneonError, TimeoutError):
-    """An exchange had no answer within `wait-timeout`; `waiting_for` says whose is missing.
+    """An exchange had no answer within `wait-timeout`, or its push was refused as not yet possible too
+    often; `waiting_for` says whose answer is missing.
 
     Whether the servers have counted its push is not known. The worker finds it out: what is pushed of the
-    tensor waits for that, and with push="ef(...)" what was not counted goes with the next push.
+    tensor waits for that (and ends the job if it waits in vain), and with push="ef(...)" what was not counted goes with the next push.
     """
 
     code = 2

@@ -43,9 +43,9 @@ def init(scheduler=None, rank=None, **settings):
         try:
             worker = Worker(lambda out: lib.bdn_create(options, out))
         except errors.BandoneonError as error:
-            if address == _left:
-                raise errors.FailedPrecondition(f"{error}; {_LEFT_BEFORE}") from error
-            raise
+            if address != _left or isinstance(error, errors.InvalidArgument):
+                raise
+            raise errors.FailedPrecondition(f"{error}; {_LEFT_BEFORE}") from error
         _check_world_size(worker)
         _worker = worker
         _address = address

@@ -87,6 +87,22 @@ TEST_F(CertificatesTest, NothingIsValidLongerThanItsAuthority) {
   EXPECT_EQ(CheckTlsFiles(Issue(ca, "s", {"server"}), now_)->valid_until, now_ + absl::Hours(1));
 }
 
+TEST_F(CertificatesTest, AnAuthorityThatHasExpiredIssuesNothing) {
+  const std::string ca = Path("certs");
+  ASSERT_TRUE(MakeAuthority(ca, "job", {now_, absl::Hours(1)}).ok());
+  const absl::Time later = now_ + absl::Hours(2);
+  EXPECT_THAT(Text(IssueCertificate(ca, "s", {"server"}, {later, absl::Hours(24)}).status()),
+              HasSubstr("ca.pem has expired"));
+}
+
+TEST_F(CertificatesTest, AnAuthorityWhoseKeyIsElsewhereIsNotReplaced) {
+  const std::string ca = Path("certs");
+  ASSERT_TRUE(MakeAuthority(ca, "job", {now_, absl::Hours(1)}).ok());
+  fs::remove(ca + "/ca-key.pem");
+  EXPECT_THAT(Text(MakeAuthority(ca, "job", {now_, absl::Hours(1)})),
+              HasSubstr("ca.pem is there already"));
+}
+
 TEST_F(CertificatesTest, FilesThatDoNotFitAreNamed) {
   ASSERT_TRUE(MakeAuthority(Path("a"), "job", {now_, absl::Hours(48)}).ok());
   ASSERT_TRUE(MakeAuthority(Path("b"), "job", {now_, absl::Hours(48)}).ok());

@@ -109,6 +109,7 @@ TEST_F(LoadedCredentialsTest, WhatOtherHostsReachNeedsASecretAndMore) {
   }
   EXPECT_THAT(std::string(Load({"--token=t"})->CheckMayAsk("10.0.0.1:7").message()),
               HasSubstr("--insecure"));
+  EXPECT_FALSE(Load({"--insecure"})->CheckMayAsk("10.0.0.1:7").ok());
   EXPECT_TRUE(Load({"--token=t", "--insecure"})->CheckMayAsk("10.0.0.1:7").ok());
   EXPECT_TRUE(Load({})->CheckMayAsk("127.0.0.1:7").ok());
 }

@@ -163,7 +163,8 @@ def test_a_job_on_two_hosts_and_a_stranger_who_gets_nothing(hosts, tmp_path):
         code, output = b.run("anna", BIN / "bandoneon", "status", "--scheduler", SCHEDULER)
         assert code == 0 and "running" in output, output
         for name in ("reader", None):
-            code, output = stranger.run(name, BIN / "bandoneon", "status", "--scheduler", SCHEDULER, "--insecure")
+            code, output = stranger.run(name, BIN / "bandoneon", "status", "--scheduler", SCHEDULER, "--token", "guess",
+                                       "--insecure")
             assert code == 1 and "worker" not in output, output
         code, output = stranger.run(None, sys.executable, "-c", STRANGER_PROGRAM, HOST_A, HOST_B)
         assert code == 0 and "knocked" in output, output

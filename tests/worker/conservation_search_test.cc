@@ -16,7 +16,7 @@
 // and every order in which the network can deliver, lose and repeat their frames while their
 // requests end by timeout at every point of an exchange, rounds fail, the epoch changes, or one of
 // them leaves. In every state, of every worker: what it has put in is what its server has counted,
-// what its residual keeps, and what is under way. From every state: once faults stop, all ends.
+// what its residual keeps, and what is under way. From one state in seven: once faults stop, all ends.
 
 namespace bdn::testing {
 namespace {

@@ -31,7 +31,7 @@ extern "C" {
 enum {
   BDN_OK = 0,
   BDN_CANCELLED = 1,
-  BDN_UNKNOWN = 2, /* an exchange had no answer in the setting wait-timeout: bdn_wait */
+  BDN_UNKNOWN = 2, /* an exchange had no answer that settles it: bdn_wait */
   BDN_INVALID_ARGUMENT = 3,
   BDN_DEADLINE_EXCEEDED = 4,
   BDN_NOT_FOUND = 5,
@@ -193,9 +193,10 @@ typedef struct bdn_result {
 } bdn_result;
 
 /* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid;
- * the error names what it waits for. BDN_UNKNOWN: there was no answer in time, and whether the servers
- * have counted the push is not known; data is yours again. The worker finds it out: pushes of the
- * tensor wait for that, and with push = ef(...) what was not counted goes with the next. Any other
+ * the error names what it waits for. BDN_UNKNOWN: there was no answer within the setting wait-timeout,
+ * or the push was refused as not yet possible too often, and whether the servers have counted it is not
+ * known; data is yours again. The worker finds it out: pushes of the
+ * tensor wait for that (and end the job if they wait in vain), and with push = ef(...) what was not counted goes with the next. Any other
  * error: the exchange failed, nothing of it was counted, and data is unspecified. */
 BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds,
                      bdn_result* result);

@@ -33,6 +33,13 @@ absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   return options;
 }
 
+absl::Status CheckSchedulerIsSet(const Config& config) {
+  if (!config.Text("scheduler").empty()) return absl::OkStatus();
+  return InvalidArgument(
+      "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
+      "to the host:port that bandoneon-scheduler printed");
+}
+
 }  // namespace
 
 absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
@@ -41,8 +48,6 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   LogLevel level;
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &level));
   BDN_RETURN_IF_ERROR(ReadOptions(config).status());
-  BDN_RETURN_IF_ERROR(Credentials::Load(config, "worker").status());
-  BDN_RETURN_IF_ERROR(ReadConnectorOptions(config, nullptr).status());
   return config;
 }
 
@@ -52,6 +57,7 @@ absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
                        Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
   BDN_ASSIGN_OR_RETURN(const Credentials credentials, Credentials::Load(config, ""));
   const std::string& address = config.Text("scheduler");
+  BDN_RETURN_IF_ERROR(CheckSchedulerIsSet(config));
   BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(address));
   RouteGrpcLog();
   return FetchStatusJson(address, credentials, timeout);
@@ -60,11 +66,7 @@ absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
 absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
                                                       ClientContext* context) {
   const Clock* clock = &context->clock;
-  if (config.Text("scheduler").empty()) {
-    return InvalidArgument(
-        "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
-        "to the host:port that bandoneon-scheduler printed");
-  }
+  BDN_RETURN_IF_ERROR(CheckSchedulerIsSet(config));
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
   BDN_ASSIGN_OR_RETURN(const Credentials credentials, Credentials::Load(config, "worker"));
   BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(config.Text("scheduler")));

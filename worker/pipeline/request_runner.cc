@@ -86,7 +86,8 @@ absl::StatusOr<ConnectionId> RequestRunner::Connect(const NodeInfo& server) {
                              {server.data_security, server.public_key, secret_});
 }
 
-// On whatever thread: a server that cannot be reached is not worth a failure, it is asked again.
+// On the timer's thread alone, so that the hello that follows goes out on the new connection. A
+// server that cannot be reached is not worth a failure, it is asked again.
 void RequestRunner::Reconnect(const NodeInfo& server) {
   const absl::StatusOr<ConnectionId> connection = Connect(server);
   LogWarning("server %d at %s is silent: %s", server.rank, server.data_address,

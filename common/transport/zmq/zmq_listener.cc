@@ -98,9 +98,6 @@ void ZmqListener::FollowConnections() {
       case MonitorEvent::Kind::kClosed:
         if (!peers_.OnClosed(event->value)) owner_->counters->connections_refused.Add();
         break;
-      case MonitorEvent::Kind::kAcceptFailed:
-        owner_->log->Warning("a connection could not be accepted: %s", std::strerror(event->value));
-        break;
     }
   }
 }
@@ -116,11 +113,14 @@ void ZmqListener::ForgetClosed() {
 void ZmqListener::LimitNewcomers() {
   const ZmqOptions& options = *owner_->options;
   if (peers_.newcomers().empty()) return;
+  FollowConnections();  // as late as can be: a descriptor may be another connection's by now
   peers_.ForgetNewcomersBefore(owner_->clock->Now() - 2 * options.handshake_timeout);
   while (peers_.newcomers().size() > static_cast<size_t>(options.max_newcomers)) {
     CutNewcomer(peers_.newcomers().begin()->second.fd);
   }
   if (security_ == LinkSecurity::kOpen) return;  // whose frames are as good as any
+  if (owner_->clock->Now() < next_weighing_) return;
+  next_weighing_ = owner_->clock->Now() + kWeighingInterval;
   uint64_t sum = 0;
   std::vector<std::pair<uint64_t, int>> sent;
   for (const auto& [order, newcomer] : peers_.newcomers()) {
@@ -155,6 +155,7 @@ void ZmqListener::Cut(PeerTable::Peer* peer, const char* why) {
 
 void ZmqListener::ApplyAdmissions() {
   if (security_ == LinkSecurity::kOpen) return;
+  FollowConnections();
   for (PeerTable::Peer* peer : peers_.peers()) {
     if (!owner_->admissions->Admits(peer->key)) Cut(peer, "its key has left the job");
   }

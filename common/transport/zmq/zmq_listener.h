@@ -65,6 +65,9 @@ class ZmqListener {
  private:
   explicit ZmqListener(const Owner* owner) : owner_(owner) {}
 
+  // Of what newcomers have sent: a system call for each of them.
+  static constexpr absl::Duration kWeighingInterval = absl::Milliseconds(10);
+
   void ReadFrom(const std::string& name);
   PeerTable::Peer* AddPeer(const std::string& name, const FrameOrigin& origin);
   void FollowConnections();
@@ -80,6 +83,7 @@ class ZmqListener {
   std::string endpoint_;
   std::string socket_file_;  // over ipc: ours to remove
   PeerTable peers_;
+  absl::Time next_weighing_ = absl::InfinitePast();
 };
 
 }  // namespace bdn

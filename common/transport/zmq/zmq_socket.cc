@@ -156,7 +156,7 @@ absl::StatusOr<void*> OpenConnector(void* context, const ZmqOptions& options,
 
 absl::StatusOr<void*> OpenMonitor(void* context, void* listener) {
   const std::string name = absl::StrFormat("inproc://bdn-monitor-%p", listener);
-  constexpr int kEvents = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_ACCEPT_FAILED;
+  constexpr int kEvents = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED;
   if (zmq_socket_monitor(listener, name.c_str(), kEvents) != 0) {
     return ResourceExhausted("zmq_socket_monitor: %s", zmq_strerror(errno));
   }
@@ -189,9 +189,6 @@ std::optional<MonitorEvent> ReadMonitor(void* monitor) {
     const int number = static_cast<int>(value);
     if (event == ZMQ_EVENT_ACCEPTED) return MonitorEvent{MonitorEvent::Kind::kAccepted, number};
     if (event == ZMQ_EVENT_DISCONNECTED) return MonitorEvent{MonitorEvent::Kind::kClosed, number};
-    if (event == ZMQ_EVENT_ACCEPT_FAILED) {
-      return MonitorEvent{MonitorEvent::Kind::kAcceptFailed, number};
-    }
   }
 }
 

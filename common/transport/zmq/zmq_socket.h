@@ -31,7 +31,7 @@ absl::StatusOr<void*> OpenMonitor(void* context, void* listener);
 
 // What the connections of a listener do.
 struct MonitorEvent {
-  enum class Kind { kAccepted, kClosed, kAcceptFailed };
+  enum class Kind { kAccepted, kClosed };
   Kind kind;
   int value;  // the descriptor; of a failure, errno
 };

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import FailedPrecondition
+from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition
 from . import backward_pass
 from .tensors import copy_back, host_copy_or_self
 
@@ -280,7 +280,12 @@ class Synchronizer:
         slot.sent = True
 
     def _wait(self, slot):
-        result = self._worker.wait(slot.ticket, self._timeout)
+        try:
+            result = self._worker.wait(slot.ticket, self._timeout)
+        except BandoneonError as error:
+            if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
+                slot.ticket = None
+            raise
         slot.ticket = None
         return result
 
