@@ -13,6 +13,7 @@
 #include "common/base/bytes.h"
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
+#include "common/base/status.h"
 #include "common/cluster/catalogue.h"
 #include "common/wire/message.h"
 
@@ -26,7 +27,6 @@ struct PushRequest {
   uint32_t tensor = 0;  // from Declare
   MutableView data;     // null with `absent` when the result is not wanted
   bool absent = false;
-  bool notify = false;  // the ticket also comes out of NextDone
   int priority = 0;
   float weight = 1.0f;
   float loss_scale = 1.0f;
@@ -65,15 +65,26 @@ class Client {
 
   // `data` as a view of the tensor's declared type and size. NotFound: it was not declared.
   virtual absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const = 0;
-  // Starts an exchange. InvalidArgument, and nothing has changed, for a request that does not fit
-  // its declaration; the job's failure once there is one.
-  virtual absl::StatusOr<TicketId> PushPull(PushRequest request) = 0;
-  // Waits for a ticket and gives it up. DeadlineExceeded: it is still in flight, and the error
-  // names what it waits for. NotFound: no such ticket.
-  virtual absl::StatusOr<PushResult> Wait(TicketId ticket, absl::Duration timeout) = 0;
-  // The next ticket with `notify` that ended, each once. Cancelled after Wake or in destruction.
-  virtual absl::StatusOr<TicketId> NextDone(absl::Duration timeout) = 0;
-  virtual void Wake() = 0;
+  // Starts exchanges, in order, up to the first that is refused; `tickets` gets those that are in
+  // flight, and the error is that one's. InvalidArgument, and nothing of it has changed, for a
+  // request that does not fit its declaration; the job's failure once there is one.
+  virtual absl::Status PushPullAll(std::span<PushRequest> requests,
+                                   std::vector<TicketId>* tickets) = 0;
+  absl::StatusOr<TicketId> PushPull(PushRequest request) {
+    std::vector<TicketId> tickets;
+    BDN_RETURN_IF_ERROR(PushPullAll({&request, 1}, &tickets));
+    return tickets.front();
+  }
+  // Waits for tickets, in order, and gives them up, up to the first that ends in an error or not at
+  // all; `results` gets those before it. DeadlineExceeded: it is still in flight, and the error
+  // names what it waits for. NotFound: no such ticket. Those behind it are as they were.
+  virtual absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                               std::vector<PushResult>* results) = 0;
+  absl::StatusOr<PushResult> Wait(TicketId ticket, absl::Duration timeout) {
+    std::vector<PushResult> results;
+    BDN_RETURN_IF_ERROR(WaitAll({&ticket, 1}, timeout, &results));
+    return results.front();
+  }
 
   // Overwrites `data` with the root's on every worker. Collective; the name is declared on first
   // use.

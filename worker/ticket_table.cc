@@ -28,7 +28,6 @@ void TicketTable::EndParts(const Exchange& exchange, const absl::Status& status,
     if (--ticket.pending > 0) continue;
     any_ended = true;
     ++num_ended_;
-    if (ticket.options.notify) done_.push_back(segment.ticket);
     if (ticket.options.done) {
       ended->push_back({segment.ticket, ticket.status, std::move(ticket.options.done)});
     }
@@ -59,36 +58,6 @@ std::optional<absl::StatusOr<PushResult>> TicketTable::Wait(TicketId id, absl::T
     if (clock_->Now() >= deadline) return std::nullopt;
     clock_->WaitUntil(&changed_, &mu_, deadline);
   }
-}
-
-absl::StatusOr<TicketId> TicketTable::NextDone(absl::Time deadline) {
-  MutexLock lock(&mu_);
-  for (;;) {
-    if (!done_.empty()) {
-      const TicketId id = done_.front();
-      done_.pop_front();
-      return id;
-    }
-    if (wakes_ > 0) {
-      --wakes_;
-      return Cancelled("woken");
-    }
-    if (!closed_.ok()) return closed_;
-    if (clock_->Now() >= deadline) return DeadlineExceeded("no ticket ended");
-    clock_->WaitUntil(&changed_, &mu_, deadline);
-  }
-}
-
-void TicketTable::Wake() {
-  MutexLock lock(&mu_);
-  ++wakes_;
-  changed_.SignalAll();
-}
-
-void TicketTable::Close(const absl::Status& status) {
-  MutexLock lock(&mu_);
-  closed_ = status;
-  changed_.SignalAll();
 }
 
 absl::StatusOr<TicketTable::Subject> TicketTable::Find(TicketId ticket) const {

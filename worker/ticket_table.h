@@ -2,7 +2,6 @@
 #define BANDONEON_WORKER_TICKET_TABLE_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -32,7 +31,6 @@ class TicketTable {
     uint32_t tensor = 0;
     Step step = 0;
     size_t parts = 0;  // at least 1
-    bool notify = false;
     DoneFn done;
   };
   TicketId Open(Options options);
@@ -51,11 +49,6 @@ class TicketTable {
   // The ticket's result or error, which gives it up; nothing while it is in flight at `deadline`.
   // NotFound: no such ticket.
   std::optional<absl::StatusOr<PushResult>> Wait(TicketId ticket, absl::Time deadline);
-  // The next ticket with `notify` that ended, each once. Cancelled after Wake or Close.
-  absl::StatusOr<TicketId> NextDone(absl::Time deadline);
-  void Wake();
-  // Ends present and future calls of NextDone with `status`.
-  void Close(const absl::Status& status);
 
   // Of which tensor and step a ticket is. NotFound: no such ticket.
   struct Subject {
@@ -78,11 +71,8 @@ class TicketTable {
   mutable Mutex mu_;
   CondVar changed_;
   absl::flat_hash_map<TicketId, Ticket> tickets_ ABSL_GUARDED_BY(mu_);
-  std::deque<TicketId> done_ ABSL_GUARDED_BY(mu_);  // for NextDone
   TicketId last_ticket_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t num_ended_ ABSL_GUARDED_BY(mu_) = 0;
-  int wakes_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Status closed_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace bdn

@@ -115,7 +115,6 @@ void Worker::Close() {
   }
   // First, so that this is what waits here end with, not the failure that it is to the others.
   const absl::Status closed = Cancelled("the worker is being closed");
-  tickets_.Close(closed);
   if (server_requests_ != nullptr) FailJob(closed);  // else Start did not come that far
   if (joined_.node != 0 && !in_peace) {
     (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
@@ -149,7 +148,6 @@ void Worker::FailJob(const absl::Status& status) {
     ended = EndIdleQueues(status);
     changed_.SignalAll();
   }
-  if (absl::IsCancelled(status)) tickets_.Close(status);
   requests_->Fail(status);
   tickets_.Deliver(ended);
 }
@@ -316,26 +314,37 @@ absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::D
 
 // ---- Exchanges, from the caller's push to its end
 
-absl::StatusOr<TicketId> Worker::PushPull(PushRequest request) {
+absl::Status Worker::PushPullAll(std::span<PushRequest> requests, std::vector<TicketId>* tickets) {
   std::vector<KeyExchange*> ready;
-  TicketId ticket;
+  absl::Status status;
+  tickets->clear();
+  tickets->reserve(requests.size());
   {
     MutexLock lock(tensors_.mutex());
-    BDN_RETURN_IF_ERROR(tensors_.participation().Check());
-    BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindDense(request.tensor));
-    BDN_RETURN_IF_ERROR(CheckPush(request, *tensor));
-    const Step step = ++tensor->pushed;
-    ticket = tickets_.Open({.tensor = request.tensor,
-                            .step = step,
-                            .parts = tensor->parts.size(),
-                            .notify = request.notify,
-                            .done = std::move(request.done)});
-    for (const TensorPart& part : tensor->parts) {
-      part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, request);
-      if (part.exchange->Claim()) ready.push_back(part.exchange);
+    for (PushRequest& request : requests) {
+      const absl::StatusOr<TicketId> ticket = Deposit(&request, &ready);
+      status = ticket.status();
+      if (!status.ok()) break;
+      tickets->push_back(*ticket);
     }
   }
   for (KeyExchange* exchange : ready) pipeline_->Start(exchange);
+  return status;
+}
+
+absl::StatusOr<TicketId> Worker::Deposit(PushRequest* request, std::vector<KeyExchange*>* ready) {
+  BDN_RETURN_IF_ERROR(tensors_.participation().Check());
+  BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindDense(request->tensor));
+  BDN_RETURN_IF_ERROR(CheckPush(*request, *tensor));
+  const Step step = ++tensor->pushed;
+  const TicketId ticket = tickets_.Open({.tensor = request->tensor,
+                                         .step = step,
+                                         .parts = tensor->parts.size(),
+                                         .done = std::move(request->done)});
+  for (const TensorPart& part : tensor->parts) {
+    part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, *request);
+    if (part.exchange->Claim()) ready->push_back(part.exchange);
+  }
   return ticket;
 }
 
@@ -396,16 +405,24 @@ Worker::EndedTickets Worker::EndIdleQueues(const absl::Status& status) {
 
 // ---- Waiting for tickets
 
-absl::StatusOr<PushResult> Worker::Wait(TicketId ticket, absl::Duration timeout) {
-  const auto result = tickets_.Wait(ticket, clock_->Now() + timeout);
-  if (result.has_value()) return *result;
+absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                             std::vector<PushResult>* results) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  results->clear();
+  results->reserve(tickets.size());
+  for (const TicketId ticket : tickets) {
+    const auto result = tickets_.Wait(ticket, deadline);
+    if (!result.has_value()) return DescribeWait(ticket);
+    BDN_RETURN_IF_ERROR(result->status());
+    results->push_back(**result);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Worker::DescribeWait(TicketId ticket) const {
   BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
   MutexLock lock(tensors_.mutex());
   return DescribeWait(tensors_.at(subject.tensor), subject.step);
-}
-
-absl::StatusOr<TicketId> Worker::NextDone(absl::Duration timeout) {
-  return tickets_.NextDone(clock_->Now() + timeout);
 }
 
 absl::Status Worker::DescribeWait(const Tensor& tensor, Step step) const {

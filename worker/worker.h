@@ -58,10 +58,10 @@ class Worker final : public Client {
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
   absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;
-  absl::StatusOr<TicketId> PushPull(PushRequest request) override;
-  absl::StatusOr<PushResult> Wait(TicketId ticket, absl::Duration timeout) override;
-  absl::StatusOr<TicketId> NextDone(absl::Duration timeout) override;
-  void Wake() override { tickets_.Wake(); }
+  absl::Status PushPullAll(std::span<PushRequest> requests,
+                           std::vector<TicketId>* tickets) override;
+  absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                       std::vector<PushResult>* results) override;
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
@@ -89,6 +89,10 @@ class Worker final : public Client {
   absl::Status Start(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
 
+  // The request's ticket; adds the keys that can start to `ready`.
+  absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<KeyExchange*>* ready)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
+
   // Of the pipeline.
   void OnLate(KeyExchange* exchange, const absl::Status& status);
   void Finish(KeyExchange* exchange, const absl::Status& status);
@@ -103,6 +107,7 @@ class Worker final : public Client {
   // DeadlineExceeded names something that was started here and that its server may not have.
   absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
   absl::Status AwaitHandedOver(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
+  absl::Status DescribeWait(TicketId ticket) const;
   // Names the first of the tensor's keys that is not done with the step, its stage, and whom it
   // waits for.
   absl::Status DescribeWait(const Tensor& tensor, Step step) const

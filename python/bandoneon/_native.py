@@ -10,7 +10,7 @@ from ctypes import c_uint64, c_void_p, sizeof
 
 from . import errors
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 OK = 0
 CANCELLED = 1
@@ -20,7 +20,6 @@ FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
 
 FUSE = 1
 ABSENT = 1
-NOTIFY = 2
 RESULT_ABSENT = 1
 RESULT_NONFINITE = 2
 
@@ -107,10 +106,14 @@ _FUNCTIONS = {
     "bdn_create_local": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "bdn_local_cluster_free": (None, [c_void_p]),
     "bdn_declare": (c_int, [c_void_p, POINTER(Declaration), c_size_t, POINTER(c_uint32), c_double]),
-    "bdn_push_pull": (c_int, [c_void_p, POINTER(Push), POINTER(c_uint64)]),
-    "bdn_wait": (c_int, [c_void_p, c_uint64, c_double, POINTER(Result)]),
-    "bdn_next_done": (c_int, [c_void_p, c_double, POINTER(c_uint64)]),
-    "bdn_wake": (c_int, [c_void_p]),
+    "bdn_push_pull_all": (
+        c_int,
+        [c_void_p, POINTER(Push), c_size_t, POINTER(c_uint64), POINTER(c_size_t)],
+    ),
+    "bdn_wait_all": (
+        c_int,
+        [c_void_p, POINTER(c_uint64), c_size_t, c_double, POINTER(Result), POINTER(c_size_t)],
+    ),
     "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),
     "bdn_barrier": (c_int, [c_void_p, c_char_p, c_double]),
     "bdn_get_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
@@ -185,15 +188,15 @@ def _load():
             "(scripts/build) or set BANDONEON_LIBRARY to its path"
         )
     loaded = ctypes.CDLL(str(path))
-    for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(loaded, name)
-        function.restype = result
-        function.argtypes = arguments
     version = loaded.bdn_abi_version()
     if version != ABI_VERSION:
         raise errors.FailedPrecondition(
             f"{path} speaks version {version} of the C interface, this package version {ABI_VERSION}"
         )
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments
     return loaded
 
 

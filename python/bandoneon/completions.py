@@ -1,10 +1,10 @@
 """The thread of a worker that waits for exchanges to end."""
 
 import logging
+import queue
 import threading
-from ctypes import byref, c_uint64
 
-from . import _native, errors
+from . import errors
 
 _log = logging.getLogger("bandoneon")
 
@@ -13,57 +13,38 @@ FOREVER_SECONDS = 1e9
 
 
 class Completions:
-    """The one thread that waits in C for exchanges to end, and runs their callbacks."""
+    """The one thread that waits for exchanges to end, and runs their callbacks in the order in which they
+    were started."""
 
     def __init__(self, worker):
         self._worker = worker
-        self._lock = threading.Lock()
-        self._callbacks = {}  # ticket -> callback
-        self._early = set()  # tickets that ended before anybody expected them
-        self._closed = False
+        self._expected = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="bandoneon-completions", daemon=True)
         self._thread.start()
 
-    def expect(self, ticket, callback):
-        with self._lock:
-            if ticket not in self._early:
-                self._callbacks[ticket] = callback
-                return
-            self._early.discard(ticket)
-        self._finish(ticket, callback)
+    def expect(self, tickets, callback, error):
+        """callback(`error`) once all tickets have ended, or with that of one that failed."""
+        self._expected.put((tickets, callback, error))
 
-    def close(self, wake):
-        """Stops the thread; callbacks that are left get the error."""
-        self._closed = True
-        wake()
+    def close(self):
+        """Stops the thread; callbacks that are left get the error. For a worker that takes no more calls."""
+        self._expected.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=30)
-        with self._lock:
-            callbacks, self._callbacks = self._callbacks, {}
-        for callback in callbacks.values():
-            callback(None, errors.Cancelled("the worker is being closed"))
 
     def _run(self):
-        lib, handle = self._worker._lib, self._worker._handle
-        ticket = c_uint64()
-        while not self._closed:
-            code = lib.bdn_next_done(handle, FOREVER_SECONDS, byref(ticket))
-            if code == _native.OK:
-                self._dispatch(ticket.value)
-            elif code not in (_native.CANCELLED, _native.DEADLINE_EXCEEDED):
-                _log.error("completion thread: %s", _native.last_error(code))
-                return
+        while (expected := self._expected.get()) is not None:
+            tickets, callback, error = expected
+            try:
+                callback(self._await_all(tickets) or error)
+            except Exception:  # Nobody is there to hear of it.
+                _log.exception("a callback on the completion thread failed")
 
-    def _dispatch(self, ticket):
-        with self._lock:
-            callback = self._callbacks.pop(ticket, None)
-            if callback is None:
-                self._early.add(ticket)
-                return
-        self._finish(ticket, callback)
-
-    def _finish(self, ticket, callback):
+    def _await_all(self, tickets):
         try:
-            callback(self._worker.wait(ticket), None)
-        except Exception as error:  # The callback's own failures end here too: there is no caller.
-            callback(None, error)
+            results, error = self._worker.wait_all(tickets)
+        except errors.BandoneonError as closed:
+            return errors.Cancelled(f"the exchange was not waited for: {closed}")
+        for ticket in tickets[len(results) + 1 :]:
+            self._worker.drop(ticket)
+        return error

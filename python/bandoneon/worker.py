@@ -8,8 +8,9 @@ import logging
 import os
 import threading
 import time
-from ctypes import POINTER, byref, c_float, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
+from typing import NamedTuple, Optional
 
 from . import _native, errors
 from .completions import FOREVER_SECONDS, Completions
@@ -37,8 +38,21 @@ class Declaration:
     rule: str = "mean"
 
 
-@dataclass(frozen=True)
-class Result:
+class Push(NamedTuple):
+    """One exchange to start: of the memory at address `data`, which `keep` keeps alive."""
+
+    tensor: int
+    data: Optional[int]  # None where it is absent and its result not wanted
+    keep: object = None
+    flags: int = 0
+    priority: int = 0
+    weight: float = 1.0
+    loss_scale: float = 1.0
+    learning_rate: float = 0.0
+    left_out: Optional[int] = None  # address of float32 memory for what the codec leaves out
+
+
+class Result(NamedTuple):
     """How one exchange ended."""
 
     step: int
@@ -98,7 +112,7 @@ class Worker:
         if not self._left:
             lib.bdn_abort_job(handle, b"closed before it left")
         if self._completions is not None:
-            self._completions.close(lambda: lib.bdn_wake(handle))
+            self._completions.close()
         with self._idle:
             if not self._idle.wait_for(lambda: self._calls == 0, timeout=30):
                 _log.error("a call on the worker does not end; its memory is not given back")
@@ -165,75 +179,77 @@ class Worker:
         for name in [name for name, held in list(self._owners.items()) if held is owner]:
             self._owners.pop(name, None)
 
-    def push(
-        self,
-        tensor,
-        data,
-        *,
-        keep=None,
-        flags=0,
-        priority=0,
-        weight=1.0,
-        loss_scale=1.0,
-        learning_rate=0.0,
-        left_out=None,
-    ):
-        """Starts an exchange of the memory at address `data`; the ticket. `keep` lives as long.
+    def push(self, tensor, data, **how):
+        """Starts one exchange, as push_all; the ticket."""
+        (ticket,), error = self.push_all([Push(tensor, data, **how)])
+        if error is not None:
+            raise error
+        return ticket
 
-        left_out: address of float32 memory that gets what the codec leaves out of this push.
-        """
+    def push_all(self, pushes):
+        """Starts exchanges, in order: the tickets of those that are in flight, and the error of the next
+        one, at which it stopped, or None."""
         self._collect_dropped()
-        item = _native.Push(
-            struct_size=sizeof(_native.Push),
-            data=data,
-            tensor=tensor,
-            flags=flags,
-            priority=priority,
-            weight=weight,
-            loss_scale=loss_scale,
-            learning_rate=learning_rate,
-            left_out=left_out,
-        )
-        ticket = c_uint64()
+        count = len(pushes)
+        items = (_native.Push * count)(*[_c_push(push) for push in pushes])
+        tickets = (c_uint64 * count)()
+        started = c_size_t()
         with self._call() as (lib, handle):
-            _native.check(lib.bdn_push_pull(handle, byref(item), byref(ticket)))
-            self._in_flight[ticket.value] = keep
-        return ticket.value
+            code = lib.bdn_push_pull_all(handle, items, count, tickets, byref(started))
+            error = _native.last_error(code) if code else None
+            begun = tickets[: started.value]
+            self._in_flight.update(zip(begun, [push.keep for push in pushes]))
+        return begun, error
 
-    def push_notified(self, tensor, data, callback, **how):
-        """As push; `callback(result, error)` runs on the completion thread when it ends."""
+    def push_notified(self, pushes, callback):
+        """As push_all; `callback(error)` runs on the completion thread when all of them have ended, or one
+        was refused or ended in an error."""
         with self._idle:
             if self._completions is None:
                 self._completions = Completions(self)
-        ticket = self.push(tensor, data, flags=_native.NOTIFY | how.pop("flags", 0), **how)
-        self._completions.expect(ticket, callback)
+        try:
+            tickets, error = self.push_all(pushes)
+        except errors.BandoneonError as closed:
+            callback(closed)
+            return
+        self._completions.expect(tickets, callback, error)
 
     def wait(self, ticket, timeout=None):
         """The Result of an exchange. DeadlineExceeded leaves the ticket valid."""
+        results, error = self.wait_all([ticket], timeout)
+        if error is not None:
+            raise error
+        return results[0]
+
+    def wait_all(self, tickets, timeout=None):
+        """The Results of exchanges, in order, up to the first that ends in an error or not at all; and
+        that error, or None. DeadlineExceeded, where none has ended for `timeout` seconds, leaves its
+        ticket valid, as are those behind it."""
+        results = []
         deadline = time.monotonic() + _seconds(timeout)
         report = time.monotonic() + _REPORT_SECONDS
         while True:
             left = deadline - time.monotonic()
-            error = self._wait_slice(ticket, min(max(left, 0.0), SLICE_SECONDS))
+            ended, error = self._wait_slice(
+                tickets[len(results) :], min(max(left, 0.0), SLICE_SECONDS)
+            )
+            results += ended
             if not isinstance(error, errors.DeadlineExceeded):
-                break
-            if left <= SLICE_SECONDS:
-                raise error
+                return results, error
+            if ended:
+                deadline = time.monotonic() + _seconds(timeout)
+            elif left <= SLICE_SECONDS:
+                return results, error
             if time.monotonic() > report:
                 _log.warning("still waiting: %s", error)
                 report += _REPORT_SECONDS
-        if isinstance(error, Exception):
-            raise error
-        return error
 
     def is_done(self, ticket):
         """The Result of an exchange if it has ended, else None."""
-        outcome = self._wait_slice(ticket, 0.0)
-        if isinstance(outcome, errors.DeadlineExceeded):
-            return None
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        results, error = self._wait_slice([ticket], 0.0)
+        if error is not None and not isinstance(error, errors.DeadlineExceeded):
+            raise error
+        return results[0] if results else None
 
     def drop(self, ticket):
         """Nobody will wait for the ticket; what it keeps alive lives until it has ended."""
@@ -366,19 +382,31 @@ class Worker:
 
         run_interruptibly(run)
 
-    def _wait_slice(self, ticket, seconds):
-        result = _native.Result(sizeof(_native.Result))
+    def _wait_slice(self, tickets, seconds):
+        """As wait_all, without a look at signals in between."""
+        count = len(tickets)
+        results = (_native.Result * count)()
+        for result in results:
+            result.struct_size = sizeof(_native.Result)
+        ended = c_size_t()
         with self._call() as (lib, handle):
-            code = lib.bdn_wait(handle, ticket, seconds, byref(result))
+            code = lib.bdn_wait_all(
+                handle, (c_uint64 * count)(*tickets), count, seconds, results, byref(ended)
+            )
             error = _native.last_error(code) if code else None
-        if isinstance(error, errors.DeadlineExceeded):
-            return error
-        self._in_flight.pop(ticket, None)
-        return error or Result(
-            step=result.step,
-            absent=bool(result.flags & _native.RESULT_ABSENT),
-            nonfinite=bool(result.flags & _native.RESULT_NONFINITE),
+        over = ended.value + (
+            error is not None and not isinstance(error, errors.DeadlineExceeded)
         )
+        for ticket in tickets[:over]:
+            self._in_flight.pop(ticket, None)
+        return [
+            Result(
+                step=result.step,
+                absent=bool(result.flags & _native.RESULT_ABSENT),
+                nonfinite=bool(result.flags & _native.RESULT_NONFINITE),
+            )
+            for result in results[: ended.value]
+        ], error
 
     def _collect_dropped(self):
         for _ in range(len(self._dropped)):
@@ -386,7 +414,7 @@ class Worker:
                 ticket = self._dropped.popleft()
             except IndexError:
                 return  # Another thread collects, too.
-            if isinstance(self._wait_slice(ticket, 0.0), errors.DeadlineExceeded):
+            if isinstance(self._wait_slice([ticket], 0.0)[1], errors.DeadlineExceeded):
                 self._dropped.append(ticket)
 
     def _check_owner(self, name, owner):
@@ -412,6 +440,20 @@ def _c_declaration(item):
         momentum=item.momentum,
         group=item.group,
         rule=item.rule.encode(),
+    )
+
+
+def _c_push(push):
+    return _native.Push(
+        struct_size=sizeof(_native.Push),
+        data=push.data,
+        tensor=push.tensor,
+        flags=push.flags,
+        priority=push.priority,
+        weight=push.weight,
+        loss_scale=push.loss_scale,
+        learning_rate=push.learning_rate,
+        left_out=push.left_out,
     )
 
 

@@ -1,5 +1,6 @@
 """A small language for tests: models, batches, jobs inside this process, and what plain torch gets."""
 
+import contextlib
 import copy
 import hashlib
 
@@ -107,3 +108,19 @@ def assert_same(actual, expected, **tolerance):
             )
         else:
             assert torch.equal(actual[name], value), name
+
+
+@contextlib.contextmanager
+def recorded_pushes(worker, note=lambda push: push):
+    """A list of the batches of pushes that the worker starts meanwhile, each a list of note(push)."""
+    batches, push_all = [], worker.push_all
+
+    def record(pushes):
+        batches.append([note(push) for push in pushes])
+        return push_all(pushes)
+
+    worker.push_all = record
+    try:
+        yield batches
+    finally:
+        del worker.push_all

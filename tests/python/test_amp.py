@@ -12,6 +12,7 @@ from cluster_helpers import (
     make_model,
     mean_grads,
     model_hash,
+    recorded_pushes,
     run_job,
     sgd,
 )
@@ -82,20 +83,14 @@ def test_residuals_are_in_unscaled_units_while_the_scale_changes():
 
 def test_the_scale_is_passed_only_where_something_is_remembered():
     def scales(worker, **options):
-        model, seen, push = make_model(), [], worker.push
-
-        def record(tensor, data, **how):
-            seen.append(how["loss_scale"])
-            return push(tensor, data, **how)
-
+        model = make_model()
         scaler = make_scaler()
         optimizer = sgd(worker, model, scaler=scaler, prefix=str(options), **options)
-        worker.push = record
-        scaler.scale(model(make_batch(worker.rank)).square().mean()).backward()
-        optimizer.set_loss_scale(8.0)
-        model(make_batch(worker.rank)).square().mean().backward()
-        del worker.push
-        return seen
+        with recorded_pushes(worker, lambda push: push.loss_scale) as seen:
+            scaler.scale(model(make_batch(worker.rank)).square().mean()).backward()
+            optimizer.set_loss_scale(8.0)
+            model(make_batch(worker.rank)).square().mean().backward()
+        return sum(seen, [])
 
     def job(worker):
         return scales(worker, push="fp16", pull="fp16"), scales(worker, **EF)
@@ -111,17 +106,11 @@ def test_the_only_scaler_alive_is_found():
     disabled = make_scaler(enabled=False)
 
     def job(worker):
-        model, seen, push = make_model(), [], worker.push
-
-        def record(tensor, data, **how):
-            seen.append(how["loss_scale"])
-            return push(tensor, data, **how)
-
+        model = make_model()
         optimizer = sgd(worker, model, scaler="auto", **EF)  # noqa: F841
-        worker.push = record
-        model(make_batch(worker.rank)).square().mean().backward()
-        del worker.push
-        return seen
+        with recorded_pushes(worker, lambda push: push.loss_scale) as seen:
+            model(make_batch(worker.rank)).square().mean().backward()
+        return sum(seen, [])
 
     for seen in run_job(job):
         assert set(seen) == {1024.0}

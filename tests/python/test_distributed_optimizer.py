@@ -1,13 +1,14 @@
 """When a distributed optimizer exchanges gradients, and when it waits for them."""
 
 import contextlib
-import threading
 
 import pytest
 import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import synchronizer
+from bandoneon.worker import Declaration, Push
 from cluster_helpers import (
     after_backward,
     assert_same,
@@ -18,6 +19,7 @@ from cluster_helpers import (
     make_model,
     mean_grads,
     model_hash,
+    recorded_pushes,
     run_job,
     sgd,
     train,
@@ -54,29 +56,68 @@ def test_clipping_written_for_plain_torch_is_right():
 
 
 def test_pushes_leave_during_the_backward_pass_most_urgent_for_the_first_layer(monkeypatch):
+    monkeypatch.setattr(synchronizer, "_BATCH_BYTES", 1)
+
     def job(worker):
         model = make_model()
         optimizer = sgd(worker, model)
         after_backward(worker, model, optimizer)
         optimizer.step()
         optimizer.zero_grad()
-        events, push = [], worker.push
+        with recorded_pushes(worker, lambda push: push.priority) as batches:
+            model[0].register_full_backward_hook(lambda *_: batches.append("layer 0 is done"))
+            model(make_batch(worker.rank).requires_grad_()).square().mean().backward()
+        return batches
 
-        def record(tensor, data, **how):
-            events.append((threading.get_ident(), how["priority"]))
-            return push(tensor, data, **how)
-
-        model[0].register_full_backward_hook(lambda *_: events.append("layer 0 is done"))
-        worker.push = record
-        model(make_batch(worker.rank).requires_grad_()).square().mean().backward()
-        del worker.push
-        return events
-
-    for events in run_job(job):
-        last = events.index("layer 0 is done")
+    for batches in run_job(job):
+        last = batches.index("layer 0 is done")
         assert last >= 4  # Those of the last two layers were on their way before.
-        priorities = [event[1] for event in events if event != "layer 0 is done"]
+        priorities = [batch[0] for batch in batches if batch != "layer 0 is done"]
         assert len(set(priorities)) == 6 and priorities[0] < priorities[-1]
+
+
+def test_small_gradients_cross_into_c_together():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        waits, wait_all = [], worker.wait_all
+
+        def wait(tickets, *how):
+            waits.append(len(tickets))
+            return wait_all(tickets, *how)
+
+        worker.wait_all = wait
+        with recorded_pushes(worker) as batches:
+            for step in range(3):
+                after_backward(worker, model, optimizer, step)
+                optimizer.step()
+                optimizer.zero_grad()
+        del worker.wait_all
+        return [len(batch) for batch in batches], waits
+
+    assert run_job(job) == [([6] * 3, [6] * 3)] * 2
+
+
+def test_a_push_that_is_refused_leaves_those_before_it_in_flight():
+    def job(worker):
+        numbers = worker.declare([Declaration(name, 3) for name in "abc"])
+        tensors = [torch.full((3,), float(worker.rank)) for _ in numbers]
+        pushes = [Push(n, t.data_ptr(), keep=t) for n, t in zip(numbers, tensors)]
+        pushes[1] = pushes[1]._replace(loss_scale=0.0)
+        tickets, error = worker.push_all(pushes)
+        assert len(tickets) == 1 and isinstance(error, bandoneon.InvalidArgument)
+        with pytest.raises(bandoneon.InvalidArgument, match="'b': loss_scale"):
+            raise error
+        more, error = worker.push_all([pushes[2]])
+        assert error is None
+        results, error = worker.wait_all([tickets[0], 98765, more[0]])
+        assert [result.step for result in results] == [1]
+        assert isinstance(error, bandoneon.NotFound)
+        assert worker.wait_all(more) == ([(1, False, False)], None)
+        return tensors
+
+    for a, b, c in run_job(job):
+        assert a[0] == 0.5 and b[0] in (0.0, 1.0) and c[0] == 0.5
 
 
 def test_errors_come_out_of_backward_as_what_they_are():
@@ -95,7 +136,9 @@ def test_errors_come_out_of_backward_as_what_they_are():
     assert error.tensor is not None and error.step is not None and error.waiting_for is not None
 
 
-def test_what_was_late_can_be_waited_for_again():
+def test_what_was_late_can_be_waited_for_again(monkeypatch):
+    monkeypatch.setattr(synchronizer, "_BATCH_BYTES", 1)  # "last" does not wait for "first" to leave.
+
     def job(worker):
         model = torch.nn.Sequential(torch.nn.Linear(6, 8, bias=False), torch.nn.Linear(8, 6, bias=False))
         fill(model)

@@ -193,15 +193,23 @@ static void* run(void* argument) {
   push.tensor = id;
   push.weight = 1.0f;
   push.loss_scale = 1.0f;
-  push.flags = BDN_NOTIFY;
-  must(bdn_push_pull(worker, &push, &ticket), "bdn_push_pull with BDN_NOTIFY");
   {
-    bdn_ticket next = 0;
-    must(bdn_next_done(worker, 60.0, &next), "bdn_next_done");
-    expect(next == ticket, "the ticket that was started");
-    must(bdn_wait(worker, next, 0.0, NULL), "bdn_wait");
+    bdn_push pushes[2];
+    bdn_ticket tickets[2] = {0, 0};
+    bdn_result results[2];
+    size_t count = 9;
+    pushes[0] = pushes[1] = push;
+    pushes[1].tensor = 12345;
+    expect(bdn_push_pull_all(worker, pushes, 2, tickets, &count) == BDN_NOT_FOUND, "the second");
+    expect(count == 1, "what comes before one that is refused is in flight");
+    tickets[1] = 98765;
+    memset(results, 0, sizeof results);
+    results[0].struct_size = results[1].struct_size = sizeof results[0];
+    expect(bdn_wait_all(worker, tickets, 2, 60.0, results, &count) == BDN_NOT_FOUND, "the second");
+    expect(count == 1 && results[0].step == 3, "what has ended before it");
+    expect(bdn_wait_all(worker, NULL, 0, 0.0, NULL, NULL) == BDN_OK, "none is none");
+    expect(bdn_push_pull_all(worker, NULL, 1, tickets, NULL) == BDN_INVALID_ARGUMENT, "no push");
   }
-  push.flags = 0;
   push.done = on_done;
   push.user_data = &done;
   must(bdn_push_pull(worker, &push, &ticket), "bdn_push_pull with a callback");

@@ -107,31 +107,6 @@ TEST_F(TicketTableTest, ACallbackRunsOnceAndGivesTheTicketUp) {
   EXPECT_EQ(table_.Find(ticket).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(TicketTableTest, NextDoneGivesEachNotifyingTicketOnceInTheOrderOfTheirEnds) {
-  const TicketId a = table_.Open({.parts = 1, .notify = true});
-  const TicketId quiet = table_.Open({.parts = 1});
-  const TicketId b = table_.Open({.parts = 1, .notify = true});
-  for (const TicketId ticket : {b, quiet, a}) End(ExchangeOf({ticket}));
-  EXPECT_EQ(*table_.NextDone(clock_.Now()), b);
-  EXPECT_EQ(*table_.NextDone(clock_.Now()), a);
-  EXPECT_EQ(table_.NextDone(clock_.Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
-}
-
-TEST_F(TicketTableTest, AWakeEndsOneNextDone) {
-  table_.Wake();
-  EXPECT_EQ(table_.NextDone(clock_.Now()).status().code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(table_.NextDone(clock_.Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
-}
-
-TEST_F(TicketTableTest, ClosingEndsEveryNextDoneButWhatHasEndedComesFirst) {
-  const TicketId ticket = table_.Open({.parts = 1, .notify = true});
-  End(ExchangeOf({ticket}));
-  table_.Close(Cancelled("closed"));
-  EXPECT_EQ(*table_.NextDone(absl::InfiniteFuture()), ticket);
-  EXPECT_EQ(table_.NextDone(absl::InfiniteFuture()).status(), Cancelled("closed"));
-  EXPECT_EQ(table_.NextDone(absl::InfiniteFuture()).status(), Cancelled("closed"));
-}
-
 TEST_F(TicketTableTest, AnEndWakesWhoWaitsOnAnotherThread) {
   const TicketId ticket = table_.Open({.step = 5, .parts = 1});
   std::thread waiter([&] {

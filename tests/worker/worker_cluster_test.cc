@@ -1,4 +1,3 @@
-#include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
@@ -370,12 +369,9 @@ TEST(WorkerCluster, ToCloseAWorkerEndsTheWaitsOfItsOtherThreads) {
   Floats data(4);
   std::thread waits_for_a_push(
       [&] { EXPECT_TRUE(absl::IsCancelled(PushPull(rig.worker(0), ids[0], data).status())); });
-  std::thread waits_for_any(
-      [&] { EXPECT_TRUE(absl::IsCancelled(rig.worker(0).NextDone(kLong).status())); });
   std::thread waits_for_all([&] { EXPECT_FALSE(rig.worker(0).Barrier("b", kLong).ok()); });
   rig.worker(0).Close();
   waits_for_a_push.join();
-  waits_for_any.join();
   waits_for_all.join();
 }
 
@@ -499,27 +495,51 @@ TEST(WorkerCluster, ConflictingDeclarationsNameBothWorkers) {
   });
 }
 
-TEST(WorkerCluster, EndsTicketsByCallbackAndThroughTheDoneQueue) {
+TEST(WorkerCluster, EndsATicketByItsCallback) {
   ClusterRig rig(1);
   Worker& worker = rig.worker(0);
   const auto ids = worker.Declare({Tensor("w", 10)}, kLong);
   Floats data(10, 1.0f);
-  std::atomic<int> calls = 0;
-  const auto by_callback = worker.PushPull(
+  std::promise<absl::Status> ended;
+  const auto ticket = worker.PushPull(
       {.tensor = ids->at(0),
        .data = {data.data(), DType::kFloat32, 10},
-       .done = [&](TicketId, const absl::Status& status) { calls += status.ok() ? 1 : 100; }});
-  ASSERT_TRUE(by_callback.ok());
-  Floats other(10, 1.0f);
-  const auto notified = worker.PushPull(
-      {.tensor = ids->at(0), .data = {other.data(), DType::kFloat32, 10}, .notify = true});
-  EXPECT_EQ(*worker.NextDone(kLong), *notified);
-  EXPECT_TRUE(worker.Wait(*notified, kLong).ok());
-  EXPECT_EQ(calls, 1);
-  EXPECT_EQ(worker.NextDone(absl::ZeroDuration()).status().code(),
-            absl::StatusCode::kDeadlineExceeded);
-  worker.Wake();
-  EXPECT_EQ(worker.NextDone(kLong).status().code(), absl::StatusCode::kCancelled);
+       .done = [&](TicketId, const absl::Status& status) { ended.set_value(status); }});
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_TRUE(ended.get_future().get().ok());
+}
+
+TEST(WorkerCluster, StartsAndEndsExchangesTogetherUpToTheFirstThatIsRefused) {
+  ClusterRig rig(2);
+  rig.OnEach([](Worker& worker, int rank) {
+    const std::vector<uint32_t> ids =
+        *worker.Declare({Tensor("a", 4), Tensor("b", 4), Tensor("c", 4)}, kLong);
+    std::vector<Floats> data(3, Floats(4, 1.0f + rank));
+    std::vector<PushRequest> pushes;
+    for (int i = 0; i < 3; ++i) {
+      pushes.push_back({.tensor = ids[i], .data = {data[i].data(), DType::kFloat32, 4}});
+    }
+    std::vector<PushRequest> two_of_one = {pushes[0], pushes[0]};
+    two_of_one[1].data.data = data[1].data();
+    std::vector<TicketId> tickets;
+    ASSERT_TRUE(worker.PushPullAll(std::span(two_of_one), &tickets).ok());
+    ASSERT_EQ(tickets.size(), 2u);
+    std::vector<PushResult> results;
+    ASSERT_TRUE(worker.WaitAll(tickets, kLong, &results).ok());
+    ASSERT_EQ(results.size(), 2u);
+    EXPECT_EQ(results[0].step, 1u);
+    EXPECT_EQ(results[1].step, 2u);
+
+    pushes[2].weight = -1;
+    const absl::Status refused = worker.PushPullAll(std::span(pushes), &tickets);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("'c': weight"));
+    ASSERT_EQ(tickets.size(), 2u) << "those before it are in flight";
+    tickets.insert(tickets.begin() + 1, TicketId{98765});
+    EXPECT_TRUE(absl::IsNotFound(worker.WaitAll(tickets, kLong, &results)));
+    EXPECT_EQ(results.size(), 1u) << "those before it have ended";
+    EXPECT_TRUE(worker.Wait(tickets[2], kLong).ok()) << "those behind it are as they were";
+    EXPECT_EQ(data[1], Floats(4, 1.5f));
+  });
 }
 
 TEST(WorkerCluster, TakesHalfPrecisionAndDoubleInPlace) {

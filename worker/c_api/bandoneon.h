@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 3
+#define BDN_ABI_VERSION 4
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -147,8 +147,7 @@ BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size
                         uint32_t* ids, double timeout_seconds);
 
 enum {
-  BDN_ABSENT = 1, /* bdn_push.flags: no gradient this step; data is only written */
-  BDN_NOTIFY = 2  /* the ticket also comes out of bdn_next_done */
+  BDN_ABSENT = 1 /* bdn_push.flags: no gradient this step; data is only written */
 };
 
 typedef struct bdn_push {
@@ -179,6 +178,11 @@ typedef struct bdn_push {
  * untouched until the ticket is done. A second call for a tensor before the first is done queues
  * behind it. Tensors that were fused wait for each other's push of the same step. */
 BDN_API int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket);
+/* As `count` calls of it, in order, at the cost of one: *started (may be NULL) gets how many are in
+ * flight, with tickets[0] to tickets[*started - 1]. The error is that of the next one, at which it
+ * stopped. */
+BDN_API int bdn_push_pull_all(bdn_worker* worker, const bdn_push* pushes, size_t count,
+                              bdn_ticket* tickets, size_t* started);
 
 enum {
   BDN_RESULT_ABSENT = 1,   /* nobody had a gradient: data is unchanged */
@@ -200,12 +204,11 @@ typedef struct bdn_result {
  * error: the exchange failed, nothing of it was counted, and data is unspecified. */
 BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds,
                      bdn_result* result);
-
-/* Waits for any ticket that was started with BDN_NOTIFY to end, each comes out once; collect it
- * with bdn_wait. BDN_DEADLINE_EXCEEDED: none ended. BDN_CANCELLED: the worker is being freed. */
-BDN_API int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket);
-/* Makes one current or coming bdn_next_done return BDN_CANCELLED. */
-BDN_API int bdn_wake(bdn_worker* worker);
+/* As a bdn_wait for each of `count` tickets, in order, with one timeout: *ended (may be NULL) gets
+ * how many have ended well and were given up, results[0] to results[*ended - 1] (NULL: not wanted)
+ * theirs. The error is that of the next one, at which it stopped; those behind it are as they were. */
+BDN_API int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
+                         double timeout_seconds, bdn_result* results, size_t* ended);
 
 /* Overwrites `data` (bytes long, any element type) with root's, on every worker. Each name and size is
  * declared at its first use, and stays. All workers call it in the same order. */

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -187,39 +188,51 @@ int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count
 }
 
 int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket) {
+  return bdn_push_pull_all(worker, push, 1, ticket, nullptr);
+}
+
+int bdn_push_pull_all(bdn_worker* worker, const bdn_push* pushes, size_t count, bdn_ticket* tickets,
+                      size_t* started) {
+  if (started != nullptr) *started = 0;
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
-    BDN_ASSIGN_OR_RETURN(bdn::PushRequest request, bdn::ToRequest(w, push));
-    BDN_ASSIGN_OR_RETURN(*ticket, w.PushPull(std::move(request)));
-    return absl::OkStatus();
+    if (count > 0 && tickets == nullptr) return bdn::InvalidArgument("tickets is null");
+    absl::Status refused;
+    std::vector<bdn::PushRequest> requests;
+    for (size_t i = 0; i < count && refused.ok(); ++i) {
+      auto request = bdn::ToRequest(w, pushes == nullptr ? nullptr : pushes + i);
+      refused = request.status();
+      if (refused.ok()) requests.push_back(*std::move(request));
+    }
+    std::vector<bdn::TicketId> opened;
+    const absl::Status status = w.PushPullAll(std::span(requests), &opened);
+    std::copy(opened.begin(), opened.end(), tickets);
+    if (started != nullptr) *started = opened.size();
+    return status.ok() ? refused : status;
   });
 }
 
 int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_result* result) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    if (result != nullptr) BDN_RETURN_IF_ERROR(bdn::CheckStruct(result, "bdn_result"));
-    BDN_ASSIGN_OR_RETURN(const bdn::PushResult done, w.Wait(ticket, bdn::Timeout(timeout_seconds)));
-    if (result == nullptr) return absl::OkStatus();
-    result->step = done.step;
-    result->flags =
-        (done.absent ? BDN_RESULT_ABSENT : 0) | (done.nonfinite ? BDN_RESULT_NONFINITE : 0);
-    result->reserved = 0;
-    return absl::OkStatus();
-  });
+  return bdn_wait_all(worker, &ticket, 1, timeout_seconds, result, nullptr);
 }
 
-int bdn_next_done(bdn_worker* worker, double timeout_seconds, bdn_ticket* ticket) {
+int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
+                 double timeout_seconds, bdn_result* results, size_t* ended) {
+  if (ended != nullptr) *ended = 0;
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    if (ticket == nullptr) return bdn::InvalidArgument("ticket is null");
-    BDN_ASSIGN_OR_RETURN(*ticket, w.NextDone(bdn::Timeout(timeout_seconds)));
-    return absl::OkStatus();
-  });
-}
-
-int bdn_wake(bdn_worker* worker) {
-  return CallOn(worker, [](bdn::Client& w) {
-    w.Wake();
-    return absl::OkStatus();
+    if (count > 0 && tickets == nullptr) return bdn::InvalidArgument("tickets is null");
+    for (size_t i = 0; results != nullptr && i < count; ++i) {
+      BDN_RETURN_IF_ERROR(bdn::CheckStruct(results + i, "bdn_result"));
+    }
+    std::vector<bdn::PushResult> done;
+    const absl::Status status = w.WaitAll({tickets, count}, bdn::Timeout(timeout_seconds), &done);
+    for (size_t i = 0; results != nullptr && i < done.size(); ++i) {
+      results[i].step = done[i].step;
+      results[i].flags =
+          (done[i].absent ? BDN_RESULT_ABSENT : 0) | (done[i].nonfinite ? BDN_RESULT_NONFINITE : 0);
+      results[i].reserved = 0;
+    }
+    if (ended != nullptr) *ended = done.size();
+    return status;
   });
 }
 

@@ -96,12 +96,11 @@ absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push
   if (push->device != 0 || push->stream != nullptr || push->reserved != 0) {
     return Unimplemented("bdn_push: device, stream and reserved must be 0: host memory only");
   }
-  if (push->flags & ~static_cast<uint32_t>(BDN_ABSENT | BDN_NOTIFY)) {
+  if (push->flags & ~static_cast<uint32_t>(BDN_ABSENT)) {
     return InvalidArgument("bdn_push: unknown flags %#x", push->flags);
   }
   PushRequest request{.tensor = push->tensor,
                       .absent = (push->flags & BDN_ABSENT) != 0,
-                      .notify = (push->flags & BDN_NOTIFY) != 0,
                       .priority = push->priority,
                       .weight = push->weight,
                       .loss_scale = push->loss_scale,

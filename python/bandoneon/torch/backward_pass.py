@@ -36,16 +36,21 @@ def at_end_of_pass(callback):
 
 def when_pass_resumes_after(node, callback):
     """Runs it once in the pass that `node` belongs to, when node is done."""
-    _before_first_of([n for n, _ in node.next_functions if n is not None], callback)
+    hooks = []
+
+    def reached(_):
+        if hooks:
+            remove(hooks)
+            callback()
+
+    hooks += [n.register_prehook(reached) for n, _ in node.next_functions if n is not None]
 
 
-def before_accumulation(param, callback):
-    """For a hook of the parameter itself: runs it once, before the gradient that has come is added to
-    param.grad; not at all where torch.autograd.grad() only hands it out. Returns hooks, to be removed
-    before the next gradient's."""
+def accumulator_of(param):
+    """The node that adds to param.grad now. It is another one once the parameter has another type or
+    device, or when nobody holds it and no graph goes through it."""
     with torch.enable_grad():
-        accumulator = param.view_as(param).grad_fn.next_functions[0][0]
-    return _before_first_of([accumulator], callback)
+        return param.view_as(param).grad_fn.next_functions[0][0]
 
 
 def remove(hooks):
@@ -53,14 +58,3 @@ def remove(hooks):
     while hooks:
         hooks.pop().remove()
 
-
-def _before_first_of(nodes, callback):
-    """Runs it once, before whichever node comes first; the hooks."""
-
-    def reached(_):
-        if hooks:
-            remove(hooks)
-            callback()
-
-    hooks = [node.register_prehook(reached) for node in nodes]
-    return hooks

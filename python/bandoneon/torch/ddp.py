@@ -13,7 +13,7 @@ import torch
 from .. import _native
 from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 from ..session import default_worker
-from ..worker import SLICE_SECONDS
+from ..worker import SLICE_SECONDS, Push
 from . import backward_pass
 from .comm_state import check_settings
 from .link_options import LinkOptions, LinkTable
@@ -185,51 +185,55 @@ class _Round:
         backward_pass.at_end_of_pass(self._end)
 
     def exchange(self, parameters, members, bucket):
-        future = torch.futures.Future()
-        pairs = list(zip(bucket.parameters(), bucket.gradients()))
-        flight = _Bucket(future, bucket.buffer(), len(pairs))
-        for param, grad in pairs:
-            try:
-                self._push(parameters, members, param, grad, flight)
-            except BandoneonError as error:
-                self._fail(error)
-                flight.finish_one()
-        return future
+        """The bucket's future, due when all its gradients are back."""
+        future, buffer = torch.futures.Future(), bucket.buffer()
+        try:
+            pushes, places = self._parts(parameters, members, bucket)
+        except BandoneonError as error:
+            self._fail(error)
+            future.set_result(buffer)
+            return future
 
-    def _push(self, parameters, members, param, grad, flight):
-        member = members.get(id(param))
-        if member is None:
-            raise InvalidArgument(
-                f"DDP reduces a parameter of shape {list(param.shape)} that DDPState was not given; "
-                "construct it from ddp_model.module.named_parameters()"
-            )
-        flags = 0 if self._reached.has(param, grad) else _native.ABSENT
-        # A bucket's views don't overlap, so each is exclusive though its storage is shared.
-        grad = parameters.dense(member, grad)
-        host = host_copy_or_self(grad, exclusive=True)
-
-        def done(result, error):
+        def done(error):
             if error is None:
-                copy_back(host, grad)
+                for host, grad in places:
+                    copy_back(host, grad)
             else:
                 self._fail(error)
-            flight.finish_one()
+            future.set_result(buffer)
             self._count(-1)
 
         self._count(1)
-        try:
-            parameters.worker.push_notified(
-                member.tensor,
-                host.data_ptr(),
-                done,
-                keep=host,
-                flags=flags,
-                priority=member.priority,
-                loss_scale=self._loss_scale,
+        parameters.worker.push_notified(pushes, done)
+        return future
+
+    def _parts(self, parameters, members, bucket):
+        """What to push of the bucket, and for each the memory that C reads and writes with the gradient
+        that it stands for."""
+        pushes, places = [], []
+        for param, grad in zip(bucket.parameters(), bucket.gradients()):
+            member = members.get(id(param))
+            if member is None:
+                raise InvalidArgument(
+                    f"DDP reduces a parameter of shape {list(param.shape)} that DDPState was not given; "
+                    "construct it from ddp_model.module.named_parameters()"
+                )
+            flags = 0 if self._reached.has(param, grad) else _native.ABSENT
+            # A bucket's views don't overlap, so each is exclusive though its storage is shared.
+            grad = parameters.dense(member, grad)
+            host = host_copy_or_self(grad, exclusive=True)
+            places.append((host, grad))
+            pushes.append(
+                Push(
+                    tensor=member.tensor,
+                    data=host.data_ptr(),
+                    keep=host,
+                    flags=flags,
+                    priority=member.priority,
+                    loss_scale=self._loss_scale,
+                )
             )
-        except BandoneonError:
-            self._count(-1)
-            raise
+        return pushes, places
 
     def _end(self):
         """The last action of the pass, before DDP takes its buckets back."""
@@ -251,19 +255,3 @@ class _Round:
             self._pending += change
             self._changed.notify_all()
 
-
-class _Bucket:
-    """One bucket's future, due when all its gradients are back."""
-
-    def __init__(self, future, buffer, size):
-        self._future = future
-        self._buffer = buffer
-        self._left = size
-        self._lock = threading.Lock()
-
-    def finish_one(self):
-        with self._lock:
-            self._left -= 1
-            if self._left:
-                return
-        self._future.set_result(self._buffer)

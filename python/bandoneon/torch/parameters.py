@@ -7,7 +7,7 @@ import torch
 
 from .. import _native
 from ..errors import InvalidArgument, NotFound, OutOfRange
-from ..worker import Declaration
+from ..worker import Declaration, Push
 from .broadcast import check_replicas
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
@@ -125,9 +125,10 @@ class ParameterSet:
 
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
-        if grad.layout is not torch.strided and self.sparse_as_dense:
-            grad = grad.to_dense()
-        check_exchangeable(grad, member.name)
+        if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
+            if self.sparse_as_dense and grad.layout is not torch.strided:
+                grad = grad.to_dense()
+            check_exchangeable(grad, member.name)
         if not self.as_float32:  # Else a float32 copy is exchanged, which exchange() checks.
             member.check(grad)
         return grad
@@ -151,8 +152,8 @@ class ParameterSet:
     def _exchange(self, tensors, timeout, rates, absent, left_out):
         hosts = [host_copy_or_self(tensor) for tensor in tensors]
         nothing = [None] * len(hosts)
-        tickets = [
-            self.worker.push(
+        pushes = [
+            Push(
                 m.tensor,
                 host.data_ptr(),
                 keep=(host, rest),
@@ -169,7 +170,11 @@ class ParameterSet:
                 left_out or nothing,
             )
         ]
-        results = [self.worker.wait(ticket, timeout) for ticket in tickets]
+        tickets, error = self.worker.push_all(pushes)
+        if error is None:
+            results, error = self.worker.wait_all(tickets, timeout)
+        if error is not None:
+            raise error
         for host, tensor in zip(hosts, tensors):
             copy_back(host, tensor)
         return results

@@ -6,9 +6,15 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition
+from ..errors import DeadlineExceeded, FailedPrecondition
+from ..worker import Push
 from . import backward_pass
 from .tensors import copy_back, host_copy_or_self
+
+
+# Gradients leave together when they are this many bytes: a call for each would cost small ones more than
+# their exchange does.
+_BATCH_BYTES = 256 << 10
 
 
 class _Slot:
@@ -17,8 +23,11 @@ class _Slot:
     def __init__(self, member):
         self.member = member
         self.param = member.param
+        self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
-        self.accumulation_hooks = []  # on what adds to its gradient, once for each
+        self.accumulator = None  # what adds to its gradient, held so that its hook stays
+        self.accumulator_hooks = []
+        self.is_expected = False  # the gradient that is being added: its hook has run
         # For good. A gradient leaves at once where one a pass is all that comes: once that was seen,
         # and as long as none came from an inner pass, which others may follow.
         self.seen_alone = False
@@ -34,7 +43,8 @@ class _Slot:
         return mean is not None and self.param.grad is mean
 
     def leave_mean(self, grad):
-        self.param.grad = grad
+        if self.param.grad is not grad:
+            self.param.grad = grad
         self._mean = None if grad is None else weakref.ref(grad)
 
     def forget_mean(self):
@@ -45,13 +55,25 @@ class _Slot:
         self.fired = 0  # gradients accumulated in this pass
         self.earlier = None  # means of earlier passes, to which this pass's is added
         self.sent = False
-        self.ticket = None  # of the exchange in flight
+        self.ticket = None  # of the exchange in flight, once it has left
         self.grad = None  # what was pushed, and where the mean goes
         self.host = None  # the memory that C reads and writes for it
 
     @property
     def leaves_at_once(self):
         return self.seen_alone and not self.may_repeat
+
+    def hook_accumulator(self, synchronizer):
+        """Has the synchronizer told before a gradient is added."""
+        backward_pass.remove(self.accumulator_hooks)
+        self.accumulator = backward_pass.accumulator_of(self.param)
+        hook = _forward_to(weakref.ref(synchronizer), Synchronizer._expect, self)
+        self.accumulator_hooks.append(self.accumulator.register_prehook(hook))
+
+    def remove_hooks(self):
+        backward_pass.remove(self.hooks)
+        backward_pass.remove(self.accumulator_hooks)
+        self.accumulator = None
 
 
 class Synchronizer:
@@ -75,6 +97,8 @@ class Synchronizer:
         self._had_pass = False  # since the last step, or since its gradients were thrown away
         # Of the running round:
         self._active = False
+        self._batch = []  # slots and pushes that leave together
+        self._batch_bytes = 0
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
         self._scale = 1.0
@@ -90,8 +114,7 @@ class Synchronizer:
         """Takes the hooks away; the parameters' gradients stay local from now on."""
         self._closed = True
         for slot in self._slots:
-            backward_pass.remove(slot.hooks)
-            backward_pass.remove(slot.accumulation_hooks)
+            slot.remove_hooks()
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -131,19 +154,22 @@ class Synchronizer:
             if slot.hooks or not slot.param.requires_grad or self._closed:
                 continue
             slot.hooks = [
-                slot.param.register_hook(_forward_to(itself, "_on_gradient", slot)),
+                slot.param.register_hook(_forward_to(itself, Synchronizer._on_gradient, slot)),
                 slot.param.register_post_accumulate_grad_hook(
-                    _forward_to(itself, "_after_accumulation", slot)
+                    _forward_to(itself, Synchronizer._after_accumulation, slot)
                 ),
             ]
 
     def _on_gradient(self, slot):
-        """Begins nothing yet: torch.autograd.grad(), too, comes here. Nor would a hook do that stays on
-        the node that accumulates: that is another one after model.cuda(), say."""
-        backward_pass.remove(slot.accumulation_hooks)
-        slot.accumulation_hooks = backward_pass.before_accumulation(
-            slot.param, _forward_to(weakref.ref(self), "_before_accumulation", slot)
-        )
+        """Begins nothing yet: torch.autograd.grad(), too, comes here. What accumulates may be another node
+        than before, as after model.cuda(). Finding it takes long, and that it was is seen later, but for a
+        mean: what is added to that cannot be told from it."""
+        if slot.accumulator is None or slot.holds_mean:
+            slot.hook_accumulator(self)
+
+    def _expect(self, slot):
+        self._before_accumulation(slot)
+        slot.is_expected = True
 
     def _before_accumulation(self, slot):
         if not self._enabled:
@@ -165,6 +191,10 @@ class Synchronizer:
             slot.earlier, slot.param.grad = slot.param.grad, None
 
     def _after_accumulation(self, slot):
+        if not slot.is_expected:  # What has added it is not what was hooked.
+            slot.hook_accumulator(self)
+            self._before_accumulation(slot)
+        slot.is_expected = False
         if self._enabled and self._overlap and slot.leaves_at_once:
             self._push(slot)
 
@@ -213,8 +243,7 @@ class Synchronizer:
         if not self._active:
             self._begin_round()
         self._send_rest()
-        for slot in self._in_flight():
-            self._collect(slot)
+        self._collect()
         self._had_pass = True
         self._leave_round()
 
@@ -223,19 +252,16 @@ class Synchronizer:
         for slot in self._slots:
             if not slot.sent:
                 self._push_rest(slot)
+        self._send_batch()
 
     def _abandon_round(self):
         """A backward pass broke off and the program went on: the others still get their round."""
         for slot in self._slots:
             if not slot.sent:
                 self._start(slot, None, _native.ABSENT)
-        for slot in self._in_flight():
-            self._wait(slot)
+        self._send_batch()
+        self._collect(is_wanted=False)
         self._leave_round()
-
-    def _in_flight(self):
-        """Not those that were collected before another one was late."""
-        return [slot for slot in self._slots if slot.ticket is not None]
 
     def _leave_round(self):
         for slot in self._slots:
@@ -268,9 +294,9 @@ class Synchronizer:
 
     def _start(self, slot, host, flags):
         slot.host = host
-        slot.ticket = self._worker.push(
-            slot.member.tensor,
-            None if host is None else host.data_ptr(),
+        push = Push(
+            tensor=slot.member.tensor,
+            data=None if host is None else host.data_ptr(),
             keep=host,
             flags=flags,
             priority=slot.member.priority,
@@ -278,19 +304,37 @@ class Synchronizer:
             learning_rate=self._rates.get(id(slot.param), 0.0),
         )
         slot.sent = True
+        self._batch.append((slot, push))
+        self._batch_bytes += slot.num_bytes
+        if self._batch_bytes >= _BATCH_BYTES:
+            self._send_batch()
 
-    def _wait(self, slot):
-        try:
-            result = self._worker.wait(slot.ticket, self._timeout)
-        except BandoneonError as error:
+    def _send_batch(self):
+        if not self._batch:
+            return
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        tickets, error = self._worker.push_all([push for _, push in batch])
+        for (slot, _), ticket in zip(batch, tickets):
+            slot.ticket = ticket
+        if error is not None:
+            for slot, _ in batch[len(tickets) :]:
+                slot.sent = False
+            raise error
+
+    def _collect(self, is_wanted=True):
+        """Waits for what is in flight. What had come before another one was late is not waited for again."""
+        slots = [slot for slot in self._slots if slot.ticket is not None]
+        results, error = self._worker.wait_all([slot.ticket for slot in slots], self._timeout)
+        for slot, result in zip(slots, results):
+            slot.ticket = None
+            if is_wanted:
+                self._finish(slot, result)
+        if error is not None:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
-                slot.ticket = None
-            raise
-        slot.ticket = None
-        return result
+                slots[len(results)].ticket = None
+            raise error
 
-    def _collect(self, slot):
-        result = self._wait(slot)
+    def _finish(self, slot, result):
         if slot.fired == 1:
             slot.seen_alone = True
         if slot.host is None:
@@ -309,6 +353,6 @@ def _forward_to(reference, method, slot):
     def hook(*_):
         synchronizer = reference()
         if synchronizer is not None:
-            getattr(synchronizer, method)(slot)
+            method(synchronizer, slot)
 
     return hook
