@@ -1,39 +1,130 @@
-"""Saved states of what is exchanged."""
+"""Saved states of what is exchanged: what they are saved under, and whose of them a worker takes up."""
+
+import warnings
+
+import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from .link_options import corrects_by_rate
+
+_FORMAT = 2
 
 
-class CommState:
-    """The comm_state_dict() of an optimizer as torch.distributed.checkpoint takes it, which saves what
-    two ranks have under one name only once: a Stateful, with this rank in its keys.
+def saved_by(worker, settings):
+    """What every comm_state_dict() begins with."""
+    return {"format": _FORMAT, "settings": settings, "rank": worker.rank, "size": worker.size}
 
-        state = {"model": model, "optimizer": optimizer, "comm": bdn.CommState(optimizer)}
-        dcp.save(state, checkpoint_id=path)
-        ...                            # In a new job, with the same model and optimizer:
-        dcp.load(state, checkpoint_id=path)
 
-    owner: anything with comm_state_dict() and load_comm_state_dict(), both collective here.
+def ranks_for(rank, size, saved_size):
+    """The ranks of a job of `saved_size` workers whose residuals worker `rank` of `size` takes up: each
+    belongs to exactly one. In the same number of workers, its own."""
+    return list(range(rank, saved_size, size))
 
-    Around LocalSteps and CSER every rank has a model and optimizer state of its own: there, put the rank
-    into their names, too, f"model{rank}". get_optimizer_state_dict() and its like take a step where an
-    optimizer has no state yet: give them `inner`, whose steps do not count.
+
+def base_rank(rank, saved_size):
+    """The rank whose state `rank` goes by in what is the same in all, such as steps."""
+    return rank % saved_size
+
+
+def fitting_state(state, settings, worker, only_same_size=None):
+    """This worker's part of a comm_state_dict() that was saved under the same settings. `state` is this
+    rank's, or a list of those of all ranks, which may be of a job of another number of workers: see
+    _mapped. InvalidArgument says what does not fit.
+
+    only_same_size: why another number of workers is refused.
     """
-
-    def __init__(self, owner, *, worker=None):
-        self._owner = owner
-        self._key = f"rank{(worker or default_worker()).rank}"
-
-    def state_dict(self):
-        return {self._key: self._owner.comm_state_dict()}
-
-    def load_state_dict(self, state_dict):
-        if self._key not in state_dict:
+    states = list(state) if isinstance(state, (list, tuple)) else [state]
+    if not states:
+        raise InvalidArgument("an empty list of states; give it the comm_state_dict() of every rank")
+    for one in states:
+        _check_header(one)
+        check_settings(one, settings)
+    saved_size = states[0]["size"]
+    for one in states:
+        if one["size"] != saved_size:
             raise InvalidArgument(
-                f"the state is of {', '.join(sorted(state_dict))}, and this is {self._key}; every rank "
-                "saves and loads its own"
+                f"the states are of jobs of {saved_size} and of {one['size']} workers; give those of one "
+                "checkpoint"
             )
-        self._owner.load_comm_state_dict(state_dict[self._key])
+    by_rank = {one["rank"]: one for one in states}
+    if saved_size == worker.size:
+        if worker.rank not in by_rank:
+            raise InvalidArgument(
+                f"this state is of worker {states[0]['rank']} of {saved_size}, but this is worker "
+                f"{worker.rank} of {worker.size}; every rank loads its own"
+            )
+        return by_rank[worker.rank]
+    resized = f"the state is of a job of {saved_size} workers, and this one has {worker.size}"
+    if only_same_size:
+        raise InvalidArgument(f"{resized}: {only_same_size}")
+    base = base_rank(worker.rank, saved_size)
+    mapped = ranks_for(worker.rank, worker.size, saved_size)
+    missing = [str(r) for r in sorted({base, *mapped}) if r not in by_rank]
+    if missing:
+        raise InvalidArgument(
+            f"{resized}: worker {worker.rank} also needs the state of rank {', '.join(missing)}. Give "
+            "load_comm_state_dict() the list of all ranks' states, or use bandoneon.torch.load"
+        )
+    return _mapped(by_rank[base], [by_rank[r] for r in mapped], worker)
+
+
+def _mapped(base, mapped, worker):
+    """The base's state with what the mapped ranks' links owe, for a worker of another number of workers.
+
+    Every worker's residual e comes to the mean as e / n. So what n workers owe to it is owed by n' of
+    them if each has n' / n times the sum of those that are mapped to it; momentum likewise, being
+    linear, too. A worker that none are mapped to owes nothing. What servers keep is of the mean already.
+    """
+    scale = worker.size / base["size"]
+    tensors = {}
+    for name, entry in base["tensors"].items():
+        others = [_entry_of(one, name, entry["step"]) for one in mapped]
+        tensors[name] = _sum_of_entries(entry, others, scale)
+    return {**base, "tensors": tensors}
+
+
+def _entry_of(state, name, step):
+    entry = state["tensors"].get(name)
+    if entry is None:
+        raise InvalidArgument(f"the state of rank {state['rank']} has no {name!r}", tensor=name)
+    if entry["step"] != step:
+        raise InvalidArgument(
+            f"{name!r} is at step {entry['step']} in the state of rank {state['rank']} and at step {step} "
+            "in another; give those of one checkpoint",
+            tensor=name,
+        )
+    return entry
+
+
+def _sum_of_entries(base, entries, scale):
+    rate = next((e["learning_rate"] for e in entries if e["learning_rate"] > 0), 0.0)
+    result = {**base, "learning_rate": rate}
+    for what in ("residual", "momentum"):
+        if what not in base:
+            continue
+        total = torch.zeros(base[what].shape, dtype=torch.float64)
+        for entry in entries:
+            # A residual is worth its learning rate where ef(..., correction=lr) goes by it.
+            own = entry["learning_rate"]
+            by_rate = what == "residual" and own > 0 and corrects_by_rate(entry["facts"]["push"])
+            total += entry[what].to(torch.float64) * (own / rate if by_rate else 1.0)
+        largest = torch.finfo(torch.float32).max
+        result[what] = (total * scale).clamp(-largest, largest).to(torch.float32)
+    return result
+
+
+def _check_header(state):
+    """InvalidArgument where it is not a comm_state_dict() of this format."""
+    form = state.get("format") if isinstance(state, dict) else None
+    if form != _FORMAT:
+        what = f"of format {form!r}" if isinstance(state, dict) and "tensors" in state else "foreign"
+        raise InvalidArgument(
+            f"the state is {what}: this build reads what comm_state_dict() gave in format {_FORMAT}"
+        )
+    size, rank = state.get("size"), state.get("rank")
+    if not (isinstance(size, int) and isinstance(rank, int) and 0 <= rank < size):
+        raise InvalidArgument(f"the state says that it is of worker {rank!r} of {size!r}")
 
 
 def check_settings(state, settings):
@@ -44,3 +135,116 @@ def check_settings(state, settings):
             raise InvalidArgument(
                 f"the state was saved under {name}={saved.get(name)!r}, and here it is {name}={mine!r}"
             )
+
+
+class CommState:
+    """The comm_state_dict() of an optimizer as torch.distributed.checkpoint takes it, which saves what
+    two ranks have under one name only once: a Stateful, with this rank in its keys. AppState has model
+    and optimizer beside it.
+
+    owner: anything with comm_state_dict() and load_comm_state_dict(), both collective here.
+    saved_size: workers of the job that saved, to load it where there are more or fewer now.
+
+    Around LocalSteps and CSER every rank has a model and optimizer state of its own: there, put the rank
+    into their names, too, f"model{rank}". get_optimizer_state_dict() and its like take a step where an
+    optimizer has no state yet: give them `inner`, whose steps do not count.
+    """
+
+    def __init__(self, owner, *, saved_size=None, worker=None):
+        self._owner = owner
+        self._worker = worker or default_worker()
+        self._saved_size = check_saved_size(saved_size, self._worker)
+
+    def state_dict(self):
+        """Of this rank; where saved_size is another, of the ranks that it would take up."""
+        rank, size, saved_size = self._worker.rank, self._worker.size, self._saved_size
+        own = self._owner.comm_state_dict()
+        if saved_size == size:
+            return {f"rank{rank}": own}
+        ranks = {base_rank(rank, saved_size), *ranks_for(rank, size, saved_size)}
+        return {f"rank{r}": _shaped_as(own, with_servers=rank == r == 0) for r in sorted(ranks)}
+
+    def load_state_dict(self, state_dict):
+        states = [state_dict[key] for key in sorted(state_dict)]
+        key = f"rank{self._worker.rank}"
+        if self._saved_size == self._worker.size and key not in state_dict:
+            raise InvalidArgument(
+                f"the state is of {', '.join(sorted(state_dict))}, and this is {key}; every rank saves "
+                "and loads its own"
+            )
+        for state in states:
+            _check_header(state)
+            if state["size"] != self._saved_size:
+                raise InvalidArgument(
+                    f"the state is of a job of {state['size']} workers, not {self._saved_size}; give "
+                    f"saved_size={state['size']}"
+                )
+        self._owner.load_comm_state_dict(states)
+
+
+def _shaped_as(state, with_servers):
+    """A copy to be read into. What servers hold is in rank 0's alone, and only it needs that."""
+    if not isinstance(state, dict):
+        return state.clone() if isinstance(state, torch.Tensor) else state
+    kept = {key: value for key, value in state.items() if with_servers or key != "server"}
+    return {key: _shaped_as(value, with_servers) for key, value in kept.items()}
+
+
+def check_saved_size(saved_size, worker):
+    if saved_size is None:
+        return worker.size
+    if not isinstance(saved_size, int) or saved_size < 1:
+        raise InvalidArgument(f"saved_size={saved_size!r} is not a number of workers")
+    return saved_size
+
+
+def steps_taken(optimizer):
+    """The most steps that an optimizer's state counts, 0 before the first; None where it keeps something
+    and counts none, like SGD with momentum."""
+    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    if steps:
+        return max(int(step) for step in steps)
+    kept = [value for state in optimizer.state.values() for value in state.values()]
+    return None if any(isinstance(value, torch.Tensor) and value.any() for value in kept) else 0
+
+
+def step_to_resume_at(optimizer, step):
+    """`step`, or if None the most that the optimizer's state counts."""
+    if step is None:
+        step = steps_taken(optimizer)
+    if step is None:
+        raise InvalidArgument(
+            f"the state of {type(optimizer).__name__} counts no steps; say resume_at(step)"
+        )
+    return step
+
+
+class ResumeCheck:
+    """Says it once where an optimizer goes on from a checkpoint and its links begin anew."""
+
+    def __init__(self, remedy=""):
+        self._remedy = remedy
+        self._seen = None  # load_state_dict() puts another dict into its place
+        self.is_settled = False  # a comm state was loaded, or there is nothing to lose
+
+    def before_step(self, optimizer, link_steps):
+        """link_steps() is how many steps the links have taken before this one."""
+        if self.is_settled or optimizer.state is self._seen:
+            return
+        self._seen = optimizer.state
+        own = steps_taken(optimizer)
+        if own == 0:
+            return
+        links = link_steps()
+        # One step may be get_optimizer_state_dict()'s, which makes an optimizer's state by it.
+        if links > 0 if own is None else own <= links + 1:
+            return
+        self.is_settled = True
+        warnings.warn(
+            f"the optimizer's state is {'not new' if own is None else f'of step {own}'}, and its links "
+            f"stand at step {links}: codec schedules and warm-ups begin again, and residuals are lost. If "
+            "this goes on from a checkpoint, save comm_state_dict() with it and load that, too "
+            f"(bandoneon.torch.save and load do){self._remedy}",
+            RuntimeWarning,
+            stacklevel=5,
+        )

@@ -8,7 +8,7 @@ from .. import _native
 from ..errors import InvalidArgument, OutOfRange
 from ..session import default_worker
 from .broadcast import broadcast_parameters
-from .comm_state import check_settings
+from .comm_state import ResumeCheck, fitting_state, saved_by
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -56,6 +56,8 @@ class CSER(WrappedOptimizer):
     reset="none"; synchronous SGD is gradient="none".
     """
 
+    has_local_models = True
+
     def __init__(
         self,
         optimizer,
@@ -86,6 +88,7 @@ class CSER(WrappedOptimizer):
         )
         self.steps = 0
         self._timeout = timeout
+        self._resume_check = ResumeCheck()
         named = Names(named_parameters).in_forward_order(self.param_groups)
         worker = worker or default_worker()
         broadcast_parameters(named, worker=worker)
@@ -114,6 +117,7 @@ class CSER(WrappedOptimizer):
     def step(self, closure=None):
         residual = self._common is not None
         before = [_host(p).clone() for p in self._params] if residual and self._gradient else None
+        self._resume_check.before_step(self.inner, lambda: self.steps)
         loss = self.inner.step(closure)
         self.steps += 1
         is_reset = self.steps % self.settings["period"] == 0
@@ -200,7 +204,7 @@ class CSER(WrappedOptimizer):
     def comm_state_dict(self):
         """What a checkpoint needs beside this rank's model and state_dict(): xhat and steps."""
         links = dict(reset=self._reset, gradient=self._gradient)
-        state = dict(settings=dict(self.settings), steps=self.steps)
+        state = {**saved_by(self._worker, dict(self.settings)), "steps": self.steps}
         state["links"] = {kind: own.state_dict(self._timeout) for kind, own in links.items() if own}
         if self._common is not None:
             names = [member.name for member in self._reset.members]
@@ -208,14 +212,23 @@ class CSER(WrappedOptimizer):
         return state
 
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
-        check_settings(state, self.settings)
+        """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective. Not of another
+        number of workers: each has drifted by itself."""
+        state = fitting_state(
+            state,
+            self.settings,
+            self._worker,
+            only_same_size="every worker's model has drifted by itself, and nobody here could go on with "
+            "that of a worker that is not there. Start a new CSER from weights that were saved inside "
+            "averaged_weights()",
+        )
         for kind, own in dict(reset=self._reset, gradient=self._gradient).items():
             if own:
                 own.load_state_dict(state["links"][kind], self._timeout)
         if self._common is not None:
             self._common = [state["common"][m.name].clone() for m in self._reset.members]
         self.steps = state["steps"]
+        self._resume_check.is_settled = True
 
     def close(self):
         """Frees the parameters' names for another optimizer."""

@@ -15,7 +15,7 @@ from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import SLICE_SECONDS, Push
 from . import backward_pass
-from .comm_state import check_settings
+from .comm_state import fitting_state, saved_by
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
@@ -74,12 +74,19 @@ class DDPState:
 
     def comm_state_dict(self):
         """This rank's residuals, momentum and steps; of rank 0, what the servers owe, too."""
-        return {"settings": _SETTINGS, **self._parameters.state_dict()}
+        parameters = self._parameters
+        return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict()}
 
     def load_comm_state_dict(self, state, timeout=None):
-        """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective."""
-        check_settings(state, _SETTINGS)
+        """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
+        where there were more or fewer workers; the next step is the one after it. Collective."""
+        state = fitting_state(state, _SETTINGS, self._parameters.worker)
         self._parameters.load_state_dict(state, timeout)
+
+    def resume_at(self, step, timeout=None):
+        """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`,
+        rank 0's; residuals and momentum begin at 0. Collective, before any worker's first backward()."""
+        self._parameters.resume_at(step, timeout)
 
     def close(self):
         """Frees the parameters' names for another owner."""

@@ -57,6 +57,12 @@ class LinkOptions:
         """Whether either end keeps something between steps, in units of unscaled gradients."""
         return bool(self.momentum) or self.feeds_back or _has(self.pull, CodecTraits.ERROR_FEEDBACK)
 
+    @property
+    def begins_anew(self):
+        """Whether a link that begins at step 0 goes on otherwise than one that has been in use."""
+        schedules = (_has(spec, CodecTraits.SCHEDULE) for spec in (self.push, self.pull))
+        return self.remembers or self.warmup > 0 or any(schedules)
+
 
 class LinkTable:
     """Each parameter's LinkOptions: the common ones, changed by the first pattern its name fits.
@@ -75,6 +81,10 @@ class LinkTable:
     @property
     def remembers(self):
         return any(options.remembers for options in self.rows)
+
+    @property
+    def begins_anew(self):
+        return any(options.begins_anew for options in self.rows)
 
     @property
     def rows(self):
@@ -98,7 +108,7 @@ class LinkTable:
         """InvalidArgument where error feedback goes by learning rates, which `user` does not push."""
         for options in self.rows:
             for spec in (options.push, options.pull):
-                if _has(spec, CodecTraits.LEARNING_RATE_CORRECTION):
+                if corrects_by_rate(spec):
                     raise InvalidArgument(
                         f"{spec!r} goes by the learning rate of every step, which {user} does not know; "
                         "leave correction=lr out, or use DistributedOptimizer"
@@ -146,6 +156,11 @@ def _traits(spec):
 def _has(spec, trait):
     traits = _traits(spec)
     return traits is not None and trait in traits
+
+
+def corrects_by_rate(spec):
+    """Whether error feedback goes by the learning rates of steps."""
+    return _has(spec, CodecTraits.LEARNING_RATE_CORRECTION)
 
 
 def _overridden(common, pattern, changes):

@@ -1,13 +1,14 @@
 """LocalSteps: workers step by themselves, and meet every tau steps."""
 
 import contextlib
+import warnings
 from dataclasses import asdict, dataclass
 
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
-from .comm_state import check_settings
+from .comm_state import ResumeCheck, fitting_state, saved_by
 from .hyperparameters import check_decays, check_not_negative, check_steps, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -116,6 +117,8 @@ class LocalSteps(WrappedOptimizer):
     overflowed; use bfloat16.
     """
 
+    has_local_models = True
+
     def __init__(
         self,
         optimizer,
@@ -144,6 +147,7 @@ class LocalSteps(WrappedOptimizer):
         self.local_steps = 0
         self.skipped_rounds = 0
         self._timeout = timeout
+        self._resume_check = ResumeCheck()
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
@@ -154,6 +158,7 @@ class LocalSteps(WrappedOptimizer):
         ]
 
     def step(self, closure=None):
+        self._resume_check.before_step(self.inner, lambda: self.local_steps)
         loss = self.inner.step(closure)
         self.local_steps += 1
         if self.local_steps % self.tau == 0:
@@ -196,18 +201,39 @@ class LocalSteps(WrappedOptimizer):
     def comm_state_dict(self):
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place
         between meetings and common weights; of rank 0, weights and moments on the servers, too."""
-        place = {"settings": self._settings, "local_steps": self.local_steps}
+        place = {**saved_by(self._links.worker, self._settings), "local_steps": self.local_steps}
         names = [member.name for member in self._links.members]
         common = dict(zip(names, (c.clone() for c in self._common)))
         return {**place, "common": common, **self._links.state_dict(self._timeout)}
 
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective."""
-        check_settings(state, self._settings)
+        """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective.
+
+        Where there were more or fewer workers: of the list of all ranks' what falls to this one. All go
+        on from the common weights of the last meeting then: save right after one to lose nothing."""
+        worker = self._links.worker
+        state = fitting_state(state, self._settings, worker)
         self._links.load_state_dict(state, self._timeout)
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         self._common = [state["common"][m.name].clone() for m in self._links.members]
         self.local_steps = state["local_steps"]
+        self._resume_check.is_settled = True
+        if state["size"] != worker.size:
+            self._leave_steps_since_meeting(state["size"])
+
+    def _leave_steps_since_meeting(self, saved_size):
+        """What other workers have moved by themselves is nobody's here."""
+        lost = self.local_steps % self.tau
+        self.local_steps -= lost
+        self._take_common()
+        if lost:
+            warnings.warn(
+                f"{saved_size} workers saved {lost} steps after their last meeting, and there are "
+                f"{self._links.worker.size} now: those steps are left out, and all go on from that "
+                f"meeting. Save when local_steps is a multiple of tau={self.tau} to lose none",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def close(self):
         """Frees the parameters' names for another optimizer."""

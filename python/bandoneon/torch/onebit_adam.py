@@ -4,7 +4,7 @@ import torch
 
 from ..errors import Unimplemented
 from ..session import default_worker
-from .comm_state import check_settings
+from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .frozen_adam import descend, new_moments
 from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
@@ -82,6 +82,7 @@ class OneBitAdam(torch.optim.Optimizer):
         self._links.add(named)
         self._warmup = warmup
         self._timeout = timeout
+        self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
 
     def add_param_group(self, param_group):
         if self._links is not None:
@@ -92,6 +93,7 @@ class OneBitAdam(torch.optim.Optimizer):
     def step(self, closure=None):
         if closure is not None:
             raise Unimplemented("OneBitAdam.step takes no closure; call backward() before it")
+        self._resume_check.before_step(self, lambda: self._links.steps)
         groups = {id(param): group for group in self.param_groups for param in group["params"]}
         members = self._links.members
         for member in members:
@@ -129,13 +131,23 @@ class OneBitAdam(torch.optim.Optimizer):
     def comm_state_dict(self):
         """What a checkpoint needs beside state_dict(): this rank's residuals and steps; of rank 0, what
         the servers owe, too."""
-        return {"settings": self._settings, **self._links.state_dict(self._timeout)}
+        header = saved_by(self._links.worker, self._settings)
+        return {**header, **self._links.state_dict(self._timeout)}
 
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective: all
-        workers load theirs before any of them steps."""
-        check_settings(state, self._settings)
+        """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
+        where there were more or fewer workers; the next step is the one after it. Collective: all
+        workers load before any of them steps."""
+        state = fitting_state(state, self._settings, self._links.worker)
         self._links.load_state_dict(state, self._timeout)
+        self._resume_check.is_settled = True
+
+    def resume_at(self, step=None):
+        """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`, by
+        default the most that rank 0's optimizer state counts; residuals begin at 0.
+        Collective, before any worker steps."""
+        self._links.resume_at(step_to_resume_at(self, step), self._timeout)
+        self._resume_check.is_settled = True
 
     @property
     def _settings(self):

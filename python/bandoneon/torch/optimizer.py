@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
-from .comm_state import check_settings
+from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .names import Names
@@ -131,13 +131,25 @@ class _Distributed:
         """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of
         rank 0, what the servers owe, too."""
         parts = self._bandoneon
-        return {"settings": _SETTINGS, **parts.parameters.state_dict(parts.timeout)}
+        parameters = parts.parameters
+        return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict(parts.timeout)}
 
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(); the next step is the one after it. Collective: all
-        workers load theirs before any of them steps."""
-        check_settings(state, _SETTINGS)
-        self._bandoneon.parameters.load_state_dict(state, self._bandoneon.timeout)
+        """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
+        where there were more or fewer workers; the next step is the one after it. Collective: all
+        workers load before any of them steps."""
+        parts = self._bandoneon
+        state = fitting_state(state, _SETTINGS, parts.parameters.worker)
+        parts.parameters.load_state_dict(state, parts.timeout)
+        parts.resume_check.is_settled = True
+
+    def resume_at(self, step=None):
+        """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`, by
+        default the most that rank 0's optimizer state counts; residuals and momentum begin at 0.
+        Collective, before any worker's first backward()."""
+        parts = self._bandoneon
+        parts.parameters.resume_at(step_to_resume_at(self, step), parts.timeout)
+        parts.resume_check.is_settled = True
 
     def __reduce_ex__(self, protocol):
         raise Unimplemented(
@@ -161,6 +173,8 @@ class _Parts:
         self.names = names
         self.timeout = timeout
         self.looked_for_ddp = False
+        self.resume_check = ResumeCheck("; without it, call resume_at() in every worker")
+        self.resume_check.is_settled = not parameters.links.begins_anew
         weakref.finalize(self, synchronizer.close).atexit = False
 
 
@@ -201,6 +215,9 @@ def _before_step(optimizer, args, kwargs):
             "call would be a round with all workers; compute the gradients before and call step()"
         )
     _warn_of_ddp_besides(optimizer)
+    parts = optimizer._bandoneon
+    # Of this step the gradients have come back already.
+    parts.resume_check.before_step(optimizer, lambda: max(parts.parameters.steps - 1, 0))
     optimizer._bandoneon.synchronizer.before_step()
 
 

@@ -8,7 +8,7 @@ import torch
 from .. import _native
 from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration, Push
-from .broadcast import check_replicas
+from .broadcast import broadcast_bytes, check_replicas
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
 from .exchange_guard import ExchangeGuard
@@ -209,25 +209,33 @@ class ParameterSet:
             self.worker.fetch_weights(m.tensor, out.data_ptr(), out.numel(), timeout)
         return fetched
 
+    @property
+    def steps(self):
+        """Exchanges so far, of those that there was most of."""
+        return max((self.worker.get_step(m.tensor) for m in self.members), default=0)
+
     def state_dict(self, timeout=None):
         """What this worker's links still owe and remember; rank 0's has what the servers hold, too.
         FailedPrecondition after an exchange() that did not end."""
         self._exchange_guard.check()
-        return {
-            "rank": self.worker.rank,
-            "size": self.worker.size,
-            "tensors": {m.name: self._member_state(m, timeout) for m in self.members},
-        }
+        return {"tensors": {m.name: self._member_state(m, timeout) for m in self.members}}
+
+    def resume_at(self, step, timeout=None):
+        """The next exchange is the one after `step`, which is rank 0's: for codec schedules and warm-ups
+        where there is no state_dict() to load. Before any worker pushes. Servers follow."""
+        if not isinstance(step, int) or step < 0:
+            raise InvalidArgument(f"step={step!r} is not a number of steps, 0 or more")
+        step = int(broadcast_bytes(self.worker, f"{self.prefix}step", str(step).encode(), 0))
+        for member in self.members:
+            self.worker.set_step(member.tensor, step)
+            if self.worker.rank == 0:
+                counters = self.worker.get_server_counters(member.tensor, timeout)
+                self.worker.set_server_counters(member.tensor, *counters, step, timeout)
+        self.worker.barrier(f"{self.prefix}step is set", timeout)
 
     def load_state_dict(self, state, timeout=None):
-        """Takes up a state_dict() of the same rank, under which the next step is the one after it.
+        """Takes up what fitting_state() gives of state_dict()s; the next step is the one after it.
         Nothing is changed if it does not fit. All workers load theirs, before any of them pushes."""
-        facts = (self.worker.rank, self.worker.size)
-        if (state["rank"], state["size"]) != facts:
-            raise InvalidArgument(
-                f"this state is of worker {state['rank']} of {state['size']}, but this is worker "
-                f"{facts[0]} of {facts[1]}; every rank loads its own"
-            )
         by_name = {m.name: m for m in self.members}
         for name, entry in state["tensors"].items():
             member = by_name.get(name)
@@ -235,7 +243,7 @@ class ParameterSet:
                 raise InvalidArgument(
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
-            _check_entry(member, entry)
+            _check_entry(member, entry, has_servers=self.worker.rank == 0)
         for member in self.members:
             if member.name not in state["tensors"]:
                 raise InvalidArgument(f"the state has no {member.name!r}", tensor=member.name)
@@ -330,8 +338,16 @@ class ParameterSet:
 _SERVER_PARTS = ("weights", "replica", "residual", "moment0", "moment1")
 
 
-def _check_entry(member, entry):
+def _check_entry(member, entry, has_servers):
     """InvalidArgument where a saved entry is not what the member's link keeps."""
+    if not isinstance(entry["step"], int) or entry["step"] < 0:
+        raise InvalidArgument(f"the step of {member.name!r} is {entry['step']!r}", tensor=member.name)
+    if has_servers and "server" not in entry:
+        raise InvalidArgument(
+            f"the state has nothing of what the servers held of {member.name!r}: worker 0 needs that of "
+            "rank 0",
+            tensor=member.name,
+        )
     for what, mine in member.facts.items():
         saved = entry["facts"].get(what)
         if saved != mine:

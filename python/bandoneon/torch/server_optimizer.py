@@ -4,7 +4,7 @@ import torch
 
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
-from .comm_state import check_settings
+from .comm_state import fitting_state, saved_by
 from .hyperparameters import check_not_negative, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -108,12 +108,13 @@ class ServerOptimizer(WrappedOptimizer):
         0, weights and moments on the servers, too."""
         params = {m.name: m.param.detach().to("cpu", copy=True) for m in self._links.members}
         links = self._links.state_dict(self._timeout)
-        return {"settings": _SETTINGS, "parameters": params, **links}
+        return {**saved_by(self._links.worker, _SETTINGS), "parameters": params, **links}
 
     @torch.no_grad()
     def load_comm_state_dict(self, state):
-        """Takes up this rank's comm_state_dict(), parameters included. Collective."""
-        check_settings(state, _SETTINGS)
+        """Takes up this rank's comm_state_dict(), parameters included, or of the list of all ranks' what
+        falls to this one, where there were more or fewer workers. Collective."""
+        state = fitting_state(state, _SETTINGS, self._links.worker)
         self._links.load_state_dict(state, self._timeout)
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         for member in self._links.members:

@@ -11,6 +11,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
     load_state_dict() may be used on either. Give torch.distributed.checkpoint.state_dict the `inner` one
     of LocalSteps and CSER: where an optimizer has no state yet, it takes a step, which would count."""
 
+    has_local_models = False  # whether each worker's parameters and state are its own
+
     def __init__(self, inner):
         if hasattr(inner, "comm_state_dict"):
             raise InvalidArgument(
