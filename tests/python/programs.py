@@ -141,6 +141,57 @@ def train_branches(worker, how, spec, to_none):
     return {"made": made, "applied": applied, "owed": owed, "hash": model_hash(model)}
 
 
+def app_of(worker, name, **options):
+    """(model, optimizer, state for torch.distributed.checkpoint)"""
+    model = make_model(width=600)
+    if name == "local":
+        inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+        optimizer = bdn.LocalSteps(
+            inner, model.named_parameters(), tau=4, outer=bdn.SlowMo(), push="ef(onebit(block=64))"
+        )
+    else:
+        inner = torch.optim.Adam(model.parameters(), lr=0.01)
+        spec = "ef(onebit(block=64))"
+        optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), push=spec, pull=spec)
+    return model, optimizer, {"app": bdn.AppState(model, optimizer, **options)}
+
+
+def leave_state(directory, worker, phase, model, optimizer):
+    found = {"model": model.state_dict(), "comm": optimizer.comm_state_dict()}
+    torch.save(found, f"{directory}/{phase}{worker.rank}.pt")
+    record(directory, worker, phase)
+
+
+def saves_by_dcp(directory, name):
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    model, optimizer, app = app_of(worker, name)
+    for step in range(8):
+        optimizer.zero_grad()
+        model(make_batch(worker.rank, step, width=600)).square().mean().backward()
+        optimizer.step()
+    dcp.save(app, checkpoint_id=f"{directory}/dcp")
+    leave_state(directory, worker, "saved", model, optimizer)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def loads_by_dcp(directory, name, saved_size):
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    model, optimizer, app = app_of(worker, name, saved_size=int(saved_size))
+    dcp.load(app, checkpoint_id=f"{directory}/dcp")
+    leave_state(directory, worker, "loaded", model, optimizer)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
 def tells_its_place(directory):
     worker = bdn.init()
     record(directory, worker, dict(rank=worker.rank, size=bdn.size(), torch=os.environ["RANK"]))

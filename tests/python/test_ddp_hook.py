@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.nn.parallel import DistributedDataParallel
 
 import bandoneon
@@ -253,3 +254,71 @@ def test_the_state_is_pickled_with_what_it_owes():
         return model_hash(model)
 
     assert run_job(second_half) == run_job(whole)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 2), (2, 1)], ids=str)
+def test_its_state_goes_to_another_number_of_workers(sizes, tmp_path):
+    options = dict(push=ONEBIT, pull=ONEBIT, momentum=0.9)
+
+    def items(model, wrapped, state):
+        return {"model": wrapped, "optimizer": torch.optim.SGD(model.parameters(), 0.05), "hook": state}
+
+    def saving(worker):
+        model = make_model(width=4096)
+        wrapped, state = wrap(worker, model, **options)
+        train_ddp(worker, wrapped, range(5), width=4096)
+        bdn.save(tmp_path, items(model, wrapped, state), worker=worker)
+        return state.comm_state_dict()["tensors"]["0.weight"], model_hash(model)
+
+    def loading(worker):
+        model = make_model(width=4096)
+        wrapped, state = wrap(worker, model, **options)
+        bdn.load(tmp_path, items(model, wrapped, state), worker=worker)
+        loaded = state.comm_state_dict()["tensors"]["0.weight"], model_hash(model)
+        train_ddp(worker, wrapped, range(5, 7), width=4096)
+        return *loaded, model_hash(model)
+
+    saved = run_job(saving, workers=sizes[0])
+    loaded = run_job(loading, workers=sizes[1], servers=2)
+    for what in ("residual", "momentum"):
+        before = sum(entry[what] for entry, _ in saved) / sizes[0]
+        after = sum(entry[what] for entry, _, _ in loaded) / sizes[1]
+        assert before.any()
+        torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-7)
+    server, server_before = loaded[0][0]["server"], saved[0][0]["server"]
+    assert torch.equal(server["residual"], server_before["residual"])
+    assert {begun for _, begun, _ in loaded} == {digest for _, digest in saved}
+    assert len({ended for _, _, ended in loaded}) == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_it_goes_into_a_distributed_checkpoint_beside_model_and_optimizer(tmp_path):
+    def job(worker, loads):
+        model = make_model()
+        wrapped, state = wrap(worker, model, push=ONEBIT, pull=ONEBIT, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        app = {"app": bdn.AppState(wrapped, optimizer, state, worker=worker)}
+        path = tmp_path / str(worker.rank)  # Every rank is alone here.
+        if loads:
+            dcp.load(app, checkpoint_id=path, no_dist=True)
+        else:
+            train_ddp(worker, wrapped, range(5))
+            dcp.save(app, checkpoint_id=path, no_dist=True)
+        train_ddp(worker, wrapped, range(5, 8))
+        return model_hash(model)
+
+    whole, resumed = (
+        run_job(lambda worker: job(worker, loads), min_compress_bytes=1) for loads in (False, True)
+    )
+    assert whole == resumed
+
+
+def test_its_schedules_go_on_at_a_step():
+    def job(worker):
+        wrapped, state = wrap(worker, make_model(), push=ONEBIT, warmup=5)
+        state.resume_at(7)
+        train_ddp(worker, wrapped, range(1))
+        assert state.comm_state_dict()["tensors"]["0.weight"]["step"] == 8
+        return state.comm_state_dict()["tensors"]["0.weight"]["residual"].any()
+
+    assert all(run_job(job, min_compress_bytes=1))

@@ -54,6 +54,28 @@ def test_the_hook_equals_the_optimizer_when_compressed(tmp_path):
     assert first == second and first["hook"] == first["optimizer"]
 
 
+@pytest.mark.parametrize("name, sizes", [("distributed", (2, 3)), ("local", (3, 2))])
+def test_one_distributed_checkpoint_is_loaded_by_another_number_of_workers(tmp_path, name, sizes):
+    def found(phase, workers):
+        return [torch.load(tmp_path / f"{phase}{rank}.pt") for rank in range(workers)]
+
+    def owed(ranks, name):
+        return sum(r["comm"]["tensors"][name]["residual"] for r in ranks) / len(ranks)
+
+    options = ["--set", "min-compress-bytes=1KiB"]
+    run_processes(tmp_path, "saves_by_dcp", name, workers=sizes[0], options=options)
+    run_processes(
+        tmp_path, "loads_by_dcp", name, sizes[0], workers=sizes[1], servers=1, options=options
+    )
+    saved, loaded = found("saved", sizes[0]), found("loaded", sizes[1])
+    for tensor, entry in saved[0]["comm"]["tensors"].items():
+        torch.testing.assert_close(owed(loaded, tensor), owed(saved, tensor), rtol=1e-5, atol=1e-6)
+        for rank in loaded:
+            assert rank["comm"]["tensors"][tensor]["step"] == entry["step"] > 0
+            assert torch.equal(rank["model"][tensor], saved[0]["model"][tensor])
+    assert owed(saved, "0.weight").any()
+
+
 @pytest.mark.parametrize("how", ["hook", "optimizer"])
 def test_no_gradient_is_lost_whoever_uses_a_parameter(tmp_path, how):
     """What was made is what was applied and what workers and servers still owe."""

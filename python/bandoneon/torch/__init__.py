@@ -16,8 +16,10 @@ the one of init() is meant.
 
 from ..local_cluster import LocalCluster
 from ..session import default_worker, init, is_initialized, rank, shutdown, size
+from .app_state import AppState
 from .batch_norm import average_batch_norm
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .checkpoint import load, save
 from .comm_state import CommState
 from .cser import CSER
 from .ddp import DDPState, ddp_hook
@@ -31,6 +33,7 @@ from .optimizer import DistributedOptimizer
 from .server_optimizer import ServerOptimizer
 
 __all__ = [
+    "AppState",
     "Average",
     "CSER",
     "CommState",
@@ -55,8 +58,10 @@ __all__ = [
     "default_worker",
     "init",
     "is_initialized",
+    "load",
     "push_pull",
     "rank",
+    "save",
     "shutdown",
     "size",
     "synchronize",
