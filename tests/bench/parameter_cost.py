@@ -5,7 +5,8 @@
 
 Two workers and a server on this machine train a chain of small layers three ways, in turns: alone (no
 exchange), with DistributedOptimizer, and under DDP. A parameter's cost is what a step takes beyond the one
-alone, over the number of parameters; medians over the rounds, with their least and greatest.
+alone, over the number of parameters; medians over the rounds, with their least and greatest. CPU time is
+that of worker 0, all its threads.
 """
 
 import argparse
@@ -108,20 +109,22 @@ def work(options):
         "ddp": trainer(ddp),
     }
     times = {name: [] for name in ways}
+    cpu = {name: [] for name in ways}
     for step in ways.values():
         for _ in range(5):
             step()
     for _ in range(options.rounds):
         for name, step in ways.items():
             bdn.barrier()
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             for _ in range(options.steps):
                 step()
             times[name].append((time.perf_counter() - start) / options.steps)
+            cpu[name].append((time.process_time() - cpu_start) / options.steps)
     if options.profile:
         profile(ways["bandoneon"], options, bdn.rank())
     if bdn.rank() == 0:
-        report(times, options)
+        report(times, cpu, options)
     bdn.barrier()
     dist.destroy_process_group()
     bdn.shutdown()
@@ -137,12 +140,17 @@ def profile(step, options, rank):
         profiler.dump_stats(options.profile)
 
 
-def report(times, options):
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    cost = {
-        name: 1e6 * (medians[name] - medians["alone"]) / options.tensors
-        for name in ("bandoneon", "ddp")
-    }
+def report(times, cpu, options):
+    medians, cpu_medians = (
+        {name: statistics.median(values) for name, values in each.items()} for each in (times, cpu)
+    )
+    cost, cpu_cost = (
+        {
+            name: 1e6 * (each[name] - each["alone"]) / options.tensors
+            for name in ("bandoneon", "ddp")
+        }
+        for each in (medians, cpu_medians)
+    )
     if options.json:
         facts = {
             "tensors": options.tensors,
@@ -151,6 +159,7 @@ def report(times, options):
             "pull": options.pull,
             "ms_a_step": {name: [1e3 * t for t in values] for name, values in times.items()},
             "us_a_parameter": cost,
+            "cpu_us_a_parameter": cpu_cost,
             "step_to_ddp": medians["bandoneon"] / medians["ddp"],
         }
         print(json.dumps(facts))
@@ -159,8 +168,12 @@ def report(times, options):
     for name, values in times.items():
         print(
             f"  {name:10} {1e3 * medians[name]:7.2f} ms a step"
-            f" [{1e3 * min(values):.2f} {1e3 * max(values):.2f}]"
-            + (f", {cost[name]:6.1f} us a parameter" if name in cost else "")
+            f" [{1e3 * min(values):.2f} {1e3 * max(values):.2f}], CPU {1e3 * cpu_medians[name]:.2f}"
+            + (
+                f"; a parameter {cost[name]:.1f} us, CPU {cpu_cost[name]:.1f}"
+                if name in cost
+                else ""
+            )
         )
     print(f"  step to ddp's: {medians['bandoneon'] / medians['ddp']:.2f}")
 

@@ -46,11 +46,13 @@ def when_pass_resumes_after(node, callback):
     hooks += [n.register_prehook(reached) for n, _ in node.next_functions if n is not None]
 
 
-def accumulator_of(param):
-    """The node that adds to param.grad now. It is another one once the parameter has another type or
-    device, or when nobody holds it and no graph goes through it."""
+def before_accumulation(param, callback):
+    """For a hook of the parameter itself: runs it before the gradient that has come is added to
+    param.grad; not at all where torch.autograd.grad() only hands it out. Returns hooks, to be removed
+    before the next gradient's: what adds is another node after model.cuda(), say. Takes long."""
     with torch.enable_grad():
-        return param.view_as(param).grad_fn.next_functions[0][0]
+        accumulator = param.view_as(param).grad_fn.next_functions[0][0]
+    return [accumulator.register_prehook(lambda _: callback())]
 
 
 def remove(hooks):

@@ -25,9 +25,8 @@ class _Slot:
         self.param = member.param
         self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
-        self.accumulator = None  # what adds to its gradient, held so that its hook stays
-        self.accumulator_hooks = []
-        self.is_expected = False  # the gradient that is being added: its hook has run
+        self.accumulation_hooks = []  # on what adds to its gradient, where that is a mean
+        self.is_expected = False  # the gradient that is being added: it was announced
         # For good. A gradient leaves at once where one a pass is all that comes: once that was seen,
         # and as long as none came from an inner pass, which others may follow.
         self.seen_alone = False
@@ -63,17 +62,9 @@ class _Slot:
     def leaves_at_once(self):
         return self.seen_alone and not self.may_repeat
 
-    def hook_accumulator(self, synchronizer):
-        """Has the synchronizer told before a gradient is added."""
-        backward_pass.remove(self.accumulator_hooks)
-        self.accumulator = backward_pass.accumulator_of(self.param)
-        hook = _forward_to(weakref.ref(synchronizer), Synchronizer._expect, self)
-        self.accumulator_hooks.append(self.accumulator.register_prehook(hook))
-
     def remove_hooks(self):
         backward_pass.remove(self.hooks)
-        backward_pass.remove(self.accumulator_hooks)
-        self.accumulator = None
+        backward_pass.remove(self.accumulation_hooks)
 
 
 class Synchronizer:
@@ -161,11 +152,13 @@ class Synchronizer:
             ]
 
     def _on_gradient(self, slot):
-        """Begins nothing yet: torch.autograd.grad(), too, comes here. What accumulates may be another node
-        than before, as after model.cuda(). Finding it takes long, and that it was is seen later, but for a
-        mean: what is added to that cannot be told from it."""
-        if slot.accumulator is None or slot.holds_mean:
-            slot.hook_accumulator(self)
+        """Begins nothing yet: torch.autograd.grad(), too, comes here. What is added to a mean must be kept
+        apart from it, and so be known of before; any other will be heard of when it is there."""
+        if slot.holds_mean:
+            backward_pass.remove(slot.accumulation_hooks)
+            slot.accumulation_hooks = backward_pass.before_accumulation(
+                slot.param, _forward_to(weakref.ref(self), Synchronizer._expect, slot)
+            )
 
     def _expect(self, slot):
         self._before_accumulation(slot)
@@ -191,8 +184,7 @@ class Synchronizer:
             slot.earlier, slot.param.grad = slot.param.grad, None
 
     def _after_accumulation(self, slot):
-        if not slot.is_expected:  # What has added it is not what was hooked.
-            slot.hook_accumulator(self)
+        if not slot.is_expected:
             self._before_accumulation(slot)
         slot.is_expected = False
         if self._enabled and self._overlap and slot.leaves_at_once:
