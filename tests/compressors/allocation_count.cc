@@ -52,6 +52,10 @@ void* operator new(size_t size) {
   if (data == nullptr) throw std::bad_alloc();
   return data;
 }
+// Said, too, for a sanitizer has its own.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return std::malloc(size == 0 ? 1 : size);
+}
 void* operator new(size_t size, std::align_val_t alignment) {
   const auto align = static_cast<size_t>(alignment);
   void* const data = std::aligned_alloc(align, (size / align + 1) * align);

@@ -22,6 +22,8 @@ void* Allocate(size_t size, size_t alignment) {
 }  // namespace
 
 void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
+// Said, too, for a sanitizer has its own.
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
 void* operator new(size_t size, std::align_val_t alignment) {
   return Allocate(size, static_cast<size_t>(alignment));
 }
