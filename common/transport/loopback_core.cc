@@ -136,6 +136,25 @@ void LoopbackCore::EndLink(Link* link) {
   changed_.SignalAll();
 }
 
+void LoopbackCore::EndWaiting(Link* link) {
+  for (PendingSend& send : link->waiting) {
+    EnqueueDone(link->endpoint[0], std::move(send.done), Unavailable("connection is gone"));
+  }
+  link->waiting.clear();
+}
+
+void LoopbackCore::Disconnect(EndpointId id, ConnectionId connection) {
+  MutexLock lock(&mu_);
+  EndpointState& endpoint = endpoints_.at(id);
+  const auto it = endpoint.ends.find(connection);
+  if (it == endpoint.ends.end() || it->second.side != 0) return;
+  const std::shared_ptr<Link> link = it->second.link;
+  endpoint.ends.erase(it);
+  std::erase_if(unbound_, [&link](const auto& unbound) { return unbound.second == link; });
+  EndLink(link.get());
+  EndWaiting(link.get());
+}
+
 void LoopbackCore::Close(EndpointId id) {
   MutexLock lock(&mu_);
   EndpointState& endpoint = endpoints_.at(id);
@@ -145,10 +164,7 @@ void LoopbackCore::Close(EndpointId id) {
   std::erase_if(unbound_, [id](const auto& unbound) { return unbound.second->endpoint[0] == id; });
   for (auto& [connection, end] : endpoint.ends) {
     EndLink(end.link.get());
-    for (PendingSend& send : end.link->waiting) {
-      EnqueueDone(id, std::move(send.done), Unavailable("send: the transport was closed"));
-    }
-    end.link->waiting.clear();
+    EndWaiting(end.link.get());
   }
   for (Event& event : queue_) {
     if (event.kind != Event::Kind::kDone || event.endpoint != id || !event.status.ok()) continue;

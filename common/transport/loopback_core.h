@@ -40,6 +40,7 @@ class LoopbackCore {
 
   absl::StatusOr<std::string> Listen(EndpointId id, const std::string& address);
   absl::StatusOr<ConnectionId> Connect(EndpointId id, const std::string& address);
+  void Disconnect(EndpointId id, ConnectionId connection);
   void Send(EndpointId id, ConnectionId to, Frame frame, Transport::SendDone done);
   void Close(EndpointId id);
   void Join(EndpointId id);
@@ -113,6 +114,8 @@ class LoopbackCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The link is over: its listener, if it wants to know, is told.
   void EndLink(Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What waits on it for a listener ends.
+  void EndWaiting(Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Event TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Run one event's callback on this thread.

@@ -26,6 +26,7 @@ class ScriptedLoopback::Endpoint final : public Transport {
   absl::StatusOr<ConnectionId> Connect(const std::string& address, const PeerSecurity&) override {
     return core_->Connect(id_, address);
   }
+  void Disconnect(ConnectionId connection) override { core_->Disconnect(id_, connection); }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     core_->Send(id_, to, std::move(frame), std::move(done));
   }

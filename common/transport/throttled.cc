@@ -44,6 +44,7 @@ class ThrottledTransport final : public Transport {
                                        const PeerSecurity& peer) override {
     return inner_->Connect(address, peer);
   }
+  void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
   PublicKey public_key() const override { return inner_->public_key(); }
   LinkSecurity security() const override { return inner_->security(); }
   void Admit(Admission admission) override { inner_->Admit(std::move(admission)); }

@@ -78,6 +78,10 @@ class Transport {
   // A listener that is not who it should be, or does not admit us, is as one that is not there.
   virtual absl::StatusOr<ConnectionId> Connect(const std::string& address,
                                                const PeerSecurity& peer = {}) = 0;
+  // Ends a connection that Connect made, and gives back what it takes. What was not sent yet ends in
+  // Unavailable or OK, as whether it is read any more; what has come may still be handed over. Any
+  // other is left alone.
+  virtual void Disconnect(ConnectionId connection) = 0;
 
   // The public half of the key pair that this transport made for itself; none where it never leaves
   // the process.

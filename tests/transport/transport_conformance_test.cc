@@ -467,6 +467,50 @@ TEST_P(TransportTest, TellsWhenAConnectionIsGoneAfterItsFrames) {
   CloseAndJoin(server_.get());
 }
 
+TEST_P(TransportTest, EndsAConnectionThatItsConnectorGivesUp) {
+  Mutex mu;
+  CondVar changed;
+  std::vector<ConnectionId> gone;
+  StartServer(server_inbox_.Handler(), [&](ConnectionId connection) {
+    MutexLock lock(&mu);
+    gone.push_back(connection);
+    changed.SignalAll();
+  });
+  const ConnectionId given_up = StartClient();
+  const ConnectionId kept = *client_->Connect(address_, Server());
+  Send(client_.get(), given_up, FrameOf(1, 1000));
+  const ConnectionId from = server_inbox_.WaitFor(1).at(0).from;
+  client_->Disconnect(given_up);
+  client_->Disconnect(given_up);
+  client_->Disconnect(98765);
+  {
+    const absl::Time deadline = PatienceEnds();
+    MutexLock lock(&mu);
+    while (gone.empty() && kClock.WaitUntil(&changed, &mu, deadline)) {
+    }
+    EXPECT_EQ(gone, std::vector<ConnectionId>{from});
+  }
+  Send(client_.get(), given_up, FrameOf(2, 1000));
+  EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable) << completions_.Last();
+  Send(client_.get(), kept, FrameOf(3, 1000));
+  const auto arrived = server_inbox_.WaitFor(2);
+  ExpectSameFrame(arrived.at(1).frame, FrameOf(3, 1000));
+  // A listener's own is not for it to end.
+  server_->Disconnect(arrived.at(1).from);
+  Send(server_.get(), arrived.at(1).from, FrameOf(4, 1000));
+  ExpectSameFrame(client_inbox_.WaitFor(1).at(0).frame, FrameOf(4, 1000));
+  CloseAndJoin(server_.get());
+}
+
+TEST_P(TransportTest, EndsWhatWaitsForAListenerOnAConnectionThatIsGivenUp) {
+  if (!fabric_->has_names()) GTEST_SKIP() << "no address before there is a listener";
+  client_->Start(client_inbox_.Handler());
+  const ConnectionId given_up = *client_->Connect(fabric_->NewAddress(), Server());
+  Send(client_.get(), given_up, FrameOf(1, 1000));
+  client_->Disconnect(given_up);
+  completions_.WaitForAll();
+}
+
 TEST_P(TransportTest, KnowsWhoseAConnectionIs) {
   const ConnectionId to_server = StartBoth();
   Send(client_.get(), to_server, FrameOf(1, 10));

@@ -93,11 +93,15 @@ void RequestRunner::Reconnect(const NodeInfo& server) {
   LogWarning("server %d at %s is silent: %s", server.rank, server.data_address,
              connection.ok() ? "connected anew" : connection.status().ToString());
   if (!connection.ok()) return;
-  MutexLock lock(&mu_);
-  ConnectionId& current = connections_[server.id];
-  nodes_.erase(current);
-  current = *connection;
-  nodes_[current] = server.id;
+  ConnectionId former;
+  {
+    MutexLock lock(&mu_);
+    ConnectionId& current = connections_[server.id];
+    nodes_.erase(current);
+    former = std::exchange(current, *connection);
+    nodes_[current] = server.id;
+  }
+  transport_->Disconnect(former);
 }
 
 void RequestRunner::OnSendDone(Key key, uint64_t request) {

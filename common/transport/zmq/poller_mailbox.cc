@@ -28,6 +28,12 @@ void PollerMailbox::Add(Outgoing outgoing) {
   Wake();
 }
 
+void PollerMailbox::End(ConnectionId connector) {
+  MutexLock lock(&mu_);
+  requests_.ended.push_back(connector);
+  Wake();
+}
+
 void PollerMailbox::Set(Admission admission) {
   MutexLock lock(&mu_);
   requests_.admission = std::move(admission);
@@ -60,6 +66,7 @@ PollerMailbox::Requests PollerMailbox::Take() {
   std::swap(taken.connectors, requests_.connectors);
   std::swap(taken.listeners, requests_.listeners);
   std::swap(taken.frames, requests_.frames);
+  std::swap(taken.ended, requests_.ended);
   std::swap(taken.admission, requests_.admission);
   taken.is_closed = requests_.is_closed;
   taken.is_joining = requests_.is_joining;

@@ -29,6 +29,7 @@ class PollerMailbox {
     std::vector<Connector> connectors;
     std::vector<std::unique_ptr<ZmqListener>> listeners;
     std::vector<Outgoing> frames;
+    std::vector<ConnectionId> ended;  // connectors that are to be closed, after the frames
     std::optional<Admission> admission;
     bool is_closed = false;
     bool is_joining = false;
@@ -45,6 +46,7 @@ class PollerMailbox {
   bool Add(Connector connector);
   bool Add(std::unique_ptr<ZmqListener>* listener);
   void Add(Outgoing outgoing);
+  void End(ConnectionId connector);
   void Set(Admission admission);
   void Close();
   void SayJoining();

@@ -128,6 +128,8 @@ bool SecureConnector(void* socket, const PeerSecurity& peer, const KeyPair& keys
 
 }  // namespace
 
+void DropUnsent(void* socket) { SetOption(socket, ZMQ_LINGER, 0); }
+
 absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,
                                    const KeyPair& keys) {

@@ -19,6 +19,8 @@ namespace bdn {
 // Frames taken from one socket before the others get their turn.
 inline constexpr int kReceiveBatch = 64;
 
+// Of a socket that is then closed: what was not sent is dropped at once.
+void DropUnsent(void* socket);
 // Listens at `address`, or is to be connected. The caller closes it.
 absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,

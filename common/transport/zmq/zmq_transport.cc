@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -70,6 +71,7 @@ class ZmqTransport final : public Transport {
   absl::StatusOr<std::string> Listen(const std::string& address) override;
   absl::StatusOr<ConnectionId> Connect(const std::string& address,
                                        const PeerSecurity& peer) override;
+  void Disconnect(ConnectionId connection) override { mailbox_.End(connection); }
   PublicKey public_key() const override { return keys_.public_key; }
   LinkSecurity security() const override;
   void Admit(Admission admission) override { mailbox_.Set(std::move(admission)); }
@@ -101,6 +103,7 @@ class ZmqTransport final : public Transport {
   // On the poller thread:
   void RunPoller();
   void AddSockets(Requests* requests);
+  void CloseConnector(ConnectionId connection);
   void CloseSockets();
   void WaitForWork();
   void SendOne(Outgoing outgoing);
@@ -232,6 +235,7 @@ void ZmqTransport::RunPoller() {
       ApplyAdmission(*std::move(requests.admission));
     }
     for (Outgoing& outgoing : requests.frames) SendOne(std::move(outgoing));
+    for (const ConnectionId connection : requests.ended) CloseConnector(connection);
     if (requests.is_closed && !sockets_closed) {
       CloseSockets();
       sockets_closed = true;
@@ -247,6 +251,16 @@ void ZmqTransport::AddSockets(Requests* requests) {
     connectors_.push_back(connector);
   }
   for (auto& listener : requests->listeners) listeners_.push_back(std::move(listener));
+}
+
+void ZmqTransport::CloseConnector(ConnectionId connection) {
+  if (connector_of_.erase(connection) == 0) return;
+  const auto closed =
+      std::find_if(connectors_.begin(), connectors_.end(),
+                   [connection](const Connector& c) { return c.connection == connection; });
+  DropUnsent(closed->socket);
+  zmq_close(closed->socket);
+  connectors_.erase(closed);
 }
 
 void ZmqTransport::CloseSockets() {
