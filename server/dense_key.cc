@@ -173,7 +173,6 @@ absl::Status DenseKey::CheckMayWait(const Frame& frame, Rank rank) const {
 
 Sends DenseKey::OnLeaving() {
   const Step step = state_.round.step();
-  if (!state_.round.is_open()) return {};
   constexpr Rank kNobody = -1;
   const absl::Status status = CheckNobodyLeaves(step, kNobody);
   if (status.ok()) return {};

@@ -43,7 +43,8 @@ class DenseKey {
   Sends OnProbe(NodeId from, const FrameHeader& header);
   Sends OnInit(NodeId from, const Frame& frame);
   Sends OnFetch(NodeId from, const FrameHeader& header);
-  // Workers are leaving: an open round that one of them has not pushed to fails, and is emptied.
+  // REQUIRES an open round. Workers are leaving: if one of them has not pushed to it, it fails and is
+  // emptied.
   Sends OnLeaving();
 
  private:

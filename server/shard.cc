@@ -35,6 +35,7 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
   context_.leaving = std::move(ranks);
   Sends sends;
   for (auto& [key, state] : keys_) {
+    if (!state.dense.round.is_open()) continue;
     DenseKey dense(*state.plan, &state.dense, &context_);
     for (Outgoing& send : Counted(&state, [&] { return dense.OnLeaving(); })) {
       sends.push_back(std::move(send));

@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "absl/strings/ascii.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -36,6 +37,22 @@ spdlog::logger& Sink() {
   return *logger;
 }
 
+// Control characters would begin lines of others' making, or move a terminal's cursor.
+std::string OnOneLine(const std::string& text) {
+  std::string line;
+  line.reserve(text.size());
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      absl::StrAppendFormat(&line, "\\x%02x", static_cast<uint8_t>(c));
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
 }  // namespace
 
 void InitLog(LogLevel level, std::string_view who) {
@@ -62,6 +79,8 @@ absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
                          std::string(text));
 }
 
-void LogLine(LogLevel level, const std::string& line) { Sink().log(ToSpdlog(level), line); }
+void LogLine(LogLevel level, const std::string& line) {
+  if (Sink().should_log(ToSpdlog(level))) Sink().log(ToSpdlog(level), OnOneLine(line));
+}
 
 }  // namespace bdn

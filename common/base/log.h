@@ -16,6 +16,7 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 void InitLog(LogLevel level, std::string_view who);
 // InvalidArgument names the word that is no level.
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
+// One line whatever is in it: control characters are escaped.
 void LogLine(LogLevel level, const std::string& line);
 
 template <typename... Args>

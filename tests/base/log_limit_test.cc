@@ -11,6 +11,7 @@
 namespace bdn {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 TEST(LimitedLog, SaysOneLineInAnIntervalAndHowManyItLeftOut) {
@@ -31,6 +32,13 @@ TEST(LimitedLog, SaysOneLineInAnIntervalAndHowManyItLeftOut) {
 TEST(Printable, EscapesAndCuts) {
   EXPECT_EQ(Printable("job \"a\"\n\x1b[31m\xff"), "job \"a\"\\x0a\\x1b[31m\\xff");
   EXPECT_EQ(Printable(std::string(1000, 'x')), std::string(128, 'x') + "...");
+}
+
+TEST(LogLine, IsOneLineWhateverItHolds) {
+  ::testing::internal::CaptureStderr();
+  LogError("worker 1 said: %s", "first\nsecond\r\x1b[31m \xc3\xa9");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              EndsWith("worker 1 said: first\\nsecond\\x0d\\x1b[31m \xc3\xa9\n"));
 }
 
 TEST(Secret, IsNeverTheSame) {
