@@ -146,7 +146,8 @@ absl::Status LocalJob::StartDaemons() {
   std::vector<std::string> argv = {"bandoneon-scheduler",
                                    absl::StrFormat("--workers=%d", options_.workers),
                                    absl::StrFormat("--servers=%d", options_.servers),
-                                   "--listen=127.0.0.1:0", "--port-file=" + port_file};
+                                   "--listen=127.0.0.1:0", "--port-file=" + port_file,
+                                   "--failure-file=" + FailureFile()};
   if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
   absl::Status status = StartDaemon("scheduler", argv);
   if (status.ok()) status = AwaitPort(watch_fd, port_file);
@@ -248,20 +249,33 @@ void LocalJob::HandleEnd(size_t process, int code) {
   const bool told = phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons;
   const bool expected = code == 0 || (told && (code <= 128 || code == 128 + SIGTERM));
   if (expected) return;
-  const std::string what = absl::StrFormat("%s (pid %d) %s", group_.name(process),
-                                           group_.pid(process), DescribeCode(code));
-  if (phase_ == Phase::kRunning) {
-    Fail(code, what + ": ending the job");
-    return;
+  failures_.push_back({process, code});
+  Say(absl::StrFormat("%s (pid %d) %s", group_.name(process), group_.pid(process),
+                      DescribeCode(code)));
+  if (phase_ == Phase::kRunning) Enter(Phase::kLingering, options_.linger);
+}
+
+void LocalJob::SayCause() {
+  if (code_ != 0 || failures_.empty()) return;
+  Failure cause = failures_.front();
+  std::ifstream who_went(FailureFile());
+  bool found = false;
+  for (std::string name; !found && std::getline(who_went, name);) {
+    for (const Failure& failure : failures_) {
+      if (group_.name(failure.process) != name) continue;
+      cause = failure;
+      found = true;
+    }
   }
-  Say(what);
-  if (code_ == 0) code_ = code;
+  code_ = cause.code;
+  Say(absl::StrFormat("the job failed because %s (pid %d) %s", group_.name(cause.process),
+                      group_.pid(cause.process), DescribeCode(cause.code)));
 }
 
 bool LocalJob::HandleSignal(int signal) {
   if (signal == SIGUSR2) return false;  // our parent was killed
   if (phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons) return false;
-  if (code_ == 0) code_ = 128 + signal;
+  if (failures_.empty() && code_ == 0) code_ = 128 + signal;
   Say(absl::StrFormat("%s: passed on to the workers; once more kills everything",
                       strsignal(signal)));
   SignalAll(true, signal);
@@ -308,6 +322,7 @@ int LocalJob::Wait() {
     }
   }
   group_.KillAll();
+  SayCause();
   return code_;
 }
 

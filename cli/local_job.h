@@ -50,7 +50,9 @@ class LocalJob {
   void Fail(int code, std::string_view why);
 
   // Supervises until everything has ended, which it makes sure of. 0 when all workers returned 0,
-  // else the code of the process that failed first, or 128 + the signal that came for us.
+  // else the code of the process that failed first, which it names, or 128 + the signal that came
+  // for us. Others fail because of it, and may end before it: which was first is what the scheduler
+  // has seen, and where it has seen nothing, who ended first.
   int Wait();
   // After Start... failed: says why, kills what runs, and returns the exit code.
   int GiveUp(const absl::Status& why);
@@ -78,6 +80,7 @@ class LocalJob {
   size_t worker(int rank) const { return 1 + static_cast<size_t>(options_.servers + rank); }
   bool is_worker(size_t process) const { return process >= worker(0); }
   bool WorkersAlive() const;
+  std::string FailureFile() const { return directory_ + "/failure"; }
   void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
   void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
@@ -85,6 +88,7 @@ class LocalJob {
   absl::Status StartDaemon(const std::string& name, std::vector<std::string> argv);
   absl::Status AwaitPort(int watch_fd, const std::string& port_file);
   void HandleEnd(size_t process, int code);
+  void SayCause();
   // False when everything is to be killed at once.
   bool HandleSignal(int signal);
   bool HandleTimeout();
@@ -101,8 +105,14 @@ class LocalJob {
   std::string token_file_;  // for who asks about the job
   int workers_started_ = 0;
 
+  struct Failure {
+    size_t process;
+    int code;
+  };
+
   Phase phase_ = Phase::kRunning;
   int code_ = 0;
+  std::vector<Failure> failures_;  // in the order in which they ended
   bool output_lost_ = false;
   std::optional<Clock::time_point> deadline_;  // of the phase
   std::optional<Clock::time_point> timer_;

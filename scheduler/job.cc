@@ -334,6 +334,7 @@ void Job::Lost(NodeId node, const std::string& how) {
     ++revision_.job;
     return;
   }
+  lost_ = &member->info;
   Fail(Aborted("%s %s", MembershipTable::Describe(member->info), how));
 }
 
@@ -395,6 +396,15 @@ Job::State Job::state() const {
 }
 
 bool Job::finished() const { return table_.frozen() && table_.all_left(); }
+
+std::vector<std::string> Job::WhoWent() const {
+  std::vector<std::string> names;
+  for (const Rank rank : leaving_ranks_) names.push_back(absl::StrFormat("worker %d", rank));
+  if (lost_ != nullptr) {
+    names.push_back(absl::StrFormat("%s %d", RoleName(lost_->role), lost_->rank));
+  }
+  return names;
+}
 
 Job::View Job::ViewOf(NodeId node) const {
   View view{.failure = failure_, .done = work_done_};

@@ -93,6 +93,9 @@ class Job {
   // Every node has left or was found gone after the work was done.
   bool finished() const;
   const absl::Status& failure() const { return failure_; }
+  // "worker 1": those without whom the job failed, who went first coming first: workers that were
+  // leaving, then the node that was lost.
+  std::vector<std::string> WhoWent() const;
   // Whom the job waits for; REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
 
@@ -139,6 +142,7 @@ class Job {
   MembershipTable table_;
   Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined
   absl::Status failure_;
+  const NodeInfo* lost_ = nullptr;  // of the table: who failed the job
   bool work_done_ = false;                          // all workers are leaving
   std::shared_ptr<const Membership> servers_view_;  // what workers are told
   std::shared_ptr<const Membership> last_view_;     // for servers, once the work is done

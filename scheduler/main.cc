@@ -46,14 +46,14 @@ constexpr absl::Duration kMissingInterval = absl::Seconds(5);
 constexpr absl::Duration kDeliveryTimeout = absl::Seconds(2);
 
 // Whoever waits for the file sees all of it or nothing.
-absl::Status WritePortFile(const std::string& path, int port) {
+absl::Status WriteFile(const char* setting, const std::string& path, const std::string& text) {
   const std::string temporary = absl::StrFormat("%s.%d", path, getpid());
   std::FILE* file = std::fopen(temporary.c_str(), "w");
-  bool written = file != nullptr && std::fprintf(file, "%d\n", port) > 0;
+  bool written = file != nullptr && std::fputs(text.c_str(), file) >= 0;
   if (file != nullptr) written = std::fclose(file) == 0 && written;
   if (!written || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const absl::Status status =
-        InvalidArgument("cannot write port-file %s: %s", path, std::strerror(errno));
+        InvalidArgument("cannot write %s %s: %s", setting, path, std::strerror(errno));
     std::remove(temporary.c_str());
     return status;
   }
@@ -63,11 +63,11 @@ absl::Status WritePortFile(const std::string& path, int port) {
 // The daemon after its start: waits for the job's end or a signal.
 class DaemonLoop {
  public:
-  DaemonLoop(SchedulerService* service, int signal_fd, bool exit_when_done)
+  DaemonLoop(SchedulerService* service, int signal_fd, const SchedulerOptions& options)
       : service_(service),
         signal_fd_(signal_fd),
         changed_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        exit_when_done_(exit_when_done) {}
+        options_(options) {}
   ~DaemonLoop() { close(changed_fd_); }
   DaemonLoop(const DaemonLoop&) = delete;
   DaemonLoop& operator=(const DaemonLoop&) = delete;
@@ -80,6 +80,7 @@ class DaemonLoop {
     });
     while (!over_) HandleNext();
     service_->host()->RemoveObserver(observer);
+    WriteFailureFile();
     service_->Close();
     return failed_ ? 1 : 0;
   }
@@ -131,17 +132,29 @@ class DaemonLoop {
       failed_ = true;
       LogError("the job failed: %s", failure.message());
       service_->AwaitFailureDelivered(kDeliveryTimeout);
-      over_ = exit_when_done_;
+      over_ = options_.exit_when_done;
     } else if (failure.ok() && finished) {
       LogInfo("the job is done");
-      over_ = exit_when_done_;
+      over_ = options_.exit_when_done;
     }
+  }
+
+  void WriteFailureFile() {
+    if (options_.failure_file.empty()) return;
+    std::string text;
+    service_->host()->Read([&](const Job& job, absl::Time) {
+      if (job.failure().ok()) return;
+      for (const std::string& name : job.WhoWent()) text += name + "\n";
+    });
+    if (text.empty()) return;
+    const absl::Status status = WriteFile("failure-file", options_.failure_file, text);
+    if (!status.ok()) LogWarning("%s", status.message());
   }
 
   SchedulerService* const service_;
   const int signal_fd_;
   const int changed_fd_;
-  const bool exit_when_done_;
+  const SchedulerOptions& options_;
   bool waiting_ = true;
   bool failed_ = false;
   bool over_ = false;
@@ -159,11 +172,11 @@ absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const auto service,
                        SchedulerService::Start(options.listen, options.job, &clock));
   if (!options.port_file.empty()) {
-    BDN_RETURN_IF_ERROR(WritePortFile(options.port_file, service->port()));
+    BDN_RETURN_IF_ERROR(WriteFile("port-file", options.port_file, absl::StrFormat("%d\n", service->port())));
   }
   LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
           service->port(), options.listen, job.num_workers, job.num_servers);
-  DaemonLoop loop(service.get(), signal_fd, options.exit_when_done);
+  DaemonLoop loop(service.get(), signal_fd, options);
   return loop.Run();
 }
 

@@ -24,6 +24,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   JobConfig& job = options.job.config;
   options.listen = config.Text("listen");
   options.port_file = config.Text("port-file");
+  options.failure_file = config.Text("failure-file");
   BDN_ASSIGN_OR_RETURN(options.job.credentials, Credentials::Load(config, "scheduler"));
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
   BDN_RETURN_IF_ERROR(CheckAddress(options.listen));

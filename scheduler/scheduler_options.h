@@ -14,6 +14,7 @@ namespace bdn {
 struct SchedulerOptions {
   std::string listen;
   std::string port_file;
+  std::string failure_file;
   JobOptions job;
   bool exit_when_done = true;
   LogLevel log_level = LogLevel::kInfo;

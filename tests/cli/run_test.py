@@ -81,6 +81,20 @@ def test_others_may_end_with_errors_of_their_own(staged):
     assert "[worker 0] worker 1 is lost" in done.stdout
 
 
+def test_who_ends_first_is_not_the_cause_where_the_scheduler_knows_better(staged):
+    # As when a worker gives up, whom servers outrun on the way out. Worker 0 left in peace.
+    scheduler = staged.path.parent / "bandoneon-scheduler"
+    write_program(scheduler, scheduler.read_text().replace("do case $arg in", "do case $arg in "
+                  "--failure-file=*) printf 'worker 0\\nworker 1\\nworker 2\\n' > ${arg#*=};;"))
+    write_program(staged.path.parent / "bandoneon-server", f"#!/bin/sh\n: > {staged.temporary}/over; exit 1\n")
+    line = f"while ! [ -e {staged.temporary}/over ]; do sleep 0.1; done; [ $RANK = 0 ] && exit 0; exit $((6 + RANK))"
+    done = staged.run("run", "-n", 3, "-s", 1, *shell(line))
+    assert done.returncode == 7
+    assert [line for line in done.stderr.splitlines() if "because" in line] == [
+        next(line for line in done.stderr.splitlines() if "the job failed because worker 1" in line)]
+    assert "[run] server 0" in done.stderr
+
+
 def test_what_ignores_sigterm_is_killed(staged):
     line = 'if [ $RANK = 1 ]; then exit 7; fi; trap "" TERM; sleep 1000'
     done = staged.run("run", "-n", 2, "-s", 1, "--linger", "0s", "--grace", "100ms", *shell(line))

@@ -162,6 +162,25 @@ def test_nobody_waits_for_a_worker_whose_program_has_ended(tmp_path, how):
     assert "worker 1 is leaving the job" in message and "'t' step 2" in message
 
 
+@pytest.mark.parametrize(
+    "name, how, code",
+    [
+        ("fails_in_one_worker", [], 1),
+        ("ends_early_in_one_worker", ["sys.exit(3)"], 3),
+        ("ends_early_in_one_worker", ["os._exit(5)"], 5),
+        ("ends_early_in_one_worker", ["os.kill(os.getpid(), 9)"], 128 + 9),
+    ],
+)
+def test_run_names_the_worker_that_failed_first_and_returns_its_code(tmp_path, name, how, code):
+    command = [BIN / "bandoneon", "run", "-n", "2", "-s", "2", "--", sys.executable, PROGRAMS]
+    done = subprocess.run(
+        [*map(str, command), name, str(tmp_path), *how], capture_output=True, text=True, timeout=120
+    )
+    causes = [line for line in done.stderr.splitlines() if "the job failed because" in line]
+    assert len(causes) == 1 and "because worker 1 (pid" in causes[0], done.stderr
+    assert done.returncode == code, done.stderr
+
+
 class daemons:
     """A scheduler and one server, as one would start them by hand."""
 

@@ -403,6 +403,15 @@ TEST_F(JobTest, AnErrorOnLeavingIsPassedOnToAll) {
   EXPECT_FALSE(StatusOf(job_->Leave(1, absl::OkStatus(), At(9), At(0))).ok());
 }
 
+TEST_F(JobTest, KnowsWhoWentBeforeItFailed) {
+  Fill(3, 1);
+  EXPECT_THAT(job_->WhoWent(), ::testing::IsEmpty());
+  job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  job_->Leave(1, absl::AbortedError("RuntimeError: worker 1 is leaving"), At(kNever), At(1));
+  job_->Lost(4, "closed its connection");
+  EXPECT_THAT(job_->WhoWent(), ::testing::ElementsAre("worker 1", "worker 0"));
+}
+
 TEST_F(JobTest, StoppingEndsEveryWait) {
   Fill(2, 1);
   const CallId waiting = Declare(1, {Tensor("a")});
