@@ -22,9 +22,9 @@ class Completions:
         self._thread = threading.Thread(target=self._run, name="bandoneon-completions", daemon=True)
         self._thread.start()
 
-    def expect(self, tickets, callback, error):
-        """callback(`error`) once all tickets have ended, or with that of one that failed."""
-        self._expected.put((tickets, callback, error))
+    def expect(self, tickets, callback, error, timeout=None):
+        """callback(`error`) once all tickets have ended, or with that of one that failed or was late."""
+        self._expected.put((tickets, callback, error, timeout))
 
     def close(self):
         """Stops the thread; callbacks that are left get the error. For a worker that takes no more calls."""
@@ -34,17 +34,17 @@ class Completions:
 
     def _run(self):
         while (expected := self._expected.get()) is not None:
-            tickets, callback, error = expected
+            tickets, callback, error, timeout = expected
             try:
-                callback(self._await_all(tickets) or error)
+                callback(self._await_all(tickets, timeout) or error)
             except Exception:  # Nobody is there to hear of it.
                 _log.exception("a callback on the completion thread failed")
 
-    def _await_all(self, tickets):
+    def _await_all(self, tickets, timeout):
         try:
-            results, error = self._worker.wait_all(tickets)
+            results, error = self._worker.wait_all(tickets, timeout)
         except errors.BandoneonError as closed:
             return errors.Cancelled(f"the exchange was not waited for: {closed}")
-        for ticket in tickets[len(results) + 1 :]:
+        for ticket in tickets[len(results) :]:
             self._worker.drop(ticket)
         return error

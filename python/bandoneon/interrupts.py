@@ -6,6 +6,8 @@ import threading
 
 # Waits come up for air this often, so that Ctrl-C is answered.
 SLICE_SECONDS = 0.2
+# Waits say what they wait for this often.
+REPORT_SECONDS = 30.0
 
 
 @contextlib.contextmanager

@@ -14,12 +14,10 @@ from typing import NamedTuple, Optional
 
 from . import _native, errors
 from .completions import FOREVER_SECONDS, Completions
+from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
 from .interrupts import SLICE_SECONDS, lent, run_interruptibly
 
 _log = logging.getLogger("bandoneon")
-
-# Waits say what they wait for this often.
-_REPORT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -201,9 +199,9 @@ class Worker:
             self._in_flight.update(zip(begun, [push.keep for push in pushes]))
         return begun, error
 
-    def push_notified(self, pushes, callback):
+    def push_notified(self, pushes, callback, timeout=None):
         """As push_all; `callback(error)` runs on the completion thread when all of them have ended, or one
-        was refused or ended in an error."""
+        was refused or ended in an error, or none has for `timeout` seconds since it was their turn."""
         with self._idle:
             if self._completions is None:
                 self._completions = Completions(self)
@@ -212,7 +210,7 @@ class Worker:
         except errors.BandoneonError as closed:
             callback(closed)
             return
-        self._completions.expect(tickets, callback, error)
+        self._completions.expect(tickets, callback, error, timeout)
 
     def wait(self, ticket, timeout=None):
         """The Result of an exchange. DeadlineExceeded leaves the ticket valid."""

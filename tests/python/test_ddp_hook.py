@@ -1,4 +1,5 @@
 import io
+import logging
 import pickle
 import threading
 import warnings
@@ -322,3 +323,63 @@ def test_its_schedules_go_on_at_a_step():
         return state.comm_state_dict()["tensors"]["0.weight"]["residual"].any()
 
     assert all(run_job(job, min_compress_bytes=1))
+
+
+def test_backward_gives_up_after_the_timeout_and_says_whom_it_waited_for():
+    gave_up = threading.Event()
+
+    def job(worker):
+        model = make_model()
+        wrapped, state = wrap(worker, model, timeout=1)
+        loss = wrapped(make_batch(worker.rank, 0)).square().mean()
+        if worker.rank == 1:
+            assert gave_up.wait(60)
+            loss.backward()
+            return
+        try:
+            with pytest.raises(bandoneon.DeadlineExceeded, match="waiting for worker 1") as late:
+                loss.backward()
+            assert late.value.tensor in dict(model.named_parameters())
+        finally:
+            gave_up.set()
+        # The other takes the step, which this one has not seen the end of.
+        # (DDP itself does not go on after an error: another model of it would call the hook.)
+        with pytest.raises(bandoneon.FailedPrecondition, match="left before its end"):
+            bdn.ddp_hook(state, None)
+        with pytest.raises(bandoneon.FailedPrecondition, match="left before its end"):
+            state.comm_state_dict()
+
+    with bandoneon.LocalCluster(workers=2) as cluster:
+        cluster.run(job, probe_interval="10ms")  # What servers wait for is known by then.
+
+
+def test_a_hook_that_waits_long_says_for_whom(monkeypatch):
+    monkeypatch.setattr("bandoneon.worker._REPORT_SECONDS", 0.3)
+    said = threading.Event()
+
+    class Sees(logging.Handler):
+        def emit(self, record):
+            if "waiting for worker 1" in record.getMessage():
+                lines.append(record.getMessage())
+                said.set()
+
+    lines = []
+    log = logging.getLogger("bandoneon")
+    sees = Sees()
+    log.addHandler(sees)
+
+    def job(worker):
+        model = make_model()
+        wrapped, _ = wrap(worker, model)
+        loss = wrapped(make_batch(worker.rank, 0)).square().mean()
+        if worker.rank == 1:
+            assert said.wait(60)
+        loss.backward()
+        assert_same(grads(model), mean_grads(model))
+
+    try:
+        with bandoneon.LocalCluster(workers=2) as cluster:
+            cluster.run(job, probe_interval="10ms")
+    finally:
+        log.removeHandler(sees)
+    assert "step 1" in lines[0]

@@ -11,11 +11,13 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import BandoneonError, FailedPrecondition, InvalidArgument
+from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition, InvalidArgument
+from ..interrupts import SLICE_SECONDS
 from ..session import default_worker
-from ..worker import SLICE_SECONDS, Push
+from ..worker import Push
 from . import backward_pass
 from .comm_state import fitting_state, saved_by
+from .exchange_guard import ExchangeGuard
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
@@ -32,6 +34,9 @@ class DDPState:
     Constructing it is collective. It can be pickled together with its residuals; after loading,
     attach() joins it to the model of the new process. Options are those of DistributedOptimizer; not so
     ef(..., correction=lr), as a hook knows no learning rate.
+
+    timeout: seconds that backward() waits for its gradients before DeadlineExceeded says who is missing.
+        Nothing is exchanged after that: the others may have taken the step.
     """
 
     def __init__(
@@ -45,9 +50,11 @@ class DDPState:
         overrides=None,
         scaler=AUTO,
         prefix="",
+        timeout=None,
         check=True,
         worker=None,
     ):
+        self._timeout = timeout
         self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
         self._links.check_without_correction("DDPState")
         self._prefix = prefix
@@ -68,12 +75,14 @@ class DDPState:
         self._reached = _Reached(member.param for member in members)
         self._scale = LossScale(scaler, self._links.remembers)
         self._round = None
+        self._guard = ExchangeGuard()
         if self._loaded is not None:
             self.load_comm_state_dict(self._loaded)
             self._loaded = None
 
     def comm_state_dict(self):
         """This rank's residuals, momentum and steps; of rank 0, what the servers owe, too."""
+        self._guard.check()
         parameters = self._parameters
         return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict()}
 
@@ -97,12 +106,14 @@ class DDPState:
         return {
             "links": self._links,
             "prefix": self._prefix,
+            "timeout": self._timeout,
             "comm": self._loaded if self._parameters is None else self.comm_state_dict(),
         }
 
     def __setstate__(self, saved):
         self._links = saved["links"]
         self._prefix = saved["prefix"]
+        self._timeout = saved.get("timeout")
         self._loaded = saved["comm"]
         self._parameters = None
         self._round = None
@@ -114,7 +125,8 @@ class DDPState:
             )
         self._reached.hook_has_run = True
         if self._round is None or self._round.is_over:
-            self._round = _Round(self._scale.current(), self._reached)
+            self._guard.check()
+            self._round = _Round(self._scale.current(), self._reached, self._timeout, self._guard)
         return self._round.exchange(self._parameters, self._members, bucket)
 
 
@@ -182,11 +194,13 @@ class _Round:
     """The buckets of one backward pass. Its errors come out of backward() as what they are: an
     exception inside a hook's future would reach the program as text."""
 
-    def __init__(self, loss_scale, reached):
+    def __init__(self, loss_scale, reached, timeout, guard):
         self._loss_scale = loss_scale
         self._reached = reached
+        self._timeout = timeout
+        self._guard = guard
         self._changed = threading.Condition()
-        self._pending = 0
+        self._pending = 0  # buckets
         self._error = None
         self.is_over = False
         backward_pass.at_end_of_pass(self._end)
@@ -211,7 +225,7 @@ class _Round:
             self._count(-1)
 
         self._count(1)
-        parameters.worker.push_notified(pushes, done)
+        parameters.worker.push_notified(pushes, done, self._timeout)
         return future
 
     def _parts(self, parameters, members, bucket):
@@ -244,11 +258,14 @@ class _Round:
 
     def _end(self):
         """The last action of the pass, before DDP takes its buckets back."""
-        with self._changed:
-            while self._pending and self._error is None:
-                self._changed.wait(SLICE_SECONDS)
-        self.is_over = True
-        self._reached.forget()
+        try:
+            with self._guard.exchange():
+                self._await_all()
+                if isinstance(self._error, DeadlineExceeded):
+                    raise self._error
+        finally:
+            self.is_over = True
+            self._reached.forget()
         if self._error is not None:
             raise self._error
 
@@ -257,8 +274,12 @@ class _Round:
             self._error = self._error or error
             self._changed.notify_all()
 
+    def _await_all(self):
+        with self._changed:
+            while self._pending and self._error is None:
+                self._changed.wait(SLICE_SECONDS)
+
     def _count(self, change):
         with self._changed:
             self._pending += change
             self._changed.notify_all()
-
