@@ -94,6 +94,14 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string Number(const Json& value) { return absl::StrFormat("%d", value.get<int64_t>()); }
 
+// Where workers reach a server and, where it differs, where it listens.
+std::string AddressOf(const Json& node) {
+  const auto advertised = node.at("address").get<std::string>();
+  const auto listened = node.at("listen_address").get<std::string>();
+  if (listened.empty() || listened == advertised) return advertised;
+  return advertised + " (listens at " + listened + ")";
+}
+
 std::string Describe(const Json& job) {
   const auto text_of = [&](const char* name) { return job.at(name).get<std::string>(); };
   std::string text = absl::StrFormat("job %s: %s, epoch %s, %s tensors in %s keys\n",
@@ -102,14 +110,16 @@ std::string Describe(const Json& job) {
   if (!text_of("missing").empty()) text += "waits for " + text_of("missing") + "\n";
   if (!text_of("failure").empty()) text += "failed: " + text_of("failure") + "\n";
   std::vector<std::vector<std::string>> rows = {
-      {"ROLE", "RANK", "NODE", "HOST", "STATE", "STEP", "SENT", "RECEIVED", "KEYS", "LAST HEARD"}};
+      {"ROLE", "RANK", "NODE", "HOST", "STATE", "STEP", "SENT", "RECEIVED", "KEYS", "LAST HEARD",
+       "ADDRESS"}};
   for (const Json& node : job.at("nodes")) {
     rows.push_back({node.at("role").get<std::string>(), Number(node.at("rank")),
                     Number(node.at("node")), node.at("host").get<std::string>(),
                     node.at("left").get<bool>() ? "left" : "here", Number(node.at("step")),
                     HumanBytes(node.at("bytes_sent").get<double>()),
                     HumanBytes(node.at("bytes_received").get<double>()), Number(node.at("keys")),
-                    absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>())});
+                    absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>()),
+                    AddressOf(node)});
   }
   return text + Table(rows);
 }

@@ -89,6 +89,20 @@ std::string Job::WaitedFor(const WaitingCall& call) const {
   return "";
 }
 
+std::string Job::WaitsOf(NodeId node) const {
+  std::string text;
+  for (const CallId call_id : calls_.Of(node)) {
+    if (!text.empty()) text += "; ";
+    text += WaitedFor(*calls_.Find(call_id));
+  }
+  return text;
+}
+
+std::string Job::WaitedForBy(CallId call_id) const {
+  const WaitingCall* call = calls_.Find(call_id);
+  return call == nullptr ? "" : WaitedFor(*call);
+}
+
 void Job::Cancel(CallId call_id) {
   if (calls_.Find(call_id) == nullptr) return;
   EndWait(call_id, Cancelled("the call was given up"));
@@ -127,6 +141,7 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
   }
   BDN_RETURN_IF_ERROR(CheckText("job id", request.job_id));
   BDN_RETURN_IF_ERROR(CheckText("data address", request.data_address));
+  BDN_RETURN_IF_ERROR(CheckText("listen address", request.listen_address));
   BDN_RETURN_IF_ERROR(CheckText("host", request.host));
   if (!request.job_id.empty() && request.job_id != config.job_id) {
     return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,

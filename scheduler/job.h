@@ -98,6 +98,10 @@ class Job {
   std::vector<std::string> WhoWent() const;
   // Whom the job waits for; REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
+  // What the node's open calls wait for: "barrier 'b': waiting for worker 1". Empty where it has none.
+  std::string WaitsOf(NodeId node) const;
+  // The same of one call; empty once it is answered.
+  std::string WaitedForBy(CallId call_id) const;
 
   const JobConfig& config() const { return options_.config; }
   const JobOptions& options() const { return options_; }

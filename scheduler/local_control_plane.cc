@@ -9,11 +9,15 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace bdn {
 namespace {
+
+// Waits say what they wait for this often.
+constexpr absl::Duration kReportInterval = absl::Seconds(30);
 
 class LocalControlPlane final : public ControlPlane {
  public:
@@ -181,14 +185,34 @@ class LocalControlPlane final : public ControlPlane {
     if (closed) host_->Cancel(call_id);
     Job::Completion completion;
     {
+      absl::Time report = host_->clock()->Now() + kReportInterval;
+      while (!AwaitAnswer(answer.get(), report)) {
+        Report(call_id);
+        report += kReportInterval;
+      }
       MutexLock lock(&answer->mu);
-      while (!answer->completion.has_value()) answer->arrived.Wait(&answer->mu);
       completion = *answer->completion;
     }
     MutexLock lock(&mu_);
     open_.erase(call_id);
     if (open_.empty()) no_calls_.SignalAll();
     return completion;
+  }
+
+  // False where it is not there by then.
+  bool AwaitAnswer(Answer* answer, absl::Time until) const {
+    MutexLock lock(&answer->mu);
+    while (!answer->completion.has_value()) {
+      if (host_->clock()->Now() >= until) return false;
+      host_->clock()->WaitUntil(&answer->arrived, &answer->mu, until);
+    }
+    return true;
+  }
+
+  void Report(CallId call_id) const {
+    std::string text;
+    host_->Read([&](const Job& job, absl::Time) { text = job.WaitedForBy(call_id); });
+    LogWarning("still waiting: %s", text);
   }
 
   void WaitForCalls() {

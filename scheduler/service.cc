@@ -62,6 +62,7 @@ class ServiceImpl final : public SchedulerService {
   using LeaveCall = UnaryCall<wire::LeaveRequest, wire::Empty>;
   using HeartbeatCall = UnaryCall<wire::HeartbeatRequest, wire::Empty>;
   using AcknowledgeCall = UnaryCall<wire::AcknowledgeRequest, wire::Empty>;
+  using WaitsCall = UnaryCall<wire::Caller, wire::WaitsReply>;
   using StatusCall = UnaryCall<wire::Empty, wire::StatusReply>;
   CallId OnJoin(JoinCall* call);
   CallId OnDeclare(DeclareCall* call);
@@ -70,6 +71,7 @@ class ServiceImpl final : public SchedulerService {
   CallId OnLeave(LeaveCall* call);
   CallId OnHeartbeat(HeartbeatCall* call);
   CallId OnAcknowledge(AcknowledgeCall* call);
+  CallId OnWaits(WaitsCall* call);
   CallId OnStatus(StatusCall* call);
   void WriteJoined(const JoinResult& joined, wire::JoinReply* reply);
 
@@ -177,6 +179,21 @@ CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
       core_.host()->AcknowledgePlacement(message.caller().node(), Read(message.version())));
 }
 
+CallId ServiceImpl::OnWaits(WaitsCall* call) {
+  const NodeId node = call->request().node();
+  const absl::Status status =
+      node == 0 ? absl::OkStatus() : core_.CheckCaller(call->request());
+  if (!status.ok()) return call->FinishNow(status);
+  core_.host()->Read([call, node](const Job& job, absl::Time) {
+    if (node != 0) {
+      call->reply()->set_text(job.WaitsOf(node));
+    } else if (job.state() == Job::State::kWaiting) {
+      call->reply()->set_text("waiting for " + job.MissingNodes());
+    }
+  });
+  return call->FinishNow(absl::OkStatus());
+}
+
 CallId ServiceImpl::OnStatus(StatusCall* call) {
   core_.host()->Read(
       [call](const Job& job, absl::Time now) { WriteStatus(job, now, call->reply()); });
@@ -207,6 +224,7 @@ void ServiceImpl::AddMethods() {
   heartbeat.is_urgent = true;
   add("Heartbeat", std::move(heartbeat));
   add("AcknowledgePlacement", ServedBy(&ServiceImpl::OnAcknowledge));
+  add("Waits", ServedBy(&ServiceImpl::OnWaits));
   add("Status", ServedBy(&ServiceImpl::OnStatus));
   add("Watch", {.most_bytes = kMostRequestBytes, .serve = [this](ServerCall* call) {
                   return std::make_unique<WatchStream>(&streams_, call);

@@ -8,6 +8,7 @@ CallId WaitingCalls::Add(WaitingCall call) {
   const CallId id = NewId();
   by_subject_[call.subject].insert({call.node, id});
   by_deadline_.insert({call.deadline, id});
+  by_node_.insert({call.node, id});
   if (call.subject.kind == WaitSubject::Kind::kDeclare) declaring_.insert(call.node);
   calls_.emplace(id, std::move(call));
   return id;
@@ -24,6 +25,7 @@ WaitingCall WaitingCalls::Take(CallId id) {
   subject->second.erase({call.node, id});
   if (subject->second.empty()) by_subject_.erase(subject);
   by_deadline_.erase({call.deadline, id});
+  by_node_.erase({call.node, id});
   if (call.subject.kind == WaitSubject::Kind::kDeclare) {
     declaring_.erase(declaring_.find(call.node));
   }
@@ -52,6 +54,15 @@ std::vector<CallId> WaitingCalls::Of(const WaitSubject& subject, NodeId node) co
   if (found == by_subject_.end()) return ids;
   for (auto next = found->second.lower_bound({node, 0});
        next != found->second.end() && next->first == node; ++next) {
+    ids.push_back(next->second);
+  }
+  return ids;
+}
+
+std::vector<CallId> WaitingCalls::Of(NodeId node) const {
+  std::vector<CallId> ids;
+  for (auto next = by_node_.lower_bound({node, 0}); next != by_node_.end() && next->first == node;
+       ++next) {
     ids.push_back(next->second);
   }
   return ids;

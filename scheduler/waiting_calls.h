@@ -50,6 +50,8 @@ class WaitingCalls {
   std::vector<CallId> WaitingFor(const WaitSubject& subject) const;
   // Those of one node; a node waits in few calls.
   std::vector<CallId> Of(const WaitSubject& subject, NodeId node) const;
+  // All of one node.
+  std::vector<CallId> Of(NodeId node) const;
   // Whether a node waits in some call for that.
   bool Has(const WaitSubject& subject, NodeId node) const { return !Of(subject, node).empty(); }
   // Whether it waits for any batch.
@@ -65,6 +67,7 @@ class WaitingCalls {
   std::map<WaitSubject, std::set<std::pair<NodeId, CallId>>> by_subject_;
   std::set<std::pair<absl::Time, CallId>> by_deadline_;
   std::multiset<NodeId> declaring_;
+  std::set<std::pair<NodeId, CallId>> by_node_;
 };
 
 }  // namespace bdn

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "common/base/descriptors.h"
@@ -48,6 +49,13 @@ constexpr Metric kMetrics[] = {
     {"bytes_pool_idle", kGauge, "blocks of that pool that wait for their next use"},
 };
 
+// Of two TCP addresses.
+bool IsOfAnotherPort(std::string_view listened, std::string_view advertised) {
+  constexpr std::string_view kTcp = "tcp://";
+  if (!listened.starts_with(kTcp) || !advertised.starts_with(kTcp)) return false;
+  return listened.substr(listened.rfind(':')) != advertised.substr(advertised.rfind(':'));
+}
+
 }  // namespace
 
 Server::Server(const Options& options, Registry* telemetry, ControlPlane* control,
@@ -74,10 +82,17 @@ absl::Status Server::Start() {
   BDN_ASSIGN_OR_RETURN(const std::string bound, transport_->Listen(options_.listen));
   JoinRequest join = options_.join;
   join.role = Role::kServer;
+  join.listen_address = bound;
   join.data_address = options_.advertise.empty() ? bound : options_.advertise;
   join.public_key = transport_->public_key();
   join.data_security = transport_->security();
-  LogInfo("listening on %s, %s; joining", join.data_address, LinkSecurityName(join.data_security));
+  LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
+          LinkSecurityName(join.data_security), join.data_address);
+  if (IsOfAnotherPort(bound, join.data_address)) {
+    LogWarning("%s is advertised, whose port is not the one listened at, %s: workers reach this "
+               "server only where something forwards it",
+               join.data_address, bound);
+  }
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
   // A connection of each worker; a transport without a key never leaves the process.
   if (!join.public_key.empty()) {

@@ -11,6 +11,13 @@
 #include "common/cluster/settings.h"
 
 namespace bdn {
+namespace {
+
+std::string PortOf(const std::string& address) {
+  return address.substr(address.find_last_of(':') + 1);
+}
+
+}  // namespace
 
 absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   ServerOptions options;
@@ -29,10 +36,12 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   BDN_RETURN_IF_ERROR(options.server.credentials.CheckMayListen("listen", options.server.listen));
   BDN_RETURN_IF_ERROR(options.server.credentials.CheckMayAsk(options.scheduler));
   if (IsWildcardAddress(options.server.listen) && options.server.advertise.empty()) {
+    const std::string port = PortOf(options.server.listen);
     return InvalidArgument(
-        "listen is %s, which workers cannot connect to: set advertise to the address that they can, "
-        "e.g. --advertise tcp://10.0.0.2:7100",
-        options.server.listen);
+        "listen is %s, which workers cannot connect to: %sset advertise to the address that they can, "
+        "e.g. --advertise tcp://10.0.0.2:%s",
+        options.server.listen, port == "0" ? "choose a port, and " : "",
+        port == "0" ? "PORT" : port);
   }
   if (IsWildcardAddress(options.server.advertise)) {
     return InvalidArgument(

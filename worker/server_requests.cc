@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "worker/error_fields.h"
@@ -12,6 +13,9 @@ namespace bdn {
 namespace {
 
 constexpr auto kNoPayload = [](const TensorPart&) { return Buffer(); };
+
+// Waits say what they wait for this often.
+constexpr absl::Duration kReportInterval = absl::Seconds(30);
 
 // Register numbers requests, and the steps of broadcasts, once it is known that they go out.
 constexpr uint32_t kNumberedLater = 0;
@@ -102,6 +106,25 @@ bool ServerRequests::IsWaiting(Key key, const Caller& caller) const {
   return found != open_.end() && found->second == &caller;
 }
 
+bool ServerRequests::AwaitAnswers(const Caller& caller, absl::Time until) {
+  MutexLock lock(tensors_->mutex());
+  while (caller.left > 0 && caller.status.ok()) {
+    if (clock_->Now() >= until) return false;
+    clock_->WaitUntil(&answered_, tensors_->mutex(), until);
+  }
+  return true;
+}
+
+std::string ServerRequests::WaitedForBy(const Caller& caller) const {
+  MutexLock lock(tensors_->mutex());
+  for (const auto& [key, of] : open_) {
+    if (of != &caller) continue;
+    const std::string whom = requests_->WaitingFor(key);
+    if (!whom.empty()) return ": waiting for " + whom;
+  }
+  return "";
+}
+
 absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
     const std::string& what, std::vector<RequestTable::Request> requests, absl::Time deadline) {
   struct Asked {
@@ -125,10 +148,12 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
                                }});
     entry.submitted = status.ok();
   }
-  MutexLock lock(tensors_->mutex());
-  while (status.ok() && caller.left > 0 && caller.status.ok() && clock_->Now() < deadline) {
-    clock_->WaitUntil(&answered_, tensors_->mutex(), deadline);
+  for (absl::Time report = clock_->Now() + kReportInterval;
+       status.ok() && !AwaitAnswers(caller, std::min(report, deadline)) && report < deadline;
+       report += kReportInterval) {
+    LogWarning("still waiting: %s%s", what, WaitedForBy(caller));
   }
+  MutexLock lock(tensors_->mutex());
   if (status.ok()) status = caller.status;
   for (const auto& [key, request] : asked) {
     if (!IsWaiting(key, caller)) continue;

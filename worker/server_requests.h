@@ -56,6 +56,10 @@ class ServerRequests {
   // Submits the requests and waits for all answers, by key.
   absl::StatusOr<Answers> Ask(const std::string& what, std::vector<RequestTable::Request> requests,
                               absl::Time deadline);
+  // False where some are not there by then.
+  bool AwaitAnswers(const Caller& caller, absl::Time until);
+  // ": waiting for server 0"; empty where that is not known.
+  std::string WaitedForBy(const Caller& caller) const;
   // Numbers the requests and notes who waits. FailedPrecondition, and nothing changed: a key is
   // busy.
   absl::Status Register(const std::string& what, std::vector<RequestTable::Request>* requests,

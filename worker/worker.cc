@@ -16,6 +16,9 @@ namespace {
 // What servers say that they have is not signalled.
 constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
+// For servers to answer where joining took all the time that there was.
+constexpr absl::Duration kLeastTimeToGreet = absl::Seconds(5);
+
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
 // In the order of ReadMetrics.
@@ -60,6 +63,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       tickets_(clock) {}
 
 absl::Status Worker::Start(Registry* telemetry) {
+  const absl::Time join_deadline = clock_->Now() + options_.join_timeout;
   JoinRequest join = options_.join;
   join.role = Role::kWorker;
   join.public_key = transport_->public_key();
@@ -104,7 +108,10 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_finished = [] {},
   });
   metrics_ = telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
-  return absl::OkStatus();
+  const absl::Status reached =
+      requests_->AwaitServers(std::max(join_deadline, clock_->Now() + kLeastTimeToGreet));
+  if (!reached.ok()) (void)Abort(std::string(reached.message()));
+  return reached;
 }
 
 void Worker::Close() {

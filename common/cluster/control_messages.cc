@@ -142,6 +142,7 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   BDN_ASSIGN_OR_RETURN(node.role, ReadRole(message.role()));
   node.rank = message.rank();
   node.data_address = message.data_address();
+  node.listen_address = message.listen_address();
   node.host = message.host();
   BDN_ASSIGN_OR_RETURN(node.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(node.data_security, ReadSecurity(message.data_security()));
@@ -197,6 +198,7 @@ void Write(const NodeInfo& node, wire::NodeInfo* message) {
   message->set_role(static_cast<uint32_t>(node.role));
   message->set_rank(node.rank);
   message->set_data_address(node.data_address);
+  message->set_listen_address(node.listen_address);
   message->set_host(node.host);
   message->set_public_key(std::string(node.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(node.data_security));
@@ -257,6 +259,7 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_wanted_rank(request.wanted_rank);
   message->set_job_id(request.job_id);
   message->set_data_address(request.data_address);
+  message->set_listen_address(request.listen_address);
   message->set_host(request.host);
   message->set_public_key(std::string(request.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(request.data_security));
@@ -348,6 +351,7 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.wanted_rank = message.wanted_rank();
   request.job_id = message.job_id();
   request.data_address = message.data_address();
+  request.listen_address = message.listen_address();
   request.host = message.host();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));

@@ -16,7 +16,7 @@
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 4;
+inline constexpr uint32_t kControlVersion = 5;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -37,7 +37,8 @@ struct JoinRequest {
   Role role = Role::kWorker;
   Rank wanted_rank = -1;     // -1: any free one
   std::string job_id;        // empty: whatever the scheduler runs; else it must match
-  std::string data_address;  // servers: where they listen
+  std::string data_address;  // servers: where workers reach them
+  std::string listen_address;  // servers: where they listen
   std::string host;          // "hostname:pid"
   PublicKey public_key;      // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen

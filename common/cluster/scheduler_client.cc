@@ -32,6 +32,8 @@ namespace wire = bandoneon::control;
 constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
 // Between two attempts at what a broken connection ended.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
+// For what is only said in a log or an error.
+constexpr absl::Duration kReasonTimeout = absl::Seconds(2);
 
 uint64_t RandomNonce() {
   uint64_t nonce;
@@ -41,10 +43,12 @@ uint64_t RandomNonce() {
 
 class GrpcControlPlane final : public ControlPlane {
  public:
-  GrpcControlPlane(const std::string& address, const Credentials& credentials, const Clock* clock)
+  GrpcControlPlane(const std::string& address, const Credentials& credentials, const Clock* clock,
+                   const WaitReports& reports)
       : address_(address),
         credentials_(credentials),
         clock_(clock),
+        reports_(reports),
         channel_(ConnectChannel(address, credentials)),
         stub_(wire::Scheduler::NewStub(channel_)) {}
   ~GrpcControlPlane() override { Close(); }
@@ -85,6 +89,18 @@ class GrpcControlPlane final : public ControlPlane {
   bool IsConnected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
   // What gRPC says of its last attempt to connect.
   std::string WhyUnreachable();
+  absl::Status ExplainJoin(const grpc::Status& status, absl::Duration waited);
+
+  // Makes a call that waits for others, and says from time to time whom it waits for. Where it is
+  // given up unless there is a connection by `connected_by`, it ends in Cancelled.
+  template <typename Request, typename Reply>
+  using Start = std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> (wire::Scheduler::Stub::*)(
+      grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
+  template <typename Request, typename Reply>
+  grpc::Status Await(Start<Request, Reply> start, const char* what, const Request& request,
+                     Call* call, Reply* reply, absl::Time* report,
+                     absl::Time connected_by = absl::InfiniteFuture());
+  void Report(const char* what, absl::Duration waited);
   // Waits until then. False, at once, when this node's part in the job is over.
   bool WaitInJob(absl::Time until);
 
@@ -105,6 +121,7 @@ class GrpcControlPlane final : public ControlPlane {
   const std::string address_;
   const Credentials credentials_;
   const Clock* const clock_;
+  const WaitReports reports_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<wire::Scheduler::Stub> stub_;
 
@@ -162,27 +179,96 @@ void GrpcControlPlane::SetCaller(wire::Caller* caller) const {
 
 std::string GrpcControlPlane::WhyUnreachable() {
   wire::Empty reply;
-  Call call(this, 2 * kAnswerGrace);
-  return stub_->Heartbeat(call.context(), wire::HeartbeatRequest(), &reply).error_message();
+  Call call(this, kReasonTimeout);
+  const grpc::Status status = stub_->Heartbeat(call.context(), wire::HeartbeatRequest(), &reply);
+  const bool is_silent = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return is_silent ? "nothing answers at that address" : status.error_message();
+}
+
+void GrpcControlPlane::Report(const char* what, absl::Duration waited) {
+  const double seconds = absl::ToDoubleSeconds(waited);
+  if (!IsConnected()) {
+    LogWarning("%s: no answer from a scheduler at %s in %.0f s; trying on", what, address_, seconds);
+    return;
+  }
+  wire::Caller caller;
+  SetCaller(&caller);
+  wire::WaitsReply reply;
+  Call call(this, kReasonTimeout);
+  if (!stub_->Waits(call.context(), caller, &reply).ok()) reply.clear_text();
+  LogWarning("still waiting after %.0f s: %s, by the scheduler at %s%s%s", seconds, what, address_,
+             reply.text().empty() ? "" : ": ", reply.text());
+}
+
+template <typename Request, typename Reply>
+grpc::Status GrpcControlPlane::Await(Start<Request, Reply> start, const char* what,
+                                     const Request& request, Call* call, Reply* reply,
+                                     absl::Time* report, absl::Time connected_by) {
+  const absl::Time begun = clock_->Now();
+  grpc::CompletionQueue queue;
+  const auto reader = (stub_.get()->*start)(call->context(), request, &queue);
+  grpc::Status status;
+  reader->Finish(reply, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  for (;;) {
+    const absl::Duration slice = std::max(std::min(*report, connected_by) - clock_->Now(),
+                                          absl::ZeroDuration());
+    const auto next = queue.AsyncNext(&tag, &ok, GrpcDeadline(slice));
+    if (next != grpc::CompletionQueue::TIMEOUT) break;
+    if (clock_->Now() >= connected_by) {
+      connected_by = absl::InfiniteFuture();
+      if (!IsConnected()) call->context()->TryCancel();
+    }
+    if (clock_->Now() < *report) continue;
+    Report(what, clock_->Now() - begun);
+    *report = clock_->Now() + reports_.interval;
+  }
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) continue;
+  return status;
+}
+
+absl::Status GrpcControlPlane::ExplainJoin(const grpc::Status& status, absl::Duration waited) {
+  const absl::Status error = Explain(status);
+  const bool closed = absl::IsCancelled(error) && status.error_code() != grpc::CANCELLED;
+  if (error.ok() || closed) return error;
+  if (IsConnected()) {
+    if (status.error_code() != grpc::UNAVAILABLE) return error;
+    return Unavailable("scheduler at %s: %s", address_, status.error_message());
+  }
+  {
+    MutexLock lock(&mu_);
+    if (closed_) return error;
+  }
+  return Unavailable(
+      "%s, in %.0f s: is bandoneon-scheduler running there, is the address (--scheduler, "
+      "BANDONEON_SCHEDULER) the one that it listens at, and does a firewall let it through?",
+      Explain(grpc::Status(grpc::UNAVAILABLE, WhyUnreachable())).message(),
+      absl::ToDoubleSeconds(waited));
 }
 
 absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
                                                   absl::Duration timeout) {
   wire::JoinRequest message;
   Write(request, &message);
-  message.set_nonce(RandomNonce());
-  message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::JoinReply reply;
   grpc::Status end;
-  {
-    Call call(this, timeout + kAnswerGrace);
+  const absl::Time begun = clock_->Now();
+  const absl::Time deadline = begun + timeout;
+  absl::Time report = begun + reports_.first_of_join;
+  do {
+    const absl::Duration left = deadline - clock_->Now();
+    message.set_nonce(RandomNonce());
+    message.set_timeout_ms(TimeoutToMilliseconds(left));
+    Call call(this, left + kAnswerGrace);
     call.context()->set_wait_for_ready(true);
-    end = stub_->Join(call.context(), message, &reply);
-  }
-  if (end.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && !IsConnected()) {
-    end = grpc::Status(grpc::StatusCode::UNAVAILABLE, WhyUnreachable());
-  }
-  BDN_RETURN_IF_ERROR(Explain(end));
+    end = Await(&wire::Scheduler::Stub::AsyncJoin, "joining", message, &call, &reply, &report,
+                deadline);
+    // A scheduler that is between two jobs, or went and comes again.
+  } while (end.error_code() == grpc::StatusCode::UNAVAILABLE && clock_->Now() < deadline &&
+           WaitInJob(clock_->Now() + kRetryDelay));
+  if (!end.ok()) return ExplainJoin(end, clock_->Now() - begun);
   JoinResult result;
   result.node = reply.caller().node();
   result.rank = reply.rank();
@@ -240,7 +326,9 @@ absl::StatusOr<DeclarationAnswer> GrpcControlPlane::SayPart(const DeclarationPar
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::DeclareReply reply;
   Call call(this, std::max(timeout, absl::ZeroDuration()) + kAnswerGrace);
-  BDN_RETURN_IF_ERROR(Explain(stub_->Declare(call.context(), message, &reply)));
+  absl::Time report = clock_->Now() + reports_.interval;
+  BDN_RETURN_IF_ERROR(Explain(Await(&wire::Scheduler::Stub::AsyncDeclare, "declaring tensors",
+                                    message, &call, &reply, &report)));
   return Read(reply);
 }
 
@@ -299,7 +387,9 @@ absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration t
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::Empty reply;
   Call call(this, timeout + kAnswerGrace);
-  return Explain(stub_->Barrier(call.context(), message, &reply));
+  absl::Time report = clock_->Now() + reports_.interval;
+  return Explain(Await(&wire::Scheduler::Stub::AsyncBarrier, "at a barrier", message, &call, &reply,
+                       &report));
 }
 
 void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {
@@ -314,7 +404,9 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
   message.set_timeout_ms(TimeoutToMilliseconds(timeout));
   wire::Empty reply;
   Call call(this, timeout + kAnswerGrace);
-  const absl::Status status = Explain(stub_->Leave(call.context(), message, &reply));
+  absl::Time report = clock_->Now() + reports_.interval;
+  const absl::Status status = Explain(
+      Await(&wire::Scheduler::Stub::AsyncLeave, "leaving", message, &call, &reply, &report));
   MutexLock lock(&mu_);
   if (status.ok()) left_ = true;
   changed_.SignalAll();
@@ -447,9 +539,10 @@ bool GrpcControlPlane::ReadStream(EventDelivery* delivery, absl::Status* end) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ControlPlane>> SchedulerClient::Create(
-    const std::string& address, const Credentials& credentials, const Clock* clock) {
+    const std::string& address, const Credentials& credentials, const Clock* clock,
+    const WaitReports& reports) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
-  return std::make_unique<GrpcControlPlane>(address, credentials, clock);
+  return std::make_unique<GrpcControlPlane>(address, credentials, clock, reports);
 }
 
 }  // namespace bdn

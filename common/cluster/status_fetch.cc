@@ -41,6 +41,7 @@ Json NodeJson(const wire::StatusReply::Node& node) {
           {"node", node.info().id()},
           {"host", AsUtf8(node.info().host())},
           {"address", AsUtf8(node.info().data_address())},
+          {"listen_address", AsUtf8(node.info().listen_address())},
           {"left", node.left()},
           {"step", node.step()},
           {"bytes_sent", node.bytes_sent()},

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 
-from command_helpers import LIMIT, Watched, children_of, descendants_of, read_until
+from command_helpers import BIN, LIMIT, Watched, children_of, descendants_of, read_until
 
 
 def test_a_job_that_does_nothing_ends_well(real):
@@ -85,6 +85,33 @@ def test_names_a_server_that_was_killed_and_leaves_nothing(real, tmp_path, monke
     assert run.returncode == 128 + 9
     assert f"server 0 (pid {server}) was killed by signal 9" in error
     assert all(process.ends() for process in everybody)
+
+
+def test_a_server_that_workers_cannot_reach_is_named_with_its_addresses(real, tmp_path):
+    port_file = tmp_path / "port"
+    scheduler = subprocess.Popen([BIN / "bandoneon-scheduler", f"--port-file={port_file}"],
+                                 env=real.environment, stderr=subprocess.PIPE, text=True)
+    real.started.append(scheduler)
+    read_until(scheduler.stderr, 1, "listens at port")
+    address = f"127.0.0.1:{port_file.read_text().strip()}"
+    server = subprocess.Popen([BIN / "bandoneon-server", f"--scheduler={address}", "--listen=tcp://127.0.0.1:0",
+                               "--advertise=tcp://127.0.0.1:1", "--rank=0"],
+                              env=real.environment, stderr=subprocess.PIPE, text=True)
+    real.started.append(server)
+    said = read_until(server.stderr, 1, "only where something forwards")
+    (listening,) = [line for line in said if "listening on" in line]
+    listened = listening.split("listening on ")[1].split(",")[0]
+    assert "workers connect to tcp://127.0.0.1:1" in listening
+    real.environment |= {"BANDONEON_SCHEDULER": address, "BANDONEON_JOIN_TIMEOUT": "7s"}
+    worker = real.start("idle-worker")
+    warning = read_until(worker.stderr, 1, "no answer so far")[-1]
+    status = real.run("status", "--scheduler", address)
+    assert f"tcp://127.0.0.1:1 (listens at {listened})" in status.stdout
+    _, error = worker.communicate(timeout=LIMIT)
+    assert worker.returncode == 1
+    for line in (warning, error, scheduler.communicate(timeout=LIMIT)[1]):
+        for fact in ("server 0 (node", "tcp://127.0.0.1:1", listened, "--advertise", "firewall"):
+            assert fact in line, line
 
 
 def test_two_jobs_on_one_host_do_not_meet(real, tmp_path, monkeypatch):

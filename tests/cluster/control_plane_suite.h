@@ -245,6 +245,7 @@ TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
   JoinRequest request = Request(Role::kServer, 0);
   request.public_key = {{1, 2, 3}};
   request.data_security = LinkSecurity::kEncrypted;
+  request.listen_address = "tcp://0.0.0.0:7100";
   auto server = scheduler_->Connect();
   auto worker = scheduler_->Connect();
   auto joining = std::async(std::launch::async, [&] { return server->Join(request, kLong); });
@@ -255,6 +256,7 @@ TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
   ASSERT_TRUE(of_worker.ok() && of_server.ok());
   EXPECT_EQ(of_worker->membership->servers[0].public_key, request.public_key);
   EXPECT_EQ(of_worker->membership->servers[0].data_security, LinkSecurity::kEncrypted);
+  EXPECT_EQ(of_worker->membership->servers[0].listen_address, "tcp://0.0.0.0:7100");
   EXPECT_EQ(of_server->membership->workers[0].public_key, other.public_key);
   EXPECT_EQ(of_server->data_secret.size(), 32u);
   EXPECT_EQ(of_server->data_secret, of_worker->data_secret);

@@ -1,4 +1,7 @@
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "common/cluster/scheduler_client.h"
 #include "scheduler/service.h"
@@ -26,6 +29,63 @@ class OverGrpc final : public SchedulerUnderTest {
 
 std::unique_ptr<SchedulerUnderTest> Make(const JobOptions& options) {
   return std::make_unique<OverGrpc>(options);
+}
+
+using ::testing::HasSubstr;
+
+constexpr WaitReports kSoon = {.first_of_join = absl::Milliseconds(20),
+                               .interval = absl::Milliseconds(20)};
+constexpr absl::Duration kShort = absl::Milliseconds(300);
+
+TEST(GrpcWait, SaysWhatIsTriedWhereThereIsNoScheduler) {
+  const SteadyClock clock;
+  const auto control = *SchedulerClient::Create("127.0.0.1:1", {}, &clock, kSoon);
+  ::testing::internal::CaptureStderr();
+  const absl::Time begun = clock.Now();
+  const absl::Status status = control->Join({.host = "h"}, kShort).status();
+  EXPECT_LT(clock.Now() - begun, absl::Seconds(10)) << "the time to join is over";
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("joining: no answer from a scheduler at 127.0.0.1:1"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  for (const char* fact : {"scheduler at 127.0.0.1:1 cannot be reached", "refused",
+                           "is bandoneon-scheduler running there"}) {
+    EXPECT_THAT(status.message(), HasSubstr(fact));
+  }
+}
+
+TEST(GrpcWait, SaysWhomItWaitsFor) {
+  const SteadyClock clock;
+  JobOptions options;
+  options.config.num_workers = 2;
+  options.config.num_servers = 1;
+  const auto service = *SchedulerService::Start("127.0.0.1:0", options, &clock);
+  const auto connect = [&] {
+    return *SchedulerClient::Create("127.0.0.1:" + std::to_string(service->port()), {}, &clock,
+                                    kSoon);
+  };
+  const auto first = connect();
+  ::testing::internal::CaptureStderr();
+  const absl::Status alone = first->Join({.wanted_rank = 0, .host = "h"}, kShort).status();
+  EXPECT_EQ(alone.code(), absl::StatusCode::kDeadlineExceeded) << alone;
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("joining, by the scheduler at 127.0.0.1:" +
+                        std::to_string(service->port()) + ": waiting for worker rank"));
+
+  std::vector<std::unique_ptr<ControlPlane>> nodes;
+  std::vector<std::thread> joins;
+  for (const JoinRequest& request :
+       {JoinRequest{.wanted_rank = 0, .host = "h"}, JoinRequest{.wanted_rank = 1, .host = "h"},
+        JoinRequest{.role = Role::kServer, .data_address = "tcp://x", .host = "h"}}) {
+    nodes.push_back(connect());
+    joins.emplace_back([node = nodes.back().get(), request] {
+      EXPECT_TRUE(node->Join(request, absl::Seconds(30)).ok());
+    });
+  }
+  for (std::thread& join : joins) join.join();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(nodes[0]->Barrier("b", kShort).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("barrier 'b': waiting for worker 1"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite, ::testing::Values(SchedulerKind{"Grpc", &Make}));

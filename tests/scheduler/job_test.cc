@@ -412,6 +412,20 @@ TEST_F(JobTest, KnowsWhoWentBeforeItFailed) {
   EXPECT_THAT(job_->WhoWent(), ::testing::ElementsAre("worker 1", "worker 0"));
 }
 
+TEST_F(JobTest, KnowsWhatANodeWaitsFor) {
+  Fill(2, 1);
+  EXPECT_EQ(job_->WaitsOf(1), "");
+  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));
+  Declare(1, {Tensor("w")});
+  EXPECT_EQ(job_->WaitsOf(1),
+            "barrier 'b': waiting for worker 1; waiting for worker 1 to declare the same tensors");
+  EXPECT_EQ(job_->WaitedForBy(barrier), "barrier 'b': waiting for worker 1");
+  EXPECT_EQ(job_->WaitsOf(2), "");
+  job_->Cancel(barrier);
+  EXPECT_EQ(job_->WaitsOf(1), "waiting for worker 1 to declare the same tensors");
+  EXPECT_EQ(job_->WaitedForBy(barrier), "");
+}
+
 TEST_F(JobTest, StoppingEndsEveryWait) {
   Fill(2, 1);
   const CallId waiting = Declare(1, {Tensor("a")});

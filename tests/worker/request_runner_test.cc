@@ -2,15 +2,19 @@
 
 #include <latch>
 #include <optional>
+#include <thread>
 
 #include "common/base/status.h"
 #include "common/transport/scripted_loopback.h"
 #include "common/wire/headers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr Key kKey = Key::Of(1, 0);
 
@@ -64,6 +68,30 @@ class RequestRunnerTest : public ::testing::Test {
   int sent_ = 0;
   std::vector<absl::StatusOr<Frame>> answers_;
 };
+
+TEST_F(RequestRunnerTest, AwaitsTheServersThatHaveNotAnswered) {
+  EXPECT_TRUE(runner_->AwaitServers(clock_.Now()).ok()) << "it has greeted";
+  Membership more = *MakeMembership(2);
+  ++more.epoch;
+  more.servers.push_back({.id = 77,
+                          .role = Role::kServer,
+                          .rank = 1,
+                          .data_address = "loopback://nowhere",
+                          .listen_address = "loopback://elsewhere",
+                          .host = "h:9"});
+  more.MakeIndex();
+  ASSERT_TRUE(runner_->SetMembership(std::make_shared<const Membership>(more)).ok());
+  const absl::Status late = runner_->AwaitServers(clock_.Now());
+  EXPECT_EQ(late.code(), absl::StatusCode::kUnavailable);
+  for (const char* fact : {"server 1 (node 77, h:9)", "loopback://nowhere", "loopback://elsewhere",
+                           "--advertise", "firewall"}) {
+    EXPECT_THAT(late.message(), HasSubstr(fact));
+  }
+  // Who waits hears of the job's end.
+  std::thread end([this] { runner_->Fail(Aborted("worker 1 is lost")); });
+  EXPECT_EQ(runner_->AwaitServers(absl::InfiniteFuture()), Aborted("worker 1 is lost"));
+  end.join();
+}
 
 TEST_F(RequestRunnerTest, TellsThatARequestIsSentThenItsAnswer) {
   ASSERT_TRUE(Submit(1).ok());

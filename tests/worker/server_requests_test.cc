@@ -73,7 +73,7 @@ class ServerRequestsTest : public ::testing::Test {
     network_.DeliverAll();
   }
 
-  const SteadyClock clock_;
+  ManualClock clock_;
   ScriptedLoopback network_;
   std::unique_ptr<Transport> server_ = network_.MakeTransport();
   std::unique_ptr<Transport> transport_ = network_.MakeTransport();
@@ -121,6 +121,21 @@ TEST_F(ServerRequestsTest, ACallEndsAtItsDeadlineAndItsKeyIsFreeAgain) {
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   MutexLock lock(tensors_.mutex());
   EXPECT_FALSE(tensors_.keys().at(kKey)->has_server_request());
+}
+
+TEST_F(ServerRequestsTest, SaysWhatItWaitsForWhileItWaitsLong) {
+  ::testing::internal::CaptureStderr();
+  std::string data = "...";
+  std::thread caller([&] {
+    const absl::Time deadline = absl::UnixEpoch() + absl::Seconds(40);
+    const MutableByteSpan span{reinterpret_cast<std::byte*>(data.data()), data.size()};
+    EXPECT_TRUE(absl::IsDeadlineExceeded(requests_->Broadcast("b", 0, span, 0, deadline)));
+  });
+  AwaitFrames(1);
+  clock_.Advance(absl::Seconds(41));
+  caller.join();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("still waiting: broadcast 'b': waiting for"), std::string::npos) << log;
 }
 
 TEST_F(ServerRequestsTest, SaysWhatItsServerMayNotHave) {

@@ -1,11 +1,32 @@
 #include "worker/pipeline/request_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace bdn {
+namespace {
+
+// How long a server may keep silent when the job begins before that is said, and how often then.
+constexpr absl::Duration kFirstReport = absl::Seconds(5);
+constexpr absl::Duration kNextReports = absl::Seconds(30);
+
+absl::Status Unreachable(const NodeInfo& server, size_t others) {
+  const bool is_advertised =
+      !server.listen_address.empty() && server.listen_address != server.data_address;
+  return Unavailable(
+      "server %d (node %d, %s) does not answer at %s%s%s: check that its --advertise (or --listen) "
+      "leads to it from this host, and that no firewall is between them",
+      server.rank, server.id, server.host, server.data_address,
+      is_advertised ? ", which it advertises and which must lead to where it listens, " +
+                          server.listen_address
+                    : "",
+      others > 0 ? absl::StrFormat(" (nor do %d others)", others) : "");
+}
+
+}  // namespace
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
                              const Clock* clock)
@@ -49,6 +70,26 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
   return absl::OkStatus();
 }
 
+absl::Status RequestRunner::AwaitServers(absl::Time deadline) {
+  absl::Time report = clock_->Now() + kFirstReport;
+  for (;;) {
+    absl::Status status;
+    {
+      MutexLock lock(&mu_);
+      while (table_.failed().ok() && !table_.Silent().empty() &&
+             clock_->Now() < std::min(report, deadline)) {
+        clock_->WaitUntil(&heard_, &mu_, std::min(report, deadline));
+      }
+      const std::vector<NodeId> silent = table_.Silent();
+      if (!table_.failed().ok() || silent.empty()) return table_.failed();
+      status = Unreachable(servers_[silent[0]], silent.size() - 1);
+    }
+    if (clock_->Now() >= deadline) return status;
+    LogWarning("no answer so far: %s", status.message());
+    report += kNextReports;
+  }
+}
+
 absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks callbacks) {
   Work work;
   {
@@ -77,6 +118,9 @@ void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
     const auto node = nodes_.find(from);
     if (node == nodes_.end()) return;
     work = Prepare(table_.OnFrame(node->second, frame, clock_->Now()));
+    if (frame.header.type == FrameType::kHello || frame.header.type == FrameType::kError) {
+      heard_.SignalAll();
+    }
   }
   Perform(std::move(work));
 }
@@ -120,6 +164,7 @@ void RequestRunner::Fail(const absl::Status& status) {
   {
     MutexLock lock(&mu_);
     work = Prepare(table_.Fail(status));
+    heard_.SignalAll();
   }
   Perform(std::move(work));
 }

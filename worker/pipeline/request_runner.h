@@ -37,6 +37,10 @@ class RequestRunner {
 
   // Connects to servers not known yet. The error names the address.
   absl::Status SetMembership(std::shared_ptr<const Membership> membership);
+  // Waits until every server of the membership has said something: the way there and back is open.
+  // Warns of one that does not for some seconds. Unavailable names one that has not until
+  // `deadline`, its addresses and what to look at.
+  absl::Status AwaitServers(absl::Time deadline);
   // AlreadyExists, and no callback runs, when the key has an open request.
   absl::Status Submit(RequestTable::Request request, Callbacks callbacks);
   // The request's asker has gone: no callback runs any more. It must have had no `sent`.
@@ -82,6 +86,7 @@ class RequestRunner {
 
   mutable Mutex mu_;
   CondVar wake_;
+  CondVar heard_;  // a server, or the end
   RequestTable table_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<Key, Callbacks> callbacks_ ABSL_GUARDED_BY(mu_);  // of open requests
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);

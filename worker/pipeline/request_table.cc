@@ -359,6 +359,14 @@ void RequestTable::EndAll(const absl::Status& status, Actions* actions) {
   }
 }
 
+std::vector<NodeId> RequestTable::Silent() const {
+  std::vector<NodeId> silent;
+  for (const auto& [node, peer] : peers_) {
+    if (peer.frames_heard == 0) silent.push_back(node);
+  }
+  return silent;
+}
+
 std::string RequestTable::Fingerprint() const {
   std::string text = absl::StrFormat("epoch %d;", membership_->epoch);
   for (const auto& [node, peer] : peers_) {

@@ -87,6 +87,10 @@ class RequestTable {
   // Ends every open and future request with `status`.
   Actions Fail(const absl::Status& status);
 
+  // The servers that have never said anything, by id.
+  std::vector<NodeId> Silent() const;
+  const absl::Status& failed() const { return failed_; }
+
   // Whom the key's request waits for: "worker 1, worker 3", "server 0"; "" when none is open.
   std::string WaitingFor(Key key) const;
   bool IsOpen(Key key) const { return open_.contains(key); }
