@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/descriptors.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/error_fields.h"
 #include "worker/link_states.h"
@@ -18,6 +19,9 @@ constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
 // For servers to answer where joining took all the time that there was.
 constexpr absl::Duration kLeastTimeToGreet = absl::Seconds(5);
+
+// What goes uncompressed is said from this part of all bytes on, a hundredth.
+constexpr uint64_t kWorthSaying = 100;
 
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
@@ -239,6 +243,7 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
   DeclareResult declared;
   if (!fresh.empty()) {
     BDN_ASSIGN_OR_RETURN(declared, control_->Declare(fresh, timeout));
+    SayUncompressed(declared);
   }
   MutexLock lock(tensors_.mutex());
   for (const SharedDelta& delta : declared) {
@@ -254,6 +259,25 @@ absl::StatusOr<std::vector<uint32_t>> Worker::Declare(std::vector<TensorDeclarat
     ids.push_back(*id);
   }
   return ids;
+}
+
+void Worker::SayUncompressed(const DeclareResult& declared) {
+  if (rank() != 0 || said_uncompressed_) return;
+  Uncompressed all;
+  for (const SharedDelta& delta : declared) {
+    const Uncompressed count = CountUncompressed(*delta);
+    all.tensors += count.tensors;
+    all.bytes += count.bytes;
+    all.of_tensors += count.of_tensors;
+    all.of_bytes += count.of_bytes;
+  }
+  if (all.bytes * kWorthSaying < all.of_bytes || all.bytes == 0) return;
+  said_uncompressed_ = true;
+  LogWarning(
+      "%d of %d tensors with a codec, %d of their %d bytes, go uncompressed: their frames are under "
+      "the job's min-compress-bytes, %d; bandoneon-scheduler --min-compress-bytes=1 (bandoneon run "
+      "--set min-compress-bytes=1) compresses all of them",
+      all.tensors, all.of_tensors, all.bytes, all.of_bytes, joined_.config.min_compress_bytes);
 }
 
 absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {

@@ -104,6 +104,8 @@ class Worker final : public Client {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
   void FailJob(const absl::Status& status);
   absl::Status CheckTakesPart() const;
+  // Says, once in a job, that codecs are left out where they may be missed.
+  void SayUncompressed(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(declaring_);
   // DeadlineExceeded names something that was started here and that its server may not have.
   absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
   absl::Status AwaitHandedOver(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
@@ -124,6 +126,7 @@ class Worker final : public Client {
   JoinResult joined_;  // const after Start
 
   Mutex declaring_;  // one declaration at a time, in the callers' order
+  bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;
   mutable TensorTable tensors_;
   CondVar changed_;  // an exchange is over, or the job failed; with the tensor table's lock
   Step highest_step_ ABSL_GUARDED_BY(tensors_.mutex()) = 0;

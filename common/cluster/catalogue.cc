@@ -1,6 +1,7 @@
 #include "common/cluster/catalogue.h"
 
 #include <cmath>
+#include <set>
 
 #include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
@@ -62,6 +63,27 @@ uint64_t TensorBytes(const TensorDeclaration& tensor) {
 
 uint64_t KeyBytes(const KeyEntry& key) {
   return key.elements * (key.kind == KeyKind::kDense ? sizeof(float) : DTypeSize(key.dtype));
+}
+
+Uncompressed CountUncompressed(const CatalogueDelta& delta) {
+  const auto has_codec = [](const auto& of) { return of.push_spec != "none" || of.pull_spec != "none"; };
+  Uncompressed count;
+  for (const TensorDeclaration& tensor : delta.tensors) {
+    if (!has_codec(tensor)) continue;
+    ++count.of_tensors;
+    count.of_bytes += TensorBytes(tensor);
+  }
+  std::set<uint32_t> tensors;
+  for (const KeyEntry& key : delta.keys) {
+    if (has_codec(key)) continue;
+    for (const KeySegment& segment : key.segments) {
+      if (!has_codec(delta.tensors[segment.tensor - delta.first_tensor])) continue;
+      tensors.insert(segment.tensor);
+      count.bytes += segment.elements * sizeof(float);
+    }
+  }
+  count.tensors = tensors.size();
+  return count;
 }
 
 absl::Status CheckDelta(const CatalogueDelta& delta) {

@@ -100,6 +100,17 @@ absl::Status CheckDeclarations(std::span<const TensorDeclaration> tensors);
 uint64_t TensorBytes(const TensorDeclaration& tensor);
 uint64_t KeyBytes(const KeyEntry& key);
 
+// How much of what is to be compressed is not, because its keys are under the job's
+// min-compress-bytes.
+struct Uncompressed {
+  uint64_t tensors = 0;  // that have such a key
+  uint64_t bytes = 0;    // of such keys
+  uint64_t of_tensors = 0;
+  uint64_t of_bytes = 0;
+};
+// REQUIRES: CheckDelta(delta).ok().
+Uncompressed CountUncompressed(const CatalogueDelta& delta);
+
 // InvalidArgument where `delta` contradicts itself: a key without an owner, without segments, or
 // with one outside the tensors of this delta.
 absl::Status CheckDelta(const CatalogueDelta& delta);

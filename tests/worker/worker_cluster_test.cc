@@ -37,6 +37,27 @@ TEST(WorkerCluster, AveragesATensorOfSeveralPartitionsInPlace) {
   });
 }
 
+TEST(WorkerCluster, SaysOnceThatTensorsAreTooSmallToBeCompressed) {
+  const auto log_of = [](std::vector<TensorDeclaration> tensors) {
+    ClusterRig rig(2);
+    ::testing::internal::CaptureStderr();
+    rig.OnEach([&](Worker& worker, int) {
+      EXPECT_TRUE(worker.Declare(tensors, kLong).ok());
+      EXPECT_TRUE(worker.Declare({Tensor("one more", 10, "int8")}, kLong).ok());
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string log = log_of({Tensor("w", 9000, "ef(onebit)"), Tensor("dense", 100),
+                                  Tensor("b", 600, "none", "ef(onebit)")});
+  const std::string fact = "2 of 2 tensors with a codec, 38400 of their 38400 bytes, go uncompressed";
+  ASSERT_THAT(log, HasSubstr(fact));
+  EXPECT_THAT(log, HasSubstr("min-compress-bytes, 65536"));
+  EXPECT_EQ(log.find("go uncompressed", log.find(fact) + fact.size()), std::string::npos) << log;
+  EXPECT_THAT(log_of({Tensor("w", 1000000, "fp16"), Tensor("b", 100, "fp16")}),
+              HasSubstr("1 of 1 tensors with a codec"))
+      << "less than a hundredth is not worth a line";
+}
+
 TEST(WorkerCluster, GivesTheSameBitsToEveryWorkerForEveryCodec) {
   for (const std::string codec :
        {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "topk(ratio=0.05)",
