@@ -14,7 +14,7 @@ constexpr size_t kMaxBarriers = 4096;
 
 Job::Job(JobOptions options, absl::Time now)
     : options_(std::move(options)),
-      join_deadline_(now + options_.join_timeout),
+      join_deadline_(options_.is_followed ? absl::InfiniteFuture() : now + options_.join_timeout),
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
       declarations_(options_) {}
@@ -51,6 +51,10 @@ void Job::Withdraw(const WaitingCall& call) {
   if (calls_.Has(call.subject, call.node)) return;  // asked twice, given up once
   switch (call.subject.kind) {
     case WaitSubject::Kind::kJoin:
+      if (table_.Find(call.node)->info.role == Role::kWorker && options_.is_followed &&
+          --workers_joining_ == 0) {
+        join_deadline_ = absl::InfiniteFuture();
+      }
       table_.Remove(call.node);
       return;
     case WaitSubject::Kind::kDeclare:  // a later call with the same list goes on with the batch
@@ -153,9 +157,17 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
   if (request.data_security == LinkSecurity::kEncrypted && request.public_key.empty()) {
     return InvalidArgument("%s listens encrypted, but joined without a public key", request.host);
   }
+  return CheckTakesMore();
+}
+
+absl::Status Job::CheckTakesMore() const {
+  const std::string& id = options_.config.job_id;
+  if (options_.is_followed && state() != State::kWaiting) {
+    return Unavailable("job '%s' has all its nodes; the next one begins when it has ended", id);
+  }
   if (!failure_.ok()) return failure_;
   if (table_.frozen()) {
-    return FailedPrecondition("job '%s' has all its nodes and takes no more", config.job_id);
+    return FailedPrecondition("job '%s' has all its nodes and takes no more", id);
   }
   return absl::OkStatus();
 }
@@ -169,6 +181,9 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   const auto node = table_.Add(request, now);
   if (!node.ok()) return Refuse(node.status());
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kJoin}, *node, deadline});
+  if (request.role == Role::kWorker && options_.is_followed && workers_joining_++ == 0) {
+    join_deadline_ = now + options_.join_timeout;
+  }
   StartIfFull(now);
   return call_id;
 }

@@ -117,6 +117,7 @@ class Job {
   absl::Status CheckMember(NodeId node) const;
   absl::Status CheckWorker(NodeId node, const char* call) const;
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
+  absl::Status CheckTakesMore() const;
 
   CallId LeaveAsServer(NodeId node);
   CallId LeaveAsWorker(const RosterMember& member, absl::Time deadline);
@@ -141,7 +142,8 @@ class Job {
   void ExpireLeases(absl::Time now);
 
   const JobOptions options_;
-  const absl::Time join_deadline_;
+  absl::Time join_deadline_;
+  int workers_joining_ = 0;
 
   MembershipTable table_;
   Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined

@@ -25,6 +25,9 @@ struct JobOptions {
   absl::Duration join_timeout = absl::InfiniteDuration();
   // What is left of a lease when the node's connection breaks.
   absl::Duration broken_connection_grace = absl::Seconds(2);
+  // Whether another job of the same nodes comes after this one: who would join meanwhile is asked to
+  // come again, and the time to join begins with the first worker.
+  bool is_followed = false;
   bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
 };
 

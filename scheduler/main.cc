@@ -35,10 +35,11 @@ constexpr char kUsage[] =
     "examples:\n"
     "  bandoneon-scheduler --listen 127.0.0.1:7000 --workers 2 --servers 2\n"
     "  bandoneon-scheduler --workers 2 --port-file /tmp/port   # takes a free port and says which\n"
+    "  bandoneon-scheduler --workers 2 --exit-when-done=false   # one job after another, as restarts need\n"
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"
     "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when it\n"
-    "could not start.\n"
+    "could not start. With --exit-when-done=false only a signal ends it.\n"
     "\n"
     "settings:\n";
 
@@ -72,8 +73,8 @@ class DaemonLoop {
   DaemonLoop(const DaemonLoop&) = delete;
   DaemonLoop& operator=(const DaemonLoop&) = delete;
 
-  // The process's exit code.
-  int Run() {
+  // Until the job has ended, where another one follows; else until the process is to end.
+  void Run() {
     const uint64_t observer = service_->host()->AddObserver(JobHost::Observed::kJob, [this] {
       const uint64_t one = 1;
       (void)!write(changed_fd_, &one, sizeof(one));
@@ -82,8 +83,9 @@ class DaemonLoop {
     service_->host()->RemoveObserver(observer);
     WriteFailureFile();
     service_->Close();
-    return failed_ ? 1 : 0;
   }
+  bool failed() const { return failed_; }
+  bool signalled() const { return signalled_; }
 
  private:
   void HandleNext() {
@@ -114,7 +116,7 @@ class DaemonLoop {
     LogInfo("ending on %s", name);
     service_->host()->Stop(absl::StrFormat("the scheduler was stopped by %s", name));
     service_->AwaitFailureDelivered(kDeliveryTimeout);
-    over_ = true;
+    signalled_ = over_ = true;
   }
 
   void OnChange() {
@@ -132,10 +134,10 @@ class DaemonLoop {
       failed_ = true;
       LogError("the job failed: %s", failure.message());
       service_->AwaitFailureDelivered(kDeliveryTimeout);
-      over_ = options_.exit_when_done;
+      over_ = true;
     } else if (failure.ok() && finished) {
       LogInfo("the job is done");
-      over_ = options_.exit_when_done;
+      over_ = true;
     }
   }
 
@@ -157,6 +159,7 @@ class DaemonLoop {
   const SchedulerOptions& options_;
   bool waiting_ = true;
   bool failed_ = false;
+  bool signalled_ = false;
   bool over_ = false;
 };
 
@@ -169,15 +172,24 @@ absl::StatusOr<int> Serve(const Config& config) {
   const int signal_fd = BlockEndSignals();
   RouteGrpcLog();
   const SteadyClock clock;
-  BDN_ASSIGN_OR_RETURN(const auto service,
-                       SchedulerService::Start(options.listen, options.job, &clock));
-  if (!options.port_file.empty()) {
-    BDN_RETURN_IF_ERROR(WriteFile("port-file", options.port_file, absl::StrFormat("%d\n", service->port())));
+  std::string listen = options.listen;
+  for (bool is_first = true;; is_first = false) {
+    // Each job has a service of its own: nothing of one, secrets included, is left in the next.
+    BDN_ASSIGN_OR_RETURN(const auto service,
+                         SchedulerService::Start(listen, options.job, &clock));
+    if (is_first && !options.port_file.empty()) {
+      BDN_RETURN_IF_ERROR(WriteFile("port-file", options.port_file,
+                                    absl::StrFormat("%d\n", service->port())));
+    }
+    LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
+            service->port(), options.listen, job.num_workers, job.num_servers);
+    DaemonLoop loop(service.get(), signal_fd, options);
+    loop.Run();
+    if (options.exit_when_done) return loop.failed() ? 1 : 0;
+    if (loop.signalled()) return 0;
+    LogInfo("ready for the next job");
+    listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), service->port());
   }
-  LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
-          service->port(), options.listen, job.num_workers, job.num_servers);
-  DaemonLoop loop(service.get(), signal_fd, options);
-  return loop.Run();
 }
 
 }  // namespace

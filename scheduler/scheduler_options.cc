@@ -31,6 +31,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_RETURN_IF_ERROR(options.job.credentials.CheckMayListen("listen", options.listen));
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
+  options.job.is_followed = !options.exit_when_done;
   BDN_ASSIGN_OR_RETURN(options.job.join_timeout, config.Duration("join-timeout"));
   BDN_ASSIGN_OR_RETURN(const int64_t workers, config.Int("workers", 1, kMostNodes));
   BDN_ASSIGN_OR_RETURN(const int64_t servers, config.Int("servers", 1, kMostNodes));

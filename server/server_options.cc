@@ -29,6 +29,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   }
   options.health_listen = config.Text("health-listen");
   options.metrics_file = config.Text("metrics-file");
+  BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   options.server.listen = config.Text("listen");
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");
@@ -56,6 +57,8 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.server.num_shards =
       shards > 0 ? static_cast<int>(shards) : std::clamp(processors / 2, 1, 8);
   BDN_ASSIGN_OR_RETURN(options.server.join_timeout, config.Duration("join-timeout"));
+  // The next job begins when its workers come.
+  if (!options.exit_when_done) options.server.join_timeout = absl::InfiniteDuration();
   BDN_ASSIGN_OR_RETURN(options.transport, ReadListenerOptions(config, nullptr));
   if (config.Text("max-bytes").empty()) {
     options.server.max_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *

@@ -17,6 +17,7 @@ struct ServerOptions {
   std::string scheduler;       // host:port
   std::string health_listen;   // empty: no health service
   std::string metrics_file;    // empty: none
+  bool exit_when_done = true;
   TransportOptions transport;  // without its clock
   LogLevel log_level = LogLevel::kInfo;
 };

@@ -265,6 +265,10 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
     call.context()->set_wait_for_ready(true);
     end = Await(&wire::Scheduler::Stub::AsyncJoin, "joining", message, &call, &reply, &report,
                 deadline);
+    if (end.error_code() == grpc::StatusCode::UNAVAILABLE && clock_->Now() >= report) {
+      LogWarning("joining: the scheduler at %s says: %s; trying on", address_, end.error_message());
+      report = clock_->Now() + reports_.interval;
+    }
     // A scheduler that is between two jobs, or went and comes again.
   } while (end.error_code() == grpc::StatusCode::UNAVAILABLE && clock_->Now() < deadline &&
            WaitInJob(clock_->Now() + kRetryDelay));

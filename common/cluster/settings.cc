@@ -31,6 +31,8 @@ constexpr Setting kIoThreads = {
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
+constexpr Setting kExitWhenDone = {
+    "exit-when-done", "true", "end when the job has ended, done or failed; else serve the next one"};
 constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to join"};
 
 constexpr Setting kSchedulerSettings[] = {
@@ -47,7 +49,7 @@ constexpr Setting kSchedulerSettings[] = {
     {"lease-timeout", "5s", "a node unheard for this long is lost"},
     {"max-job-bytes", "256GiB", "what all tensors of the job may have together, as float32"},
     {"max-tensors", "1048576", "how many tensors the job may declare, broadcasts included"},
-    {"exit-when-done", "true", "end when the job has ended"},
+    kExitWhenDone,
     kJobId,
     kToken,
     kTokenFile,
@@ -76,6 +78,7 @@ constexpr Setting kServerSettings[] = {
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     {"metrics-file", "", "write what was counted to this file at the end, as JSON"},
+    kExitWhenDone,
     kJobId,
     kToken,
     kTokenFile,

@@ -257,6 +257,19 @@ def ends_early_in_one_worker(directory, how):
         raise
 
 
+def trains_in_attempts(directory):
+    """Fails in one rank in the first attempt, of torchrun's. What each exchange brought."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    worker = bdn.init()
+    steps = []
+    for step in range(3):
+        tensor = torch.full((5,), float(worker.rank + step))
+        steps.append(bdn.push_pull(tensor, "t").wait().tolist())
+        if attempt == 0 and step == 1 and worker.rank == 1:
+            raise RuntimeError("the first attempt fails")
+    record(directory, worker, dict(attempt=attempt, steps=steps))
+
+
 def record(directory, worker, facts):
     pathlib.Path(directory, f"{worker.rank}.json").write_text(json.dumps(facts))
 

@@ -142,6 +142,25 @@ def test_torchruns_environment(tmp_path):
         assert entry == dict(rank=rank, size=2, torch=str(rank))
 
 
+def torchrun(address, name, directory, *flags):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", *flags]
+    command += ["--no-python", sys.executable, str(PROGRAMS), name, str(directory)]
+    environment = {**os.environ, "BANDONEON_SCHEDULER": address}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_torchrun_starts_a_new_attempt_on_the_same_daemons(tmp_path):
+    means = [[0.5 + step] * 5 for step in range(3)]
+    with daemons(tmp_path, 2, "--exit-when-done=false") as address:
+        for job in ("first", "second"):  # And when that one is done, there is another.
+            directory = tmp_path / job
+            directory.mkdir()
+            done = torchrun(address, "trains_in_attempts", directory, "--max-restarts=1")
+            assert done.returncode == 0, done.stderr
+            assert "the first attempt fails" in done.stderr
+            assert records(directory) == [dict(attempt=1, steps=means)] * 2
+
+
 def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path):
     for message in run_processes(tmp_path, "wrong_world_size", code=None):
         assert "WORLD_SIZE is 5" in message and "2 workers" in message
@@ -184,9 +203,10 @@ def test_run_names_the_worker_that_failed_first_and_returns_its_code(tmp_path, n
 class daemons:
     """A scheduler and one server, as one would start them by hand."""
 
-    def __init__(self, directory, workers):
+    def __init__(self, directory, workers, *flags):
         self._port_file = pathlib.Path(directory, "port")
         self._workers = workers
+        self._flags = flags
         self._processes = []
 
     def __enter__(self):
@@ -204,11 +224,12 @@ class daemons:
         return address
 
     def _start(self, name, *flags):
-        self._processes.append(subprocess.Popen([str(BIN / name), *flags, "--log-level=warning"]))
+        command = [str(BIN / name), *flags, *self._flags, "--log-level=warning"]
+        self._processes.append(subprocess.Popen(command))
 
     def __exit__(self, kind, *_):
         for process in self._processes:
-            if kind is not None:
+            if kind is not None or self._flags:
                 process.send_signal(signal.SIGTERM)
             try:
                 process.wait(timeout=30)

@@ -426,6 +426,34 @@ TEST_F(JobTest, KnowsWhatANodeWaitsFor) {
   EXPECT_EQ(job_->WaitedForBy(barrier), "");
 }
 
+TEST_F(JobTest, WhereAnotherFollowsWhoComesTooEarlyComesAgain) {
+  JobOptions options = Options(1, 1);
+  options.is_followed = true;
+  job_.emplace(options, At(0));
+  Join(Role::kServer, 0);
+  Join(Role::kWorker, 0);
+  EXPECT_EQ(StatusOf(Join(Role::kWorker, 0)).code(), absl::StatusCode::kUnavailable);
+  job_->Lost(1, "was lost");
+  EXPECT_EQ(StatusOf(Join(Role::kWorker, 0)).code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(JobTest, WhereAnotherFollowsTheTimeToJoinBeginsWithTheFirstWorker) {
+  JobOptions options = Options(2, 1);
+  options.is_followed = true;
+  job_.emplace(options, At(0));
+  Join(Role::kServer, 0);
+  job_->Advance(At(1000));
+  EXPECT_EQ(job_->state(), Job::State::kWaiting);
+  const CallId gone = Join(Role::kWorker, 0, kNever, 1000);
+  EXPECT_EQ(job_->NextDeadline(), At(1060));
+  job_->Cancel(gone);
+  job_->Advance(At(2000));
+  EXPECT_EQ(job_->state(), Job::State::kWaiting);
+  Join(Role::kWorker, 1, kNever, 2000);
+  job_->Advance(At(2060));
+  EXPECT_THAT(Failure(), HasSubstr("not all nodes joined in time"));
+}
+
 TEST_F(JobTest, StoppingEndsEveryWait) {
   Fill(2, 1);
   const CallId waiting = Declare(1, {Tensor("a")});

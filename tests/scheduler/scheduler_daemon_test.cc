@@ -204,6 +204,66 @@ TEST_F(SchedulerDaemonTest, NamesWhoIsMissingAtTheDeadline) {
       HasSubstr("waiting for worker rank 0, worker rank 1, server rank 0 (0 of 3 have joined)"));
 }
 
+TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
+  namespace wire = bandoneon::control;
+  Start({"--exit-when-done=false"});
+  uint64_t nonce = 0;
+  const auto join = [this](uint32_t role, uint64_t nonce) {
+    // Connections of the last job end with it; these wait for the next one's.
+    const auto stub = wire::Scheduler::NewStub(ConnectChannel(address(), {}));
+    grpc::ClientContext context;
+    SetDeadline(kLong, &context);
+    context.set_wait_for_ready(true);
+    wire::JoinRequest request;
+    request.set_version(kControlVersion);
+    request.set_role(role);
+    request.set_wanted_rank(-1);
+    request.set_timeout_ms(absl::ToInt64Milliseconds(kLong));
+    request.set_data_address("tcp://x");
+    request.set_nonce(nonce);
+    wire::JoinReply reply;
+    const grpc::Status status = stub->Join(&context, request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply;
+  };
+  const auto join_both = [&] {
+    auto server = std::async(std::launch::async, join, 1, ++nonce);
+    const wire::JoinReply worker = join(2, ++nonce);
+    (void)server.get();
+    return worker;
+  };
+  const auto call = [this](auto method, const auto& request) {
+    const auto stub = wire::Scheduler::NewStub(ConnectChannel(address(), {}));
+    grpc::ClientContext context;
+    SetDeadline(kLong, &context);
+    wire::Empty reply;
+    return (stub.get()->*method)(&context, request, &reply);
+  };
+
+  const wire::JoinReply first = join_both();
+  wire::LeaveRequest leave;
+  *leave.mutable_caller() = first.caller();
+  leave.mutable_reason()->set_code(10);
+  leave.mutable_reason()->set_message("the first attempt fails");
+  EXPECT_TRUE(call(&wire::Scheduler::Stub::Leave, leave).ok());
+  ASSERT_TRUE(daemon_->AwaitOutput("ready for the next job"));
+  EXPECT_THAT(daemon_->output(), HasSubstr("the first attempt fails"));
+
+  const wire::JoinReply second = join_both();
+  EXPECT_NE(second.data_secret(), first.data_secret());
+  wire::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = second.caller();
+  EXPECT_TRUE(call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
+  heartbeat.mutable_caller()->set_incarnation(first.caller().incarnation());
+  EXPECT_EQ(call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(call(&wire::Scheduler::Stub::Leave, leave).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION)
+      << "who is of the first job ends the second";
+  daemon_->Kill(SIGTERM);
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
 // The most memory that the process has had, in KiB.
 size_t PeakMemory(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
