@@ -149,6 +149,26 @@ def test_metrics_are_named_once_and_explained():
         assert all(re.fullmatch(r"[a-z][a-z_]*", name) and text for name, text in metrics)
 
 
+def messages() -> list[str]:
+    """The texts that docs/troubleshooting.md quotes as said."""
+    first_cells = re.findall(r"^\| (`.*?) \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    return [text for cell in first_cells for text in re.findall(r"`([^`]+)`", cell)]
+
+
+@functools.lru_cache(maxsize=None)
+def literals() -> str:
+    """All sources, each text that goes on in another line made one."""
+    rooms = ("cli", "common", "compressors", "scheduler", "server", "worker", "python/bandoneon")
+    return re.sub(r'"\s*\n?\s*f?"', "", "\n".join(map(text_of, rooms)))
+
+
+@pytest.mark.parametrize("message", messages())
+def test_what_troubleshooting_quotes_is_said(message):
+    parts = [re.escape(part) for part in message.split("...")]
+    assert max(map(len, parts)) >= 8, "too little to look for"
+    assert re.search(r"[^\n]{0,80}?".join(parts), literals()), message
+
+
 def test_the_glossary_is_sorted_and_says_each_word_once():
     glossary = text_of("docs/architecture.md").split("## Glossary")[1]
     words = [word for word in re.findall(r"^\| ([\w ]+) \|", glossary, re.MULTILINE) if word != "word"]
