@@ -146,7 +146,8 @@ absl::Status LocalJob::StartDaemons() {
   std::vector<std::string> argv = {"bandoneon-scheduler",
                                    absl::StrFormat("--workers=%d", options_.workers),
                                    absl::StrFormat("--servers=%d", options_.servers),
-                                   "--listen=127.0.0.1:0", "--port-file=" + port_file,
+                                   "--listen=127.0.0.1:0",
+                                   "--port-file=" + port_file,
                                    "--failure-file=" + FailureFile()};
   if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
   absl::Status status = StartDaemon("scheduler", argv);

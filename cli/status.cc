@@ -109,9 +109,9 @@ std::string Describe(const Json& job) {
                                      Number(job.at("tensors")), Number(job.at("keys")));
   if (!text_of("missing").empty()) text += "waits for " + text_of("missing") + "\n";
   if (!text_of("failure").empty()) text += "failed: " + text_of("failure") + "\n";
-  std::vector<std::vector<std::string>> rows = {
-      {"ROLE", "RANK", "NODE", "HOST", "STATE", "STEP", "SENT", "RECEIVED", "KEYS", "LAST HEARD",
-       "ADDRESS"}};
+  std::vector<std::vector<std::string>> rows = {{"ROLE", "RANK", "NODE", "HOST", "STATE", "STEP",
+                                                 "SENT", "RECEIVED", "KEYS", "LAST HEARD",
+                                                 "ADDRESS"}};
   for (const Json& node : job.at("nodes")) {
     rows.push_back({node.at("role").get<std::string>(), Number(node.at("rank")),
                     Number(node.at("node")), node.at("host").get<std::string>(),

@@ -148,7 +148,7 @@ class Job {
   MembershipTable table_;
   Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined
   absl::Status failure_;
-  const NodeInfo* lost_ = nullptr;  // of the table: who failed the job
+  const NodeInfo* lost_ = nullptr;                  // of the table: who failed the job
   bool work_done_ = false;                          // all workers are leaving
   std::shared_ptr<const Membership> servers_view_;  // what workers are told
   std::shared_ptr<const Membership> last_view_;     // for servers, once the work is done

@@ -175,11 +175,10 @@ absl::StatusOr<int> Serve(const Config& config) {
   std::string listen = options.listen;
   for (bool is_first = true;; is_first = false) {
     // Each job has a service of its own: nothing of one, secrets included, is left in the next.
-    BDN_ASSIGN_OR_RETURN(const auto service,
-                         SchedulerService::Start(listen, options.job, &clock));
+    BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(listen, options.job, &clock));
     if (is_first && !options.port_file.empty()) {
-      BDN_RETURN_IF_ERROR(WriteFile("port-file", options.port_file,
-                                    absl::StrFormat("%d\n", service->port())));
+      BDN_RETURN_IF_ERROR(
+          WriteFile("port-file", options.port_file, absl::StrFormat("%d\n", service->port())));
     }
     LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
             service->port(), options.listen, job.num_workers, job.num_servers);

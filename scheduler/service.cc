@@ -181,8 +181,7 @@ CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
 
 CallId ServiceImpl::OnWaits(WaitsCall* call) {
   const NodeId node = call->request().node();
-  const absl::Status status =
-      node == 0 ? absl::OkStatus() : core_.CheckCaller(call->request());
+  const absl::Status status = node == 0 ? absl::OkStatus() : core_.CheckCaller(call->request());
   if (!status.ok()) return call->FinishNow(status);
   core_.host()->Read([call, node](const Job& job, absl::Time) {
     if (node != 0) {

@@ -128,8 +128,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     LogInfo("health service at port %d", health->port());
   }
   for (;;) {
-    BDN_ASSIGN_OR_RETURN(const Served served,
-                         ServeJob(options, signal_fd, &clock, health.get()));
+    BDN_ASSIGN_OR_RETURN(const Served served, ServeJob(options, signal_fd, &clock, health.get()));
     if (options.exit_when_done || !MayServeNext(served)) return served.result.ok() ? 0 : 1;
     LogInfo("ready for the next job");
   }

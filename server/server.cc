@@ -89,9 +89,10 @@ absl::Status Server::Start() {
   LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
           LinkSecurityName(join.data_security), join.data_address);
   if (IsOfAnotherPort(bound, join.data_address)) {
-    LogWarning("%s is advertised, whose port is not the one listened at, %s: workers reach this "
-               "server only where something forwards it",
-               join.data_address, bound);
+    LogWarning(
+        "%s is advertised, whose port is not the one listened at, %s: workers reach this "
+        "server only where something forwards it",
+        join.data_address, bound);
   }
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
   // A connection of each worker; a transport without a key never leaves the process.

@@ -14,9 +14,9 @@ namespace bdn {
 // The daemon's settings, checked.
 struct ServerOptions {
   Server::Options server;
-  std::string scheduler;       // host:port
-  std::string health_listen;   // empty: no health service
-  std::string metrics_file;    // empty: none
+  std::string scheduler;      // host:port
+  std::string health_listen;  // empty: no health service
+  std::string metrics_file;   // empty: none
   bool exit_when_done = true;
   TransportOptions transport;  // without its clock
   LogLevel log_level = LogLevel::kInfo;

@@ -66,7 +66,9 @@ uint64_t KeyBytes(const KeyEntry& key) {
 }
 
 Uncompressed CountUncompressed(const CatalogueDelta& delta) {
-  const auto has_codec = [](const auto& of) { return of.push_spec != "none" || of.pull_spec != "none"; };
+  const auto has_codec = [](const auto& of) {
+    return of.push_spec != "none" || of.pull_spec != "none";
+  };
   Uncompressed count;
   for (const TensorDeclaration& tensor : delta.tensors) {
     if (!has_codec(tensor)) continue;

@@ -35,12 +35,12 @@ struct JobConfig {
 
 struct JoinRequest {
   Role role = Role::kWorker;
-  Rank wanted_rank = -1;     // -1: any free one
-  std::string job_id;        // empty: whatever the scheduler runs; else it must match
-  std::string data_address;  // servers: where workers reach them
+  Rank wanted_rank = -1;       // -1: any free one
+  std::string job_id;          // empty: whatever the scheduler runs; else it must match
+  std::string data_address;    // servers: where workers reach them
   std::string listen_address;  // servers: where they listen
-  std::string host;          // "hostname:pid"
-  PublicKey public_key;      // of the node's transport; none where that has none
+  std::string host;            // "hostname:pid"
+  PublicKey public_key;        // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
 };
 

@@ -15,10 +15,10 @@ struct NodeInfo {
   NodeId id = 0;
   Role role = Role::kWorker;
   Rank rank = 0;
-  std::string data_address;  // where workers reach a server; empty for workers
+  std::string data_address;    // where workers reach a server; empty for workers
   std::string listen_address;  // where it listens, for people
-  std::string host;          // for people: "hostname:pid"
-  PublicKey public_key;      // of the data plane; no two nodes have the same one
+  std::string host;            // for people: "hostname:pid"
+  PublicKey public_key;        // of the data plane; no two nodes have the same one
   LinkSecurity data_security = LinkSecurity::kOpen;  // how a server listens
 
   bool operator==(const NodeInfo&) const = default;

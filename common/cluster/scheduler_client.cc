@@ -188,7 +188,8 @@ std::string GrpcControlPlane::WhyUnreachable() {
 void GrpcControlPlane::Report(const char* what, absl::Duration waited) {
   const double seconds = absl::ToDoubleSeconds(waited);
   if (!IsConnected()) {
-    LogWarning("%s: no answer from a scheduler at %s in %.0f s; trying on", what, address_, seconds);
+    LogWarning("%s: no answer from a scheduler at %s in %.0f s; trying on", what, address_,
+               seconds);
     return;
   }
   wire::Caller caller;
@@ -212,8 +213,8 @@ grpc::Status GrpcControlPlane::Await(Start<Request, Reply> start, const char* wh
   void* tag = nullptr;
   bool ok = false;
   for (;;) {
-    const absl::Duration slice = std::max(std::min(*report, connected_by) - clock_->Now(),
-                                          absl::ZeroDuration());
+    const absl::Duration slice =
+        std::max(std::min(*report, connected_by) - clock_->Now(), absl::ZeroDuration());
     const auto next = queue.AsyncNext(&tag, &ok, GrpcDeadline(slice));
     if (next != grpc::CompletionQueue::TIMEOUT) break;
     if (clock_->Now() >= connected_by) {
@@ -392,8 +393,8 @@ absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration t
   wire::Empty reply;
   Call call(this, timeout + kAnswerGrace);
   absl::Time report = clock_->Now() + reports_.interval;
-  return Explain(Await(&wire::Scheduler::Stub::AsyncBarrier, "at a barrier", message, &call, &reply,
-                       &report));
+  return Explain(
+      Await(&wire::Scheduler::Stub::AsyncBarrier, "at a barrier", message, &call, &reply, &report));
 }
 
 void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {

@@ -32,7 +32,8 @@ constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
 constexpr Setting kExitWhenDone = {
-    "exit-when-done", "true", "end when the job has ended, done or failed; else serve the next one"};
+    "exit-when-done", "true",
+    "end when the job has ended, done or failed; else serve the next one"};
 constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to join"};
 
 constexpr Setting kSchedulerSettings[] = {

@@ -49,7 +49,8 @@ TEST(WorkerCluster, SaysOnceThatTensorsAreTooSmallToBeCompressed) {
   };
   const std::string log = log_of({Tensor("w", 9000, "ef(onebit)"), Tensor("dense", 100),
                                   Tensor("b", 600, "none", "ef(onebit)")});
-  const std::string fact = "2 of 2 tensors with a codec, 38400 of their 38400 bytes, go uncompressed";
+  const std::string fact =
+      "2 of 2 tensors with a codec, 38400 of their 38400 bytes, go uncompressed";
   ASSERT_THAT(log, HasSubstr(fact));
   EXPECT_THAT(log, HasSubstr("min-compress-bytes, 65536"));
   EXPECT_EQ(log.find("go uncompressed", log.find(fact) + fact.size()), std::string::npos) << log;
