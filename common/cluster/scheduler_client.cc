@@ -234,6 +234,10 @@ absl::Status GrpcControlPlane::ExplainJoin(const grpc::Status& status, absl::Dur
   const absl::Status error = Explain(status);
   const bool closed = absl::IsCancelled(error) && status.error_code() != grpc::CANCELLED;
   if (error.ok() || closed) return error;
+  if (status.error_code() == grpc::UNIMPLEMENTED) {
+    return Unavailable("what answers at %s is no bandoneon-scheduler: %s", address_,
+                       status.error_message());
+  }
   if (IsConnected()) {
     if (status.error_code() != grpc::UNAVAILABLE) return error;
     return Unavailable("scheduler at %s: %s", address_, status.error_message());

@@ -1,8 +1,14 @@
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/cluster/health.h"
+#include "common/cluster/listen_address.h"
 #include "common/cluster/scheduler_client.h"
 #include "scheduler/service.h"
 #include "tests/cluster/control_plane_suite.h"
@@ -51,6 +57,28 @@ TEST(GrpcWait, SaysWhatIsTriedWhereThereIsNoScheduler) {
                            "is bandoneon-scheduler running there"}) {
     EXPECT_THAT(status.message(), HasSubstr(fact));
   }
+}
+
+TEST(GrpcWait, NamesWhatKeepsSilentAndWhatIsNoScheduler) {
+  const SteadyClock clock;
+  const auto join = [&](const std::string& address) {
+    const absl::Status status = (*SchedulerClient::Create(address, {}, &clock, kSoon))
+                                    ->Join({.host = "h"}, kShort)
+                                    .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr(address));
+    return std::string(status.message());
+  };
+  const int fd = *OpenListeningSocket("127.0.0.1:0");
+  sockaddr_in bound = {};
+  socklen_t size = sizeof(bound);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size), 0);
+  EXPECT_THAT(join("127.0.0.1:" + std::to_string(ntohs(bound.sin_port))),
+              HasSubstr("nothing answers at that address"));
+  close(fd);
+  const auto other = *HealthServer::Start("127.0.0.1:0");
+  EXPECT_THAT(join("127.0.0.1:" + std::to_string(other->port())),
+              HasSubstr("is no bandoneon-scheduler"));
 }
 
 TEST(GrpcWait, SaysWhomItWaitsFor) {
