@@ -163,8 +163,6 @@ def test_what_is_not_finite_in_one_worker_leaves_the_parameter_as_it_is_in_all()
 def test_what_it_does_not_do_is_refused():
     def job(worker):
         model, optimizer = small_job(worker)
-        with pytest.raises(bandoneon.Unimplemented, match="closure"):
-            optimizer.step(lambda: 0.0)
         with pytest.raises(bandoneon.Unimplemented, match="constructed"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
         with pytest.raises(bandoneon.InvalidArgument, match="already exchanged"):

@@ -190,17 +190,6 @@ def test_gradients_set_by_hand_are_averaged_in_every_step():
         assert moved == pytest.approx([1.5, 1.5, 1.5])
 
 
-def test_closures_are_refused():
-    def job(worker):
-        model = make_model()
-        optimizer = sgd(worker, model)
-        for call in (lambda: optimizer.step(lambda: 0), lambda: optimizer.step(closure=lambda: 0)):
-            with pytest.raises(bandoneon.Unimplemented, match="closure"):
-                call()
-
-    run_job(job)
-
-
 def test_two_owners_of_one_name_are_refused():
     def job(worker):
         model = make_model()

@@ -10,6 +10,7 @@ from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet
+from .wrapped import evaluate
 
 
 class OneBitAdam(torch.optim.Optimizer):
@@ -91,8 +92,7 @@ class OneBitAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        if closure is not None:
-            raise Unimplemented("OneBitAdam.step takes no closure; call backward() before it")
+        loss = evaluate(closure)
         self._resume_check.before_step(self, lambda: self._links.steps)
         groups = {id(param): group for group in self.param_groups for param in group["params"]}
         members = self._links.members
@@ -104,6 +104,7 @@ class OneBitAdam(torch.optim.Optimizer):
             self.state[member.param]["step"] += 1
             if not result.nonfinite:
                 self._apply(member.param, mean, groups[id(member.param)])
+        return loss
 
     def _message(self, member, group):
         """What this worker sends: its gradient, or once v is frozen its momentum."""

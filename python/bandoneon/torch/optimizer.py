@@ -38,7 +38,8 @@ def DistributedOptimizer(
 
     From now on loss.backward() returns with every gradient being the mean over all workers. The
     object returned is an instance of the optimizer's class and shares its state and groups, so
-    schedulers, scalers and state_dict() work on either.
+    schedulers, scalers and state_dict() work on either. step(closure) is for optimizers that evaluate
+    their closure once, and returns its loss; LBFGS and others that do it several times are refused.
 
     One backward pass may go through the parameters of several of them. A worker whose pass leaves one out
     says so in its step(), and the others wait for that; so no two workers may each leave out one that the
@@ -208,17 +209,65 @@ def _check_momentum(groups, names, links, first_group=0):
 
 
 def _before_step(optimizer, args, kwargs):
-    rest = args[1:] if args and args[0] is optimizer else args
-    if any(map(callable, rest)) or kwargs.get("closure") is not None:
-        raise Unimplemented(
-            "step(closure) calls backward() again from inside the step, as often as it likes, and every "
-            "call would be a round with all workers; compute the gradients before and call step()"
-        )
     _warn_of_ddp_besides(optimizer)
+    closure = _closure_of(args, kwargs)
+    if closure is None:
+        _gradients_are_there(optimizer)
+        return None
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise Unimplemented(_SEVERAL_TIMES.format(name))
+    once = _Once(closure, name, lambda: _gradients_are_there(optimizer))
+    args = tuple(once if arg is closure else arg for arg in args)
+    return args, {key: once if value is closure else value for key, value in kwargs.items()}
+
+
+def _gradients_are_there(optimizer):
+    """Those of this step, but for what no backward pass has gone through."""
     parts = optimizer._bandoneon
-    # Of this step the gradients have come back already.
     parts.resume_check.before_step(optimizer, lambda: max(parts.parameters.steps - 1, 0))
-    optimizer._bandoneon.synchronizer.before_step()
+    parts.synchronizer.before_step()
+
+
+def _after_step(optimizer, args, kwargs):
+    optimizer._bandoneon.synchronizer.forget_pass()
+    once = _closure_of(args, kwargs)
+    if once is not None and not once.is_evaluated:
+        raise Unimplemented(
+            f"{type(optimizer).__name__}.step took a closure and did not evaluate it, so no gradients were "
+            "exchanged; call backward() before step(), without a closure"
+        )
+
+
+_SEVERAL_TIMES = (
+    "{}.step(closure) evaluates its closure several times, as often as the loss of this worker alone "
+    "tells it to, and every time would be a round with all workers; use an optimizer that evaluates it once"
+)
+
+
+class _Once:
+    """A closure that computes the loss and its gradients, which the optimizer may evaluate once: that is
+    the round."""
+
+    def __init__(self, closure, name, then):
+        self._closure = closure
+        self._name = name
+        self._then = then
+        self.is_evaluated = False
+
+    def __call__(self):
+        if self.is_evaluated:
+            raise Unimplemented(_SEVERAL_TIMES.format(self._name))
+        self.is_evaluated = True
+        loss = self._closure()
+        self._then()
+        return loss
+
+
+def _closure_of(args, kwargs):
+    """The closure that step() was called with, or None; args may begin with the optimizer."""
+    positional = [arg for arg in args if callable(arg) and not isinstance(arg, torch.optim.Optimizer)]
+    return positional[0] if positional else kwargs.get("closure")
 
 
 def _warn_of_ddp_besides(optimizer):
@@ -242,7 +291,3 @@ def _warn_of_ddp_besides(optimizer):
                 RuntimeWarning,
                 stacklevel=5,
             )
-
-
-def _after_step(optimizer, args, kwargs):
-    optimizer._bandoneon.synchronizer.forget_pass()

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..errors import InvalidArgument, Unimplemented
+from ..errors import InvalidArgument
 from ..session import default_worker
 from .comm_state import fitting_state, saved_by
 from .hyperparameters import check_not_negative, rule_text
@@ -10,7 +10,7 @@ from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet, terms_by_group
 from .vote import Vote
-from .wrapped import WrappedOptimizer
+from .wrapped import WrappedOptimizer, evaluate
 
 
 class ServerOptimizer(WrappedOptimizer):
@@ -71,15 +71,14 @@ class ServerOptimizer(WrappedOptimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        if closure is not None:
-            raise Unimplemented("ServerOptimizer.step takes no closure; call backward() before it")
+        loss = evaluate(closure)
         members = self._links.members
         absent = [member.param.grad is None for member in members]
         buffers = [self._buffer(member) for member in members]
         present = [buffer for buffer, is_absent in zip(buffers, absent) if not is_absent]
         if not self._vote.all_finite(present):
             self.skipped_steps += 1
-            return
+            return loss
         if self._max_norm is not None and present:
             _clip(present, self._max_norm)
         results = self._links.update_weights(
@@ -88,6 +87,7 @@ class ServerOptimizer(WrappedOptimizer):
         for member, weights, result in zip(members, buffers, results):
             if not result.absent:
                 member.param.copy_(weights)
+        return loss
 
     @WrappedOptimizer.state.getter
     def state(self):

@@ -54,3 +54,12 @@ class WrappedOptimizer(torch.optim.Optimizer):
         """The learning rate of each member's group."""
         rates = learning_rates(self.param_groups)
         return [rates[id(member.param)] for member in members]
+
+
+def evaluate(closure):
+    """The loss of a closure that step() was called with, evaluated once and with its gradients; None of
+    none."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
