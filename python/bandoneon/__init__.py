@@ -24,7 +24,17 @@ from .errors import (
     Unimplemented,
 )
 from .local_cluster import LocalCluster
-from .session import default_worker, init, is_initialized, rank, settings_help, shutdown, size
+from .session import (
+    default_worker,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    settings_help,
+    shutdown,
+    size,
+)
 from .worker import Worker
 
 __version__ = "0.1.0"
@@ -54,6 +64,8 @@ __all__ = [
     "default_worker",
     "init",
     "is_initialized",
+    "local_rank",
+    "local_size",
     "rank",
     "settings_help",
     "shutdown",

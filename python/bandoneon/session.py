@@ -87,6 +87,17 @@ def size():
     return default_worker().size
 
 
+def local_rank():
+    """This process's number among the job's workers on its host, to choose a device by: LOCAL_RANK, as
+    `bandoneon run` and torchrun set it."""
+    return _place_on_host()[0]
+
+
+def local_size():
+    """How many of the job's workers run on this host: LOCAL_WORLD_SIZE."""
+    return _place_on_host()[1]
+
+
 def settings_help():
     """Names, defaults and meanings of a worker's settings."""
     return _native.library().bdn_settings_help().decode()
@@ -132,6 +143,18 @@ def _torchrun_number(name):
         return int(text)
     except ValueError:
         raise errors.InvalidArgument(f"torchrun's {name} is not a number: {text!r}") from None
+
+
+def _place_on_host():
+    rank, size = _torchrun_number("LOCAL_RANK"), _torchrun_number("LOCAL_WORLD_SIZE")
+    if rank is None or size is None:
+        raise errors.FailedPrecondition(
+            "LOCAL_RANK and LOCAL_WORLD_SIZE say which of its host's workers a process is; `bandoneon run` "
+            "and torchrun set them, and who starts workers otherwise has to"
+        )
+    if not 0 <= rank < size:
+        raise errors.InvalidArgument(f"LOCAL_RANK is {rank} where LOCAL_WORLD_SIZE is {size}")
+    return rank, size
 
 
 def _at_exit():

@@ -194,7 +194,8 @@ def loads_by_dcp(directory, name, saved_size):
 
 def tells_its_place(directory):
     worker = bdn.init()
-    record(directory, worker, dict(rank=worker.rank, size=bdn.size(), torch=os.environ["RANK"]))
+    place = dict(rank=worker.rank, size=bdn.size(), local=[bdn.local_rank(), bdn.local_size()])
+    record(directory, worker, dict(place, torch=os.environ["RANK"]))
     bdn.shutdown()
 
 

@@ -105,3 +105,51 @@ def test_bytes_of_any_length_take_few_declarations():
         return worker.stats()["tensors"]
 
     assert run_job(job) == [10, 10]
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise TypeError("a lock is inside")
+
+
+def test_an_object_is_that_of_the_root_at_every_worker():
+    given = [{"lr": 0.1, "text": "x" * 1000}, None, [torch.arange(3)]]
+
+    def job(worker):
+        mine = given[worker.rank]
+        return [bdn.broadcast_object(mine, root, worker=worker) for root in (0, 2, 1, 0)]
+
+    for first, second, third, again in run_job(job, workers=3):
+        assert first == again == given[0] and third is None
+        assert torch.equal(second[0], torch.arange(3))
+
+
+def test_objects_of_all_workers_come_in_the_order_of_ranks():
+    def job(worker):
+        for size in (1, 1000, 3):
+            found = bdn.allgather_object(("of", worker.rank, "y" * size * worker.rank), worker=worker)
+            assert found == [("of", rank, "y" * size * rank) for rank in range(3)]
+        return True
+
+    assert run_job(job, workers=3) == [True] * 3
+
+
+def test_what_cannot_be_pickled_fails_everywhere_and_names_the_worker():
+    def job(worker):
+        mine = Unpicklable() if worker.rank == 1 else "fine"
+        message = "Unpicklable cannot be pickled: a lock" if worker.rank == 1 else "worker 1's object"
+        with pytest.raises(bandoneon.InvalidArgument, match=message):
+            bdn.broadcast_object(mine, 1, worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match=message):
+            bdn.allgather_object(mine, worker=worker)
+        return bdn.broadcast_object(mine, 0, worker=worker)  # The job goes on.
+
+    assert run_job(job) == ["fine", "fine"]
+
+
+def test_a_root_that_is_no_worker_is_refused():
+    def job(worker):
+        with pytest.raises(bandoneon.InvalidArgument, match="root"):
+            bdn.broadcast_object("x", 2, worker=worker)
+
+    run_job(job)

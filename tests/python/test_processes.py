@@ -11,6 +11,8 @@ import time
 import pytest
 import torch
 
+import bandoneon
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = pathlib.Path(__file__).parent / "programs.py"
 BIN = ROOT / "build" / "release" / "bin"
@@ -110,7 +112,7 @@ def test_a_failed_cell_of_a_notebook_ends_no_job(tmp_path):
 
 def test_bandoneon_runs_environment(tmp_path):
     for rank, entry in enumerate(run_processes(tmp_path, "tells_its_place")):
-        assert entry == dict(rank=rank, size=2, torch=str(rank))
+        assert entry == dict(rank=rank, size=2, local=[rank, 2], torch=str(rank))
 
 
 def test_torchruns_environment(tmp_path):
@@ -139,7 +141,7 @@ def test_torchruns_environment(tmp_path):
             timeout=120,
         )
     for rank, entry in enumerate(records(tmp_path)):
-        assert entry == dict(rank=rank, size=2, torch=str(rank))
+        assert entry == dict(rank=rank, size=2, local=[rank, 2], torch=str(rank))
 
 
 def torchrun(address, name, directory, *flags):
@@ -238,8 +240,6 @@ class daemons:
 
 
 def test_without_a_scheduler_the_error_says_what_to_do(monkeypatch):
-    import bandoneon
-
     monkeypatch.delenv("BANDONEON_SCHEDULER", raising=False)
     with pytest.raises(bandoneon.InvalidArgument, match="bandoneon run -n N"):
         bandoneon.init()
@@ -251,3 +251,20 @@ def test_without_a_scheduler_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setenv("RANK", "zero")
     with pytest.raises(bandoneon.InvalidArgument, match="torchrun's RANK is not a number: 'zero'"):
         bandoneon.init(scheduler="127.0.0.1:1")
+
+
+def test_a_place_on_the_host_that_is_not_known_or_not_one_is_refused(monkeypatch):
+    for rank, size, message in (
+        (None, None, "`bandoneon run` and torchrun set them"),
+        ("0", None, "LOCAL_RANK and LOCAL_WORLD_SIZE say"),
+        ("2", "2", "LOCAL_RANK is 2 where LOCAL_WORLD_SIZE is 2"),
+        ("-1", "2", "LOCAL_RANK is -1"),
+        ("one", "2", "LOCAL_RANK is not a number: 'one'"),
+    ):
+        for name, value in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)):
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        for ask in (bandoneon.local_rank, bandoneon.local_size):
+            with pytest.raises(bandoneon.BandoneonError, match=message):
+                ask()

@@ -15,10 +15,24 @@ the one of init() is meant.
 """
 
 from ..local_cluster import LocalCluster
-from ..session import default_worker, init, is_initialized, rank, shutdown, size
+from ..session import (
+    default_worker,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
 from .app_state import AppState
 from .batch_norm import average_batch_norm
-from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .broadcast import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
 from .checkpoint import load, save
 from .comm_state import CommState
 from .cser import CSER
@@ -50,8 +64,10 @@ __all__ = [
     "ServerOptimizer",
     "SignMomentum",
     "SlowMo",
+    "allgather_object",
     "average_batch_norm",
     "barrier",
+    "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ddp_hook",
@@ -59,6 +75,8 @@ __all__ = [
     "init",
     "is_initialized",
     "load",
+    "local_rank",
+    "local_size",
     "push_pull",
     "rank",
     "save",

@@ -1,8 +1,9 @@
-"""One worker's values to all: parameters, buffers, the optimizer's state."""
+"""One worker's values to all: parameters, buffers, the optimizer's state, any object."""
 
 import ctypes
 import io
 import json
+import pickle
 import zlib
 
 import torch
@@ -45,6 +46,50 @@ def broadcast_optimizer_state(optimizer, root=0, *, worker=None):
     if worker.rank != root:
         state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
         optimizer.load_state_dict(state)
+
+
+def broadcast_object(obj=None, root=0, *, worker=None):
+    """What worker `root` gave, at every worker: anything that pickle takes. Collective; what the others
+    give is not looked at. Root gets its own object back, the others get copies.
+
+    Unpickling runs what the sender wrote: whoever may join the job is trusted with that.
+    """
+    worker = worker or default_worker()
+    payload, failure = _pickled(obj) if worker.rank == root else (b"", None)
+    payload = broadcast_bytes(worker, "object", payload, root)
+    if failure is not None:
+        raise failure
+    return obj if worker.rank == root else _unpickled(payload, root)
+
+
+def allgather_object(obj, *, worker=None):
+    """[the object of worker 0, of worker 1, ...] at every worker. Collective: a broadcast from each, in
+    turn, so keep them few and small. As broadcast_object in all else."""
+    worker = worker or default_worker()
+    payload, failure = _pickled(obj)
+    payloads = [
+        broadcast_bytes(worker, "object", payload if root == worker.rank else b"", root)
+        for root in range(worker.size)
+    ]
+    if failure is not None:
+        raise failure
+    return [
+        obj if root == worker.rank else _unpickled(payload, root) for root, payload in enumerate(payloads)
+    ]
+
+
+def _pickled(obj):
+    """(bytes, None), or (none, the error): the others wait for it, so nothing is raised yet."""
+    try:
+        return pickle.dumps(obj), None
+    except Exception as error:
+        return b"", InvalidArgument(f"a {type(obj).__name__} cannot be pickled: {error}")
+
+
+def _unpickled(payload, root):
+    if not payload:
+        raise InvalidArgument(f"worker {root}'s object cannot be pickled; its own error says why")
+    return pickle.loads(payload)
 
 
 def check_replicas(worker, named, who, root=0):
