@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import InvalidArgument, Unimplemented
 from ..session import default_worker
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .names import Names
@@ -29,6 +30,7 @@ def DistributedOptimizer(
     scaler=AUTO,
     sparse_as_dense=False,
     overlap=True,
+    backward_passes_per_step=1,
     prefix="",
     timeout=None,
     check=True,
@@ -57,6 +59,10 @@ def DistributedOptimizer(
     scaler: the GradScaler, if several are alive; None if gradients are not scaled.
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
     overlap: False sends everything at the end of the backward pass.
+    backward_passes_per_step: n backward passes add up in each worker, and the n-th exchanges their sum,
+        so that gradients are means over the workers of sums over the passes, as with Horovod: divide the
+        losses by n for the mean. A step() that comes after fewer exchanges what there is. With a
+        GradScaler, or before gradients are clipped, call synchronize() first then.
     prefix: of the names, to tell two models of one job apart.
     timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing; synchronize(),
         or step(), then waits again.
@@ -64,6 +70,7 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidArgument("this optimizer is distributed already")
+    check_steps(backward_passes_per_step=backward_passes_per_step)
     worker = worker or default_worker()
     links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
     names = Names(named_parameters)
@@ -83,7 +90,9 @@ def DistributedOptimizer(
     distributed = object.__new__(type(f"Distributed{cls.__name__}", (_Distributed, cls), {}))
     distributed.__dict__ = optimizer.__dict__  # One set of groups, state and step hooks.
     rates = _rates_of(optimizer, distributed)
-    synchronizer = Synchronizer(parameters, scale, rates, overlap, timeout)
+    synchronizer = Synchronizer(
+        parameters, scale, rates, overlap, timeout, passes_per_round=backward_passes_per_step
+    )
     synchronizer.add(added)
     optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout)
     optimizer.register_step_pre_hook(_before_step)
@@ -100,7 +109,8 @@ class _Distributed:
         return self._bandoneon.synchronizer.no_sync()
 
     def synchronize(self):
-        """Ends a round that was not ended by a backward pass; usually there is none."""
+        """Ends a round that was not ended by a backward pass; usually there is none, but where fewer
+        than `backward_passes_per_step` were made."""
         self._bandoneon.synchronizer.synchronize()
 
     def set_loss_scale(self, scale):

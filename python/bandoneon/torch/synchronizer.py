@@ -74,7 +74,9 @@ class Synchronizer:
     Used by one thread at a time, the one that autograd runs on.
     """
 
-    def __init__(self, parameters, loss_scale, rates, overlap=True, timeout=None):
+    def __init__(
+        self, parameters, loss_scale, rates, overlap=True, timeout=None, passes_per_round=1
+    ):
         """rates() is {id(parameter): learning rate}."""
         self._parameters = parameters
         self._worker = parameters.worker
@@ -86,10 +88,13 @@ class Synchronizer:
         self._enabled = True
         self._closed = False
         self._had_pass = False  # since the last step, or since its gradients were thrown away
+        self._passes_per_round = passes_per_round
+        self._local_passes = 0  # that the next round will exchange
         # Of the running round:
         self._active = False
         self._batch = []  # slots and pushes that leave together
         self._batch_bytes = 0
+        self._is_local = False  # the pass that runs only adds to the local gradients
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
         self._scale = 1.0
@@ -116,8 +121,8 @@ class Synchronizer:
             self._enabled = before
 
     def synchronize(self):
-        """Ends a round that is running."""
-        if self._active:
+        """Ends a round that is running, or that still lacks passes."""
+        if self._active or self._local_passes:
             self._end_round()
 
     # ---- Around the optimizer's step ----
@@ -129,12 +134,18 @@ class Synchronizer:
             return
         # A step that was left out, as by a GradScaler, leaves gradients that are thrown away in the end.
         has_gradients = self._had_pass and any(s.param.grad is not None for s in self._slots)
-        if self._active or not has_gradients:
+        if self._local_passes and self._loss_scale.current() != 1.0:
+            raise FailedPrecondition(
+                f"step() came after {self._local_passes} of {self._passes_per_round} backward passes, and "
+                "their gradients may be unscaled by now; call synchronize() before unscale_() and step()"
+            )
+        if self._active or self._local_passes or not has_gradients:
             self._end_round()
 
     def forget_pass(self):
         """Its gradients were stepped on or thrown away; the next step needs others."""
         self._had_pass = False
+        self._local_passes = 0
 
     # ---- In the backward pass ----
 
@@ -170,6 +181,9 @@ class Synchronizer:
             slot.forget_mean()
             return
         self._enter_round(slot)
+        if self._is_local:
+            slot.forget_mean()
+            return
         if slot.sent:
             raise FailedPrecondition(
                 f"{slot.member.name!r} got a second gradient in one backward pass after its first was "
@@ -187,7 +201,7 @@ class Synchronizer:
         if not slot.is_expected:
             self._before_accumulation(slot)
         slot.is_expected = False
-        if self._enabled and self._overlap and slot.leaves_at_once:
+        if self._enabled and not self._is_local and self._overlap and slot.leaves_at_once:
             self._push(slot)
 
     def _enter_round(self, slot):
@@ -202,6 +216,7 @@ class Synchronizer:
         if self._active and function is None and self._outermost is not None:
             self._abandon_round()
         if not self._active:
+            self._is_local = self._local_passes + 1 < self._passes_per_round
             self._begin_round()
         self._tasks.add(task)
         if function is None:
@@ -219,6 +234,11 @@ class Synchronizer:
     def _finish_pass(self):
         """Waits only after every optimizer that has part in the pass has sent what it owes: another
         worker may wait for theirs before it comes to this one."""
+        if self._is_local:
+            self._local_passes += 1
+            self._had_pass = True
+            self._leave_round()
+            return
         self._send_rest()
         backward_pass.at_end_of_pass(self._end_round)
 
@@ -234,9 +254,11 @@ class Synchronizer:
         """Sends what has not been sent, then waits for everything."""
         if not self._active:
             self._begin_round()
+        self._is_local = False
         self._send_rest()
         self._collect()
         self._had_pass = True
+        self._local_passes = 0
         self._leave_round()
 
     @torch.no_grad()
@@ -248,17 +270,22 @@ class Synchronizer:
 
     def _abandon_round(self):
         """A backward pass broke off and the program went on: the others still get their round."""
+        if self._is_local:  # In which they have no part.
+            self._leave_round()
+            return
         for slot in self._slots:
             if not slot.sent:
                 self._start(slot, None, _native.ABSENT)
         self._send_batch()
         self._collect(is_wanted=False)
+        self._local_passes = 0
         self._leave_round()
 
     def _leave_round(self):
         for slot in self._slots:
             slot.clear_round()
         self._active = False
+        self._is_local = False
         self._outermost = None
         self._tasks.clear()
         self._hook_new_slots()
