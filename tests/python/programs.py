@@ -64,6 +64,43 @@ def equals_ddp(directory, spec):
     bdn.shutdown()
 
 
+def joins(directory, counts):
+    """Uneven data: DDP's join() over gloo and over our hook, and DistributedOptimizer's."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    batches = int(counts.split(",")[worker.rank])
+    models = {}
+
+    def train(model, forward, optimizer, join):
+        with join():
+            for step in range(batches):
+                optimizer.zero_grad()
+                forward(make_batch(worker.rank, step, width=600)).square().mean().backward()
+                optimizer.step()
+        return model
+
+    for kind in ("gloo", "hook", "optimizer"):
+        model = make_model(width=600)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if kind == "optimizer":
+            forward, optimizer = model, bdn.DistributedOptimizer(optimizer, model.named_parameters())
+        else:
+            forward = DistributedDataParallel(model, bucket_cap_mb=0.005)
+        if kind == "hook":
+            state = bdn.DDPState(model.named_parameters(), prefix="hook/")
+            forward.register_comm_hook(state, bdn.ddp_hook)
+        join = optimizer.join if kind == "optimizer" else forward.join
+        models[kind] = model_hash(train(model, forward, optimizer, join))
+        if kind != "optimizer":
+            del forward
+    record(directory, worker, models)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
 # Which of the branches a worker takes at a step: all, none, by worker, by step, and one that nobody
 # takes at all.
 USES = {

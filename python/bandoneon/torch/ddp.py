@@ -31,6 +31,9 @@ class DDPState:
     others as absent: it adds nothing to the mean, and what error feedback still owes stays owed until
     some worker reaches it again, for DDP throws the mean of what nobody has reached away.
 
+    DDP's own join(), for data of which the workers have unequally much, works with it: who has run out is
+    absent.
+
     Constructing it is collective. It can be pickled together with its residuals; after loading,
     attach() joins it to the model of the new process. Options are those of DistributedOptimizer; not so
     ef(..., correction=lr), as a hook knows no learning rate.
@@ -192,27 +195,40 @@ class _Reached:
 
 class _Round:
     """The buckets of one backward pass. Its errors come out of backward() as what they are: an
-    exception inside a hook's future would reach the program as text."""
+    exception inside a hook's future would reach the program as text.
+
+    Outside of any pass, as DDP's join() calls the hook where a worker has run out of data, of one bucket:
+    there this worker has no gradients, and errors can be nowhere but in the future.
+    """
 
     def __init__(self, loss_scale, reached, timeout, guard):
         self._loss_scale = loss_scale
         self._reached = reached
         self._timeout = timeout
         self._guard = guard
+        self._has_pass = backward_pass.current_task() != -1
         self._changed = threading.Condition()
         self._pending = 0  # buckets
         self._error = None
-        self.is_over = False
-        backward_pass.at_end_of_pass(self._end)
+        self.is_over = not self._has_pass
+        if self._has_pass:
+            backward_pass.at_end_of_pass(self._end)
 
     def exchange(self, parameters, members, bucket):
         """The bucket's future, due when all its gradients are back."""
         future, buffer = torch.futures.Future(), bucket.buffer()
+
+        def end(error):
+            if error is None or self._has_pass:
+                future.set_result(buffer)
+            else:
+                future.set_exception(error)
+
         try:
             pushes, places = self._parts(parameters, members, bucket)
         except BandoneonError as error:
             self._fail(error)
-            future.set_result(buffer)
+            end(error)
             return future
 
         def done(error):
@@ -221,7 +237,7 @@ class _Round:
                     copy_back(host, grad)
             else:
                 self._fail(error)
-            future.set_result(buffer)
+            end(error)
             self._count(-1)
 
         self._count(1)
@@ -239,7 +255,7 @@ class _Round:
                     f"DDP reduces a parameter of shape {list(param.shape)} that DDPState was not given; "
                     "construct it from ddp_model.module.named_parameters()"
                 )
-            flags = 0 if self._reached.has(param, grad) else _native.ABSENT
+            is_present = self._has_pass and self._reached.has(param, grad)
             # A bucket's views don't overlap, so each is exclusive though its storage is shared.
             grad = parameters.dense(member, grad)
             host = host_copy_or_self(grad, exclusive=True)
@@ -249,7 +265,7 @@ class _Round:
                     tensor=member.tensor,
                     data=host.data_ptr(),
                     keep=host,
-                    flags=flags,
+                    flags=0 if is_present else _native.ABSENT,
                     priority=member.priority,
                     loss_scale=self._loss_scale,
                 )

@@ -1,5 +1,6 @@
 """DistributedOptimizer: any torch optimizer, stepping on the mean of all workers' gradients."""
 
+import contextlib
 import gc
 import warnings
 import weakref
@@ -7,8 +8,10 @@ import weakref
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import InvalidArgument, Unimplemented
+from ..errors import FailedPrecondition, InvalidArgument, Unimplemented
 from ..session import default_worker
+from .attendance import Attendance
+from .broadcast import check_replicas
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
@@ -108,6 +111,60 @@ class _Distributed:
         backward() outside sends the sum."""
         return self._bandoneon.synchronizer.no_sync()
 
+    @contextlib.contextmanager
+    def join(self, step=None):
+        """Around a loop over data of which the workers have unequally much: who leaves it takes part in the
+        others' steps, without gradients of its own, until all have left. Collective.
+
+            with optimizer.join():
+                for batch in batches:
+                    optimizer.zero_grad()
+                    loss_of(model, batch).backward()
+                    optimizer.step()
+
+        A mean stays one over all workers, to which those without batches add nothing. They take the same
+        steps, so the replicas stay equal.
+
+        step: what the loop does from optimizer.step() on, where that is more: a scheduler's step, a
+            scaler's. A function, which a worker without batches calls once an exchange.
+
+        Inside, each step has one exchange (no_sync() and backward_passes_per_step are made for that), and
+        the loop exchanges nothing else: no second optimizer's gradients, no push_pull. FailedPrecondition
+        at the end if the replicas came apart.
+        """
+        parts = self._bandoneon
+        worker = parts.parameters.worker
+        if worker in _joining:
+            raise Unimplemented(
+                "join() inside another join(): who has left one loop would wait there for the other's rounds; "
+                "give one optimizer all parameters, as groups"
+            )
+        _joining.add(worker)
+        synchronizer = parts.synchronizer
+        attendance = Attendance(worker, f"{parts.parameters.prefix}attendance", parts.timeout)
+        synchronizer.attendance = attendance
+        try:
+            yield
+            synchronizer.attendance = None
+            while attendance.anyone_present():
+                self.zero_grad()
+                synchronizer.answer_round()
+                (step or self.step)()
+        finally:
+            synchronizer.attendance = None
+            _joining.discard(worker)
+        named = [(member.name, member.param) for member in parts.parameters.members]
+        try:
+            check_replicas(worker, named, "join()")
+        except InvalidArgument as error:
+            what = repr(error.tensor) if error.tensor else "a parameter"
+            raise FailedPrecondition(
+                f"after join() {what} is not the same in all workers: those that "
+                "ran out of batches did not step as the others; give join(step=) all that the loop does from "
+                "optimizer.step() on, and let each step have one exchange",
+                tensor=error.tensor,
+            ) from error
+
     def synchronize(self):
         """Ends a round that was not ended by a backward pass; usually there is none, but where fewer
         than `backward_passes_per_step` were made."""
@@ -172,6 +229,9 @@ class _Distributed:
         """Takes the hooks away and frees the parameters' names for another optimizer."""
         self._bandoneon.synchronizer.close()
         self._bandoneon.parameters.release()
+
+
+_joining = weakref.WeakSet()  # workers inside a join()
 
 
 class _Parts:

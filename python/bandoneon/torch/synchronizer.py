@@ -90,6 +90,7 @@ class Synchronizer:
         self._had_pass = False  # since the last step, or since its gradients were thrown away
         self._passes_per_round = passes_per_round
         self._local_passes = 0  # that the next round will exchange
+        self.attendance = None  # that each round is told to, within join()
         # Of the running round:
         self._active = False
         self._batch = []  # slots and pushes that leave together
@@ -119,6 +120,11 @@ class Synchronizer:
             yield
         finally:
             self._enabled = before
+
+    def answer_round(self):
+        """Takes part in a round of the others, without gradients of this worker."""
+        self.forget_pass()
+        self._end_round()
 
     def synchronize(self):
         """Ends a round that is running, or that still lacks passes."""
@@ -248,15 +254,18 @@ class Synchronizer:
         self._scale = self._loss_scale.current()
         self._rates = self._rates_now()
         self._active = True
+        if self.attendance is not None and not self._is_local:
+            self.attendance.tell_present()
 
     @torch.no_grad()
     def _end_round(self):
         """Sends what has not been sent, then waits for everything."""
-        if not self._active:
+        if not self._active or self._is_local:
+            self._is_local = False
             self._begin_round()
-        self._is_local = False
         self._send_rest()
         self._collect()
+        self._settle_attendance()
         self._had_pass = True
         self._local_passes = 0
         self._leave_round()
@@ -278,8 +287,13 @@ class Synchronizer:
                 self._start(slot, None, _native.ABSENT)
         self._send_batch()
         self._collect(is_wanted=False)
+        self._settle_attendance()
         self._local_passes = 0
         self._leave_round()
+
+    def _settle_attendance(self):
+        if self.attendance is not None:
+            self.attendance.settle()
 
     def _leave_round(self):
         for slot in self._slots:
