@@ -1,0 +1,81 @@
+"""Bandoneon below transformers.Trainer. Needs the package transformers; nothing else here imports it."""
+
+import pathlib
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from transformers import TrainerCallback
+
+from ..errors import FailedPrecondition
+from ..session import default_worker
+from .ddp import DDPState, ddp_hook
+
+
+class BandoneonCallback(TrainerCallback):
+    """Exchanges what a Trainer trains: its gradients go through Bandoneon in place of all-reduces.
+
+        bandoneon.torch.init()
+        trainer = Trainer(model, TrainingArguments(...), train_dataset=data)
+        trainer.add_callback(BandoneonCallback(trainer, push="ef(onebit)", pull="ef(onebit)"))
+        trainer.train()
+        bandoneon.torch.shutdown()
+
+    The workers are the processes that `bandoneon run` or torchrun starts; the Trainer itself sees them,
+    wraps its model in DistributedDataParallel and shares out the data. With gradient_accumulation_steps
+    only the last of the batches is exchanged.
+
+    Every checkpoint of the Trainer gets a file of each worker, bandoneon-RANK.pt, with what the links
+    remember, and trainer.train(resume_from_checkpoint=...) takes them up. resume_from: the checkpoint's
+    folder, where it is not below the Trainer's output_dir. options: DDPState's.
+    """
+
+    def __init__(self, trainer, *, resume_from=None, worker=None, **options):
+        self._trainer = trainer
+        self._resume_from = resume_from
+        self._worker = worker
+        self._options = options
+        self._model = None
+        self._state = None
+
+    def on_train_begin(self, args, state, control, **_):
+        worker = self._worker or default_worker()
+        model = self._trainer.model_wrapped
+        if not isinstance(model, DistributedDataParallel):
+            if worker.size == 1:
+                return
+            raise FailedPrecondition(
+                f"the Trainer has a {type(model).__name__} and no DistributedDataParallel to hook into: start "
+                "the workers by `bandoneon run` or torchrun, which tell it of each other, and leave sharding "
+                "(FSDP, DeepSpeed) out"
+            )
+        if model is not self._model:
+            self.close()
+            named = list(model.module.named_parameters())
+            self._state = DDPState(named, worker=worker, **self._options)
+            model.register_comm_hook(self._state, ddp_hook)
+            self._model = model
+        if state.global_step > 0:
+            self._load(args, state)
+
+    def on_save(self, args, state, control, **_):
+        if self._state is not None:
+            torch.save(self._state.comm_state_dict(), self._path(args, state))
+
+    def close(self):
+        """Frees the parameters' names for another Trainer."""
+        if self._state is not None:
+            self._state.close()
+        self._state = self._model = None
+
+    def _load(self, args, state):
+        path = self._path(args, state, self._resume_from)
+        if not path.exists():
+            raise FailedPrecondition(
+                f"the Trainer goes on at step {state.global_step}, and {path} is not there: give "
+                "BandoneonCallback(resume_from=) the checkpoint's folder, with the files of all workers"
+            )
+        self._state.load_comm_state_dict(torch.load(path, weights_only=True))
+
+    def _path(self, args, state, folder=None):
+        folder = folder or pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}")
+        return pathlib.Path(folder, f"bandoneon-{(self._worker or default_worker()).rank}.pt")

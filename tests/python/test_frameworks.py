@@ -1,0 +1,103 @@
+"""The recipes for other frameworks: the bits of DistributedDataParallel, one exchange a step, and checkpoints."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from test_processes import BIN, ROOT
+
+STEPS, WORKERS = 6, 2
+NONE = ["--push=none", "--pull=none"]
+RECIPES = {
+    "huggingface_recipe": "transformers",
+    "accelerate_recipe": "accelerate",
+    "lightning_recipe": "lightning",
+}
+
+
+@pytest.fixture(params=RECIPES)
+def recipe(request):
+    package = RECIPES[request.param]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the package {package} is not installed (scripts/requirements.txt has it)")
+    return request.param
+
+
+def run(recipe, *arguments):
+    """(hash of the model, bytes pushed, parameters) of a job, whose workers end with one model."""
+    job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--set", "min-compress-bytes=1KiB", "--"]
+    script = [sys.executable, ROOT / "examples" / f"{recipe}.py"]
+    script += [f"--steps={STEPS // 2 if recipe == 'lightning_recipe' else STEPS}"]  # There, in an epoch.
+    done = subprocess.run(
+        [str(word) for word in (*job, *script, *arguments)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"(\d+) bytes pushed of (\d+) parameters, model (\w+)", done.stdout)
+    assert len(found) == WORKERS and found[0][2] == found[1][2], done.stdout + done.stderr
+    return found[0][2], int(found[0][0]), int(found[0][1])
+
+
+def test_uncompressed_it_is_ddp_over_gloo_bit_for_bit_with_one_exchange_a_step(recipe):
+    """Two batches a step, whose sum is exchanged."""
+    plain, pushed, _ = run(recipe, "--plain")
+    assert pushed < 1000
+    model, pushed, count = run(recipe, *NONE)
+    assert model == plain
+    assert 4 * count * STEPS <= pushed < 1.05 * 4 * count * STEPS
+    if recipe == "lightning_recipe":
+        model, pushed, count = run(recipe, *NONE, "--hook")
+        assert model == plain and 4 * count * STEPS <= pushed < 1.05 * 4 * count * STEPS
+
+
+def test_a_compressed_job_goes_on_from_its_checkpoint_bit_for_bit(recipe, tmp_path):
+    half, output = STEPS // 2, f"--output={tmp_path}"
+    if recipe == "huggingface_recipe":
+        model, pushed, count = run(recipe, output, f"--save-steps={half}")
+        again, _, _ = run(recipe, output, f"--resume={tmp_path}/checkpoint-{half}")
+    elif recipe == "accelerate_recipe":
+        model, pushed, count = run(recipe, f"--save={tmp_path}/half")
+        again, _, _ = run(recipe, f"--resume={tmp_path}/half")
+    else:
+        model, pushed, count = run(recipe, "--epochs=2")
+        run(recipe, output, "--epochs=1", "--save")
+        again, _, _ = run(recipe, output, "--epochs=2", "--resume")
+    assert again == model and pushed < 4 * count * STEPS / 8
+
+
+def test_the_package_imports_no_framework():
+    code = "import sys, bandoneon.torch; print([n for n in sys.argv[1:] if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code, *RECIPES.values()], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_trainer_without_ddp_is_refused_and_a_single_worker_needs_none(tmp_path):
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    from transformers import TrainerState, TrainingArguments
+
+    import bandoneon
+    from bandoneon.torch.huggingface import BandoneonCallback
+    from cluster_helpers import make_model, run_job
+
+    class Trainer:
+        model_wrapped = make_model()
+
+    def job(worker):
+        callback = BandoneonCallback(Trainer(), worker=worker)
+        if worker.size == 1:
+            callback.on_train_begin(arguments, TrainerState(), None)
+            callback.on_save(arguments, TrainerState(), None)
+        else:
+            with pytest.raises(bandoneon.FailedPrecondition, match="no DistributedDataParallel"):
+                callback.on_train_begin(arguments, TrainerState(), None)
+        callback.close()
+
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    run_job(job, workers=2)
+    run_job(job, workers=1)
