@@ -1,7 +1,9 @@
 """The usual case: one worker a process, found by the environment."""
 
 import atexit
+import difflib
 import os
+import re
 import sys
 import threading
 
@@ -11,6 +13,7 @@ from .worker import Worker
 _lock = threading.Lock()
 _worker = None
 _address = None  # of its scheduler
+_codecs = {}  # "push" and "pull", where init() was told
 _left = None  # the scheduler of the job that this process has left
 
 
@@ -20,24 +23,29 @@ _LEFT_BEFORE = (
 )
 
 
-def init(scheduler=None, rank=None, **settings):
+def init(scheduler=None, rank=None, *, config=None, **settings):
     """Joins the job and waits until everybody has come; returns this process's worker.
 
     Under `bandoneon run` there is nothing to say. Under torchrun the rank is torchrun's, and the
     scheduler's address comes from `scheduler="host:port"` or BANDONEON_SCHEDULER. `settings` are
-    those of a worker (bandoneon.settings_help()), with underscores for dashes. A second call
-    returns the same worker. After shutdown() the job is over, and only another one can be joined.
+    those of a worker (bandoneon.settings_help()), with underscores for dashes. `config` is a file of
+    them, a line "name = value" each, # before comments: the environment goes before it, and arguments
+    before both. A second call returns the same worker. After shutdown() the job is over, and only another
+    one can be joined.
 
     A program that ends by an exception ends the job for everybody. One that ends in any other way
     leaves: whoever waits for it hears that, and it waits until the others leave too.
     """
-    global _worker, _address
+    global _worker, _address, _codecs
     with _lock:
         if _worker is not None:
             _worker.stats()  # Raises in a forked child.
             return _worker
-        address = _scheduler(scheduler)
-        facts = dict(settings, scheduler=address, rank=_rank(rank))
+        given = {} if config is None else _read_config(config)
+        address = _scheduler(scheduler, given.pop("scheduler", None))
+        rank = _rank(rank, given.pop("rank", None))
+        given.update((name.replace("_", "-"), value) for name, value in settings.items())
+        facts = dict(given, scheduler=address, rank=rank)
         options = _native.options(facts)
         lib = _native.library()
         try:
@@ -49,6 +57,7 @@ def init(scheduler=None, rank=None, **settings):
         _check_world_size(worker)
         _worker = worker
         _address = address
+        _codecs = {direction: facts.get(direction) for direction in ("push", "pull")}
         return worker
 
 
@@ -79,6 +88,12 @@ def default_worker():
     return _worker
 
 
+def default_codec(direction):
+    """The codec spec of "push" or "pull" where nothing else is said: init()'s, or BANDONEON_PUSH and
+    BANDONEON_PULL, or "none"."""
+    return _codecs.get(direction) or os.environ.get(f"BANDONEON_{direction.upper()}") or "none"
+
+
 def rank():
     return default_worker().rank
 
@@ -103,8 +118,40 @@ def settings_help():
     return _native.library().bdn_settings_help().decode()
 
 
-def _scheduler(argument):
-    address = argument or os.environ.get("BANDONEON_SCHEDULER")
+def _read_config(path):
+    """{name: value} of a file of settings, without those that the environment has."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.InvalidArgument(f"config={os.fspath(path)!r} cannot be read: {error}") from error
+    known = re.findall(r"^ +--([a-z][a-z0-9-]*)", settings_help(), re.MULTILINE)
+    found = {}
+    for number, line in enumerate(lines, 1):
+        name, equals, value = (part.strip() for part in line.partition("#")[0].partition("="))
+        if not (name or equals):
+            continue
+        place = f"{os.fspath(path)}:{number}"
+        if not (name and equals and value):  # Without the line, which may hold a secret.
+            raise errors.InvalidArgument(f"{place}: a setting is a line of the form name = value")
+        if name not in known:
+            near = difflib.get_close_matches(name.replace("_", "-"), known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise errors.InvalidArgument(f"{place}: there is no setting {name!r} of a worker{hint}")
+        if name == "library":
+            raise errors.InvalidArgument(f"{place}: the library is loaded by now; set BANDONEON_LIBRARY")
+        if name in found:
+            raise errors.InvalidArgument(f"{place}: {name!r} was set above already")
+        found[name] = value
+    return {
+        name: value
+        for name, value in found.items()
+        if "BANDONEON_" + name.upper().replace("-", "_") not in os.environ
+    }
+
+
+def _scheduler(argument, configured=None):
+    address = argument or os.environ.get("BANDONEON_SCHEDULER") or configured
     if address:
         return address
     under = "torchrun started this process, but it" if "RANK" in os.environ else "this process"
@@ -115,12 +162,12 @@ def _scheduler(argument):
     )
 
 
-def _rank(argument):
+def _rank(argument, configured=None):
     if argument is not None:
         return argument
     if "BANDONEON_RANK" in os.environ:
         return None  # The library reads it.
-    return _torchrun_number("RANK")
+    return _torchrun_number("RANK") if configured is None else configured
 
 
 def _check_world_size(worker):

@@ -236,6 +236,28 @@ def tells_its_place(directory):
     bdn.shutdown()
 
 
+def reads_a_config(directory):
+    """The scheduler's address and the rank are in the file alone; one setting is wrong there, and right
+    in the environment, one wrong in both and right as an argument."""
+    rank = int(os.environ["RANK"])
+    path = pathlib.Path(directory, f"{rank}.conf")
+    path.write_text(
+        "# of this worker\n\n"
+        f"scheduler = {os.environ.pop('BANDONEON_SCHEDULER')}  # where it is\n"
+        f"rank={os.environ.pop('BANDONEON_RANK')}\n"
+        "threads = none\nmax-bytes-in-flight = none\npush = ef(onebit)\npull = fp16\n"
+    )
+    os.environ["BANDONEON_THREADS"] = "2"
+    os.environ["BANDONEON_MAX_BYTES_IN_FLIGHT"] = "none"
+    os.environ["BANDONEON_PULL"] = "none"
+    worker = bdn.init(config=path, max_bytes_in_flight="1MiB")
+    assert worker.rank == rank
+    tensor = torch.arange(1.0, 10_001.0)
+    bdn.push_pull(tensor, "t").wait()
+    record(directory, worker, tensor.unique().numel())  # One magnitude, by the codec of the pushes.
+    bdn.shutdown()
+
+
 def wrong_world_size(directory):
     del os.environ["BANDONEON_RANK"]
     os.environ["WORLD_SIZE"] = "5"

@@ -163,6 +163,33 @@ def test_torchrun_starts_a_new_attempt_on_the_same_daemons(tmp_path):
             assert records(directory) == [dict(attempt=1, steps=means)] * 2
 
 
+def test_settings_come_from_a_file_the_environment_and_arguments_the_last_first(tmp_path):
+    options = ["--set", "min-compress-bytes=1KiB"]
+    assert run_processes(tmp_path, "reads_a_config", options=options) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("threads = 2\nfoo = 3\n", r"conf:2: there is no setting 'foo'"),
+        ("max_bytes_in_flight = 3\n", r"conf:1: .*did you mean max-bytes-in-flight\?"),
+        ("token secret\n", r"conf:1: a setting is a line of the form name = value$"),
+        ("= 2\n", "conf:1: a setting is"),
+        ("threads =\n", "conf:1: a setting is"),
+        ("threads = 2\nthreads = 3\n", "conf:2: 'threads' was set above"),
+        ("library = x.so\n", "conf:1: the library is loaded"),
+        ("threads = two\n", "threads is 'two'"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_settings_that_is_wrong_is_refused_with_its_line(tmp_path, text, message):
+    path = tmp_path / "worker.conf"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(bandoneon.InvalidArgument, match=message):
+        bandoneon.init(scheduler="127.0.0.1:1", config=path)
+
+
 def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path):
     for message in run_processes(tmp_path, "wrong_world_size", code=None):
         assert "WORLD_SIZE is 5" in message and "2 workers" in message

@@ -1,10 +1,8 @@
 """Single tensors: push_pull and its handle."""
 
-import os
-
 import torch
 
-from ..session import default_worker
+from ..session import default_codec, default_worker
 from ..worker import Declaration
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
 
@@ -78,5 +76,5 @@ def synchronize(handles):
 
 
 def default_spec(direction, spec):
-    """A codec spec: the argument, or BANDONEON_PUSH / BANDONEON_PULL, or "none"."""
-    return spec or os.environ.get(f"BANDONEON_{direction.upper()}") or "none"
+    """A codec spec: the argument, or that of the process."""
+    return spec or default_codec(direction)

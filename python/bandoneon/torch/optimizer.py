@@ -52,7 +52,7 @@ def DistributedOptimizer(
 
     named_parameters: model.named_parameters(), in forward order; also names what add_param_group()
         adds later.
-    push, pull: codec specs; BANDONEON_PUSH and BANDONEON_PULL, else "none". A spec may change with the
+    push, pull: codec specs; those of init(), BANDONEON_PUSH and BANDONEON_PULL, else "none". It may change with the
         step: "none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))".
     momentum: Nesterov's, applied before error feedback: instead of SGD(momentum=, nesterov=True). The
         optimizer's own must be 0 then.
