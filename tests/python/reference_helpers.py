@@ -98,7 +98,8 @@ def run_ranks(problem, make_optimizer, steps=STEPS, rates=None, look=None, **set
 def assert_same_bits(models):
     first, *others = models
     for other in others:
-        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+        assert len(first) == len(other)
+        assert all(np.array_equal(a, b) for a, b in zip(first, other))
 
 
 def run_library(problem, make_optimizer, steps=STEPS, rates=None, **settings):
@@ -121,13 +122,15 @@ def links(push=algorithms.none, pull=algorithms.none, **options):
 
 
 def assert_close(actual, expected, rtol=1e-5, atol=1e-6):
-    for name, a, b in zip(SHAPES, actual, expected, strict=True):
+    assert len(SHAPES) == len(actual) == len(expected)
+    for name, a, b in zip(SHAPES, actual, expected):
         np.testing.assert_allclose(a, b, rtol, atol, err_msg=name)
 
 
 def distance(model, other):
     """The largest difference of two models."""
-    return max(np.abs(a - b).max() for a, b in zip(model, other, strict=True))
+    assert len(model) == len(other)
+    return max(np.abs(a - b).max() for a, b in zip(model, other))
 
 
 # Codecs by their specs, and as the reference has them.
