@@ -2,7 +2,6 @@
 
 import copy
 import io
-import pickle
 import threading
 
 import pytest
@@ -238,12 +237,3 @@ def test_a_compiled_model(backend):
     compiling = threading.Lock()
     first, second = run_job(job)
     assert first == second
-
-
-@pytest.mark.parametrize("how", [pickle.dumps, copy.deepcopy])
-def test_a_copy_of_it_is_refused(how):
-    def job(worker):
-        with pytest.raises(bandoneon.Unimplemented, match="save state_dict.. and comm_state_dict"):
-            how(sgd(worker, make_model()))
-
-    run_job(job)

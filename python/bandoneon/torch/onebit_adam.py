@@ -10,7 +10,7 @@ from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet
-from .wrapped import evaluate
+from .wrapped import evaluate, refuse_pickling
 
 
 class OneBitAdam(torch.optim.Optimizer):
@@ -153,6 +153,9 @@ class OneBitAdam(torch.optim.Optimizer):
     @property
     def _settings(self):
         return {"algorithm": "OneBitAdam", "warmup": self._warmup}
+
+    def __reduce_ex__(self, protocol):
+        refuse_pickling(self)
 
     def close(self):
         """Frees the parameters' names for another optimizer."""

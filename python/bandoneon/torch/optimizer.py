@@ -19,6 +19,7 @@ from .loss_scale import AUTO, LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group
 from .synchronizer import Synchronizer
+from .wrapped import refuse_pickling
 
 
 def DistributedOptimizer(
@@ -220,10 +221,7 @@ class _Distributed:
         parts.resume_check.is_settled = True
 
     def __reduce_ex__(self, protocol):
-        raise Unimplemented(
-            f"a {type(self).__name__} is tied to this process's worker and cannot be pickled or copied: "
-            "save state_dict() and comm_state_dict(), and make another one where they are loaded"
-        )
+        refuse_pickling(self)
 
     def close(self):
         """Takes the hooks away and frees the parameters' names for another optimizer."""

@@ -50,10 +50,21 @@ class WrappedOptimizer(torch.optim.Optimizer):
         if self.inner is not None:
             raise Unimplemented(f"{type(self).__name__} takes its parameters when it is made")
 
+    def __reduce_ex__(self, protocol):
+        refuse_pickling(self)
+
     def rates(self, members):
         """The learning rate of each member's group."""
         rates = learning_rates(self.param_groups)
         return [rates[id(member.param)] for member in members]
+
+
+def refuse_pickling(optimizer):
+    """Also copying, which goes the same way: what came out would exchange nothing."""
+    raise Unimplemented(
+        f"a {type(optimizer).__name__} is tied to this process's worker and cannot be pickled or copied: "
+        "save state_dict() and comm_state_dict(), and make another one where they are loaded"
+    )
 
 
 def evaluate(closure):

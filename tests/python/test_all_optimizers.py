@@ -1,4 +1,7 @@
-"""step(closure): the closure is evaluated once, and that is the round."""
+"""What all optimizers do alike: step(closure) evaluates its closure once, and copies are refused."""
+
+import copy
+import pickle
 
 import pytest
 import torch
@@ -157,5 +160,15 @@ def test_what_does_not_evaluate_its_closure_once_is_refused(cls, message):
         for call in (lambda: optimizer.step(closure), lambda: optimizer.step(closure=closure)):
             with pytest.raises(bandoneon.Unimplemented, match=message):
                 call()
+
+    run_job(job)
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.deepcopy])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_it_is_refused(kind, how):
+    def job(worker):
+        with pytest.raises(bandoneon.Unimplemented, match="save state_dict.. and comm_state_dict"):
+            how(kind(worker, make_model()))
 
     run_job(job)
