@@ -127,7 +127,7 @@ class DDPState:
                 "this DDPState was unpickled; call attach(named_parameters) first"
             )
         self._reached.hook_has_run = True
-        if self._round is None or self._round.is_over:
+        if self._round is None or self._round.is_over or backward_pass.current_task() == -1:
             self._guard.check()
             self._round = _Round(self._scale.current(), self._reached, self._timeout, self._guard)
         return self._round.exchange(self._parameters, self._members, bucket)

@@ -53,8 +53,8 @@ def DistributedOptimizer(
 
     named_parameters: model.named_parameters(), in forward order; also names what add_param_group()
         adds later.
-    push, pull: codec specs; those of init(), BANDONEON_PUSH and BANDONEON_PULL, else "none". It may change with the
-        step: "none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))".
+    push, pull: codec specs; else those of init(), BANDONEON_PUSH and BANDONEON_PULL, or "none". A spec
+        may change with the step: "none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))".
     momentum: Nesterov's, applied before error feedback: instead of SGD(momentum=, nesterov=True). The
         optimizer's own must be 0 then.
     warmup: the first steps of every parameter go uncompressed.
@@ -142,7 +142,7 @@ class _Distributed:
             )
         _joining.add(worker)
         synchronizer = parts.synchronizer
-        attendance = Attendance(worker, f"{parts.parameters.prefix}attendance", parts.timeout)
+        attendance = Attendance(worker, f"{parts.parameters.prefix}attendance of join()", parts.timeout)
         synchronizer.attendance = attendance
         try:
             yield
