@@ -258,6 +258,35 @@ def reads_a_config(directory):
     bdn.shutdown()
 
 
+def trains_again(directory):
+    """A transformers.Trainer twice, and on from a checkpoint that lacks the workers' files."""
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+
+    from bandoneon.torch.huggingface import BandoneonCallback
+
+    set_seed(1)
+    shape = dict(vocab_size=64, n_positions=32, n_embd=32, n_layer=1, n_head=2)
+    model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))
+    data = [{"input_ids": text, "labels": text} for text in torch.randint(0, 64, (64, 32))]
+    worker = bdn.init()
+    how = dict(max_steps=2, save_steps=2, use_cpu=True, report_to="none", disable_tqdm=True)
+    trainer = Trainer(model, TrainingArguments(directory, **how), train_dataset=data)
+    trainer.add_callback(BandoneonCallback(trainer, push="fp16", pull="fp16"))
+    hashes = []
+    for _ in range(2):
+        trainer.train()
+        hashes.append(model_hash(model))
+    checkpoint = pathlib.Path(directory, "checkpoint-2")
+    pathlib.Path(checkpoint, f"bandoneon-{worker.rank}.pt").unlink()
+    bdn.barrier()
+    trainer.args.max_steps = 4
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    except bandoneon.FailedPrecondition as error:
+        record(directory, worker, [*hashes, str(error)])
+    bdn.shutdown()
+
+
 def wrong_world_size(directory):
     del os.environ["BANDONEON_RANK"]
     os.environ["WORLD_SIZE"] = "5"

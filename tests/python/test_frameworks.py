@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from test_processes import BIN, ROOT
+from test_processes import BIN, ROOT, run_processes
 
 STEPS, WORKERS = 6, 2
 NONE = ["--push=none", "--pull=none"]
@@ -26,13 +26,14 @@ def recipe(request):
     return request.param
 
 
-def run(recipe, *arguments):
+def run(folder, recipe, *arguments):
     """(hash of the model, bytes pushed, parameters) of a job, whose workers end with one model."""
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--set", "min-compress-bytes=1KiB", "--"]
     script = [sys.executable, ROOT / "examples" / f"{recipe}.py"]
     script += [f"--steps={STEPS // 2 if recipe == 'lightning_recipe' else STEPS}"]  # There, in an epoch.
     done = subprocess.run(
         [str(word) for word in (*job, *script, *arguments)],
+        cwd=folder,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
@@ -44,30 +45,30 @@ def run(recipe, *arguments):
     return found[0][2], int(found[0][0]), int(found[0][1])
 
 
-def test_uncompressed_it_is_ddp_over_gloo_bit_for_bit_with_one_exchange_a_step(recipe):
+def test_uncompressed_it_is_ddp_over_gloo_bit_for_bit_with_one_exchange_a_step(recipe, tmp_path):
     """Two batches a step, whose sum is exchanged."""
-    plain, pushed, _ = run(recipe, "--plain")
+    plain, pushed, _ = run(tmp_path, recipe, "--plain")
     assert pushed < 1000
-    model, pushed, count = run(recipe, *NONE)
+    model, pushed, count = run(tmp_path, recipe, *NONE)
     assert model == plain
     assert 4 * count * STEPS <= pushed < 1.05 * 4 * count * STEPS
     if recipe == "lightning_recipe":
-        model, pushed, count = run(recipe, *NONE, "--hook")
+        model, pushed, count = run(tmp_path, recipe, *NONE, "--hook")
         assert model == plain and 4 * count * STEPS <= pushed < 1.05 * 4 * count * STEPS
 
 
 def test_a_compressed_job_goes_on_from_its_checkpoint_bit_for_bit(recipe, tmp_path):
     half, output = STEPS // 2, f"--output={tmp_path}"
     if recipe == "huggingface_recipe":
-        model, pushed, count = run(recipe, output, f"--save-steps={half}")
-        again, _, _ = run(recipe, output, f"--resume={tmp_path}/checkpoint-{half}")
+        model, pushed, count = run(tmp_path, recipe, output, f"--save-steps={half}")
+        again, _, _ = run(tmp_path, recipe, output, f"--resume={tmp_path}/checkpoint-{half}")
     elif recipe == "accelerate_recipe":
-        model, pushed, count = run(recipe, f"--save={tmp_path}/half")
-        again, _, _ = run(recipe, f"--resume={tmp_path}/half")
+        model, pushed, count = run(tmp_path, recipe, f"--save={tmp_path}/half")
+        again, _, _ = run(tmp_path, recipe, f"--resume={tmp_path}/half")
     else:
-        model, pushed, count = run(recipe, "--epochs=2")
-        run(recipe, output, "--epochs=1", "--save")
-        again, _, _ = run(recipe, output, "--epochs=2", "--resume")
+        model, pushed, count = run(tmp_path, recipe, "--epochs=2")
+        run(tmp_path, recipe, output, "--epochs=1", "--save")
+        again, _, _ = run(tmp_path, recipe, output, "--epochs=2", "--resume")
     assert again == model and pushed < 4 * count * STEPS / 8
 
 
@@ -75,6 +76,14 @@ def test_the_package_imports_no_framework():
     code = "import sys, bandoneon.torch; print([n for n in sys.argv[1:] if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code, *RECIPES.values()], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_trainer_trains_again_and_goes_on_only_with_the_workers_files(tmp_path):
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    first, second = run_processes(tmp_path, "trains_again")
+    assert first[:2] == second[:2] and first[0] != first[1]
+    for rank, (*_, message) in enumerate((first, second)):
+        assert f"bandoneon-{rank}.pt is not there" in message and "resume_from=" in message
 
 
 def test_a_trainer_without_ddp_is_refused_and_a_single_worker_needs_none(tmp_path):
