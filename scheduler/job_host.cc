@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/secret.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 namespace {
@@ -18,7 +19,7 @@ JobOptions WithSecret(JobOptions options) {
 JobHost::JobHost(JobOptions options, const Clock* clock)
     : clock_(clock),
       job_(WithSecret(std::move(options)), clock->Now()),
-      thread_([this] { Run(); }) {}
+      thread_(StartThread("bdn-job", [this] { Run(); })) {}
 
 JobHost::~JobHost() { Close(); }
 

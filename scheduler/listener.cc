@@ -14,6 +14,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/thread.h"
 #include "common/cluster/listen_address.h"
 
 namespace bdn {
@@ -57,7 +58,7 @@ Listener::~Listener() {
 
 void Listener::Start(std::function<void(int fd)> on_connection) {
   on_connection_ = std::move(on_connection);
-  thread_ = std::thread([this] { Run(); });
+  thread_ = StartThread("bdn-listener", [this] { Run(); });
 }
 
 void Listener::Close() {

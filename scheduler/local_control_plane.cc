@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 namespace {
@@ -50,8 +51,9 @@ class LocalControlPlane final : public ControlPlane {
     observer_ = host_->AddObserver(
         role_ == Role::kWorker ? JobHost::Observed::kWorkers : JobHost::Observed::kServers,
         [signal = signal_] { signal->Raise(); });
-    event_thread_ = std::thread(
-        [this, events = std::move(events), node = node_] { DeliverEvents(events, node); });
+    event_thread_ = StartThread("bdn-events", [this, events = std::move(events), node = node_] {
+      DeliverEvents(events, node);
+    });
   }
 
   absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/base/thread.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
 #include "proto/control.grpc.pb.h"
@@ -254,7 +255,7 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   ServerCall::AcceptNext(&core_);
   core_.host()->AddObserver(JobHost::Observed::kWorkers, [this] { streams_.Step(Role::kWorker); });
   core_.host()->AddObserver(JobHost::Observed::kServers, [this] { streams_.Step(Role::kServer); });
-  thread_ = std::thread([this] { core_.RunQueue(); });
+  thread_ = StartThread("bdn-calls", [this] { core_.RunQueue(); });
   listener_->Start([this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/mutex.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 
@@ -14,7 +15,7 @@ namespace bdn {
 // the thread that posts. Thread-safe.
 class WorkThread {
  public:
-  WorkThread() : thread_([this] { Run(); }) {}
+  WorkThread() : thread_(StartThread("bdn-work", [this] { Run(); })) {}
   // As Close.
   ~WorkThread() { Close(); }
   WorkThread(const WorkThread&) = delete;

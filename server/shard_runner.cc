@@ -3,11 +3,14 @@
 #include <utility>
 
 #include "common/base/float_guard.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 
 ShardRunner::ShardRunner(const ServerShard::Options& options, SendFn send)
-    : send_(std::move(send)), shard_(options), thread_([this] { Run(); }) {}
+    : send_(std::move(send)),
+      shard_(options),
+      thread_(StartThread("bdn-shard", [this] { Run(); })) {}
 
 ShardRunner::~ShardRunner() {
   {

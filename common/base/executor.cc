@@ -1,7 +1,9 @@
 #include "common/base/executor.h"
 
+#include <pthread.h>
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
+#include <tbb/task_scheduler_observer.h>
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
@@ -32,7 +34,7 @@ class PoolExecutor final : public Executor {
  public:
   explicit PoolExecutor(int num_threads)
       // No slot of the arena is reserved for a calling thread: callers never join the work.
-      : arena_(num_threads, /*reserved_for_masters=*/0) {
+      : arena_(num_threads, /*reserved_for_masters=*/0), namer_(&arena_) {
     arena_.initialize();
   }
 
@@ -52,6 +54,16 @@ class PoolExecutor final : public Executor {
   }
 
  private:
+  // Names the threads that come to work here.
+  class Namer final : public tbb::task_scheduler_observer {
+   public:
+    explicit Namer(tbb::task_arena* arena) : tbb::task_scheduler_observer(*arena) { observe(true); }
+    ~Namer() override { observe(false); }
+    void on_scheduler_entry(bool /*is_worker*/) override {
+      pthread_setname_np(pthread_self(), "bdn-pool");
+    }
+  };
+
   struct Turn {
     PoolExecutor* pool;
     void operator()() const {
@@ -77,6 +89,7 @@ class PoolExecutor final : public Executor {
   }
 
   tbb::task_arena arena_;
+  Namer namer_;
   Mutex mu_;
   CondVar idle_;
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);

@@ -16,6 +16,7 @@
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
+#include "common/base/thread.h"
 #include "common/cluster/catalogue_pieces.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
@@ -300,7 +301,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   incarnation_ = reply.caller().incarnation();
   rank_ = result.rank;
   config_ = result.config;
-  heartbeat_thread_ = std::thread([this] { RunHeartbeats(); });
+  heartbeat_thread_ = StartThread("bdn-heartbeat", [this] { RunHeartbeats(); });
   return result;
 }
 
@@ -498,8 +499,9 @@ void GrpcControlPlane::Watch(Events events) {
   const auto fetch = [this](uint32_t version) {
     return FetchDelta(version, absl::InfiniteFuture());
   };
-  event_thread_ = std::thread(
-      [this, fetch, events = std::move(events)] { ReadEvents(EventDelivery(events, fetch)); });
+  event_thread_ = StartThread("bdn-events", [this, fetch, events = std::move(events)] {
+    ReadEvents(EventDelivery(events, fetch));
+  });
 }
 
 void GrpcControlPlane::ReadEvents(EventDelivery delivery) {

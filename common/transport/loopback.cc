@@ -1,11 +1,11 @@
 #include "common/transport/loopback.h"
 
-#include "common/transport/transport_thread.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 
 LoopbackNetwork::LoopbackNetwork()
-    : thread_(StartTransportThread("bdn-loopback", [this] {
+    : thread_(StartThread("bdn-loopback", [this] {
         while (queue_.WaitAndStep()) {
         }
       })) {}

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/base/thread.h"
 #include "common/transport/link_schedule.h"
-#include "common/transport/transport_thread.h"
 
 namespace bdn {
 namespace {
@@ -21,7 +21,7 @@ class ThrottledTransport final : public Transport {
         clock_(clock),
         egress_(bytes_per_second),
         ingress_(bytes_per_second),
-        thread_(StartTransportThread("bdn-throttle", [this] { RunLink(); })) {}
+        thread_(StartThread("bdn-throttle", [this] { RunLink(); })) {}
 
   ~ThrottledTransport() override {
     Close();

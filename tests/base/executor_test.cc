@@ -1,11 +1,16 @@
 #include "common/base/executor.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <atomic>
+#include <future>
 #include <latch>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "common/base/thread.h"
 #include "gtest/gtest.h"
 
 #if defined(__x86_64__)
@@ -14,6 +19,26 @@
 
 namespace bdn {
 namespace {
+
+std::string NameOfThisThread() {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return name;
+}
+
+TEST(Threads, AreCalledByWhatTheyDoAndTakeNoSignals) {
+  std::string name;
+  sigset_t blocked;
+  StartThread("bdn-test", [&] {
+    name = NameOfThisThread();
+    pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  }).join();
+  EXPECT_EQ(name, "bdn-test");
+  EXPECT_TRUE(sigismember(&blocked, SIGINT));
+  std::promise<std::string> of_pool;
+  MakePoolExecutor(1)->Post([&] { of_pool.set_value(NameOfThisThread()); });
+  EXPECT_EQ(of_pool.get_future().get(), "bdn-pool");
+}
 
 TEST(PoolExecutor, RunsEveryTaskOnceBeforeItGoes) {
   std::atomic<int> runs = 0;

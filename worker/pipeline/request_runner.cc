@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 namespace {
@@ -30,9 +31,11 @@ absl::Status Unreachable(const NodeInfo& server, size_t others) {
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
                              const Clock* clock)
-    : transport_(transport), secret_(options.token), clock_(clock), table_(options), timer_([this] {
-        Run();
-      }) {}
+    : transport_(transport),
+      secret_(options.token),
+      clock_(clock),
+      table_(options),
+      timer_(StartThread("bdn-requests", [this] { Run(); })) {}
 
 RequestRunner::~RequestRunner() { Stop(); }
 

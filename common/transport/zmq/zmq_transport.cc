@@ -19,7 +19,7 @@
 #include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/transport/transport_thread.h"
+#include "common/base/thread.h"
 #include "common/transport/zmq/poller_mailbox.h"
 #include "common/transport/zmq/zap_handler.h"
 #include "common/transport/zmq/zmq_address.h"
@@ -57,7 +57,7 @@ class ZmqTransport final : public Transport {
                [this](ZmqListener* listener, const PublicKey& key) { return OnNew(listener, key); },
                [this](ConnectionId from, Frame frame) { Deliver(from, std::move(frame)); },
                [this](ConnectionId connection) { OnGone(connection); }},
-        poller_(StartTransportThread("bdn-zmq", [this] { RunPoller(); })) {}
+        poller_(StartThread("bdn-zmq", [this] { RunPoller(); })) {}
 
   ~ZmqTransport() override {
     Close();

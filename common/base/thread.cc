@@ -1,4 +1,4 @@
-#include "common/transport/transport_thread.h"
+#include "common/base/thread.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 namespace bdn {
 
-std::thread StartTransportThread(const char* name, std::function<void()> body) {
+std::thread StartThread(const char* name, std::function<void()> body) {
   // A thread inherits the mask of the one that makes it.
   sigset_t all;
   sigset_t saved;

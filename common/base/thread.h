@@ -1,0 +1,15 @@
+#ifndef BANDONEON_COMMON_BASE_THREAD_H_
+#define BANDONEON_COMMON_BASE_THREAD_H_
+
+#include <functional>
+#include <thread>
+
+namespace bdn {
+
+// A thread that is called `name` (15 characters at most) and takes no signals: those are for the
+// process's own threads, whose waits they are meant to interrupt.
+std::thread StartThread(const char* name, std::function<void()> body);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_THREAD_H_
