@@ -179,10 +179,10 @@ class Worker:
 
     def push(self, tensor, data, **how):
         """Starts one exchange, as push_all; the ticket."""
-        (ticket,), error = self.push_all([Push(tensor, data, **how)])
+        tickets, error = self.push_all([Push(tensor, data, **how)])
         if error is not None:
             raise error
-        return ticket
+        return tickets[0]
 
     def push_all(self, pushes):
         """Starts exchanges, in order: the tickets of those that are in flight, and the error of the next

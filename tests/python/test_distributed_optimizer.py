@@ -108,6 +108,8 @@ def test_a_push_that_is_refused_leaves_those_before_it_in_flight():
         assert len(tickets) == 1 and isinstance(error, bandoneon.InvalidArgument)
         with pytest.raises(bandoneon.InvalidArgument, match="'b': loss_scale"):
             raise error
+        with pytest.raises(bandoneon.InvalidArgument, match="'b': loss_scale"):
+            worker.push(*pushes[1][:2], loss_scale=0.0)
         more, error = worker.push_all([pushes[2]])
         assert error is None
         results, error = worker.wait_all([tickets[0], 98765, more[0]])
