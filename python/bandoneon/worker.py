@@ -10,7 +10,7 @@ import threading
 import time
 from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from . import _native, errors
 from .completions import FOREVER_SECONDS, Completions
@@ -18,6 +18,8 @@ from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
 from .interrupts import SLICE_SECONDS, lent, run_interruptibly
 
 _log = logging.getLogger("bandoneon")
+
+_EMPTY_RESULT = _native.Result(sizeof(_native.Result))
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,38 @@ class Declaration:
     rule: str = "mean"
 
 
-class Push(NamedTuple):
-    """One exchange to start: of the memory at address `data`, which `keep` keeps alive."""
+class Push(_native.Push):
+    """One exchange to start: of the memory at address `data`, which `keep` keeps alive, or of none where it
+    is absent and its result not wanted. `left_out`: address of float32 memory for what the codec leaves
+    out."""
 
-    tensor: int
-    data: Optional[int]  # None where it is absent and its result not wanted
-    keep: object = None
-    flags: int = 0
-    priority: int = 0
-    weight: float = 1.0
-    loss_scale: float = 1.0
-    learning_rate: float = 0.0
-    left_out: Optional[int] = None  # address of float32 memory for what the codec leaves out
+    def __init__(
+        self,
+        tensor,
+        data,
+        keep=None,
+        flags=0,
+        priority=0,
+        weight=1.0,
+        loss_scale=1.0,
+        learning_rate=0.0,
+        left_out=None,
+    ):
+        super().__init__(
+            sizeof(_native.Push),
+            data,
+            tensor,
+            flags,
+            priority,
+            0,  # device
+            None,  # stream
+            weight,
+            loss_scale,
+            learning_rate,
+            0.0,  # reserved
+            left_out,
+        )
+        self.keep = keep
 
 
 class Result(NamedTuple):
@@ -189,7 +211,7 @@ class Worker:
         one, at which it stopped, or None."""
         self._collect_dropped()
         count = len(pushes)
-        items = (_native.Push * count)(*[_c_push(push) for push in pushes])
+        items = (_native.Push * count)(*pushes)
         tickets = (c_uint64 * count)()
         started = c_size_t()
         with self._call() as (lib, handle):
@@ -383,9 +405,7 @@ class Worker:
     def _wait_slice(self, tickets, seconds):
         """As wait_all, without a look at signals in between."""
         count = len(tickets)
-        results = (_native.Result * count)()
-        for result in results:
-            result.struct_size = sizeof(_native.Result)
+        results = (_native.Result * count)(*[_EMPTY_RESULT] * count)
         ended = c_size_t()
         with self._call() as (lib, handle):
             code = lib.bdn_wait_all(
@@ -438,20 +458,6 @@ def _c_declaration(item):
         momentum=item.momentum,
         group=item.group,
         rule=item.rule.encode(),
-    )
-
-
-def _c_push(push):
-    return _native.Push(
-        struct_size=sizeof(_native.Push),
-        data=push.data,
-        tensor=push.tensor,
-        flags=push.flags,
-        priority=push.priority,
-        weight=push.weight,
-        loss_scale=push.loss_scale,
-        learning_rate=push.learning_rate,
-        left_out=push.left_out,
     )
 
 

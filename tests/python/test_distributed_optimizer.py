@@ -103,13 +103,13 @@ def test_a_push_that_is_refused_leaves_those_before_it_in_flight():
         numbers = worker.declare([Declaration(name, 3) for name in "abc"])
         tensors = [torch.full((3,), float(worker.rank)) for _ in numbers]
         pushes = [Push(n, t.data_ptr(), keep=t) for n, t in zip(numbers, tensors)]
-        pushes[1] = pushes[1]._replace(loss_scale=0.0)
+        pushes[1].loss_scale = 0.0
         tickets, error = worker.push_all(pushes)
         assert len(tickets) == 1 and isinstance(error, bandoneon.InvalidArgument)
         with pytest.raises(bandoneon.InvalidArgument, match="'b': loss_scale"):
             raise error
         with pytest.raises(bandoneon.InvalidArgument, match="'b': loss_scale"):
-            worker.push(*pushes[1][:2], loss_scale=0.0)
+            worker.push(numbers[1], tensors[1].data_ptr(), loss_scale=0.0)
         more, error = worker.push_all([pushes[2]])
         assert error is None
         results, error = worker.wait_all([tickets[0], 98765, more[0]])

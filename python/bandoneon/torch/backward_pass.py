@@ -12,9 +12,8 @@ from torch.autograd.function import BackwardCFunction
 _APPLY = BackwardCFunction.apply.__code__
 
 
-def current_task():
-    """Number of the pass that runs on this thread, -1 outside of any."""
-    return torch._C._current_graph_task_id()
+# Number of the pass that runs on this thread, -1 outside of any. Asked for each gradient.
+current_task = torch._C._current_graph_task_id
 
 
 def outermost_function():

@@ -38,8 +38,8 @@ class _Slot:
     def holds_mean(self):
         """Whether param.grad holds means, so that it must not be pushed again. Not by its place alone: a
         program may put a gradient of its own there."""
-        mean = self._mean and self._mean()
-        return mean is not None and self.param.grad is mean
+        grad = self.param.grad
+        return grad is not None and self._mean is not None and self._mean() is grad
 
     def leave_mean(self, grad):
         if self.param.grad is not grad:

@@ -13,6 +13,9 @@ DTYPES = {
 }
 
 
+_use_count = getattr(torch._C, "_storage_Use_Count", None)
+
+
 def dtype_number(tensor, name):
     number = DTYPES.get(tensor.dtype)
     if number is None:
@@ -54,7 +57,7 @@ def host_copy_or_self(tensor, exclusive=False):
     It is not where the memory is another device's, not in row-major order (which is the order that
     all workers share), or seen through another tensor as well; `exclusive` rules the latter out.
     """
-    if tensor.device.type == "cpu" and tensor.is_contiguous():
+    if tensor.is_cpu and tensor.is_contiguous():
         if exclusive or not _is_shared(tensor):
             return tensor
     host = torch.empty(
@@ -72,7 +75,6 @@ def copy_back(host, tensor):
 
 def _is_shared(tensor):
     storage = tensor.untyped_storage()
-    if storage.nbytes() != tensor.numel() * tensor.element_size():
+    if storage.nbytes() != tensor.nbytes:
         return True
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    return count is not None and count(storage._cdata) > 2  # The tensor and our own view of it.
+    return _use_count is not None and _use_count(storage._cdata) > 2  # The tensor and our view of it.
