@@ -13,9 +13,11 @@ std::thread StartThread(const char* name, std::function<void()> body) {
   sigset_t saved;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &saved);
-  std::thread thread(std::move(body));
+  std::thread thread([name, body = std::move(body)] {
+    pthread_setname_np(pthread_self(), name);
+    body();
+  });
   pthread_sigmask(SIG_SETMASK, &saved, nullptr);
-  pthread_setname_np(thread.native_handle(), name);
   return thread;
 }
 

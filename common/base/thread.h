@@ -6,8 +6,8 @@
 
 namespace bdn {
 
-// A thread that is called `name` (15 characters at most) and takes no signals: those are for the
-// process's own threads, whose waits they are meant to interrupt.
+// A thread that is called `name` (a literal, 15 characters at most) and takes no signals: those are
+// for the process's own threads, whose waits they are meant to interrupt.
 std::thread StartThread(const char* name, std::function<void()> body);
 
 }  // namespace bdn
