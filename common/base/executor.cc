@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
-#include <tbb/task_scheduler_observer.h>
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 #endif
@@ -28,13 +27,18 @@ void TellSanitizerPosted(void*) {}
 void TellSanitizerTaken(void*) {}
 #endif
 
+// At a thread's first turn: TBB makes them. Its observers, which could do it, leak when they go.
+void NameThread() {
+  [[maybe_unused]] thread_local const int named = pthread_setname_np(pthread_self(), "bdn-pool");
+}
+
 // The tasks wait in a queue of ours, and TBB is handed turns: what a turn holds is then a pointer,
 // and all that the sanitizer cannot follow.
 class PoolExecutor final : public Executor {
  public:
   explicit PoolExecutor(int num_threads)
       // No slot of the arena is reserved for a calling thread: callers never join the work.
-      : arena_(num_threads, /*reserved_for_masters=*/0), namer_(&arena_) {
+      : arena_(num_threads, /*reserved_for_masters=*/0) {
     arena_.initialize();
   }
 
@@ -54,19 +58,10 @@ class PoolExecutor final : public Executor {
   }
 
  private:
-  // Names the threads that come to work here.
-  class Namer final : public tbb::task_scheduler_observer {
-   public:
-    explicit Namer(tbb::task_arena* arena) : tbb::task_scheduler_observer(*arena) { observe(true); }
-    ~Namer() override { observe(false); }
-    void on_scheduler_entry(bool /*is_worker*/) override {
-      pthread_setname_np(pthread_self(), "bdn-pool");
-    }
-  };
-
   struct Turn {
     PoolExecutor* pool;
     void operator()() const {
+      NameThread();
       TellSanitizerTaken(pool);
       pool->RunOne();
     }
@@ -89,7 +84,6 @@ class PoolExecutor final : public Executor {
   }
 
   tbb::task_arena arena_;
-  Namer namer_;
   Mutex mu_;
   CondVar idle_;
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
