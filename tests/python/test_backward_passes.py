@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 import bandoneon
 from cluster_helpers import (
     ONEBIT,
+    BreaksOff,
     assert_same,
     grads,
     loss_of,
@@ -166,21 +167,12 @@ def test_a_parameter_that_only_an_earlier_pass_reached_is_exchanged():
 
 
 def test_a_pass_that_broke_off_does_not_count():
-    class Broken(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            raise RuntimeError("broke off")
-
     def job(worker):
         model = make_model()
         optimizer = sgd(worker, model, backward_passes_per_step=2)
         batch = make_batch(worker.rank)
         with pytest.raises(RuntimeError, match="broke off"):
-            model[2:](Broken.apply(model[:2](batch))).square().mean().backward()
+            model[2:](BreaksOff.apply(model[:2](batch))).square().mean().backward()
         optimizer.zero_grad()
         passes(worker, model, 2)
         return grads(model)

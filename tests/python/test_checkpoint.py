@@ -16,23 +16,11 @@ import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
 from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, distributed, local, onebit_adam, server
-from test_comm_state import rate, result_of
+from test_comm_state import rate, result_of, train
 from reference_helpers import Quadratic, WORKERS, assert_same_bits, values
 
 EF = "ef(onebit(block=32))"
 JOB = dict(seed=5, min_compress_bytes=1)
-
-
-def train(problem, worker, params, optimizer, steps):
-    """As test_comm_state's, for any number of workers."""
-    for t in steps:
-        for group in optimizer.param_groups:
-            group["lr"] = rate(t)
-        optimizer.zero_grad()
-        model = [p.detach().numpy() for p in params.values()]
-        grads = map(torch.from_numpy, problem.gradient(worker.rank % WORKERS, t, model))
-        sum((p * g).sum() for p, g in zip(params.values(), grads)).backward()
-        optimizer.step()
 
 
 def items(params, optimizer):

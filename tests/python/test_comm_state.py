@@ -82,12 +82,13 @@ def rate(t):
 
 
 def train(problem, worker, params, optimizer, steps):
+    """However many workers: the problem's are shared out in turns."""
     for t in steps:
         for group in optimizer.param_groups:
             group["lr"] = rate(t)
         optimizer.zero_grad()
         model = [p.detach().numpy() for p in params.values()]
-        grads = map(torch.from_numpy, problem.gradient(worker.rank, t, model))
+        grads = map(torch.from_numpy, problem.gradient(worker.rank % WORKERS, t, model))
         sum((p * g).sum() for p, g in zip(params.values(), grads)).backward()
         optimizer.step()
 

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import (
+    BreaksOff,
     after_backward,
     assert_same,
     fill,
@@ -124,15 +125,6 @@ def test_a_second_gradient_that_comes_too_late_is_an_error_that_says_what_to_do(
 
 
 def test_after_a_backward_pass_that_broke_off_the_next_one_is_right():
-    class Breaks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            raise RuntimeError("broke off")
-
     def job(worker):
         model = make_model()
         optimizer = sgd(worker, model)
@@ -141,7 +133,7 @@ def test_after_a_backward_pass_that_broke_off_the_next_one_is_right():
         batch = make_batch(worker.rank)
         if worker.rank == 0:
             with pytest.raises(RuntimeError, match="broke off"):
-                model[2:](Breaks.apply(model[:2](batch))).square().mean().backward()
+                model[2:](BreaksOff.apply(model[:2](batch))).square().mean().backward()
         else:
             loss_of(model, batch).backward()
         optimizer.zero_grad()
