@@ -134,6 +134,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
   };
   Caller caller;
   std::map<Key, Asked> asked;
+  const absl::Time began = clock_->Now();
   {
     MutexLock lock(tensors_->mutex());
     BDN_RETURN_IF_ERROR(Register(what, &requests, &caller));
@@ -148,7 +149,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
                                }});
     entry.submitted = status.ok();
   }
-  for (absl::Time report = clock_->Now() + kReportInterval;
+  for (absl::Time report = began + kReportInterval;
        status.ok() && !AwaitAnswers(caller, std::min(report, deadline)) && report < deadline;
        report += kReportInterval) {
     LogWarning("still waiting: %s%s", what, WaitedForBy(caller));
