@@ -7,15 +7,10 @@
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
-#include "worker/error_fields.h"
 #include "worker/link_states.h"
-#include "worker/push_check.h"
 
 namespace bdn {
 namespace {
-
-// What servers say that they have is not signalled.
-constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
 
 // For servers to answer where joining took all the time that there was.
 constexpr absl::Duration kLeastTimeToGreet = absl::Seconds(5);
@@ -63,8 +58,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       clock_(clock),
       control_(std::move(control)),
       transport_(std::move(transport)),
-      pool_(transport_->memory()),
-      tickets_(clock) {}
+      pool_(transport_->memory()) {}
 
 absl::Status Worker::Start(Registry* telemetry) {
   const absl::Time join_deadline = clock_->Now() + options_.join_timeout;
@@ -90,15 +84,17 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_);
-  pipeline_ = std::make_unique<ExchangePipeline>(
+  exchanges_ = std::make_unique<Exchanges>(
       ExchangePipeline::Options{.context = {joined_.config.run_seed, joined_.rank, &pool_},
                                 .max_bytes_in_flight = options_.max_bytes_in_flight},
-      executor_.get(), requests_.get(),
-      ExchangePipeline::Callbacks{
-          .late = [this](KeyExchange* exchange,
-                         const absl::Status& status) { OnLate(exchange, status); },
-          .over = [this](KeyExchange* exchange,
-                         const absl::Status& status) { Finish(exchange, status); }});
+      &tensors_, requests_.get(), executor_.get(), clock_,
+      Exchanges::Callbacks{
+          .over =
+              [this](Step highest) {
+                const TransportStats traffic = transport_->stats();
+                control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
+              },
+          .stuck = [this](const std::string& reason) { (void)Abort(reason); }});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
@@ -150,46 +146,21 @@ absl::Status Worker::CheckTakesPart() const {
 }
 
 void Worker::FailJob(const absl::Status& status) {
-  EndedTickets ended;
+  Exchanges::EndedTickets ended;
   {
     MutexLock lock(tensors_.mutex());
     Participation& participation = tensors_.participation();
     if (!participation.failed.ok()) return;
-    participation.failed = participation.over = status;
-    ended = EndIdleQueues(status);
-    changed_.SignalAll();
+    participation.failed = status;
+    ended = exchanges_->Stop(status);
   }
   requests_->Fail(status);
-  tickets_.Deliver(ended);
+  exchanges_->Deliver(ended);
 }
 
 absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckTakesPart());
   return control_->Barrier(name, timeout);
-}
-
-absl::Status Worker::CheckHandedOver() const {
-  for (const auto& [id, exchange] : tensors_.keys()) {
-    if (exchange->has_server_request() && !requests_->IsAccepted(id)) {
-      return DeadlineExceeded("tensor '%s': a call is in flight", exchange->key().tensor_names[0]);
-    }
-    if (!exchange->is_in_flight()) continue;
-    if (exchange->is_last_ready() && requests_->IsAccepted(id)) continue;
-    return DescribeWait(*exchange, exchange->front(), exchange->key().tensor_names[0]);
-  }
-  return absl::OkStatus();
-}
-
-// Others give up on what servers have not got when we leave.
-absl::Status Worker::AwaitHandedOver(absl::Time deadline) {
-  const absl::Status& failed = tensors_.participation().failed;
-  absl::Status status = CheckHandedOver();
-  while (failed.ok() && !status.ok() && clock_->Now() < deadline) {
-    clock_->WaitUntil(&changed_, tensors_.mutex(),
-                      std::min(deadline, clock_->Now() + kHandOverPoll));
-    status = CheckHandedOver();
-  }
-  return failed.ok() ? status : failed;
 }
 
 absl::Status Worker::Leave(absl::Duration timeout) {
@@ -198,7 +169,8 @@ absl::Status Worker::Leave(absl::Duration timeout) {
     Participation& participation = tensors_.participation();
     if (participation.left) return absl::OkStatus();
     ++participation.leaving;
-    const absl::Status status = AwaitHandedOver(clock_->Now() + timeout);
+    // Others give up on what servers have not got when we leave.
+    const absl::Status status = exchanges_->AwaitHandedOver(clock_->Now() + timeout);
     if (!status.ok()) {
       if (participation.failed.ok()) --participation.leaving;
       return status;
@@ -206,15 +178,14 @@ absl::Status Worker::Leave(absl::Duration timeout) {
   }
   BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
   const absl::Status over = Aborted("all workers have left the job");
-  EndedTickets ended;
+  Exchanges::EndedTickets ended;
   {
     MutexLock lock(tensors_.mutex());
     tensors_.participation().left = true;
-    tensors_.participation().over = over;
-    ended = EndIdleQueues(over);
+    ended = exchanges_->Stop(over);
   }
   requests_->Fail(over);
-  tickets_.Deliver(ended);
+  exchanges_->Deliver(ended);
   return absl::OkStatus();
 }
 
@@ -343,156 +314,26 @@ absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::D
   return server_requests_->FetchWeights(tensor, out, clock_->Now() + timeout);
 }
 
-// ---- Exchanges, from the caller's push to its end
+// ---- Exchanges
 
 absl::Status Worker::PushPullAll(std::span<PushRequest> requests, std::vector<TicketId>* tickets) {
-  std::vector<KeyExchange*> ready;
-  absl::Status status;
-  tickets->clear();
-  tickets->reserve(requests.size());
-  {
-    MutexLock lock(tensors_.mutex());
-    for (PushRequest& request : requests) {
-      const absl::StatusOr<TicketId> ticket = Deposit(&request, &ready);
-      status = ticket.status();
-      if (!status.ok()) break;
-      tickets->push_back(*ticket);
-    }
-  }
-  for (KeyExchange* exchange : ready) pipeline_->Start(exchange);
-  return status;
+  return exchanges_->PushPullAll(requests, tickets);
 }
-
-absl::StatusOr<TicketId> Worker::Deposit(PushRequest* request, std::vector<KeyExchange*>* ready) {
-  BDN_RETURN_IF_ERROR(tensors_.participation().Check());
-  BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_.FindDense(request->tensor));
-  BDN_RETURN_IF_ERROR(CheckPush(*request, *tensor));
-  const Step step = ++tensor->pushed;
-  const TicketId ticket = tickets_.Open({.tensor = request->tensor,
-                                         .step = step,
-                                         .parts = tensor->parts.size(),
-                                         .done = std::move(request->done)});
-  for (const TensorPart& part : tensor->parts) {
-    part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, *request);
-    if (part.exchange->Claim()) ready->push_back(part.exchange);
-  }
-  return ticket;
-}
-
-void Worker::Finish(KeyExchange* exchange, const absl::Status& status) {
-  EndedTickets ended;
-  bool start_next = false;
-  Step highest;
-  {
-    MutexLock lock(tensors_.mutex());
-    const std::unique_ptr<Exchange> finished = exchange->Finish();
-    highest = highest_step_ = std::max(highest_step_, finished->step);
-    if (!finished->given_back) tickets_.EndParts(*finished, status, &ended);
-    const absl::Status& over = tensors_.participation().over;
-    if (over.ok()) {
-      start_next = exchange->Claim();
-    } else {
-      EndQueue(exchange, over, &ended);
-    }
-    changed_.SignalAll();
-  }
-  if (start_next) pipeline_->Start(exchange);
-  const TransportStats traffic = transport_->stats();
-  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
-  tickets_.Deliver(ended);
-}
-
-// Whether the push was counted is found out without its callers. Nothing of the key is sent before:
-// who waits behind it for as long again gets the job's failure instead.
-void Worker::OnLate(KeyExchange* exchange, const absl::Status& status) {
-  EndedTickets ended;
-  bool holds_up_others = false;
-  {
-    MutexLock lock(tensors_.mutex());
-    if (exchange->GiveBack()) {
-      tickets_.EndParts(exchange->claimed(), status, &ended);
-    } else {
-      holds_up_others = exchange->has_waiting();
-    }
-    changed_.SignalAll();
-  }
-  tickets_.Deliver(ended);
-  if (holds_up_others) {
-    (void)Abort(absl::StrFormat("pushes wait behind one without an answer: %s", status.message()));
-  }
-}
-
-void Worker::EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended) {
-  for (const auto& waiting : exchange->TakeAll()) tickets_.EndParts(*waiting, status, ended);
-}
-
-Worker::EndedTickets Worker::EndIdleQueues(const absl::Status& status) {
-  EndedTickets ended;
-  for (const auto& [id, exchange] : tensors_.keys()) {
-    if (!exchange->is_in_flight()) EndQueue(exchange.get(), status, &ended);
-  }
-  return ended;
-}
-
-// ---- Waiting for tickets
 
 absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                              std::vector<PushResult>* results) {
-  const absl::Time deadline = clock_->Now() + timeout;
-  results->clear();
-  results->reserve(tickets.size());
-  for (const TicketId ticket : tickets) {
-    const auto result = tickets_.Wait(ticket, deadline);
-    if (!result.has_value()) return DescribeWait(ticket);
-    BDN_RETURN_IF_ERROR(result->status());
-    results->push_back(**result);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Worker::DescribeWait(TicketId ticket) const {
-  BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
-  MutexLock lock(tensors_.mutex());
-  return DescribeWait(tensors_.at(subject.tensor), subject.step);
-}
-
-absl::Status Worker::DescribeWait(const Tensor& tensor, Step step) const {
-  for (const TensorPart& part : tensor.parts) {
-    const Exchange* exchange = part.exchange->Find(step);
-    if (exchange != nullptr)
-      return DescribeWait(*part.exchange, *exchange, tensor.declaration.name);
-  }
-  return WithFields(
-      DeadlineExceeded("still in flight"),
-      {.tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"});
-}
-
-absl::Status Worker::DescribeWait(const KeyExchange& key, const Exchange& exchange,
-                                  const std::string& tensor) const {
-  ErrorFields fields{.tensor = tensor, .step = std::to_string(exchange.step), .stage = "exchange"};
-  const absl::Status late = DeadlineExceeded("still in flight");
-  for (size_t i = 0; i < exchange.segments.size(); ++i) {
-    if (exchange.segments[i].filled) continue;
-    fields.stage = "assemble";
-    fields.waiting_for = "this worker's own push of '" + key.key().tensor_names[i] +
-                         "', which shares a frame with it";
-    return WithFields(late, fields);
-  }
-  fields.waiting_for = requests_->WaitingFor(key.id());
-  if (fields.waiting_for.empty()) fields.stage = "encode or decode";
-  return WithFields(late, fields);
+  return exchanges_->WaitAll(tickets, timeout, results);
 }
 
 void Worker::ReadMetrics(std::span<uint64_t> values) const {
   const TransportStats traffic = transport_->stats();
   const RequestStats requests = requests_->stats();
-  const uint64_t tickets_done = tickets_.num_ended();
   MutexLock lock(tensors_.mutex());
   const uint64_t now[] = {static_cast<uint64_t>(rank()),
                           static_cast<uint64_t>(size()),
-                          highest_step_,
+                          exchanges_->highest_step(),
                           tensors_.size(),
-                          tickets_done,
+                          exchanges_->num_tickets_ended(),
                           traffic.bytes_sent,
                           traffic.bytes_received,
                           traffic.frames_sent,

@@ -13,16 +13,15 @@
 #include "common/telemetry/registry.h"
 #include "common/transport/transport.h"
 #include "worker/client.h"
-#include "worker/pipeline/exchange_pipeline.h"
+#include "worker/exchanges.h"
 #include "worker/pipeline/request_runner.h"
 #include "worker/server_requests.h"
 #include "worker/tensor_table.h"
-#include "worker/ticket_table.h"
 
 namespace bdn {
 
-// A worker of a job, in the process that trains: takes exchanges from their callers, has the
-// pipeline carry them out, and owns what all of it is made of. Thread-safe.
+// A worker of a job, in the process that trains: joins it, declares tensors, leaves it or ends it,
+// and owns what its exchanges and its requests of the servers are made of. Thread-safe.
 //
 // Locks, in the order in which they are taken: declaring_, then the tensor table's, then one of
 // those inside TicketTable, RequestRunner and StageQueue. No callback and no call of the control
@@ -82,41 +81,15 @@ class Worker final : public Client {
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
 
  private:
-  using EndedTickets = std::vector<TicketTable::Ended>;
-
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
 
-  // The request's ticket; adds the keys that can start to `ready`.
-  absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<KeyExchange*>* ready)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
-
-  // Of the pipeline.
-  void OnLate(KeyExchange* exchange, const absl::Status& status);
-  void Finish(KeyExchange* exchange, const absl::Status& status);
-
-  // Ends what waits behind a failure: it has not begun.
-  EndedTickets EndIdleQueues(const absl::Status& status)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
-  void EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
   void FailJob(const absl::Status& status);
   absl::Status CheckTakesPart() const;
   // Says, once in a job, that codecs are left out where they may be missed.
   void SayUncompressed(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(declaring_);
-  // DeadlineExceeded names something that was started here and that its server may not have.
-  absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
-  absl::Status AwaitHandedOver(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
-  absl::Status DescribeWait(TicketId ticket) const;
-  // Names the first of the tensor's keys that is not done with the step, its stage, and whom it
-  // waits for.
-  absl::Status DescribeWait(const Tensor& tensor, Step step) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
-  absl::Status DescribeWait(const KeyExchange& key, const Exchange& exchange,
-                            const std::string& tensor) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_.mutex());
 
   const Options options_;
   const Clock* const clock_;
@@ -128,13 +101,10 @@ class Worker final : public Client {
   Mutex declaring_;  // one declaration at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;
   mutable TensorTable tensors_;
-  CondVar changed_;  // an exchange is over, or the job failed; with the tensor table's lock
-  Step highest_step_ ABSL_GUARDED_BY(tensors_.mutex()) = 0;
-  TicketTable tickets_;
   // Made in Start, taken down in the destructor in an order of its own.
   std::unique_ptr<RequestRunner> requests_;
   std::unique_ptr<ServerRequests> server_requests_;
-  std::unique_ptr<ExchangePipeline> pipeline_;
+  std::unique_ptr<Exchanges> exchanges_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
 };

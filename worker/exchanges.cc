@@ -1,0 +1,203 @@
+#include "worker/exchanges.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "common/base/status.h"
+#include "worker/error_fields.h"
+#include "worker/push_check.h"
+
+namespace bdn {
+namespace {
+
+// What servers say that they have is not signalled.
+constexpr absl::Duration kHandOverPoll = absl::Milliseconds(50);
+
+}  // namespace
+
+Exchanges::Exchanges(const ExchangePipeline::Options& options, TensorTable* tensors,
+                     RequestRunner* requests, Executor* executor, const Clock* clock,
+                     Callbacks callbacks)
+    : tensors_(tensors),
+      requests_(requests),
+      clock_(clock),
+      callbacks_(std::move(callbacks)),
+      tickets_(clock),
+      pipeline_(options, executor, requests,
+                {.late = [this](KeyExchange* exchange,
+                                const absl::Status& status) { OnLate(exchange, status); },
+                 .over = [this](KeyExchange* exchange,
+                                const absl::Status& status) { Finish(exchange, status); }}) {}
+
+// ---- From the caller's push to its end
+
+absl::Status Exchanges::PushPullAll(std::span<PushRequest> requests,
+                                    std::vector<TicketId>* tickets) {
+  std::vector<KeyExchange*> ready;
+  absl::Status status;
+  tickets->clear();
+  tickets->reserve(requests.size());
+  {
+    MutexLock lock(tensors_->mutex());
+    for (PushRequest& request : requests) {
+      const absl::StatusOr<TicketId> ticket = Deposit(&request, &ready);
+      status = ticket.status();
+      if (!status.ok()) break;
+      tickets->push_back(*ticket);
+    }
+  }
+  for (KeyExchange* exchange : ready) pipeline_.Start(exchange);
+  return status;
+}
+
+absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request,
+                                            std::vector<KeyExchange*>* ready) {
+  BDN_RETURN_IF_ERROR(tensors_->participation().Check());
+  BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_->FindDense(request->tensor));
+  BDN_RETURN_IF_ERROR(CheckPush(*request, *tensor));
+  const Step step = ++tensor->pushed;
+  const TicketId ticket = tickets_.Open({.tensor = request->tensor,
+                                         .step = step,
+                                         .parts = tensor->parts.size(),
+                                         .done = std::move(request->done)});
+  for (const TensorPart& part : tensor->parts) {
+    part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, *request);
+    if (part.exchange->Claim()) ready->push_back(part.exchange);
+  }
+  return ticket;
+}
+
+void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
+  EndedTickets ended;
+  bool start_next = false;
+  Step highest;
+  {
+    MutexLock lock(tensors_->mutex());
+    const std::unique_ptr<Exchange> finished = exchange->Finish();
+    highest = highest_step_ = std::max(highest_step_, finished->step);
+    if (!finished->given_back) tickets_.EndParts(*finished, status, &ended);
+    const absl::Status& over = tensors_->participation().over;
+    if (over.ok()) {
+      start_next = exchange->Claim();
+    } else {
+      EndQueue(exchange, over, &ended);
+    }
+    changed_.SignalAll();
+  }
+  if (start_next) pipeline_.Start(exchange);
+  callbacks_.over(highest);
+  tickets_.Deliver(ended);
+}
+
+// Whether the push was counted is found out without its callers. Nothing of the key is sent before:
+// who waits behind it for as long again gets the job's failure instead.
+void Exchanges::OnLate(KeyExchange* exchange, const absl::Status& status) {
+  EndedTickets ended;
+  bool holds_up_others = false;
+  {
+    MutexLock lock(tensors_->mutex());
+    if (exchange->GiveBack()) {
+      tickets_.EndParts(exchange->claimed(), status, &ended);
+    } else {
+      holds_up_others = exchange->has_waiting();
+    }
+    changed_.SignalAll();
+  }
+  tickets_.Deliver(ended);
+  if (holds_up_others) {
+    callbacks_.stuck(
+        absl::StrFormat("pushes wait behind one without an answer: %s", status.message()));
+  }
+}
+
+void Exchanges::EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended) {
+  for (const auto& waiting : exchange->TakeAll()) tickets_.EndParts(*waiting, status, ended);
+}
+
+Exchanges::EndedTickets Exchanges::Stop(const absl::Status& over) {
+  tensors_->participation().over = over;
+  EndedTickets ended;
+  for (const auto& [id, exchange] : tensors_->keys()) {
+    if (!exchange->is_in_flight()) EndQueue(exchange.get(), over, &ended);
+  }
+  changed_.SignalAll();
+  return ended;
+}
+
+// ---- Waiting for tickets
+
+absl::Status Exchanges::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                                std::vector<PushResult>* results) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  results->clear();
+  results->reserve(tickets.size());
+  for (const TicketId ticket : tickets) {
+    const auto result = tickets_.Wait(ticket, deadline);
+    if (!result.has_value()) return DescribeWait(ticket);
+    BDN_RETURN_IF_ERROR(result->status());
+    results->push_back(**result);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Exchanges::DescribeWait(TicketId ticket) const {
+  BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
+  MutexLock lock(tensors_->mutex());
+  return DescribeWait(tensors_->at(subject.tensor), subject.step);
+}
+
+absl::Status Exchanges::DescribeWait(const Tensor& tensor, Step step) const {
+  for (const TensorPart& part : tensor.parts) {
+    const Exchange* exchange = part.exchange->Find(step);
+    if (exchange != nullptr)
+      return DescribeWait(*part.exchange, *exchange, tensor.declaration.name);
+  }
+  return WithFields(
+      DeadlineExceeded("still in flight"),
+      {.tensor = tensor.declaration.name, .step = std::to_string(step), .stage = "exchange"});
+}
+
+absl::Status Exchanges::DescribeWait(const KeyExchange& key, const Exchange& exchange,
+                                     const std::string& tensor) const {
+  ErrorFields fields{.tensor = tensor, .step = std::to_string(exchange.step), .stage = "exchange"};
+  const absl::Status late = DeadlineExceeded("still in flight");
+  for (size_t i = 0; i < exchange.segments.size(); ++i) {
+    if (exchange.segments[i].filled) continue;
+    fields.stage = "assemble";
+    fields.waiting_for = "this worker's own push of '" + key.key().tensor_names[i] +
+                         "', which shares a frame with it";
+    return WithFields(late, fields);
+  }
+  fields.waiting_for = requests_->WaitingFor(key.id());
+  if (fields.waiting_for.empty()) fields.stage = "encode or decode";
+  return WithFields(late, fields);
+}
+
+// ---- Leaving
+
+absl::Status Exchanges::CheckHandedOver() const {
+  for (const auto& [id, exchange] : tensors_->keys()) {
+    if (exchange->has_server_request() && !requests_->IsAccepted(id)) {
+      return DeadlineExceeded("tensor '%s': a call is in flight", exchange->key().tensor_names[0]);
+    }
+    if (!exchange->is_in_flight()) continue;
+    if (exchange->is_last_ready() && requests_->IsAccepted(id)) continue;
+    return DescribeWait(*exchange, exchange->front(), exchange->key().tensor_names[0]);
+  }
+  return absl::OkStatus();
+}
+
+// Others give up on what servers have not got when we leave.
+absl::Status Exchanges::AwaitHandedOver(absl::Time deadline) {
+  const absl::Status& failed = tensors_->participation().failed;
+  absl::Status status = CheckHandedOver();
+  while (failed.ok() && !status.ok() && clock_->Now() < deadline) {
+    clock_->WaitUntil(&changed_, tensors_->mutex(),
+                      std::min(deadline, clock_->Now() + kHandOverPoll));
+    status = CheckHandedOver();
+  }
+  return failed.ok() ? status : failed;
+}
+
+}  // namespace bdn

@@ -1,0 +1,98 @@
+#ifndef BANDONEON_WORKER_EXCHANGES_H_
+#define BANDONEON_WORKER_EXCHANGES_H_
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/executor.h"
+#include "common/base/mutex.h"
+#include "worker/client.h"
+#include "worker/pipeline/exchange_pipeline.h"
+#include "worker/pipeline/request_runner.h"
+#include "worker/tensor_table.h"
+#include "worker/ticket_table.h"
+
+namespace bdn {
+
+// The exchanges of a worker, from the callers' push to what they waited for: each goes into the
+// queues of its tensor's keys, the pipeline carries out what is at a queue's front, and its ticket
+// ends when all its keys are done. Thread-safe; its state is guarded by the tensor table's lock,
+// and no callback runs under it.
+class Exchanges {
+ public:
+  using EndedTickets = std::vector<TicketTable::Ended>;
+
+  struct Callbacks {
+    // One of a key has ended; `highest` is the highest step so far.
+    std::function<void(Step highest)> over;
+    // The job cannot go on.
+    std::function<void(const std::string& reason)> stuck;
+  };
+
+  // All are borrowed. The executor must have run everything that is queued before this goes.
+  Exchanges(const ExchangePipeline::Options& options, TensorTable* tensors, RequestRunner* requests,
+            Executor* executor, const Clock* clock, Callbacks callbacks);
+  Exchanges(const Exchanges&) = delete;
+  Exchanges& operator=(const Exchanges&) = delete;
+
+  // See Client.
+  absl::Status PushPullAll(std::span<PushRequest> requests, std::vector<TicketId>* tickets);
+  absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                       std::vector<PushResult>* results);
+
+  // Nothing more begins, and what has not begun ends, with `over`. Hand the tickets to Deliver once
+  // no lock is held. What has begun ends by its request: RequestRunner::Fail.
+  EndedTickets Stop(const absl::Status& over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  void Deliver(const EndedTickets& ended) { tickets_.Deliver(ended); }
+
+  // Waits until the servers have everything that was started here, requests about a tensor's state
+  // included. DeadlineExceeded names what they may not have; else the job's failure.
+  absl::Status AwaitHandedOver(absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+
+  Step highest_step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex()) {
+    return highest_step_;
+  }
+  uint64_t num_tickets_ended() const { return tickets_.num_ended(); }
+
+ private:
+  // The request's ticket; adds the keys that can start to `ready`.
+  absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<KeyExchange*>* ready)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+
+  // Of the pipeline.
+  void OnLate(KeyExchange* exchange, const absl::Status& status);
+  void Finish(KeyExchange* exchange, const absl::Status& status);
+
+  void EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+
+  absl::Status DescribeWait(TicketId ticket) const;
+  // Names the first of the tensor's keys that is not done with the step, its stage, and whom it
+  // waits for.
+  absl::Status DescribeWait(const Tensor& tensor, Step step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  absl::Status DescribeWait(const KeyExchange& key, const Exchange& exchange,
+                            const std::string& tensor) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+
+  TensorTable* const tensors_;
+  RequestRunner* const requests_;
+  const Clock* const clock_;
+  const Callbacks callbacks_;
+  CondVar changed_;  // an exchange is over, or nothing more begins
+  Step highest_step_ ABSL_GUARDED_BY(tensors_->mutex()) = 0;
+  TicketTable tickets_;
+  ExchangePipeline pipeline_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_EXCHANGES_H_
