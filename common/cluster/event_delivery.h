@@ -25,9 +25,8 @@ class EventDelivery {
   EventDelivery(ControlPlane::Events events, Fetch fetch)
       : events_(std::move(events)), fetch_(std::move(fetch)) {}
 
-  // OK: there may be more. Unavailable, Cancelled or DeadlineExceeded: the catalogue could not be
-  // fetched for now; the next stream tells of it again. Else the job is over for this node, and
-  // nothing was called: the scheduler told of a failure, or sent what cannot be.
+  // OK: there may be more. Else the job is over for this node, and nothing was called: the scheduler
+  // told of a failure, sent what cannot be, or did not let the catalogue be fetched.
   absl::Status Deliver(const bandoneon::control::Event& event);
   // Once, last.
   void DeliverFailure(const absl::Status& failure) const;

@@ -1,0 +1,302 @@
+#include "common/cluster/scheduler_calls.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/control_channel.h"
+#include "common/cluster/control_messages.h"
+#include "proto/control.grpc.pb.h"
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::control;
+
+// Between two attempts at what a broken connection ended.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
+// For what is only said in a log or an error.
+constexpr absl::Duration kReasonTimeout = absl::Seconds(2);
+
+}  // namespace
+
+// gRPC's own, which a header cannot name.
+struct SchedulerCalls::Stub {
+  explicit Stub(const std::shared_ptr<grpc::Channel>& channel) : rpc(channel) {}
+  wire::Scheduler::Stub rpc;
+};
+
+// One in progress, which Close and Fail cancel.
+class SchedulerCalls::Call {
+ public:
+  Call(SchedulerCalls* calls, absl::Duration timeout) : calls_(calls) {
+    SetDeadline(timeout, &context_);
+    ShowToken(calls->credentials_, &context_);
+    MutexLock lock(&calls->mu_);
+    calls->contexts_.insert(&context_);
+    if (calls->closed_ || !calls->failure_.ok()) context_.TryCancel();
+  }
+  ~Call() {
+    MutexLock lock(&calls_->mu_);
+    calls_->contexts_.erase(&context_);
+    if (calls_->contexts_.empty()) calls_->no_calls_.SignalAll();
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  grpc::ClientContext* context() { return &context_; }
+
+ private:
+  SchedulerCalls* const calls_;
+  grpc::ClientContext context_;
+};
+
+SchedulerCalls::SchedulerCalls(const std::string& address, const Credentials& credentials,
+                               const Clock* clock, const WaitReports& reports)
+    : address_(address),
+      credentials_(credentials),
+      clock_(clock),
+      reports_(reports),
+      channel_(ConnectChannel(address, credentials)),
+      stub_(std::make_unique<Stub>(channel_)) {}
+
+SchedulerCalls::~SchedulerCalls() = default;
+
+bool SchedulerCalls::IsConnected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
+
+void SchedulerCalls::SetSelf(NodeId node, uint64_t incarnation) {
+  MutexLock lock(&mu_);
+  node_ = node;
+  incarnation_ = incarnation;
+}
+
+void SchedulerCalls::SetCaller(wire::Caller* caller) const {
+  MutexLock lock(&mu_);
+  caller->set_node(node_);
+  caller->set_incarnation(incarnation_);
+}
+
+// ---- Waiting
+
+void SchedulerCalls::Report(const char* what, absl::Duration waited) {
+  const double seconds = absl::ToDoubleSeconds(waited);
+  if (!IsConnected()) {
+    LogWarning("%s: no answer from a scheduler at %s in %.0f s; trying on", what, address_,
+               seconds);
+    return;
+  }
+  wire::Caller self;
+  SetCaller(&self);
+  wire::WaitsReply reply;
+  Call call(this, kReasonTimeout);
+  if (!stub_->rpc.Waits(call.context(), self, &reply).ok()) reply.clear_text();
+  LogWarning("still waiting after %.0f s: %s, by the scheduler at %s%s%s", seconds, what, address_,
+             reply.text().empty() ? "" : ": ", reply.text());
+}
+
+template <typename Start, typename Request, typename Reply>
+grpc::Status SchedulerCalls::Await(Start start, const char* what, const Request& request,
+                                   Call* call, Reply* reply, absl::Time* report,
+                                   absl::Time connected_by) {
+  grpc::CompletionQueue queue;
+  const auto reader = (stub_->rpc.*start)(call->context(), request, &queue);
+  grpc::Status status;
+  reader->Finish(reply, &status, nullptr);
+  const absl::Time begun = clock_->Now();
+  void* tag = nullptr;
+  bool ok = false;
+  for (;;) {
+    const absl::Duration slice =
+        std::max(std::min(*report, connected_by) - clock_->Now(), absl::ZeroDuration());
+    const auto next = queue.AsyncNext(&tag, &ok, GrpcDeadline(slice));
+    if (next != grpc::CompletionQueue::TIMEOUT) break;
+    if (clock_->Now() >= connected_by) {
+      connected_by = absl::InfiniteFuture();
+      if (!IsConnected()) call->context()->TryCancel();
+    }
+    if (clock_->Now() < *report) continue;
+    Report(what, clock_->Now() - begun);
+    *report = clock_->Now() + reports_.interval;
+  }
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) continue;
+  return status;
+}
+
+template <typename Start, typename Request, typename Reply>
+absl::Status SchedulerCalls::AwaitOthers(Start start, const char* what, const Request& request,
+                                         absl::Duration timeout, Reply* reply) {
+  Call call(this, timeout);
+  absl::Time report = clock_->Now() + reports_.interval;
+  return Explain(FromGrpc(Await(start, what, request, &call, reply, &report)));
+}
+
+absl::Status SchedulerCalls::Retry(absl::Time deadline,
+                                   const std::function<absl::Status()>& attempt) {
+  for (;;) {
+    absl::Status status = attempt();
+    if (status.code() != absl::StatusCode::kUnavailable || clock_->Now() >= deadline) return status;
+    if (!WaitToRetry()) return status;
+  }
+}
+
+bool SchedulerCalls::WaitInJob(absl::Time until) {
+  MutexLock lock(&mu_);
+  while (!IsOver()) {
+    if (clock_->Now() >= until) return true;
+    clock_->WaitUntil(&changed_, &mu_, until);
+  }
+  return false;
+}
+
+bool SchedulerCalls::WaitToRetry() { return WaitInJob(clock_->Now() + kRetryDelay); }
+
+// ---- Errors
+
+absl::Status SchedulerCalls::Explain(const absl::Status& error) const {
+  if (error.ok()) return error;
+  MutexLock lock(&mu_);
+  if (!failure_.ok()) return failure_;
+  if (closed_) return Cancelled("the connection to the scheduler was closed");
+  if (error.code() != absl::StatusCode::kUnavailable) return error;
+  const char* hint =
+      credentials_.has_tls() ? " (each side must trust the other's certificate)" : "";
+  return Unavailable("scheduler at %s cannot be reached: %s%s", address_, error.message(), hint);
+}
+
+std::string SchedulerCalls::WhyUnreachable() {
+  wire::Empty reply;
+  Call call(this, kReasonTimeout);
+  const grpc::Status status =
+      stub_->rpc.Heartbeat(call.context(), wire::HeartbeatRequest(), &reply);
+  const bool is_silent = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return is_silent ? "nothing answers at that address" : status.error_message();
+}
+
+absl::Status SchedulerCalls::ExplainJoin(const absl::Status& error, absl::Duration waited) {
+  if (error.ok() || is_closed()) return Explain(error);
+  if (absl::IsUnimplemented(error)) {
+    return Unavailable("what answers at %s is no bandoneon-scheduler: %s", address_,
+                       error.message());
+  }
+  if (IsConnected()) {
+    if (!absl::IsUnavailable(error)) return error;
+    return Unavailable("scheduler at %s: %s", address_, error.message());
+  }
+  return Unavailable(
+      "%s, in %.0f s: is bandoneon-scheduler running there, is the address (--scheduler, "
+      "BANDONEON_SCHEDULER) the one that it listens at, and does a firewall let it through?",
+      Explain(Unavailable("%s", WhyUnreachable())).message(), absl::ToDoubleSeconds(waited));
+}
+
+// ---- The calls
+
+absl::Status SchedulerCalls::Join(const wire::JoinRequest& request, absl::Duration timeout,
+                                  absl::Time connected_by, absl::Time* report,
+                                  wire::JoinReply* reply) {
+  Call call(this, timeout);
+  call.context()->set_wait_for_ready(true);
+  return FromGrpc(Await(&wire::Scheduler::Stub::AsyncJoin, "joining", request, &call, reply, report,
+                        connected_by));
+}
+
+absl::Status SchedulerCalls::Declare(const wire::DeclareRequest& request, absl::Duration timeout,
+                                     wire::DeclareReply* reply) {
+  return AwaitOthers(&wire::Scheduler::Stub::AsyncDeclare, "declaring tensors", request, timeout,
+                     reply);
+}
+
+absl::Status SchedulerCalls::Barrier(const wire::BarrierRequest& request, absl::Duration timeout) {
+  wire::Empty reply;
+  return AwaitOthers(&wire::Scheduler::Stub::AsyncBarrier, "at a barrier", request, timeout,
+                     &reply);
+}
+
+absl::Status SchedulerCalls::Leave(const wire::LeaveRequest& request, absl::Duration timeout) {
+  wire::Empty reply;
+  const absl::Status status =
+      AwaitOthers(&wire::Scheduler::Stub::AsyncLeave, "leaving", request, timeout, &reply);
+  if (!status.ok()) return status;
+  MutexLock lock(&mu_);
+  left_ = true;
+  changed_.SignalAll();
+  return status;
+}
+
+absl::Status SchedulerCalls::Catalogue(const wire::CatalogueRequest& request, absl::Time deadline,
+                                       wire::CataloguePiece* piece) {
+  return Retry(deadline, [&] {
+    Call call(this, deadline - clock_->Now());
+    return Explain(FromGrpc(stub_->rpc.Catalogue(call.context(), request, piece)));
+  });
+}
+
+absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest& request) {
+  // The stream of events tells of a version once, so that nobody else would say it again.
+  return Retry(absl::InfiniteFuture(), [&] {
+    wire::Empty reply;
+    Call call(this, absl::InfiniteDuration());
+    return Explain(FromGrpc(stub_->rpc.AcknowledgePlacement(call.context(), request, &reply)));
+  });
+}
+
+absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
+                                       absl::Duration timeout) {
+  wire::Empty reply;
+  Call call(this, timeout);
+  return FromGrpc(stub_->rpc.Heartbeat(call.context(), request, &reply));
+}
+
+absl::Status SchedulerCalls::Watch(absl::FunctionRef<absl::Status(const wire::Event&)> deliver) {
+  wire::Caller self;
+  SetCaller(&self);
+  Call call(this, absl::InfiniteDuration());
+  call.context()->set_wait_for_ready(true);
+  const auto stream = stub_->rpc.Watch(call.context(), self);
+  wire::Event event;
+  absl::Status status;
+  while (status.ok() && stream->Read(&event)) status = deliver(event);
+  if (!status.ok()) {
+    Fail(status);
+    call.context()->TryCancel();
+  }
+  return FromGrpc(stream->Finish());
+}
+
+// ---- What ends all calls
+
+void SchedulerCalls::CancelAll() {
+  for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  changed_.SignalAll();
+}
+
+void SchedulerCalls::Fail(const absl::Status& failure) {
+  MutexLock lock(&mu_);
+  if (IsOver()) return;
+  failure_ = failure;
+  CancelAll();
+}
+
+void SchedulerCalls::Close() {
+  MutexLock lock(&mu_);
+  closed_ = true;
+  CancelAll();
+}
+
+void SchedulerCalls::AwaitNone() {
+  MutexLock lock(&mu_);
+  while (!contexts_.empty()) no_calls_.Wait(&mu_);
+}
+
+bool SchedulerCalls::is_closed() const {
+  MutexLock lock(&mu_);
+  return closed_;
+}
+
+absl::Status SchedulerCalls::failure() const {
+  MutexLock lock(&mu_);
+  return closed_ || left_ ? absl::OkStatus() : failure_;
+}
+
+}  // namespace bdn

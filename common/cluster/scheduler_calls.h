@@ -1,0 +1,144 @@
+#ifndef BANDONEON_COMMON_CLUSTER_SCHEDULER_CALLS_H_
+#define BANDONEON_COMMON_CLUSTER_SCHEDULER_CALLS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/cluster/credentials.h"
+#include "common/cluster/membership.h"
+#include "common/cluster/scheduler_client.h"
+
+namespace grpc {
+class Channel;
+class ClientContext;
+class Status;
+}  // namespace grpc
+namespace bandoneon::control {
+class AcknowledgeRequest;
+class BarrierRequest;
+class Caller;
+class CataloguePiece;
+class CatalogueRequest;
+class DeclareReply;
+class DeclareRequest;
+class Event;
+class HeartbeatRequest;
+class JoinReply;
+class JoinRequest;
+class LeaveRequest;
+}  // namespace bandoneon::control
+
+namespace bdn {
+
+// A node's calls to its scheduler, over one connection: who calls, what ends all of them, and waits
+// that say in the log what they wait for. Each call blocks. Thread-safe.
+//
+// Errors are explained but where it says raw: after Fail they are its failure, after Close Cancelled,
+// and an Unavailable one names the scheduler's address.
+class SchedulerCalls {
+ public:
+  SchedulerCalls(const std::string& address, const Credentials& credentials, const Clock* clock,
+                 const WaitReports& reports);
+  ~SchedulerCalls();
+  SchedulerCalls(const SchedulerCalls&) = delete;
+  SchedulerCalls& operator=(const SchedulerCalls&) = delete;
+
+  const std::string& address() const { return address_; }
+  bool IsConnected() const;
+
+  // Raw. Says at `*report`, which it moves on, whom it waits for. Cancelled where there is no
+  // connection by `connected_by`.
+  absl::Status Join(const bandoneon::control::JoinRequest& request, absl::Duration timeout,
+                    absl::Time connected_by, absl::Time* report,
+                    bandoneon::control::JoinReply* reply);
+  // What a raw error of Join means to who wanted to join.
+  absl::Status ExplainJoin(const absl::Status& error, absl::Duration waited);
+
+  // Who calls, from the join on; and the same where a request asks for it.
+  void SetSelf(NodeId node, uint64_t incarnation);
+  void SetCaller(bandoneon::control::Caller* caller) const;
+
+  // These wait for others, and say so after every interval.
+  absl::Status Declare(const bandoneon::control::DeclareRequest& request, absl::Duration timeout,
+                       bandoneon::control::DeclareReply* reply);
+  absl::Status Barrier(const bandoneon::control::BarrierRequest& request, absl::Duration timeout);
+  absl::Status Leave(const bandoneon::control::LeaveRequest& request, absl::Duration timeout);
+
+  // These are made again while the scheduler cannot be reached.
+  absl::Status Catalogue(const bandoneon::control::CatalogueRequest& request, absl::Time deadline,
+                         bandoneon::control::CataloguePiece* piece);
+  absl::Status AcknowledgePlacement(const bandoneon::control::AcknowledgeRequest& request);
+
+  // Raw.
+  absl::Status Heartbeat(const bandoneon::control::HeartbeatRequest& request,
+                         absl::Duration timeout);
+  // Raw. Hands the stream's events to `deliver` until it ends, or `deliver` fails, which is then the
+  // failure of all calls.
+  absl::Status Watch(absl::FunctionRef<absl::Status(const bandoneon::control::Event&)> deliver);
+
+  // Waits until then. False, at once, when this node's part in the job is over.
+  bool WaitInJob(absl::Time until);
+  // The same until it is time for another attempt at what a broken connection ended.
+  bool WaitToRetry();
+
+  // Ends every call, with `failure`. Not once the node has left, or after Close or another failure.
+  void Fail(const absl::Status& failure);
+  // Ends every call; AwaitNone returns once none is in progress.
+  void Close();
+  void AwaitNone();
+
+  bool is_closed() const;
+  absl::Status failure() const;  // OK where the node left or closed before it heard of one
+
+ private:
+  class Call;
+  struct Stub;
+
+  // Makes a call that waits for others, `start`, and reports.
+  template <typename Start, typename Request, typename Reply>
+  grpc::Status Await(Start start, const char* what, const Request& request, Call* call,
+                     Reply* reply, absl::Time* report,
+                     absl::Time connected_by = absl::InfiniteFuture());
+  template <typename Start, typename Request, typename Reply>
+  absl::Status AwaitOthers(Start start, const char* what, const Request& request,
+                           absl::Duration timeout, Reply* reply);
+  absl::Status Retry(absl::Time deadline, const std::function<absl::Status()>& attempt);
+  absl::Status Explain(const absl::Status& error) const;
+  // What gRPC says of its last attempt to connect.
+  std::string WhyUnreachable();
+  void Report(const char* what, absl::Duration waited);
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return closed_ || left_ || !failure_.ok();
+  }
+  void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const std::string address_;
+  const Credentials credentials_;
+  const Clock* const clock_;
+  const WaitReports reports_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Stub> stub_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  CondVar no_calls_;
+  NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
+  bool left_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_CLUSTER_SCHEDULER_CALLS_H_
