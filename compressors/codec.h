@@ -54,6 +54,9 @@ class Codec {
   virtual bool shares_draw() const { return false; }
   // Whether what was drawn is scaled up for what was not, so that doing it twice is wrong.
   virtual bool scales_draw() const { return false; }
+  // Whether decoding stays within its arrays whatever the payload's bytes are, once one of so many was
+  // valid: then they may change while they are decoded.
+  virtual bool bounds_itself() const { return false; }
   // Whether payloads drawn alike add up without decoding: AddEncoded.
   virtual bool linear() const { return false; }
   // Whether an answer by the same codec, drawn alike, loses nothing of a sum of payloads. Sketches

@@ -20,6 +20,7 @@ class DenseFloatCodec final : public Codec {
 
   CodecId id() const override { return id_; }
   std::string spec() const override { return name_; }
+  bool bounds_itself() const override { return true; }
   bool lossless() const override { return wire_ == DType::kFloat32; }
   bool Supports(DType dtype) const override {
     return Codec::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);

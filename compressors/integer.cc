@@ -55,6 +55,7 @@ class IntegerCodec final : public Codec {
     if (options_.nearest) options.push_back("round=nearest");
     return SpecText(absl::StrFormat("int%d", options_.bits).c_str(), options);
   }
+  bool bounds_itself() const override { return true; }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
     return CodesOffset(n) + CodeBytes(n);

@@ -57,6 +57,7 @@ class OneBitCodec final : public Codec {
   std::string spec() const override {
     return block_ == 0 ? "onebit" : absl::StrFormat("onebit(block=%d)", block_);
   }
+  bool bounds_itself() const override { return true; }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
     return WordsOffset(n) + DivideUp(n, kWordElements) * kWordBytes;

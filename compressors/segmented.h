@@ -43,6 +43,8 @@ class SegmentedCodec {
   size_t segment_elements(size_t i) const { return elements_[i]; }
   size_t segment_offset(size_t i) const { return offsets_[i]; }
   size_t MaxEncodedBytes() const { return max_bytes_; }
+  // As Codec::bounds_itself: a table of segments does not.
+  bool bounds_itself() const { return num_segments() == 1 && codec_->bounds_itself(); }
 
   // Encodes without memory; returns the bytes used. InvalidArgument when a present element is not
   // finite; then `out` is unspecified. REQUIRES: inputs.size() == num_segments(), sizes equal the

@@ -146,6 +146,7 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
   BDN_RETURN_IF_ERROR(CheckText("job id", request.job_id));
   BDN_RETURN_IF_ERROR(CheckText("data address", request.data_address));
   BDN_RETURN_IF_ERROR(CheckText("listen address", request.listen_address));
+  BDN_RETURN_IF_ERROR(CheckText("host address", request.host_address));
   BDN_RETURN_IF_ERROR(CheckText("host", request.host));
   if (!request.job_id.empty() && request.job_id != config.job_id) {
     return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,

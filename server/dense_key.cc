@@ -74,16 +74,18 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
                 "must push it equally often",
                 plan_.name, round.FirstRank(), round.step(), *rank, header.step));
   }
-  PushCheck check = CheckPush(frame, *rank);
+  Frame push = frame;
+  PushCheck check = CheckPush(&push, *rank);
   if (check.fails_round) return FailRound(header.step, check.status);
   if (check.status.ok()) check.status = CheckNobodyLeaves(header.step, *rank);
   if (!check.status.ok()) return shard_.Refuse(from, header, check.status);
-  check.status = CheckMayWait(frame, *rank);
+  check.status = CheckMayWait(push, *rank);
   if (!check.status.ok()) return FailRound(header.step, check.status);
-  return Accept(frame, *rank);
+  return Accept(push, *rank);
 }
 
-DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
+DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
+  const Frame& frame = *push;
   const FrameHeader& header = frame.header;
   const auto bad = [](absl::Status why) { return PushCheck{.status = std::move(why)}; };
   const auto fails_round = [](absl::Status why) {
@@ -102,6 +104,7 @@ DenseKey::PushCheck DenseKey::CheckPush(const Frame& frame, Rank rank) const {
     return bad(InvalidArgument("tensor '%s' key %s takes at most %d bytes, not %d", plan_.name,
                                header.key.ToString(), most, frame.payload.size()));
   }
+  if (!codec.bounds_itself()) Own(push);
   if (KindOf(header.flags) == Kind::kPayload) {
     const absl::Status intact = CheckPayload(frame);
     if (!intact.ok()) return bad(intact);
@@ -211,7 +214,7 @@ Sends DenseKey::CloseRound() {
     header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
   }
   state_.last_step = round.step();
-  state_.last_reply = MakeFrame(header, std::move(reply->payload));
+  state_.last_reply = MakeFrame(header, std::move(reply->payload), shard_.needs_checksums());
   state_.last_failure = Frame();
   state_.round.Close();
   return shard_.ToAllWorkers(state_.last_reply);

@@ -53,7 +53,8 @@ class DenseKey {
     bool fails_round = false;  // not for the pusher alone: the others cannot go on either
   };
   absl::Status CheckStep(const FrameHeader& header) const;
-  PushCheck CheckPush(const Frame& frame, Rank rank) const;
+  // Makes a payload that is lent this process's own where its codec needs that.
+  PushCheck CheckPush(Frame* push, Rank rank) const;
   absl::Status CheckDraw(const Frame& frame) const;
   absl::Status CheckMayWait(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;

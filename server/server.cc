@@ -84,6 +84,7 @@ absl::Status Server::Start() {
   join.role = Role::kServer;
   join.listen_address = bound;
   join.data_address = options_.advertise.empty() ? bound : options_.advertise;
+  join.host_address = transport_->host_address();
   join.public_key = transport_->public_key();
   join.data_security = transport_->security();
   LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
@@ -102,7 +103,8 @@ absl::Status Server::Start() {
   }
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_},
+        ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_,
+                             [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
   {
@@ -145,7 +147,10 @@ void Server::Finish(const absl::Status& status) {
 }
 
 void Server::OnFrame(ConnectionId from, Frame frame) {
-  if (frame.header.type == FrameType::kHello) return OnHello(from, frame);
+  if (frame.header.type == FrameType::kHello) {
+    Own(&frame);
+    return OnHello(from, frame);
+  }
   absl::StatusOr<NodeId> sender;
   size_t shard;
   {
@@ -162,6 +167,8 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     }
     shard = shard_map_.ShardOf(frame.header.key);
   }
+  // Whatever else has a payload keeps it, or reads it more than once.
+  if (frame.header.type != FrameType::kPush) Own(&frame);
   if (!sender.ok()) return Refuse(from, frame.header, sender.status());
   shards_[shard]->Post([sender = *sender, frame = std::move(frame)](ServerShard& owner) {
     return owner.OnFrame(sender, frame);

@@ -2,6 +2,7 @@
 #define BANDONEON_SERVER_SHARD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -23,15 +24,17 @@ class ServerShard {
   struct Options {
     NodeId self = 0;
     uint64_t run_seed = 0;
-    BufferPool* pool = nullptr;      // borrowed; null: the heap
-    MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
+    BufferPool* pool = nullptr;                                   // borrowed; null: the heap
+    MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
+    std::function<bool()> needs_checksums = [] { return true; };  // replies, now
   };
 
   explicit ServerShard(const Options& options)
       : context_{.self = options.self,
                  .run_seed = options.run_seed,
                  .pool = options.pool,
-                 .budget = options.budget} {}
+                 .budget = options.budget,
+                 .needs_checksums = options.needs_checksums} {}
 
   // A new roster. Open rounds start over: their contributors learn from a probe that they are
   // missing and send the same bytes again. Ignored unless its epoch is newer.

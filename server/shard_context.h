@@ -2,6 +2,7 @@
 #define BANDONEON_SERVER_SHARD_CONTEXT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -39,8 +40,9 @@ using Sends = std::vector<Outgoing>;
 struct ShardContext {
   NodeId self = 0;
   uint64_t run_seed = 0;
-  BufferPool* pool = nullptr;      // borrowed; null: the heap
-  MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
+  BufferPool* pool = nullptr;                                   // borrowed; null: the heap
+  MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
+  std::function<bool()> needs_checksums = [] { return true; };  // replies, now
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
   absl::flat_hash_map<NodeId, Rank> ranks;  // of its workers; SetMembership

@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
 CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
-ZMQ, LOCAL, C_API = "common/transport/zmq", "worker/local", "worker/c_api"
+ZMQ, SHM = "common/transport/zmq", "common/transport/shm"
+LOCAL, C_API = "worker/local", "worker/c_api"
 TELEMETRY = "common/telemetry"
 CERTS = "common/certs"
 
@@ -21,8 +22,9 @@ MAY_INCLUDE = {
     BASE: set(),
     TELEMETRY: {BASE},
     WIRE: {BASE},
-    TRANSPORT: {BASE, WIRE, ZMQ},
+    TRANSPORT: {BASE, WIRE, ZMQ, SHM},
     ZMQ: {BASE, WIRE, TRANSPORT},
+    SHM: {BASE, WIRE, TRANSPORT},
     CERTS: {BASE},
     CLUSTER: {BASE, CERTS, "proto"},
     LINK: {BASE, CLUSTER, "compressors"},

@@ -96,7 +96,8 @@ absl::Status Worker::Start(Registry* telemetry) {
               },
           .stuck = [this](const std::string& reason) { (void)Abort(reason); }});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
-  transport_->Start([this](ConnectionId from, Frame frame) { requests_->OnFrame(from, frame); });
+  transport_->Start(
+      [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });
   BDN_RETURN_IF_ERROR(requests_->SetMembership(joined_.membership));
   control_->Watch({
       .on_membership =

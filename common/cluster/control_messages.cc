@@ -143,6 +143,7 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   node.rank = message.rank();
   node.data_address = message.data_address();
   node.listen_address = message.listen_address();
+  node.host_address = message.host_address();
   node.host = message.host();
   BDN_ASSIGN_OR_RETURN(node.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(node.data_security, ReadSecurity(message.data_security()));
@@ -199,6 +200,7 @@ void Write(const NodeInfo& node, wire::NodeInfo* message) {
   message->set_rank(node.rank);
   message->set_data_address(node.data_address);
   message->set_listen_address(node.listen_address);
+  message->set_host_address(node.host_address);
   message->set_host(node.host);
   message->set_public_key(std::string(node.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(node.data_security));
@@ -260,6 +262,7 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_job_id(request.job_id);
   message->set_data_address(request.data_address);
   message->set_listen_address(request.listen_address);
+  message->set_host_address(request.host_address);
   message->set_host(request.host);
   message->set_public_key(std::string(request.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(request.data_security));
@@ -352,6 +355,7 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.job_id = message.job_id();
   request.data_address = message.data_address();
   request.listen_address = message.listen_address();
+  request.host_address = message.host_address();
   request.host = message.host();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));

@@ -39,6 +39,7 @@ struct JoinRequest {
   std::string job_id;          // empty: whatever the scheduler runs; else it must match
   std::string data_address;    // servers: where workers reach them
   std::string listen_address;  // servers: where they listen
+  std::string host_address;    // servers: where they listen for processes of their host, if they do
   std::string host;            // "hostname:pid"
   PublicKey public_key;        // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen

@@ -28,6 +28,10 @@ constexpr Setting kLink = {"link", "",
                            "pretend the network is this fast, e.g. 200mbit; empty for no limit"};
 constexpr Setting kIoThreads = {
     "io-threads", "0", "threads that move bytes, and encrypt them; 0 chooses by the machine"};
+constexpr Setting kTransport = {
+    "transport", "auto",
+    "auto: shared memory with processes of this user on this host, the network with all others; or "
+    "network"};
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
@@ -72,6 +76,7 @@ constexpr Setting kServerSettings[] = {
     {"max-bytes-queued", "2GiB", "most that waits to be sent to one worker"},
     kRank,
     {"shards", "0", "threads that sum; 0 chooses by the machine"},
+    kTransport,
     kIoThreads,
     kConnectionTimeout,
     kLink,
@@ -95,6 +100,7 @@ constexpr Setting kWorkerSettings[] = {
     kScheduler,
     kRank,
     {"threads", "2", "threads that encode and decode"},
+    kTransport,
     kIoThreads,
     kConnectionTimeout,
     kLink,

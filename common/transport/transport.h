@@ -34,11 +34,13 @@ struct TransportStats {
   uint64_t bytes_queued = 0;         // now, to all of them
 };
 
-// What a connector knows of the listener that it connects to.
+// What a connector knows of the listener that it connects to, besides its address.
 struct PeerSecurity {
   LinkSecurity security = LinkSecurity::kOpen;
   PublicKey key;       // the listener's, where it is kEncrypted
   std::string secret;  // what is shown where it is kAuthenticated
+  // Where it listens for processes of its host; empty: nowhere.
+  std::string host_address = {};
 };
 
 // Who may connect to a listener.
@@ -88,6 +90,10 @@ class Transport {
   virtual PublicKey public_key() const { return {}; }
   // How the last Listen came to listen.
   virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
+  // Where the last Listen also came to listen for processes of this host; empty: nowhere.
+  virtual std::string host_address() const { return {}; }
+  // Whether frames are best made with checksums: some connection leaves the host.
+  virtual bool needs_checksums() const { return true; }
   // From now on these and no others may connect; connections of others are cut. Before the first
   // call nobody may. A listener that is kOpen admits everybody whatever is said here.
   virtual void Admit(Admission /*admission*/) {}

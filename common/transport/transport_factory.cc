@@ -5,7 +5,9 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/transport/auto_transport.h"
 #include "common/transport/throttled.h"
 #include "common/transport/zmq/malloc_tuning.h"
 #include "common/transport/zmq/zmq_transport.h"
@@ -32,6 +34,21 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& optio
        .clock = options.clock});
 }
 
+// Without it, where that cannot be had.
+std::unique_ptr<Transport> AddSharedMemory(std::unique_ptr<Transport> network,
+                                           const TransportOptions& options) {
+  const bool is_open = options.security == LinkSecurity::kOpen;
+  absl::StatusOr<std::unique_ptr<ShmTransport>> host =
+      ShmTransport::Make({.security = is_open ? LinkSecurity::kOpen : LinkSecurity::kAuthenticated,
+                          .key = network->public_key(),
+                          .max_bytes_queued = options.max_bytes_queued,
+                          .clock = options.clock});
+  if (host.ok()) return MakeAutoTransport(std::move(network), *std::move(host));
+  LogWarning("processes of this host are reached over the network, too: %s",
+             host.status().message());
+  return network;
+}
+
 constexpr SchemeRow kSchemes[] = {{"tcp", MakeZmq}, {"ipc", MakeZmq}};
 
 }  // namespace
@@ -43,6 +60,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view addres
   for (const SchemeRow& row : kSchemes) {
     if (row.scheme == scheme) {
       BDN_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, row.make(options));
+      if (options.shares_memory) transport = AddSharedMemory(std::move(transport), options);
       return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
     }
     known += (known.empty() ? "" : ", ") + std::string(row.scheme) + "://";

@@ -11,6 +11,12 @@ absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, cons
   BDN_ASSIGN_OR_RETURN(options.link_bytes_per_second, config.Rate("link"));
   BDN_ASSIGN_OR_RETURN(options.io_threads, config.Int("io-threads", 0, 64));
   BDN_ASSIGN_OR_RETURN(options.connection_timeout, config.Duration("connection-timeout"));
+  const std::string& transport = config.Text("transport");
+  if (transport != "auto" && transport != "network") {
+    return InvalidArgument("setting transport is '%s': expected auto or network", transport);
+  }
+  // A link that is to be slow is one that frames take.
+  options.shares_memory = transport == "auto" && options.link_bytes_per_second == 0;
   const bool is_never = options.connection_timeout == absl::ZeroDuration();
   if (!is_never && (options.connection_timeout < absl::Seconds(1) ||
                     options.connection_timeout > absl::Hours(1))) {

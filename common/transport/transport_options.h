@@ -20,6 +20,7 @@ struct TransportOptions {
   int io_threads = 0;  // 0 chooses by the machine
   absl::Duration connection_timeout = absl::Seconds(10);
   uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
+  bool shares_memory = false;                     // with processes of this host
 };
 
 // Of the settings that have them: link, io-threads, connection-timeout, data-security and

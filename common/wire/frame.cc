@@ -278,10 +278,16 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
   return header;
 }
 
-Frame MakeFrame(FrameHeader header, Buffer payload) {
+Frame MakeFrame(FrameHeader header, Buffer payload, bool with_checksum) {
   header.payload_bytes = static_cast<uint32_t>(payload.size());
-  header.payload_crc = Crc32c(payload.span());
+  header.payload_crc = with_checksum ? Crc32c(payload.span()) : 0;
   return Frame{header, std::move(payload)};
+}
+
+void Own(Frame* frame) {
+  if (!frame->is_lent) return;
+  frame->payload = Buffer::CopyOf(frame->payload.span());
+  frame->is_lent = false;
 }
 
 absl::Status CheckPayload(const Frame& frame) {
@@ -289,6 +295,7 @@ absl::Status CheckPayload(const Frame& frame) {
     return DataLoss("%s: payload of %d bytes, the header says %d", Describe(frame.header),
                     frame.payload.size(), frame.header.payload_bytes);
   }
+  if (frame.is_of_host) return absl::OkStatus();
   if (const uint32_t crc = Crc32c(frame.payload.span()); crc != frame.header.payload_crc) {
     return DataLoss("%s: payload crc 0x%08x, the header says 0x%08x", Describe(frame.header), crc,
                     frame.header.payload_crc);

@@ -85,6 +85,11 @@ struct FrameHeader {
 struct Frame {
   FrameHeader header;
   Buffer payload;
+  // It crossed no network: its checksum need not be there, and is not looked at.
+  bool is_of_host = false;
+  // The payload is memory of the sender, who may change it while it is read: what is read twice may
+  // differ. Own() makes it a copy that does not.
+  bool is_lent = false;
 };
 
 const char* FrameTypeName(FrameType type);
@@ -105,9 +110,11 @@ uint64_t MaxPayloadBytesOf(FrameType type);
 // size.
 absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes);
 
-// Fills payload_bytes and payload_crc from `payload`.
-Frame MakeFrame(FrameHeader header, Buffer payload);
-// DataLoss when the payload's CRC or size is not the header's.
+// Fills payload_bytes from `payload`, and payload_crc unless it crosses no network.
+Frame MakeFrame(FrameHeader header, Buffer payload, bool with_checksum = true);
+// Replaces a payload that is lent by a copy of it.
+void Own(Frame* frame);
+// DataLoss when the payload's size or, unless it is of the same host, its CRC is not the header's.
 absl::Status CheckPayload(const Frame& frame);
 
 }  // namespace bdn

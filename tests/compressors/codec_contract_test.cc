@@ -338,6 +338,29 @@ TEST_P(CodecContract, HostileBytesAreRefusedOrSafe) {
   }
 }
 
+// Whatever its bytes have become since it was valid.
+TEST_P(CodecContract, WhatBoundsItselfStaysWithinItsArrays) {
+  if (!codec_->bounds_itself()) return;
+  for (const size_t n : {1, 7, 32, 33, 100, 1000}) {
+    const size_t size = EncodeToVector(*codec_, Data("normal", n).view()).size();
+    for (const uint8_t fill : {0x00, 0x01, 0x5a, 0x7f, 0x80, 0xff}) {
+      const std::vector<uint8_t> bytes(size, fill);
+      const std::vector<ByteSpan> payloads = {AsBytes(bytes), AsBytes(bytes)};
+      for (const std::string& target : KernelTargets()) {
+        const ScopedKernelTarget on(target);
+        // Of exactly the right sizes: the address sanitizer watches.
+        std::vector<float> y(n);
+        const MutableView view{y.data(), DType::kFloat32, n};
+        codec_->Decode(payloads[0], 1.0f, view);
+        codec_->DecodeAdd(payloads[0], 1.0f, view);
+        codec_->DecodeSum(payloads, 1.0f, view);
+        codec_->DecodeAddTransformed(payloads[0], 1.0f, view);
+        codec_->InverseTransform(view);
+      }
+    }
+  }
+}
+
 TEST_P(CodecContract, AnEmptyPayloadIsForNoElements) {
   const auto payload = EncodeToVector(*codec_, TypedArray(dtype(), 0).view());
   EXPECT_TRUE(codec_->Validate(AsBytes(payload), 0, dtype()).ok());

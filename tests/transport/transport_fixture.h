@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -158,6 +159,9 @@ inline Frame FrameOf(Step step, size_t payload_bytes) {
 inline void ExpectSameFrame(const Frame& actual, const Frame& expected) {
   EXPECT_EQ(actual.header, expected.header);
   EXPECT_TRUE(CheckPayload(actual).ok()) << CheckPayload(actual);
+  const ByteSpan bytes = actual.payload.span();
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), expected.payload.span().begin(),
+                         expected.payload.span().end()));
 }
 
 // A directory of its own that goes with it.

@@ -37,7 +37,9 @@ void ExchangePipeline::Start(KeyExchange* exchange) {
 }
 
 void ExchangePipeline::Encode(KeyExchange* exchange, size_t budget) {
-  RequestTable::Request push = exchange->Encode(options_.context);
+  EncodeContext context = options_.context;
+  context.with_checksum = requests_->needs_checksums();
+  RequestTable::Request push = exchange->Encode(context);
   Send(exchange, std::move(push), [this, budget] { queue_.Release(kEncodeLane, budget); });
 }
 
@@ -59,7 +61,10 @@ void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> 
                .run = [this, exchange, answer = std::move(answer)] { Decode(exchange, answer); }});
 }
 
-void ExchangePipeline::Decode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer) {
+void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
+  if (answer.ok() && !exchange->key().link.codecs.Pull(exchange->claimed().step).bounds_itself()) {
+    Own(&*answer);
+  }
   KeyExchange::Next next = exchange->OnAnswer(answer);
   if (!next.request.has_value()) return callbacks_.over(exchange, next.status);
   if (!next.status.ok()) callbacks_.late(exchange, next.status);

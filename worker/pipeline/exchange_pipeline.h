@@ -44,7 +44,7 @@ class ExchangePipeline {
   void Encode(KeyExchange* exchange, size_t budget);
   void Send(KeyExchange* exchange, RequestTable::Request request, std::function<void()> sent);
   void QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
-  void Decode(KeyExchange* exchange, const absl::StatusOr<Frame>& answer);
+  void Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
 
   const Options options_;
   RequestRunner* const requests_;

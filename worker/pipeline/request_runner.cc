@@ -114,7 +114,8 @@ bool RequestRunner::Withdraw(Key key, Step step) {
   return true;
 }
 
-void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
+void RequestRunner::OnFrame(ConnectionId from, Frame frame) {
+  if (frame.header.type != FrameType::kReply) Own(&frame);  // whose readers are many
   Work work;
   {
     MutexLock lock(&mu_);
@@ -129,8 +130,8 @@ void RequestRunner::OnFrame(ConnectionId from, const Frame& frame) {
 }
 
 absl::StatusOr<ConnectionId> RequestRunner::Connect(const NodeInfo& server) {
-  return transport_->Connect(server.data_address,
-                             {server.data_security, server.public_key, secret_});
+  return transport_->Connect(
+      server.data_address, {server.data_security, server.public_key, secret_, server.host_address});
 }
 
 // On the timer's thread alone, so that the hello that follows goes out on the new connection. A

@@ -46,7 +46,9 @@ class RequestRunner {
   // The request's asker has gone: no callback runs any more. It must have had no `sent`.
   // False: its answer has been or is being delivered.
   bool Withdraw(Key key, Step step);
-  void OnFrame(ConnectionId from, const Frame& frame);
+  void OnFrame(ConnectionId from, Frame frame);
+  // Whether what is sent is best made with a checksum.
+  bool needs_checksums() const { return transport_->needs_checksums(); }
   // Ends every open and future request with `status`.
   void Fail(const absl::Status& status);
   // Ends the thread that waits for what falls due. Idempotent.

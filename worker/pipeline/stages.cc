@@ -136,7 +136,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     return;
   }
   header.codec = static_cast<uint8_t>(codec.codec().id());
-  exchange->push = MakeFrame(header, payload.Prefix(*used));
+  exchange->push = MakeFrame(header, payload.Prefix(*used), context.with_checksum);
 }
 
 absl::Status CheckReply(const DeclaredKey& key, Step step, const Frame& reply) {

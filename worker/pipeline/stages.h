@@ -16,6 +16,7 @@ struct EncodeContext {
   uint64_t run_seed = 0;
   Rank rank = 0;
   BufferPool* pool = nullptr;  // borrowed
+  bool with_checksum = true;
 };
 
 // Fills exchange->push from the caller's tensors: p = (weight / loss_scale) * g + memory, encoded.

@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/log_limit.h"
+#include "common/transport/transport_counters.h"
 #include "common/transport/zmq/peer_table.h"
 #include "common/transport/zmq/zap_handler.h"
-#include "common/transport/zmq/zmq_counters.h"
 #include "common/transport/zmq/zmq_keys.h"
 #include "common/transport/zmq/zmq_socket.h"
 
@@ -27,7 +27,7 @@ class ZmqListener {
     const KeyPair* keys;
     const Clock* clock;
     const Admissions* admissions;
-    ZmqCounters* counters;
+    TransportCounters* counters;
     LimitedLog* log;
     // A connection's first frame has come: gives it a name.
     std::function<ConnectionId(ZmqListener* listener, const PublicKey& key)> on_new;

@@ -20,10 +20,10 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
+#include "common/transport/transport_counters.h"
 #include "common/transport/zmq/poller_mailbox.h"
 #include "common/transport/zmq/zap_handler.h"
 #include "common/transport/zmq/zmq_address.h"
-#include "common/transport/zmq/zmq_counters.h"
 #include "common/transport/zmq/zmq_listener.h"
 #include "common/transport/zmq/zmq_socket.h"
 
@@ -126,7 +126,7 @@ class ZmqTransport final : public Transport {
   const Clock* const clock_;
   FrameHandler handler_;  // const after Start
   GoneHandler gone_;      // as well
-  ZmqCounters counters_;
+  TransportCounters counters_;
   // Set by Close before the poller closes its sockets; what ZeroMQ frees afterwards ends in
   // Unavailable. Publishes nothing else.
   std::atomic<bool> is_closed_{false};

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_COUNTERS_H_
-#define BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_COUNTERS_H_
+#ifndef BANDONEON_COMMON_TRANSPORT_TRANSPORT_COUNTERS_H_
+#define BANDONEON_COMMON_TRANSPORT_TRANSPORT_COUNTERS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace bdn {
 
 // One number of a transport's statistics: it publishes nothing else, so all accesses are relaxed.
-class ZmqCounter {
+class TransportCounter {
  public:
   void Add(uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
   void Remove(uint64_t by = 1) { value_.fetch_sub(by, std::memory_order_relaxed); }
@@ -21,18 +21,18 @@ class ZmqCounter {
 };
 
 // What TransportStats says of each.
-struct ZmqCounters {
-  ZmqCounter frames_sent;
-  ZmqCounter frames_received;
-  ZmqCounter bytes_sent;
-  ZmqCounter bytes_received;
-  ZmqCounter frames_malformed;
-  ZmqCounter sends_failed;
-  ZmqCounter connections_refused;
-  ZmqCounter connections_cut;
-  ZmqCounter connections_new;
-  ZmqCounter connections_open;
-  ZmqCounter bytes_queued;
+struct TransportCounters {
+  TransportCounter frames_sent;
+  TransportCounter frames_received;
+  TransportCounter bytes_sent;
+  TransportCounter bytes_received;
+  TransportCounter frames_malformed;
+  TransportCounter sends_failed;
+  TransportCounter connections_refused;
+  TransportCounter connections_cut;
+  TransportCounter connections_new;
+  TransportCounter connections_open;
+  TransportCounter bytes_queued;
 
   TransportStats Read() const {
     return {.frames_sent = frames_sent.Read(),
@@ -51,4 +51,4 @@ struct ZmqCounters {
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_TRANSPORT_ZMQ_ZMQ_COUNTERS_H_
+#endif  // BANDONEON_COMMON_TRANSPORT_TRANSPORT_COUNTERS_H_

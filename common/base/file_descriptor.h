@@ -1,0 +1,33 @@
+#ifndef BANDONEON_COMMON_BASE_FILE_DESCRIPTOR_H_
+#define BANDONEON_COMMON_BASE_FILE_DESCRIPTOR_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace bdn {
+
+// Closes a descriptor when it goes.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_FILE_DESCRIPTOR_H_

@@ -1,0 +1,148 @@
+#include "common/transport/auto_transport.h"
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "common/base/crc32c.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/secret.h"
+
+namespace bdn {
+namespace {
+
+class AutoTransport final : public Transport {
+ public:
+  AutoTransport(std::unique_ptr<Transport> network, std::unique_ptr<ShmTransport> host)
+      : network_(std::move(network)), host_(std::move(host)) {}
+
+  void Start(FrameHandler handler, GoneHandler gone) override {
+    StartOne(network_.get(), kNetwork, handler, gone);
+    StartOne(host_.get(), kHost, handler, gone);
+  }
+  absl::StatusOr<std::string> Listen(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const std::string& address,
+                                       const PeerSecurity& peer) override;
+  void Disconnect(ConnectionId connection) override {
+    Of(connection)->Disconnect(IdWithin(connection));
+  }
+  PublicKey public_key() const override { return network_->public_key(); }
+  LinkSecurity security() const override { return network_->security(); }
+  std::string host_address() const override {
+    MutexLock lock(&mu_);
+    return host_address_;
+  }
+  bool needs_checksums() const override { return has_network_.load(std::memory_order_relaxed); }
+  void Admit(Admission admission) override {
+    host_->Admit(admission);
+    network_->Admit(std::move(admission));
+  }
+  PublicKey KeyOf(ConnectionId connection) const override {
+    return Of(connection)->KeyOf(IdWithin(connection));
+  }
+  void Send(ConnectionId to, Frame frame, SendDone done) override {
+    // One that was made when all peers were of this host.
+    if (KindOf(to) == kNetwork && !frame.payload.empty() && frame.header.payload_crc == 0) {
+      frame.header.payload_crc = Crc32c(frame.payload.span());
+    }
+    Of(to)->Send(IdWithin(to), std::move(frame), std::move(done));
+  }
+  // Of the network's nothing is asked but that it can be read.
+  std::shared_ptr<MemoryDomain> memory() override { return host_->memory(); }
+  TransportStats stats() const override;
+  void Close() override {
+    network_->Close();
+    host_->Close();
+  }
+  void Join() override {
+    network_->Join();
+    host_->Join();
+  }
+
+ private:
+  // The lowest bit of a connection's name.
+  enum Kind : ConnectionId { kNetwork = 0, kHost = 1 };
+  static Kind KindOf(ConnectionId connection) { return connection % 2 == 0 ? kNetwork : kHost; }
+  static ConnectionId IdWithin(ConnectionId connection) { return connection / 2; }
+  static ConnectionId Name(ConnectionId within, Kind kind) { return within * 2 + kind; }
+  Transport* Of(ConnectionId connection) const {
+    return KindOf(connection) == kHost ? host_.get() : network_.get();
+  }
+
+  void StartOne(Transport* one, Kind kind, const FrameHandler& handler, const GoneHandler& gone) {
+    one->Start(
+        [this, kind, handler](ConnectionId from, Frame frame) {
+          if (kind == kNetwork) has_network_.store(true, std::memory_order_relaxed);
+          handler(Name(from, kind), std::move(frame));
+        },
+        [kind, gone](ConnectionId connection) {
+          if (gone) gone(Name(connection, kind));
+        });
+  }
+
+  const std::unique_ptr<Transport> network_;
+  const std::unique_ptr<ShmTransport> host_;
+  // A frame has come by the network, or a connection was made by it. Publishes nothing else.
+  std::atomic<bool> has_network_{false};
+  mutable Mutex mu_;
+  std::string host_address_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
+  absl::StatusOr<std::string> bound = network_->Listen(address);
+  if (!bound.ok()) return bound;
+  const absl::StatusOr<std::string> host =
+      host_->Listen("shm://bandoneon-" + absl::BytesToHexString(RandomSecret()));
+  if (host.ok()) {
+    MutexLock lock(&mu_);
+    host_address_ = *host;
+  } else {
+    LogWarning("workers of this host come by %s, too: %s", *bound, host.status().message());
+  }
+  return bound;
+}
+
+absl::StatusOr<ConnectionId> AutoTransport::Connect(const std::string& address,
+                                                    const PeerSecurity& peer) {
+  if (!peer.host_address.empty()) {
+    const absl::StatusOr<ConnectionId> connection = host_->ConnectNow(peer.host_address, peer);
+    if (connection.ok()) return Name(*connection, kHost);
+    LogDebug("to %s over the network: %s", address, connection.status().message());
+    if (!absl::IsNotFound(connection.status())) {
+      LogWarning("%s is on this host, but is reached over the network: %s", address,
+                 connection.status().message());
+    }
+  }
+  const absl::StatusOr<ConnectionId> connection = network_->Connect(address, peer);
+  if (!connection.ok()) return connection;
+  has_network_.store(true, std::memory_order_relaxed);
+  return Name(*connection, kNetwork);
+}
+
+TransportStats AutoTransport::stats() const {
+  TransportStats all = network_->stats();
+  const TransportStats host = host_->stats();
+  all.frames_sent += host.frames_sent;
+  all.frames_received += host.frames_received;
+  all.bytes_sent += host.bytes_sent;
+  all.bytes_received += host.bytes_received;
+  all.frames_malformed += host.frames_malformed;
+  all.sends_failed += host.sends_failed;
+  all.connections_refused += host.connections_refused;
+  all.connections_cut += host.connections_cut;
+  all.connections_new += host.connections_new;
+  all.connections_open += host.connections_open;
+  all.bytes_queued += host.bytes_queued;
+  return all;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeAutoTransport(std::unique_ptr<Transport> network,
+                                             std::unique_ptr<ShmTransport> host) {
+  return std::make_unique<AutoTransport>(std::move(network), std::move(host));
+}
+
+}  // namespace bdn

@@ -1,0 +1,19 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_AUTO_TRANSPORT_H_
+#define BANDONEON_COMMON_TRANSPORT_AUTO_TRANSPORT_H_
+
+#include <memory>
+
+#include "common/transport/shm/shm_transport.h"
+#include "common/transport/transport.h"
+
+namespace bdn {
+
+// `host` to processes of this user on this host, `network` to all others. It listens with both, the
+// one at a name that nobody can guess, and connects to a PeerSecurity::host_address with `host` where
+// somebody is there, else with `network`; the log says why. Connections do not change over.
+std::unique_ptr<Transport> MakeAutoTransport(std::unique_ptr<Transport> network,
+                                             std::unique_ptr<ShmTransport> host);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_AUTO_TRANSPORT_H_

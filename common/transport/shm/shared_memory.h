@@ -1,0 +1,41 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_SHM_SHARED_MEMORY_H_
+#define BANDONEON_COMMON_TRANSPORT_SHM_SHARED_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/base/file_descriptor.h"
+
+namespace bdn {
+
+// A memfd and where it is mapped. It has no name in the file system, and goes with the last process
+// that has it. It is sealed: it neither shrinks nor grows, so that whoever maps it can touch all of
+// it, and where the kernel can (5.1 on) nobody but its maker can ever write to it.
+class SharedMemory {
+ public:
+  // `bytes` of zeros to write to. `name` shows in /proc/PID/maps. ResourceExhausted: the system has no
+  // more descriptors or memory.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> Create(const char* name, size_t bytes);
+  // What a peer made, to read. InvalidArgument: it is not a sealed memfd of so many bytes.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> MapPeers(FileDescriptor fd, size_t bytes);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  int fd() const { return fd_.get(); }  // of what was made here, to hand over
+
+ private:
+  SharedMemory(FileDescriptor fd, std::byte* data, size_t size)
+      : fd_(std::move(fd)), data_(data), size_(size) {}
+
+  const FileDescriptor fd_;
+  std::byte* const data_;
+  const size_t size_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_SHM_SHARED_MEMORY_H_

@@ -1,0 +1,58 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_SHM_SHM_ARENA_H_
+#define BANDONEON_COMMON_TRANSPORT_SHM_SHM_ARENA_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/bytes.h"
+#include "common/base/memory_domain.h"
+#include "common/base/mutex.h"
+#include "common/transport/shm/shared_memory.h"
+
+namespace bdn {
+
+// Memory that peers on this host can read: segments, each a memfd, made as they are needed and kept.
+// It is of payloads that are sent, which peers read where they are. Thread-safe.
+class ShmArena final : public MemoryDomain {
+ public:
+  struct Place {
+    uint32_t segment;
+    uint64_t offset;
+  };
+
+  // Of at most so many bytes in all. It has none to give before it is enabled: a process without a
+  // peer on its host needs none.
+  explicit ShmArena(size_t max_bytes) : max_bytes_(max_bytes) {}
+  void Enable();
+
+  Device device() const override { return Device::kHost; }
+  std::byte* Allocate(size_t size) override;
+  void Free(std::byte* block, size_t size) override;
+
+  // Where these bytes lie; nothing if they are of other memory.
+  std::optional<Place> Find(ByteSpan bytes) const;
+  // Segment `index`; null if there is none yet.
+  std::shared_ptr<SharedMemory> segment(uint32_t index) const;
+
+ private:
+  struct Segment {
+    std::shared_ptr<SharedMemory> memory;
+    std::map<size_t, size_t> free;  // size by offset; neighbours are joined
+  };
+  std::byte* Take(Segment* segment, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  const Segment* SegmentOf(const std::byte* data) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const size_t max_bytes_;
+  mutable Mutex mu_;
+  bool is_enabled_ ABSL_GUARDED_BY(mu_) = false;
+  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<Segment> segments_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_SHM_SHM_ARENA_H_

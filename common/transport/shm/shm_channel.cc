@@ -1,0 +1,203 @@
+#include "common/transport/shm/shm_channel.h"
+
+#include <sys/socket.h>
+
+#include <cstring>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/transport/shm/shm_socket.h"
+
+namespace bdn {
+namespace {
+
+// Frames of a connection that are handed over without a copy at a time.
+constexpr int kMaxLent = kShmSlots / 4;
+
+template <typename T>
+ByteSpan BytesOf(const T& packet) {
+  return {reinterpret_cast<const std::byte*>(&packet), sizeof(packet)};
+}
+
+}  // namespace
+
+ShmChannel::ShmChannel(FileDescriptor socket, std::shared_ptr<SharedMemory> mine,
+                       std::shared_ptr<SharedMemory> peers, std::shared_ptr<ShmArena> arena)
+    : socket_(std::move(socket)),
+      mine_(std::move(mine)),
+      peers_(std::move(peers)),
+      arena_(std::move(arena)),
+      in_flight_(kShmSlots) {
+  for (uint32_t token = kShmSlots; token > 0; --token) free_tokens_.push_back(token - 1);
+}
+
+// ---- Sending
+
+ShmChannel::SendResult ShmChannel::Send(const Frame& frame) {
+  ShmFrame entry = {};
+  entry.header = EncodeHeader(frame.header);
+  entry.bytes = frame.payload.size();
+  if (entry.bytes > 0) {
+    const auto place = arena_->Find(frame.payload.span());
+    if (!place.has_value()) return SendResult::kBroken;
+    entry.segment = place->segment;
+    entry.offset = place->offset;
+  }
+  MutexLock lock(&send_mu_);
+  if (!ReapLocked()) return SendResult::kBroken;
+  if (free_tokens_.empty()) {
+    // What is released from now on wakes us; what was just before, maybe not.
+    own().wants_releases.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (!ReapLocked()) return SendResult::kBroken;
+    if (free_tokens_.empty()) return SendResult::kFull;
+  }
+  own().wants_releases.store(0, std::memory_order_relaxed);
+  if (entry.bytes > 0 && !SendSegments(entry.segment)) return SendResult::kBroken;
+  entry.token = free_tokens_.back();
+  free_tokens_.pop_back();
+  in_flight_[entry.token] = {true, frame.payload};
+  // Fewer than there are slots are published and not released, so the peer has read this one.
+  ShmFrameWords& slot = own().frames[published_ % kShmSlots];
+  std::array<uint64_t, std::tuple_size_v<ShmFrameWords>> words;
+  std::memcpy(words.data(), &entry, sizeof(entry));
+  for (size_t i = 0; i < words.size(); ++i) slot[i].store(words[i], std::memory_order_relaxed);
+  own().published.store(++published_, std::memory_order_release);
+  WakePeer();
+  return SendResult::kSent;
+}
+
+bool ShmChannel::SendSegments(uint32_t last) {
+  for (; segments_sent_ <= last; ++segments_sent_) {
+    const std::shared_ptr<SharedMemory> memory = arena_->segment(segments_sent_);
+    const ShmSegment packet{.index = segments_sent_, .bytes = memory->size()};
+    if (!SendPacket(socket(), BytesOf(packet), memory->fd())) return false;
+  }
+  return true;
+}
+
+bool ShmChannel::Reap() {
+  MutexLock lock(&send_mu_);
+  return ReapLocked();
+}
+
+bool ShmChannel::ReapLocked() {
+  const uint64_t released = peer().released.load(std::memory_order_acquire);
+  if (released - reaped_ > published_ - reaped_) return false;
+  for (; reaped_ < released; ++reaped_) {
+    const uint32_t token = peer().tokens[reaped_ % kShmSlots].load(std::memory_order_relaxed);
+    if (token >= kShmSlots || !in_flight_[token].is_open) return false;
+    in_flight_[token] = {};
+    free_tokens_.push_back(token);
+  }
+  return true;
+}
+
+// Once for each time that it falls asleep.
+void ShmChannel::WakePeer() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const uint32_t sleeps = peer().sleeps.load(std::memory_order_relaxed);
+  if (sleeps % 2 == 0 || woken_from_.exchange(sleeps, std::memory_order_relaxed) == sleeps) return;
+  // Where the peer takes none, many are there to be taken.
+  const ShmPacket wake = ShmPacket::kWake;
+  (void)SendPacket(socket(), BytesOf(wake));
+}
+
+void ShmChannel::SayClosing() {
+  MutexLock lock(&release_mu_);
+  if (is_closing_) return;
+  is_closing_ = true;
+  const ShmPacket closing = ShmPacket::kClosing;
+  (void)SendPacket(socket(), BytesOf(closing));
+  if (lent_ == 0) shutdown(socket(), SHUT_WR);
+}
+
+// ---- Receiving
+
+ShmFrame ShmChannel::ReadFrame(uint64_t number) const {
+  const ShmFrameWords& slot = peer().frames[number % kShmSlots];
+  std::array<uint64_t, std::tuple_size_v<ShmFrameWords>> words;
+  for (size_t i = 0; i < words.size(); ++i) words[i] = slot[i].load(std::memory_order_relaxed);
+  ShmFrame entry;
+  std::memcpy(&entry, words.data(), sizeof(entry));
+  return entry;
+}
+
+ShmChannel::ReceiveResult ShmChannel::Receive(Frame* frame) {
+  const uint64_t published = peer().published.load(std::memory_order_acquire);
+  if (published == received_) return ReceiveResult::kNothing;
+  if (published - received_ > kShmSlots) return ReceiveResult::kBroken;
+  const ShmFrame entry = ReadFrame(received_);
+  const uint32_t token = entry.token;
+  if (token >= kShmSlots) return ReceiveResult::kBroken;
+  if (entry.bytes > 0) {
+    if (entry.segment >= segments_.size()) return ReceiveResult::kNeedsSegment;
+    const size_t size = segments_[entry.segment]->size();
+    if (entry.offset > size || entry.bytes > size - entry.offset) return ReceiveResult::kBroken;
+  }
+  ++received_;
+  bool lends_more;
+  {
+    MutexLock lock(&release_mu_);
+    lends_more = ++lent_ <= kMaxLent;
+  }
+  const absl::StatusOr<FrameHeader> header = DecodeHeader(entry.header);
+  if (!header.ok() || header->payload_bytes != entry.bytes) {
+    Release(token);
+    return ReceiveResult::kMalformed;
+  }
+  frame->header = *header;
+  frame->payload = Buffer();
+  frame->is_of_host = true;
+  frame->is_lent = entry.bytes > 0;
+  if (entry.bytes == 0) {
+    Release(token);
+    return ReceiveResult::kFrame;
+  }
+  const std::shared_ptr<SharedMemory>& segment = segments_[entry.segment];
+  frame->payload =
+      Buffer::Wrap({segment->data() + entry.offset, entry.bytes},
+                   [self = shared_from_this(), segment, token] { self->Release(token); });
+  // Places are left for what those wait for that are lent.
+  if (!lends_more) Own(frame);
+  return ReceiveResult::kFrame;
+}
+
+void ShmChannel::Release(uint32_t token) {
+  MutexLock lock(&release_mu_);
+  own().tokens[released_ % kShmSlots].store(token, std::memory_order_relaxed);
+  own().released.store(++released_, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (peer().wants_releases.load(std::memory_order_relaxed) != 0) WakePeer();
+  if (--lent_ == 0 && is_closing_) shutdown(socket(), SHUT_WR);
+}
+
+absl::Status ShmChannel::AddSegment(const ShmSegment& segment, FileDescriptor fd) {
+  if (segment.index != segments_.size() || segment.index >= kMaxSegments || segment.bytes == 0 ||
+      segment.bytes > kMaxSegmentBytes) {
+    return InvalidArgument("segment %d of %d bytes", segment.index, segment.bytes);
+  }
+  BDN_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> memory,
+                       SharedMemory::MapPeers(std::move(fd), segment.bytes));
+  segments_.push_back(std::move(memory));
+  return absl::OkStatus();
+}
+
+// ---- Sleeping
+
+// A peer that publishes after this sees it; one that published before is seen by HasWork.
+void ShmChannel::FallAsleep() {
+  own().sleeps.fetch_add(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void ShmChannel::WakeUp() { own().sleeps.fetch_add(1, std::memory_order_relaxed); }
+
+bool ShmChannel::HasWork() const {
+  if (peer().published.load(std::memory_order_acquire) != received_) return true;
+  if (own().wants_releases.load(std::memory_order_relaxed) == 0) return false;
+  MutexLock lock(&const_cast<ShmChannel*>(this)->send_mu_);
+  return peer().released.load(std::memory_order_acquire) != reaped_;
+}
+
+}  // namespace bdn

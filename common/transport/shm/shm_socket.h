@@ -1,0 +1,45 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_SHM_SHM_SOCKET_H_
+#define BANDONEON_COMMON_TRANSPORT_SHM_SHM_SOCKET_H_
+
+#include <array>
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/bytes.h"
+#include "common/base/file_descriptor.h"
+
+// Unix sockets of whole packets, which carry descriptors, at names of the abstract kind: seen by the
+// processes of one network namespace, in no file system, and gone with their listener. None of them
+// blocks.
+
+namespace bdn {
+
+// "shm://name" to name. InvalidArgument names the address.
+absl::StatusOr<std::string> ParseShmAddress(const std::string& address);
+
+// AlreadyExists: somebody listens at that name.
+absl::StatusOr<FileDescriptor> ListenAt(const std::string& name);
+// NotFound: nobody listens there. PermissionDenied: another user's process does. Unavailable: too many
+// wait to be taken. ResourceExhausted: no descriptors are left.
+absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name);
+// The next who connects; a closed one where there is none. PermissionDenied: it was another user's,
+// and is cut. ResourceExhausted: no descriptors are left.
+absl::StatusOr<FileDescriptor> AcceptFrom(const FileDescriptor& listener);
+
+// Sends a packet, with a descriptor where `fd` is not negative. False: the peer is gone, or takes
+// none now.
+bool SendPacket(int socket, ByteSpan packet, int fd = -1);
+
+struct Packet {
+  enum class Result { kNothing, kPacket, kEnd };
+  Result result = Result::kNothing;
+  size_t size = 0;  // of what was sent, which may be more than there is
+  std::array<std::byte, 256> bytes{};
+  FileDescriptor fd;  // the first that came with it
+};
+Packet ReceivePacket(int socket);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_SHM_SHM_SOCKET_H_

@@ -1,0 +1,916 @@
+#include "common/transport/shm/shm_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <list>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/log_limit.h"
+#include "common/base/mutex.h"
+#include "common/base/secret.h"
+#include "common/base/status.h"
+#include "common/base/thread.h"
+#include "common/transport/shm/shm_arena.h"
+#include "common/transport/shm/shm_channel.h"
+#include "common/transport/shm/shm_socket.h"
+#include "common/transport/transport_counters.h"
+
+namespace bdn {
+namespace {
+
+// Between two attempts to connect, and to find memory for what is to be copied.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
+constexpr int kReceiveBatch = 64;
+
+struct Outgoing {
+  Frame frame;
+  Transport::SendDone done;
+};
+
+// A connector's, or one that a listener has taken.
+struct Connection {
+  ConnectionId id = 0;
+  bool is_connector = false;
+  std::string name;   // that it connects to
+  PeerSecurity peer;  // of it
+  PublicKey key;      // of who connected
+
+  Mutex mu;
+  std::shared_ptr<ShmChannel> channel ABSL_GUARDED_BY(mu);  // null: not connected now
+  std::deque<Outgoing> waiting ABSL_GUARDED_BY(mu);
+  uint64_t waiting_bytes ABSL_GUARDED_BY(mu) = 0;
+  bool is_gone ABSL_GUARDED_BY(mu) = false;
+
+  // The poller's:
+  FileDescriptor greeting;  // a connector's, until it is welcome
+  std::shared_ptr<SharedMemory> mine;
+  absl::Time retry_at = absl::InfiniteFuture();
+  bool peer_closes = false;  // no more than what is published comes
+  bool peer_reads = true;    // until its end of the socket has ended
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+// Who has connected to a listener, until he is known.
+struct Newcomer {
+  FileDescriptor socket;
+  absl::Time deadline;
+  std::optional<ShmHello> hello;
+  FileDescriptor control;  // of his, with the hello
+};
+
+absl::StatusOr<std::shared_ptr<SharedMemory>> MakeControl() {
+  return SharedMemory::Create("bandoneon-control", sizeof(ShmControl));
+}
+
+template <typename T>
+ByteSpan BytesOf(const T& packet) {
+  return {reinterpret_cast<const std::byte*>(&packet), sizeof(packet)};
+}
+
+// Nothing: it is another packet.
+template <typename T>
+std::optional<T> ReadAs(const Packet& packet, ShmPacket kind) {
+  if (packet.size != sizeof(T)) return std::nullopt;
+  ShmPacket found;
+  std::memcpy(&found, packet.bytes.data(), sizeof(found));
+  if (found != kind) return std::nullopt;
+  T value;
+  std::memcpy(&value, packet.bytes.data(), sizeof(value));
+  return value;
+}
+
+class ShmTransportImpl final : public ShmTransport {
+ public:
+  ShmTransportImpl(const ShmOptions& options, FileDescriptor epoll, FileDescriptor wake)
+      : options_(options),
+        clock_(options.clock == nullptr ? &own_clock_ : options.clock),
+        epoll_(std::move(epoll)),
+        wake_(std::move(wake)),
+        arena_(std::make_shared<ShmArena>(options.max_arena_bytes)),
+        pool_(arena_),
+        log_(clock_),
+        poller_(StartThread("bdn-shm", [this] { RunPoller(); })) {}
+  ~ShmTransportImpl() override {
+    Close();
+    Join();
+  }
+
+  void Start(FrameHandler handler, GoneHandler gone) override {
+    handler_ = std::move(handler);
+    gone_ = std::move(gone);
+  }
+  absl::StatusOr<std::string> Listen(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const std::string& address,
+                                       const PeerSecurity& peer) override;
+  absl::StatusOr<ConnectionId> ConnectNow(const std::string& address,
+                                          const PeerSecurity& peer) override;
+  void Disconnect(ConnectionId connection) override;
+  PublicKey public_key() const override { return options_.key; }
+  LinkSecurity security() const override { return options_.security; }
+  bool needs_checksums() const override { return false; }
+  void Admit(Admission admission) override;
+  PublicKey KeyOf(ConnectionId connection) const override;
+  void Send(ConnectionId to, Frame frame, SendDone done) override;
+  std::shared_ptr<MemoryDomain> memory() override { return arena_; }
+  TransportStats stats() const override { return counters_.Read(); }
+  void Close() override;
+  void Join() override;
+
+ private:
+  struct Done {
+    SendDone done;
+    absl::Status status;
+  };
+  // What other threads ask of the poller.
+  struct Requests {
+    std::vector<FileDescriptor> listeners;
+    std::vector<ConnectionPtr> connectors;
+    std::vector<ConnectionId> ended;
+    std::vector<ConnectionId> broken;
+    std::vector<Done> done;
+    std::optional<Admission> admission;
+    bool is_closed = false;
+    bool is_joining = false;
+  };
+
+  absl::StatusOr<ConnectionId> AddConnector(const std::string& name, const PeerSecurity& peer,
+                                            FileDescriptor socket);
+  ConnectionPtr Find(ConnectionId id) const ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(SendDone done, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Puts the payload where the peer can read it. False: there is no memory for it now.
+  bool Prepare(Frame* frame);
+  enum class TryResult { kSent, kWait, kBroken };
+  TryResult TrySend(Connection* connection, Frame* frame)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mu);
+  absl::Status Wait(Connection* connection, Outgoing* outgoing)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mu);
+
+  // On the poller thread:
+  using Source = std::function<void()>;
+  void RunPoller();
+  void Apply(Requests* requests);
+  void Sleep(bool may_wait);
+  int TimeoutMs() const;
+  void Watch(int fd, Source source);
+  void Forget(int fd);
+
+  bool Service(const ConnectionPtr& connection);
+  void ReadPackets(const ConnectionPtr& connection);
+  void Flush(Connection* connection);
+  void End(const ConnectionPtr& connection, const char* why);
+  void Drop(const ConnectionPtr& connection);
+  void KeepUntilRead(std::shared_ptr<ShmChannel> channel);
+
+  void Greet(const ConnectionPtr& connection);
+  void OnGreeted(const ConnectionPtr& connection);
+  void RetryLater(Connection* connection);
+  void Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel);
+
+  void Accept(const FileDescriptor& listener);
+  void OnNewcomer(std::list<Newcomer>::iterator newcomer);
+  void AdmitNewcomers();
+  absl::Status Check(const ShmHello& hello) const;
+  void Welcome(std::list<Newcomer>::iterator newcomer);
+  void Refuse(std::list<Newcomer>::iterator newcomer);
+  void CloseAll();
+
+  const ShmOptions options_;
+  const SteadyClock own_clock_;
+  const Clock* const clock_;
+  const FileDescriptor epoll_;
+  const FileDescriptor wake_;
+  const std::shared_ptr<ShmArena> arena_;
+  BufferPool pool_;       // of copies
+  FrameHandler handler_;  // const after Start
+  GoneHandler gone_;      // as well
+  TransportCounters counters_;
+
+  mutable Mutex mu_;
+  ConnectionId last_connection_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<ConnectionId, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
+  Requests requests_ ABSL_GUARDED_BY(mu_);
+  bool is_asked_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_asleep_ ABSL_GUARDED_BY(mu_) = false;
+
+  // The poller's:
+  LimitedLog log_;
+  absl::flat_hash_map<int, Source> sources_;
+  std::vector<FileDescriptor> listeners_;
+  std::list<Newcomer> newcomers_;
+  std::optional<Admission> admission_;
+  std::vector<ConnectionPtr> connectors_;  // those that are not connected now
+  std::vector<ConnectionPtr> up_;
+  bool lacks_memory_ = false;  // for what waits
+  // Their connections are over; peers may still read what was sent.
+  absl::flat_hash_map<int, std::shared_ptr<ShmChannel>> closing_;
+
+  Mutex join_mu_;
+  bool is_joined_ ABSL_GUARDED_BY(join_mu_) = false;
+  std::thread poller_ ABSL_GUARDED_BY(join_mu_);  // last: it uses everything above
+};
+
+// ---- Calls of other threads
+
+void ShmTransportImpl::Wake() {
+  is_asked_ = true;
+  if (!is_asleep_) return;
+  is_asleep_ = false;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+absl::StatusOr<std::string> ShmTransportImpl::Listen(const std::string& address) {
+  BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
+  BDN_ASSIGN_OR_RETURN(FileDescriptor listener, ListenAt(name));
+  MutexLock lock(&mu_);
+  if (requests_.is_closed) return Unavailable("listen at %s: closed", address);
+  requests_.listeners.push_back(std::move(listener));
+  Wake();
+  return address;
+}
+
+absl::StatusOr<ConnectionId> ShmTransportImpl::Connect(const std::string& address,
+                                                       const PeerSecurity& peer) {
+  BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
+  return AddConnector(name, peer, FileDescriptor());
+}
+
+absl::StatusOr<ConnectionId> ShmTransportImpl::ConnectNow(const std::string& address,
+                                                          const PeerSecurity& peer) {
+  BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
+  BDN_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectTo(name));
+  return AddConnector(name, peer, std::move(socket));
+}
+
+absl::StatusOr<ConnectionId> ShmTransportImpl::AddConnector(const std::string& name,
+                                                            const PeerSecurity& peer,
+                                                            FileDescriptor socket) {
+  if (peer.secret.size() > kMaxSecretBytes) {
+    return InvalidArgument("connect to shm://%s: a secret of %d bytes, at most %d", name,
+                           peer.secret.size(), kMaxSecretBytes);
+  }
+  auto connection = std::make_shared<Connection>();
+  connection->is_connector = true;
+  connection->name = name;
+  connection->peer = peer;
+  connection->greeting = std::move(socket);
+  BDN_ASSIGN_OR_RETURN(connection->mine, MakeControl());
+  MutexLock lock(&mu_);
+  if (requests_.is_closed) return Unavailable("connect to shm://%s: closed", name);
+  connection->id = ++last_connection_;
+  connections_[connection->id] = connection;
+  requests_.connectors.push_back(connection);
+  Wake();
+  return connection->id;
+}
+
+void ShmTransportImpl::Disconnect(ConnectionId connection) {
+  MutexLock lock(&mu_);
+  requests_.ended.push_back(connection);
+  Wake();
+}
+
+void ShmTransportImpl::Admit(Admission admission) {
+  MutexLock lock(&mu_);
+  requests_.admission = std::move(admission);
+  Wake();
+}
+
+ConnectionPtr ShmTransportImpl::Find(ConnectionId id) const {
+  MutexLock lock(&mu_);
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : found->second;
+}
+
+PublicKey ShmTransportImpl::KeyOf(ConnectionId connection) const {
+  const ConnectionPtr found = Find(connection);
+  return found == nullptr ? PublicKey() : found->key;
+}
+
+void ShmTransportImpl::Close() {
+  MutexLock lock(&mu_);
+  requests_.is_closed = true;
+  Wake();
+}
+
+void ShmTransportImpl::Join() {
+  MutexLock join_lock(&join_mu_);
+  if (is_joined_) return;
+  {
+    MutexLock lock(&mu_);
+    requests_.is_joining = true;
+    Wake();
+  }
+  poller_.join();
+  is_joined_ = true;
+}
+
+// ---- Sending, on any thread
+
+void ShmTransportImpl::Finish(SendDone done, absl::Status status) {
+  if (!status.ok()) counters_.sends_failed.Add();
+  MutexLock lock(&mu_);
+  requests_.done.push_back({std::move(done), std::move(status)});
+  Wake();
+}
+
+void ShmTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
+  if (frame.payload.size() > options_.max_payload_bytes) {
+    return Finish(std::move(done),
+                  InvalidArgument("%s: payload of %d bytes, at most %d", Describe(frame.header),
+                                  frame.payload.size(), options_.max_payload_bytes));
+  }
+  const ConnectionPtr connection = Find(to);
+  if (connection == nullptr) {
+    bool was_one;
+    {
+      MutexLock lock(&mu_);
+      was_one = to != 0 && to <= last_connection_;
+    }
+    return Finish(std::move(done), was_one ? Unavailable("send: connection %d is gone", to)
+                                           : NotFound("send: no connection %d", to));
+  }
+  Outgoing outgoing{std::move(frame), std::move(done)};
+  (void)Prepare(&outgoing.frame);  // with no lock held, if it can be
+  absl::Status status;
+  bool is_broken = false;
+  {
+    MutexLock lock(&connection->mu);
+    TryResult result = TryResult::kWait;
+    if (connection->is_gone) {
+      status = Unavailable("send: connection %d is gone", to);
+    } else if (connection->waiting.empty()) {
+      result = TrySend(connection.get(), &outgoing.frame);
+      is_broken = result == TryResult::kBroken;
+    }
+    if (is_broken) status = Unavailable("send: connection %d has broken", to);
+    if (status.ok() && result == TryResult::kWait) status = Wait(connection.get(), &outgoing);
+  }
+  if (is_broken) {
+    MutexLock lock(&mu_);
+    requests_.broken.push_back(to);
+    Wake();
+  }
+  if (outgoing.done != nullptr) Finish(std::move(outgoing.done), std::move(status));
+}
+
+bool ShmTransportImpl::Prepare(Frame* frame) {
+  if (frame->payload.empty() || arena_->Find(frame->payload.span()).has_value()) return true;
+  Buffer copy = pool_.Get(frame->payload.size());
+  if (!arena_->Find(copy.span()).has_value()) return false;
+  std::memcpy(copy.data(), frame->payload.data(), copy.size());
+  frame->payload = std::move(copy);
+  return true;
+}
+
+ShmTransportImpl::TryResult ShmTransportImpl::TrySend(Connection* connection, Frame* frame) {
+  if (connection->channel == nullptr || !Prepare(frame)) return TryResult::kWait;
+  switch (connection->channel->Send(*frame)) {
+    case ShmChannel::SendResult::kFull:
+      return TryResult::kWait;
+    case ShmChannel::SendResult::kBroken:
+      return TryResult::kBroken;
+    case ShmChannel::SendResult::kSent:
+      break;
+  }
+  counters_.frames_sent.Add();
+  counters_.bytes_sent.Add(kHeaderBytes + frame->payload.size());
+  return TryResult::kSent;
+}
+
+// Takes the frame over, unless it is refused.
+absl::Status ShmTransportImpl::Wait(Connection* connection, Outgoing* outgoing) {
+  const uint64_t bytes = kHeaderBytes + outgoing->frame.payload.size();
+  if (!connection->is_connector && connection->waiting_bytes + bytes > options_.max_bytes_queued) {
+    return ResourceExhausted("send: %d bytes wait for connection %d already, at most %d",
+                             connection->waiting_bytes, connection->id, options_.max_bytes_queued);
+  }
+  connection->waiting_bytes += bytes;
+  counters_.bytes_queued.Add(bytes);
+  connection->waiting.push_back(std::move(*outgoing));
+  outgoing->done = nullptr;
+  // The poller may have looked for releases, or for memory, just before.
+  MutexLock lock(&mu_);
+  Wake();
+  return absl::OkStatus();
+}
+
+// ---- The poller
+
+void ShmTransportImpl::RunPoller() {
+  Watch(wake_.get(), [this] {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
+  });
+  bool is_closed = false;
+  while (true) {
+    Requests requests;
+    {
+      MutexLock lock(&mu_);
+      requests = std::exchange(requests_, Requests());
+      requests_.is_closed = requests.is_closed;
+      requests_.is_joining = requests.is_joining;
+      is_asked_ = false;
+    }
+    if (!is_closed) Apply(&requests);
+    if (requests.is_closed && !is_closed) {
+      CloseAll();
+      is_closed = true;
+    }
+    for (Done& done : requests.done) done.done(std::move(done.status));
+    if (requests.is_joining) {
+      MutexLock lock(&mu_);
+      if (!is_asked_) return;
+      continue;
+    }
+    bool was_busy = false;
+    lacks_memory_ = false;
+    const std::vector<ConnectionPtr> up = up_;
+    for (const ConnectionPtr& connection : up) was_busy |= Service(connection);
+    Sleep(!was_busy);
+  }
+}
+
+void ShmTransportImpl::Apply(Requests* requests) {
+  for (FileDescriptor& fd : requests->listeners) {
+    listeners_.push_back(std::move(fd));
+    const int listener = listeners_.back().get();
+    Watch(listener, [this, listener] {
+      const auto found =
+          std::find_if(listeners_.begin(), listeners_.end(),
+                       [listener](const FileDescriptor& fd) { return fd.get() == listener; });
+      if (found != listeners_.end()) Accept(*found);
+    });
+  }
+  for (const ConnectionPtr& connector : requests->connectors) {
+    connectors_.push_back(connector);
+    Greet(connector);
+  }
+  if (requests->admission.has_value()) {
+    admission_ = std::move(requests->admission);
+    AdmitNewcomers();
+  }
+  for (const ConnectionId id : requests->broken) {
+    const ConnectionPtr broken = Find(id);
+    if (broken != nullptr) End(broken, "it does not keep to the rules");
+  }
+  for (const ConnectionId id : requests->ended) {
+    const ConnectionPtr ended = Find(id);
+    if (ended != nullptr && ended->is_connector) Drop(ended);
+  }
+}
+
+void ShmTransportImpl::Watch(int fd, Source source) {
+  sources_[fd] = std::move(source);
+  epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void ShmTransportImpl::Forget(int fd) {
+  if (sources_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+int ShmTransportImpl::TimeoutMs() const {
+  absl::Time next = lacks_memory_ ? clock_->Now() + kRetryDelay : absl::InfiniteFuture();
+  for (const ConnectionPtr& connector : connectors_) next = std::min(next, connector->retry_at);
+  for (const Newcomer& newcomer : newcomers_) next = std::min(next, newcomer.deadline);
+  if (next == absl::InfiniteFuture()) return -1;
+  const int64_t left = absl::ToInt64Milliseconds(next - clock_->Now()) + 1;
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+}
+
+void ShmTransportImpl::Sleep(bool may_wait) {
+  for (const ConnectionPtr& connection : up_) {
+    MutexLock lock(&connection->mu);
+    connection->channel->FallAsleep();
+    may_wait = may_wait && !connection->channel->HasWork();
+  }
+  {
+    MutexLock lock(&mu_);
+    is_asleep_ = may_wait && !is_asked_;
+    may_wait = is_asleep_;
+  }
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                               may_wait ? TimeoutMs() : 0);
+  {
+    MutexLock lock(&mu_);
+    is_asleep_ = false;
+  }
+  for (const ConnectionPtr& connection : up_) {
+    MutexLock lock(&connection->mu);
+    connection->channel->WakeUp();
+  }
+  for (int i = 0; i < count; ++i) {
+    const auto found = sources_.find(events[i].data.fd);
+    if (found == sources_.end()) continue;  // one before it has ended it
+    const Source source = found->second;    // which may forget itself
+    source();
+  }
+  const absl::Time now = clock_->Now();
+  const std::vector<ConnectionPtr> connectors = connectors_;
+  for (const ConnectionPtr& connector : connectors) {
+    if (connector->retry_at <= now) Greet(connector);
+  }
+  for (auto newcomer = newcomers_.begin(); newcomer != newcomers_.end();) {
+    const auto next = std::next(newcomer);
+    if (newcomer->deadline <= now) Refuse(newcomer);
+    newcomer = next;
+  }
+}
+
+// ---- A connection's frames
+
+// False: there was nothing to do.
+bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
+  std::shared_ptr<ShmChannel> channel;
+  {
+    MutexLock lock(&connection->mu);
+    channel = connection->channel;
+  }
+  if (channel == nullptr) return false;
+  int received = 0;
+  bool has_asked = false;  // for a segment
+  while (received < kReceiveBatch) {
+    Frame frame;
+    const ShmChannel::ReceiveResult result = channel->Receive(&frame);
+    if (result == ShmChannel::ReceiveResult::kNothing) break;
+    if (result == ShmChannel::ReceiveResult::kNeedsSegment && !has_asked) {
+      has_asked = true;
+      ReadPackets(connection);
+      continue;
+    }
+    if (result == ShmChannel::ReceiveResult::kNeedsSegment ||
+        result == ShmChannel::ReceiveResult::kBroken) {
+      End(connection, "it does not keep to the rules");
+      return true;
+    }
+    ++received;
+    has_asked = false;
+    if (result == ShmChannel::ReceiveResult::kMalformed) {
+      counters_.frames_malformed.Add();
+      continue;
+    }
+    counters_.frames_received.Add();
+    counters_.bytes_received.Add(kHeaderBytes + frame.payload.size());
+    handler_(connection->id, std::move(frame));
+  }
+  if (received == 0 && connection->peer_closes) {
+    End(connection, nullptr);
+    return true;
+  }
+  if (!channel->Reap()) {
+    End(connection, "it does not keep to the rules");
+    return true;
+  }
+  Flush(connection.get());
+  return received > 0;
+}
+
+void ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
+  std::shared_ptr<ShmChannel> channel;
+  {
+    MutexLock lock(&connection->mu);
+    channel = connection->channel;
+  }
+  if (channel == nullptr) return;
+  while (connection->peer_reads) {
+    Packet packet = ReceivePacket(channel->socket());
+    if (packet.result == Packet::Result::kNothing) return;
+    if (packet.result == Packet::Result::kEnd) {
+      connection->peer_reads = false;
+      connection->peer_closes = true;
+      Forget(channel->socket());
+      return;
+    }
+    if (ReadAs<ShmPacket>(packet, ShmPacket::kWake)) continue;
+    if (ReadAs<ShmPacket>(packet, ShmPacket::kClosing)) {
+      connection->peer_closes = true;
+      continue;
+    }
+    const auto segment = ReadAs<ShmSegment>(packet, ShmPacket::kSegment);
+    if (!segment.has_value() || !channel->AddSegment(*segment, std::move(packet.fd)).ok()) {
+      return End(connection, "it does not keep to the rules");
+    }
+  }
+}
+
+void ShmTransportImpl::Flush(Connection* connection) {
+  std::vector<Done> done;
+  {
+    MutexLock lock(&connection->mu);
+    while (!connection->waiting.empty()) {
+      Outgoing& next = connection->waiting.front();
+      const uint64_t bytes = kHeaderBytes + next.frame.payload.size();
+      const TryResult result = TrySend(connection, &next.frame);
+      if (result == TryResult::kWait) {
+        lacks_memory_ = true;  // or places, of whose release the peer tells
+        break;
+      }
+      absl::Status status;
+      if (result == TryResult::kBroken) {
+        status = Unavailable("send: connection %d has broken", connection->id);
+      }
+      connection->waiting_bytes -= bytes;
+      counters_.bytes_queued.Remove(bytes);
+      done.push_back({std::move(next.done), std::move(status)});
+      connection->waiting.pop_front();
+    }
+  }
+  for (Done& each : done) {
+    if (!each.status.ok()) counters_.sends_failed.Add();
+    each.done(std::move(each.status));
+  }
+}
+
+// ---- The end of one
+
+// The peer may still read what was sent; what is lent to us, others may still read.
+void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
+  const int fd = channel->socket();
+  Watch(fd, [this, fd] {
+    const auto found = closing_.find(fd);
+    while (true) {
+      const Packet packet = ReceivePacket(fd);
+      if (packet.result == Packet::Result::kNothing) return;
+      if (packet.result == Packet::Result::kEnd) break;
+    }
+    Forget(fd);
+    closing_.erase(found);
+  });
+  closing_[fd] = std::move(channel);
+}
+
+// A connector's comes back; a listener's does not. `why` is null where its peer has ended it.
+void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
+  if (why != nullptr) {
+    counters_.connections_cut.Add();
+    log_.Warning("cut connection %d over shared memory: %s", connection->id, why);
+  }
+  if (!connection->is_connector) {
+    Drop(connection);
+    if (gone_) gone_(connection->id);
+    return;
+  }
+  std::shared_ptr<ShmChannel> channel;
+  {
+    MutexLock lock(&connection->mu);
+    channel = std::exchange(connection->channel, nullptr);
+  }
+  if (channel == nullptr) return;
+  up_.erase(std::find(up_.begin(), up_.end(), connection));
+  Forget(channel->socket());
+  channel->SayClosing();
+  if (connection->peer_reads) KeepUntilRead(std::move(channel));
+  connectors_.push_back(connection);
+  RetryLater(connection.get());
+}
+
+// For good.
+void ShmTransportImpl::Drop(const ConnectionPtr& connection) {
+  {
+    MutexLock lock(&mu_);
+    connections_.erase(connection->id);
+  }
+  std::shared_ptr<ShmChannel> channel;
+  std::deque<Outgoing> waiting;
+  {
+    MutexLock lock(&connection->mu);
+    connection->is_gone = true;
+    channel = std::exchange(connection->channel, nullptr);
+    waiting = std::exchange(connection->waiting, {});
+    counters_.bytes_queued.Remove(connection->waiting_bytes);
+  }
+  if (channel != nullptr) {
+    up_.erase(std::find(up_.begin(), up_.end(), connection));
+    Forget(channel->socket());
+    channel->SayClosing();
+    if (connection->peer_reads) KeepUntilRead(std::move(channel));
+    if (!connection->is_connector) counters_.connections_open.Remove();
+  } else {
+    std::erase(connectors_, connection);
+    if (connection->greeting.is_open()) Forget(connection->greeting.get());
+    connection->greeting = FileDescriptor();
+  }
+  for (Outgoing& each : waiting) {
+    counters_.sends_failed.Add();
+    each.done(Unavailable("send: connection %d is gone", connection->id));
+  }
+}
+
+void ShmTransportImpl::CloseAll() {
+  for (const FileDescriptor& listener : listeners_) Forget(listener.get());
+  listeners_.clear();
+  while (!newcomers_.empty()) Refuse(newcomers_.begin());
+  std::vector<ConnectionPtr> all;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, connection] : connections_) all.push_back(connection);
+  }
+  for (const ConnectionPtr& connection : all) Drop(connection);
+}
+
+// ---- The beginning of one, as its connector
+
+void ShmTransportImpl::RetryLater(Connection* connection) {
+  connection->greeting = FileDescriptor();
+  connection->retry_at = clock_->Now() + kRetryDelay;
+}
+
+void ShmTransportImpl::Greet(const ConnectionPtr& connection) {
+  connection->retry_at = absl::InfiniteFuture();
+  if (!connection->greeting.is_open()) {
+    absl::StatusOr<FileDescriptor> socket = ConnectTo(connection->name);
+    if (!socket.ok()) {
+      if (!absl::IsNotFound(socket.status())) log_.Warning("%s", socket.status().message());
+      return RetryLater(connection.get());
+    }
+    // Its counts are of one connection.
+    absl::StatusOr<std::shared_ptr<SharedMemory>> mine = MakeControl();
+    if (!mine.ok()) {
+      log_.Warning("connect to shm://%s: %s", connection->name, mine.status().message());
+      return RetryLater(connection.get());
+    }
+    connection->mine = *std::move(mine);
+    connection->greeting = *std::move(socket);
+  }
+  ShmHello hello{.secret_bytes = static_cast<uint32_t>(connection->peer.secret.size()),
+                 .key = options_.key.bytes};
+  std::copy(connection->peer.secret.begin(), connection->peer.secret.end(), hello.secret.begin());
+  if (!SendPacket(connection->greeting.get(), BytesOf(hello), connection->mine->fd())) {
+    return RetryLater(connection.get());
+  }
+  Watch(connection->greeting.get(), [this, connection] { OnGreeted(connection); });
+}
+
+void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
+  Packet packet = ReceivePacket(connection->greeting.get());
+  if (packet.result == Packet::Result::kNothing) return;
+  Forget(connection->greeting.get());
+  if (packet.result == Packet::Result::kEnd || !ReadAs<ShmPacket>(packet, ShmPacket::kWelcome)) {
+    return RetryLater(connection.get());
+  }
+  auto peers = SharedMemory::MapPeers(std::move(packet.fd), sizeof(ShmControl));
+  if (!peers.ok()) {
+    log_.Warning("connect to shm://%s: %s", connection->name, peers.status().message());
+    return RetryLater(connection.get());
+  }
+  connectors_.erase(std::find(connectors_.begin(), connectors_.end(), connection));
+  Up(connection, std::make_shared<ShmChannel>(std::exchange(connection->greeting, FileDescriptor()),
+                                              std::exchange(connection->mine, nullptr),
+                                              *std::move(peers), arena_));
+}
+
+void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel) {
+  arena_->Enable();
+  connection->peer_closes = false;
+  connection->peer_reads = true;
+  Watch(channel->socket(), [this, connection] { ReadPackets(connection); });
+  {
+    MutexLock lock(&connection->mu);
+    connection->channel = std::move(channel);
+  }
+  up_.push_back(connection);
+}
+
+// ---- And as a listener
+
+void ShmTransportImpl::Accept(const FileDescriptor& listener) {
+  while (true) {
+    absl::StatusOr<FileDescriptor> socket = AcceptFrom(listener);
+    if (absl::IsPermissionDenied(socket.status())) {
+      counters_.connections_refused.Add();
+      log_.Warning("refused a connection over shared memory: another user's");
+      continue;
+    }
+    if (!socket.ok())
+      log_.Warning("a connection over shared memory waits: %s", socket.status().message());
+    if (!socket.ok() || !socket->is_open()) return;
+    if (newcomers_.size() >= static_cast<size_t>(options_.max_newcomers)) {
+      Refuse(newcomers_.begin());
+    }
+    const auto newcomer = newcomers_.insert(
+        newcomers_.end(),
+        Newcomer{*std::move(socket), clock_->Now() + options_.handshake_timeout, {}, {}});
+    counters_.connections_new.Set(newcomers_.size());
+    Watch(newcomer->socket.get(), [this, newcomer] { OnNewcomer(newcomer); });
+  }
+}
+
+void ShmTransportImpl::Refuse(std::list<Newcomer>::iterator newcomer) {
+  Forget(newcomer->socket.get());
+  newcomers_.erase(newcomer);
+  counters_.connections_new.Set(newcomers_.size());
+  counters_.connections_refused.Add();
+}
+
+void ShmTransportImpl::OnNewcomer(std::list<Newcomer>::iterator newcomer) {
+  Packet packet = ReceivePacket(newcomer->socket.get());
+  if (packet.result == Packet::Result::kNothing) return;
+  const auto hello = ReadAs<ShmHello>(packet, ShmPacket::kHello);
+  if (packet.result == Packet::Result::kEnd || !hello.has_value() || newcomer->hello.has_value() ||
+      hello->magic != kShmMagic || hello->version != kShmVersion ||
+      hello->secret_bytes > kMaxSecretBytes) {
+    return Refuse(newcomer);
+  }
+  newcomer->hello = *hello;
+  newcomer->control = std::move(packet.fd);
+  AdmitNewcomers();
+}
+
+absl::Status ShmTransportImpl::Check(const ShmHello& hello) const {
+  if (options_.security == LinkSecurity::kOpen) return absl::OkStatus();
+  const std::string_view secret(hello.secret.data(), hello.secret_bytes);
+  const PublicKey key{hello.key};
+  const bool is_admitted =
+      !key.empty() &&
+      std::find(admission_->keys.begin(), admission_->keys.end(), key) != admission_->keys.end();
+  if (admission_->secret.empty() || !IsSameSecret(secret, admission_->secret) || !is_admitted) {
+    return PermissionDenied("not of this job");
+  }
+  return absl::OkStatus();
+}
+
+// Those who have said who they are, once it is known who may connect; and cuts who no longer may.
+void ShmTransportImpl::AdmitNewcomers() {
+  if (options_.security != LinkSecurity::kOpen && !admission_.has_value()) return;
+  for (auto newcomer = newcomers_.begin(); newcomer != newcomers_.end();) {
+    const auto next = std::next(newcomer);
+    if (newcomer->hello.has_value()) {
+      if (Check(*newcomer->hello).ok()) {
+        Welcome(newcomer);
+      } else {
+        log_.Warning("refused a connection over shared memory: not of this job");
+        Refuse(newcomer);
+      }
+    }
+    newcomer = next;
+  }
+  if (options_.security == LinkSecurity::kOpen) return;
+  const std::vector<ConnectionPtr> up = up_;
+  for (const ConnectionPtr& connection : up) {
+    const bool is_admitted = std::find(admission_->keys.begin(), admission_->keys.end(),
+                                       connection->key) != admission_->keys.end();
+    if (!connection->is_connector && !is_admitted) End(connection, "its key has left the job");
+  }
+}
+
+void ShmTransportImpl::Welcome(std::list<Newcomer>::iterator newcomer) {
+  auto peers = SharedMemory::MapPeers(std::move(newcomer->control), sizeof(ShmControl));
+  auto mine = MakeControl();
+  const absl::Status status = peers.ok() ? mine.status() : peers.status();
+  const ShmPacket welcome = ShmPacket::kWelcome;
+  if (!status.ok() || !SendPacket(newcomer->socket.get(), BytesOf(welcome), (*mine)->fd())) {
+    if (!status.ok()) log_.Warning("refused a connection over shared memory: %s", status.message());
+    return Refuse(newcomer);
+  }
+  auto connection = std::make_shared<Connection>();
+  if (options_.security != LinkSecurity::kOpen) connection->key = PublicKey{newcomer->hello->key};
+  Forget(newcomer->socket.get());
+  auto channel = std::make_shared<ShmChannel>(std::move(newcomer->socket), *std::move(mine),
+                                              *std::move(peers), arena_);
+  newcomers_.erase(newcomer);
+  counters_.connections_new.Set(newcomers_.size());
+  counters_.connections_open.Add();
+  {
+    MutexLock lock(&mu_);
+    connection->id = ++last_connection_;
+    connections_[connection->id] = connection;
+  }
+  Up(connection, std::move(channel));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Make(const ShmOptions& options) {
+  if (options.security == LinkSecurity::kEncrypted || options.max_newcomers < 1 ||
+      options.max_payload_bytes > kMaxPayloadBytes ||
+      options.handshake_timeout < absl::Milliseconds(1) ||
+      options.handshake_timeout > absl::Hours(1)) {
+    return InvalidArgument(
+        "shm options: security %s (open or authenticated), max_newcomers %d (at least 1), "
+        "max_payload_bytes %d, handshake_timeout %s (1ms to 1h)",
+        LinkSecurityName(options.security), options.max_newcomers, options.max_payload_bytes,
+        absl::FormatDuration(options.handshake_timeout));
+  }
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.is_open() || !wake.is_open()) {
+    return ResourceExhausted("shared memory: %s", std::strerror(errno));
+  }
+  return std::make_unique<ShmTransportImpl>(options, std::move(epoll), std::move(wake));
+}
+
+}  // namespace bdn

@@ -1,0 +1,120 @@
+#include "common/transport/auto_transport.h"
+
+#include <sys/resource.h>
+
+#include "common/base/secret.h"
+#include "common/transport/zmq/zmq_transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/transport_fixture.h"
+
+namespace bdn {
+namespace {
+
+const std::string kSecret(32, 's');
+
+std::unique_ptr<Transport> MakeAuto() {
+  auto network = *MakeZmqTransport({.security = LinkSecurity::kAuthenticated});
+  const PublicKey key = network->public_key();
+  return MakeAutoTransport(std::move(network), *ShmTransport::Make({.key = key}));
+}
+
+class AutoTransportTest : public ::testing::Test {
+ protected:
+  AutoTransportTest() {
+    server_->Start(server_inbox_.Handler());
+    client_->Start(client_inbox_.Handler());
+    address_ = *server_->Listen("tcp://127.0.0.1:0");
+    server_->Admit({{client_->public_key()}, kSecret});
+  }
+  ~AutoTransportTest() override {
+    for (Transport* transport : {client_.get(), server_.get()}) {
+      transport->Close();
+      transport->Join();
+    }
+  }
+  ConnectionId Connect(const std::string& host_address) {
+    return *client_->Connect(
+        address_, {LinkSecurity::kAuthenticated, server_->public_key(), kSecret, host_address});
+  }
+  // There and back.
+  void Exchange(ConnectionId to, bool over_memory) {
+    const size_t before = server_inbox_.size();
+    client_->Send(to, FrameOf(3, 100000), completions_.Expect());
+    const Inbox::Item there = server_inbox_.WaitFor(before + 1).at(before);
+    ExpectSameFrame(there.frame, FrameOf(3, 100000));
+    EXPECT_EQ(there.frame.is_of_host, over_memory);
+    EXPECT_EQ(server_->KeyOf(there.from), client_->public_key());
+    const size_t before_back = client_inbox_.size();
+    server_->Send(there.from, FrameOf(4, 100000), completions_.Expect());
+    const Inbox::Item back = client_inbox_.WaitFor(before_back + 1).at(before_back);
+    EXPECT_EQ(back.from, to);
+    ExpectSameFrame(back.frame, FrameOf(4, 100000));
+    server_inbox_.Clear();
+    client_inbox_.Clear();
+  }
+
+  Completions completions_;
+  Inbox server_inbox_;
+  Inbox client_inbox_;
+  std::unique_ptr<Transport> server_ = MakeAuto();
+  std::unique_ptr<Transport> client_ = MakeAuto();
+  std::string address_;
+};
+
+TEST_F(AutoTransportTest, SharesMemoryWithWhoIsOfThisHost) {
+  ASSERT_FALSE(server_->host_address().empty());
+  Exchange(Connect(server_->host_address()), /*over_memory=*/true);
+  EXPECT_FALSE(client_->needs_checksums());
+  EXPECT_FALSE(server_->needs_checksums());
+  EXPECT_EQ(server_->stats().frames_received, 1u);
+  EXPECT_EQ(server_->stats().connections_open, 1u);
+}
+
+TEST_F(AutoTransportTest, TakesTheNetworkToOthers) {
+  Exchange(Connect(""), /*over_memory=*/false);
+  Exchange(Connect("shm://bandoneon-of-another-host"), /*over_memory=*/false);
+  EXPECT_TRUE(client_->needs_checksums());
+  EXPECT_TRUE(server_->needs_checksums());
+}
+
+TEST_F(AutoTransportTest, HasBothAtATime) {
+  const ConnectionId memory = Connect(server_->host_address());
+  const ConnectionId network = Connect("");
+  for (int i = 0; i < 3; ++i) {
+    Exchange(memory, true);
+    Exchange(network, false);
+  }
+  client_->Disconnect(memory);
+  Exchange(network, false);
+}
+
+TEST_F(AutoTransportTest, WhatGoesOverTheNetworkHasAChecksum) {
+  Frame frame = FrameOf(3, 1000);
+  frame = MakeFrame(frame.header, frame.payload, /*with_checksum=*/false);
+  EXPECT_EQ(CheckPayload(frame).code(), absl::StatusCode::kDataLoss);
+  client_->Send(Connect(""), frame, completions_.Expect());
+  const Frame arrived = server_inbox_.WaitFor(1).at(0).frame;
+  EXPECT_EQ(CheckPayload(arrived), absl::OkStatus());
+  ExpectSameFrame(arrived, FrameOf(3, 1000));
+}
+
+TEST_F(AutoTransportTest, TakesTheNetworkWhereNoDescriptorIsLeft) {
+  const std::string host = server_->host_address();
+  Exchange(Connect(""), false);  // what ZeroMQ needs for another is more than there will be
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  rlimit none = limit;
+  none.rlim_cur = 0;  // those that are open stay
+  ::testing::internal::CaptureStderr();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto connection = client_->Connect(
+      address_, {LinkSecurity::kAuthenticated, server_->public_key(), kSecret, host});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, ::testing::HasSubstr("is on this host, but is reached over the network"));
+  if (connection.ok()) Exchange(*connection, false);  // ZeroMQ may have found none, too
+}
+
+}  // namespace
+}  // namespace bdn
