@@ -102,7 +102,9 @@ def test_a_server_that_workers_cannot_reach_is_named_with_its_addresses(real, tm
     (listening,) = [line for line in said if "listening on" in line]
     listened = listening.split("listening on ")[1].split(",")[0]
     assert "workers connect to tcp://127.0.0.1:1" in listening
-    real.environment |= {"BANDONEON_SCHEDULER": address, "BANDONEON_JOIN_TIMEOUT": "7s"}
+    # By shared memory it could.
+    real.environment |= {"BANDONEON_SCHEDULER": address, "BANDONEON_JOIN_TIMEOUT": "7s",
+                         "BANDONEON_TRANSPORT": "network"}
     worker = real.start("idle-worker")
     warning = read_until(worker.stderr, 1, "no answer so far")[-1]
     status = real.run("status", "--scheduler", address)
