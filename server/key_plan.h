@@ -22,6 +22,8 @@ struct KeyPlan {
   RuleSpec rule_spec;
   std::unique_ptr<const UpdateRule> rule;  // null: the reply is the mean
 
+  // Of any frame about the key.
+  uint64_t MaxPayloadBytes() const;
   KeyCost CostFor(size_t workers) const { return CostOfKey(entry, rule_spec, codecs, workers); }
 };
 

@@ -285,6 +285,7 @@ absl::Status Server::AddKeys(const CatalogueDelta& delta) {
     const uint32_t first = entry.segments.at(0).tensor - delta.first_tensor;
     BDN_ASSIGN_OR_RETURN(own.emplace_back(), MakeKeyPlan(entry, delta.tensors.at(first).name));
   }
+  for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
   BDN_RETURN_IF_ERROR(Reserve(own));
   std::vector<Plans> plans(shards_.size());
   {
@@ -296,6 +297,15 @@ absl::Status Server::AddKeys(const CatalogueDelta& delta) {
   }
   GiveToShards(delta.version.catalogue, plans);
   return absl::OkStatus();
+}
+
+absl::Status Server::CheckFrame(const KeyPlan& plan) const {
+  const uint64_t bytes = plan.MaxPayloadBytes();
+  if (bytes <= options_.max_frame_bytes) return absl::OkStatus();
+  return ResourceExhausted(
+      "tensor '%s': its frames take up to %d bytes, setting max-frame-bytes allows %d: raise it on "
+      "every server, or lower partition-bytes of the scheduler",
+      plan.name, bytes, options_.max_frame_bytes);
 }
 
 absl::Status Server::Reserve(const Plans& plans) {

@@ -38,6 +38,7 @@ class Server {
     // For keys: what they cost in rank order (common/link/key_cost.h), checked when they are
     // declared, and what is held of them at any time.
     uint64_t max_bytes = UINT64_MAX;
+    uint64_t max_frame_bytes = kMaxPayloadBytes;  // what the transport lets through
   };
   struct Stats {
     ShardStats shards;
@@ -85,6 +86,8 @@ class Server {
   void OnLeaving(const std::vector<Rank>& ranks);
   // Takes those of the keys that are placed here and new. After an error it has taken none.
   absl::Status AddKeys(const CatalogueDelta& delta);
+  // Whether the key's frames get through.
+  absl::Status CheckFrame(const KeyPlan& plan) const;
   // ResourceExhausted names the limit and what more keys would cost.
   absl::Status Reserve(const Plans& plans);
   // Returns when every shard has its keys: then frames about them are answered.

@@ -74,6 +74,8 @@ constexpr Setting kServerSettings[] = {
      "encrypted, authenticated (no encryption: for private networks), open (anybody: for tests); "
      "auto is encrypted, and authenticated where it listens on this machine alone"},
     {"max-bytes-queued", "2GiB", "most that waits to be sent to one worker"},
+    {"max-frame-bytes", "64MiB",
+     "longest payload of a frame: who sends more without ending a message is cut off"},
     kRank,
     {"shards", "0", "threads that sum; 0 chooses by the machine"},
     kTransport,

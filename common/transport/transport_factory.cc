@@ -28,6 +28,7 @@ int ChooseIoThreads() {
 absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& options) {
   return MakeZmqTransport(
       {.io_threads = options.io_threads > 0 ? options.io_threads : ChooseIoThreads(),
+       .max_payload_bytes = options.max_frame_bytes,
        .security = options.security,
        .silence_timeout = options.connection_timeout,
        .max_bytes_queued = options.max_bytes_queued,

@@ -29,6 +29,12 @@ absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, cons
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock) {
   BDN_ASSIGN_OR_RETURN(TransportOptions options, ReadConnectorOptions(config, clock));
   BDN_ASSIGN_OR_RETURN(options.max_bytes_queued, config.Bytes("max-bytes-queued"));
+  BDN_ASSIGN_OR_RETURN(options.max_frame_bytes, config.Bytes("max-frame-bytes"));
+  constexpr uint64_t kLeastFrame = uint64_t{64} << 10;
+  if (options.max_frame_bytes < kLeastFrame || options.max_frame_bytes > kMaxPayloadBytes) {
+    return InvalidArgument("setting max-frame-bytes is %s: expected 64KiB to 1GiB",
+                           config.Text("max-frame-bytes"));
+  }
   const std::string& security = config.Text("data-security");
   if (security == "auto") return options;
   for (const LinkSecurity each :

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/link_security.h"
+#include "common/wire/frame.h"
 
 namespace bdn {
 
@@ -20,11 +21,12 @@ struct TransportOptions {
   int io_threads = 0;  // 0 chooses by the machine
   absl::Duration connection_timeout = absl::Seconds(10);
   uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
+  uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
   bool shares_memory = false;                     // with processes of this host
 };
 
-// Of the settings that have them: link, io-threads, connection-timeout, data-security and
-// max-bytes-queued. InvalidArgument names the one that is wrong.
+// Of the settings that have them: link, io-threads, connection-timeout, data-security,
+// max-bytes-queued and max-frame-bytes. InvalidArgument names the one that is wrong.
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock);
 // As above, of the first three.
 absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock);

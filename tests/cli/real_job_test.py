@@ -161,6 +161,12 @@ def test_a_server_refuses_keys_that_cost_more_than_it_may_hold(real):
     assert "setting max-bytes allows 1048576" in done.stderr
 
 
+def test_a_server_refuses_keys_whose_frames_are_longer_than_it_takes(real):
+    done = real.run("bench", "pushpull", "--tensors", 1, "--bytes", 1048576, "--iters", 1, "--set", "max-frame-bytes=64KiB")
+    assert done.returncode != 0
+    assert "its frames take up to 1048576 bytes, setting max-frame-bytes allows 65536" in done.stderr
+
+
 def test_bench_idle_reports_a_share_of_a_core(real):
     done = real.run("bench", "idle", "--seconds", 1, "--json")
     assert done.returncode == 0, done.stderr

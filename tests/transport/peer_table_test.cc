@@ -1,5 +1,7 @@
 #include "common/transport/zmq/peer_table.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 
 namespace bdn {
@@ -73,6 +75,51 @@ TEST_F(PeerTableTest, CountsNewcomersInTheOrderOfTheirComing) {
   EXPECT_EQ(table_.newcomers().begin()->second.fd, 6);
   table_.Add(1, "a", 6, {});
   EXPECT_EQ(table_.newcomers().begin()->second.fd, 5);
+}
+
+TEST_F(PeerTableTest, APeerThatHasEndedIsForgottenAfterATurnWithoutAMessageOfIt) {
+  table_.OnAccepted(5, At(0));
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {});
+  table_.OnRead(peer);
+  table_.OnClosed(5);
+  EXPECT_TRUE(table_.EndTurn().empty());  // it may have had its place before it was closed
+  table_.OnRead(peer);
+  EXPECT_TRUE(table_.EndTurn().empty());
+  EXPECT_EQ(table_.Find("a"), peer);
+  EXPECT_EQ(table_.EndTurn().at(0).id, 1u);
+  EXPECT_EQ(table_.size(), 0u);
+  EXPECT_TRUE(TakeClosed().empty());
+}
+
+TEST_F(PeerTableTest, FindsWhoSendsWithoutEndingAMessage) {
+  absl::flat_hash_map<int, uint64_t> received;
+  const auto weigh = [&] {
+    std::vector<int> fds;
+    for (const PeerTable::Weight& weight :
+         table_.Weigh([&](int fd) { return received[fd]; }, 100)) {
+      EXPECT_EQ(weight.peer, weight.fd == 5 ? table_.Find(1) : nullptr);
+      EXPECT_EQ(weight.unread, 101u);
+      fds.push_back(weight.fd);
+    }
+    std::sort(fds.begin(), fds.end());
+    return fds;
+  };
+  for (const int fd : {5, 6, 7}) table_.OnAccepted(fd, At(0));
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {});
+  table_.OnRead(peer);
+  received = {{5, 1000}, {6, 101}, {7, 100}};
+  EXPECT_TRUE(weigh().empty());  // what has come just now may be read yet
+  received[5] = 1101;
+  EXPECT_EQ(weigh(), std::vector<int>{6});  // once
+  EXPECT_EQ(weigh(), std::vector<int>{5});
+  received[5] = 5000;
+  EXPECT_TRUE(weigh().empty());
+  table_.OnRead(peer);  // it was the end of a message
+  EXPECT_TRUE(weigh().empty());
+  EXPECT_TRUE(weigh().empty());
+  received.clear();  // the system does not tell any more
+  EXPECT_TRUE(weigh().empty());
+  EXPECT_TRUE(weigh().empty());
 }
 
 TEST_F(PeerTableTest, StaysSmallWhileManyComeAndGo) {

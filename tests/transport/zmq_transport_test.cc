@@ -2,6 +2,8 @@
 
 #include "common/transport/zmq/zmq_transport.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -49,6 +51,51 @@ class RawPeer {
  private:
   void* const context_ = zmq_ctx_new();
   void* const socket_ = zmq_socket(context_, ZMQ_DEALER);
+};
+
+// A peer that speaks ZMTP 3 by itself: libzmq lets out no part of a message before it has all.
+class RawConnection {
+ public:
+  explicit RawConnection(const std::string& address) {
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+    std::string greeting(64, '\0');
+    greeting[0] = '\xff';
+    greeting[9] = '\x7f';
+    greeting[10] = 3;
+    greeting.replace(12, 4, "NULL");
+    Write(greeting);
+    const std::string ready = std::string("\x05READY\x0bSocket-Type\0\0\0\x06", 22) + "DEALER";
+    Write(std::string("\x04") + static_cast<char>(ready.size()) + ready);
+    ReadExactly(greeting.size());
+    ReadExactly(static_cast<unsigned char>(ReadExactly(2)[1]));  // its own READY
+  }
+  ~RawConnection() { close(fd_); }
+
+  // At most 255 bytes.
+  void SendPart(const std::string& part, bool more) {
+    Write(std::string(1, more ? '\x01' : '\0') + static_cast<char>(part.size()) + part);
+  }
+  // It may have been cut.
+  void Write(const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t wrote = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (wrote <= 0) return;
+      sent += static_cast<size_t>(wrote);
+    }
+  }
+
+ private:
+  std::string ReadExactly(size_t count) {
+    std::string bytes(count, '\0');
+    EXPECT_EQ(recv(fd_, bytes.data(), count, MSG_WAITALL), static_cast<ssize_t>(count));
+    return bytes;
+  }
+
+  const int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 };
 
 std::string HeaderText(const Frame& frame) {
@@ -135,6 +182,29 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatSendsTooMuch) {
   EXPECT_EQ(inbox_.WaitFor(1).at(0).frame.header.step, 2u);
   client.reset();
   EXPECT_EQ(inbox_.size(), 1u);
+}
+
+TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
+  auto server = MakeTransport({.max_payload_bytes = 1 << 20});
+  server->Start(inbox_.Handler());
+  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  RawConnection member(address);
+  const Frame good = FrameOf(1, 50);
+  member.SendPart(HeaderText(good), true);
+  member.SendPart(PayloadText(good), false);
+  ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, good);
+  RawConnection nobody(address);
+  uint64_t cut = 0;
+  for (RawConnection* peer : {&member, &nobody}) {
+    std::string parts;
+    for (int i = 0; i < 1 << 17; ++i) parts += "\x01\xfe" + std::string(254, 'x');
+    peer->Write(parts);
+    ++cut;
+    AwaitTrue([&] { return server->stats().connections_cut == cut; });
+  }
+  AwaitTrue([&] { return server->stats().connections_open == 0; });
+  EXPECT_EQ(inbox_.size(), 1u);
+  EXPECT_EQ(server->stats().frames_malformed, 0u);
 }
 
 TEST_F(ZmqTransportTest, RefusesToSendTooMuch) {

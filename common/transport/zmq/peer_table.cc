@@ -1,23 +1,25 @@
 #include "common/transport/zmq/peer_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace bdn {
 
 void PeerTable::OnAccepted(int fd, absl::Time now) {
   OnClosed(fd);  // a descriptor that is given again was closed, whether we were told or not
-  open_fds_.insert(fd);
+  connections_[fd] = {};
   newcomers_[++num_accepted_] = {fd, now};
   newcomer_of_fd_[fd] = num_accepted_;
 }
 
 bool PeerTable::OnClosed(int fd) {
-  open_fds_.erase(fd);
   ForgetNewcomer(fd);
-  const auto found = by_fd_.find(fd);
-  if (found == by_fd_.end()) return false;
-  Close(found->second);
-  return true;
+  const auto found = connections_.find(fd);
+  if (found == connections_.end()) return false;
+  Peer* const peer = found->second.peer;
+  connections_.erase(found);
+  if (peer != nullptr) Close(peer);
+  return peer != nullptr;
 }
 
 void PeerTable::ForgetNewcomer(int fd) {
@@ -54,34 +56,70 @@ PeerTable::Peer* PeerTable::Add(ConnectionId id, std::string name, int fd, const
   by_name_[peer->name] = peer;
   ForgetNewcomer(fd);
   // Read late: its connection has been closed, or the descriptor belongs to another by now.
-  if (const auto holder = by_fd_.find(fd); holder != by_fd_.end()) Close(holder->second);
-  if (open_fds_.contains(fd)) {
-    by_fd_[fd] = peer;
-  } else {
+  const auto connection = connections_.find(fd);
+  if (connection == connections_.end()) {
     Close(peer);
+    return peer;
   }
+  if (connection->second.peer != nullptr) Close(connection->second.peer);
+  connections_[fd].peer = peer;
   return peer;
 }
 
 void PeerTable::Close(Peer* peer) {
   if (peer->is_closed) return;
   peer->is_closed = true;
-  const auto found = by_fd_.find(peer->fd);
-  if (found != by_fd_.end() && found->second == peer) by_fd_.erase(found);
+  peer->closed_in = turn_;
+  const auto found = connections_.find(peer->fd);
+  if (found != connections_.end() && found->second.peer == peer) connections_.erase(found);
   closed_.push_back(peer->id);
 }
 
-std::vector<PeerTable::Peer> PeerTable::TakeClosed() {
+void PeerTable::OnRead(Peer* peer) {
+  peer->read_in = turn_;
+  peer->was_read = true;
+}
+
+std::vector<PeerTable::Peer> PeerTable::EndTurn() {
+  const auto stays = [this](ConnectionId id) {
+    const Peer& peer = *peers_.at(id);
+    return peer.closed_in == turn_ || peer.read_in == turn_;
+  };
+  const auto over = std::partition(closed_.begin(), closed_.end(), stays);
+  const std::vector<ConnectionId> gone(over, closed_.end());
+  closed_.erase(over, closed_.end());
+  ++turn_;
+  return Take(gone);
+}
+
+std::vector<PeerTable::Peer> PeerTable::TakeClosed() { return Take(std::exchange(closed_, {})); }
+
+std::vector<PeerTable::Peer> PeerTable::Take(const std::vector<ConnectionId>& ids) {
   std::vector<Peer> taken;
-  taken.reserve(closed_.size());
-  for (const ConnectionId id : closed_) {
+  taken.reserve(ids.size());
+  for (const ConnectionId id : ids) {
     const auto found = peers_.find(id);
     by_name_.erase(found->second->name);
     taken.push_back(std::move(*found->second));
     peers_.erase(found);
   }
-  closed_.clear();
   return taken;
+}
+
+std::vector<PeerTable::Weight> PeerTable::Weigh(const std::function<uint64_t(int fd)>& received,
+                                                uint64_t most) {
+  std::vector<Weight> heavy;
+  for (auto& [fd, connection] : connections_) {
+    Peer* const peer = connection.peer;
+    const bool was_read = peer != nullptr && std::exchange(peer->was_read, false);
+    const uint64_t unread =
+        connection.at_weighing - std::min(connection.at_weighing, connection.at_read);
+    const bool is_heavy = !was_read && unread > most;
+    if (is_heavy) heavy.push_back({fd, unread, peer});
+    connection.at_weighing = received(fd);
+    if (was_read || is_heavy) connection.at_read = connection.at_weighing;
+  }
+  return heavy;
 }
 
 std::vector<PeerTable::Peer*> PeerTable::peers() {

@@ -2,13 +2,13 @@
 #define BANDONEON_COMMON_TRANSPORT_ZMQ_PEER_TABLE_H_
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/transport/transport.h"
 
@@ -34,6 +34,9 @@ class PeerTable {
     PublicKey key;
     bool is_closed = false;  // it may still have frames to be read
     bool is_cut = false;     // by us: what it sent is no longer wanted
+    bool was_read = false;   // a message of it, since the last weighing
+    uint64_t read_in = 0;    // the turn in which a message of it was read last
+    uint64_t closed_in = 0;  // and in which it was closed
     std::shared_ptr<SendQueue> queue = std::make_shared<SendQueue>();
   };
 
@@ -48,8 +51,15 @@ class PeerTable {
   // A frame to it found nobody there.
   void Close(Peer* peer);
 
-  // Forgets those that are closed. For when all that was sent to us has been read.
+  // A message of the peer, frame or not, was read.
+  void OnRead(Peer* peer);
+  // A turn is over: whoever had a message that could be read had one read in it. Forgets those that
+  // were closed before it began and had none.
+  std::vector<Peer> EndTurn();
+  // Forgets all that are closed. For when all that was sent to us has been read.
   std::vector<Peer> TakeClosed();
+  // After how many messages a turn is over at the latest.
+  uint64_t turn_length() const { return 2 * (peers_.size() + connections_.size()) + 1; }
   std::vector<Peer*> peers();
   size_t size() const { return peers_.size(); }
 
@@ -64,14 +74,34 @@ class PeerTable {
   // Whoever came before `time` is through the handshake, or gone.
   void ForgetNewcomersBefore(absl::Time time);
 
+  // Of a connection that is not closed.
+  struct Weight {
+    int fd;
+    uint64_t unread;  // bytes of a message that has not ended
+    Peer* peer;       // null where none of its messages ever ended
+  };
+  bool has_connections() const { return !connections_.empty(); }
+  // Those that at the last weighing had sent more than `most` bytes since a message of theirs was
+  // read, and of which none has been since. `received` says what has come on a descriptor so far; 0
+  // where that is not known. REQUIRES: a turn has begun and ended since the last weighing.
+  std::vector<Weight> Weigh(const std::function<uint64_t(int fd)>& received, uint64_t most);
+
  private:
+  struct Connection {
+    Peer* peer = nullptr;
+    // Bytes that had come at the last weighing, and at the last one before which a message was read.
+    uint64_t at_weighing = 0;
+    uint64_t at_read = 0;
+  };
+  std::vector<Peer> Take(const std::vector<ConnectionId>& ids);
+
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<std::string, Peer*> by_name_;
-  absl::flat_hash_map<int, Peer*> by_fd_;  // those that are not closed
-  absl::flat_hash_set<int> open_fds_;
+  absl::flat_hash_map<int, Connection> connections_;  // by descriptor; not those that are closed
   std::map<uint64_t, Newcomer> newcomers_;
   absl::flat_hash_map<int, uint64_t> newcomer_of_fd_;
   uint64_t num_accepted_ = 0;
+  uint64_t turn_ = 1;
   std::vector<ConnectionId> closed_;
 };
 

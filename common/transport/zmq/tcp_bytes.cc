@@ -13,4 +13,11 @@ uint64_t TcpBytesReceived(int fd) {
   return info.tcpi_bytes_received;
 }
 
+uint64_t ReceiveBufferBytes(int fd) {
+  int bytes = 0;
+  socklen_t size = sizeof(bytes);
+  if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) != 0 || bytes < 0) return 0;
+  return static_cast<uint64_t>(bytes);
+}
+
 }  // namespace bdn

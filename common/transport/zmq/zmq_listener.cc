@@ -15,6 +15,14 @@
 #include "common/transport/zmq/zmq_address.h"
 
 namespace bdn {
+namespace {
+
+// A turn that has begun and ended since is the second to end.
+constexpr int kTurnsOfWeighing = 2;
+// Of a message: its header, ZeroMQ's and encryption's.
+constexpr uint64_t kMessageOverhead = uint64_t{64} << 10;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ZmqListener>> ZmqListener::Open(const Owner* owner,
                                                                const std::string& address) {
@@ -52,13 +60,28 @@ ZmqListener::~ZmqListener() {
 
 void ZmqListener::OnReady(bool monitor_is_ready, bool socket_is_ready) {
   if (monitor_is_ready) FollowConnections();
-  if (!monitor_is_ready && !socket_is_ready) return;
+  if (!monitor_is_ready && !socket_is_ready) {
+    turns_since_weighing_ = kTurnsOfWeighing;
+    return;
+  }
   std::string name;
   for (int i = 0; i < kReceiveBatch; ++i) {
-    // What has ended is forgotten once nothing of it is left to read.
-    if (!ReadPeerName(socket_, &name)) return ForgetClosed();
+    if (!ReadPeerName(socket_, &name)) {
+      // What has ended is forgotten once nothing of it is left to read.
+      EndTurn();
+      turns_since_weighing_ = kTurnsOfWeighing;
+      return Forget(peers_.TakeClosed());
+    }
     ReadFrom(name);
+    if (++read_in_turn_ >= peers_.turn_length()) EndTurn();
   }
+}
+
+// ZeroMQ reads of all who have something in turn.
+void ZmqListener::EndTurn() {
+  read_in_turn_ = 0;
+  ++turns_since_weighing_;
+  Forget(peers_.EndTurn());
 }
 
 void ZmqListener::ReadFrom(const std::string& name) {
@@ -67,6 +90,7 @@ void ZmqListener::ReadFrom(const std::string& name) {
   FrameOrigin origin;
   const ReadResult result = ReadFrame(socket_, &frame, peer == nullptr ? &origin : nullptr);
   if (peer == nullptr) peer = AddPeer(name, origin);
+  peers_.OnRead(peer);
   if (result != ReadResult::kFrame) owner_->counters->frames_malformed.Add();
   if (peer->is_cut) return;
   if (result == ReadResult::kTooManyParts) Cut(peer, "it sent a message that can be no frame");
@@ -102,8 +126,8 @@ void ZmqListener::FollowConnections() {
   }
 }
 
-void ZmqListener::ForgetClosed() {
-  for (const PeerTable::Peer& peer : peers_.TakeClosed()) {
+void ZmqListener::Forget(const std::vector<PeerTable::Peer>& closed) {
+  for (const PeerTable::Peer& peer : closed) {
     owner_->counters->connections_open.Remove();
     owner_->on_gone(peer.id);
   }
@@ -137,6 +161,27 @@ void ZmqListener::LimitNewcomers() {
                        options.max_newcomer_bytes);
 }
 
+void ZmqListener::LimitMessages() {
+  if (!has_messages_to_limit() || owner_->clock->Now() < next_message_weighing_) return;
+  if (turns_since_weighing_ < kTurnsOfWeighing) return;
+  next_message_weighing_ = owner_->clock->Now() + kMessageWeighingInterval;
+  turns_since_weighing_ = 0;
+  const uint64_t most = owner_->options->max_payload_bytes + kMessageOverhead;
+  for (const PeerTable::Weight& weight : peers_.Weigh(TcpBytesReceived, most)) {
+    // What ZeroMQ has not taken from the kernel yet may be other messages.
+    if (weight.unread <= most + ReceiveBufferBytes(weight.fd)) continue;
+    const std::string why = absl::StrFormat(
+        "it sent %d bytes without ending a message, and a frame has at most %d (max-frame-bytes)",
+        weight.unread, owner_->options->max_payload_bytes);
+    if (weight.peer != nullptr) {
+      Cut(weight.peer, why);
+    } else {
+      CutNewcomer(weight.fd);
+      owner_->log->Warning("cut a connection that had brought no frame: %s", why);
+    }
+  }
+}
+
 // ZeroMQ closes what nobody can read from or write to. Where the descriptor has just been given to
 // another connection, that one is replaced.
 void ZmqListener::CutNewcomer(int fd) {
@@ -145,7 +190,7 @@ void ZmqListener::CutNewcomer(int fd) {
   peers_.ForgetNewcomer(fd);
 }
 
-void ZmqListener::Cut(PeerTable::Peer* peer, const char* why) {
+void ZmqListener::Cut(PeerTable::Peer* peer, const std::string& why) {
   if (peer->is_cut) return;
   peer->is_cut = true;
   owner_->counters->connections_cut.Add();

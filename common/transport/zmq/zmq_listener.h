@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
@@ -55,6 +56,11 @@ class ZmqListener {
   // too much. To be called every few milliseconds while there are any.
   void LimitNewcomers();
   size_t num_newcomers() const { return peers_.newcomers().size(); }
+  // ZeroMQ hands over no part of a message before it has all, however many there are: cuts those
+  // that have sent more than a frame without ending a message. To be called ten times a second while
+  // it may be needed.
+  void LimitMessages();
+  bool has_messages_to_limit() const { return socket_file_.empty() && peers_.has_connections(); }
   // Cuts whose key is not admitted any more.
   void ApplyAdmissions();
 
@@ -67,13 +73,15 @@ class ZmqListener {
 
   // Of what newcomers have sent: a system call for each of them.
   static constexpr absl::Duration kWeighingInterval = absl::Milliseconds(10);
+  static constexpr absl::Duration kMessageWeighingInterval = absl::Milliseconds(100);
 
   void ReadFrom(const std::string& name);
   PeerTable::Peer* AddPeer(const std::string& name, const FrameOrigin& origin);
   void FollowConnections();
-  void ForgetClosed();
+  void EndTurn();
+  void Forget(const std::vector<PeerTable::Peer>& closed);
   void CutNewcomer(int fd);
-  void Cut(PeerTable::Peer* peer, const char* why);
+  void Cut(PeerTable::Peer* peer, const std::string& why);
   bool HasStalled(const SendQueue& queue) const;
 
   const Owner* const owner_;
@@ -83,7 +91,10 @@ class ZmqListener {
   std::string endpoint_;
   std::string socket_file_;  // over ipc: ours to remove
   PeerTable peers_;
+  uint64_t read_in_turn_ = 0;
+  int turns_since_weighing_ = 0;  // of messages
   absl::Time next_weighing_ = absl::InfinitePast();
+  absl::Time next_message_weighing_ = absl::InfinitePast();
 };
 
 }  // namespace bdn

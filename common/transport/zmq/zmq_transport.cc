@@ -32,6 +32,8 @@ namespace {
 
 // How often newcomers are looked at while there are any.
 constexpr int kNewcomerPollMs = 10;
+// And how often messages that have not ended, while there are connections.
+constexpr int kMessagePollMs = 100;
 // Places among what is polled; the second is there where there are listeners.
 enum PollItem : size_t { kWakeItem, kZapItem };
 // A connector has one for each server.
@@ -285,7 +287,11 @@ void ZmqTransport::WaitForWork() {
   for (const auto& listener : listeners_) {
     add(listener->monitor());
     add(listener->socket());
-    if (listener->num_newcomers() > 0) timeout_ms = kNewcomerPollMs;
+    if (listener->num_newcomers() > 0) {
+      timeout_ms = kNewcomerPollMs;
+    } else if (listener->has_messages_to_limit() && timeout_ms < 0) {
+      timeout_ms = kMessagePollMs;
+    }
   }
   const size_t first_connector = poll_items_.size();
   for (const Connector& connector : connectors_) add(connector.socket);
@@ -300,6 +306,7 @@ void ZmqTransport::WaitForWork() {
     newcomers += listeners_[i]->num_newcomers();
   }
   counters_.connections_new.Set(newcomers);
+  for (const auto& listener : listeners_) listener->LimitMessages();
   for (size_t i = 0; i < connectors_.size(); ++i) {
     if (poll_items_[first_connector + i].revents != 0) ReceiveAsConnector(connectors_[i]);
   }

@@ -17,7 +17,8 @@ struct ZmqOptions {
   int io_threads = 1;
   // How long Join may take to let out frames that were handed over before Close.
   absl::Duration linger = absl::Seconds(1);
-  // Sending more ends in InvalidArgument; a peer that sends more loses its connection.
+  // Sending more ends in InvalidArgument; a peer that sends more, in one part or in many, loses its
+  // connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
   // What listeners ask for. Unset: encrypted, but on this machine alone (127.*, ::1, ipc)
   // authenticated.
