@@ -27,6 +27,7 @@ constexpr Metric kMetrics[] = {
     {"frames_refused", kCounter, "answered with an error"},
     {"frames_unauthenticated", kCounter, "on connections that have not said hello"},
     {"frames_forged", kCounter, "whose sender is not their connection's node"},
+    {"frames_dropped", kCounter, "for which no room was left to wait for their shard"},
     {"frames_malformed", kCounter, "received, that were no frames"},
     {"frames_received", kCounter, "from the workers"},
     {"frames_sent", kCounter, "to the workers"},
@@ -65,7 +66,8 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       control_(control),
       transport_(transport),
       pool_(transport->memory()),
-      budget_(options.max_bytes) {}
+      budget_(options.max_bytes),
+      waiting_(options.max_bytes_waiting) {}
 
 Server::~Server() {
   metrics_.reset();
@@ -170,7 +172,10 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
   // Whatever else has a payload keeps it, or reads it more than once.
   if (frame.header.type != FrameType::kPush) Own(&frame);
   if (!sender.ok()) return Refuse(from, frame.header, sender.status());
-  shards_[shard]->Post([sender = *sender, frame = std::move(frame)](ServerShard& owner) {
+  const uint64_t bytes = waiting_.Add(*sender, frame);
+  if (bytes == 0) return;
+  shards_[shard]->Post([this, bytes, sender = *sender, frame = std::move(frame)](auto& owner) {
+    waiting_.Remove(sender, bytes);
     return owner.OnFrame(sender, frame);
   });
 }
@@ -350,6 +355,7 @@ void Server::ReadMetrics(std::span<uint64_t> values) const {
                           now.shards.refused,
                           now.frames_unauthenticated,
                           now.frames_forged,
+                          now.frames_dropped,
                           now.transport.frames_malformed,
                           now.transport.frames_received,
                           now.transport.frames_sent,
@@ -383,6 +389,7 @@ Server::Stats Server::stats() const {
   }
   stats.pool = pool_.stats();
   stats.transport = transport_->stats();
+  stats.frames_dropped = waiting_.dropped();
   MutexLock lock(&mu_);
   stats.frames_unauthenticated = frames_unauthenticated_;
   stats.frames_forged = frames_forged_;

@@ -21,6 +21,7 @@
 #include "server/session_table.h"
 #include "server/shard_map.h"
 #include "server/shard_runner.h"
+#include "server/waiting_frames.h"
 
 namespace bdn {
 
@@ -38,6 +39,7 @@ class Server {
     // For keys: what they cost in rank order (common/link/key_cost.h), checked when they are
     // declared, and what is held of them at any time.
     uint64_t max_bytes = UINT64_MAX;
+    uint64_t max_bytes_waiting = UINT64_MAX;      // for the shards, of one worker
     uint64_t max_frame_bytes = kMaxPayloadBytes;  // what the transport lets through
   };
   struct Stats {
@@ -48,6 +50,7 @@ class Server {
     TransportStats transport;
     uint64_t frames_unauthenticated = 0;
     uint64_t frames_forged = 0;
+    uint64_t frames_dropped = 0;
   };
 
   // All are borrowed and outlive the server, which reports to `telemetry` while it serves.
@@ -101,6 +104,7 @@ class Server {
   Transport* const transport_;
   BufferPool pool_;
   MemoryBudget budget_;
+  WaitingFrames waiting_;
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 
   // Of the control plane's thread.

@@ -60,6 +60,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   // The next job begins when its workers come.
   if (!options.exit_when_done) options.server.join_timeout = absl::InfiniteDuration();
   BDN_ASSIGN_OR_RETURN(options.transport, ReadListenerOptions(config, nullptr));
+  options.server.max_bytes_waiting = options.transport.max_bytes_queued;
   options.server.max_frame_bytes = options.transport.max_frame_bytes;
   if (config.Text("max-bytes").empty()) {
     options.server.max_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *

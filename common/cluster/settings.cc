@@ -73,7 +73,8 @@ constexpr Setting kServerSettings[] = {
     {"data-security", "auto",
      "encrypted, authenticated (no encryption: for private networks), open (anybody: for tests); "
      "auto is encrypted, and authenticated where it listens on this machine alone"},
-    {"max-bytes-queued", "2GiB", "most that waits to be sent to one worker"},
+    {"max-bytes-queued", "2GiB",
+     "most that waits to be sent to one worker, and of one worker to be summed"},
     {"max-frame-bytes", "64MiB",
      "longest payload of a frame: who sends more without ending a message is cut off"},
     kRank,

@@ -33,6 +33,7 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
   EXPECT_EQ(options->transport.io_threads, 3);
   EXPECT_EQ(options->transport.connection_timeout, absl::Seconds(20));
   EXPECT_EQ(options->transport.max_bytes_queued, uint64_t{3} << 30);
+  EXPECT_EQ(options->server.max_bytes_waiting, uint64_t{3} << 30);
   EXPECT_EQ(options->transport.max_frame_bytes, uint64_t{5} << 20);
   EXPECT_EQ(options->server.max_frame_bytes, uint64_t{5} << 20);
   EXPECT_EQ(options->health_listen, "");

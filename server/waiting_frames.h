@@ -1,0 +1,36 @@
+#ifndef BANDONEON_SERVER_WAITING_FRAMES_H_
+#define BANDONEON_SERVER_WAITING_FRAMES_H_
+
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "common/base/mutex.h"
+#include "common/cluster/membership.h"
+#include "common/wire/frame.h"
+
+namespace bdn {
+
+// What frames of each worker wait for their shards, against what of one may. A frame for which there
+// is no room is dropped, as if the network had lost it: its worker asks after it, and sends it again.
+// Thread-safe.
+class WaitingFrames {
+ public:
+  explicit WaitingFrames(uint64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // What a frame counts as; 0 where it has no room. The only one of its worker always has.
+  uint64_t Add(NodeId node, const Frame& frame);
+  // A frame that counted as so much does not wait any more.
+  void Remove(NodeId node, uint64_t bytes);
+  uint64_t dropped() const;
+
+ private:
+  const uint64_t max_bytes_;
+  mutable Mutex mu_;
+  absl::flat_hash_map<NodeId, uint64_t> bytes_ ABSL_GUARDED_BY(mu_);  // of those that have some
+  uint64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_WAITING_FRAMES_H_
