@@ -81,11 +81,22 @@ Declarations::Batch* Declarations::BatchOf(const RosterMember& member, uint64_t 
       number, roster_, [this](Rank rank, const auto& list) { return Check(rank, list); });
   if (is_new) {
     for (const RosterMember& other : leaving_) {
-      if (other != member) AbortIfLeaving(number, &found->second, other);
-      if (!found->second.declared.failure().ok()) break;
+      if (other != member) FailWithout(number, &found->second, other);
     }
   }
   return &found->second;
+}
+
+bool Declarations::IsRepeated(const RosterMember& member, const DeclarationPart& part) const {
+  const auto found = latest_.find(member.node);
+  if (part.number == 0 || found == latest_.end()) return false;
+  const Latest& latest = found->second;
+  return part.number == latest.number && part.digest == latest.digest && part.count == latest.count;
+}
+
+std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::LastAnswerOf(
+    const RosterMember& member) const {
+  return latest_.at(member.node).answer;
 }
 
 absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, DeclarationPart part) {
@@ -95,15 +106,29 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
         "which is %d",
         member.rank, part.count, limits_.max_tensors);
   }
-  const uint64_t number = next_batch_[member.node];
+  Latest& latest = latest_[member.node];
+  const uint64_t number = latest.next_batch;
+  if (leaving_.count(member) > 0 && batches_.count(number) == 0) {
+    return Aborted("declaring tensors: worker %d is leaving the job", member.rank);
+  }
   Batch& batch = *BatchOf(member, number);
   DeclarationBatch& declared = batch.declared;
-  if (!declared.failure().ok()) return number;
+  const auto remember = [&latest, number = part.number, digest = part.digest, count = part.count] {
+    latest.number = number;
+    latest.digest = digest;
+    latest.count = count;
+    latest.answer.reset();
+  };
+  if (!declared.failure().ok()) {
+    remember();
+    return number;
+  }
   const std::optional<RosterMember> asked = declared.asked();
   BDN_RETURN_IF_ERROR(declared.Add(member, std::move(part)));
+  remember();
   if (declared.asked() != asked && declared.asked().has_value() &&
       leaving_.count(*declared.asked()) > 0) {
-    AbortIfLeaving(number, &batch, *declared.asked());
+    FailWithout(number, &batch, *declared.asked());
   }
   if (declared.failure().ok() && declared.full() && !batch.version.has_value()) {
     if (absl::Status status = Plan(&batch); !status.ok()) declared.Fail(std::move(status));
@@ -155,7 +180,9 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::AnswerOf(
 
 void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
   const auto batch = batches_.find(number);
-  next_batch_[member.node] = number + 1;
+  Latest& latest = latest_[member.node];
+  latest.next_batch = number + 1;
+  latest.answer = AnswerOf(number, member);
   batch->second.answered.Arrive(member);
   if (batch->second.answered.full()) batches_.erase(batch);
 }
@@ -199,14 +226,18 @@ absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) 
 
 void Declarations::OnLeaving(const RosterMember& member) {
   leaving_.insert(member);
-  for (auto& [number, batch] : batches_) AbortIfLeaving(number, &batch, member);
+  for (auto next = batches_.begin(); next != batches_.end();) {
+    const auto batch = next++;
+    FailWithout(batch->first, &batch->second, member);
+    if (batch->second.answered.full()) batches_.erase(batch);
+  }
 }
 
-void Declarations::AbortIfLeaving(uint64_t number, Batch* batch, const RosterMember& member) {
-  if (batch->version.has_value() || !batch->declared.failure().ok() ||
-      batch->declared.Has(member)) {
-    return;
-  }
+// `member` is leaving, and will neither declare what it has not nor ask how that ended.
+void Declarations::FailWithout(uint64_t number, Batch* batch, const RosterMember& member) {
+  if (batch->version.has_value() || batch->declared.Has(member)) return;
+  batch->answered.Arrive(member);
+  if (!batch->declared.failure().ok()) return;
   batch->declared.Fail(
       Aborted("declaring tensors: worker %d is leaving the job instead", member.rank));
   changed_.insert(number);

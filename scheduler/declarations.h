@@ -42,8 +42,12 @@ class Declarations {
   // All nodes have joined. Once, before anything is declared.
   void Begin(std::shared_ptr<const Membership> membership);
 
+  // Whether `member` has said that before, in its last declaration; its number says so.
+  bool IsRepeated(const RosterMember& member, const DeclarationPart& part) const;
+  // How that one ended, if `member` was told so before.
+  std::optional<absl::StatusOr<DeclarationAnswer>> LastAnswerOf(const RosterMember& member) const;
   // Puts what `member` says of its next declaration into that one's batch and returns the number of
-  // the batch. The same again, before the answer, is the same declaration. InvalidArgument,
+  // the batch. The same again, before the answer, is the same declaration. Aborted: it is leaving. InvalidArgument,
   // ResourceExhausted or FailedPrecondition: this call changed nothing. What is wrong with a list, or
   // between workers, fails the batch instead.
   absl::StatusOr<uint64_t> Declare(const RosterMember& member, DeclarationPart part);
@@ -68,6 +72,8 @@ class Declarations {
 
   // The latest.
   PlacementVersion version() const { return version_; }
+  // Batches of which somebody is still to be told how they ended.
+  size_t num_batches() const { return batches_.size(); }
   // What each version added, from version 1.
   const std::vector<SharedDelta>& deltas() const { return deltas_; }
   const Totals& totals() const { return totals_; }
@@ -83,8 +89,17 @@ class Declarations {
     std::optional<PlacementVersion> version;  // once planned: the first placement that has it
   };
 
+  // A worker's last declaration, by its own account, and what it was told of it.
+  struct Latest {
+    uint64_t next_batch = 0;  // of its next declaration
+    uint64_t number = 0;
+    std::string digest;
+    uint32_t count = 0;
+    std::optional<absl::StatusOr<DeclarationAnswer>> answer;
+  };
+
   Batch* BatchOf(const RosterMember& member, uint64_t number);
-  void AbortIfLeaving(uint64_t number, Batch* batch, const RosterMember& member);
+  void FailWithout(uint64_t number, Batch* batch, const RosterMember& member);
   absl::Status Check(Rank rank, const std::vector<TensorDeclaration>& tensors) const;
   absl::Status CheckRoom(const std::vector<const TensorDeclaration*>& fresh) const;
   absl::Status Plan(Batch* batch);
@@ -107,7 +122,7 @@ class Declarations {
 
   std::map<uint64_t, Batch> batches_;
   std::set<uint64_t> changed_;
-  std::map<NodeId, uint64_t> next_batch_;  // the batch of a worker's next declaration
+  std::map<NodeId, Latest> latest_;  // by worker
 };
 
 }  // namespace bdn

@@ -209,13 +209,24 @@ void Job::StartIfFull(absl::Time now) {
 
 CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now) {
   Advance(now);
-  absl::Status status = CheckWorker(node, "declare");
-  if (status.ok() && calls_.Declares(node)) {
-    status = FailedPrecondition("worker %d declares twice at once", table_.Find(node)->info.rank);
+  if (const absl::Status status = CheckWorker(node, "declare"); !status.ok()) return Refuse(status);
+  const RosterMember member = MemberOf(node);
+  if (declarations_.IsRepeated(member, part)) {
+    if (const auto answer = declarations_.LastAnswerOf(member); answer.has_value()) {
+      const CallId call_id = Refuse(answer->status());
+      if (answer->ok()) completions_.back().declared = **answer;
+      return call_id;
+    }
+    // Nobody reads the answer to the call before any more.
+    for (const CallId call_id : calls_.Of(node)) {
+      if (calls_.Find(call_id)->subject.kind != WaitSubject::Kind::kDeclare) continue;
+      Complete(call_id, Cancelled("the same declaration came again"));
+    }
+  } else if (calls_.Declares(node)) {
+    return Refuse(FailedPrecondition("worker %d declares twice at once", member.rank));
   }
-  if (!status.ok()) return Refuse(status);
   const PlacementVersion before = declarations_.version();
-  const auto batch = declarations_.Declare(MemberOf(node), std::move(part));
+  const auto batch = declarations_.Declare(member, std::move(part));
   if (!batch.ok()) return Refuse(batch.status());
   if (declarations_.version() != before) ChangeForServers();
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kDeclare, *batch}, node, deadline});

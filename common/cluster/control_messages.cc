@@ -238,6 +238,7 @@ void Write(const CatalogueDelta& delta, wire::CataloguePiece* message) {
 }
 
 void Write(const DeclarationPart& part, wire::DeclareRequest* message) {
+  message->set_number(part.number);
   message->set_digest(part.digest);
   message->set_count(part.count);
   message->set_first(part.first);
@@ -325,8 +326,10 @@ absl::StatusOr<CatalogueDelta> Read(const wire::CataloguePiece& message) {
 }
 
 absl::StatusOr<DeclarationPart> Read(const wire::DeclareRequest& message) {
-  DeclarationPart part{
-      .digest = message.digest(), .count = message.count(), .first = message.first()};
+  DeclarationPart part{.number = message.number(),
+                       .digest = message.digest(),
+                       .count = message.count(),
+                       .first = message.first()};
   if (part.digest.size() > kMaxDigestBytes) {
     return InvalidArgument("a digest of %d bytes, more than %d", part.digest.size(),
                            kMaxDigestBytes);

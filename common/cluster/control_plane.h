@@ -16,7 +16,7 @@
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 5;
+inline constexpr uint32_t kControlVersion = 6;
 
 // What the scheduler decides for everybody.
 struct JobConfig {

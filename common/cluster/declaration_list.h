@@ -24,6 +24,7 @@ std::string DigestOf(std::span<const TensorDeclaration> tensors);
 
 // What one call says of the list.
 struct DeclarationPart {
+  uint64_t number = 0;                     // tells it from the worker's next one; 0: nothing does
   std::string digest;                      // of the whole list
   uint32_t count = 0;                      // tensors of the whole list
   uint32_t first = 0;                      // place in it of tensors[0]

@@ -66,7 +66,8 @@ class GrpcControlPlane final : public ControlPlane {
   Mutex mu_;
   Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
   JobConfig config_ ABSL_GUARDED_BY(mu_);
-  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;  // the catalogue that Declare has returned
+  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;     // the catalogue that Declare has returned
+  uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;  // the number of the one whose end is not known
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
@@ -126,16 +127,29 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
     const std::vector<TensorDeclaration>& tensors, absl::Duration timeout) {
   const absl::Time deadline = clock_->Now() + timeout;
   uint32_t declared;
+  uint64_t number;
   bool is_first;
   {
     MutexLock lock(&mu_);
     declared = declared_;
     is_first = rank_ == 0;
+    number = declaration_;
   }
-  BDN_ASSIGN_OR_RETURN(const DeclarationAnswer answer,
-                       SendDeclaration(tensors, is_first, [&](const DeclarationPart& part) {
-                         return SayPart(part, deadline - clock_->Now());
-                       }));
+  DeclarationAnswer answer;
+  const absl::Status status = Retry(deadline, [&]() -> absl::Status {
+    BDN_ASSIGN_OR_RETURN(answer, SendDeclaration(tensors, is_first, [&](DeclarationPart part) {
+                           part.number = number;
+                           return SayPart(part, deadline - clock_->Now());
+                         }));
+    return absl::OkStatus();
+  });
+  const bool is_known = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
+                        !absl::IsCancelled(status);
+  if (is_known) {
+    MutexLock lock(&mu_);
+    declaration_ = number + 1;
+  }
+  BDN_RETURN_IF_ERROR(status);
   DeclareResult result;
   while (declared < answer.version.catalogue) {
     BDN_ASSIGN_OR_RETURN(result.emplace_back(), FetchDelta(++declared, deadline + kAnswerGrace));

@@ -12,6 +12,7 @@
 #include "common/cluster/scheduler_client.h"
 #include "scheduler/service.h"
 #include "tests/cluster/control_plane_suite.h"
+#include "tests/transport/silent_proxy.h"
 
 namespace bdn {
 namespace {
@@ -114,6 +115,49 @@ TEST(GrpcWait, SaysWhomItWaitsFor) {
   EXPECT_EQ(nodes[0]->Barrier("b", kShort).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("barrier 'b': waiting for worker 1"));
+}
+
+TEST(GrpcDeclare, IsRepeatedWhenItsConnectionBreaks) {
+  const SteadyClock clock;
+  JobOptions options;
+  options.config.num_workers = 2;
+  options.config.num_servers = 1;
+  options.broken_connection_grace = absl::Minutes(1);
+  const auto service = *SchedulerService::Start("127.0.0.1:0", options, &clock);
+  const std::string address = "127.0.0.1:" + std::to_string(service->port());
+  SilentProxy proxy("tcp://" + address);
+  const std::string behind_proxy = proxy.address().substr(std::string("tcp://").size());
+  std::unique_ptr<ControlPlane> nodes[3];
+  std::vector<std::thread> joins;
+  for (int i = 0; i < 3; ++i) {
+    nodes[i] = *SchedulerClient::Create(i == 0 ? behind_proxy : address, {}, &clock);
+    joins.emplace_back([node = nodes[i].get(), i] {
+      const JoinRequest worker{.wanted_rank = i, .host = "h"};
+      const JoinRequest server{.role = Role::kServer, .data_address = "tcp://x", .host = "h"};
+      EXPECT_TRUE(node->Join(i < 2 ? worker : server, absl::Seconds(30)).ok());
+    });
+  }
+  for (std::thread& join : joins) join.join();
+  nodes[2]->Watch({.on_catalogue = [&](const SharedDelta& delta) {
+    EXPECT_TRUE(nodes[2]->AcknowledgePlacement(delta->version).ok());
+  }});
+  const std::vector<TensorDeclaration> tensors = {{.name = "w", .elements = 5}};
+  std::thread first([&] {
+    const auto declared = nodes[0]->Declare(tensors, absl::Seconds(30));
+    EXPECT_TRUE(declared.ok()) << declared.status();
+  });
+  const auto is_waiting = [&] {
+    std::string waits;
+    service->host()->Read(
+        [&](const Job& job, absl::Time) { waits = job.WaitsOf(1) + job.WaitsOf(2); });
+    return !waits.empty();
+  };
+  while (!is_waiting()) std::this_thread::yield();
+  proxy.Cut();
+  while (proxy.num_accepted() < 2) std::this_thread::yield();
+  const auto declared = nodes[1]->Declare(tensors, absl::Seconds(30));
+  EXPECT_TRUE(declared.ok()) << declared.status();
+  first.join();
 }
 
 INSTANTIATE_TEST_SUITE_P(Grpc, ControlPlaneSuite, ::testing::Values(SchedulerKind{"Grpc", &Make}));

@@ -343,6 +343,56 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   EXPECT_TRUE(job_->failure().ok());
 }
 
+TEST_F(JobTest, ADeclarationWhoseAnswerWasLostHasTheSameAnswerAgain) {
+  Fill(2, 1);
+  const auto declare = [&](NodeId node, uint64_t number, const std::string& tensor) {
+    const std::vector<TensorDeclaration> list = {Tensor(tensor)};
+    return job_->Declare(node,
+                         {.number = number, .digest = DigestOf(list), .count = 1, .tensors = list},
+                         At(kNever), At(0));
+  };
+  const CallId lost = declare(1, 1, "a");
+  const CallId broken = declare(2, 7, "a");
+  EXPECT_FALSE(Answered(lost));
+  // Its connection broke, which the scheduler has not noticed yet.
+  const CallId again = declare(2, 7, "a");
+  EXPECT_EQ(StatusOf(broken).code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(Install(3, 1).ok());
+  EXPECT_TRUE(StatusOf(lost).ok());
+  EXPECT_TRUE(StatusOf(again).ok());
+  const CallId repeated = declare(1, 1, "a");
+  ASSERT_TRUE(StatusOf(repeated).ok()) << "it waits in a batch of its own";
+  EXPECT_EQ(answers_[repeated].declared.version.catalogue, 1u);
+  // Another number, or list, is another declaration.
+  const CallId next = declare(1, 2, "a");
+  EXPECT_FALSE(Answered(next));
+  const CallId failed = declare(2, 7, "b");
+  ASSERT_TRUE(StatusOf(failed).ok());
+  EXPECT_EQ(answers_[failed].declared.wanted_from, 0u);
+  EXPECT_THAT(MessageOf(declare(2, 7, "b")), HasSubstr("tensor 'b'"));
+  EXPECT_EQ(MessageOf(declare(2, 7, "b")), MessageOf(next));
+  EXPECT_EQ(MessageOf(declare(1, 2, "a")), MessageOf(next));
+  EXPECT_EQ(job_->declarations().num_batches(), 0u);
+}
+
+TEST_F(JobTest, ADeclarationThatFailedForWhoIsLeavingIsForgotten) {
+  Fill(3, 1);
+  const CallId open = Declare(1, {Tensor("a")});
+  job_->Leave(2, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_EQ(StatusOf(open).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job_->declarations().num_batches(), 1u);  // the third may ask yet
+  EXPECT_EQ(MessageOf(Declare(3, {Tensor("a")})), MessageOf(open));
+  EXPECT_EQ(job_->declarations().num_batches(), 0u);
+  EXPECT_EQ(MessageOf(Declare(1, {Tensor("b")})), MessageOf(open));
+  EXPECT_EQ(job_->declarations().num_batches(), 1u);
+  job_->Leave(3, absl::OkStatus(), At(kNever), At(0));
+  EXPECT_EQ(job_->declarations().num_batches(), 0u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(MessageOf(Declare(1, {Tensor("b")})), MessageOf(open));
+  EXPECT_EQ(job_->declarations().num_batches(), 0u);
+  EXPECT_EQ(MessageOf(Declare(2, {Tensor("b")})), "declaring tensors: worker 1 is leaving the job");
+  EXPECT_EQ(job_->declarations().num_batches(), 0u);
+}
+
 TEST_F(JobTest, ABarrierEndsWhenTheLastWorkerLeaves) {
   Fill(2, 1);
   const CallId waiting = job_->ArriveAtBarrier(1, "b", At(kNever), At(0));

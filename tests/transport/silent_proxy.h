@@ -20,7 +20,8 @@
 namespace bdn {
 
 // Between a connector and a listener, as a middlebox is: it hands bytes on, until it forgets the
-// connections that there are. Those are not closed, and whatever comes on them is taken and lost.
+// connections that there are (those are not closed, and whatever comes on them is taken and lost), or
+// cuts them.
 class SilentProxy {
  public:
   // `address`: "tcp://127.0.0.1:port".
@@ -48,6 +49,11 @@ class SilentProxy {
 
   const std::string& address() const { return address_; }
   void GoSilent() { num_silent_ = num_accepted_.load(); }
+  // Ends the connections that there are, at both ends.
+  void Cut() {
+    num_cut_ = num_accepted_.load();
+    Wake();
+  }
   int num_accepted() const { return num_accepted_; }
 
  private:
@@ -101,6 +107,11 @@ class SilentProxy {
         for (const int fd : pairs_[i].fds) fds.push_back({has_ended[i] ? -1 : fd, POLLIN, 0});
       }
       if (poll(fds.data(), fds.size(), -1) < 0) continue;
+      uint64_t wakes;
+      if (fds[0].revents != 0) (void)!read(wake_, &wakes, sizeof(wakes));
+      for (int i = 0; i < num_cut_; ++i) {
+        for (const int fd : pairs_[static_cast<size_t>(i)].fds) shutdown(fd, SHUT_RDWR);
+      }
       const size_t known = pairs_.size();
       if (fds[1].revents != 0) Accept();
       for (size_t i = 0; i < known; ++i) {
@@ -122,6 +133,7 @@ class SilentProxy {
   std::atomic<bool> is_over_{false};
   std::atomic<int> num_accepted_{0};
   std::atomic<int> num_silent_{0};
+  std::atomic<int> num_cut_{0};
   std::vector<Pair> pairs_;  // of the thread
   std::thread thread_;
 };
