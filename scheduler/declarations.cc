@@ -38,6 +38,11 @@ absl::Status Declarations::Check(Rank rank, const std::vector<TensorDeclaration>
   std::unordered_set<std::string_view> names;
   for (const TensorDeclaration& tensor : tensors) {
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
+    BDN_RETURN_IF_ERROR(CheckText(limits_, "tensor", tensor.name));
+    for (const std::string* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
+      BDN_RETURN_IF_ERROR(Annotate(CheckText(limits_, "codec spec or rule", *text),
+                                   absl::StrFormat("tensor '%s'", tensor.name)));
+    }
     if (!names.insert(tensor.name).second) {
       return InvalidArgument("tensor '%s': worker %d declares it twice", tensor.name, rank);
     }

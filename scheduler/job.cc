@@ -143,11 +143,11 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
     return FailedPrecondition("the scheduler speaks control version %d, %s speaks %d",
                               kControlVersion, request.host, version);
   }
-  BDN_RETURN_IF_ERROR(CheckText("job id", request.job_id));
-  BDN_RETURN_IF_ERROR(CheckText("data address", request.data_address));
-  BDN_RETURN_IF_ERROR(CheckText("listen address", request.listen_address));
-  BDN_RETURN_IF_ERROR(CheckText("host address", request.host_address));
-  BDN_RETURN_IF_ERROR(CheckText("host", request.host));
+  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "job id", request.job_id));
+  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "data address", request.data_address));
+  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "listen address", request.listen_address));
+  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "host address", request.host_address));
+  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "host", request.host));
   if (!request.job_id.empty() && request.job_id != config.job_id) {
     return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,
                               request.host, request.job_id);
@@ -269,7 +269,7 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
                             absl::Time now) {
   Advance(now);
   absl::Status status = CheckWorker(node, "barrier");
-  if (status.ok()) status = CheckText("barrier", name);
+  if (status.ok()) status = CheckText(options_.limits, "barrier", name);
   if (status.ok() && barriers_.size() >= kMaxBarriers && barriers_.count(name) == 0) {
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }

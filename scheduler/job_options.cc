@@ -7,35 +7,45 @@ namespace {
 
 constexpr int kMaxNodes = 4096;  // of a role
 constexpr uint64_t kMostTensors = uint64_t{1} << 20;
+constexpr size_t kMaxJobIdBytes = 255;  // as the data plane's hello has room for
+
+absl::Status CheckRange(const char* setting, uint64_t value, uint64_t least, uint64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return InvalidArgument("%s is %d: expected %d to %d", setting, value, least, most);
+}
 
 }  // namespace
 
-absl::Status CheckText(const char* what, const std::string& text) {
-  if (text.size() <= kMaxNameBytes) return absl::OkStatus();
-  return InvalidArgument("%s '%s...' has %d bytes, more than %d", what, text.substr(0, 32),
-                         text.size(), kMaxNameBytes);
+absl::Status CheckText(const DeclarationLimits& limits, const char* what, const std::string& text) {
+  if (text.size() <= limits.max_name_bytes) return absl::OkStatus();
+  return InvalidArgument(
+      "%s '%s...' has %d bytes, more than %d: make it shorter, or raise max-name-bytes of the scheduler",
+      what, text.substr(0, 32), text.size(), limits.max_name_bytes);
 }
 
 absl::Status CheckJobOptions(const JobOptions& options) {
   const JobConfig& config = options.config;
-  BDN_RETURN_IF_ERROR(CheckText("job-id", config.job_id));
+  if (config.job_id.size() > kMaxJobIdBytes) {
+    return InvalidArgument("job-id has %d bytes: expected at most %d", config.job_id.size(),
+                           kMaxJobIdBytes);
+  }
   if (config.num_workers < 1 || config.num_workers > kMaxNodes) {
     return InvalidArgument("workers is %d: expected 1 to %d", config.num_workers, kMaxNodes);
   }
   if (config.num_servers < 1 || config.num_servers > kMaxNodes) {
     return InvalidArgument("servers is %d: expected 1 to %d", config.num_servers, kMaxNodes);
   }
-  constexpr uint64_t kLeastPartition = 4096;
-  constexpr uint64_t kMostPartition = uint64_t{1} << 30;
-  if (config.partition_bytes < kLeastPartition || config.partition_bytes > kMostPartition) {
-    return InvalidArgument("partition-bytes is %d: expected %d to %d", config.partition_bytes,
-                           kLeastPartition, kMostPartition);
-  }
+  BDN_RETURN_IF_ERROR(CheckRange("partition-bytes", config.partition_bytes, 4096, 1 << 30));
   if (options.limits.max_job_bytes == 0) return InvalidArgument("max-job-bytes is 0");
-  if (options.limits.max_tensors < 1 || options.limits.max_tensors > kMostTensors) {
-    return InvalidArgument("max-tensors is %d: expected 1 to %d", options.limits.max_tensors,
-                           kMostTensors);
-  }
+  const DeclarationLimits& limits = options.limits;
+  BDN_RETURN_IF_ERROR(CheckRange("max-tensors", limits.max_tensors, 1, kMostTensors));
+  BDN_RETURN_IF_ERROR(CheckRange("max-name-bytes", limits.max_name_bytes, 64, kMaxNameBytes));
+  // What nodes send with names as long as they may be must fit.
+  const RequestLimits& requests = options.request_limits;
+  BDN_RETURN_IF_ERROR(
+      CheckRange("max-request-bytes", requests.max_request_bytes, 32 << 10, 4 << 20));
+  BDN_RETURN_IF_ERROR(
+      CheckRange("max-declaration-bytes", requests.max_declaration_bytes, 512 << 10, 64 << 20));
   if (config.heartbeat_interval < absl::Milliseconds(1)) {
     return InvalidArgument("heartbeat-interval is %s: expected at least 1ms",
                            absl::FormatDuration(config.heartbeat_interval));

@@ -11,15 +11,23 @@
 
 namespace bdn {
 
-// How much a job may declare.
+// How much a job may declare. The setting of each has its name.
 struct DeclarationLimits {
   uint64_t max_job_bytes = uint64_t{256} << 30;  // of all tensors, as TensorBytes
   uint64_t max_tensors = uint64_t{1} << 20;
+  uint64_t max_name_bytes = 255;  // of names, specs, rules and addresses, each
+};
+
+// Of what is asked of a scheduler.
+struct RequestLimits {
+  uint64_t max_request_bytes = uint64_t{64} << 10;
+  uint64_t max_declaration_bytes = uint64_t{4} << 20;  // of one part of a declaration
 };
 
 struct JobOptions {
   JobConfig config;
   DeclarationLimits limits;
+  RequestLimits request_limits;
   Credentials credentials;  // asked of whoever joins
   std::string data_secret;  // given to whoever has joined; JobHost makes one where it is empty
   absl::Duration join_timeout = absl::InfiniteDuration();
@@ -34,8 +42,9 @@ struct JobOptions {
 // InvalidArgument names the setting that is out of range or contradicts another.
 absl::Status CheckJobOptions(const JobOptions& options);
 
-// InvalidArgument where a text from outside is longer than kMaxNameBytes; `what` names it.
-absl::Status CheckText(const char* what, const std::string& text);
+// InvalidArgument where a text from outside is longer than the setting max-name-bytes allows; `what`
+// names it.
+absl::Status CheckText(const DeclarationLimits& limits, const char* what, const std::string& text);
 
 }  // namespace bdn
 

@@ -46,6 +46,10 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.job.limits.max_job_bytes, config.Bytes("max-job-bytes"));
   BDN_ASSIGN_OR_RETURN(const int64_t tensors, config.Int("max-tensors", 1, kMostTensors));
   options.job.limits.max_tensors = static_cast<uint64_t>(tensors);
+  BDN_ASSIGN_OR_RETURN(options.job.limits.max_name_bytes, config.Bytes("max-name-bytes"));
+  RequestLimits& requests = options.job.request_limits;
+  BDN_ASSIGN_OR_RETURN(requests.max_request_bytes, config.Bytes("max-request-bytes"));
+  BDN_ASSIGN_OR_RETURN(requests.max_declaration_bytes, config.Bytes("max-declaration-bytes"));
   BDN_ASSIGN_OR_RETURN(job.heartbeat_interval, config.Duration("heartbeat-interval"));
   BDN_ASSIGN_OR_RETURN(job.lease_timeout, config.Duration("lease-timeout"));
   BDN_RETURN_IF_ERROR(CheckJobOptions(options.job));

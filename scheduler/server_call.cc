@@ -36,8 +36,9 @@ void ServerCall::OnRead(bool ok) {
   if (over_) return Finish(Cancelled("the call was given up"));
   if (!ok) return Finish(InvalidArgument("the call %s came without a request", context_.method()));
   if (request_.Length() > method_->most_bytes) {
-    return Finish(ResourceExhausted("a request of %s has %d bytes, more than %d", context_.method(),
-                                    request_.Length(), method_->most_bytes));
+    return Finish(ResourceExhausted(
+        "a request of %s has %d bytes, more than %d: that is %s of the scheduler",
+        context_.method(), request_.Length(), method_->most_bytes, method_->setting));
   }
   core_->requests_read.fetch_add(1, std::memory_order_relaxed);
   Serve([this] {

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
@@ -28,8 +29,6 @@ namespace wire = bandoneon::control;
 
 // For answers that are on their way when the service closes.
 constexpr absl::Duration kClosingGrace = absl::Milliseconds(500);
-// Of all requests but declarations: a few names.
-constexpr size_t kMostRequestBytes = size_t{64} << 10;
 // Who has not shown by then that it speaks our protocol, or has nothing more to ask, is cut off.
 constexpr int kHandshakeTimeoutMs = 10000;
 constexpr int kIdleConnectionMs = 30000;
@@ -38,7 +37,8 @@ constexpr int kMostCallsAtOnce = 64;
 
 class ServiceImpl final : public SchedulerService {
  public:
-  ServiceImpl(JobOptions options, const Clock* clock) : core_(std::move(options), clock) {}
+  ServiceImpl(JobOptions options, const Clock* clock)
+      : limits_(options.request_limits), core_(std::move(options), clock) {}
   ~ServiceImpl() override { Close(); }
 
   absl::Status Listen(const std::string& listen);
@@ -80,6 +80,7 @@ class ServiceImpl final : public SchedulerService {
   Method ServedBy(CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*));
   void AddMethods();
 
+  const RequestLimits limits_;
   ServiceCore core_;
   PieceCache pieces_{core_.host()};
   WatchStreams streams_{&core_};
@@ -202,7 +203,7 @@ CallId ServiceImpl::OnStatus(StatusCall* call) {
 
 template <typename Request, typename Reply>
 Method ServiceImpl::ServedBy(CallId (ServiceImpl::*handler)(UnaryCall<Request, Reply>*)) {
-  return {.most_bytes = kMostRequestBytes, .serve = [this, handler](ServerCall* call) {
+  return {.most_bytes = limits_.max_request_bytes, .serve = [this, handler](ServerCall* call) {
             return std::make_unique<UnaryCall<Request, Reply>>(
                 &core_, call, [this, handler](auto* unary) { return (this->*handler)(unary); });
           }};
@@ -215,7 +216,8 @@ void ServiceImpl::AddMethods() {
   };
   add("Join", ServedBy(&ServiceImpl::OnJoin));
   Method declare = ServedBy(&ServiceImpl::OnDeclare);
-  declare.most_bytes = kMaxMessageBytes;
+  declare.most_bytes = limits_.max_declaration_bytes;
+  declare.setting = "max-declaration-bytes";
   add("Declare", std::move(declare));
   add("Catalogue", ServedBy(&ServiceImpl::OnCatalogue));
   add("Barrier", ServedBy(&ServiceImpl::OnBarrier));
@@ -226,7 +228,7 @@ void ServiceImpl::AddMethods() {
   add("AcknowledgePlacement", ServedBy(&ServiceImpl::OnAcknowledge));
   add("Waits", ServedBy(&ServiceImpl::OnWaits));
   add("Status", ServedBy(&ServiceImpl::OnStatus));
-  add("Watch", {.most_bytes = kMostRequestBytes, .serve = [this](ServerCall* call) {
+  add("Watch", {.most_bytes = limits_.max_request_bytes, .serve = [this](ServerCall* call) {
                   return std::make_unique<WatchStream>(&streams_, call);
                 }});
 }
@@ -243,7 +245,8 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsAtOnce);
   // What is sent before it is read waits in memory: 64 KiB a call, however fast the connection is.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::max(limits_.max_declaration_bytes, limits_.max_request_bytes)));
   using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       Connections::FROM_FD, ServerCredentialsOf(core_.credentials()));

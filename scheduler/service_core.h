@@ -42,7 +42,8 @@ class CallHandler;
 
 // How calls of one name are served.
 struct Method {
-  size_t most_bytes = 0;  // of a request
+  size_t most_bytes = 0;                      // of a request
+  const char* setting = "max-request-bytes";  // that says so
   // On the queue's thread, past whatever other calls keep busy with: for what is quick and must not
   // wait. All others are served on the thread of work.
   bool is_urgent = false;

@@ -28,7 +28,8 @@ absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
   }
   for (const std::string* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
     if (text->empty() || text->size() > kMaxNameBytes) {
-      return bad("a codec spec or rule is empty or longer than 255 bytes");
+      return bad(
+          absl::StrFormat("a codec spec or rule is empty or longer than %d bytes", kMaxNameBytes));
     }
   }
   if (!std::isfinite(tensor.momentum) || tensor.momentum < 0 || tensor.momentum >= 1) {

@@ -15,7 +15,7 @@
 namespace bdn {
 
 // Of names, specs and other texts that nodes send.
-inline constexpr size_t kMaxNameBytes = 255;
+inline constexpr size_t kMaxNameBytes = 4096;
 
 enum class KeyKind : uint8_t {
   kDense = 0,      // push and reply, summed

@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& optio
        .security = options.security,
        .silence_timeout = options.connection_timeout,
        .max_bytes_queued = options.max_bytes_queued,
+       .max_frames_queued = options.max_frames_queued,
        .clock = options.clock});
 }
 

@@ -29,6 +29,8 @@ absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, cons
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock) {
   BDN_ASSIGN_OR_RETURN(TransportOptions options, ReadConnectorOptions(config, clock));
   BDN_ASSIGN_OR_RETURN(options.max_bytes_queued, config.Bytes("max-bytes-queued"));
+  BDN_ASSIGN_OR_RETURN(const int64_t frames, config.Int("max-frames-queued", 16, 1 << 24));
+  options.max_frames_queued = static_cast<int>(frames);
   BDN_ASSIGN_OR_RETURN(options.max_frame_bytes, config.Bytes("max-frame-bytes"));
   constexpr uint64_t kLeastFrame = uint64_t{64} << 10;
   if (options.max_frame_bytes < kLeastFrame || options.max_frame_bytes > kMaxPayloadBytes) {

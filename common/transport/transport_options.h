@@ -21,12 +21,13 @@ struct TransportOptions {
   int io_threads = 0;  // 0 chooses by the machine
   absl::Duration connection_timeout = absl::Seconds(10);
   uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
+  int max_frames_queued = 65536;                  // as well
   uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
   bool shares_memory = false;                     // with processes of this host
 };
 
 // Of the settings that have them: link, io-threads, connection-timeout, data-security,
-// max-bytes-queued and max-frame-bytes. InvalidArgument names the one that is wrong.
+// max-bytes-queued, max-frames-queued and max-frame-bytes. InvalidArgument names the one that is wrong.
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock);
 // As above, of the first three.
 absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock);

@@ -16,11 +16,26 @@ absl::StatusOr<SchedulerOptions> ReadFlags(const std::vector<std::string>& flags
 }
 
 TEST(SchedulerOptions, ReadsEverySetting) {
-  const auto options = ReadFlags(
-      {"--listen=0.0.0.0:7000", "--workers=3", "--servers=2", "--seed=9", "--partition-bytes=1MiB",
-       "--fusion-bytes=64KiB", "--min-compress-bytes=0", "--max-job-bytes=2GiB", "--max-tensors=99",
-       "--heartbeat-interval=500ms", "--lease-timeout=4s", "--join-timeout=7s", "--job-id=gpt",
-       "--token=secret", "--insecure", "--exit-when-done=false", "--log-level=error"});
+  const auto options = ReadFlags({"--listen=0.0.0.0:7000",
+                                  "--workers=3",
+                                  "--servers=2",
+                                  "--seed=9",
+                                  "--partition-bytes=1MiB",
+                                  "--fusion-bytes=64KiB",
+                                  "--min-compress-bytes=0",
+                                  "--max-job-bytes=2GiB",
+                                  "--max-tensors=99",
+                                  "--max-name-bytes=100",
+                                  "--max-request-bytes=1MiB",
+                                  "--max-declaration-bytes=8MiB",
+                                  "--heartbeat-interval=500ms",
+                                  "--lease-timeout=4s",
+                                  "--join-timeout=7s",
+                                  "--job-id=gpt",
+                                  "--token=secret",
+                                  "--insecure",
+                                  "--exit-when-done=false",
+                                  "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   const JobConfig& job = options->job.config;
   EXPECT_EQ(options->listen, "0.0.0.0:7000");
@@ -32,6 +47,9 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_EQ(job.min_compress_bytes, 0u);
   EXPECT_EQ(options->job.limits.max_job_bytes, uint64_t{2} << 30);
   EXPECT_EQ(options->job.limits.max_tensors, 99u);
+  EXPECT_EQ(options->job.limits.max_name_bytes, 100u);
+  EXPECT_EQ(options->job.request_limits.max_request_bytes, 1u << 20);
+  EXPECT_EQ(options->job.request_limits.max_declaration_bytes, 8u << 20);
   EXPECT_EQ(job.heartbeat_interval, absl::Milliseconds(500));
   EXPECT_EQ(job.lease_timeout, absl::Seconds(4));
   EXPECT_EQ(options->job.join_timeout, absl::Seconds(7));
@@ -59,6 +77,10 @@ TEST(SchedulerOptions, AWrongOrContradictorySettingIsNamed) {
   expect("--listen=7000", "'7000'");
   expect("--listen=host:70000", "'host:70000'");
   expect("--partition-bytes=1", "partition-bytes");
+  expect("--max-name-bytes=9", "max-name-bytes");
+  expect("--max-name-bytes=1MiB", "max-name-bytes");
+  expect("--max-request-bytes=1", "max-request-bytes");
+  expect("--max-declaration-bytes=1GiB", "max-declaration-bytes");
   expect("--lease-timeout=1s", "heartbeat-interval");
   expect("--join-timeout=soon", "join-timeout");
   expect("--log-level=loud", "loud");

@@ -105,9 +105,9 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
   EXPECT_THAT(refused([](auto* r) { r->set_version(0); }), HasSubstr("version"));
   EXPECT_THAT(refused([](auto* r) { r->set_wanted_rank(-2147483647 - 1); }), HasSubstr("rank"));
   EXPECT_THAT(refused([](auto* r) { r->set_host(std::string(60000, 'h')); }),
-              HasSubstr("60000 bytes"));
+              AllOf(HasSubstr("60000 bytes"), HasSubstr("raise max-name-bytes")));
   EXPECT_THAT(refused([](auto* r) { r->set_host(std::string(100000, 'h')); }),
-              HasSubstr("more than 65536"));
+              HasSubstr("more than 65536: that is max-request-bytes"));
   EXPECT_THAT(refused([](auto* r) { r->set_job_id("other"); }), HasSubstr("'other'"));
 }
 
@@ -141,9 +141,33 @@ TEST_F(GrpcServiceTest, RefusesADeclarationOfNonsense) {
   EXPECT_THAT(refused([](auto* t) { t->set_elements(~uint64_t{0}); }), HasSubstr("elements"));
   EXPECT_THAT(refused([](auto* t) { t->set_elements(uint64_t{1} << 47); }),
               HasSubstr("max-job-bytes"));
-  EXPECT_THAT(refused([](auto* t) { t->set_name(std::string(256, 'n')); }), HasSubstr("256 bytes"));
+  EXPECT_THAT(refused([](auto* t) { t->set_name(std::string(256, 'n')); }),
+              AllOf(HasSubstr("256 bytes"), HasSubstr("raise max-name-bytes")));
+  EXPECT_THAT(refused_traits([](auto* t) { t->set_push_spec(std::string(256, 'n')); }),
+              AllOf(HasSubstr("tensor 'w'"), HasSubstr("raise max-name-bytes")));
   EXPECT_THAT(refused_traits([](auto* t) { t->set_momentum(-1); }), HasSubstr("momentum"));
   EXPECT_THAT(refused_traits([](auto* t) { t->set_push_spec(""); }), HasSubstr("codec"));
+}
+
+TEST_F(GrpcServiceTest, LimitsAreSettings) {
+  options_.limits.max_name_bytes = 300;
+  options_.request_limits = {.max_request_bytes = 1 << 20, .max_declaration_bytes = 1 << 20};
+  Start();
+  Fill();
+  wire::DeclareRequest request;
+  *request.mutable_caller() = worker_;
+  request.set_timeout_ms(0);
+  const std::string name(300, 'n');
+  Write(DeclarationPart{.digest = "d", .count = 1, .tensors = {{.name = name, .elements = 5}}},
+        &request);
+  EXPECT_EQ(Call(&wire::Scheduler::Stub::Declare, request).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED)
+      << "it was taken, and no server has installed it";
+  wire::BarrierRequest barrier;
+  *barrier.mutable_caller() = worker_;
+  barrier.set_name(std::string(100000, 'b'));
+  EXPECT_THAT(Call(&wire::Scheduler::Stub::Barrier, barrier).error_message(),
+              HasSubstr("more than 300"));
 }
 
 TEST_F(GrpcServiceTest, TheCatalogueIsReadByPieceOnlyByNodesAndOnlyWhereThereIsOne) {

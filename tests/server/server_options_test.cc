@@ -16,12 +16,26 @@ absl::StatusOr<ServerOptions> ReadFlags(const std::vector<std::string>& flags) {
 }
 
 TEST(ServerOptionsTest, ReadsEverySetting) {
-  const auto options = ReadFlags(
-      {"--scheduler=10.0.0.1:7000", "--listen=tcp://0.0.0.0:0", "--advertise=tcp://10.0.0.2:7100",
-       "--rank=3", "--shards=5", "--link=1Gbit", "--health-listen=", "--max-bytes=3GiB",
-       "--metrics-file=counted.json", "--job-id=gpt", "--token=secret", "--insecure",
-       "--join-timeout=7s", "--log-level=error", "--data-security=authenticated", "--io-threads=3",
-       "--connection-timeout=20s", "--max-bytes-queued=3GiB", "--max-frame-bytes=5MiB"});
+  const auto options = ReadFlags({"--scheduler=10.0.0.1:7000",
+                                  "--listen=tcp://0.0.0.0:0",
+                                  "--advertise=tcp://10.0.0.2:7100",
+                                  "--rank=3",
+                                  "--shards=5",
+                                  "--link=1Gbit",
+                                  "--health-listen=",
+                                  "--max-bytes=3GiB",
+                                  "--metrics-file=counted.json",
+                                  "--job-id=gpt",
+                                  "--token=secret",
+                                  "--insecure",
+                                  "--join-timeout=7s",
+                                  "--log-level=error",
+                                  "--data-security=authenticated",
+                                  "--io-threads=3",
+                                  "--connection-timeout=20s",
+                                  "--max-bytes-queued=3GiB",
+                                  "--max-frame-bytes=5MiB",
+                                  "--max-frames-queued=77"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->scheduler, "10.0.0.1:7000");
   EXPECT_EQ(options->server.listen, "tcp://0.0.0.0:0");
@@ -34,6 +48,7 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
   EXPECT_EQ(options->transport.connection_timeout, absl::Seconds(20));
   EXPECT_EQ(options->transport.max_bytes_queued, uint64_t{3} << 30);
   EXPECT_EQ(options->server.max_bytes_waiting, uint64_t{3} << 30);
+  EXPECT_EQ(options->transport.max_frames_queued, 77);
   EXPECT_EQ(options->transport.max_frame_bytes, uint64_t{5} << 20);
   EXPECT_EQ(options->server.max_frame_bytes, uint64_t{5} << 20);
   EXPECT_EQ(options->health_listen, "");
@@ -104,7 +119,7 @@ TEST(ServerOptionsTest, NamesTheSettingThatIsMissingOrWrong) {
       HasSubstr("shards"));
   for (const char* wrong :
        {"data-security=yes", "io-threads=1000", "connection-timeout=5ms", "max-bytes-queued=much",
-        "max-frame-bytes=1KiB", "max-frame-bytes=2GiB"}) {
+        "max-frame-bytes=1KiB", "max-frames-queued=0", "max-frame-bytes=2GiB"}) {
     const std::string flag = std::string("--") + wrong;
     EXPECT_THAT(std::string(ReadFlags({"--scheduler=127.0.0.1:1", flag}).status().message()),
                 HasSubstr(flag.substr(2, flag.find('=') - 2)));

@@ -216,7 +216,7 @@ absl::StatusOr<std::shared_ptr<SendQueue>> ZmqListener::BeginFrame(ConnectionId 
   const uint64_t queued = peer->queue->bytes.load();
   absl::Status status;
   if (queued > 0 && queued + frame.payload.size() > most) {
-    status = ResourceExhausted("%s: %d bytes wait for connection %d, at most %d",
+    status = ResourceExhausted("%s: %d bytes wait for connection %d, at most %d (max-bytes-queued)",
                                Describe(frame.header), queued, to, most);
   } else {
     status = WriteHeader(socket_, &peer->name, frame);

@@ -239,7 +239,9 @@ absl::Status WriteHeader(void* socket, const std::string* peer, const Frame& fra
                                                  ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0) &&
                     zmq_send(socket, header.data(), header.size(), ZMQ_DONTWAIT | more) >= 0;
   if (sent) return absl::OkStatus();
-  if (errno == EAGAIN) return ResourceExhausted("%s: too many wait", Describe(frame.header));
+  if (errno == EAGAIN)
+    return ResourceExhausted("%s: too many frames wait (max-frames-queued)",
+                             Describe(frame.header));
   return Unavailable("%s: %s", Describe(frame.header), zmq_strerror(errno));
 }
 
