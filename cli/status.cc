@@ -11,7 +11,7 @@
 namespace bdn::cli {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "where the scheduler listens [$BANDONEON_SCHEDULER]"},
@@ -27,7 +27,7 @@ constexpr Flag kFlags[] = {
 
 constexpr char kUsageText[] =
     "usage: bandoneon status [options]\n\n"
-    "Asks a scheduler about its job: who is in it, how far each node is, when it was last heard.\n";
+    "Asks a scheduler about its job: who is in it, how far each node is, when it was last heard, what servers hold.\n";
 
 constexpr char kExamples[] =
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
@@ -102,6 +102,19 @@ std::string AddressOf(const Json& node) {
   return advertised + " (listens at " + listened + ")";
 }
 
+// "server 0 holds weights 4.0 MB, moments 8.0 MB"; empty where it holds nothing.
+std::string HeldBy(const Json& node) {
+  std::string text;
+  if (!node.contains("held")) return text;
+  for (const auto& [purpose, bytes] : node.at("held").items()) {
+    if (purpose == "total" || bytes.get<uint64_t>() == 0) continue;
+    text += absl::StrFormat("%s %s %s", text.empty() ? "" : ",", purpose,
+                            HumanBytes(bytes.get<double>()));
+  }
+  if (text.empty()) return text;
+  return absl::StrFormat("server %s holds%s\n", Number(node.at("rank")), text);
+}
+
 std::string Describe(const Json& job) {
   const auto text_of = [&](const char* name) { return job.at(name).get<std::string>(); };
   std::string text = absl::StrFormat("job %s: %s, epoch %s, %s tensors in %s keys\n",
@@ -110,18 +123,21 @@ std::string Describe(const Json& job) {
   if (!text_of("missing").empty()) text += "waits for " + text_of("missing") + "\n";
   if (!text_of("failure").empty()) text += "failed: " + text_of("failure") + "\n";
   std::vector<std::vector<std::string>> rows = {{"ROLE", "RANK", "NODE", "HOST", "STATE", "STEP",
-                                                 "SENT", "RECEIVED", "KEYS", "LAST HEARD",
+                                                 "SENT", "RECEIVED", "KEYS", "HELD", "LAST HEARD",
                                                  "ADDRESS"}};
   for (const Json& node : job.at("nodes")) {
-    rows.push_back({node.at("role").get<std::string>(), Number(node.at("rank")),
-                    Number(node.at("node")), node.at("host").get<std::string>(),
-                    node.at("left").get<bool>() ? "left" : "here", Number(node.at("step")),
-                    HumanBytes(node.at("bytes_sent").get<double>()),
-                    HumanBytes(node.at("bytes_received").get<double>()), Number(node.at("keys")),
-                    absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>()),
-                    AddressOf(node)});
+    rows.push_back(
+        {node.at("role").get<std::string>(), Number(node.at("rank")), Number(node.at("node")),
+         node.at("host").get<std::string>(), node.at("left").get<bool>() ? "left" : "here",
+         Number(node.at("step")), HumanBytes(node.at("bytes_sent").get<double>()),
+         HumanBytes(node.at("bytes_received").get<double>()), Number(node.at("keys")),
+         node.contains("held") ? HumanBytes(node.at("held").at("total").get<double>()) : "-",
+         absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>()),
+         AddressOf(node)});
   }
-  return text + Table(rows);
+  text += Table(rows);
+  for (const Json& node : job.at("nodes")) text += HeldBy(node);
+  return text;
 }
 
 }  // namespace

@@ -170,7 +170,8 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
   return call->FinishNow(core_.host()->Heartbeat(
-      message.caller().node(), {message.step(), message.bytes_sent(), message.bytes_received()}));
+      message.caller().node(),
+      {message.step(), message.bytes_sent(), message.bytes_received(), Read(message.held())}));
 }
 
 CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {

@@ -230,12 +230,14 @@ void Server::SendTo(NodeId node, Frame frame) {
 
 void Server::ReportProgress(Step step) {
   const TransportStats traffic = transport_->stats();
+  HeldBytes held;
+  for (const auto& shard : shards_) held += shard->held();
   Step highest;
   {
     MutexLock lock(&mu_);
     highest = highest_step_ = std::max(highest_step_, step);
   }
-  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
+  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received, held});
 }
 
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {

@@ -9,7 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/cluster/membership.h"
 #include "common/wire/frame.h"
-#include "server/held_bytes.h"
+#include "server/held_by_key.h"
 #include "server/key_state.h"
 #include "server/shard_context.h"
 

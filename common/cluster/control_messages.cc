@@ -212,6 +212,16 @@ void Write(const Membership& membership, wire::Membership* message) {
   for (const NodeInfo& node : membership.servers) Write(node, message->add_servers());
 }
 
+void Write(const HeldBytes& held, wire::HeldBytes* message) {
+  message->set_weights(held.weights);
+  message->set_replicas(held.replicas);
+  message->set_moments(held.moments);
+  message->set_residuals(held.residuals);
+  message->set_sums(held.sums);
+  message->set_waiting(held.waiting);
+  message->set_replies(held.replies);
+  message->set_values(held.values);
+}
 void Write(PlacementVersion version, wire::PlacementVersion* message) {
   message->set_epoch(version.epoch);
   message->set_catalogue_version(version.catalogue);
@@ -309,6 +319,16 @@ absl::StatusOr<Membership> Read(const wire::Membership& message) {
   return membership;
 }
 
+HeldBytes Read(const wire::HeldBytes& message) {
+  return {.weights = message.weights(),
+          .replicas = message.replicas(),
+          .moments = message.moments(),
+          .residuals = message.residuals(),
+          .sums = message.sums(),
+          .waiting = message.waiting(),
+          .replies = message.replies(),
+          .values = message.values()};
+}
 PlacementVersion Read(const wire::PlacementVersion& message) {
   return {message.epoch(), message.catalogue_version()};
 }

@@ -18,6 +18,7 @@ class CataloguePiece;
 class DeclareReply;
 class DeclareRequest;
 class Failure;
+class HeldBytes;
 class JobConfig;
 class JoinReply;
 class JoinRequest;
@@ -45,6 +46,7 @@ int64_t TimeoutToMilliseconds(absl::Duration timeout);
 void Write(const JobConfig& config, bandoneon::control::JobConfig* message);
 void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
+void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
 void Write(PlacementVersion version, bandoneon::control::PlacementVersion* message);
 // Of the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts it.
 void Write(const CatalogueDelta& delta, bandoneon::control::CataloguePiece* message);
@@ -56,6 +58,7 @@ void Write(const absl::Status& status, bandoneon::control::Failure* message);
 
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
+HeldBytes Read(const bandoneon::control::HeldBytes& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
 // What one piece says. It need not make sense alone: CheckDelta is for the whole.
 absl::StatusOr<CatalogueDelta> Read(const bandoneon::control::CataloguePiece& message);

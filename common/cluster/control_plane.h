@@ -12,11 +12,12 @@
 #include "absl/time/time.h"
 #include "common/base/link_security.h"
 #include "common/cluster/catalogue.h"
+#include "common/cluster/held_bytes.h"
 #include "common/cluster/membership.h"
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 6;
+inline constexpr uint32_t kControlVersion = 7;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -62,6 +63,7 @@ struct NodeProgress {
   Step step = 0;  // the highest finished
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
+  HeldBytes held = {};  // of a server
 };
 
 // A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,

@@ -234,6 +234,7 @@ absl::Status GrpcControlPlane::SendHeartbeat() {
     message.set_step(progress_.step);
     message.set_bytes_sent(progress_.bytes_sent);
     message.set_bytes_received(progress_.bytes_received);
+    if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
     patience = config_.lease_timeout / 2;
   }
   return calls_.Heartbeat(message, patience);

@@ -35,21 +35,30 @@ std::string AsUtf8(const std::string& bytes) {
   return text;
 }
 
+Json HeldJson(const wire::HeldBytes& held) {
+  return {
+      {"total", Read(held).total()}, {"weights", held.weights()},     {"replicas", held.replicas()},
+      {"moments", held.moments()},   {"residuals", held.residuals()}, {"sums", held.sums()},
+      {"waiting", held.waiting()},   {"replies", held.replies()},     {"values", held.values()}};
+}
+
 Json NodeJson(const wire::StatusReply::Node& node) {
-  return {{"role", RoleName(static_cast<Role>(node.info().role()))},
-          {"rank", node.info().rank()},
-          {"node", node.info().id()},
-          {"host", AsUtf8(node.info().host())},
-          {"address", AsUtf8(node.info().data_address())},
-          {"listen_address", AsUtf8(node.info().listen_address())},
-          {"left", node.left()},
-          {"step", node.step()},
-          {"bytes_sent", node.bytes_sent()},
-          {"bytes_received", node.bytes_received()},
-          {"seconds_since_heard", node.seconds_since_heard()},
-          {"keys", node.keys()},
-          {"key_bytes", node.key_bytes()},
-          {"server_bytes", node.server_bytes()}};
+  Json json = {{"role", RoleName(static_cast<Role>(node.info().role()))},
+               {"rank", node.info().rank()},
+               {"node", node.info().id()},
+               {"host", AsUtf8(node.info().host())},
+               {"address", AsUtf8(node.info().data_address())},
+               {"listen_address", AsUtf8(node.info().listen_address())},
+               {"left", node.left()},
+               {"step", node.step()},
+               {"bytes_sent", node.bytes_sent()},
+               {"bytes_received", node.bytes_received()},
+               {"seconds_since_heard", node.seconds_since_heard()},
+               {"keys", node.keys()},
+               {"key_bytes", node.key_bytes()},
+               {"server_bytes", node.server_bytes()}};
+  if (node.has_held()) json["held"] = HeldJson(node.held());
+  return json;
 }
 
 Json StatusJson(const wire::StatusReply& status) {

@@ -13,7 +13,9 @@ namespace bdn {
 // {"job_id", "state", "missing", "failure", "epoch", "catalogue_version", "tensors", "keys",
 //  "nodes": [{"role", "rank", "node", "host", "address", "left", "step", "bytes_sent",
 //             "bytes_received", "seconds_since_heard", "keys", "key_bytes",
-//             "server_bytes"}]}.
+//             "server_bytes", "held"}]},
+// "held" of servers alone: {"total", "weights", "replicas", "moments", "residuals", "sums", "waiting",
+// "replies", "values"}, in bytes, with the last reply.
 // InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or
 // DeadlineExceeded where nobody answers in time.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,

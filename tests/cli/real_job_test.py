@@ -40,10 +40,13 @@ def test_status_shows_every_node(real, tmp_path, monkeypatch):
     assert table.returncode == 0, table.stderr
     lines = table.stdout.splitlines()
     assert "running" in lines[0]
+    assert "HELD" in lines[1].split()
     roles = sorted(line.split()[0] + line.split()[1] for line in lines[2:])
     assert roles == ["server0", "worker0", "worker1"]
     status = json.loads(real.run("status", "--scheduler", address, "--json").stdout)
     assert len(status["nodes"]) == 3
+    held = {node["role"]: node.get("held") for node in status["nodes"]}
+    assert held["worker"] is None and held["server"]["total"] == held["server"]["weights"] == 0
     run.terminate()
     run.communicate(timeout=LIMIT)
     assert run.returncode == 128 + signal.SIGTERM

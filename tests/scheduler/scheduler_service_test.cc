@@ -281,6 +281,10 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   heartbeat.set_step(7);
   heartbeat.set_bytes_sent(123456789012345);
   ASSERT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
+  *heartbeat.mutable_caller() = server_;
+  heartbeat.mutable_held()->set_weights(4000);
+  heartbeat.mutable_held()->set_values(5);
+  ASSERT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
   const auto running = FetchStatusJson(address(), {}, absl::Seconds(30));
   ASSERT_TRUE(running.ok()) << running.status();
   const Json after = Json::parse(*running);
@@ -288,7 +292,12 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   const Json& server = NodeOf(after, "server");
   EXPECT_EQ(server.at("rank"), 0);
   EXPECT_EQ(server.at("host"), "raw\x01:\xc3\xbf");  // the byte 0xff as a letter
+  EXPECT_EQ(server.at("held").at("total"), 4005);
+  EXPECT_EQ(server.at("held").at("weights"), 4000);
+  EXPECT_EQ(server.at("held").at("values"), 5);
+  EXPECT_EQ(server.at("held").at("moments"), 0);
   const Json& worker = NodeOf(after, "worker");
+  EXPECT_FALSE(worker.contains("held"));
   EXPECT_EQ(worker.at("step"), 7);
   EXPECT_EQ(worker.at("bytes_sent"), 123456789012345);
   EXPECT_THAT(*running, HasSubstr(R"("host":"raw\u0001:\u00ff")"));  // ASCII, for any terminal

@@ -94,6 +94,11 @@ TEST(ServerQueue, PushesThatFindNoRoomComeAgainAndCountOnce) {
   for (const TicketId ticket : tickets) EXPECT_TRUE(worker->Wait(ticket, kLong).ok());
   EXPECT_THAT(data, Each(Each(3.0f)));
   EXPECT_EQ(server.stats().shards.pushes, kTensors);
+  scheduler.host()->Read([](const Job& job, absl::Time) {
+    uint64_t held = 0;
+    for (const auto& [id, member] : job.table().members()) held += member.progress.held.replies;
+    EXPECT_EQ(held, kTensors * kElements * sizeof(float)) << "as the server has reported";
+  });
   EXPECT_TRUE(worker->Leave(kLong).ok());
 }
 

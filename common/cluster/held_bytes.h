@@ -1,13 +1,11 @@
-#ifndef BANDONEON_SERVER_HELD_BYTES_H_
-#define BANDONEON_SERVER_HELD_BYTES_H_
+#ifndef BANDONEON_COMMON_CLUSTER_HELD_BYTES_H_
+#define BANDONEON_COMMON_CLUSTER_HELD_BYTES_H_
 
 #include <cstdint>
 
-#include "server/key_state.h"
-
 namespace bdn {
 
-// What keys hold, by purpose, in bytes of their arrays and payloads.
+// What keys of a server hold, by purpose, in bytes of their arrays and payloads.
 struct HeldBytes {
   uint64_t weights = 0;
   uint64_t replicas = 0;
@@ -26,9 +24,6 @@ struct HeldBytes {
   bool operator==(const HeldBytes&) const = default;
 };
 
-// Costs the same whatever the key's size and the number of workers.
-HeldBytes HeldBy(const KeyState& state);
-
 }  // namespace bdn
 
-#endif  // BANDONEON_SERVER_HELD_BYTES_H_
+#endif  // BANDONEON_COMMON_CLUSTER_HELD_BYTES_H_

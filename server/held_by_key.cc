@@ -1,28 +1,13 @@
-#include "server/held_bytes.h"
+#include "server/held_by_key.h"
 
 #include <vector>
 
 namespace bdn {
 namespace {
 
-constexpr uint64_t HeldBytes::*kPurposes[] = {
-    &HeldBytes::weights, &HeldBytes::replicas, &HeldBytes::moments, &HeldBytes::residuals,
-    &HeldBytes::sums,    &HeldBytes::waiting,  &HeldBytes::replies, &HeldBytes::values};
-static_assert(sizeof(HeldBytes) == sizeof(kPurposes) / sizeof(kPurposes[0]) * sizeof(uint64_t));
-
 uint64_t BytesOf(const std::vector<float>& array) { return array.capacity() * sizeof(float); }
 
 }  // namespace
-
-HeldBytes& HeldBytes::operator+=(const HeldBytes& other) {
-  for (const auto purpose : kPurposes) this->*purpose += other.*purpose;
-  return *this;
-}
-
-HeldBytes& HeldBytes::operator-=(const HeldBytes& other) {
-  for (const auto purpose : kPurposes) this->*purpose -= other.*purpose;
-  return *this;
-}
 
 HeldBytes HeldBy(const KeyState& state) {
   const StateParts& parts = state.dense.parts;

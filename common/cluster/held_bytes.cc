@@ -1,0 +1,23 @@
+#include "common/cluster/held_bytes.h"
+
+namespace bdn {
+namespace {
+
+constexpr uint64_t HeldBytes::*kPurposes[] = {
+    &HeldBytes::weights, &HeldBytes::replicas, &HeldBytes::moments, &HeldBytes::residuals,
+    &HeldBytes::sums,    &HeldBytes::waiting,  &HeldBytes::replies, &HeldBytes::values};
+static_assert(sizeof(HeldBytes) == sizeof(kPurposes) / sizeof(kPurposes[0]) * sizeof(uint64_t));
+
+}  // namespace
+
+HeldBytes& HeldBytes::operator+=(const HeldBytes& other) {
+  for (const auto purpose : kPurposes) this->*purpose += other.*purpose;
+  return *this;
+}
+
+HeldBytes& HeldBytes::operator-=(const HeldBytes& other) {
+  for (const auto purpose : kPurposes) this->*purpose -= other.*purpose;
+  return *this;
+}
+
+}  // namespace bdn
