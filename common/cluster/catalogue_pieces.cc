@@ -3,7 +3,6 @@
 #include <google/protobuf/arena.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "common/base/status.h"
@@ -77,21 +76,6 @@ class Cutter {
   std::string specs_;  // of what came last
 };
 
-void Append(CatalogueDelta piece, CatalogueDelta* whole) {
-  std::move(piece.tensors.begin(), piece.tensors.end(), std::back_inserter(whole->tensors));
-  for (size_t i = 0; i < piece.keys.size(); ++i) {
-    KeyEntry& key = piece.keys[i];
-    if (!whole->keys.empty() && whole->keys.back().key == key.key) {
-      KeyEntry& begun = whole->keys.back();
-      begun.segments.insert(begun.segments.end(), key.segments.begin(), key.segments.end());
-      begun.elements += key.elements;
-    } else {
-      whole->keys.push_back(std::move(key));
-      whole->owners.push_back(piece.owners[i]);
-    }
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> PiecesOf(const CatalogueDelta& delta, size_t piece_bytes) {
@@ -116,17 +100,17 @@ absl::StatusOr<SharedDelta> ReadDelta(
     google::protobuf::Arena arena;  // tens of thousands of messages, which go together
     auto& message = *google::protobuf::Arena::CreateMessage<wire::CataloguePiece>(&arena);
     BDN_RETURN_IF_ERROR(fetch(i, &message));
-    BDN_ASSIGN_OR_RETURN(CatalogueDelta piece, Read(message));
+    const PlacementVersion its_version = Read(message.version());
     if (i == 0) {
       pieces = message.pieces();
-      whole->version = piece.version;
-      whole->first_tensor = piece.first_tensor;
+      whole->version = its_version;
+      whole->first_tensor = message.first_tensor();
     }
-    if (message.piece() != i || message.pieces() != pieces || piece.version != whole->version ||
-        piece.version.catalogue != version || piece.first_tensor != whole->first_tensor) {
+    if (message.piece() != i || message.pieces() != pieces || its_version != whole->version ||
+        its_version.catalogue != version || message.first_tensor() != whole->first_tensor) {
       return InvalidArgument("piece %d of catalogue %d is not what came for it", i, version);
     }
-    Append(std::move(piece), whole.get());
+    BDN_RETURN_IF_ERROR(ReadMore(message, whole.get()));
   }
   BDN_RETURN_IF_ERROR(CheckDelta(*whole));
   return SharedDelta(std::move(whole));

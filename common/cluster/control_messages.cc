@@ -104,7 +104,7 @@ void WriteTensors(std::span<const TensorDeclaration> tensors, TraitsWriter* trai
 
 template <typename Message>
 absl::Status ReadTensors(const Message& message, std::vector<TensorDeclaration>* tensors) {
-  tensors->reserve(static_cast<size_t>(message.tensors_size()));
+  if (tensors->empty()) tensors->reserve(static_cast<size_t>(message.tensors_size()));
   for (const wire::TensorDeclaration& from : message.tensors()) {
     TensorDeclaration& tensor = tensors->emplace_back();
     BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &tensor));
@@ -117,16 +117,22 @@ absl::Status ReadTensors(const Message& message, std::vector<TensorDeclaration>*
   return absl::OkStatus();
 }
 
-absl::StatusOr<KeyEntry> ReadKey(const wire::CataloguePiece& message, const wire::KeyEntry& from) {
-  KeyEntry key;
-  BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &key));
-  key.key = Key{from.key()};
-  key.segments.reserve(static_cast<size_t>(from.segments_size()));
+// A key whose segments did not fit goes on in the next piece.
+absl::Status ReadKey(const wire::CataloguePiece& message, const wire::KeyEntry& from,
+                     CatalogueDelta* delta) {
+  const Key number{from.key()};
+  if (delta->keys.empty() || delta->keys.back().key != number) {
+    BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &delta->keys.emplace_back()));
+    delta->keys.back().key = number;
+    delta->owners.push_back(from.owner());
+  }
+  KeyEntry& key = delta->keys.back();
+  key.segments.reserve(key.segments.size() + static_cast<size_t>(from.segments_size()));
   for (const wire::KeySegment& segment : from.segments()) {
     key.segments.push_back({segment.tensor(), segment.offset(), segment.elements()});
     key.elements += segment.elements();
   }
-  return key;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LinkSecurity> ReadSecurity(uint32_t number) {
@@ -333,16 +339,12 @@ PlacementVersion Read(const wire::PlacementVersion& message) {
   return {message.epoch(), message.catalogue_version()};
 }
 
-absl::StatusOr<CatalogueDelta> Read(const wire::CataloguePiece& message) {
-  CatalogueDelta delta{.version = Read(message.version()), .first_tensor = message.first_tensor()};
-  BDN_RETURN_IF_ERROR(ReadTensors(message, &delta.tensors));
-  delta.keys.reserve(static_cast<size_t>(message.keys_size()));
-  delta.owners.reserve(static_cast<size_t>(message.keys_size()));
+absl::Status ReadMore(const wire::CataloguePiece& message, CatalogueDelta* delta) {
+  BDN_RETURN_IF_ERROR(ReadTensors(message, &delta->tensors));
   for (const wire::KeyEntry& key : message.keys()) {
-    BDN_ASSIGN_OR_RETURN(delta.keys.emplace_back(), ReadKey(message, key));
-    delta.owners.push_back(key.owner());
+    BDN_RETURN_IF_ERROR(ReadKey(message, key, delta));
   }
-  return delta;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DeclarationPart> Read(const wire::DeclareRequest& message) {

@@ -60,8 +60,9 @@ absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
-// What one piece says. It need not make sense alone: CheckDelta is for the whole.
-absl::StatusOr<CatalogueDelta> Read(const bandoneon::control::CataloguePiece& message);
+// Adds what one piece says to what those before it said: CheckDelta is for the whole. After an error
+// some of it was added.
+absl::Status ReadMore(const bandoneon::control::CataloguePiece& message, CatalogueDelta* delta);
 absl::StatusOr<DeclarationPart> Read(const bandoneon::control::DeclareRequest& message);
 DeclarationAnswer Read(const bandoneon::control::DeclareReply& message);
 absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& message);

@@ -18,11 +18,23 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 33);
 }
 
-// A chain of numbers and texts; each text with its length, so that no two run into each other.
+// 128 bits, of which neither half follows from the other.
+struct Hash {
+  uint64_t halves[2] = {0, 0};
+};
+
+// A chain of numbers and texts; each text with its length, so that no two run into each other. Both
+// halves go on at once, which takes a processor little longer than one.
 class Chain {
  public:
-  explicit Chain(uint64_t seed) : state_(seed) {}
-  void Add(uint64_t value) { state_ = Mix(state_ + 0x9e3779b97f4a7c15u) ^ Mix(value + state_); }
+  void Add(uint64_t value) {
+    first_ = Mix(first_ + 0x9e3779b97f4a7c15u) ^ Mix(value + first_);
+    second_ = Mix(second_ + 0xc2b2ae3d27d4eb4fu) ^ Mix(value + second_);
+  }
+  void Add(const Hash& hash) {
+    first_ = Mix(first_ + 0x9e3779b97f4a7c15u) ^ Mix(hash.halves[0] + first_);
+    second_ = Mix(second_ + 0xc2b2ae3d27d4eb4fu) ^ Mix(hash.halves[1] + second_);
+  }
   void Add(const std::string& text) {
     Add(text.size());
     for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
@@ -31,27 +43,36 @@ class Chain {
       Add(word);
     }
   }
-  uint64_t value() const { return Mix(state_); }
+  Hash hash() const { return {{Mix(first_), Mix(second_)}}; }
 
  private:
-  uint64_t state_;
+  uint64_t first_ = 1;
+  uint64_t second_ = 2;
 };
 
-uint64_t HashOf(const TensorDeclaration& tensor, uint64_t seed) {
-  Chain chain(seed);
-  chain.Add(tensor.name);
-  chain.Add(static_cast<uint64_t>(tensor.dtype));
-  chain.Add(tensor.elements);
-  chain.Add(static_cast<uint64_t>(tensor.kind));
+Hash HashOfSpecs(const TensorDeclaration& tensor) {
+  Chain chain;
   chain.Add(tensor.push_spec);
   chain.Add(tensor.pull_spec);
   chain.Add(tensor.rule);
+  return chain.hash();
+}
+
+// Both zeros are equal.
+uint32_t MomentumBits(const TensorDeclaration& tensor) {
+  return std::bit_cast<uint32_t>(tensor.momentum == 0 ? 0.0f : tensor.momentum);
+}
+
+Hash HashOf(const TensorDeclaration& tensor, const Hash& specs) {
+  Chain chain;
+  chain.Add(specs);
+  chain.Add(tensor.name);
+  chain.Add(tensor.elements);
   chain.Add(tensor.warmup_steps);
-  // Both zeros are equal.
-  chain.Add(std::bit_cast<uint32_t>(tensor.momentum == 0 ? 0.0f : tensor.momentum));
-  chain.Add(tensor.fuse ? 1 : 0);
-  chain.Add(tensor.group);
-  return chain.value();
+  chain.Add(uint64_t{tensor.group} << 32 | MomentumBits(tensor));
+  chain.Add(static_cast<uint64_t>(tensor.dtype) << 32 | static_cast<uint64_t>(tensor.kind) << 1 |
+            (tensor.fuse ? 1 : 0));
+  return chain.hash();
 }
 
 size_t BytesOf(const TensorDeclaration& tensor) {
@@ -74,9 +95,18 @@ void FillPart(std::span<const TensorDeclaration> tensors, uint32_t first, Declar
 
 std::string DigestOf(std::span<const TensorDeclaration> tensors) {
   uint64_t sums[2] = {tensors.size(), tensors.size()};  // in any order
+  // Most tensors have the specs of the one before.
+  const TensorDeclaration* before = nullptr;
+  Hash specs;
   for (const TensorDeclaration& tensor : tensors) {
-    sums[0] += HashOf(tensor, 1);
-    sums[1] += HashOf(tensor, 2);
+    if (before == nullptr || tensor.push_spec != before->push_spec ||
+        tensor.pull_spec != before->pull_spec || tensor.rule != before->rule) {
+      specs = HashOfSpecs(tensor);
+    }
+    before = &tensor;
+    const Hash hash = HashOf(tensor, specs);
+    sums[0] += hash.halves[0];
+    sums[1] += hash.halves[1];
   }
   return std::string(reinterpret_cast<const char*>(sums), sizeof(sums));
 }
