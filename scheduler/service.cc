@@ -14,8 +14,8 @@
 #include "common/base/thread.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
+#include "common/cluster/listener.h"
 #include "proto/control.grpc.pb.h"
-#include "scheduler/listener.h"
 #include "scheduler/piece_cache.h"
 #include "scheduler/service_core.h"
 #include "scheduler/status_reply.h"
@@ -45,6 +45,7 @@ class ServiceImpl final : public SchedulerService {
 
   int port() const override { return listener_->port(); }
   JobHost* host() override { return core_.host(); }
+  void PostWork(std::function<void()> task) override { core_.work()->Post(std::move(task)); }
   uint64_t accept_failures() const override { return listener_->failures(); }
   bool AwaitFailureDelivered(absl::Duration timeout) override {
     return streams_.AwaitFailureDelivered(timeout);

@@ -2,6 +2,7 @@
 #define BANDONEON_SCHEDULER_SERVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,6 +35,8 @@ class SchedulerService {
 
   virtual int port() const = 0;
   virtual JobHost* host() = 0;
+  // Runs `task` where calls are served, but for heartbeats: those that come wait until it is done.
+  virtual void PostWork(std::function<void()> task) = 0;
 
   // How often a connection had to wait because this process had no descriptor free for it.
   virtual uint64_t accept_failures() const = 0;

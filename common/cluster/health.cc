@@ -10,29 +10,45 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
-#include "common/cluster/listen_address.h"
+#include "common/cluster/listener.h"
 
 namespace bdn {
 namespace {
 
 class HealthServerImpl final : public HealthServer {
  public:
-  HealthServerImpl(std::unique_ptr<grpc::CallbackGenericService> nothing_else,
-                   std::unique_ptr<grpc::Server> server, int port)
-      : nothing_else_(std::move(nothing_else)), server_(std::move(server)), port_(port) {
-    SetServing(false);
-  }
-  ~HealthServerImpl() override { server_->Shutdown(GrpcDeadline(absl::ZeroDuration())); }
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
-  int port() const override { return port_; }
+  HealthServerImpl(std::unique_ptr<grpc::CallbackGenericService> nothing_else,
+                   std::unique_ptr<Acceptor> acceptor, std::unique_ptr<grpc::Server> server,
+                   std::unique_ptr<Listener> listener)
+      : nothing_else_(std::move(nothing_else)),
+        acceptor_(std::move(acceptor)),
+        server_(std::move(server)),
+        listener_(std::move(listener)) {
+    SetServing(false);
+    listener_->Start([this](int fd) {
+      Acceptor::NewConnectionParameters connection;
+      connection.fd = fd;
+      acceptor_->HandleNewConnection(&connection);
+    });
+  }
+  ~HealthServerImpl() override {
+    listener_->Close();
+    server_->Shutdown(GrpcDeadline(absl::ZeroDuration()));
+  }
+
+  int port() const override { return listener_->port(); }
+  uint64_t accept_failures() const override { return listener_->failures(); }
   void SetServing(bool serving) override {
     server_->GetHealthCheckService()->SetServingStatus(serving);
   }
 
  private:
   const std::unique_ptr<grpc::CallbackGenericService> nothing_else_;
+  const std::unique_ptr<Acceptor> acceptor_;
   const std::unique_ptr<grpc::Server> server_;
-  const int port_;
+  const std::unique_ptr<Listener> listener_;
 };
 
 }  // namespace
@@ -42,18 +58,19 @@ void RouteGrpcLog() {
 }
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen) {
-  BDN_RETURN_IF_ERROR(CheckAddress(listen));
+  BDN_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A server of gRPC's does not start with its health service alone; this answers UNIMPLEMENTED.
   auto nothing_else = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(nothing_else.get());
-  int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      Connections::FROM_FD, grpc::InsecureServerCredentials());
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) return ListenError(listen);
-  return std::make_unique<HealthServerImpl>(std::move(nothing_else), std::move(server), port);
+  if (server == nullptr) return Unavailable("cannot serve at %s: gRPC did not start", listen);
+  return std::make_unique<HealthServerImpl>(std::move(nothing_else), std::move(acceptor),
+                                            std::move(server), std::move(listener));
 }
 
 }  // namespace bdn

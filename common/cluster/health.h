@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_CLUSTER_HEALTH_H_
 #define BANDONEON_COMMON_CLUSTER_HEALTH_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,8 @@ class HealthServer {
   virtual ~HealthServer() = default;
 
   virtual int port() const = 0;
+  // How often a connection had to wait because this process had no descriptor free for it.
+  virtual uint64_t accept_failures() const = 0;
   virtual void SetServing(bool serving) = 0;
 };
 

@@ -348,11 +348,14 @@ class NoDescriptors {
   std::vector<int> taken_;
 };
 
-TEST_F(GrpcServiceTest, TakesConnectionsAgainOnceThereAreDescriptors) {
-  Start();
+// Connects while this process has no descriptor free until two could not be taken, and sees that the
+// last is served once there are.
+template <typename Service>
+void ExpectConnectionsTakenOnceThereAreDescriptors(const Service& service) {
+  const SteadyClock clock;
   sockaddr_in to = {};
   to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(service_->port()));
+  to.sin_port = htons(static_cast<uint16_t>(service.port()));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   // Several, for gRPC's threads may give a descriptor back just then, by which one is taken.
   std::vector<int> early(32);
@@ -364,20 +367,25 @@ TEST_F(GrpcServiceTest, TakesConnectionsAgainOnceThereAreDescriptors) {
   size_t connected = 0;
   {
     NoDescriptors none;
-    while (service_->accept_failures() < 2) {
+    while (service.accept_failures() < 2) {
       ASSERT_LT(connected, early.size());
       none.TakeFree();
       const int fd = early[connected++];
       ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-      const absl::Time given_up = clock_.Now() + absl::Seconds(1);
-      while (service_->accept_failures() < 2 && clock_.Now() < given_up) std::this_thread::yield();
+      const absl::Time given_up = clock.Now() + absl::Seconds(1);
+      while (service.accept_failures() < 2 && clock.Now() < given_up) std::this_thread::yield();
     }
   }
-  EXPECT_TRUE(FetchStatusJson(address(), {}, absl::Seconds(30)).ok());
-  // Who waited is served too: the server begins with its settings.
+  // Who waited is served: the server begins with its settings.
   char byte = 0;
   EXPECT_EQ(read(early[connected - 1], &byte, 1), 1);
   for (const int fd : early) close(fd);
+}
+
+TEST_F(GrpcServiceTest, TakesConnectionsAgainOnceThereAreDescriptors) {
+  Start();
+  ExpectConnectionsTakenOnceThereAreDescriptors(*service_);
+  EXPECT_TRUE(FetchStatusJson(address(), {}, absl::Seconds(30)).ok());
 }
 
 TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
@@ -429,6 +437,12 @@ TEST(GrpcHealthServer, SaysWhatItIsTold) {
   EXPECT_EQ(AskHealth(address), kNotServing);
   (*health)->SetServing(true);
   EXPECT_EQ(AskHealth(address), kServing);
+}
+
+TEST(GrpcHealthServer, TakesConnectionsAgainOnceThereAreDescriptors) {
+  const auto health = *HealthServer::Start("127.0.0.1:0");
+  ExpectConnectionsTakenOnceThereAreDescriptors(*health);
+  EXPECT_EQ(AskHealth("127.0.0.1:" + std::to_string(health->port())), kNotServing);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_SCHEDULER_LISTENER_H_
-#define BANDONEON_SCHEDULER_LISTENER_H_
+#ifndef BANDONEON_COMMON_CLUSTER_LISTENER_H_
+#define BANDONEON_COMMON_CLUSTER_LISTENER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -49,4 +49,4 @@ class Listener {
 
 }  // namespace bdn
 
-#endif  // BANDONEON_SCHEDULER_LISTENER_H_
+#endif  // BANDONEON_COMMON_CLUSTER_LISTENER_H_

@@ -1,4 +1,4 @@
-#include "scheduler/listener.h"
+#include "common/cluster/listener.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
