@@ -4,9 +4,11 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/error_fields.h"
 #include "worker/push_check.h"
+#include "worker/server_requests.h"
 
 namespace bdn {
 namespace {
@@ -191,11 +193,15 @@ absl::Status Exchanges::CheckHandedOver() const {
 // Others give up on what servers have not got when we leave.
 absl::Status Exchanges::AwaitHandedOver(absl::Time deadline) {
   const absl::Status& failed = tensors_->participation().failed;
+  absl::Time report = clock_->Now() + kReportInterval;
   absl::Status status = CheckHandedOver();
   while (failed.ok() && !status.ok() && clock_->Now() < deadline) {
     clock_->WaitUntil(&changed_, tensors_->mutex(),
                       std::min(deadline, clock_->Now() + kHandOverPoll));
     status = CheckHandedOver();
+    if (status.ok() || clock_->Now() < report) continue;
+    LogWarning("still waiting: leaving once servers have what was pushed: %s", status.message());
+    report += kReportInterval;
   }
   return failed.ok() ? status : failed;
 }

@@ -14,9 +14,6 @@ namespace {
 
 constexpr auto kNoPayload = [](const TensorPart&) { return Buffer(); };
 
-// Waits say what they wait for this often.
-constexpr absl::Duration kReportInterval = absl::Seconds(30);
-
 // Register numbers requests, and the steps of broadcasts, once it is known that they go out.
 constexpr uint32_t kNumberedLater = 0;
 

@@ -40,6 +40,22 @@ class PumpedNetwork {
   std::thread pump_;
 };
 
+// Goes by itself, and leaps when told to. Who waits notices within a millisecond.
+class LeapingClock final : public Clock {
+ public:
+  absl::Time Now() const override { return steady_.Now() + (leapt_.Now() - absl::UnixEpoch()); }
+  bool WaitUntil(CondVar* changed, Mutex* mu, absl::Time deadline) const override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (Now() < deadline) changed->WaitFor(mu, absl::Milliseconds(1));
+    return Now() < deadline;
+  }
+  void Leap(absl::Duration by) { leapt_.Advance(by); }
+
+ private:
+  SteadyClock steady_;
+  ManualClock leapt_;  // from the epoch on
+};
+
 Worker::Options Impatient() {
   Worker::Options options;
   options.probe_interval = absl::Milliseconds(3);
@@ -77,6 +93,28 @@ TEST(DamagedNetwork, APathThatDamagesEveryReplyIsAnError) {
   Floats data = Normal(10, 1);
   const absl::Status status = PushPull(rig.worker(0), ids->at(0), data).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
+TEST(LossyNetwork, LeavingSaysWhatItWaitsForWhileItWaitsLong) {
+  PumpedNetwork network;
+  network.net().Drop(OfType(FrameType::kPush));
+  LeapingClock clock;
+  Registry telemetry;
+  const auto cluster = *LocalCluster::Create({"--workers=1"}, network.Factory());
+  const auto worker =
+      *Worker::Create({}, &clock, &telemetry, cluster->Connect(), cluster->MakeTransport());
+  const uint32_t id = worker->Declare({Tensor("w", 10)}, kLong)->front();
+  Floats data(10, 1.0f);
+  ASSERT_TRUE(worker->PushPull({.tensor = id, .data = {data.data(), DType::kFloat32, 10}}).ok());
+  ::testing::internal::CaptureStderr();
+  auto left =
+      std::async(std::launch::async, [&] { return worker->Leave(absl::Seconds(200)).code(); });
+  while (worker->Declare({}, kLong).ok()) std::this_thread::yield();  // until it is leaving
+  clock.Leap(absl::Seconds(201));
+  EXPECT_EQ(left.get(), absl::StatusCode::kDeadlineExceeded);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("still waiting: leaving once servers have"), std::string::npos) << log;
+  EXPECT_NE(log.find("'w' step 1"), std::string::npos) << log;
 }
 
 // A request from a connection that has not greeted, as after a reconnect.
