@@ -523,6 +523,163 @@ def test_the_step_is_rank_0s_and_must_be_one():
     assert run_job(job, workers=2) == [7, 7]
 
 
+def end_of(make, at, model=None, resume=None, steps=STEPS):
+    """[(comm state, model, state_dict()) of each rank] after the steps from `at` on, of a job whose workers
+    all load `model`, that of rank 0, and call `resume`."""
+    problem = Quadratic()
+
+    def job(worker):
+        params = problem.parameters()
+        optimizer = make(worker, params)
+        if resume:
+            load_values(params, model[1])
+            optimizer.load_state_dict(copy.deepcopy(model[2]))
+            resume(optimizer)
+        train(problem, worker, params, optimizer, range(at + 1, steps + 1))
+        return optimizer.comm_state_dict(), own_values(params), copy.deepcopy(optimizer.state_dict())
+
+    return run_job(job, workers=3, servers=2, **JOB)
+
+
+def own_values(params):
+    return {name: p.detach().clone() for name, p in params.items()}
+
+
+def load_values(params, values):
+    with torch.no_grad():
+        for name, p in params.items():
+            p.copy_(values[name])
+
+
+def steps_of(state):
+    """Where its links stand, by kind."""
+    kinds = state.get("links", {"": state})
+    return {
+        kind: {entry["step"] for entry in own["tensors"].values()} for kind, own in kinds.items()
+    }
+
+
+FOLLOWED = {
+    "server": (partial(server, push=SCHEDULED, pull="delta(int4)"), (8,)),
+    "local": (partial(local, outer=bdn.Average(), push="none for 2; ef(onebit)"), ()),
+    "local, signs": (local, ()),
+    "cser": (cser, (8,)),
+    "cser, model": (partial(cser, implementation="model"), (8,)),
+    "cser, resets only": (partial(cser, gradient=None), (8,)),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_who_has_own_weights_goes_on_at_the_step(name):
+    make, step = FOLLOWED[name]
+    whole = end_of(make, 0)
+    model = end_of(make, 0, steps=8)[0]  # after two meetings of `local`
+    resumed = end_of(make, 8, model, lambda optimizer: optimizer.resume_at(*step))
+    for (state, *_), (again, *_) in zip(whole, resumed):
+        assert steps_of(again) == steps_of(state)
+        for own in ("steps", "local_steps"):
+            assert again.get(own) == state.get(own)
+
+
+@pytest.mark.parametrize(
+    "make, step",
+    [
+        (partial(local, outer=bdn.Average(), push="none"), ()),
+        (
+            lambda worker, params: bdn.ServerOptimizer(
+                torch.optim.SGD(params.values(), 0.02), params.items(), worker=worker
+            ),
+            (8,),
+        ),
+    ],
+)
+def test_what_remembers_nothing_but_weights_goes_on_bit_for_bit(make, step):
+    """Of one rank's model: at a meeting it is everybody's. The optimizers inside remember, so those of
+    LocalSteps are made anew in both."""
+
+    def fresh(optimizer):
+        optimizer.resume_at(*step or (8,))
+
+    def halves(worker):
+        params = problem.parameters()
+        optimizer = make(worker, params)
+        train(problem, worker, params, optimizer, range(1, 9))
+        optimizer.inner.state.clear()
+        models.append(own_values(params))
+        train(problem, worker, params, optimizer, range(9, STEPS + 1))
+        return values(params)
+
+    def resumed(worker):
+        params = problem.parameters()
+        optimizer = make(worker, params)
+        load_values(params, models[0])
+        fresh(optimizer)
+        train(problem, worker, params, optimizer, range(9, STEPS + 1))
+        return values(params)
+
+    problem, models = Quadratic(), []
+    undisturbed = run_job(halves, workers=3, servers=2, **JOB)
+    for own, again in zip(undisturbed, run_job(resumed, workers=3, servers=1, **JOB)):
+        assert_same_bits([own, again])
+
+
+@pytest.mark.parametrize("name", ["server", "local", "cser"])
+def test_weights_to_go_on_from_must_be_the_same_in_all_workers(name):
+    make, _ = FOLLOWED[name]
+
+    def job(worker):
+        params = Quadratic().parameters()
+        optimizer = make(worker, params)
+        with torch.no_grad():
+            next(iter(params.values())).add_(worker.rank)
+        message = "Load the same checkpoint in all" if worker.rank else "their errors say which"
+        with pytest.raises(bandoneon.InvalidArgument, match=message) as caught:
+            optimizer.resume_at(8)
+        return caught.value.tensor
+
+    assert run_job(job, workers=2)[1] == next(iter(Quadratic().parameters()))
+
+
+def test_steps_since_a_meeting_that_are_lost_are_said():
+    def job(worker):
+        params = Quadratic().parameters()
+        optimizer = local(worker, params, tau=4)
+        optimizer.resume_at(10)
+        train(Quadratic(), worker, params, optimizer, range(11, 13))
+        return steps_of(optimizer.comm_state_dict())
+
+    with pytest.warns(RuntimeWarning, match="step 10 is 2 steps after a meeting"):
+        assert run_job(job, workers=2) == [{"": {3}}] * 2
+
+
+def test_a_server_optimizer_beside_the_state_of_another_one_says_so():
+    def job(worker):
+        params = {"a": torch.nn.Parameter(torch.ones(40))}
+        plain = torch.optim.AdamW(params.values(), 0.02)
+        params["a"].sum().backward()
+        for _ in range(7):
+            plain.step()
+        optimizer = server(worker, params)
+        optimizer.load_state_dict(plain.state_dict())
+        optimizer.step()
+
+    with pytest.warns(RuntimeWarning, match="step 7, and its links stand at step 0") as told:
+        run_job(job, workers=2)
+    assert all("resume_at(step)" in str(one.message) for one in told)
+
+
+@pytest.mark.parametrize("inner", [adam, lambda p: torch.optim.SGD(p, 0.1)])
+def test_a_step_must_be_said_where_no_state_was_loaded(inner):
+    def job(worker):
+        params = {"a": torch.nn.Parameter(torch.ones(40))}
+        optimizer = distributed(worker, params, inner=inner, push=EF)
+        with pytest.raises(bandoneon.InvalidArgument, match=r"counts no steps; say resume_at\(step\)"):
+            optimizer.resume_at()
+        optimizer.resume_at(0)
+
+    run_job(job, workers=1)
+
+
 def test_an_optimizer_that_counts_no_steps_asks_for_one():
     def job(worker):
         params = {"a": torch.nn.Parameter(torch.ones(40))}

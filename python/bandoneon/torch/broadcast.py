@@ -95,11 +95,28 @@ def _unpickled(payload, root):
 def check_replicas(worker, named, who, root=0):
     """Raises InvalidArgument in all workers where the values of (name, tensor) pairs are not those of
     worker `root`: it names the first, and what to call. `who` says who asks. Collective."""
+    remedy = (
+        f"call bandoneon.torch.broadcast_parameters(model) before {who} is made, or load the same "
+        "checkpoint everywhere; check=False leaves this check out"
+    )
+    _check_same(worker, named, root, remedy)
+
+
+def check_same_weights(worker, named):
+    """As check_replicas, of weights that a job goes on from without what its links remembered."""
+    remedy = (
+        "what they had in common is not known without comm_state_dict(). Load the same checkpoint in all "
+        "workers before resume_at()"
+    )
+    _check_same(worker, named, 0, remedy)
+
+
+def _check_same(worker, named, root, remedy):
     mine = [[name, str(t.dtype), list(t.shape), _checksum(t.detach())] for name, t in named]
-    _agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, who))
+    _agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, remedy))
 
 
-def _differing_values(worker, mine, theirs, root, who):
+def _differing_values(worker, mine, theirs, root, remedy):
     layouts = [[entry[:3] for entry in entries] for entries in (mine, theirs)]
     error = _differing_layout(worker, *layouts, root)
     if error is not None:
@@ -109,9 +126,7 @@ def _differing_values(worker, mine, theirs, root, who):
         return None
     return InvalidArgument(
         f"{differing[0]!r} has other values in worker {worker.rank} than in worker {root} "
-        f"({len(differing)} of {len(mine)} parameters differ), and would go on having them: call "
-        f"bandoneon.torch.broadcast_parameters(model) before {who} is made, or load the same "
-        "checkpoint everywhere; check=False leaves this check out",
+        f"({len(differing)} of {len(mine)} parameters differ), and would go on having them: {remedy}",
         tensor=differing[0],
     )
 

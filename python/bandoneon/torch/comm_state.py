@@ -201,22 +201,27 @@ def check_saved_size(saved_size, worker):
 def steps_taken(optimizer):
     """The most steps that an optimizer's state counts, 0 before the first; None where it keeps something
     and counts none, like SGD with momentum."""
-    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    steps = _counted(optimizer)
     if steps:
-        return max(int(step) for step in steps)
+        return max(steps)
     kept = [value for state in optimizer.state.values() for value in state.values()]
     return None if any(isinstance(value, torch.Tensor) and value.any() for value in kept) else 0
 
 
+def _counted(optimizer):
+    return [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+
+
 def step_to_resume_at(optimizer, step):
-    """`step`, or if None the most that the optimizer's state counts."""
-    if step is None:
-        step = steps_taken(optimizer)
-    if step is None:
+    """`step`, or if None the most that the optimizer's state counts: none, too, where none was loaded."""
+    if step is not None:
+        return step
+    steps = _counted(optimizer)
+    if not steps:
         raise InvalidArgument(
             f"the state of {type(optimizer).__name__} counts no steps; say resume_at(step)"
         )
-    return step
+    return max(steps)
 
 
 class ResumeCheck:

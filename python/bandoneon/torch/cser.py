@@ -8,7 +8,7 @@ from .. import _native
 from ..errors import InvalidArgument, OutOfRange
 from ..session import default_worker
 from .broadcast import broadcast_parameters
-from .comm_state import ResumeCheck, fitting_state, saved_by
+from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -88,7 +88,9 @@ class CSER(WrappedOptimizer):
         )
         self.steps = 0
         self._timeout = timeout
-        self._resume_check = ResumeCheck()
+        self._resume_check = ResumeCheck(
+            "; without it, load what was saved inside averaged_weights(), and call resume_at(step) in every worker"
+        )
         named = Names(named_parameters).in_forward_order(self.param_groups)
         worker = worker or default_worker()
         broadcast_parameters(named, worker=worker)
@@ -106,7 +108,10 @@ class CSER(WrappedOptimizer):
         self._gradient = links("gradient", self.settings["gradient"]) if gradient else None
         self._mean = None  # Declared when averaged_weights() is first asked for.
         self._common = None
-        if implementation == "residual":
+        self._begin_at_parameters()
+
+    def _begin_at_parameters(self):
+        if self.settings["implementation"] == "residual":
             self._common = [_host(param).clone() for param in self._params]
 
     @property
@@ -228,6 +233,23 @@ class CSER(WrappedOptimizer):
         if self._common is not None:
             self._common = [state["common"][m.name].clone() for m in self._reset.members]
         self.steps = state["steps"]
+        self._resume_check.is_settled = True
+
+    def resume_at(self, step=None):
+        """For a checkpoint without comm_state_dict(), once the same model is loaded in all workers, best what
+        was saved inside averaged_weights(): it becomes xhat, and no worker has drifted from it. Resets and
+        codec schedules go on after `step`, rank 0's, by default the most that its optimizer state counts.
+        Collective, before any worker steps. InvalidArgument where the workers' parameters differ: each
+        has drifted by itself, and xhat is not among them."""
+        step = self._reset.step_of_rank_0(step_to_resume_at(self.inner, step))
+        self._reset.check_same_weights()
+        resets = step // self.settings["period"]
+        self._reset.resume_at(resets, self._timeout)
+        if self._gradient:
+            # Where models are averaged, a reset takes the gradients' place.
+            self._gradient.resume_at(step if self._common is not None else step - resets, self._timeout)
+        self._begin_at_parameters()
+        self.steps = step
         self._resume_check.is_settled = True
 
     def close(self):

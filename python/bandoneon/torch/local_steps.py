@@ -8,7 +8,7 @@ import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
-from .comm_state import ResumeCheck, fitting_state, saved_by
+from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .hyperparameters import check_decays, check_not_negative, check_steps, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -147,12 +147,15 @@ class LocalSteps(WrappedOptimizer):
         self.local_steps = 0
         self.skipped_rounds = 0
         self._timeout = timeout
-        self._resume_check = ResumeCheck()
+        self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
         self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, timeout)
         self._links.share_weights(timeout)
+        self._begin_at_parameters()
+
+    def _begin_at_parameters(self):
         self._common = [
             m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members
         ]
@@ -220,6 +223,26 @@ class LocalSteps(WrappedOptimizer):
         self._resume_check.is_settled = True
         if state["size"] != worker.size:
             self._leave_steps_since_meeting(state["size"])
+
+    def resume_at(self, step=None):
+        """For a checkpoint without comm_state_dict(), once the same model is loaded in all workers: it becomes
+        the common weights, and `step`, rank 0's, by default the most that its optimizer state counts, says
+        where codec schedules and the place between meetings go on. The outer step's moments begin at 0, and
+        so do residuals; of a model saved between meetings, what the other workers had moved is lost.
+        Collective, before any worker steps."""
+        step = self._links.step_of_rank_0(step_to_resume_at(self.inner, step))
+        self._links.resume_weights_at(step // self.tau, self._timeout)
+        self._begin_at_parameters()
+        self.local_steps = step
+        self._resume_check.is_settled = True
+        if step % self.tau:
+            warnings.warn(
+                f"step {step} is {step % self.tau} steps after a meeting (tau={self.tau}): what the other workers "
+                "had moved since then is not in this model and is left out. Save comm_state_dict() too, or "
+                "when local_steps is a multiple of tau",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _leave_steps_since_meeting(self, saved_size):
         """What other workers have moved by themselves is nobody's here."""

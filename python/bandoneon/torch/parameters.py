@@ -8,7 +8,7 @@ import torch
 from .. import _native
 from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration, Push
-from .broadcast import broadcast_bytes, check_replicas
+from .broadcast import broadcast_bytes, check_replicas, check_same_weights
 from .link_options import LinkOptions
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
 from .exchange_guard import ExchangeGuard
@@ -192,11 +192,12 @@ class ParameterSet:
         return results
 
     @torch.no_grad()
-    def share_weights(self, timeout=None):
-        """Rank 0's parameters become the servers' weights, and then every worker's parameters."""
+    def share_weights(self, timeout=None, step=0):
+        """Rank 0's parameters become the servers' weights as of `step`, and then every worker's
+        parameters."""
         if self.worker.rank == 0:
             for m in self.members:
-                self._set_server_state(m, "weights", m.param, 0, timeout)
+                self._set_server_state(m, "weights", m.param, step, timeout)
         self.worker.barrier(f"{self.prefix}weights are set", timeout)
         for m, weights in zip(self.members, self.fetch_weights(timeout)):
             m.param.copy_(weights)
@@ -223,15 +224,29 @@ class ParameterSet:
     def resume_at(self, step, timeout=None):
         """The next exchange is the one after `step`, which is rank 0's: for codec schedules and warm-ups
         where there is no state_dict() to load. Before any worker pushes. Servers follow."""
-        if not isinstance(step, int) or step < 0:
-            raise InvalidArgument(f"step={step!r} is not a number of steps, 0 or more")
-        step = int(broadcast_bytes(self.worker, f"{self.prefix}step", str(step).encode(), 0))
+        step = self.step_of_rank_0(step)
         for member in self.members:
             self.worker.set_step(member.tensor, step)
             if self.worker.rank == 0:
                 counters = self.worker.get_server_counters(member.tensor, timeout)
                 self.worker.set_server_counters(member.tensor, *counters, step, timeout)
         self.worker.barrier(f"{self.prefix}step is set", timeout)
+
+    def step_of_rank_0(self, step):
+        if not isinstance(step, int) or step < 0:
+            raise InvalidArgument(f"step={step!r} is not a number of steps, 0 or more")
+        return int(broadcast_bytes(self.worker, f"{self.prefix}step", str(step).encode(), 0))
+
+    def resume_weights_at(self, step, timeout=None):
+        """resume_at(), and what the servers hold are the parameters, which must be the same in all
+        workers."""
+        self.check_same_weights()
+        self.resume_at(step, timeout)
+        self.share_weights(timeout, step)
+
+    def check_same_weights(self):
+        """InvalidArgument where a checkpoint without state_dict() left other parameters than rank 0's."""
+        check_same_weights(self.worker, [(m.name, m.param) for m in self.members])
 
     def load_state_dict(self, state, timeout=None):
         """Takes up what fitting_state() gives of state_dict()s; the next step is the one after it.

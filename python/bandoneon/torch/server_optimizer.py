@@ -4,7 +4,7 @@ import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
-from .comm_state import fitting_state, saved_by
+from .comm_state import ResumeCheck, fitting_state, saved_by
 from .hyperparameters import check_not_negative, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -63,6 +63,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         self._timeout = timeout
         self._max_norm = max_norm
+        self._resume_check = ResumeCheck("; without it, call resume_at(step) in every worker")
         self.skipped_steps = 0
         named = Names(named_parameters).in_forward_order(self.param_groups)
         self._links.add(named, terms_by_group(self.param_groups, rule_of))
@@ -72,6 +73,7 @@ class ServerOptimizer(WrappedOptimizer):
     @torch.no_grad()
     def step(self, closure=None):
         loss = evaluate(closure)
+        self._resume_check.before_step(self.inner, lambda: self._links.steps)
         members = self._links.members
         absent = [member.param.grad is None for member in members]
         buffers = [self._buffer(member) for member in members]
@@ -119,6 +121,15 @@ class ServerOptimizer(WrappedOptimizer):
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         for member in self._links.members:
             member.param.copy_(state["parameters"][member.name])
+        self._resume_check.is_settled = True
+
+    def resume_at(self, step):
+        """For a checkpoint without comm_state_dict(), once its model is loaded: codec schedules and warm-ups
+        go on after `step`, rank 0's, and the servers take up the parameters, the same in all workers.
+        Moments, which only the servers had, begin at 0 as in a new optimizer (so the first steps of AdamW
+        are not the ones it would have taken), and so do residuals. Collective, before any worker steps."""
+        self._links.resume_weights_at(step, self._timeout)
+        self._resume_check.is_settled = True
 
     def close(self):
         """Frees the parameters' names for another optimizer."""
