@@ -174,12 +174,13 @@ def _check_world_size(worker):
     world_size = None if "BANDONEON_RANK" in os.environ else _torchrun_number("WORLD_SIZE")
     if world_size is None or world_size == worker.size:
         return
-    size = worker.size
-    worker.close()
-    raise errors.InvalidArgument(
-        f"torchrun's WORLD_SIZE is {world_size} but the job has {size} workers; give "
-        f"bandoneon-scheduler --workers={world_size} or start {size} processes"
+    refusal = (
+        f"torchrun's WORLD_SIZE is {world_size} but the job has {worker.size} workers; give "
+        f"bandoneon-scheduler --workers={world_size} or start {worker.size} processes"
     )
+    worker.abort_job(refusal)  # So that a worker that has not come this far hears why.
+    worker.close()
+    raise errors.InvalidArgument(refusal)
 
 
 def _torchrun_number(name):

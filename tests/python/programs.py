@@ -287,13 +287,15 @@ def trains_again(directory):
     bdn.shutdown()
 
 
-def wrong_world_size(directory):
+def wrong_world_size(directory, in_rank):
     del os.environ["BANDONEON_RANK"]
-    os.environ["WORLD_SIZE"] = "5"
     rank = int(os.environ["RANK"])
+    if in_rank in ("all", str(rank)):
+        os.environ["WORLD_SIZE"] = "5"
     try:
         bdn.init()
-    except bandoneon.InvalidArgument as error:
+        bdn.barrier()
+    except bandoneon.BandoneonError as error:  # InvalidArgument where it is found, the job's failure elsewhere.
         pathlib.Path(directory, f"{rank}.json").write_text(json.dumps(str(error)))
 
 

@@ -190,8 +190,9 @@ def test_a_file_of_settings_that_is_wrong_is_refused_with_its_line(tmp_path, tex
         bandoneon.init(scheduler="127.0.0.1:1", config=path)
 
 
-def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path):
-    for message in run_processes(tmp_path, "wrong_world_size", code=None):
+@pytest.mark.parametrize("in_rank", ["all", 0])
+def test_a_world_size_that_disagrees_is_refused_naming_both(tmp_path, in_rank):
+    for message in run_processes(tmp_path, "wrong_world_size", in_rank, code=None):
         assert "WORLD_SIZE is 5" in message and "2 workers" in message
 
 
