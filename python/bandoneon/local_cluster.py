@@ -62,7 +62,7 @@ class LocalCluster:
                 threads = []
                 try:
                     for rank in range(self.workers):
-                        threads.append(threading.Thread(target=run_rank, args=(rank,)))
+                        threads.append(threading.Thread(target=run_rank, args=(rank,), name=f"bandoneon-rank-{rank}"))
                         threads[-1].start()
                 except RuntimeError as error:  # No more threads; those that run wait for them in vain.
                     failures.append(error)

@@ -347,7 +347,7 @@ def test_ctrl_c_ends_the_workers_of_a_local_cluster_before_it_goes():
         with bandoneon.LocalCluster(workers=2) as cluster:
             with pytest.raises(KeyboardInterrupt):
                 cluster.run(job)
-        assert not [t for t in threading.enumerate() if "run_rank" in t.name]
+        assert not [t for t in threading.enumerate() if t.name.startswith("bandoneon-rank")]
 
 
 def test_a_cluster_closed_before_its_worker_lasts_as_long_as_that():
@@ -361,7 +361,7 @@ def test_a_thread_that_cannot_start_fails_the_job(monkeypatch):
     start = threading.Thread.start
 
     def start_all_but_ranks(thread):
-        if "run_rank" in thread.name:
+        if thread.name.startswith("bandoneon-rank"):
             raise RuntimeError("can't start new thread")
         start(thread)
 
