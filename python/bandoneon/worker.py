@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import os
+import struct
 import threading
 import time
 from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
@@ -19,7 +20,8 @@ from .interrupts import SLICE_SECONDS, lent, run_interruptibly
 
 _log = logging.getLogger("bandoneon")
 
-_EMPTY_RESULT = _native.Result(sizeof(_native.Result))
+_EMPTY_RESULT = bytes(_native.Result(sizeof(_native.Result)))
+_RESULT = struct.Struct("@NQII")  # as _native.Result: reading its fields one by one takes long
 
 
 @dataclass(frozen=True)
@@ -405,7 +407,7 @@ class Worker:
     def _wait_slice(self, tickets, seconds):
         """As wait_all, without a look at signals in between."""
         count = len(tickets)
-        results = (_native.Result * count)(*[_EMPTY_RESULT] * count)
+        results = (_native.Result * count).from_buffer_copy(_EMPTY_RESULT * count)
         ended = c_size_t()
         with self._call() as (lib, handle):
             code = lib.bdn_wait_all(
@@ -417,13 +419,10 @@ class Worker:
         )
         for ticket in tickets[:over]:
             self._in_flight.pop(ticket, None)
+        facts = _RESULT.iter_unpack(bytes(results)[: ended.value * _RESULT.size])
         return [
-            Result(
-                step=result.step,
-                absent=bool(result.flags & _native.RESULT_ABSENT),
-                nonfinite=bool(result.flags & _native.RESULT_NONFINITE),
-            )
-            for result in results[: ended.value]
+            Result(step, bool(flags & _native.RESULT_ABSENT), bool(flags & _native.RESULT_NONFINITE))
+            for _, step, flags, _ in facts
         ], error
 
     def _collect_dropped(self):

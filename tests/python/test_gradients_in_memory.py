@@ -1,6 +1,9 @@
 """Gradients that come in several parts, and where they lie."""
 
 import contextlib
+import os
+import sys
+import weakref
 
 import pytest
 import torch
@@ -337,3 +340,48 @@ def test_dtensor_is_refused_with_the_alternative(tmp_path):
             bdn.DistributedOptimizer(inner, [("w", param)], worker=worker)
 
     run_job(job)
+
+
+def test_a_gradient_that_was_thrown_away_is_not_kept():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        for step in range(3):
+            loss_of(model, make_batch(worker.rank, step)).backward()
+            held = [weakref.ref(param.grad) for param in model.parameters()]
+            optimizer.zero_grad()
+            assert [ref() for ref in held] == [None] * len(held)
+
+    run_job(job)
+
+
+def calls_of_a_step(worker, tensors):
+    """Of this package's functions, once every parameter has been seen to have one gradient a pass."""
+    package = os.path.dirname(bandoneon.__file__)
+    params = {f"{tensors}.{i}": torch.nn.Parameter(torch.ones(8)) for i in range(tensors)}
+    optimizer = bdn.DistributedOptimizer(
+        torch.optim.SGD(params.values(), 0.1), params.items(), worker=worker
+    )
+    calls = 0
+
+    def count(frame, event, _):
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename.startswith(package)
+
+    for profiler in (None, None, count):
+        optimizer.zero_grad()
+        sys.setprofile(profiler)
+        try:
+            sum(p.sum() for p in params.values()).backward()
+            optimizer.step()
+        finally:
+            sys.setprofile(None)
+    return calls
+
+
+def test_what_a_parameter_costs_in_calls_is_bounded():
+    def job(worker):
+        return (calls_of_a_step(worker, 120) - calls_of_a_step(worker, 20)) / 100
+
+    (calls,) = run_job(job, workers=1)
+    assert calls <= 11

@@ -33,7 +33,10 @@ def terms_by_group(groups, rule_of=lambda group: "mean", first=0):
 
 def learning_rates(groups):
     """{id(parameter): learning rate} of an optimizer's groups; 0 where there is none."""
-    return {id(p): float(group.get("lr") or 0.0) for group in groups for p in group["params"]}
+    rates = {}
+    for group in groups:
+        rates.update(dict.fromkeys(map(id, group["params"]), float(group.get("lr") or 0.0)))
+    return rates
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ class _Slot:
     def __init__(self, member):
         self.member = member
         self.param = member.param
+        self.push = Push(member.tensor, None, priority=member.priority)  # made once, filled in each round
         self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
         self.accumulation_hooks = []  # on what adds to its gradient, where that is a mean
@@ -31,7 +32,7 @@ class _Slot:
         # and as long as none came from an inner pass, which others may follow.
         self.seen_alone = False
         self.may_repeat = False
-        self._mean = None  # weak reference to what the last round left in param.grad
+        self.mean = None  # weak reference to what the last round left in param.grad
         self.clear_round()
 
     @property
@@ -39,24 +40,25 @@ class _Slot:
         """Whether param.grad holds means, so that it must not be pushed again. Not by its place alone: a
         program may put a gradient of its own there."""
         grad = self.param.grad
-        return grad is not None and self._mean is not None and self._mean() is grad
+        return grad is not None and self.mean is not None and self.mean() is grad
 
     def leave_mean(self, grad):
         if self.param.grad is not grad:
             self.param.grad = grad
-        self._mean = None if grad is None else weakref.ref(grad)
+        self.mean = None if grad is None else weakref.ref(grad)
 
     def forget_mean(self):
         """What is local is added to it, and so all of param.grad must be pushed again."""
-        self._mean = None
+        self.mean = None
 
     def clear_round(self):
         self.fired = 0  # gradients accumulated in this pass
         self.earlier = None  # means of earlier passes, to which this pass's is added
         self.sent = False
         self.ticket = None  # of the exchange in flight, once it has left
-        self.grad = None  # what was pushed, and where the mean goes
-        self.host = None  # the memory that C reads and writes for it
+        self.flags = 0  # of its push
+        self.grad = None  # what is pushed, and where the mean goes
+        self.host = self.push.keep = None  # the memory that C reads and writes for it
 
     @property
     def leaves_at_once(self):
@@ -93,7 +95,7 @@ class Synchronizer:
         self.attendance = None  # that each round is told to, within join()
         # Of the running round:
         self._active = False
-        self._batch = []  # slots and pushes that leave together
+        self._batch = []  # slots whose gradients leave together
         self._batch_bytes = 0
         self._is_local = False  # the pass that runs only adds to the local gradients
         self._outermost = None  # number of its pass, once known
@@ -162,15 +164,14 @@ class Synchronizer:
             if slot.hooks or not slot.param.requires_grad or self._closed:
                 continue
             slot.hooks = [
-                slot.param.register_hook(_forward_to(itself, Synchronizer._on_gradient, slot)),
-                slot.param.register_post_accumulate_grad_hook(
-                    _forward_to(itself, Synchronizer._after_accumulation, slot)
-                ),
+                slot.param.register_hook(_gradient_hook(itself, slot)),
+                slot.param.register_post_accumulate_grad_hook(_accumulation_hook(itself, slot)),
             ]
 
     def _on_gradient(self, slot):
-        """Begins nothing yet: torch.autograd.grad(), too, comes here. What is added to a mean must be kept
-        apart from it, and so be known of before; any other will be heard of when it is there."""
+        """For a slot that may hold a mean. Begins nothing yet: torch.autograd.grad(), too, comes here. What is
+        added to a mean must be kept apart from it, and so be known of before; any other will be heard of
+        when it is there."""
         if slot.holds_mean:
             backward_pass.remove(slot.accumulation_hooks)
             slot.accumulation_hooks = backward_pass.before_accumulation(
@@ -208,7 +209,7 @@ class Synchronizer:
             self._before_accumulation(slot)
         slot.is_expected = False
         if self._enabled and not self._is_local and self._overlap and slot.leaves_at_once:
-            self._push(slot)
+            self._push(slot, slot.param.grad)
 
     def _enter_round(self, slot):
         task = backward_pass.current_task()
@@ -284,7 +285,7 @@ class Synchronizer:
             return
         for slot in self._slots:
             if not slot.sent:
-                self._start(slot, None, _native.ABSENT)
+                self._push(slot, None, _native.ABSENT)
         self._send_batch()
         self._collect(is_wanted=False)
         self._settle_attendance()
@@ -307,37 +308,24 @@ class Synchronizer:
     def _push_rest(self, slot):
         grad = slot.param.grad
         if not slot.param.requires_grad:
-            self._start(slot, None, _native.ABSENT)
+            self._push(slot, None, _native.ABSENT)
         elif grad is not None and (slot.fired or not slot.holds_mean):
-            self._push(slot)
+            self._push(slot, grad)
         else:
             self._push_absent(slot)
-
-    def _push(self, slot):
-        slot.grad = self._parameters.dense(slot.member, slot.param.grad)
-        self._start(slot, host_copy_or_self(slot.grad), 0)
 
     def _push_absent(self, slot):
         """No gradient here, but there may be one elsewhere."""
         if slot.earlier is None:
             slot.earlier, slot.param.grad = slot.param.grad, None
-        zeros = torch.zeros_like(slot.param, requires_grad=False)
-        slot.grad = self._parameters.dense(slot.member, zeros)
-        self._start(slot, host_copy_or_self(slot.grad), _native.ABSENT)
+        self._push(slot, torch.zeros_like(slot.param, requires_grad=False), _native.ABSENT)
 
-    def _start(self, slot, host, flags):
-        slot.host = host
-        push = Push(
-            tensor=slot.member.tensor,
-            data=None if host is None else host.data_ptr(),
-            keep=host,
-            flags=flags,
-            priority=slot.member.priority,
-            loss_scale=self._scale,
-            learning_rate=self._rates.get(id(slot.param), 0.0),
-        )
+    def _push(self, slot, grad, flags=0):
+        """With the batch, which leaves when it is large enough."""
         slot.sent = True
-        self._batch.append((slot, push))
+        slot.grad = grad
+        slot.flags = flags
+        self._batch.append(slot)
         self._batch_bytes += slot.num_bytes
         if self._batch_bytes >= _BATCH_BYTES:
             self._send_batch()
@@ -346,13 +334,36 @@ class Synchronizer:
         if not self._batch:
             return
         batch, self._batch, self._batch_bytes = self._batch, [], 0
-        tickets, error = self._worker.push_all([push for _, push in batch])
-        for (slot, _), ticket in zip(batch, tickets):
+        error = self._fill_pushes(batch)
+        tickets, refused = self._worker.push_all([slot.push for slot in batch if slot.sent])
+        for slot, ticket in zip(batch, tickets):
             slot.ticket = ticket
-        if error is not None:
-            for slot, _ in batch[len(tickets) :]:
+        if error is not None or refused is not None:
+            for slot in batch[len(tickets) :]:
                 slot.sent = False
-            raise error
+            raise error or refused
+
+    @torch.no_grad()
+    def _fill_pushes(self, batch):
+        """The error of the first that cannot be exchanged; it and those behind it are not sent then."""
+        try:
+            for done, slot in enumerate(batch):
+                host = None
+                if slot.grad is not None:
+                    slot.grad = self._parameters.dense(slot.member, slot.grad)
+                    host = host_copy_or_self(slot.grad)
+                slot.host = host
+                push = slot.push
+                push.keep = host
+                push.data = None if host is None else host.data_ptr()
+                push.flags = slot.flags
+                push.loss_scale = self._scale
+                push.learning_rate = self._rates.get(id(slot.param), 0.0)
+        except BaseException as error:
+            for slot in batch[done:]:
+                slot.sent = False
+            return error
+        return None
 
     def _collect(self, is_wanted=True):
         """Waits for what is in flight. What had come before another one was late is not waited for again."""
@@ -378,6 +389,47 @@ class Synchronizer:
             copy_back(slot.host, slot.grad)
             both = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
             slot.leave_mean(both)
+
+
+def _gradient_hook(reference, slot):
+    """_on_gradient(), where there is something to do: a mean that is still somewhere."""
+
+    def hook(_):
+        if slot.mean is not None and slot.mean() is not None:
+            synchronizer = reference()
+            if synchronizer is not None:
+                synchronizer._on_gradient(slot)
+
+    return hook
+
+
+def _accumulation_hook(reference, slot):
+    """_after_accumulation(), and what comes of it for nearly all gradients of a training without all of its
+    questions: it is the only one of its parameter in a round that runs, and leaves at once."""
+    current_task = backward_pass.current_task
+
+    def hook(param):
+        synchronizer = reference()
+        if synchronizer is None:
+            return
+        if (
+            not slot.seen_alone
+            or slot.may_repeat
+            or slot.fired
+            or slot.sent
+            or slot.is_expected
+            or current_task() != synchronizer._outermost
+            or not synchronizer._enabled
+            or synchronizer._is_local
+            or not synchronizer._overlap
+            or (slot.mean is not None and slot.mean() is not None)
+        ):
+            synchronizer._after_accumulation(slot)
+            return
+        slot.fired = 1
+        synchronizer._push(slot, param.grad)
+
+    return hook
 
 
 def _forward_to(reference, method, slot):
