@@ -73,7 +73,7 @@ class SchedulerCalls {
   absl::Status Barrier(const bandoneon::control::BarrierRequest& request, absl::Duration timeout);
   absl::Status Leave(const bandoneon::control::LeaveRequest& request, absl::Duration timeout);
 
-  // These are made again while the scheduler cannot be reached.
+  // These are retried.
   absl::Status Catalogue(const bandoneon::control::CatalogueRequest& request, absl::Time deadline,
                          bandoneon::control::CataloguePiece* piece);
   absl::Status AcknowledgePlacement(const bandoneon::control::AcknowledgeRequest& request);
@@ -85,6 +85,8 @@ class SchedulerCalls {
   // failure of all calls.
   absl::Status Watch(absl::FunctionRef<absl::Status(const bandoneon::control::Event&)> deliver);
 
+  // What may be said twice is said again while the scheduler cannot be reached.
+  absl::Status Retry(absl::Time deadline, const std::function<absl::Status()>& attempt);
   // Waits until then. False, at once, when this node's part in the job is over.
   bool WaitInJob(absl::Time until);
   // The same until it is time for another attempt at what a broken connection ended.
@@ -111,7 +113,6 @@ class SchedulerCalls {
   template <typename Start, typename Request, typename Reply>
   absl::Status AwaitOthers(Start start, const char* what, const Request& request,
                            absl::Duration timeout, Reply* reply);
-  absl::Status Retry(absl::Time deadline, const std::function<absl::Status()>& attempt);
   absl::Status Explain(const absl::Status& error) const;
   // What gRPC says of its last attempt to connect.
   std::string WhyUnreachable();

@@ -136,7 +136,7 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
     number = declaration_;
   }
   DeclarationAnswer answer;
-  const absl::Status status = Retry(deadline, [&]() -> absl::Status {
+  const absl::Status status = calls_.Retry(deadline, [&]() -> absl::Status {
     BDN_ASSIGN_OR_RETURN(answer, SendDeclaration(tensors, is_first, [&](DeclarationPart part) {
                            part.number = number;
                            return SayPart(part, deadline - clock_->Now());
