@@ -131,7 +131,7 @@ TEST(Planner, RefusesWhatCannotBeAndNamesTheTensor) {
   expect_refused(Tensor("empty", 0), "'empty': it has no elements");
   expect_refused(Tensor("huge", ~uint64_t{0}), "'huge': 18446744073709551615 elements");
   expect_refused(Tensor("", 1), "no name");
-  expect_refused(Tensor(std::string(256, 'n'), 1), "256 bytes");
+  expect_refused(Tensor(std::string(kMaxNameBytes + 1, 'n'), 1), "4097 bytes");
   expect_refused(Tensor("many", uint64_t{1} << 40), "'many' would be cut into more than 1048576");
   auto ints = Tensor("ints", 5);
   ints.dtype = DType::kInt32;
