@@ -37,7 +37,7 @@ install_packages() {
   fi
   say "installing: $missing"
   # shellcheck disable=SC2086  # a list of words
-  local install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive
+  local install=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes
     apt-get install -y -q --no-install-recommends $missing)
   { "${sudo[@]}" apt-get update -q && "${install[@]}"; } </dev/null ||
     die "apt could not install: $missing(its message is above; the package lists need a network)"

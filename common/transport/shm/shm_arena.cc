@@ -16,6 +16,9 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastSegment = size_t{32} << 20;
+constexpr size_t kMostSegment = size_t{1} << 30;  // but for a block that is larger
+// The more there is, the larger the next: so that a connection need not know of many.
+constexpr size_t kGrowth = 8;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
@@ -58,8 +61,9 @@ std::byte* ShmArena::Allocate(size_t size) {
       if (block != nullptr) break;
     }
     if (block == nullptr) {
-      const size_t bytes = std::max(kLeastSegment, RoundUp(size, kPage));
-      if (segments_.size() == kMaxSegments || bytes > max_bytes_ - bytes_) return nullptr;
+      const size_t wanted = std::clamp(bytes_ / kGrowth, kLeastSegment, kMostSegment);
+      const size_t bytes = RoundUp(std::max(wanted, size), kPage);
+      if (segments_.size() == kMaxSegments || bytes > kMaxSegmentBytes) return nullptr;
       auto memory = SharedMemory::Create("bandoneon-payloads", bytes);
       if (!memory.ok()) {
         LogWarning("payloads are copied for peers on this host: %s", memory.status().message());

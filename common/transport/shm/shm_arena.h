@@ -16,7 +16,8 @@
 namespace bdn {
 
 // Memory that peers on this host can read: segments, each a memfd, made as they are needed and kept.
-// It is of payloads that are sent, which peers read where they are. Thread-safe.
+// It is of payloads that are sent, which peers read where they are. It has no limit of its own: these
+// payloads are there until they are answered wherever they lie. Thread-safe.
 class ShmArena final : public MemoryDomain {
  public:
   struct Place {
@@ -24,9 +25,7 @@ class ShmArena final : public MemoryDomain {
     uint64_t offset;
   };
 
-  // Of at most so many bytes in all. It has none to give before it is enabled: a process without a
-  // peer on its host needs none.
-  explicit ShmArena(size_t max_bytes) : max_bytes_(max_bytes) {}
+  // It has none to give before it is enabled: a process without a peer on its host needs none.
   void Enable();
 
   Device device() const override { return Device::kHost; }
@@ -46,7 +45,6 @@ class ShmArena final : public MemoryDomain {
   std::byte* Take(Segment* segment, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   const Segment* SegmentOf(const std::byte* data) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const size_t max_bytes_;
   mutable Mutex mu_;
   bool is_enabled_ ABSL_GUARDED_BY(mu_) = false;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -88,8 +88,8 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name) {
   return connector;
 }
 
-absl::StatusOr<FileDescriptor> AcceptFrom(const FileDescriptor& listener) {
-  FileDescriptor taken(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+absl::StatusOr<FileDescriptor> AcceptFrom(int listener) {
+  FileDescriptor taken(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!taken.is_open()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) return NoDescriptor("accept");
     return taken;

@@ -25,7 +25,7 @@ absl::StatusOr<FileDescriptor> ListenAt(const std::string& name);
 absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name);
 // The next who connects; a closed one where there is none. PermissionDenied: it was another user's,
 // and is cut. ResourceExhausted: no descriptors are left.
-absl::StatusOr<FileDescriptor> AcceptFrom(const FileDescriptor& listener);
+absl::StatusOr<FileDescriptor> AcceptFrom(int listener);
 
 // Sends a packet, with a descriptor where `fd` is not negative. False: the peer is gone, or takes
 // none now.

@@ -29,7 +29,8 @@
 namespace bdn {
 namespace {
 
-// Between two attempts to connect, and to find memory for what is to be copied.
+// Between two attempts to connect, to take a connection where there is no descriptor, and to find memory
+// for what is to be copied.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 constexpr int kReceiveBatch = 64;
 
@@ -97,7 +98,7 @@ class ShmTransportImpl final : public ShmTransport {
         clock_(options.clock == nullptr ? &own_clock_ : options.clock),
         epoll_(std::move(epoll)),
         wake_(std::move(wake)),
-        arena_(std::make_shared<ShmArena>(options.max_arena_bytes)),
+        arena_(std::make_shared<ShmArena>()),
         pool_(arena_),
         log_(clock_),
         poller_(StartThread("bdn-shm", [this] { RunPoller(); })) {}
@@ -178,7 +179,8 @@ class ShmTransportImpl final : public ShmTransport {
   void RetryLater(Connection* connection);
   void Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel);
 
-  void Accept(const FileDescriptor& listener);
+  void WatchListener(int listener);
+  void Accept(int listener);
   void OnNewcomer(std::list<Newcomer>::iterator newcomer);
   void AdmitNewcomers();
   absl::Status Check(const ShmHello& hello) const;
@@ -208,6 +210,7 @@ class ShmTransportImpl final : public ShmTransport {
   LimitedLog log_;
   absl::flat_hash_map<int, Source> sources_;
   std::vector<FileDescriptor> listeners_;
+  absl::Time accept_at_ = absl::InfiniteFuture();  // again: there was no descriptor
   std::list<Newcomer> newcomers_;
   std::optional<Admission> admission_;
   std::vector<ConnectionPtr> connectors_;  // those that are not connected now
@@ -446,13 +449,7 @@ void ShmTransportImpl::RunPoller() {
 void ShmTransportImpl::Apply(Requests* requests) {
   for (FileDescriptor& fd : requests->listeners) {
     listeners_.push_back(std::move(fd));
-    const int listener = listeners_.back().get();
-    Watch(listener, [this, listener] {
-      const auto found =
-          std::find_if(listeners_.begin(), listeners_.end(),
-                       [listener](const FileDescriptor& fd) { return fd.get() == listener; });
-      if (found != listeners_.end()) Accept(*found);
-    });
+    WatchListener(listeners_.back().get());
   }
   for (const ConnectionPtr& connector : requests->connectors) {
     connectors_.push_back(connector);
@@ -483,7 +480,8 @@ void ShmTransportImpl::Forget(int fd) {
 }
 
 int ShmTransportImpl::TimeoutMs() const {
-  absl::Time next = lacks_memory_ ? clock_->Now() + kRetryDelay : absl::InfiniteFuture();
+  absl::Time next = accept_at_;
+  if (lacks_memory_) next = std::min(next, clock_->Now() + kRetryDelay);
   for (const ConnectionPtr& connector : connectors_) next = std::min(next, connector->retry_at);
   for (const Newcomer& newcomer : newcomers_) next = std::min(next, newcomer.deadline);
   if (next == absl::InfiniteFuture()) return -1;
@@ -520,6 +518,10 @@ void ShmTransportImpl::Sleep(bool may_wait) {
     source();
   }
   const absl::Time now = clock_->Now();
+  if (accept_at_ <= now) {
+    accept_at_ = absl::InfiniteFuture();
+    for (const FileDescriptor& listener : listeners_) WatchListener(listener.get());
+  }
   const std::vector<ConnectionPtr> connectors = connectors_;
   for (const ConnectionPtr& connector : connectors) {
     if (connector->retry_at <= now) Greet(connector);
@@ -787,7 +789,11 @@ void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmCh
 
 // ---- And as a listener
 
-void ShmTransportImpl::Accept(const FileDescriptor& listener) {
+void ShmTransportImpl::WatchListener(int listener) {
+  if (!sources_.contains(listener)) Watch(listener, [this, listener] { Accept(listener); });
+}
+
+void ShmTransportImpl::Accept(int listener) {
   while (true) {
     absl::StatusOr<FileDescriptor> socket = AcceptFrom(listener);
     if (absl::IsPermissionDenied(socket.status())) {
@@ -795,9 +801,13 @@ void ShmTransportImpl::Accept(const FileDescriptor& listener) {
       log_.Warning("refused a connection over shared memory: another user's");
       continue;
     }
-    if (!socket.ok())
-      log_.Warning("a connection over shared memory waits: %s", socket.status().message());
-    if (!socket.ok() || !socket->is_open()) return;
+    if (!socket.ok()) {
+      log_.Warning("connections over shared memory wait: %s", socket.status().message());
+      Forget(listener);  // which would be ready all the time
+      accept_at_ = clock_->Now() + kRetryDelay;
+      return;
+    }
+    if (!socket->is_open()) return;
     if (newcomers_.size() >= static_cast<size_t>(options_.max_newcomers)) {
       Refuse(newcomers_.begin());
     }

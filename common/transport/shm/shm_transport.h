@@ -18,8 +18,6 @@ struct ShmOptions {
   LinkSecurity security = LinkSecurity::kAuthenticated;
   // Shown by connectors. Not empty where listeners ask for it.
   PublicKey key;
-  // Of payloads that are sent: more waits until something has been read.
-  size_t max_arena_bytes = size_t{8} << 30;
   uint64_t max_payload_bytes = kMaxPayloadBytes;
   // Waiting to go to one peer of a listener. Frames beyond it end in ResourceExhausted.
   uint64_t max_bytes_queued = uint64_t{2} << 30;
