@@ -29,6 +29,7 @@ constexpr Flag kFlags[] = {
     {"iters", 0, "COUNT", "iterations that are timed [20]"},
     {"warmup", 0, "COUNT", "iterations before those [3]"},
     {"threads", 0, "COUNT", "threads of each worker that encode and decode"},
+    {"transport", 0, "NAME", "auto (shared memory on one host), tcp or ipc [auto]"},
     {"link", 0, "RATE", "pretend that the network is this fast, e.g. 1gbit"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
     {"json", 0, nullptr, "print one line of JSON"},
@@ -43,6 +44,7 @@ constexpr char kUsageText[] =
 constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)'\n"
+    "  bandoneon bench pushpull --transport tcp\n"
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 
 constexpr int kRepeats = 5;
@@ -60,6 +62,7 @@ struct BenchOptions {
   int64_t warmup = 0;
   std::string threads;
   std::string link;
+  std::string transport;
 
   double parameters() const {
     return static_cast<double>(tensors) * static_cast<double>(bytes) / sizeof(float);
@@ -110,6 +113,15 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   options.warmup = *warmup;
   options.threads = flags.Text("threads");
   options.link = flags.Text("link");
+  options.transport = flags.Text("transport", "auto");
+  if (options.transport != "auto" && options.transport != "tcp" && options.transport != "ipc") {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "option --transport is '%s': expected auto, tcp or ipc", options.transport));
+  }
+  if (options.transport != "auto") {
+    options.job.settings.emplace_back("BANDONEON_TRANSPORT", "network");
+  }
+  options.job.over_ipc = options.transport == "ipc";
   if (flags.Has("threads")) options.job.settings.emplace_back("BANDONEON_THREADS", options.threads);
   return options;
 }
@@ -118,6 +130,8 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
 struct WorkerResult {
   std::vector<double> seconds;  // by iteration
   double cpu_seconds = 0;
+  double page_faults = 0;
+  double context_switches = 0;
   double bytes_pushed = 0;
   double bytes_pulled = 0;
   std::string hash;
@@ -131,6 +145,8 @@ absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
     const Json& error = json.at("largest_error");  // null where it is not finite
     return WorkerResult{.seconds = json.at("seconds").get<std::vector<double>>(),
                         .cpu_seconds = json.at("cpu_s").get<double>(),
+                        .page_faults = json.at("page_faults").get<double>(),
+                        .context_switches = json.at("context_switches").get<double>(),
                         .bytes_pushed = json.at("bytes_pushed").get<double>(),
                         .bytes_pulled = json.at("bytes_pulled").get<double>(),
                         .hash = json.at("hash").get<std::string>(),
@@ -148,6 +164,11 @@ struct Outcome {
   double scheduler_cpu = 0;
   double servers_cpu = 0;
   double workers_cpu = 0;
+  // A step: of one server and of one worker, on average.
+  double server_faults = 0;
+  double server_switches = 0;
+  double worker_faults = 0;
+  double worker_switches = 0;
   double bytes_pushed = 0;  // of one worker on average, headers included
   double bytes_pulled = 0;
   double memcpy_rate = 0;
@@ -198,6 +219,10 @@ class Controller {
     const double sign = line == "ready" ? -1 : line == "done" ? 1 : 0;
     outcome_.scheduler_cpu += sign * Seconds(job_->SchedulerCpu());
     outcome_.servers_cpu += sign * Seconds(job_->ServersCpu());
+    const ProcessGroup::Events events = job_->CountServersEvents();
+    const double steps = static_cast<double>(options_.iters) * options_.job.servers;
+    outcome_.server_faults += sign * static_cast<double>(events.page_faults) / steps;
+    outcome_.server_switches += sign * static_cast<double>(events.context_switches) / steps;
     for (int rank = 0; rank < options_.job.workers; ++rank) job_->WriteToWorker(rank, "go on\n");
   }
 
@@ -241,6 +266,9 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
       outcome.iteration_seconds[i] = std::max(outcome.iteration_seconds[i], result.seconds[i]);
     }
     outcome.workers_cpu += result.cpu_seconds;
+    const double steps = workers * static_cast<double>(options.iters);
+    outcome.worker_faults += result.page_faults / steps;
+    outcome.worker_switches += result.context_switches / steps;
     outcome.bytes_pushed += result.bytes_pushed / workers;
     outcome.bytes_pulled += result.bytes_pulled / workers;
     outcome.memory.worker_resident += result.resident_grown / workers / options.parameters();
@@ -274,16 +302,20 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
   const auto [slowest, fastest] = std::minmax_element(rates.begin(), rates.end());
   const double work = options.job.workers * options.dense_bytes() / 1e9;
   if (!json) {
-    printf("%d workers, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations\n\n",
-           options.job.workers, options.job.servers, static_cast<int>(options.tensors),
-           static_cast<int>(options.bytes), options.push.c_str(), options.pull.c_str(),
-           static_cast<int>(options.iters));
+    printf(
+        "%d workers, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, transport %s\n\n",
+        options.job.workers, options.job.servers, static_cast<int>(options.tensors),
+        static_cast<int>(options.bytes), options.push.c_str(), options.pull.c_str(),
+        static_cast<int>(options.iters), options.transport.c_str());
     printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(rates), *slowest,
            *fastest);
     printf("the same passes, no transport %.3f; memcpy, one thread %.3f\n", outcome.roof_rate,
            outcome.memcpy_rate);
     printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler\n",
            outcome.workers_cpu / work, outcome.servers_cpu / work, outcome.scheduler_cpu / work);
+    printf("page faults a step     %8.1f worker, %.1f server; context switches %.0f, %.0f\n",
+           outcome.worker_faults, outcome.server_faults, outcome.worker_switches,
+           outcome.server_switches);
     printf("bytes a worker         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
            outcome.bytes_pushed, outcome.bytes_pulled, options.dense_bytes(),
            2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
@@ -304,6 +336,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
                      {"warmup", options.warmup},
                      {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},
                      {"link", options.link.empty() ? Json() : Json(options.link)},
+                     {"transport", options.transport},
                      {"gb_per_s_per_worker", Median(rates)},
                      {"gb_per_s_slowest", *slowest},
                      {"gb_per_s_fastest", *fastest},
@@ -311,6 +344,10 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
                       {{"scheduler", outcome.scheduler_cpu / work},
                        {"server", outcome.servers_cpu / work},
                        {"worker", outcome.workers_cpu / work}}},
+                     {"page_faults_per_step",
+                      {{"server", outcome.server_faults}, {"worker", outcome.worker_faults}}},
+                     {"context_switches_per_step",
+                      {{"server", outcome.server_switches}, {"worker", outcome.worker_switches}}},
                      {"wire_bytes", count(outcome.bytes_pushed + outcome.bytes_pulled)},
                      {"bytes_pushed", count(outcome.bytes_pushed)},
                      {"bytes_pulled", count(outcome.bytes_pulled)},

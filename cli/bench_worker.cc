@@ -2,6 +2,7 @@
 // wait for a line, do the timed part, print one line of JSON, and wait for a line before they
 // leave.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
+#include "cli/process_group.h"
 #include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
@@ -45,12 +46,15 @@ double CpuSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-int64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0;
-  int64_t resident = 0;
-  file >> size >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
+// Of all threads, so far.
+struct Events {
+  int64_t page_faults = 0;
+  int64_t context_switches = 0;
+};
+Events CountEvents() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return {usage.ru_minflt + usage.ru_majflt, usage.ru_nvcsw + usage.ru_nivcsw};
 }
 
 // The parent's next line; false when it is gone.
@@ -95,7 +99,7 @@ class BenchWorker {
       for (size_t i = 0; i < elements; ++i) fresh_[t][i] = Value(rank, t, i);
     }
     data_ = fresh_;
-    resident_before_ = ResidentBytes();
+    resident_before_ = ResidentBytesOf("self");
     for (size_t t = 0; t < tensors; ++t) {
       bdn_declaration& declaration = declarations[t];
       declaration.struct_size = sizeof(declaration);
@@ -124,6 +128,7 @@ class BenchWorker {
     }
     if (absl::Status met = Check(bdn_barrier(worker_, "bench", kTimeout)); !met.ok()) return met;
     const double cpu = CpuSeconds();
+    const Events events = CountEvents();
     const auto begin = std::chrono::steady_clock::now();
     std::vector<bdn_ticket> tickets(data_.size());
     for (size_t t = 0; t < data_.size(); ++t) {
@@ -145,15 +150,19 @@ class BenchWorker {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     seconds_.push_back(took.count());
     cpu_seconds_ += CpuSeconds() - cpu;
+    const Events after = CountEvents();
+    events_.page_faults += after.page_faults - events.page_faults;
+    events_.context_switches += after.context_switches - events.context_switches;
     return absl::OkStatus();
   }
 
   // Now, at the end of an exchange.
-  void MeasureMemory() { resident_grown_ = ResidentBytes() - resident_before_; }
+  void MeasureMemory() { resident_grown_ = ResidentBytesOf("self") - resident_before_; }
 
   void Restart() {
     seconds_.clear();
     cpu_seconds_ = 0;
+    events_ = Events();
     before_ = Stats();
   }
 
@@ -165,6 +174,8 @@ class BenchWorker {
     const double error = LargestError();
     const Json result = {{"seconds", seconds_},
                          {"cpu_s", cpu_seconds_},
+                         {"page_faults", events_.page_faults},
+                         {"context_switches", events_.context_switches},
                          {"bytes_pushed", grown("bytes_pushed")},
                          {"bytes_pulled", grown("bytes_pulled")},
                          {"resident_grown", resident_grown_},
@@ -220,6 +231,7 @@ class BenchWorker {
   std::vector<uint32_t> ids_;
   std::vector<double> seconds_;
   double cpu_seconds_ = 0;
+  Events events_;
   Json before_;
 };
 

@@ -154,7 +154,10 @@ absl::Status LocalJob::StartDaemons() {
   if (status.ok()) status = AwaitPort(watch_fd, port_file);
   close(watch_fd);
   for (int i = 0; status.ok() && i < options_.servers; ++i) {
-    argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=tcp://127.0.0.1:0"};
+    const std::string listen = options_.over_ipc
+                                   ? absl::StrFormat("ipc://%s/server-%d", directory_, i)
+                                   : "tcp://127.0.0.1:0";
+    argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=" + listen};
     if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
     status = StartDaemon(absl::StrFormat("server %d", i), argv);
   }
@@ -343,6 +346,16 @@ int64_t LocalJob::ServersResidentBytes() const {
   int64_t sum = 0;
   for (int i = 0; i < options_.servers; ++i)
     sum += group_.ResidentBytes(1 + static_cast<size_t>(i));
+  return sum;
+}
+
+ProcessGroup::Events LocalJob::CountServersEvents() const {
+  ProcessGroup::Events sum;
+  for (int i = 0; i < options_.servers; ++i) {
+    const ProcessGroup::Events events = group_.CountEvents(1 + static_cast<size_t>(i));
+    sum.page_faults += events.page_faults;
+    sum.context_switches += events.context_switches;
+  }
   return sum;
 }
 

@@ -17,9 +17,10 @@ struct JobOptions {
   const char* command = "run";  // what our own lines are tagged with
   int workers = 1;
   int servers = 1;
-  std::string seed;     // of the scheduler; "" leaves it to its default
-  Variables settings;   // BANDONEON_NAME=value for every process
-  bool counts = false;  // whether the servers write metrics files
+  std::string seed;       // of the scheduler; "" leaves it to its default
+  Variables settings;     // BANDONEON_NAME=value for every process
+  bool over_ipc = false;  // servers listen at socket files of the job's directory, else over TCP
+  bool counts = false;    // whether the servers write metrics files
   // After one process failed the others may end with errors of their own for so long, then they get
   // SIGTERM, and `grace` later SIGKILL.
   std::chrono::milliseconds linger{6000};
@@ -66,6 +67,7 @@ class LocalJob {
   std::chrono::nanoseconds WorkersCpu() const;
   // Memory of all servers now.
   int64_t ServersResidentBytes() const;
+  ProcessGroup::Events CountServersEvents() const;
   // Where a server writes what it counted, at its end. Of jobs with `counts`.
   std::string MetricsFile(int server) const;
 

@@ -15,7 +15,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_format.h"
 
@@ -341,12 +344,59 @@ std::chrono::nanoseconds ProcessGroup::CpuTime(size_t process) const {
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
+int64_t ResidentBytesOf(const std::string& process) {
+  std::ifstream file("/proc/" + process + "/smaps_rollup");
+  for (std::string field; file >> field;) {
+    int64_t kib = 0;
+    if (field == "Pss:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
 int64_t ProcessGroup::ResidentBytes(size_t process) const {
-  std::ifstream file(absl::StrFormat("/proc/%d/statm", children_[process].pid));
-  int64_t size = 0;
-  int64_t resident = 0;
-  file >> size >> resident;
-  return file ? resident * sysconf(_SC_PAGESIZE) : 0;
+  return ResidentBytesOf(absl::StrFormat("%d", children_[process].pid));
+}
+
+namespace {
+
+int64_t PageFaultsOf(const std::string& stat_file) {
+  std::ifstream file(stat_file);
+  std::string line;
+  std::getline(file, line);
+  // After the name, which may hold anything: the state, 6 numbers, then faults of both kinds, each
+  // with its children's.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string skipped;
+  for (int i = 0; i < 7; ++i) fields >> skipped;
+  int64_t minor = 0;
+  int64_t children = 0;
+  int64_t major = 0;
+  fields >> minor >> children >> major;
+  return minor + major;
+}
+
+int64_t ContextSwitchesOf(const std::string& status_file) {
+  std::ifstream file(status_file);
+  int64_t sum = 0;
+  for (std::string line; std::getline(file, line);) {
+    const size_t at = line.find("ctxt_switches:");
+    if (at != std::string::npos) sum += std::atoll(line.c_str() + line.find(':') + 1);
+  }
+  return sum;
+}
+
+}  // namespace
+
+ProcessGroup::Events ProcessGroup::CountEvents(size_t process) const {
+  const std::string directory = absl::StrFormat("/proc/%d", children_[process].pid);
+  Events events{.page_faults = PageFaultsOf(directory + "/stat")};
+  std::error_code gone;
+  for (const auto& task : std::filesystem::directory_iterator(directory + "/task", gone)) {
+    events.context_switches += ContextSwitchesOf(task.path() / "status");
+  }
+  return events;
 }
 
 }  // namespace bdn::cli

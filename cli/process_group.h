@@ -28,6 +28,10 @@ struct ProcessSpec {
   bool wants_input = false;       // whether its standard input is a pipe for Write; else /dev/null
 };
 
+// Memory of a process ("self", or its id) that is there now, of pages that several have each one's
+// share; 0 once it has ended.
+int64_t ResidentBytesOf(const std::string& process);
+
 // Children of this process, each in a process group of its own, with the lines they print and the
 // signals that come for us, as one stream of events. Nothing polls: Next blocks in the kernel.
 // A child dies with us, however we end (PR_SET_PDEATHSIG); its own children then come to this
@@ -85,6 +89,12 @@ class ProcessGroup {
   std::chrono::nanoseconds CpuTime(size_t process) const;
   // Its memory now; 0 when it has been reaped.
   int64_t ResidentBytes(size_t process) const;
+  // So far, of all its threads; 0 once it has ended.
+  struct Events {
+    int64_t page_faults = 0;
+    int64_t context_switches = 0;
+  };
+  Events CountEvents(size_t process) const;
 
  private:
   struct Pipe {

@@ -128,6 +128,19 @@ def test_two_jobs_on_one_host_do_not_meet(real, tmp_path, monkeypatch):
         assert json.loads(out)["workers"] == 2
 
 
+def test_bench_pushpull_takes_the_transport_that_it_is_told(real):
+    results = {}
+    for transport in ("auto", "tcp", "ipc"):
+        done = real.run("bench", "pushpull", "--bytes=65536", "--iters=2", "--warmup=1", "--json",
+                        f"--transport={transport}")
+        assert done.returncode == 0, done.stderr
+        results[transport] = json.loads(done.stdout)
+        assert results[transport]["transport"] == transport
+    assert len({result["result_hash"] for result in results.values()}) == 1
+    done = real.run("bench", "pushpull", "--transport=pigeon")
+    assert done.returncode == 2 and "expected auto, tcp or ipc" in done.stderr
+
+
 def test_bench_pushpull_checks_and_reports(real):
     for codec, ratio in [("none", 1), ("ef(onebit(block=256))", 24)]:
         bench = start_bench(real, codec)
@@ -139,6 +152,9 @@ def test_bench_pushpull_checks_and_reports(real):
         assert result["gb_per_s_slowest"] <= result["gb_per_s_per_worker"] <= result["gb_per_s_fastest"]
         assert set(result["cpu_s_per_gb"]) == {"scheduler", "server", "worker"}
         assert all(value >= 0 for value in result["cpu_s_per_gb"].values())
+        for counts in ("page_faults_per_step", "context_switches_per_step"):
+            assert set(result[counts]) == {"server", "worker"}
+            assert all(value >= 0 for value in result[counts].values())
         assert result["memcpy_gb_per_s"] > 0 and result["roof_gb_per_s"] > 0
         assert result["dense_bytes"] == 2 * 2 * 262144
         assert result["wire_bytes"] == result["bytes_pushed"] + result["bytes_pulled"]
