@@ -169,15 +169,16 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     }
     shard = shard_map_.ShardOf(frame.header.key);
   }
-  // Whatever else has a payload keeps it, or reads it more than once.
-  if (frame.header.type != FrameType::kPush) Own(&frame);
   if (!sender.ok()) return Refuse(from, frame.header, sender.status());
   const uint64_t bytes = waiting_.Add(*sender, frame);
   if (bytes == 0) return;
-  shards_[shard]->Post([this, bytes, sender = *sender, frame = std::move(frame)](auto& owner) {
-    waiting_.Remove(sender, bytes);
-    return owner.OnFrame(sender, frame);
-  });
+  shards_[shard]->Post(
+      [this, bytes, sender = *sender, frame = std::move(frame)](auto& owner) mutable {
+        waiting_.Remove(sender, bytes);
+        // Whatever else has a payload keeps it, or reads it more than once.
+        if (frame.header.type != FrameType::kPush) Own(&frame);
+        return owner.OnFrame(sender, frame);
+      });
 }
 
 void Server::OnHello(ConnectionId from, const Frame& frame) {

@@ -4,11 +4,13 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
+#include "common/base/status.h"
 
 namespace bdn {
 namespace {
@@ -17,6 +19,10 @@ class AutoTransport final : public Transport {
  public:
   AutoTransport(std::unique_ptr<Transport> network, std::unique_ptr<ShmTransport> host)
       : network_(std::move(network)), host_(std::move(host)) {}
+  ~AutoTransport() override {
+    Close();
+    Join();
+  }
 
   void Start(FrameHandler handler, GoneHandler gone) override {
     StartOne(network_.get(), kNetwork, handler, gone);
@@ -71,6 +77,7 @@ class AutoTransport final : public Transport {
     return KindOf(connection) == kHost ? host_.get() : network_.get();
   }
 
+  absl::StatusOr<ConnectionId> ConnectOnHost(const PeerSecurity& peer);
   void StartOne(Transport* one, Kind kind, const FrameHandler& handler, const GoneHandler& gone) {
     one->Start(
         [this, kind, handler](ConnectionId from, Frame frame) {
@@ -88,6 +95,8 @@ class AutoTransport final : public Transport {
   std::atomic<bool> has_network_{false};
   mutable Mutex mu_;
   std::string host_address_ ABSL_GUARDED_BY(mu_);
+  // By the address that it connects to: the last connection of host_.
+  absl::flat_hash_map<std::string, ConnectionId> tried_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
@@ -104,13 +113,28 @@ absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
   return bound;
 }
 
+absl::StatusOr<ConnectionId> AutoTransport::ConnectOnHost(const PeerSecurity& peer) {
+  {
+    MutexLock lock(&mu_);
+    const auto former = tried_.find(peer.host_address);
+    if (former != tried_.end() && !host_->WasUp(former->second)) {
+      return Unavailable("it has not taken the connection before");
+    }
+  }
+  BDN_ASSIGN_OR_RETURN(const ConnectionId connection, host_->ConnectNow(peer.host_address, peer));
+  MutexLock lock(&mu_);
+  tried_[peer.host_address] = connection;
+  return connection;
+}
+
 absl::StatusOr<ConnectionId> AutoTransport::Connect(const std::string& address,
                                                     const PeerSecurity& peer) {
   if (!peer.host_address.empty()) {
-    const absl::StatusOr<ConnectionId> connection = host_->ConnectNow(peer.host_address, peer);
+    const absl::StatusOr<ConnectionId> connection = ConnectOnHost(peer);
     if (connection.ok()) return Name(*connection, kHost);
-    LogDebug("to %s over the network: %s", address, connection.status().message());
-    if (!absl::IsNotFound(connection.status())) {
+    if (absl::IsNotFound(connection.status())) {
+      LogDebug("to %s over the network: %s", address, connection.status().message());
+    } else {
       LogWarning("%s is on this host, but is reached over the network: %s", address,
                  connection.status().message());
     }

@@ -43,7 +43,9 @@ std::unique_ptr<Transport> AddSharedMemory(std::unique_ptr<Transport> network,
   absl::StatusOr<std::unique_ptr<ShmTransport>> host =
       ShmTransport::Make({.security = is_open ? LinkSecurity::kOpen : LinkSecurity::kAuthenticated,
                           .key = network->public_key(),
+                          .max_payload_bytes = options.max_frame_bytes,
                           .max_bytes_queued = options.max_bytes_queued,
+                          .max_frames_queued = options.max_frames_queued,
                           .clock = options.clock});
   if (host.ok()) return MakeAutoTransport(std::move(network), *std::move(host));
   LogWarning("processes of this host are reached over the network, too: %s",

@@ -150,6 +150,7 @@ TEST_F(ShmChannelTest, RefusesPlacesThatAreNotThere) {
        std::vector<std::pair<uint64_t, uint64_t>>{{size, 1},
                                                   {size - 99, 100},
                                                   {0, size + 1},
+           {4, 100},
                                                   {~uint64_t{0}, 100},
                                                   {100, ~uint64_t{0}},
                                                   {~uint64_t{0} - 50, 100}}) {
@@ -312,8 +313,9 @@ TEST(ShmArena, GivesBackWhatWasFreed) {
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   EXPECT_EQ(arena.Find({first, 1})->segment, 0u);
-  EXPECT_EQ(arena.Find({second + 100, 1})->segment, 1u);
-  EXPECT_EQ(arena.Find({second + 100, 1})->offset, 100u);
+  EXPECT_EQ(arena.Find({second + 104, 1})->segment, 1u);
+  EXPECT_EQ(arena.Find({second + 104, 1})->offset, 104u);
+  EXPECT_FALSE(arena.Find({second + 100, 1}).has_value());  // not aligned
   std::byte heap;
   EXPECT_FALSE(arena.Find({&heap, 1}).has_value());
   arena.Free(first, size_t{20} << 20);

@@ -26,12 +26,14 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   int fd() const { return fd_.get(); }  // of what was made here, to hand over
+  // It is not handed over any more.
+  void CloseDescriptor() { fd_ = FileDescriptor(); }
 
  private:
   SharedMemory(FileDescriptor fd, std::byte* data, size_t size)
       : fd_(std::move(fd)), data_(data), size_(size) {}
 
-  const FileDescriptor fd_;
+  FileDescriptor fd_;
   std::byte* const data_;
   const size_t size_;
 };

@@ -3,7 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
+#include <cerrno>
+#include <cstdint>
 #include <iterator>
 #include <utility>
 
@@ -23,13 +24,15 @@ constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
 
-// Whoever gets the block is not to wait for its pages.
-void Populate(std::byte* block, size_t size) {
-  const auto address = reinterpret_cast<uintptr_t>(block);
+// Whoever gets the block is not to wait for its pages. False: there is no memory for them.
+bool Populate(std::byte* bytes, size_t size) {
+  if (size == 0) return true;
+  const auto address = reinterpret_cast<uintptr_t>(bytes);
   const uintptr_t begin = address / kPage * kPage;
   const uintptr_t end = RoundUp(address + size, kPage);
-  // An older kernel lets them come when they are touched.
-  (void)madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite);
+  // An older kernel, which does not know it, lets them come when they are touched.
+  return madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite) == 0 ||
+         errno == EINVAL;
 }
 
 }  // namespace
@@ -39,58 +42,73 @@ void ShmArena::Enable() {
   is_enabled_ = true;
 }
 
-std::byte* ShmArena::Take(Segment* segment, size_t size) {
+ShmArena::Taken ShmArena::Take(Segment* segment, size_t size) {
   for (auto range = segment->free.begin(); range != segment->free.end(); ++range) {
     const auto [offset, bytes] = *range;
     if (bytes < size) continue;
     segment->free.erase(range);
     if (bytes > size) segment->free[offset + size] = bytes - size;
-    return segment->memory->data() + offset;
+    const size_t end = offset + size;
+    const size_t untouched = std::min(size, end - std::min(end, segment->touched));
+    segment->touched = std::max(segment->touched, end);
+    return {segment->memory->data() + offset, untouched};
   }
-  return nullptr;
+  return {};
+}
+
+ShmArena::Taken ShmArena::TakeAnywhere(size_t size) {
+  if (!is_enabled_) return {};
+  for (Segment& segment : segments_) {
+    const Taken taken = Take(&segment, size);
+    if (taken.block != nullptr) return taken;
+  }
+  Segment* const fresh = AddSegment(size);
+  return fresh == nullptr ? Taken() : Take(fresh, size);
+}
+
+ShmArena::Segment* ShmArena::AddSegment(size_t size) {
+  const size_t wanted = std::clamp(bytes_ / kGrowth, kLeastSegment, kMostSegment);
+  const size_t bytes = RoundUp(std::max(wanted, size), kPage);
+  if (segments_.size() == kMaxSegments || bytes > kMaxSegmentBytes) return nullptr;
+  auto memory = SharedMemory::Create("bandoneon-payloads", bytes);
+  if (!memory.ok()) {
+    if (!has_said_) {
+      LogWarning("payloads wait for memory to share: %s", memory.status().message());
+    }
+    has_said_ = true;
+    return nullptr;
+  }
+  has_said_ = false;
+  bytes_ += bytes;
+  return &segments_.emplace_back(Segment{*std::move(memory), {{0, bytes}}});
 }
 
 std::byte* ShmArena::Allocate(size_t size) {
   size = RoundUp(size, kAlignment);
-  std::byte* block = nullptr;
+  Taken taken;
   {
     MutexLock lock(&mu_);
-    if (!is_enabled_) return nullptr;
-    for (Segment& segment : segments_) {
-      block = Take(&segment, size);
-      if (block != nullptr) break;
-    }
-    if (block == nullptr) {
-      const size_t wanted = std::clamp(bytes_ / kGrowth, kLeastSegment, kMostSegment);
-      const size_t bytes = RoundUp(std::max(wanted, size), kPage);
-      if (segments_.size() == kMaxSegments || bytes > kMaxSegmentBytes) return nullptr;
-      auto memory = SharedMemory::Create("bandoneon-payloads", bytes);
-      if (!memory.ok()) {
-        LogWarning("payloads are copied for peers on this host: %s", memory.status().message());
-        is_enabled_ = false;
-        return nullptr;
-      }
-      bytes_ += bytes;
-      segments_.push_back({*std::move(memory), {{0, bytes}}});
-      block = Take(&segments_.back(), size);
-    }
+    taken = TakeAnywhere(size);
   }
-  Populate(block, size);
-  return block;
+  if (taken.block == nullptr) return nullptr;
+  if (Populate(taken.block + size - taken.untouched, taken.untouched)) return taken.block;
+  Free(taken.block, size);
+  return nullptr;
 }
 
-const ShmArena::Segment* ShmArena::SegmentOf(const std::byte* data) const {
-  for (const Segment& segment : segments_) {
-    const std::byte* const begin = segment.memory->data();
-    if (data >= begin && data < begin + segment.memory->size()) return &segment;
+// segments_.size() where it is of none.
+size_t ShmArena::IndexOf(const std::byte* data) const {
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const std::byte* const begin = segments_[i].memory->data();
+    if (data >= begin && data < begin + segments_[i].memory->size()) return i;
   }
-  return nullptr;
+  return segments_.size();
 }
 
 void ShmArena::Free(std::byte* block, size_t size) {
   size = RoundUp(size, kAlignment);
   MutexLock lock(&mu_);
-  auto& segment = const_cast<Segment&>(*SegmentOf(block));
+  Segment& segment = segments_[IndexOf(block)];
   const size_t offset = block - segment.memory->data();
   auto range = segment.free.emplace(offset, size).first;
   const auto next = std::next(range);
@@ -106,16 +124,44 @@ void ShmArena::Free(std::byte* block, size_t size) {
 }
 
 std::optional<ShmArena::Place> ShmArena::Find(ByteSpan bytes) const {
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % kShmAlignment != 0) return std::nullopt;
   MutexLock lock(&mu_);
-  const Segment* const segment = SegmentOf(bytes.data());
-  if (segment == nullptr) return std::nullopt;
-  return Place{static_cast<uint32_t>(segment - segments_.data()),
-               static_cast<uint64_t>(bytes.data() - segment->memory->data())};
+  const size_t index = IndexOf(bytes.data());
+  if (index == segments_.size()) return std::nullopt;
+  return Place{static_cast<uint32_t>(index),
+               static_cast<uint64_t>(bytes.data() - segments_[index].memory->data())};
 }
 
 std::shared_ptr<SharedMemory> ShmArena::segment(uint32_t index) const {
   MutexLock lock(&mu_);
   return index < segments_.size() ? segments_[index].memory : nullptr;
+}
+
+namespace {
+
+class ArenaOrHeapDomain final : public MemoryDomain {
+ public:
+  explicit ArenaOrHeapDomain(std::shared_ptr<ShmArena> arena) : arena_(std::move(arena)) {}
+
+  Device device() const override { return Device::kHost; }
+  std::byte* Allocate(size_t size) override {
+    std::byte* const block = arena_->Allocate(size);
+    return block != nullptr ? block : heap_->Allocate(size);
+  }
+  void Free(std::byte* block, size_t size) override {
+    const bool is_shared = arena_->Find({block, 1}).has_value();
+    is_shared ? arena_->Free(block, size) : heap_->Free(block, size);
+  }
+
+ private:
+  const std::shared_ptr<ShmArena> arena_;
+  const std::shared_ptr<MemoryDomain> heap_ = HostMemory();
+};
+
+}  // namespace
+
+std::shared_ptr<MemoryDomain> ArenaOrHeap(std::shared_ptr<ShmArena> arena) {
+  return std::make_shared<ArenaOrHeapDomain>(std::move(arena));
 }
 
 }  // namespace bdn

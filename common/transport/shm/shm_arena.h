@@ -32,7 +32,7 @@ class ShmArena final : public MemoryDomain {
   std::byte* Allocate(size_t size) override;
   void Free(std::byte* block, size_t size) override;
 
-  // Where these bytes lie; nothing if they are of other memory.
+  // Where these bytes lie; nothing if they are of other memory, or not aligned to kShmAlignment.
   std::optional<Place> Find(ByteSpan bytes) const;
   // Segment `index`; null if there is none yet.
   std::shared_ptr<SharedMemory> segment(uint32_t index) const;
@@ -41,15 +41,28 @@ class ShmArena final : public MemoryDomain {
   struct Segment {
     std::shared_ptr<SharedMemory> memory;
     std::map<size_t, size_t> free;  // size by offset; neighbours are joined
+    size_t touched = 0;             // up to here its pages are there
   };
-  std::byte* Take(Segment* segment, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  const Segment* SegmentOf(const std::byte* data) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A block, and what of it has no pages yet.
+  struct Taken {
+    std::byte* block = nullptr;
+    size_t untouched = 0;  // its last so many bytes
+  };
+  static Taken Take(Segment* segment, size_t size);
+  Taken TakeAnywhere(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Null where there is none, or no more memory.
+  Segment* AddSegment(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  size_t IndexOf(const std::byte* data) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;
   bool is_enabled_ ABSL_GUARDED_BY(mu_) = false;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mu_);
+  bool has_said_ ABSL_GUARDED_BY(mu_) = false;  // that there is no memory
 };
+
+// Blocks of `arena`, and of the heap while it has none: for pools, whose blocks may be of either.
+std::shared_ptr<MemoryDomain> ArenaOrHeap(std::shared_ptr<ShmArena> arena);
 
 }  // namespace bdn
 

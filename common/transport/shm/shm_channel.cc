@@ -14,11 +14,6 @@ namespace {
 // Frames of a connection that are handed over without a copy at a time.
 constexpr int kMaxLent = kShmSlots / 4;
 
-template <typename T>
-ByteSpan BytesOf(const T& packet) {
-  return {reinterpret_cast<const std::byte*>(&packet), sizeof(packet)};
-}
-
 }  // namespace
 
 ShmChannel::ShmChannel(FileDescriptor socket, std::shared_ptr<SharedMemory> mine,
@@ -53,7 +48,8 @@ ShmChannel::SendResult ShmChannel::Send(const Frame& frame) {
     if (free_tokens_.empty()) return SendResult::kFull;
   }
   own().wants_releases.store(0, std::memory_order_relaxed);
-  if (entry.bytes > 0 && !SendSegments(entry.segment)) return SendResult::kBroken;
+  // That the peer is gone is told by its end of the socket.
+  if (entry.bytes > 0 && !SendSegments(entry.segment)) return SendResult::kFull;
   entry.token = free_tokens_.back();
   free_tokens_.pop_back();
   in_flight_[entry.token] = {true, frame.payload};
@@ -98,9 +94,9 @@ void ShmChannel::WakePeer() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint32_t sleeps = peer().sleeps.load(std::memory_order_relaxed);
   if (sleeps % 2 == 0 || woken_from_.exchange(sleeps, std::memory_order_relaxed) == sleeps) return;
-  // Where the peer takes none, many are there to be taken.
   const ShmPacket wake = ShmPacket::kWake;
-  (void)SendPacket(socket(), BytesOf(wake));
+  // Where the peer takes none now, many are there to be taken, or the next frame tries again.
+  if (!SendPacket(socket(), BytesOf(wake))) woken_from_.store(0, std::memory_order_relaxed);
 }
 
 void ShmChannel::SayClosing() {
@@ -133,7 +129,10 @@ ShmChannel::ReceiveResult ShmChannel::Receive(Frame* frame) {
   if (entry.bytes > 0) {
     if (entry.segment >= segments_.size()) return ReceiveResult::kNeedsSegment;
     const size_t size = segments_[entry.segment]->size();
-    if (entry.offset > size || entry.bytes > size - entry.offset) return ReceiveResult::kBroken;
+    if (entry.offset > size || entry.bytes > size - entry.offset ||
+        entry.offset % kShmAlignment != 0) {
+      return ReceiveResult::kBroken;
+    }
   }
   ++received_;
   bool lends_more;
@@ -196,7 +195,7 @@ void ShmChannel::WakeUp() { own().sleeps.fetch_add(1, std::memory_order_relaxed)
 bool ShmChannel::HasWork() const {
   if (peer().published.load(std::memory_order_acquire) != received_) return true;
   if (own().wants_releases.load(std::memory_order_relaxed) == 0) return false;
-  MutexLock lock(&const_cast<ShmChannel*>(this)->send_mu_);
+  MutexLock lock(&send_mu_);
   return peer().released.load(std::memory_order_acquire) != reaped_;
 }
 

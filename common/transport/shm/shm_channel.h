@@ -38,7 +38,7 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
 
   enum class SendResult {
     kSent,    // its payload is kept until it was read
-    kFull,    // later: the peer wakes us when it has released something
+    kFull,    // later: the peer wakes us when it has released something, or takes packets again
     kBroken,  // the peer is gone, or does not keep to the rules
   };
   // REQUIRES: the payload is empty or of the arena.
@@ -83,7 +83,7 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   // The peer's sleep that it was woken from last: once is enough.
   std::atomic<uint32_t> woken_from_{0};
 
-  Mutex send_mu_;
+  mutable Mutex send_mu_;
   uint64_t published_ ABSL_GUARDED_BY(send_mu_) = 0;
   uint64_t reaped_ ABSL_GUARDED_BY(send_mu_) = 0;
   uint32_t segments_sent_ ABSL_GUARDED_BY(send_mu_) = 0;

@@ -18,6 +18,7 @@ inline constexpr uint32_t kShmMagic = 0x4D484442u;  // "BDHM" in the order of th
 inline constexpr uint32_t kShmVersion = 1;
 // Frames of one direction that are published and not released yet; a power of two.
 inline constexpr uint32_t kShmSlots = 1024;
+inline constexpr size_t kShmAlignment = 8;     // of payloads
 inline constexpr uint32_t kMaxSegments = 256;  // of one end
 inline constexpr uint64_t kMaxSegmentBytes = kMaxPayloadBytes + 4096;
 

@@ -91,7 +91,8 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name) {
 absl::StatusOr<FileDescriptor> AcceptFrom(int listener) {
   FileDescriptor taken(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!taken.is_open()) {
-    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) return NoDescriptor("accept");
+    const bool is_none = errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED;
+    if (!is_none && errno != EINTR) return NoDescriptor("accept");
     return taken;
   }
   if (!IsOurUsers(taken.get())) return PermissionDenied("another user's process connected");

@@ -31,6 +31,11 @@ absl::StatusOr<FileDescriptor> AcceptFrom(int listener);
 // none now.
 bool SendPacket(int socket, ByteSpan packet, int fd = -1);
 
+template <typename T>
+ByteSpan BytesOf(const T& packet) {
+  return {reinterpret_cast<const std::byte*>(&packet), sizeof(packet)};
+}
+
 struct Packet {
   enum class Result { kNothing, kPacket, kEnd };
   Result result = Result::kNothing;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
@@ -33,6 +34,10 @@ namespace {
 // for what is to be copied.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 constexpr int kReceiveBatch = 64;
+// Of the packets that wait at a time, so that nobody keeps the poller.
+constexpr int kPacketBatch = 1024;
+
+constexpr char kBrokeRules[] = "it does not keep to the rules";
 
 struct Outgoing {
   Frame frame;
@@ -74,11 +79,6 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> MakeControl() {
   return SharedMemory::Create("bandoneon-control", sizeof(ShmControl));
 }
 
-template <typename T>
-ByteSpan BytesOf(const T& packet) {
-  return {reinterpret_cast<const std::byte*>(&packet), sizeof(packet)};
-}
-
 // Nothing: it is another packet.
 template <typename T>
 std::optional<T> ReadAs(const Packet& packet, ShmPacket kind) {
@@ -99,6 +99,7 @@ class ShmTransportImpl final : public ShmTransport {
         epoll_(std::move(epoll)),
         wake_(std::move(wake)),
         arena_(std::make_shared<ShmArena>()),
+        lent_(ArenaOrHeap(arena_)),
         pool_(arena_),
         log_(clock_),
         poller_(StartThread("bdn-shm", [this] { RunPoller(); })) {}
@@ -116,6 +117,7 @@ class ShmTransportImpl final : public ShmTransport {
                                        const PeerSecurity& peer) override;
   absl::StatusOr<ConnectionId> ConnectNow(const std::string& address,
                                           const PeerSecurity& peer) override;
+  bool WasUp(ConnectionId connection) const override;
   void Disconnect(ConnectionId connection) override;
   PublicKey public_key() const override { return options_.key; }
   LinkSecurity security() const override { return options_.security; }
@@ -123,7 +125,7 @@ class ShmTransportImpl final : public ShmTransport {
   void Admit(Admission admission) override;
   PublicKey KeyOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
-  std::shared_ptr<MemoryDomain> memory() override { return arena_; }
+  std::shared_ptr<MemoryDomain> memory() override { return lent_; }
   TransportStats stats() const override { return counters_.Read(); }
   void Close() override;
   void Join() override;
@@ -138,7 +140,7 @@ class ShmTransportImpl final : public ShmTransport {
     std::vector<FileDescriptor> listeners;
     std::vector<ConnectionPtr> connectors;
     std::vector<ConnectionId> ended;
-    std::vector<ConnectionId> broken;
+    std::vector<std::pair<ConnectionPtr, std::shared_ptr<ShmChannel>>> broken;
     std::vector<Done> done;
     std::optional<Admission> admission;
     bool is_closed = false;
@@ -168,10 +170,11 @@ class ShmTransportImpl final : public ShmTransport {
   void Forget(int fd);
 
   bool Service(const ConnectionPtr& connection);
-  void ReadPackets(const ConnectionPtr& connection);
+  // False: it had to end the connection.
+  bool ReadPackets(const ConnectionPtr& connection);
   void Flush(Connection* connection);
   void End(const ConnectionPtr& connection, const char* why);
-  void Drop(const ConnectionPtr& connection);
+  void Drop(const ConnectionPtr& connection, bool broke_rules = false);
   void KeepUntilRead(std::shared_ptr<ShmChannel> channel);
 
   void Greet(const ConnectionPtr& connection);
@@ -194,6 +197,7 @@ class ShmTransportImpl final : public ShmTransport {
   const FileDescriptor epoll_;
   const FileDescriptor wake_;
   const std::shared_ptr<ShmArena> arena_;
+  const std::shared_ptr<MemoryDomain> lent_;
   BufferPool pool_;       // of copies
   FrameHandler handler_;  // const after Start
   GoneHandler gone_;      // as well
@@ -202,6 +206,7 @@ class ShmTransportImpl final : public ShmTransport {
   mutable Mutex mu_;
   ConnectionId last_connection_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<ConnectionId, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<ConnectionId> were_up_ ABSL_GUARDED_BY(mu_);  // of connectors
   Requests requests_ ABSL_GUARDED_BY(mu_);
   bool is_asked_ ABSL_GUARDED_BY(mu_) = false;
   bool is_asleep_ ABSL_GUARDED_BY(mu_) = false;
@@ -297,6 +302,11 @@ ConnectionPtr ShmTransportImpl::Find(ConnectionId id) const {
   return found == connections_.end() ? nullptr : found->second;
 }
 
+bool ShmTransportImpl::WasUp(ConnectionId connection) const {
+  MutexLock lock(&mu_);
+  return were_up_.contains(connection);
+}
+
 PublicKey ShmTransportImpl::KeyOf(ConnectionId connection) const {
   const ConnectionPtr found = Find(connection);
   return found == nullptr ? PublicKey() : found->key;
@@ -348,7 +358,7 @@ void ShmTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
   Outgoing outgoing{std::move(frame), std::move(done)};
   (void)Prepare(&outgoing.frame);  // with no lock held, if it can be
   absl::Status status;
-  bool is_broken = false;
+  std::shared_ptr<ShmChannel> broken;
   {
     MutexLock lock(&connection->mu);
     TryResult result = TryResult::kWait;
@@ -356,14 +366,14 @@ void ShmTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
       status = Unavailable("send: connection %d is gone", to);
     } else if (connection->waiting.empty()) {
       result = TrySend(connection.get(), &outgoing.frame);
-      is_broken = result == TryResult::kBroken;
+      if (result == TryResult::kBroken) broken = connection->channel;
     }
-    if (is_broken) status = Unavailable("send: connection %d has broken", to);
+    if (broken != nullptr) status = Unavailable("send: connection %d has broken", to);
     if (status.ok() && result == TryResult::kWait) status = Wait(connection.get(), &outgoing);
   }
-  if (is_broken) {
+  if (broken != nullptr) {
     MutexLock lock(&mu_);
-    requests_.broken.push_back(to);
+    requests_.broken.emplace_back(connection, std::move(broken));
     Wake();
   }
   if (outgoing.done != nullptr) Finish(std::move(outgoing.done), std::move(status));
@@ -396,9 +406,12 @@ ShmTransportImpl::TryResult ShmTransportImpl::TrySend(Connection* connection, Fr
 // Takes the frame over, unless it is refused.
 absl::Status ShmTransportImpl::Wait(Connection* connection, Outgoing* outgoing) {
   const uint64_t bytes = kHeaderBytes + outgoing->frame.payload.size();
-  if (!connection->is_connector && connection->waiting_bytes + bytes > options_.max_bytes_queued) {
-    return ResourceExhausted("send: %d bytes wait for connection %d already, at most %d",
-                             connection->waiting_bytes, connection->id, options_.max_bytes_queued);
+  const bool is_too_much =
+      connection->waiting_bytes + bytes > options_.max_bytes_queued ||
+      connection->waiting.size() >= static_cast<size_t>(options_.max_frames_queued);
+  if (!connection->is_connector && is_too_much) {
+    return ResourceExhausted("send: %d frames of %d bytes wait for connection %d already",
+                             connection->waiting.size(), connection->waiting_bytes, connection->id);
   }
   connection->waiting_bytes += bytes;
   counters_.bytes_queued.Add(bytes);
@@ -459,9 +472,13 @@ void ShmTransportImpl::Apply(Requests* requests) {
     admission_ = std::move(requests->admission);
     AdmitNewcomers();
   }
-  for (const ConnectionId id : requests->broken) {
-    const ConnectionPtr broken = Find(id);
-    if (broken != nullptr) End(broken, "it does not keep to the rules");
+  for (const auto& [connection, channel] : requests->broken) {
+    bool is_still_its = false;
+    {
+      MutexLock lock(&connection->mu);
+      is_still_its = connection->channel == channel;
+    }
+    if (is_still_its) End(connection, kBrokeRules);
   }
   for (const ConnectionId id : requests->ended) {
     const ConnectionPtr ended = Find(id);
@@ -490,7 +507,9 @@ int ShmTransportImpl::TimeoutMs() const {
 }
 
 void ShmTransportImpl::Sleep(bool may_wait) {
+  const bool falls_asleep = may_wait;  // else nobody need wake it
   for (const ConnectionPtr& connection : up_) {
+    if (!falls_asleep) break;
     MutexLock lock(&connection->mu);
     connection->channel->FallAsleep();
     may_wait = may_wait && !connection->channel->HasWork();
@@ -508,6 +527,7 @@ void ShmTransportImpl::Sleep(bool may_wait) {
     is_asleep_ = false;
   }
   for (const ConnectionPtr& connection : up_) {
+    if (!falls_asleep) break;
     MutexLock lock(&connection->mu);
     connection->channel->WakeUp();
   }
@@ -551,12 +571,14 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
     if (result == ShmChannel::ReceiveResult::kNothing) break;
     if (result == ShmChannel::ReceiveResult::kNeedsSegment && !has_asked) {
       has_asked = true;
-      ReadPackets(connection);
+      if (!ReadPackets(connection)) return true;
       continue;
     }
+    const bool is_too_long = result == ShmChannel::ReceiveResult::kFrame &&
+                             frame.payload.size() > options_.max_payload_bytes;
     if (result == ShmChannel::ReceiveResult::kNeedsSegment ||
-        result == ShmChannel::ReceiveResult::kBroken) {
-      End(connection, "it does not keep to the rules");
+        result == ShmChannel::ReceiveResult::kBroken || is_too_long) {
+      End(connection, kBrokeRules);
       return true;
     }
     ++received;
@@ -574,28 +596,28 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
     return true;
   }
   if (!channel->Reap()) {
-    End(connection, "it does not keep to the rules");
+    End(connection, kBrokeRules);
     return true;
   }
   Flush(connection.get());
   return received > 0;
 }
 
-void ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
+bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
   std::shared_ptr<ShmChannel> channel;
   {
     MutexLock lock(&connection->mu);
     channel = connection->channel;
   }
-  if (channel == nullptr) return;
-  while (connection->peer_reads) {
+  if (channel == nullptr) return true;
+  for (int i = 0; i < kPacketBatch && connection->peer_reads; ++i) {
     Packet packet = ReceivePacket(channel->socket());
-    if (packet.result == Packet::Result::kNothing) return;
+    if (packet.result == Packet::Result::kNothing) return true;
     if (packet.result == Packet::Result::kEnd) {
       connection->peer_reads = false;
       connection->peer_closes = true;
       Forget(channel->socket());
-      return;
+      return true;
     }
     if (ReadAs<ShmPacket>(packet, ShmPacket::kWake)) continue;
     if (ReadAs<ShmPacket>(packet, ShmPacket::kClosing)) {
@@ -604,9 +626,11 @@ void ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
     }
     const auto segment = ReadAs<ShmSegment>(packet, ShmPacket::kSegment);
     if (!segment.has_value() || !channel->AddSegment(*segment, std::move(packet.fd)).ok()) {
-      return End(connection, "it does not keep to the rules");
+      End(connection, kBrokeRules);
+      return false;
     }
   }
+  return true;
 }
 
 void ShmTransportImpl::Flush(Connection* connection) {
@@ -644,25 +668,27 @@ void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
   const int fd = channel->socket();
   Watch(fd, [this, fd] {
     const auto found = closing_.find(fd);
-    while (true) {
+    for (int i = 0; i < kPacketBatch; ++i) {
       const Packet packet = ReceivePacket(fd);
       if (packet.result == Packet::Result::kNothing) return;
-      if (packet.result == Packet::Result::kEnd) break;
+      if (packet.result == Packet::Result::kPacket) continue;
+      Forget(fd);
+      closing_.erase(found);
+      return;
     }
-    Forget(fd);
-    closing_.erase(found);
   });
   closing_[fd] = std::move(channel);
 }
 
 // A connector's comes back; a listener's does not. `why` is null where its peer has ended it.
 void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
+  const bool broke_rules = why == kBrokeRules;
   if (why != nullptr) {
-    counters_.connections_cut.Add();
+    if (!connection->is_connector) counters_.connections_cut.Add();
     log_.Warning("cut connection %d over shared memory: %s", connection->id, why);
   }
   if (!connection->is_connector) {
-    Drop(connection);
+    Drop(connection, broke_rules);
     if (gone_) gone_(connection->id);
     return;
   }
@@ -675,13 +701,14 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
   up_.erase(std::find(up_.begin(), up_.end(), connection));
   Forget(channel->socket());
   channel->SayClosing();
-  if (connection->peer_reads) KeepUntilRead(std::move(channel));
+  // Who broke the rules has no claim to what he was sent.
+  if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
   connectors_.push_back(connection);
   RetryLater(connection.get());
 }
 
 // For good.
-void ShmTransportImpl::Drop(const ConnectionPtr& connection) {
+void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
   {
     MutexLock lock(&mu_);
     connections_.erase(connection->id);
@@ -699,7 +726,7 @@ void ShmTransportImpl::Drop(const ConnectionPtr& connection) {
     up_.erase(std::find(up_.begin(), up_.end(), connection));
     Forget(channel->socket());
     channel->SayClosing();
-    if (connection->peer_reads) KeepUntilRead(std::move(channel));
+    if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
     if (!connection->is_connector) counters_.connections_open.Remove();
   } else {
     std::erase(connectors_, connection);
@@ -770,6 +797,7 @@ void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
     return RetryLater(connection.get());
   }
   connectors_.erase(std::find(connectors_.begin(), connectors_.end(), connection));
+  connection->mine->CloseDescriptor();
   Up(connection, std::make_shared<ShmChannel>(std::exchange(connection->greeting, FileDescriptor()),
                                               std::exchange(connection->mine, nullptr),
                                               *std::move(peers), arena_));
@@ -777,6 +805,10 @@ void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
 
 void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel) {
   arena_->Enable();
+  if (connection->is_connector) {
+    MutexLock lock(&mu_);
+    were_up_.insert(connection->id);
+  }
   connection->peer_closes = false;
   connection->peer_reads = true;
   Watch(channel->socket(), [this, connection] { ReadPackets(connection); });
@@ -886,6 +918,7 @@ void ShmTransportImpl::Welcome(std::list<Newcomer>::iterator newcomer) {
     if (!status.ok()) log_.Warning("refused a connection over shared memory: %s", status.message());
     return Refuse(newcomer);
   }
+  (*mine)->CloseDescriptor();
   auto connection = std::make_shared<Connection>();
   if (options_.security != LinkSecurity::kOpen) connection->key = PublicKey{newcomer->hello->key};
   Forget(newcomer->socket.get());
@@ -906,14 +939,14 @@ void ShmTransportImpl::Welcome(std::list<Newcomer>::iterator newcomer) {
 
 absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Make(const ShmOptions& options) {
   if (options.security == LinkSecurity::kEncrypted || options.max_newcomers < 1 ||
-      options.max_payload_bytes > kMaxPayloadBytes ||
+      options.max_frames_queued < 1 || options.max_payload_bytes > kMaxPayloadBytes ||
       options.handshake_timeout < absl::Milliseconds(1) ||
       options.handshake_timeout > absl::Hours(1)) {
     return InvalidArgument(
-        "shm options: security %s (open or authenticated), max_newcomers %d (at least 1), "
-        "max_payload_bytes %d, handshake_timeout %s (1ms to 1h)",
-        LinkSecurityName(options.security), options.max_newcomers, options.max_payload_bytes,
-        absl::FormatDuration(options.handshake_timeout));
+        "shm options: security %s (open or authenticated), max_newcomers %d, max_frames_queued %d (at "
+        "least 1), max_payload_bytes %d, handshake_timeout %s (1ms to 1h)",
+        LinkSecurityName(options.security), options.max_newcomers, options.max_frames_queued,
+        options.max_payload_bytes, absl::FormatDuration(options.handshake_timeout));
   }
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

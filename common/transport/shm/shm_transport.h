@@ -18,9 +18,11 @@ struct ShmOptions {
   LinkSecurity security = LinkSecurity::kAuthenticated;
   // Shown by connectors. Not empty where listeners ask for it.
   PublicKey key;
+  // Sending more ends in InvalidArgument; a peer that sends more loses its connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
-  // Waiting to go to one peer of a listener. Frames beyond it end in ResourceExhausted.
+  // Waiting to go to one peer of a listener. Frames beyond them end in ResourceExhausted.
   uint64_t max_bytes_queued = uint64_t{2} << 30;
+  int max_frames_queued = 65536;
   absl::Duration handshake_timeout = absl::Seconds(5);
   int max_newcomers = 4096;      // connections in their handshake
   const Clock* clock = nullptr;  // borrowed; null for one of its own
@@ -41,6 +43,8 @@ class ShmTransport : public Transport {
   // As Connect, if somebody of this user listens there now; else why not.
   virtual absl::StatusOr<ConnectionId> ConnectNow(const std::string& address,
                                                   const PeerSecurity& peer) = 0;
+  // Whether frames could ever go by a connection; of one that is gone, too.
+  virtual bool WasUp(ConnectionId connection) const = 0;
 };
 
 }  // namespace bdn
