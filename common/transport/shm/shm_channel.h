@@ -26,7 +26,10 @@ namespace bdn {
 // sleeps and carries descriptors; its end is the promise to read nothing any more.
 class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
  public:
-  // `mine` and `peers` are as large as a ShmControl.
+  static absl::StatusOr<std::shared_ptr<SharedMemory>> MakeControl() {
+    return SharedMemory::Create("bandoneon-control", sizeof(ShmControl));
+  }
+  // `mine` was made by MakeControl, as `peers` was by the peer.
   ShmChannel(FileDescriptor socket, std::shared_ptr<SharedMemory> mine,
              std::shared_ptr<SharedMemory> peers, std::shared_ptr<ShmArena> arena);
   ShmChannel(const ShmChannel&) = delete;

@@ -3,11 +3,14 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "common/base/bytes.h"
 #include "common/base/file_descriptor.h"
+#include "common/transport/shm/shm_layout.h"
 
 // Unix sockets of whole packets, which carry descriptors, at names of the abstract kind: seen by the
 // processes of one network namespace, in no file system, and gone with their listener. None of them
@@ -44,6 +47,17 @@ struct Packet {
   FileDescriptor fd;  // the first that came with it
 };
 Packet ReceivePacket(int socket);
+// Nothing: it is a packet of another kind or size.
+template <typename T>
+std::optional<T> ReadAs(const Packet& packet, ShmPacket kind) {
+  if (packet.size != sizeof(T)) return std::nullopt;
+  ShmPacket found;
+  std::memcpy(&found, packet.bytes.data(), sizeof(found));
+  if (found != kind) return std::nullopt;
+  T value;
+  std::memcpy(&value, packet.bytes.data(), sizeof(value));
+  return value;
+}
 
 }  // namespace bdn
 

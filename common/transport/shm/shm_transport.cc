@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <functional>
-#include <list>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -19,19 +17,19 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/log_limit.h"
 #include "common/base/mutex.h"
-#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
+#include "common/transport/shm/fd_poller.h"
 #include "common/transport/shm/shm_arena.h"
 #include "common/transport/shm/shm_channel.h"
+#include "common/transport/shm/shm_listener.h"
 #include "common/transport/shm/shm_socket.h"
 #include "common/transport/transport_counters.h"
 
 namespace bdn {
 namespace {
 
-// Between two attempts to connect, to take a connection where there is no descriptor, and to find memory
-// for what is to be copied.
+// Between two attempts to connect, and to find memory for what is to be copied.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
 constexpr int kReceiveBatch = 64;
 // Of the packets that wait at a time, so that nobody keeps the poller.
@@ -67,41 +65,19 @@ struct Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// Who has connected to a listener, until he is known.
-struct Newcomer {
-  FileDescriptor socket;
-  absl::Time deadline;
-  std::optional<ShmHello> hello;
-  FileDescriptor control;  // of his, with the hello
-};
-
-absl::StatusOr<std::shared_ptr<SharedMemory>> MakeControl() {
-  return SharedMemory::Create("bandoneon-control", sizeof(ShmControl));
-}
-
-// Nothing: it is another packet.
-template <typename T>
-std::optional<T> ReadAs(const Packet& packet, ShmPacket kind) {
-  if (packet.size != sizeof(T)) return std::nullopt;
-  ShmPacket found;
-  std::memcpy(&found, packet.bytes.data(), sizeof(found));
-  if (found != kind) return std::nullopt;
-  T value;
-  std::memcpy(&value, packet.bytes.data(), sizeof(value));
-  return value;
-}
-
 class ShmTransportImpl final : public ShmTransport {
  public:
   ShmTransportImpl(const ShmOptions& options, FileDescriptor epoll, FileDescriptor wake)
       : options_(options),
         clock_(options.clock == nullptr ? &own_clock_ : options.clock),
-        epoll_(std::move(epoll)),
         wake_(std::move(wake)),
         arena_(std::make_shared<ShmArena>()),
         lent_(ArenaOrHeap(arena_)),
         pool_(arena_),
         log_(clock_),
+        fds_(std::move(epoll)),
+        listener_({&options_, clock_, &fds_, &counters_, &log_,
+                   [this](ShmListener::Guest guest) { OnGuest(std::move(guest)); }}),
         poller_(StartThread("bdn-shm", [this] { RunPoller(); })) {}
   ~ShmTransportImpl() override {
     Close();
@@ -161,13 +137,10 @@ class ShmTransportImpl final : public ShmTransport {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mu);
 
   // On the poller thread:
-  using Source = std::function<void()>;
   void RunPoller();
   void Apply(Requests* requests);
   void Sleep(bool may_wait);
   int TimeoutMs() const;
-  void Watch(int fd, Source source);
-  void Forget(int fd);
 
   bool Service(const ConnectionPtr& connection);
   // False: it had to end the connection.
@@ -182,19 +155,13 @@ class ShmTransportImpl final : public ShmTransport {
   void RetryLater(Connection* connection);
   void Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel);
 
-  void WatchListener(int listener);
-  void Accept(int listener);
-  void OnNewcomer(std::list<Newcomer>::iterator newcomer);
-  void AdmitNewcomers();
-  absl::Status Check(const ShmHello& hello) const;
-  void Welcome(std::list<Newcomer>::iterator newcomer);
-  void Refuse(std::list<Newcomer>::iterator newcomer);
+  void OnGuest(ShmListener::Guest guest);
+  void ApplyAdmission(Admission admission);
   void CloseAll();
 
   const ShmOptions options_;
   const SteadyClock own_clock_;
   const Clock* const clock_;
-  const FileDescriptor epoll_;
   const FileDescriptor wake_;
   const std::shared_ptr<ShmArena> arena_;
   const std::shared_ptr<MemoryDomain> lent_;
@@ -213,11 +180,8 @@ class ShmTransportImpl final : public ShmTransport {
 
   // The poller's:
   LimitedLog log_;
-  absl::flat_hash_map<int, Source> sources_;
-  std::vector<FileDescriptor> listeners_;
-  absl::Time accept_at_ = absl::InfiniteFuture();  // again: there was no descriptor
-  std::list<Newcomer> newcomers_;
-  std::optional<Admission> admission_;
+  FdPoller fds_;
+  ShmListener listener_;
   std::vector<ConnectionPtr> connectors_;  // those that are not connected now
   std::vector<ConnectionPtr> up_;
   bool lacks_memory_ = false;  // for what waits
@@ -274,7 +238,7 @@ absl::StatusOr<ConnectionId> ShmTransportImpl::AddConnector(const std::string& n
   connection->name = name;
   connection->peer = peer;
   connection->greeting = std::move(socket);
-  BDN_ASSIGN_OR_RETURN(connection->mine, MakeControl());
+  BDN_ASSIGN_OR_RETURN(connection->mine, ShmChannel::MakeControl());
   MutexLock lock(&mu_);
   if (requests_.is_closed) return Unavailable("connect to shm://%s: closed", name);
   connection->id = ++last_connection_;
@@ -426,7 +390,7 @@ absl::Status ShmTransportImpl::Wait(Connection* connection, Outgoing* outgoing) 
 // ---- The poller
 
 void ShmTransportImpl::RunPoller() {
-  Watch(wake_.get(), [this] {
+  fds_.Watch(wake_.get(), [this] {
     uint64_t count;
     [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
   });
@@ -460,18 +424,12 @@ void ShmTransportImpl::RunPoller() {
 }
 
 void ShmTransportImpl::Apply(Requests* requests) {
-  for (FileDescriptor& fd : requests->listeners) {
-    listeners_.push_back(std::move(fd));
-    WatchListener(listeners_.back().get());
-  }
+  for (FileDescriptor& fd : requests->listeners) listener_.Add(std::move(fd));
   for (const ConnectionPtr& connector : requests->connectors) {
     connectors_.push_back(connector);
     Greet(connector);
   }
-  if (requests->admission.has_value()) {
-    admission_ = std::move(requests->admission);
-    AdmitNewcomers();
-  }
+  if (requests->admission.has_value()) ApplyAdmission(*std::move(requests->admission));
   for (const auto& [connection, channel] : requests->broken) {
     bool is_still_its = false;
     {
@@ -486,21 +444,10 @@ void ShmTransportImpl::Apply(Requests* requests) {
   }
 }
 
-void ShmTransportImpl::Watch(int fd, Source source) {
-  sources_[fd] = std::move(source);
-  epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
-}
-
-void ShmTransportImpl::Forget(int fd) {
-  if (sources_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-}
-
 int ShmTransportImpl::TimeoutMs() const {
-  absl::Time next = accept_at_;
+  absl::Time next = listener_.NextTime();
   if (lacks_memory_) next = std::min(next, clock_->Now() + kRetryDelay);
   for (const ConnectionPtr& connector : connectors_) next = std::min(next, connector->retry_at);
-  for (const Newcomer& newcomer : newcomers_) next = std::min(next, newcomer.deadline);
   if (next == absl::InfiniteFuture()) return -1;
   const int64_t left = absl::ToInt64Milliseconds(next - clock_->Now()) + 1;
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
@@ -519,9 +466,7 @@ void ShmTransportImpl::Sleep(bool may_wait) {
     is_asleep_ = may_wait && !is_asked_;
     may_wait = is_asleep_;
   }
-  std::array<epoll_event, 64> events;
-  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                               may_wait ? TimeoutMs() : 0);
+  fds_.Wait(may_wait ? TimeoutMs() : 0);
   {
     MutexLock lock(&mu_);
     is_asleep_ = false;
@@ -531,25 +476,12 @@ void ShmTransportImpl::Sleep(bool may_wait) {
     MutexLock lock(&connection->mu);
     connection->channel->WakeUp();
   }
-  for (int i = 0; i < count; ++i) {
-    const auto found = sources_.find(events[i].data.fd);
-    if (found == sources_.end()) continue;  // one before it has ended it
-    const Source source = found->second;    // which may forget itself
-    source();
-  }
+  fds_.Run();
   const absl::Time now = clock_->Now();
-  if (accept_at_ <= now) {
-    accept_at_ = absl::InfiniteFuture();
-    for (const FileDescriptor& listener : listeners_) WatchListener(listener.get());
-  }
+  listener_.OnTime(now);
   const std::vector<ConnectionPtr> connectors = connectors_;
   for (const ConnectionPtr& connector : connectors) {
     if (connector->retry_at <= now) Greet(connector);
-  }
-  for (auto newcomer = newcomers_.begin(); newcomer != newcomers_.end();) {
-    const auto next = std::next(newcomer);
-    if (newcomer->deadline <= now) Refuse(newcomer);
-    newcomer = next;
   }
 }
 
@@ -616,7 +548,7 @@ bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
     if (packet.result == Packet::Result::kEnd) {
       connection->peer_reads = false;
       connection->peer_closes = true;
-      Forget(channel->socket());
+      fds_.Forget(channel->socket());
       return true;
     }
     if (ReadAs<ShmPacket>(packet, ShmPacket::kWake)) continue;
@@ -666,13 +598,13 @@ void ShmTransportImpl::Flush(Connection* connection) {
 // The peer may still read what was sent; what is lent to us, others may still read.
 void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
   const int fd = channel->socket();
-  Watch(fd, [this, fd] {
+  fds_.Watch(fd, [this, fd] {
     const auto found = closing_.find(fd);
     for (int i = 0; i < kPacketBatch; ++i) {
       const Packet packet = ReceivePacket(fd);
       if (packet.result == Packet::Result::kNothing) return;
       if (packet.result == Packet::Result::kPacket) continue;
-      Forget(fd);
+      fds_.Forget(fd);
       closing_.erase(found);
       return;
     }
@@ -699,7 +631,7 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
   }
   if (channel == nullptr) return;
   up_.erase(std::find(up_.begin(), up_.end(), connection));
-  Forget(channel->socket());
+  fds_.Forget(channel->socket());
   channel->SayClosing();
   // Who broke the rules has no claim to what he was sent.
   if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
@@ -724,13 +656,13 @@ void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
   }
   if (channel != nullptr) {
     up_.erase(std::find(up_.begin(), up_.end(), connection));
-    Forget(channel->socket());
+    fds_.Forget(channel->socket());
     channel->SayClosing();
     if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
     if (!connection->is_connector) counters_.connections_open.Remove();
   } else {
     std::erase(connectors_, connection);
-    if (connection->greeting.is_open()) Forget(connection->greeting.get());
+    if (connection->greeting.is_open()) fds_.Forget(connection->greeting.get());
     connection->greeting = FileDescriptor();
   }
   for (Outgoing& each : waiting) {
@@ -740,9 +672,7 @@ void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
 }
 
 void ShmTransportImpl::CloseAll() {
-  for (const FileDescriptor& listener : listeners_) Forget(listener.get());
-  listeners_.clear();
-  while (!newcomers_.empty()) Refuse(newcomers_.begin());
+  listener_.Close();
   std::vector<ConnectionPtr> all;
   {
     MutexLock lock(&mu_);
@@ -767,7 +697,7 @@ void ShmTransportImpl::Greet(const ConnectionPtr& connection) {
       return RetryLater(connection.get());
     }
     // Its counts are of one connection.
-    absl::StatusOr<std::shared_ptr<SharedMemory>> mine = MakeControl();
+    absl::StatusOr<std::shared_ptr<SharedMemory>> mine = ShmChannel::MakeControl();
     if (!mine.ok()) {
       log_.Warning("connect to shm://%s: %s", connection->name, mine.status().message());
       return RetryLater(connection.get());
@@ -781,13 +711,13 @@ void ShmTransportImpl::Greet(const ConnectionPtr& connection) {
   if (!SendPacket(connection->greeting.get(), BytesOf(hello), connection->mine->fd())) {
     return RetryLater(connection.get());
   }
-  Watch(connection->greeting.get(), [this, connection] { OnGreeted(connection); });
+  fds_.Watch(connection->greeting.get(), [this, connection] { OnGreeted(connection); });
 }
 
 void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
   Packet packet = ReceivePacket(connection->greeting.get());
   if (packet.result == Packet::Result::kNothing) return;
-  Forget(connection->greeting.get());
+  fds_.Forget(connection->greeting.get());
   if (packet.result == Packet::Result::kEnd || !ReadAs<ShmPacket>(packet, ShmPacket::kWelcome)) {
     return RetryLater(connection.get());
   }
@@ -811,7 +741,7 @@ void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmCh
   }
   connection->peer_closes = false;
   connection->peer_reads = true;
-  Watch(channel->socket(), [this, connection] { ReadPackets(connection); });
+  fds_.Watch(channel->socket(), [this, connection] { ReadPackets(connection); });
   {
     MutexLock lock(&connection->mu);
     connection->channel = std::move(channel);
@@ -819,120 +749,30 @@ void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmCh
   up_.push_back(connection);
 }
 
-// ---- And as a listener
+// ---- And as its listener
 
-void ShmTransportImpl::WatchListener(int listener) {
-  if (!sources_.contains(listener)) Watch(listener, [this, listener] { Accept(listener); });
-}
-
-void ShmTransportImpl::Accept(int listener) {
-  while (true) {
-    absl::StatusOr<FileDescriptor> socket = AcceptFrom(listener);
-    if (absl::IsPermissionDenied(socket.status())) {
-      counters_.connections_refused.Add();
-      log_.Warning("refused a connection over shared memory: another user's");
-      continue;
-    }
-    if (!socket.ok()) {
-      log_.Warning("connections over shared memory wait: %s", socket.status().message());
-      Forget(listener);  // which would be ready all the time
-      accept_at_ = clock_->Now() + kRetryDelay;
-      return;
-    }
-    if (!socket->is_open()) return;
-    if (newcomers_.size() >= static_cast<size_t>(options_.max_newcomers)) {
-      Refuse(newcomers_.begin());
-    }
-    const auto newcomer = newcomers_.insert(
-        newcomers_.end(),
-        Newcomer{*std::move(socket), clock_->Now() + options_.handshake_timeout, {}, {}});
-    counters_.connections_new.Set(newcomers_.size());
-    Watch(newcomer->socket.get(), [this, newcomer] { OnNewcomer(newcomer); });
-  }
-}
-
-void ShmTransportImpl::Refuse(std::list<Newcomer>::iterator newcomer) {
-  Forget(newcomer->socket.get());
-  newcomers_.erase(newcomer);
-  counters_.connections_new.Set(newcomers_.size());
-  counters_.connections_refused.Add();
-}
-
-void ShmTransportImpl::OnNewcomer(std::list<Newcomer>::iterator newcomer) {
-  Packet packet = ReceivePacket(newcomer->socket.get());
-  if (packet.result == Packet::Result::kNothing) return;
-  const auto hello = ReadAs<ShmHello>(packet, ShmPacket::kHello);
-  if (packet.result == Packet::Result::kEnd || !hello.has_value() || newcomer->hello.has_value() ||
-      hello->magic != kShmMagic || hello->version != kShmVersion ||
-      hello->secret_bytes > kMaxSecretBytes) {
-    return Refuse(newcomer);
-  }
-  newcomer->hello = *hello;
-  newcomer->control = std::move(packet.fd);
-  AdmitNewcomers();
-}
-
-absl::Status ShmTransportImpl::Check(const ShmHello& hello) const {
-  if (options_.security == LinkSecurity::kOpen) return absl::OkStatus();
-  const std::string_view secret(hello.secret.data(), hello.secret_bytes);
-  const PublicKey key{hello.key};
-  const bool is_admitted =
-      !key.empty() &&
-      std::find(admission_->keys.begin(), admission_->keys.end(), key) != admission_->keys.end();
-  if (admission_->secret.empty() || !IsSameSecret(secret, admission_->secret) || !is_admitted) {
-    return PermissionDenied("not of this job");
-  }
-  return absl::OkStatus();
-}
-
-// Those who have said who they are, once it is known who may connect; and cuts who no longer may.
-void ShmTransportImpl::AdmitNewcomers() {
-  if (options_.security != LinkSecurity::kOpen && !admission_.has_value()) return;
-  for (auto newcomer = newcomers_.begin(); newcomer != newcomers_.end();) {
-    const auto next = std::next(newcomer);
-    if (newcomer->hello.has_value()) {
-      if (Check(*newcomer->hello).ok()) {
-        Welcome(newcomer);
-      } else {
-        log_.Warning("refused a connection over shared memory: not of this job");
-        Refuse(newcomer);
-      }
-    }
-    newcomer = next;
-  }
-  if (options_.security == LinkSecurity::kOpen) return;
-  const std::vector<ConnectionPtr> up = up_;
-  for (const ConnectionPtr& connection : up) {
-    const bool is_admitted = std::find(admission_->keys.begin(), admission_->keys.end(),
-                                       connection->key) != admission_->keys.end();
-    if (!connection->is_connector && !is_admitted) End(connection, "its key has left the job");
-  }
-}
-
-void ShmTransportImpl::Welcome(std::list<Newcomer>::iterator newcomer) {
-  auto peers = SharedMemory::MapPeers(std::move(newcomer->control), sizeof(ShmControl));
-  auto mine = MakeControl();
-  const absl::Status status = peers.ok() ? mine.status() : peers.status();
-  const ShmPacket welcome = ShmPacket::kWelcome;
-  if (!status.ok() || !SendPacket(newcomer->socket.get(), BytesOf(welcome), (*mine)->fd())) {
-    if (!status.ok()) log_.Warning("refused a connection over shared memory: %s", status.message());
-    return Refuse(newcomer);
-  }
-  (*mine)->CloseDescriptor();
+void ShmTransportImpl::OnGuest(ShmListener::Guest guest) {
   auto connection = std::make_shared<Connection>();
-  if (options_.security != LinkSecurity::kOpen) connection->key = PublicKey{newcomer->hello->key};
-  Forget(newcomer->socket.get());
-  auto channel = std::make_shared<ShmChannel>(std::move(newcomer->socket), *std::move(mine),
-                                              *std::move(peers), arena_);
-  newcomers_.erase(newcomer);
-  counters_.connections_new.Set(newcomers_.size());
-  counters_.connections_open.Add();
+  connection->key = guest.key;
   {
     MutexLock lock(&mu_);
     connection->id = ++last_connection_;
     connections_[connection->id] = connection;
   }
-  Up(connection, std::move(channel));
+  counters_.connections_open.Add();
+  guest.mine->CloseDescriptor();
+  Up(connection, std::make_shared<ShmChannel>(std::move(guest.socket), std::move(guest.mine),
+                                              std::move(guest.peers), arena_));
+}
+
+// And cuts who no longer may.
+void ShmTransportImpl::ApplyAdmission(Admission admission) {
+  listener_.SetAdmission(std::move(admission));
+  const std::vector<ConnectionPtr> up = up_;
+  for (const ConnectionPtr& connection : up) {
+    if (connection->is_connector || listener_.Admits(connection->key)) continue;
+    End(connection, "its key has left the job");
+  }
 }
 
 }  // namespace
