@@ -57,8 +57,9 @@ struct Admission {
 class Transport {
  public:
   using FrameHandler = std::function<void(ConnectionId from, Frame frame)>;
-  // Runs exactly once for each Send: with OK when the payload is no longer read (which is not when
-  // it arrived), with Unavailable when the connection is gone or the transport closed.
+  // Runs exactly once for each Send: with OK when the frame was handed over (which is not when it
+  // arrived), with Unavailable when the connection is gone or the transport closed. The payload is
+  // shared for as long as it is read, and must not change.
   using SendDone = std::function<void(absl::Status status)>;
 
   virtual ~Transport() = default;
@@ -101,7 +102,7 @@ class Transport {
   // with kAuthenticated by the job's secret. None where it is kOpen, or gone.
   virtual PublicKey KeyOf(ConnectionId /*connection*/) const { return {}; }
 
-  // Takes over the frame; the payload is shared until `done`. An unknown connection ends in
+  // Takes over the frame. An unknown connection ends in
   // NotFound.
   virtual void Send(ConnectionId to, Frame frame, SendDone done) = 0;
 

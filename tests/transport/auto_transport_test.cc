@@ -1,8 +1,10 @@
 #include "common/transport/auto_transport.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/base/secret.h"
+#include "common/transport/shm/shm_socket.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -97,6 +99,19 @@ TEST_F(AutoTransportTest, WhatGoesOverTheNetworkHasAChecksum) {
   const Frame arrived = server_inbox_.WaitFor(1).at(0).frame;
   EXPECT_EQ(CheckPayload(arrived), absl::OkStatus());
   ExpectSameFrame(arrived, FrameOf(3, 1000));
+}
+
+TEST_F(AutoTransportTest, TakesTheNetworkWhereSharedMemoryNeverCameThrough) {
+  // Somebody listens, and says nothing.
+  const FileDescriptor silent = *ListenAt(absl::StrCat("bdn-test-silent-", getpid()));
+  const std::string address = absl::StrCat("shm://bdn-test-silent-", getpid());
+  const ConnectionId first = Connect(address);
+  EXPECT_FALSE(client_->needs_checksums());
+  Exchange(Connect(address), false);
+  client_->Disconnect(first);
+  // Where it did, it is taken again.
+  Exchange(Connect(server_->host_address()), true);
+  Exchange(Connect(server_->host_address()), true);
 }
 
 TEST_F(AutoTransportTest, TakesTheNetworkWhereNoDescriptorIsLeft) {

@@ -150,7 +150,7 @@ TEST_F(ShmChannelTest, RefusesPlacesThatAreNotThere) {
        std::vector<std::pair<uint64_t, uint64_t>>{{size, 1},
                                                   {size - 99, 100},
                                                   {0, size + 1},
-           {4, 100},
+                                                  {4, 100},
                                                   {~uint64_t{0}, 100},
                                                   {100, ~uint64_t{0}},
                                                   {~uint64_t{0} - 50, 100}}) {

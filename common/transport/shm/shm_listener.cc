@@ -75,10 +75,10 @@ void ShmListener::Accept(int listener) {
 }
 
 void ShmListener::Refuse(Place newcomer) {
+  owner_.counters->connections_refused.Add();
   owner_.poller->Forget(newcomer->socket.get());
   newcomers_.erase(newcomer);
   owner_.counters->connections_new.Set(newcomers_.size());
-  owner_.counters->connections_refused.Add();
 }
 
 void ShmListener::OnPacket(Place newcomer) {
