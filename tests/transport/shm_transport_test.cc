@@ -46,7 +46,7 @@ class ShmTransportTest : public ::testing::Test {
   std::unique_ptr<ShmTransport> client_;
 };
 
-TEST_F(ShmTransportTest, WhatFindsNoMemoryGoesOnceThereIsSome) {
+TEST_F(ShmTransportTest, SendsOnceThereIsOneWhereNoDescriptorIsLeft) {
   const ConnectionId to_server = Start();
   client_->Send(to_server, FrameOf(1, 0), completions_.Expect());
   inbox_.WaitFor(1);

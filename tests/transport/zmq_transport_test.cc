@@ -198,9 +198,12 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
   for (RawConnection* peer : {&member, &nobody}) {
     std::string parts;
     for (int i = 0; i < 1 << 17; ++i) parts += "\x01\xfe" + std::string(254, 'x');
-    peer->Write(parts);
     ++cut;
-    AwaitTrue([&] { return server->stats().connections_cut == cut; });
+    // The kernel may hold as much as one of these.
+    AwaitTrue([&] {
+      peer->Write(parts);
+      return server->stats().connections_cut == cut;
+    });
   }
   AwaitTrue([&] { return server->stats().connections_open == 0; });
   EXPECT_EQ(inbox_.size(), 1u);
