@@ -127,6 +127,18 @@ Exchanges::EndedTickets Exchanges::Stop(const absl::Status& over) {
   return ended;
 }
 
+void Exchanges::Fail(const absl::Status& status) {
+  EndedTickets ended;
+  {
+    MutexLock lock(tensors_->mutex());
+    if (!tensors_->participation().failed.ok()) return;
+    tensors_->participation().failed = status;
+    ended = Stop(status);
+  }
+  requests_->Fail(status);
+  tickets_.Deliver(ended);
+}
+
 // ---- Waiting for tickets
 
 absl::Status Exchanges::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
@@ -177,6 +189,27 @@ absl::Status Exchanges::DescribeWait(const KeyExchange& key, const Exchange& exc
 }
 
 // ---- Leaving
+
+absl::Status Exchanges::PrepareToLeave(absl::Time deadline) {
+  MutexLock lock(tensors_->mutex());
+  Participation& participation = tensors_->participation();
+  ++participation.leaving;
+  // Others give up on what servers have not got when we leave.
+  const absl::Status status = AwaitHandedOver(deadline);
+  if (!status.ok() && participation.failed.ok()) --participation.leaving;
+  return status;
+}
+
+void Exchanges::SetLeft(const absl::Status& over) {
+  EndedTickets ended;
+  {
+    MutexLock lock(tensors_->mutex());
+    tensors_->participation().left = true;
+    ended = Stop(over);
+  }
+  requests_->Fail(over);
+  tickets_.Deliver(ended);
+}
 
 absl::Status Exchanges::CheckHandedOver() const {
   for (const auto& [id, exchange] : tensors_->keys()) {

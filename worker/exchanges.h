@@ -26,8 +26,6 @@ namespace bdn {
 // and no callback runs under it.
 class Exchanges {
  public:
-  using EndedTickets = std::vector<TicketTable::Ended>;
-
   struct Callbacks {
     // One of a key has ended; `highest` is the highest step so far.
     std::function<void(Step highest)> over;
@@ -46,22 +44,26 @@ class Exchanges {
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results);
 
-  // Nothing more begins, and what has not begun ends, with `over`. Hand the tickets to Deliver once
-  // no lock is held. What has begun ends by its request: RequestRunner::Fail.
-  EndedTickets Stop(const absl::Status& over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
-  void Deliver(const EndedTickets& ended) { tickets_.Deliver(ended); }
+  // The job has failed, if it had not before: nothing more begins, and all that was asked of the
+  // servers ends, with `status`.
+  void Fail(const absl::Status& status);
 
-  // Waits until the servers have everything that was started here, requests about a tensor's state
-  // included. DeadlineExceeded names what they may not have; else the job's failure.
-  absl::Status AwaitHandedOver(absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  // This worker is leaving: takes nothing new, and waits until the servers have everything that was
+  // started here, requests about a tensor's state included. DeadlineExceeded, and it leaves no more,
+  // names what they may not have; else the job's failure.
+  absl::Status PrepareToLeave(absl::Time deadline);
+  // It has left: what is still open ends with `over`.
+  void SetLeft(const absl::Status& over);
 
-  Step highest_step() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex()) {
+  Step highest_step() const {
+    MutexLock lock(tensors_->mutex());
     return highest_step_;
   }
   uint64_t num_tickets_ended() const { return tickets_.num_ended(); }
 
  private:
+  using EndedTickets = std::vector<TicketTable::Ended>;
+
   // The request's ticket; adds the keys that can start to `ready`.
   absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<KeyExchange*>* ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
@@ -71,6 +73,10 @@ class Exchanges {
   void Finish(KeyExchange* exchange, const absl::Status& status);
 
   void EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  // Nothing more begins; what has not begun ends, with `over`.
+  EndedTickets Stop(const absl::Status& over) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  absl::Status AwaitHandedOver(absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
 

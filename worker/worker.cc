@@ -103,9 +103,9 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_membership =
           [this](auto membership) {
             const absl::Status status = requests_->SetMembership(std::move(membership));
-            if (!status.ok()) FailJob(status);
+            if (!status.ok()) exchanges_->Fail(status);
           },
-      .on_failure = [this](const absl::Status& status) { FailJob(status); },
+      .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
       .on_finished = [] {},
   });
   metrics_ = telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
@@ -123,7 +123,7 @@ void Worker::Close() {
   }
   // First, so that this is what waits here end with, not the failure that it is to the others.
   const absl::Status closed = Cancelled("the worker is being closed");
-  if (server_requests_ != nullptr) FailJob(closed);  // else Start did not come that far
+  if (server_requests_ != nullptr) exchanges_->Fail(closed);  // else Start did not come that far
   if (joined_.node != 0 && !in_peace) {
     (void)control_->Leave(Cancelled("it was closed before it left the job"), absl::ZeroDuration());
   }
@@ -146,19 +146,6 @@ absl::Status Worker::CheckTakesPart() const {
   return tensors_.participation().Check();
 }
 
-void Worker::FailJob(const absl::Status& status) {
-  Exchanges::EndedTickets ended;
-  {
-    MutexLock lock(tensors_.mutex());
-    Participation& participation = tensors_.participation();
-    if (!participation.failed.ok()) return;
-    participation.failed = status;
-    ended = exchanges_->Stop(status);
-  }
-  requests_->Fail(status);
-  exchanges_->Deliver(ended);
-}
-
 absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
   BDN_RETURN_IF_ERROR(CheckTakesPart());
   return control_->Barrier(name, timeout);
@@ -167,33 +154,18 @@ absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
 absl::Status Worker::Leave(absl::Duration timeout) {
   {
     MutexLock lock(tensors_.mutex());
-    Participation& participation = tensors_.participation();
-    if (participation.left) return absl::OkStatus();
-    ++participation.leaving;
-    // Others give up on what servers have not got when we leave.
-    const absl::Status status = exchanges_->AwaitHandedOver(clock_->Now() + timeout);
-    if (!status.ok()) {
-      if (participation.failed.ok()) --participation.leaving;
-      return status;
-    }
+    if (tensors_.participation().left) return absl::OkStatus();
   }
+  BDN_RETURN_IF_ERROR(exchanges_->PrepareToLeave(clock_->Now() + timeout));
   BDN_RETURN_IF_ERROR(control_->Leave(absl::OkStatus(), timeout));
-  const absl::Status over = Aborted("all workers have left the job");
-  Exchanges::EndedTickets ended;
-  {
-    MutexLock lock(tensors_.mutex());
-    tensors_.participation().left = true;
-    ended = exchanges_->Stop(over);
-  }
-  requests_->Fail(over);
-  exchanges_->Deliver(ended);
+  exchanges_->SetLeft(Aborted("all workers have left the job"));
   return absl::OkStatus();
 }
 
 absl::Status Worker::Abort(const std::string& reason) {
   const absl::Status status = Aborted("%s", reason);
   BDN_RETURN_IF_ERROR(control_->Leave(status, absl::ZeroDuration()));
-  FailJob(status);
+  exchanges_->Fail(status);
   return absl::OkStatus();
 }
 
@@ -329,10 +301,11 @@ absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration t
 void Worker::ReadMetrics(std::span<uint64_t> values) const {
   const TransportStats traffic = transport_->stats();
   const RequestStats requests = requests_->stats();
+  const Step highest_step = exchanges_->highest_step();
   MutexLock lock(tensors_.mutex());
   const uint64_t now[] = {static_cast<uint64_t>(rank()),
                           static_cast<uint64_t>(size()),
-                          exchanges_->highest_step(),
+                          highest_step,
                           tensors_.size(),
                           exchanges_->num_tickets_ended(),
                           traffic.bytes_sent,

@@ -86,7 +86,6 @@ class Worker final : public Client {
   absl::Status Start(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
 
-  void FailJob(const absl::Status& status);
   absl::Status CheckTakesPart() const;
   // Says, once in a job, that codecs are left out where they may be missed.
   void SayUncompressed(const DeclareResult& declared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(declaring_);
