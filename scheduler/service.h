@@ -41,7 +41,7 @@ class SchedulerService {
   // How often a connection had to wait because this process had no descriptor free for it.
   virtual uint64_t accept_failures() const = 0;
 
-  // Waits until every node that watches was told that the job failed; false when `timeout` passed.
+  // Waits until every node of a job that has begun was told that it failed; false when `timeout` passed.
   virtual bool AwaitFailureDelivered(absl::Duration timeout) = 0;
 
   virtual Counts counts() const = 0;

@@ -1,5 +1,6 @@
 #include "scheduler/watch_stream.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "common/cluster/control_messages.h"
@@ -14,19 +15,30 @@ void WatchStreams::Step(Role role) {
   changed_.SignalAll();
 }
 
+bool WatchStreams::OwesFailure(const std::vector<NodeId>& nodes) const {
+  for (const auto& [role, streams] : accepted_) {
+    for (const WatchStream* stream : streams) {
+      if (stream->owes_failure()) return true;
+    }
+  }
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [this](NodeId node)
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !watchers_.contains(node); });
+}
+
 bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
   const absl::Time deadline = core_->clock()->Now() + timeout;
-  MutexLock lock(&mu_);
-  const auto owed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    for (const auto& [role, streams] : accepted_) {
-      for (const WatchStream* stream : streams) {
-        if (stream->owes_failure()) return true;
-      }
+  // Before a job has begun its nodes are told by the answers to their joins.
+  std::vector<NodeId> nodes;
+  core_->host()->Read([&](const Job& job, absl::Time) {
+    if (!job.table().frozen()) return;
+    for (const auto& [id, member] : job.table().members()) {
+      if (!member.left) nodes.push_back(id);
     }
-    return false;
-  };
-  while (owed()) {
-    if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !owed();
+  });
+  MutexLock lock(&mu_);
+  while (OwesFailure(nodes)) {
+    if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !OwesFailure(nodes);
   }
   return true;
 }
@@ -50,6 +62,8 @@ void WatchStream::OnRequest(const grpc::ByteBuffer& request) {
   role_ = role;
   if (!accepted_) return Finish(status);
   all_->accepted_[role_].insert(this);
+  all_->watchers_.insert(caller_.node());
+  all_->changed_.SignalAll();
   Step();
 }
 

@@ -4,10 +4,12 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "scheduler/server_call.h"
 
@@ -23,16 +25,21 @@ class WatchStreams {
 
   // Something that nodes of this role are told of has changed.
   void Step(Role role);
-  // Waits until every node that watches was told that the job failed; false when `timeout` passed.
+  // Waits until every node was told that the job failed, those of a job that has begun whose stream
+  // has yet to come, too; false when `timeout` passed.
   bool AwaitFailureDelivered(absl::Duration timeout);
 
  private:
   friend class WatchStream;
 
+  // Whether a node may not have heard of the failure; `nodes` are those of the job.
+  bool OwesFailure(const std::vector<NodeId>& nodes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   ServiceCore* const core_;
   Mutex mu_;  // taken before the host's own lock
   CondVar changed_;
   std::map<Role, std::set<WatchStream*>> accepted_ ABSL_GUARDED_BY(mu_);  // by the node's role
+  std::set<NodeId> watchers_ ABSL_GUARDED_BY(mu_);  // that have or had a stream
 };
 
 // One node's stream of events. Level-triggered: it compares what the node was told with what is, so

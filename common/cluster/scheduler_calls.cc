@@ -129,7 +129,10 @@ absl::Status SchedulerCalls::AwaitOthers(Start start, const char* what, const Re
                                          absl::Duration timeout, Reply* reply) {
   Call call(this, timeout);
   absl::Time report = clock_->Now() + reports_.interval;
-  return Explain(FromGrpc(Await(start, what, request, &call, reply, &report)));
+  const absl::Status end = FromGrpc(Await(start, what, request, &call, reply, &report));
+  // A scheduler that ends lets go of all calls. Why it does is said by its events, maybe later.
+  if (absl::IsCancelled(end)) (void)WaitInJob(clock_->Now() + kReasonTimeout);
+  return Explain(end);
 }
 
 absl::Status SchedulerCalls::Retry(absl::Time deadline,

@@ -388,7 +388,7 @@ TEST_F(GrpcServiceTest, TakesConnectionsAgainOnceThereAreDescriptors) {
   EXPECT_TRUE(FetchStatusJson(address(), {}, absl::Seconds(30)).ok());
 }
 
-TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
+TEST_F(GrpcServiceTest, AFailureReachesEveryNodeBeforeTheEnd) {
   Start();
   Fill();
   grpc::ClientContext context;
@@ -397,8 +397,15 @@ TEST_F(GrpcServiceTest, AFailureReachesAWatcherBeforeTheEnd) {
   ASSERT_TRUE(stream->Read(&event));
   EXPECT_TRUE(event.has_membership());
   service_->host()->Stop("stopped for the test");
+  // The server has joined, and its stream has not come yet.
+  EXPECT_FALSE(service_->AwaitFailureDelivered(absl::ZeroDuration()));
+  grpc::ClientContext late_context;
+  const auto late = stub_->Watch(&late_context, server_);
   EXPECT_TRUE(service_->AwaitFailureDelivered(absl::Seconds(30)));
   service_->Close();
+  wire::Event last;
+  while (late->Read(&event)) last = event;
+  EXPECT_EQ(last.failure().message(), "stopped for the test");
   ASSERT_TRUE(stream->Read(&event));
   EXPECT_EQ(event.failure().message(), "stopped for the test");
   EXPECT_FALSE(stream->Read(&event));
