@@ -57,6 +57,9 @@ class RawPeer {
 class RawConnection {
  public:
   explicit RawConnection(const std::string& address) {
+    // A peer that was cut may not be told so while its window is full.
+    const timeval most{.tv_sec = 0, .tv_usec = 200'000};
+    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof(most)), 0);
     sockaddr_in name{};
     name.sin_family = AF_INET;
     name.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
