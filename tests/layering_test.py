@@ -47,7 +47,6 @@ THIRD_PARTY = [
     ("absl", re.compile(r"absl/"), set(MAY_INCLUDE) - {"examples"}),
     ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {ZMQ}),
     ("Highway", re.compile(r"hwy/"), {KERNELS}),
-    ("TBB", re.compile(r"(tbb|oneapi)/"), {BASE}),
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
      {CLUSTER, "scheduler"}),

@@ -1,93 +1,64 @@
 #include "common/base/executor.h"
 
-#include <pthread.h>
-#include <tbb/global_control.h>
-#include <tbb/task_arena.h>
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
-
-#include <deque>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/float_guard.h"
-#include "common/base/mutex.h"
+#include "common/base/thread.h"
 
 namespace bdn {
 namespace {
 
-// TBB orders a turn after the call that enqueued it. Debian's build of it is not instrumented, so
-// the thread sanitizer has to be told: what comes before TellSanitizerPosted of a pool comes before
-// what follows a later TellSanitizerTaken of it.
-#if defined(__SANITIZE_THREAD__)
-void TellSanitizerPosted(void* pool) { __tsan_release(pool); }
-void TellSanitizerTaken(void* pool) { __tsan_acquire(pool); }
-#else
-void TellSanitizerPosted(void*) {}
-void TellSanitizerTaken(void*) {}
-#endif
-
-// At a thread's first turn: TBB makes them. Its observers, which could do it, leak when they go.
-void NameThread() {
-  [[maybe_unused]] thread_local const int named = pthread_setname_np(pthread_self(), "bdn-pool");
-}
-
-// The tasks wait in a queue of ours, and TBB is handed turns: what a turn holds is then a pointer,
-// and all that the sanitizer cannot follow.
 class PoolExecutor final : public Executor {
  public:
-  explicit PoolExecutor(int num_threads)
-      // No slot of the arena is reserved for a calling thread: callers never join the work.
-      : arena_(num_threads, /*reserved_for_masters=*/0) {
-    arena_.initialize();
+  explicit PoolExecutor(int num_threads) {
+    for (int i = 0; i < num_threads; ++i) {
+      threads_.push_back(StartThread("bdn-pool", [this] { Run(); }));
+    }
   }
 
   ~PoolExecutor() override {
-    MutexLock lock(&mu_);
-    while (pending_ > 0) idle_.Wait(&mu_);
+    {
+      MutexLock lock(&mu_);
+      closing_ = true;
+    }
+    wake_.SignalAll();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   void Post(std::function<void()> task) override {
     {
       MutexLock lock(&mu_);
       waiting_.push_back(std::move(task));
-      ++pending_;
     }
-    TellSanitizerPosted(this);
-    arena_.enqueue(Turn{this});
+    wake_.Signal();  // costs no call of the kernel where nobody sleeps
   }
 
  private:
-  struct Turn {
-    PoolExecutor* pool;
-    void operator()() const {
-      NameThread();
-      TellSanitizerTaken(pool);
-      pool->RunOne();
-    }
-  };
-
-  void RunOne() {
-    {
+  // What a task posts after the pool began to close is run by its own thread, if by no other.
+  void Run() {
+    while (const std::function<void()> task = TakeTask()) {
       const FloatGuard guard;
-      TakeTask()();  // what the task holds must be gone before it counts as done
+      task();
     }
-    MutexLock lock(&mu_);
-    if (--pending_ == 0) idle_.SignalAll();
   }
 
+  // Null once the pool closes and nothing waits.
   std::function<void()> TakeTask() {
     MutexLock lock(&mu_);
+    while (waiting_.empty() && !closing_) wake_.Wait(&mu_);
+    if (waiting_.empty()) return nullptr;
     std::function<void()> task = std::move(waiting_.front());
     waiting_.pop_front();
     return task;
   }
 
-  tbb::task_arena arena_;
   Mutex mu_;
-  CondVar idle_;
+  CondVar wake_;
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
-  int pending_ ABSL_GUARDED_BY(mu_) = 0;  // waiting and running
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace
@@ -122,12 +93,6 @@ size_t ManualExecutor::num_waiting() const {
 }
 
 std::unique_ptr<Executor> MakePoolExecutor(int num_threads) {
-  // Unless told otherwise TBB makes one thread fewer than there are processors, for all arenas
-  // together; and of several limits the least holds. One for the process, then, that no pool meets:
-  // threads are made only as the arenas ask for them.
-  constexpr size_t kMostThreads = 1024;
-  static const tbb::global_control control(tbb::global_control::max_allowed_parallelism,
-                                           kMostThreads);
   return std::make_unique<PoolExecutor>(num_threads);
 }
 

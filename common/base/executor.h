@@ -20,8 +20,8 @@ class Executor {
   virtual void Post(std::function<void()> task) = 0;
 };
 
-// A pool of `num_threads` threads (TBB); each task runs under a FloatGuard. The destructor waits
-// for every task that was posted.
+// A pool of `num_threads` threads that sleep while there is nothing to do; each task runs under a
+// FloatGuard. The destructor waits for every task that was posted.
 std::unique_ptr<Executor> MakePoolExecutor(int num_threads);
 
 // Runs tasks when its owner says so, on the owner's thread: for tests. Thread-safe.
