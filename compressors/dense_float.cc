@@ -1,5 +1,9 @@
 #include "compressors/dense_float.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "compressors/payload.h"
 #include "kernels/float_kernels.h"
@@ -57,6 +61,23 @@ void DenseFloatCodec::DecodeSum(std::span<const ByteSpan> in, float scale, Mutab
   SumByTiles(in, y, [&](ByteSpan payload, size_t at, MutableView tile) {
     AddScaled(ConstView{payload.data(), WireType(y.dtype), y.n}.Sub(at, tile.n), scale, tile);
   });
+}
+
+absl::StatusOr<size_t> DenseFloatCodec::AddEncoded(std::span<const ByteSpan> in, float scale,
+                                                   size_t n, DType dtype,
+                                                   MutableByteSpan out) const {
+  const DType wire = WireType(dtype);
+  const MutableView payload{out.data(), wire, n};
+  alignas(64) std::byte tile[kTile * sizeof(double)];
+  for (size_t at = 0; at < n; at += kTile) {
+    const MutableView sum{tile, wire, std::min(kTile, n - at)};
+    std::memset(tile, 0, sum.n * DTypeSize(wire));
+    for (const ByteSpan x : in) AddScaled(ConstView{x.data(), wire, n}.Sub(at, sum.n), 1.0f, sum);
+    if (ConvertFinite(sum, scale, payload.Sub(at, sum.n))) continue;
+    const absl::Status status = CheckFinite(sum, scale);
+    return Annotate(status, absl::StrFormat("sum from element %d on", at));
+  }
+  return MaxEncodedBytes(n, dtype);
 }
 
 }  // namespace bdn

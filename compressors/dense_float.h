@@ -11,7 +11,8 @@ namespace bdn {
 // Internal to compressors/.
 //
 // Passes over memory: Encode reads x once and writes the payload; EncodeFeedback reads g once more,
-// before it changes the residual; Decode, DecodeAdd and Validate read the payload once.
+// before it changes the residual; Decode, DecodeAdd and Validate read the payload once; AddEncoded
+// reads each payload once and writes one.
 class DenseFloatCodec final : public Codec {
  public:
   // `wire` is the type on the wire; float64 input, for `none` alone, stays float64.
@@ -22,6 +23,8 @@ class DenseFloatCodec final : public Codec {
   std::string spec() const override { return name_; }
   bool bounds_itself() const override { return true; }
   bool lossless() const override { return wire_ == DType::kFloat32; }
+  // Payloads of `none` are the elements that are added; those of the others would round sums again.
+  bool linear() const override { return wire_ == DType::kFloat32; }
   bool Supports(DType dtype) const override {
     return Codec::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);
   }
@@ -32,6 +35,8 @@ class DenseFloatCodec final : public Codec {
   void Decode(ByteSpan in, float scale, MutableView y) const override;
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override;
   void DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const override;
+  absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale, size_t n,
+                                    DType dtype, MutableByteSpan out) const override;
 
  private:
   absl::StatusOr<size_t> EncodeFloat64(ConstView x, float scale, MutableByteSpan out) const;

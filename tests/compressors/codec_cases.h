@@ -35,7 +35,7 @@ inline constexpr CodecPromises kDrawsSome = {
     .reads_all = false, .contracts = false, .adds_up = true};
 
 inline constexpr CodecCase kCodecs[] = {
-    {"None", "none"},
+    {"None", "none", {.adds_up = true}},
     {"Fp16", "fp16"},
     {"Bf16", "bf16"},
     {"OneBit", "onebit"},
