@@ -2,15 +2,20 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "cli/commands.h"
 #include "cli/guardian.h"
 #include "cli/job_memory.h"
+#include "cli/kernel_roof.h"
 #include "cli/local_job.h"
-#include "cli/memory_roof.h"
 #include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
@@ -39,7 +44,8 @@ constexpr char kUsageText[] =
     "usage: bandoneon bench pushpull [options]\n\n"
     "Runs real daemons and worker processes on this machine, exchanges tensors, checks the "
     "results, and\n"
-    "says how fast it was beside what memory allows, and what is held a parameter. docs/benchmarks.md explains each figure.\n";
+    "says how fast it was beside what the codecs alone allow, and what is held a parameter.\n"
+    "docs/benchmarks.md explains each figure.\n";
 
 constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
@@ -48,6 +54,8 @@ constexpr char kExamples[] =
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 
 constexpr int kRepeats = 5;
+// Of a long run of short iterations.
+constexpr size_t kMostRoofSteps = 200;
 // Of the mean of values under 0.14, in float32.
 constexpr double kLargestDenseError = 1e-6;
 
@@ -172,9 +180,41 @@ struct Outcome {
   double bytes_pushed = 0;  // of one worker on average, headers included
   double bytes_pulled = 0;
   double memcpy_rate = 0;
-  double roof_rate = 0;
+  // Of steps of the codecs alone, between the iterations; none where there is no roof.
+  std::vector<double> roof_seconds;
+  double roof_cpu = 0;  // of all of them
   JobMemory memory;
 };
+
+// A size as settings have it, 65536 or 64KiB; `otherwise` where it is not set, or the servers refuse it.
+size_t SizeSetting(const BenchOptions& options, const char* variable, size_t otherwise) {
+  for (const auto& [name, value] : options.job.settings) {
+    if (name != variable) continue;
+    absl::string_view text = value;
+    size_t unit = 1;
+    for (const auto& [suffix, bytes] :
+         {std::pair{"KiB", size_t{1} << 10}, {"MiB", size_t{1} << 20}, {"GiB", size_t{1} << 30}}) {
+      if (absl::ConsumeSuffix(&text, suffix)) unit = bytes;
+    }
+    size_t count = 0;
+    return absl::SimpleAtoi(text, &count) ? count * unit : otherwise;
+  }
+  return otherwise;
+}
+
+// Null for update rules: their servers' work is the rule's.
+std::unique_ptr<KernelRoof> StartRoof(const BenchOptions& options) {
+  if (options.rule != "mean") return nullptr;
+  const size_t least = SizeSetting(options, "BANDONEON_MIN_COMPRESS_BYTES", size_t{64} << 10);
+  const bool compressed = options.bytes >= least;
+  return KernelRoof::Start(
+      {.workers = options.job.workers,
+       .tensors = options.tensors,
+       .bytes = options.bytes,
+       .partition_bytes = SizeSetting(options, "BANDONEON_PARTITION_BYTES", size_t{4} << 20),
+       .push = compressed ? options.push : "none",
+       .pull = compressed ? options.pull : "none"});
+}
 
 // Leads the workers through the run: all of them are ready, go, all are done, report, leave.
 class Controller {
@@ -196,7 +236,9 @@ class Controller {
            "--pull=" + options_.pull, "--rule=" + options_.rule},
           /*wants_input=*/true);
     }
+    if (status.ok()) roof_ = StartRoof(options_);
     const int code = status.ok() ? job.Wait() : job.GiveUp(status);
+    roof_ = nullptr;
     for (int i = 0; i < options_.job.servers; ++i) metrics_files_.push_back(job.MetricsFile(i));
     return code;
   }
@@ -207,12 +249,16 @@ class Controller {
 
  private:
   void HandleLine(int, std::string_view line) {
-    if (line != "joined" && line != "ready" && line != "done") {
+    if (line != "joined" && line != "ready" && line != "step" && line != "done") {
       auto result = ParseResult(line);
       if (!result.ok()) return job_->Fail(1, std::string(result.status().message()));
       results_.push_back(*std::move(result));
     }
     if (++lines_ % options_.job.workers != 0) return;
+    if (line == "step") {
+      MeasureRoof();
+      return TellWorkers();
+    }
     const auto resident = static_cast<double>(job_->ServersResidentBytes());
     if (line == "joined") outcome_.memory.server_resident = -resident;
     if (line == "done") outcome_.memory.server_resident += resident;
@@ -223,12 +269,29 @@ class Controller {
     const double steps = static_cast<double>(options_.iters) * options_.job.servers;
     outcome_.server_faults += sign * static_cast<double>(events.page_faults) / steps;
     outcome_.server_switches += sign * static_cast<double>(events.context_switches) / steps;
+    TellWorkers();
+  }
+
+  void TellWorkers() {
     for (int rank = 0; rank < options_.job.workers; ++rank) job_->WriteToWorker(rank, "go on\n");
+  }
+
+  // Between two iterations, while the job waits: the machine's speed changes within seconds.
+  void MeasureRoof() {
+    if (roof_ == nullptr || outcome_.roof_seconds.size() >= kMostRoofSteps) return;
+    const std::optional<KernelRoof::Cost> cost = roof_->Step();
+    if (cost.has_value()) {
+      outcome_.roof_seconds.push_back(cost->seconds);
+      outcome_.roof_cpu += cost->cpu_seconds;
+    } else {
+      roof_ = nullptr;
+    }
   }
 
   const BenchOptions& options_;
   LocalJob* job_ = nullptr;
   int lines_ = 0;
+  std::unique_ptr<KernelRoof> roof_;  // null: it has none
   std::vector<std::string> metrics_files_;
   Outcome outcome_;
   std::vector<WorkerResult> results_;
@@ -249,13 +312,6 @@ std::string FindMistake(const BenchOptions& options, const std::vector<WorkerRes
   return "";
 }
 
-// Whether a codec's sender keeps what it has left out.
-bool KeepsResidual(const std::string& spec) {
-  uint32_t traits = 0;
-  return bdn_codec_traits(spec.c_str(), &traits) == BDN_OK &&
-         (traits & BDN_CODEC_ERROR_FEEDBACK) != 0;
-}
-
 Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& results,
               Outcome outcome) {
   const auto workers = static_cast<double>(results.size());
@@ -274,32 +330,38 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
     outcome.memory.worker_resident += result.resident_grown / workers / options.parameters();
   }
   outcome.memory.server_resident /= options.parameters();
-  RoofOptions roof;
-  roof.workers = options.job.workers;
-  roof.servers = options.job.servers;
-  roof.tensors = options.tensors;
-  roof.bytes = options.bytes;
-  roof.push_fraction = std::min(1.0, outcome.bytes_pushed / options.dense_bytes());
-  roof.pull_fraction = std::min(1.0, outcome.bytes_pulled / options.dense_bytes());
-  roof.push_memory = KeepsResidual(options.push);
-  roof.pull_memory = KeepsResidual(options.pull);
-  std::vector<double> roofs;
   std::vector<double> copies;
   for (int i = 0; i < kRepeats; ++i) {
     copies.push_back(MeasureMemcpy(options.tensors, options.bytes));
-    roofs.push_back(MeasureRoof(roof));
   }
   outcome.memcpy_rate = Median(copies);
-  outcome.roof_rate = Median(roofs);
   return outcome;
+}
+
+// GB/s of a worker, slowest first.
+std::vector<double> RatesOf(const BenchOptions& options, std::vector<double> seconds) {
+  const double bytes = static_cast<double>(options.tensors) * static_cast<double>(options.bytes);
+  for (double& each : seconds) each = bytes / each / 1e9;
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+// The value that `share` of them are at most. REQUIRES: there are some.
+double Quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
+  return values[std::max<size_t>(rank, 1) - 1];
 }
 
 void Print(const BenchOptions& options, const Outcome& outcome, const std::string& hash,
            bool json) {
-  const double bytes = static_cast<double>(options.tensors) * static_cast<double>(options.bytes);
-  std::vector<double> rates;
-  for (const double seconds : outcome.iteration_seconds) rates.push_back(bytes / seconds / 1e9);
-  const auto [slowest, fastest] = std::minmax_element(rates.begin(), rates.end());
+  const std::vector<double> rates = RatesOf(options, outcome.iteration_seconds);
+  const std::vector<double> roofs = RatesOf(options, outcome.roof_seconds);
+  const double share = roofs.empty() ? 0 : Median(rates) / Median(roofs);
+  const double roof_work = options.parameters() * sizeof(float) * options.job.workers / 1e9 *
+                           static_cast<double>(roofs.size());
+  const double median_us = 1e6 * Median(outcome.iteration_seconds);
+  const double p99_us = 1e6 * Quantile(outcome.iteration_seconds, 0.99);
   const double work = options.job.workers * options.dense_bytes() / 1e9;
   if (!json) {
     printf(
@@ -307,12 +369,17 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
         options.job.workers, options.job.servers, static_cast<int>(options.tensors),
         static_cast<int>(options.bytes), options.push.c_str(), options.pull.c_str(),
         static_cast<int>(options.iters), options.transport.c_str());
-    printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(rates), *slowest,
-           *fastest);
-    printf("the same passes, no transport %.3f; memcpy, one thread %.3f\n", outcome.roof_rate,
-           outcome.memcpy_rate);
+    printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(rates),
+           rates.front(), rates.back());
+    if (!roofs.empty()) {
+      printf("the codecs alone       %8.3f   (slowest %.3f, fastest %.3f): %.0f %% of it reached\n",
+             Median(roofs), roofs.front(), roofs.back(), 100 * share);
+    }
+    printf("memcpy, one thread     %8.3f\n", outcome.memcpy_rate);
+    printf("a step                 %8.0f us, 99 %% within %.0f us\n", median_us, p99_us);
     printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler\n",
            outcome.workers_cpu / work, outcome.servers_cpu / work, outcome.scheduler_cpu / work);
+    if (!roofs.empty()) printf("of the codecs alone    %8.3f\n", outcome.roof_cpu / roof_work);
     printf("page faults a step     %8.1f worker, %.1f server; context switches %.0f, %.0f\n",
            outcome.worker_faults, outcome.server_faults, outcome.worker_switches,
            outcome.server_switches);
@@ -324,38 +391,44 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
     return;
   }
   const auto count = [](double bytes) { return static_cast<int64_t>(std::llround(bytes)); };
-  const Json line = {{"bench", "pushpull"},
-                     {"workers", options.job.workers},
-                     {"servers", options.job.servers},
-                     {"tensors", options.tensors},
-                     {"bytes", options.bytes},
-                     {"push", options.push},
-                     {"pull", options.pull},
-                     {"rule", options.rule},
-                     {"iters", options.iters},
-                     {"warmup", options.warmup},
-                     {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},
-                     {"link", options.link.empty() ? Json() : Json(options.link)},
-                     {"transport", options.transport},
-                     {"gb_per_s_per_worker", Median(rates)},
-                     {"gb_per_s_slowest", *slowest},
-                     {"gb_per_s_fastest", *fastest},
-                     {"cpu_s_per_gb",
-                      {{"scheduler", outcome.scheduler_cpu / work},
-                       {"server", outcome.servers_cpu / work},
-                       {"worker", outcome.workers_cpu / work}}},
-                     {"page_faults_per_step",
-                      {{"server", outcome.server_faults}, {"worker", outcome.worker_faults}}},
-                     {"context_switches_per_step",
-                      {{"server", outcome.server_switches}, {"worker", outcome.worker_switches}}},
-                     {"wire_bytes", count(outcome.bytes_pushed + outcome.bytes_pulled)},
-                     {"bytes_pushed", count(outcome.bytes_pushed)},
-                     {"bytes_pulled", count(outcome.bytes_pulled)},
-                     {"dense_bytes", count(options.dense_bytes())},
-                     {"memcpy_gb_per_s", outcome.memcpy_rate},
-                     {"roof_gb_per_s", outcome.roof_rate},
-                     {"bytes_per_parameter", Json::parse(MemoryJson(outcome.memory))},
-                     {"result_hash", hash}};
+  const Json line = {
+      {"bench", "pushpull"},
+      {"workers", options.job.workers},
+      {"servers", options.job.servers},
+      {"tensors", options.tensors},
+      {"bytes", options.bytes},
+      {"push", options.push},
+      {"pull", options.pull},
+      {"rule", options.rule},
+      {"iters", options.iters},
+      {"warmup", options.warmup},
+      {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},
+      {"link", options.link.empty() ? Json() : Json(options.link)},
+      {"transport", options.transport},
+      {"gb_per_s_per_worker", Median(rates)},
+      {"gb_per_s_slowest", rates.front()},
+      {"gb_per_s_fastest", rates.back()},
+      {"kernel_roof_gb_per_s", roofs.empty() ? Json() : Json(Median(roofs))},
+      {"kernel_roof_slowest", roofs.empty() ? Json() : Json(roofs.front())},
+      {"kernel_roof_fastest", roofs.empty() ? Json() : Json(roofs.back())},
+      {"kernel_roof_cpu_s_per_gb", roofs.empty() ? Json() : Json(outcome.roof_cpu / roof_work)},
+      {"share_of_roof", roofs.empty() ? Json() : Json(share)},
+      {"step_us", {{"median", median_us}, {"p99", p99_us}}},
+      {"cpu_s_per_gb",
+       {{"scheduler", outcome.scheduler_cpu / work},
+        {"server", outcome.servers_cpu / work},
+        {"worker", outcome.workers_cpu / work}}},
+      {"page_faults_per_step",
+       {{"server", outcome.server_faults}, {"worker", outcome.worker_faults}}},
+      {"context_switches_per_step",
+       {{"server", outcome.server_switches}, {"worker", outcome.worker_switches}}},
+      {"wire_bytes", count(outcome.bytes_pushed + outcome.bytes_pulled)},
+      {"bytes_pushed", count(outcome.bytes_pushed)},
+      {"bytes_pulled", count(outcome.bytes_pulled)},
+      {"dense_bytes", count(options.dense_bytes())},
+      {"memcpy_gb_per_s", outcome.memcpy_rate},
+      {"bytes_per_parameter", Json::parse(MemoryJson(outcome.memory))},
+      {"result_hash", hash}};
   printf("%s\n", line.dump().c_str());
 }
 

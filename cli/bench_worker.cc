@@ -1,6 +1,6 @@
-// Worker processes of the benchmarks. They speak with their parent in lines: they print "ready",
-// wait for a line, do the timed part, print one line of JSON, and wait for a line before they
-// leave.
+// Worker processes of the benchmarks. They speak with their parent in lines: they print "joined",
+// "ready", "step" after each iteration that is timed, "done" and one line of JSON, and wait for a line
+// after each.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -256,7 +256,11 @@ absl::Status RunBenchWorker(const CommandFlags& flags) {
   Tell("ready");
   if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
   bench.Restart();
-  for (int64_t i = 0; status.ok() && i < *iters; ++i) status = bench.Exchange();
+  for (int64_t i = 0; status.ok() && i < *iters; ++i) {
+    status = bench.Exchange();
+    Tell("step");
+    if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
+  }
   if (!status.ok()) return status;
   bench.MeasureMemory();
   Tell("done");

@@ -155,7 +155,12 @@ def test_bench_pushpull_checks_and_reports(real):
         for counts in ("page_faults_per_step", "context_switches_per_step"):
             assert set(result[counts]) == {"server", "worker"}
             assert all(value >= 0 for value in result[counts].values())
-        assert result["memcpy_gb_per_s"] > 0 and result["roof_gb_per_s"] > 0
+        assert result["memcpy_gb_per_s"] > 0
+        assert 0 < result["kernel_roof_slowest"] <= result["kernel_roof_gb_per_s"] <= result["kernel_roof_fastest"]
+        share = result["gb_per_s_per_worker"] / result["kernel_roof_gb_per_s"]
+        assert abs(result["share_of_roof"] - share) < 1e-9 * share
+        assert result["kernel_roof_cpu_s_per_gb"] > 0
+        assert 0 < result["step_us"]["median"] <= result["step_us"]["p99"]
         assert result["dense_bytes"] == 2 * 2 * 262144
         assert result["wire_bytes"] == result["bytes_pushed"] + result["bytes_pulled"]
         assert 0.9 * ratio < 2 * result["dense_bytes"] / result["wire_bytes"] <= 1.4 * ratio
