@@ -6,7 +6,7 @@
 #include "common/base/endian.h"
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace bdn {
@@ -87,18 +87,89 @@ __attribute__((target("sse4.2"))) uint32_t ExtendSse42(uint32_t crc, ByteSpan by
   }
   return static_cast<uint32_t>(a);
 }
+
+// What 64 bits are multiplied by, without carries, so that they stand for the same remainder
+// `distance` bits further on: x^distance modulo the polynomial, reflected. After Gopal and others,
+// Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009).
+constexpr uint64_t Forward(size_t distance) {
+  uint32_t power = 1;
+  for (size_t i = 0; i < distance; ++i) power = (power << 1) ^ (power >> 31 ? 0x1EDC6F41u : 0);
+  uint64_t reflected = 0;
+  for (int bit = 0; bit < 32; ++bit) reflected |= uint64_t{power >> bit & 1} << (31 - bit);
+  return reflected << 1;
+}
+
+#define BDN_FOLDING __attribute__((target("avx512f,avx512dq,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+
+// For each 128 bits: of the earlier half and of the later, `kBits` further on.
+template <size_t kBits>
+BDN_FOLDING inline __m512i ForwardAll() {
+  constexpr auto kEarlier = static_cast<long long>(Forward(kBits + 32));
+  constexpr auto kLater = static_cast<long long>(Forward(kBits - 32));
+  return _mm512_set_epi64(kLater, kEarlier, kLater, kEarlier, kLater, kEarlier, kLater, kEarlier);
+}
+BDN_FOLDING inline __m512i Fold(__m512i x, __m512i forward, __m512i onto) {
+  constexpr int kXorOfThree = 0x96;
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, forward, 0x00),
+                                   _mm512_clmulepi64_epi128(x, forward, 0x11), onto, kXorOfThree);
+}
+
+constexpr size_t kVector = 64;
+constexpr size_t kLeastToFold = 16 * kVector;
+
+// Four vectors at a time. REQUIRES: bytes.size() >= kLeastToFold.
+BDN_FOLDING uint32_t ExtendByFolding(uint32_t crc, ByteSpan bytes) {
+  const std::byte* p = bytes.data();
+  size_t left = bytes.size();
+  const auto load = [&p](size_t i) BDN_FOLDING { return _mm512_loadu_si512(p + i * kVector); };
+  __m512i a =
+      _mm512_xor_si512(load(0), _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
+  __m512i b = load(1);
+  __m512i c = load(2);
+  __m512i d = load(3);
+  const __m512i by_four = ForwardAll<4 * 8 * kVector>();
+  for (p += 4 * kVector, left -= 4 * kVector; left >= 4 * kVector;
+       p += 4 * kVector, left -= 4 * kVector) {
+    a = Fold(a, by_four, load(0));
+    b = Fold(b, by_four, load(1));
+    c = Fold(c, by_four, load(2));
+    d = Fold(d, by_four, load(3));
+  }
+  const __m512i by_one = ForwardAll<8 * kVector>();
+  d = Fold(Fold(Fold(a, by_one, b), by_one, c), by_one, d);
+  // What is left of 64 bytes is the remainder of the message so far: its checksum goes on from 0.
+  alignas(kVector) std::byte rest[kVector];
+  _mm512_store_si512(rest, d);
+  return ExtendSse42(ExtendSse42(0, rest), {p, left});
+}
+#undef BDN_FOLDING
 #endif
 
 }  // namespace
 
-uint32_t Crc32cPortable(ByteSpan bytes) { return ~ExtendPortable(~0u, bytes); }
+std::optional<uint32_t> Crc32cBy(Crc32cMethod method, ByteSpan bytes) {
+  if (method == Crc32cMethod::kTable) return ~ExtendPortable(~0u, bytes);
+#if defined(__x86_64__)
+  static const bool kHasInstruction = __builtin_cpu_supports("sse4.2");
+  static const bool kFolds = kHasInstruction && __builtin_cpu_supports("avx512dq") &&
+                             __builtin_cpu_supports("avx512vl") &&
+                             __builtin_cpu_supports("vpclmulqdq");
+  if (!kHasInstruction || (method == Crc32cMethod::kFolding && !kFolds)) return std::nullopt;
+  const bool folds = method == Crc32cMethod::kFolding && bytes.size() >= kLeastToFold;
+  return ~(folds ? ExtendByFolding(~0u, bytes) : ExtendSse42(~0u, bytes));
+#else
+  return std::nullopt;
+#endif
+}
 
 uint32_t Crc32c(ByteSpan bytes) {
-#if defined(__x86_64__)
-  static const bool kHasSse42 = __builtin_cpu_supports("sse4.2");
-  if (kHasSse42) return ~ExtendSse42(~0u, bytes);
-#endif
-  return Crc32cPortable(bytes);
+  static const Crc32cMethod kBest = [] {
+    for (const auto method : {Crc32cMethod::kFolding, Crc32cMethod::kInstruction}) {
+      if (Crc32cBy(method, {}).has_value()) return method;
+    }
+    return Crc32cMethod::kTable;
+  }();
+  return *Crc32cBy(kBest, bytes);
 }
 
 }  // namespace bdn

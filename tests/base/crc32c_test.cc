@@ -25,17 +25,24 @@ TEST(Crc32c, MatchesPublishedVectors) {
   EXPECT_EQ(Crc32c(rising), 0x46DD794Eu);
 }
 
-TEST(Crc32c, FastFormEqualsThePortableAtEveryLengthAndOffset) {
+TEST(Crc32c, EveryMethodHasTheSameValuesAtEveryLengthAndOffset) {
   std::mt19937 random(1);
   std::vector<std::byte> bytes(70000);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
   const auto expect_equal = [&](size_t offset, size_t size) {
     const ByteSpan part(bytes.data() + offset, size);
-    ASSERT_EQ(Crc32c(part), Crc32cPortable(part)) << "offset " << offset << " size " << size;
+    const uint32_t expected = *Crc32cBy(Crc32cMethod::kTable, part);
+    ASSERT_EQ(Crc32c(part), expected) << "offset " << offset << " size " << size;
+    for (const auto method : {Crc32cMethod::kInstruction, Crc32cMethod::kFolding}) {
+      ASSERT_EQ(Crc32cBy(method, part).value_or(expected), expected)
+          << "method " << static_cast<int>(method) << " offset " << offset << " size " << size;
+    }
   };
   for (size_t size = 0; size < 300; ++size) {
     for (size_t offset = 0; offset < 9; ++offset) expect_equal(offset, size);
   }
+  // About where folding begins, and the edges of its four vectors of 64 bytes.
+  for (size_t size = 1000; size < 1600; ++size) expect_equal(size % 9, size);
   // About the edges of the three streams of 4096 bytes.
   for (const size_t whole : {4096, 8192, 12288, 24576, 61440}) {
     for (size_t offset = 0; offset < 8; ++offset) {
