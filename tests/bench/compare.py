@@ -1,0 +1,492 @@
+"""Bandoneon beside what people use: the same tensors and the same training steps by torch.distributed over gloo.
+
+    build/venv/bin/python tests/bench/compare.py --quick                    # ten minutes
+    build/venv/bin/python tests/bench/compare.py tensors
+    build/venv/bin/python tests/bench/compare.py steps --rates 100,1000 --workers 2,4 --plot steps.svg
+
+`tensors`: 16 tensors of 4 MiB are averaged over two workers on this machine: by gloo's all-reduce as one
+buffer and one by one, and by push and pull. CPU time is that of all processes, a GB of one worker.
+
+`steps`: whole training steps of examples/gpt.py's model and of a VGG-like classifier, by
+DistributedDataParallel over gloo (float32, its fp16 and PowerSGD hooks) and by DistributedOptimizer. Each
+worker has a network namespace of its own, with a server in it, behind a link that htb holds to the rate in
+both directions (needs root and `ip`; elsewhere the transport pretends the rate for Bandoneon alone, and the
+others are left out). Each step has the model's compute in it: `alone` is the step that exchanges nothing.
+
+All ways are taken in turns within one run; medians, and the spread in brackets.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
+NETWORK = "10.198.0."
+SMALL_LOSS = "ef(onebit(block=64))"
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main():
+    options = parse()
+    if "BANDONEON_RANK" in os.environ:
+        return {"tensors": tensors_worker, "steps": steps_worker}[options.what](options)
+    facts = {}
+    if options.what in (None, "tensors"):
+        facts["tensors"] = run_tensors(options)
+        print_tensors(facts["tensors"])
+    if options.what in (None, "steps"):
+        facts["steps"] = run_steps(options)
+        print_steps(facts["steps"])
+        if options.plot:
+            plot_steps(facts["steps"], options.plot)
+            print(f"drawn: {options.plot}")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def parse():
+    def numbers(text):
+        return [int(word) for word in text.split(",")]
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["tensors", "steps"], help="one of the two; else both")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, workers and rates")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rates", type=numbers, help="Mbit/s [100,1000,10000]")
+    parser.add_argument("--workers", type=numbers, help="of `steps` [2,4; quick: 2]")
+    parser.add_argument("--models", type=lambda text: text.split(","), default=["gpt", "vgg"])
+    parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument("--plot", help="draw step times by link rate into this file")
+    for name in ("store", "model", "rate", "out"):
+        parser.add_argument("--" + name, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.rounds = options.rounds or (5 if options.quick else 11)
+    options.rates = options.rates or [100, 1000, 10000]
+    options.workers = options.workers or ([2] if options.quick else [2, 4])
+    return options
+
+
+def summary(values):
+    return {"median": statistics.median(values), "least": min(values), "greatest": max(values)}
+
+
+# ---- The same tensors
+
+
+TENSORS, ELEMENTS = 16, 1 << 20
+
+
+def run_tensors(options):
+    say("tensors: 16 of 4 MiB, two workers, one server")
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "out.json")
+        command = [BIN / "bandoneon", "run", "-n", 2, "-s", 1, "--set", "log-level=error", "--", sys.executable,
+                   __file__, "tensors", "--rounds", options.rounds, "--store", free_port(), "--out", out]
+        subprocess.run([str(word) for word in command], env=environment(), check=True, timeout=600)
+        return json.loads(out.read_text())
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def tensors_worker(options):
+    import torch
+    import torch.distributed as dist
+
+    import bandoneon.torch as bdn
+
+    torch.set_num_threads(1)
+    bdn.init()
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{options.store}", rank=bdn.rank(),
+                            world_size=bdn.size())
+    torch.manual_seed(bdn.rank())
+    fresh = torch.randn(TENSORS, ELEMENTS)
+    data = fresh.clone()
+    worker = bdn.default_worker()
+
+    def by_push(push, pull=None):
+        from bandoneon.worker import Declaration
+
+        names = [f"{push}.{i}" for i in range(TENSORS)]
+        ids = worker.declare([Declaration(name, ELEMENTS, push=push, pull=pull or push) for name in names])
+
+        def exchange():
+            tickets = [worker.push(key, row.data_ptr(), keep=row) for key, row in zip(ids, data)]
+            for ticket in tickets:
+                worker.wait(ticket)
+
+        return exchange
+
+    def one_buffer():
+        dist.all_reduce(data)
+        data.div_(bdn.size())
+
+    def one_by_one():
+        for work in [dist.all_reduce(row, async_op=True) for row in data]:
+            work.wait()
+        data.div_(bdn.size())
+
+    def one_buffer_of(dtype):
+        def exchange():
+            small = data.to(dtype).div_(bdn.size())
+            dist.all_reduce(small)
+            data.copy_(small)
+
+        return exchange
+
+    ways = {
+        "gloo, one buffer": one_buffer,
+        "gloo, 16 tensors": one_by_one,
+        "gloo, fp16 buffer": one_buffer_of(torch.float16),
+        "gloo, bf16 buffer": one_buffer_of(torch.bfloat16),
+        "push and pull, none": by_push("none"),
+        "push and pull, fp16": by_push("fp16"),
+        "push and pull, onebit": by_push("onebit"),
+        "push and pull, ef(onebit)": by_push("ef(onebit)"),
+        "push and pull, ef(topk 1 %)": by_push("ef(topk(ratio=0.01))"),
+    }
+    seconds = {name: [] for name in ways}
+    cpu = {name: [] for name in ways}
+    for turn in range(options.rounds + 2):
+        for name, exchange in ways.items():
+            data.copy_(fresh)
+            bdn.barrier()
+            cpu_before = torch.tensor(time.process_time() + (servers_cpu() if bdn.rank() == 0 else 0))
+            start = time.perf_counter()
+            exchange()
+            took = torch.tensor(time.perf_counter() - start)
+            bdn.barrier()
+            cpu_after = torch.tensor(time.process_time() + (servers_cpu() if bdn.rank() == 0 else 0))
+            used = (cpu_after - cpu_before).double()
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            dist.all_reduce(used)
+            if turn >= 2:  # the first two warm up
+                seconds[name].append(took.item())
+                cpu[name].append(used.item())
+    gb = fresh.numel() * 4 / 1e9
+    if bdn.rank() == 0:
+        pathlib.Path(options.out).write_text(json.dumps({
+            name: {"gb_per_s": summary([gb / s for s in seconds[name]]),
+                   "cpu_s_per_gb": sum(cpu[name]) / len(cpu[name]) / bdn.size() / gb} for name in ways}))
+    bdn.barrier()
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def servers_cpu():
+    """CPU seconds so far of this job's servers: our siblings."""
+    total = 0.0
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            before, after = stat.read_text().rsplit(")", 1)
+            fields = after.split()
+            if "(bandoneon-serve" in before and int(fields[1]) == os.getppid():
+                total += (int(fields[11]) + int(fields[12])) / TICKS
+    return total
+
+
+def print_tensors(ways):
+    print(f"{'':30}{'GB/s a worker':>28}{'CPU s/GB':>10}")
+    for name, facts in ways.items():
+        rate = facts["gb_per_s"]
+        print(f"{name:30}{rate['median']:10.3f} [{rate['least']:6.3f} {rate['greatest']:6.3f}] "
+              f"{facts['cpu_s_per_gb']:10.2f}")
+
+
+# ---- Training steps over slow links
+
+
+def run_steps(options):
+    rows = []
+    for model in options.models:
+        for workers in options.workers:
+            with hosts(workers) as names:
+                for rate in options.rates:
+                    say(f"steps: {model}, {workers} workers, {rate} Mbit/s" + ("" if names else ", pretended"))
+                    row = run_job(options, model, workers, rate, names)
+                    rows.append({"model": model, "workers": workers, "mbit_per_s": rate,
+                                 "emulated": "htb" if names else "transport", "ways": row})
+    return rows
+
+
+@contextlib.contextmanager
+def hosts(count):
+    """Names of network namespaces with the addresses NETWORK + 1, 2, ..., joined by a bridge; none where they
+    cannot be made."""
+    if shutil.which("ip") is None or shutil.which("tc") is None or os.geteuid() != 0:
+        yield []
+        return
+    tag = "bdc" + uuid.uuid4().hex[:6]
+    switch, names = tag + "s", [f"{tag}{i}" for i in range(count)]
+    made = []
+    try:
+        for name in [switch, *names]:
+            call("ip", "netns", "add", name)
+            made.append(name)
+        call("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        call("ip", "-n", switch, "link", "set", "bridge", "up")
+        for i, name in enumerate(names):
+            call("ip", "-n", name, "link", "add", "net", "type", "veth", "peer", "name", name, "netns", switch)
+            call("ip", "-n", switch, "link", "set", name, "master", "bridge", "up")
+            call("ip", "-n", name, "addr", "add", f"{NETWORK}{i + 1}/24", "dev", "net")
+            call("ip", "-n", name, "link", "set", "net", "up")
+            call("ip", "-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def call(*command):
+    subprocess.run([str(word) for word in command], check=True, capture_output=True)
+
+
+def hold_to(names, mbit):
+    """Both directions of each host's link to this rate. A burst of 60 us of it leaves the rate true."""
+    switch = names[0][:-1] + "s"
+    for namespace, device in [(name, "net") for name in names] + [(switch, name) for name in names]:
+        burst = max(1600, mbit * 60)
+        subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], capture_output=True, check=False)
+        call("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1")
+        call("tc", "-n", namespace, "class", "add", "dev", device, "parent", "1:", "classid", "1:1", "htb", "rate",
+             f"{mbit}mbit", "burst", burst, "cburst", burst, "quantum", 60000)
+
+
+def run_job(options, model, workers, mbit, names):
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "out.json")
+        work = [sys.executable, __file__, "steps", "--rounds", options.rounds, "--model", model, "--rate", mbit,
+                "--out", out]
+        if not names:
+            command = [BIN / "bandoneon", "run", "-n", workers, "-s", workers, "--link", f"{mbit}mbit", "--set",
+                       "log-level=error", "--", *work]
+            subprocess.run([str(word) for word in command], env=environment(), check=True, timeout=1800)
+            return json.loads(out.read_text())
+        hold_to(names, mbit)
+        scheduler = f"{NETWORK}1:7000"
+        env = environment(
+            # A private network whose only members are these processes.
+            BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
+            BANDONEON_DATA_SECURITY="authenticated", BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME="net")
+        started = []
+
+        def start(name, *command, **more):
+            words = ["ip", "netns", "exec", name, *(str(word) for word in command)]
+            started.append(subprocess.Popen(words, env=env | more))
+            return started[-1]
+
+        try:
+            start(names[0], BIN / "bandoneon-scheduler", "--listen", scheduler, "--workers", workers, "--servers",
+                  workers)
+            for i, name in enumerate(names):
+                start(name, BIN / "bandoneon-server", "--listen", f"tcp://{NETWORK}{i + 1}:7100", "--rank", i,
+                      BANDONEON_DATA_SECURITY="authenticated")
+            env.pop("BANDONEON_DATA_SECURITY")
+            trainers = [start(name, *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(i))
+                        for i, name in enumerate(names)]
+            deadline = time.monotonic() + 1800
+            while any(process.poll() is None for process in trainers):
+                if any(process.poll() not in (None, 0) for process in started) or time.monotonic() > deadline:
+                    raise SystemExit("compare: a process failed")
+                time.sleep(0.2)
+            return json.loads(out.read_text())
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+            for process in started:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                process.kill()
+                process.wait()
+
+
+def vgg_like(torch):
+    """Convolutions that are quick, and 8 million parameters behind them, as VGG has its."""
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
+
+
+def steps_worker(options):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    import bandoneon.torch as bdn
+
+    torch.set_num_threads(1)
+    bdn.init()
+    by_gloo = options.store is not None
+    if by_gloo:
+        dist.init_process_group("gloo", init_method=f"tcp://{options.store}", rank=bdn.rank(), world_size=bdn.size())
+    if options.model == "vgg":
+        teacher = torch.randn(10, 3 * 32 * 32, generator=torch.Generator().manual_seed(5))
+
+        def batches():
+            generator = torch.Generator().manual_seed(100 + bdn.rank())
+            while True:
+                images = torch.randn(8, 3, 32, 32, generator=generator)
+                yield images, (images.flatten(1) @ teacher.T).argmax(1)
+
+        def make():
+            return vgg_like(torch)
+
+        def loss_of(model, batch):
+            return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+        rate = 0.01
+    else:
+        sys.path.insert(0, str(ROOT / "examples"))
+        import gpt
+
+        text = gpt.load_text(None)[0]
+
+        def batches():
+            generator = torch.Generator().manual_seed(100 + bdn.rank())
+            while True:
+                yield gpt.sample(text, generator)
+
+        make = gpt.GPT
+
+        def loss_of(model, batch):
+            return torch.nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+        rate = 0.05
+
+    def trainer(wrap):
+        torch.manual_seed(1)
+        model = make()
+        model, optimizer = wrap(model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, nesterov=True))
+        data = batches()
+
+        def step():
+            batch = next(data)
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return step
+
+    def ddp(hook=None, state=None, **options):
+        def wrap(model, optimizer):
+            model = torch.nn.parallel.DistributedDataParallel(model, **options)
+            if hook is not None:
+                model.register_comm_hook(state() if state else None, hook)
+            return model, optimizer
+
+        return wrap
+
+    def ddp_power_sgd(model, optimizer):
+        # One bucket: the hook's collectives of several meet in different orders over gloo, which ends the process.
+        first, dist._DEFAULT_FIRST_BUCKET_BYTES = dist._DEFAULT_FIRST_BUCKET_BYTES, 1 << 40
+        try:
+            return ddp(powerSGD_hook.powerSGD_hook, power_sgd, bucket_cap_mb=1 << 20)(model, optimizer)
+        finally:
+            dist._DEFAULT_FIRST_BUCKET_BYTES = first
+
+    def push(codec):
+        def wrap(model, optimizer):
+            momentum = 0.9 if codec.startswith("ef") else 0.0
+            if momentum:  # the same, before error feedback, so that what is owed is owed once
+                optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+            return model, bdn.DistributedOptimizer(optimizer, model.named_parameters(prefix=codec), push=codec,
+                                                   pull=codec, momentum=momentum)
+
+        return wrap
+
+    def power_sgd():
+        return powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+
+    ways = {"alone": lambda model, optimizer: (model, optimizer)}
+    if by_gloo:
+        ways |= {"DDP, fp32": ddp(), "DDP, fp16 hook": ddp(default_hooks.fp16_compress_hook),
+                 "DDP, PowerSGD hook": ddp_power_sgd}
+    ways |= {"push and pull, none": push("none"), "push and pull, fp16": push("fp16"),
+             "push and pull, " + SMALL_LOSS: push(SMALL_LOSS)}
+    steps = {name: trainer(wrap) for name, wrap in ways.items()}
+    seconds = {name: [] for name in ways}
+    losses = {name: [] for name in ways}
+    for turn in range(options.rounds + 3):
+        for name, step in steps.items():
+            bdn.barrier()
+            start = time.perf_counter()
+            losses[name].append(step())
+            bdn.barrier()  # the slowest worker's
+            if turn >= 3:  # PowerSGD begins after two dense steps
+                seconds[name].append(time.perf_counter() - start)
+    if bdn.rank() == 0:
+        pathlib.Path(options.out).write_text(json.dumps({
+            name: {"step_s": summary(seconds[name]), "loss": losses[name][-1]} for name in ways}))
+    bdn.barrier()
+    if by_gloo:
+        dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def print_steps(rows):
+    for row in rows:
+        note = "" if row["emulated"] == "htb" else ", a rate that the transport pretends"
+        print(f"\n{row['model']}, {row['workers']} workers, {row['mbit_per_s']} Mbit/s{note}")
+        ways = row["ways"]
+        reference = ways.get("DDP, fp32")
+        for name, facts in ways.items():
+            step = facts["step_s"]
+            times = f"{reference['step_s']['median'] / step['median']:8.2f} x DDP" if reference else ""
+            print(f"  {name:38}{1e3 * step['median']:9.1f} ms [{1e3 * step['least']:8.1f} {1e3 * step['greatest']:8.1f}]"
+                  f"{times}   loss {facts['loss']:.3f}")
+
+
+def plot_steps(rows, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups = sorted({(row["model"], row["workers"]) for row in rows})
+    figure, axes = pyplot.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
+    for axis, (model, workers) in zip(axes[0], groups):
+        mine = [row for row in rows if (row["model"], row["workers"]) == (model, workers)]
+        for name in mine[0]["ways"]:
+            axis.plot([row["mbit_per_s"] for row in mine],
+                      [1e3 * row["ways"][name]["step_s"]["median"] for row in mine], marker="o", label=name,
+                      color="black" if name == "alone" else None, linestyle="--" if name.startswith("DDP") else "-")
+        axis.set(xscale="log", yscale="log", xlabel="link, Mbit/s", ylabel="ms a step",
+                 title=f"{model}, {workers} workers")
+        axis.grid(True, which="both", alpha=0.3)
+    axes[0][-1].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def environment(**more):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("BANDONEON_")}
+    return env | {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"} | more
+
+
+def say(text):
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""tests/bench/compare.py still runs, and its ways agree about what they compare."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIMIT = 300
+
+
+def compare(tmp_path, *arguments):
+    out = tmp_path / "figures.json"
+    command = [sys.executable, ROOT / "tests/bench/compare.py", *arguments, "--rounds", 1, "--json", out]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), done.stdout
+
+
+def test_the_same_tensors(tmp_path):
+    figures, table = compare(tmp_path, "tensors")
+    ways = figures["tensors"]
+    assert {"gloo, one buffer", "push and pull, none", "push and pull, ef(onebit)"} <= set(ways)
+    for name, facts in ways.items():
+        assert 0 < facts["gb_per_s"]["least"] <= facts["gb_per_s"]["greatest"], name
+        assert facts["cpu_s_per_gb"] > 0, name
+        assert name in table
+
+
+def test_training_steps_over_a_link(tmp_path):
+    picture = tmp_path / "steps.svg"
+    figures, table = compare(tmp_path, "steps", "--models", "vgg", "--workers", 2, "--rates", 2000, "--plot", picture)
+    (row,) = figures["steps"]
+    assert (row["model"], row["workers"], row["mbit_per_s"]) == ("vgg", 2, 2000)
+    ways = row["ways"]
+    assert all(facts["step_s"]["median"] > 0 for facts in ways.values())
+    if row["emulated"] == "htb":
+        # The same gradients, so the same losses, but for rounding.
+        assert abs(ways["push and pull, none"]["loss"] - ways["DDP, fp32"]["loss"]) < 1e-4
+    assert "vgg, 2 workers, 2000 Mbit/s" in table
+    assert "</svg>" in picture.read_text()
