@@ -31,6 +31,7 @@ constexpr Flag kFlags[] = {
     {"push", 0, "SPEC", "codec of the push [none]"},
     {"pull", 0, "SPEC", "codec of the pull [none]"},
     {"rule", 0, "SPEC", "update rule of the servers [mean]"},
+    {"fuse", 0, nullptr, "small tensors share frames, as those of optimizers do"},
     {"iters", 0, "COUNT", "iterations that are timed [20]"},
     {"warmup", 0, "COUNT", "iterations before those [3]"},
     {"threads", 0, "COUNT", "threads of each worker that encode and decode"},
@@ -66,6 +67,7 @@ struct BenchOptions {
   std::string rule = "mean";
   size_t tensors = 0;
   size_t bytes = 0;
+  bool fuse = false;
   int64_t iters = 0;
   int64_t warmup = 0;
   std::string threads;
@@ -117,6 +119,7 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   options.job.counts = true;
   options.tensors = static_cast<size_t>(*tensors);
   options.bytes = static_cast<size_t>(*bytes);
+  options.fuse = flags.Has("fuse");
   options.iters = *iters;
   options.warmup = *warmup;
   options.threads = flags.Text("threads");
@@ -206,7 +209,7 @@ size_t SizeSetting(const BenchOptions& options, const char* variable, size_t oth
 std::unique_ptr<KernelRoof> StartRoof(const BenchOptions& options) {
   if (options.rule != "mean") return nullptr;
   const size_t least = SizeSetting(options, "BANDONEON_MIN_COMPRESS_BYTES", size_t{64} << 10);
-  const bool compressed = options.bytes >= least;
+  const bool compressed = options.fuse || options.bytes >= least;
   return KernelRoof::Start(
       {.workers = options.job.workers,
        .tensors = options.tensors,
@@ -227,14 +230,17 @@ class Controller {
     job_ = &job;
     absl::Status status = job.StartDaemons();
     for (int i = 0; status.ok() && i < options_.job.workers; ++i) {
-      status = job.StartWorker(
-          {ProgramBeside("bandoneon"), "bench-worker",
-           absl::StrFormat("--tensors=%d", options_.tensors),
-           absl::StrFormat("--bytes=%d", options_.bytes),
-           absl::StrFormat("--iters=%d", options_.iters),
-           absl::StrFormat("--warmup=%d", options_.warmup), "--push=" + options_.push,
-           "--pull=" + options_.pull, "--rule=" + options_.rule},
-          /*wants_input=*/true);
+      std::vector<std::string> words = {ProgramBeside("bandoneon"),
+                                        "bench-worker",
+                                        absl::StrFormat("--tensors=%d", options_.tensors),
+                                        absl::StrFormat("--bytes=%d", options_.bytes),
+                                        absl::StrFormat("--iters=%d", options_.iters),
+                                        absl::StrFormat("--warmup=%d", options_.warmup),
+                                        "--push=" + options_.push,
+                                        "--pull=" + options_.pull,
+                                        "--rule=" + options_.rule};
+      if (options_.fuse) words.emplace_back("--fuse");
+      status = job.StartWorker(words, /*wants_input=*/true);
     }
     if (status.ok()) roof_ = StartRoof(options_);
     const int code = status.ok() ? job.Wait() : job.GiveUp(status);
@@ -400,6 +406,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
       {"push", options.push},
       {"pull", options.pull},
       {"rule", options.rule},
+      {"fuse", options.fuse},
       {"iters", options.iters},
       {"warmup", options.warmup},
       {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},

@@ -32,7 +32,7 @@ constexpr double kTimeout = 120;
 constexpr Flag kFlags[] = {
     {"tensors", 0, "COUNT", ""}, {"bytes", 0, "COUNT", ""}, {"push", 0, "SPEC", ""},
     {"pull", 0, "SPEC", ""},     {"iters", 0, "COUNT", ""}, {"warmup", 0, "COUNT", ""},
-    {"rule", 0, "SPEC", ""},
+    {"rule", 0, "SPEC", ""},     {"fuse", 0, nullptr, ""},
 };
 
 struct WorkerDeleter {
@@ -87,7 +87,8 @@ class BenchWorker {
       : worker_(worker),
         push_(flags.Text("push", "none")),
         pull_(flags.Text("pull", "none")),
-        rule_(flags.Text("rule", "mean")) {}
+        rule_(flags.Text("rule", "mean")),
+        fuse_(flags.Has("fuse")) {}
 
   absl::Status Prepare(size_t tensors, size_t elements) {
     const int rank = bdn_rank(worker_);
@@ -109,6 +110,7 @@ class BenchWorker {
       declaration.push = push_.c_str();
       declaration.pull = pull_.c_str();
       declaration.rule = rule_.c_str();
+      declaration.flags = fuse_ ? BDN_FUSE : 0;
     }
     ids_.resize(tensors);
     absl::Status status =
@@ -131,8 +133,9 @@ class BenchWorker {
     const Events events = CountEvents();
     const auto begin = std::chrono::steady_clock::now();
     std::vector<bdn_ticket> tickets(data_.size());
+    std::vector<bdn_push> pushes(data_.size());
     for (size_t t = 0; t < data_.size(); ++t) {
-      bdn_push push = {};
+      bdn_push& push = pushes[t];
       push.struct_size = sizeof(push);
       push.data = data_[t].data();
       push.tensor = ids_[t];
@@ -140,12 +143,17 @@ class BenchWorker {
       push.weight = 1;
       push.loss_scale = 1;
       push.learning_rate = 1e-3f;
-      if (const int code = bdn_push_pull(worker_, &push, &tickets[t])) return Check(code);
     }
-    for (const bdn_ticket ticket : tickets) {
-      bdn_result result = {};
-      result.struct_size = sizeof(result);
-      if (const int code = bdn_wait(worker_, ticket, kTimeout, &result)) return Check(code);
+    size_t done = 0;
+    if (const int code =
+            bdn_push_pull_all(worker_, pushes.data(), pushes.size(), tickets.data(), &done)) {
+      return Check(code);
+    }
+    std::vector<bdn_result> results(data_.size());
+    for (bdn_result& result : results) result.struct_size = sizeof(result);
+    if (const int code = bdn_wait_all(worker_, tickets.data(), tickets.size(), kTimeout,
+                                      results.data(), &done)) {
+      return Check(code);
     }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     seconds_.push_back(took.count());
@@ -224,6 +232,7 @@ class BenchWorker {
   const std::string push_;
   const std::string pull_;
   const std::string rule_;
+  const bool fuse_;
   int64_t resident_before_ = 0;
   int64_t resident_grown_ = 0;
   std::vector<std::vector<float>> fresh_;

@@ -141,6 +141,17 @@ def test_bench_pushpull_takes_the_transport_that_it_is_told(real):
     assert done.returncode == 2 and "expected auto, tcp or ipc" in done.stderr
 
 
+def test_bench_pushpull_fuses_small_tensors(real):
+    results = {}
+    for fuse in ((), ("--fuse",)):
+        done = real.run("bench", "pushpull", "--tensors=40", "--bytes=16384", "--iters=2", "--warmup=1", "--json", *fuse)
+        assert done.returncode == 0, done.stderr
+        results[bool(fuse)] = json.loads(done.stdout)
+    assert results[True]["result_hash"] == results[False]["result_hash"]
+    assert results[False]["bytes_pushed"] == 2 * 40 * (16384 + 96)
+    assert results[True]["bytes_pushed"] < 2 * (40 * (16384 + 4) + 96 + 1), "one frame, with the tensors' lengths"
+
+
 def test_bench_pushpull_checks_and_reports(real):
     for codec, ratio in [("none", 1), ("ef(onebit(block=256))", 24)]:
         bench = start_bench(real, codec)
