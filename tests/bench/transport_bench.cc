@@ -1,5 +1,5 @@
 // Bytes a second of each transport, one way, between threads of one process, next to memcpy in the
-// same run; header-only round trips; and what an idle pair of transports costs.
+// same run; round trips of a header alone and of 4 KiB; and what an idle pair of transports costs.
 //
 //   transport_bench [--iterations N]     N rounds over all cases; medians are printed (default 5)
 
@@ -21,6 +21,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/transport/loopback.h"
+#include "common/transport/shm/shm_transport.h"
 #include "common/transport/zmq/malloc_tuning.h"
 #include "common/transport/zmq/zmq_transport.h"
 
@@ -30,11 +31,17 @@ namespace {
 constexpr size_t kBytesASample = size_t{256} << 20;
 constexpr size_t kBytesInFlight = size_t{8} << 20;
 constexpr int kRoundTrips = 500;
+constexpr size_t kEchoedBytes = 4096;
 
 double Seconds(const std::function<void()>& work) {
   const absl::Time start = absl::Now();
   work();
   return absl::ToDoubleSeconds(absl::Now() - start);
+}
+
+double Median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
 }
 
 // A count that one thread raises and another waits for.
@@ -56,14 +63,17 @@ class Counter {
   size_t count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// A listener that counts, or echoes what has no payload; and connections to it.
+// A listener that counts, or echoes what is small; and connections to it.
 class Pair {
  public:
   Pair(std::unique_ptr<Transport> server, std::unique_ptr<Transport> client,
        const std::string& address, int connections)
       : server_(std::move(server)), client_(std::move(client)) {
     server_->Start([this](ConnectionId from, Frame frame) {
-      if (frame.payload.empty()) return server_->Send(from, std::move(frame), Ignore);
+      if (frame.payload.size() <= kEchoedBytes) {
+        Own(&frame);  // what is echoed is the server's
+        return server_->Send(from, std::move(frame), Ignore);
+      }
       arrived_.Increment();
     });
     client_->Start([this](ConnectionId, Frame) { returned_.Increment(); });
@@ -95,14 +105,19 @@ class Pair {
     return static_cast<double>(count * payload_bytes) / seconds;
   }
 
-  double RoundTripMicroseconds() {
-    const double seconds = Seconds([&] {
-      for (int i = 0; i < kRoundTrips; ++i) {
-        client_->Send(to_server_[0], Frame{{.type = FrameType::kProbe}, {}}, Ignore);
+  // The median of them.
+  double RoundTripMicroseconds(size_t payload_bytes) {
+    Buffer payload = Buffer::Allocate(payload_bytes);
+    std::memset(payload.data(), 1, payload_bytes);
+    const Frame frame = MakeFrame({.type = FrameType::kPush}, payload);
+    std::vector<double> trips;
+    for (int i = 0; i < kRoundTrips; ++i) {
+      trips.push_back(Seconds([&] {
+        client_->Send(to_server_[0], frame, Ignore);
         returned_.WaitFor(++returns_);
-      }
-    });
-    return seconds / kRoundTrips * 1e6;
+      }));
+    }
+    return 1e6 * Median(trips);
   }
 
  private:
@@ -153,11 +168,6 @@ double IdleShare() {
   return (CpuSeconds() - before) / absl::ToDoubleSeconds(wait);
 }
 
-double Median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
 int Run(int iterations) {
   const std::vector<size_t> sizes = {size_t{64} << 10, size_t{1} << 20, size_t{4} << 20};
   LoopbackNetwork network;
@@ -169,13 +179,17 @@ int Run(int iterations) {
   pairs.emplace_back("loopback",
                      std::make_unique<Pair>(network.MakeTransport(), network.MakeTransport(),
                                             "loopback://bench", 1));
+  const auto shm = [] { return ShmTransport::Make({.security = LinkSecurity::kOpen}).value(); };
+  pairs.emplace_back("shared memory",
+                     std::make_unique<Pair>(
+                         shm(), shm(), absl::StrCat("shm://bdn-transport-bench-", getpid()), 1));
   pairs.emplace_back("zmq tcp", std::make_unique<Pair>(zmq(1), zmq(1), "tcp://127.0.0.1:0", 1));
   pairs.emplace_back("zmq ipc", std::make_unique<Pair>(zmq(1), zmq(1), ipc, 1));
   pairs.emplace_back("zmq ipc, 2 connections, 2 I/O threads",
                      std::make_unique<Pair>(zmq(2), zmq(2), ipc + "-2", 2));
 
   std::map<std::string, std::map<size_t, std::vector<double>>> rates;
-  std::map<std::string, std::vector<double>> trips;
+  std::map<std::string, std::map<size_t, std::vector<double>>> trips;
   for (int i = 0; i < iterations; ++i) {
     for (const size_t size : sizes) {
       rates["memcpy"][size].push_back(MemcpyBytesPerSecond(size));
@@ -183,14 +197,21 @@ int Run(int iterations) {
         rates[name][size].push_back(pair->StreamBytesPerSecond(size));
       }
     }
-    for (const auto& [name, pair] : pairs) trips[name].push_back(pair->RoundTripMicroseconds());
+    for (const auto& [name, pair] : pairs) {
+      for (const size_t bytes : {size_t{0}, kEchoedBytes}) {
+        trips[name][bytes].push_back(pair->RoundTripMicroseconds(bytes));
+      }
+    }
   }
 
-  std::printf("%-40s %9s %9s %9s %12s\n", "GB/s, median", "64 KiB", "1 MiB", "4 MiB", "round trip");
+  std::printf("%-40s %9s %9s %9s %22s\n", "GB/s, median", "64 KiB", "1 MiB", "4 MiB",
+              "us there and back: 0, 4 KiB");
   for (const auto& [name, by_size] : rates) {
     std::printf("%-40s", name.c_str());
     for (const auto& [size, samples] : by_size) std::printf(" %9.2f", Median(samples) / 1e9);
-    if (trips.contains(name)) std::printf(" %9.1f us", Median(trips[name]));
+    if (trips.contains(name)) {
+      for (const auto& [bytes, samples] : trips[name]) std::printf(" %9.1f", Median(samples));
+    }
     std::printf("\n");
   }
   std::printf("idle: %.4f of a core\n", IdleShare());
