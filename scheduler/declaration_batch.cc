@@ -25,9 +25,9 @@ std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclar
   say(mine.elements != other.elements, absl::StrFormat("elements=%d", mine.elements));
   say(mine.kind != other.kind,
       absl::StrFormat("kind=%s", mine.kind == KeyKind::kDense ? "dense" : "broadcast"));
-  say(mine.push_spec != other.push_spec, "push=" + mine.push_spec);
-  say(mine.pull_spec != other.pull_spec, "pull=" + mine.pull_spec);
-  say(mine.rule != other.rule, "rule=" + mine.rule);
+  say(mine.push_spec != other.push_spec, "push=" + mine.push_spec.str());
+  say(mine.pull_spec != other.pull_spec, "pull=" + mine.pull_spec.str());
+  say(mine.rule != other.rule, "rule=" + mine.rule.str());
   say(mine.warmup_steps != other.warmup_steps, absl::StrFormat("warmup=%d", mine.warmup_steps));
   say(mine.momentum != other.momentum, absl::StrFormat("momentum=%.9g", mine.momentum));
   say(mine.group != other.group, absl::StrFormat("group=%d", mine.group));

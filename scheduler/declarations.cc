@@ -39,7 +39,7 @@ absl::Status Declarations::Check(Rank rank, const std::vector<TensorDeclaration>
   for (const TensorDeclaration& tensor : tensors) {
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
     BDN_RETURN_IF_ERROR(CheckText(limits_, "tensor", tensor.name));
-    for (const std::string* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
+    for (const SharedText* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
       BDN_RETURN_IF_ERROR(Annotate(CheckText(limits_, "codec spec or rule", *text),
                                    absl::StrFormat("tensor '%s'", tensor.name)));
     }

@@ -35,8 +35,8 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
   if (before == tensor) return false;
   const auto facts = [](const TensorDeclaration& t) {
     return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s",
-                           DTypeName(t.dtype), t.elements, t.push_spec, t.pull_spec, t.rule,
-                           t.warmup_steps, t.momentum,
+                           DTypeName(t.dtype), t.elements, t.push_spec.str(), t.pull_spec.str(),
+                           t.rule.str(), t.warmup_steps, t.momentum,
                            t.fuse ? absl::StrFormat(" fused in group %d", t.group) : "");
   };
   return InvalidArgument("tensor '%s' was declared as %s, and now as %s", tensor.name,
@@ -90,7 +90,7 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
   BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
-  const std::vector<KeySegment>& segments = exchange->key().entry.segments;
+  const KeySegments& segments = exchange->key().entry.segments;
   for (size_t i = 0; i < segments.size(); ++i) {
     const KeySegment& segment = segments[i];
     tensors_[segment.tensor].parts.push_back({exchange.get(), i, segment.offset, segment.elements});

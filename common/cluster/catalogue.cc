@@ -26,7 +26,7 @@ absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
   if (tensor.elements > kMaxElements) {
     return bad(absl::StrFormat("%d elements are more than %d", tensor.elements, kMaxElements));
   }
-  for (const std::string* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
+  for (const SharedText* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
     if (text->empty() || text->size() > kMaxNameBytes) {
       return bad(
           absl::StrFormat("a codec spec or rule is empty or longer than %d bytes", kMaxNameBytes));

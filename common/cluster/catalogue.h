@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
+#include "common/base/shared_text.h"
 
 namespace bdn {
 
@@ -28,9 +30,9 @@ struct TensorDeclaration {
   DType dtype = DType::kFloat32;
   uint64_t elements = 0;
   KeyKind kind = KeyKind::kDense;
-  std::string push_spec = "none";  // canonical codec specs; kDense only
-  std::string pull_spec = "none";
-  std::string rule = "mean";
+  SharedText push_spec = "none";  // canonical codec specs; kDense only
+  SharedText pull_spec = "none";
+  SharedText rule = "mean";
   uint64_t warmup_steps = 0;  // the first steps go both ways with `none`
   float momentum = 0.0f;      // applied by the workers before error feedback
   // May share a frame with its neighbours of the same declaration call: all of them are then pushed
@@ -50,17 +52,20 @@ struct KeySegment {
   bool operator==(const KeySegment&) const = default;
 };
 
+// Most keys have one.
+using KeySegments = absl::InlinedVector<KeySegment, 1>;
+
 // One key: the unit that is encoded, sent, summed and answered.
 struct KeyEntry {
   Key key;
   DType dtype = DType::kFloat32;
   KeyKind kind = KeyKind::kDense;
-  std::string push_spec = "none";  // `none` where the key is under the compression threshold
-  std::string pull_spec = "none";
-  std::string rule = "mean";
+  SharedText push_spec = "none";  // `none` where the key is under the compression threshold
+  SharedText pull_spec = "none";
+  SharedText rule = "mean";
   uint64_t warmup_steps = 0;
   float momentum = 0.0f;
-  std::vector<KeySegment> segments;
+  KeySegments segments;
   uint64_t elements = 0;  // of all segments
 
   bool operator==(const KeyEntry&) const = default;

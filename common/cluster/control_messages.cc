@@ -72,21 +72,37 @@ class TraitsWriter {
   std::map<Traits, uint32_t> places_;
 };
 
-template <typename Value>
-absl::Status ReadTraits(const google::protobuf::RepeatedPtrField<wire::Traits>& all, uint32_t place,
-                        Value* value) {
-  if (place >= static_cast<uint32_t>(all.size())) {
-    return InvalidArgument("traits %d of %d", place, all.size());
+// As a tensor of no name and no elements.
+using TraitsTable = std::vector<TensorDeclaration>;
+
+absl::StatusOr<TraitsTable> ReadTraits(
+    const google::protobuf::RepeatedPtrField<wire::Traits>& messages) {
+  TraitsTable table;
+  table.reserve(static_cast<size_t>(messages.size()));
+  for (const wire::Traits& message : messages) {
+    BDN_ASSIGN_OR_RETURN(const DType dtype, ReadDType(message.dtype()));
+    BDN_ASSIGN_OR_RETURN(const KeyKind kind, ReadKind(message.kind()));
+    table.push_back({.dtype = dtype,
+                     .kind = kind,
+                     .push_spec = message.push_spec(),
+                     .pull_spec = message.pull_spec(),
+                     .rule = message.rule(),
+                     .warmup_steps = message.warmup_steps(),
+                     .momentum = message.momentum()});
   }
-  const wire::Traits& message = all[static_cast<int>(place)];
-  BDN_ASSIGN_OR_RETURN(value->dtype, ReadDType(message.dtype()));
-  BDN_ASSIGN_OR_RETURN(value->kind, ReadKind(message.kind()));
-  value->push_spec = message.push_spec();
-  value->pull_spec = message.pull_spec();
-  value->rule = message.rule();
-  value->warmup_steps = message.warmup_steps();
-  value->momentum = message.momentum();
-  return absl::OkStatus();
+  return table;
+}
+
+absl::Status CheckTraits(const TraitsTable& table, uint32_t place) {
+  if (place < table.size()) return absl::OkStatus();
+  return InvalidArgument("traits %d of %d", place, table.size());
+}
+
+// Room for `more` elements, so that what comes in pieces is not moved at every one.
+template <typename Value>
+void MakeRoom(size_t more, std::vector<Value>* values) {
+  const size_t size = values->size() + more;
+  if (size > values->capacity()) values->reserve(std::max(size, 2 * values->capacity()));
 }
 
 template <typename Message>
@@ -103,11 +119,12 @@ void WriteTensors(std::span<const TensorDeclaration> tensors, TraitsWriter* trai
 }
 
 template <typename Message>
-absl::Status ReadTensors(const Message& message, std::vector<TensorDeclaration>* tensors) {
-  if (tensors->empty()) tensors->reserve(static_cast<size_t>(message.tensors_size()));
+absl::Status ReadTensors(const Message& message, const TraitsTable& traits,
+                         std::vector<TensorDeclaration>* tensors) {
+  MakeRoom(static_cast<size_t>(message.tensors_size()), tensors);
   for (const wire::TensorDeclaration& from : message.tensors()) {
-    TensorDeclaration& tensor = tensors->emplace_back();
-    BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &tensor));
+    BDN_RETURN_IF_ERROR(CheckTraits(traits, from.traits()));
+    TensorDeclaration& tensor = tensors->emplace_back(traits[from.traits()]);
     tensor.name = from.name();
     tensor.elements = from.elements();
     tensor.group = from.group();
@@ -118,12 +135,19 @@ absl::Status ReadTensors(const Message& message, std::vector<TensorDeclaration>*
 }
 
 // A key whose segments did not fit goes on in the next piece.
-absl::Status ReadKey(const wire::CataloguePiece& message, const wire::KeyEntry& from,
-                     CatalogueDelta* delta) {
+absl::Status ReadKey(const TraitsTable& table, const wire::KeyEntry& from, CatalogueDelta* delta) {
   const Key number{from.key()};
   if (delta->keys.empty() || delta->keys.back().key != number) {
-    BDN_RETURN_IF_ERROR(ReadTraits(message.traits(), from.traits(), &delta->keys.emplace_back()));
-    delta->keys.back().key = number;
+    BDN_RETURN_IF_ERROR(CheckTraits(table, from.traits()));
+    const TensorDeclaration& traits = table[from.traits()];
+    delta->keys.push_back({.key = number,
+                           .dtype = traits.dtype,
+                           .kind = traits.kind,
+                           .push_spec = traits.push_spec,
+                           .pull_spec = traits.pull_spec,
+                           .rule = traits.rule,
+                           .warmup_steps = traits.warmup_steps,
+                           .momentum = traits.momentum});
     delta->owners.push_back(from.owner());
   }
   KeyEntry& key = delta->keys.back();
@@ -340,9 +364,12 @@ PlacementVersion Read(const wire::PlacementVersion& message) {
 }
 
 absl::Status ReadMore(const wire::CataloguePiece& message, CatalogueDelta* delta) {
-  BDN_RETURN_IF_ERROR(ReadTensors(message, &delta->tensors));
+  BDN_ASSIGN_OR_RETURN(const TraitsTable traits, ReadTraits(message.traits()));
+  BDN_RETURN_IF_ERROR(ReadTensors(message, traits, &delta->tensors));
+  MakeRoom(static_cast<size_t>(message.keys_size()), &delta->keys);
+  MakeRoom(static_cast<size_t>(message.keys_size()), &delta->owners);
   for (const wire::KeyEntry& key : message.keys()) {
-    BDN_RETURN_IF_ERROR(ReadKey(message, key, delta));
+    BDN_RETURN_IF_ERROR(ReadKey(traits, key, delta));
   }
   return absl::OkStatus();
 }
@@ -356,7 +383,8 @@ absl::StatusOr<DeclarationPart> Read(const wire::DeclareRequest& message) {
     return InvalidArgument("a digest of %d bytes, more than %d", part.digest.size(),
                            kMaxDigestBytes);
   }
-  BDN_RETURN_IF_ERROR(ReadTensors(message, &part.tensors));
+  BDN_ASSIGN_OR_RETURN(const TraitsTable traits, ReadTraits(message.traits()));
+  BDN_RETURN_IF_ERROR(ReadTensors(message, traits, &part.tensors));
   return part;
 }
 

@@ -25,7 +25,7 @@ absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& fi
 }
 
 absl::Status CanonicalizeSpecs(TensorDeclaration* tensor) {
-  for (std::string* spec : {&tensor->push_spec, &tensor->pull_spec}) {
+  for (SharedText* spec : {&tensor->push_spec, &tensor->pull_spec}) {
     BDN_ASSIGN_OR_RETURN(const CodecSchedule schedule, ParseCodecSchedule(*spec));
     *spec = schedule.spec();
   }

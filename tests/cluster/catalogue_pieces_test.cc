@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,20 @@ TEST(CataloguePieces, TraitsAreThereOnce) {
   CatalogueDelta delta = Delta(1000, 0);
   for (KeyEntry& key : delta.keys) key.push_spec = std::string(200, 'p');
   EXPECT_LT(PiecesOf(delta)[0].size(), 1000 * 60u);
+}
+
+TEST(CataloguePieces, WhatTensorsAndKeysSayAlikeIsHeldOnceByWhoReadsIt) {
+  CatalogueDelta delta = Delta(1000, 0);
+  for (TensorDeclaration& tensor : delta.tensors) tensor.push_spec = std::string(200, 'p');
+  for (KeyEntry& key : delta.keys) key.push_spec = std::string(200, 'p');
+  const std::vector<std::string> pieces = PiecesOf(delta, 4000);
+  const auto read = Through(pieces);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(**read, delta);
+  std::set<const std::string*> texts;
+  for (const TensorDeclaration& tensor : (*read)->tensors) texts.insert(&tensor.push_spec.str());
+  for (const KeyEntry& key : (*read)->keys) texts.insert(&key.push_spec.str());
+  EXPECT_LE(texts.size(), pieces.size());
 }
 
 TEST(CataloguePieces, PiecesOfDifferentThingsAreRefused) {

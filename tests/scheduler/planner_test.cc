@@ -58,11 +58,11 @@ TEST(Planner, FusesSmallTensorsInDeclaredOrderAcrossALargeOne) {
                           Tensor("c", 3000), Tensor("d", 10)});
   ASSERT_EQ(keys.size(), 3u);
   EXPECT_EQ(keys[0].key, Key::Of(7, 0));
-  EXPECT_EQ(keys[0].segments, (std::vector<KeySegment>{{7, 0, 100}, {9, 0, 3000}}));
+  EXPECT_EQ(keys[0].segments, (KeySegments{{7, 0, 100}, {9, 0, 3000}}));
   EXPECT_EQ(keys[0].elements, 3100u);
   EXPECT_EQ(keys[1].key, Key::Of(8, 0));
   EXPECT_EQ(keys[2].key, Key::Of(10, 0));
-  EXPECT_EQ(keys[2].segments, (std::vector<KeySegment>{{10, 0, 3000}, {11, 0, 10}}));
+  EXPECT_EQ(keys[2].segments, (KeySegments{{10, 0, 3000}, {11, 0, 10}}));
 }
 
 TEST(Planner, FusesOnlyTensorsThatAgreeInEveryAttribute) {
@@ -78,7 +78,7 @@ TEST(Planner, FusesOnlyTensorsThatAgreeInEveryAttribute) {
   alone.fuse = false;
   const auto keys = Plan({Tensor("a", 10), half, spec, warm, slow, alone, Tensor("b", 10)});
   ASSERT_EQ(keys.size(), 6u);
-  EXPECT_EQ(keys[0].segments, (std::vector<KeySegment>{{7, 0, 10}, {13, 0, 10}}));
+  EXPECT_EQ(keys[0].segments, (KeySegments{{7, 0, 10}, {13, 0, 10}}));
 }
 
 TEST(Planner, LeavesKeysUnderTheThresholdUncompressedButKeepsTheirMomentum) {
