@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/base/log.h"
@@ -28,7 +29,7 @@ Exchanges::Exchanges(const ExchangePipeline::Options& options, TensorTable* tens
       tickets_(clock),
       pipeline_(options, executor, requests,
                 {.late = [this](KeyExchange* exchange,
-                                const absl::Status& status) { OnLate(exchange, status); },
+                                const absl::Status& status) { return OnLate(exchange, status); },
                  .over = [this](KeyExchange* exchange,
                                 const absl::Status& status) { Finish(exchange, status); }}) {}
 
@@ -36,6 +37,7 @@ Exchanges::Exchanges(const ExchangePipeline::Options& options, TensorTable* tens
 
 absl::Status Exchanges::PushPullAll(std::span<PushRequest> requests,
                                     std::vector<TicketId>* tickets) {
+  const absl::Time now = clock_->Now();
   std::vector<KeyExchange*> ready;
   absl::Status status;
   tickets->clear();
@@ -43,7 +45,7 @@ absl::Status Exchanges::PushPullAll(std::span<PushRequest> requests,
   {
     MutexLock lock(tensors_->mutex());
     for (PushRequest& request : requests) {
-      const absl::StatusOr<TicketId> ticket = Deposit(&request, &ready);
+      const absl::StatusOr<TicketId> ticket = Deposit(&request, now, &ready);
       status = ticket.status();
       if (!status.ok()) break;
       tickets->push_back(*ticket);
@@ -53,7 +55,7 @@ absl::Status Exchanges::PushPullAll(std::span<PushRequest> requests,
   return status;
 }
 
-absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request,
+absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request, absl::Time now,
                                             std::vector<KeyExchange*>* ready) {
   BDN_RETURN_IF_ERROR(tensors_->participation().Check());
   BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_->FindDense(request->tensor));
@@ -65,6 +67,7 @@ absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request,
                                          .done = std::move(request->done)});
   for (const TensorPart& part : tensor->parts) {
     part.exchange->Deposit(part.segment, part.offset, part.elements, step, ticket, *request);
+    part.exchange->NoteHeldUp(now);
     if (part.exchange->Claim()) ready->push_back(part.exchange);
   }
   return ticket;
@@ -93,24 +96,25 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
 }
 
 // Whether the push was counted is found out without its callers. Nothing of the key is sent before:
-// who waits behind it for as long again gets the job's failure instead.
-void Exchanges::OnLate(KeyExchange* exchange, const absl::Status& status) {
+// who has waited behind it for as long again gets the job's failure instead.
+absl::Duration Exchanges::OnLate(KeyExchange* exchange, const absl::Status& status) {
+  const absl::Time now = clock_->Now();
   EndedTickets ended;
-  bool holds_up_others = false;
+  absl::Duration patience = absl::InfiniteDuration();
   {
     MutexLock lock(tensors_->mutex());
-    if (exchange->GiveBack()) {
-      tickets_.EndParts(exchange->claimed(), status, &ended);
-    } else {
-      holds_up_others = exchange->has_waiting();
-    }
+    if (exchange->GiveBack()) tickets_.EndParts(exchange->claimed(), status, &ended);
+    exchange->NoteHeldUp(now);
+    const std::optional<absl::Time> since = exchange->held_up_since();
+    if (since.has_value()) patience = *since + requests_->timeout() - now;
     changed_.SignalAll();
   }
   tickets_.Deliver(ended);
-  if (holds_up_others) {
+  if (patience <= absl::ZeroDuration()) {
     callbacks_.stuck(
         absl::StrFormat("pushes wait behind one without an answer: %s", status.message()));
   }
+  return patience;
 }
 
 void Exchanges::EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended) {

@@ -65,11 +65,12 @@ class Exchanges {
   using EndedTickets = std::vector<TicketTable::Ended>;
 
   // The request's ticket; adds the keys that can start to `ready`.
-  absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<KeyExchange*>* ready)
+  absl::StatusOr<TicketId> Deposit(PushRequest* request, absl::Time now,
+                                   std::vector<KeyExchange*>* ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
 
   // Of the pipeline.
-  void OnLate(KeyExchange* exchange, const absl::Status& status);
+  absl::Duration OnLate(KeyExchange* exchange, const absl::Status& status);
   void Finish(KeyExchange* exchange, const absl::Status& status);
 
   void EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended)

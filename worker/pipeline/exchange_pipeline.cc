@@ -67,7 +67,7 @@ void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answe
   }
   KeyExchange::Next next = exchange->OnAnswer(answer);
   if (!next.request.has_value()) return callbacks_.over(exchange, next.status);
-  if (!next.status.ok()) callbacks_.late(exchange, next.status);
+  if (!next.status.ok()) next.request->timeout = callbacks_.late(exchange, next.status);
   Send(exchange, *std::move(next.request), nullptr);
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/base/executor.h"
 #include "worker/pipeline/key_exchange.h"
 #include "worker/pipeline/request_runner.h"
@@ -24,12 +25,13 @@ class ExchangePipeline {
     size_t max_bytes_in_flight = 0;  // encoded, and not sent yet
   };
   // What is told of an exchange, on the executor or inside Start, under no lock.
-  using TellFn = std::function<void(KeyExchange* exchange, const absl::Status& status)>;
   struct Callbacks {
     // It is not answered in time, and goes on. Its callers must not wait for it: GiveBack. Told
-    // again each time that long.
-    TellFn late;
-    TellFn over;  // once for each Start
+    // again when there has been no answer for as long as this returns, or for the requests' timeout
+    // if that is less.
+    std::function<absl::Duration(KeyExchange* exchange, const absl::Status& status)> late;
+    // Once for each Start.
+    std::function<void(KeyExchange* exchange, const absl::Status& status)> over;
   };
 
   // `executor` and `requests` are borrowed. The executor must have run everything that is queued

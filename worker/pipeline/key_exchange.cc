@@ -84,8 +84,14 @@ std::unique_ptr<Exchange> KeyExchange::Finish() {
   std::unique_ptr<Exchange> finished = std::move(queue_.front());
   queue_.pop_front();
   claimed_ = nullptr;
+  held_up_since_.reset();
   asked_ = {};  // it holds the push
   return finished;
+}
+
+void KeyExchange::NoteHeldUp(absl::Time now) {
+  const bool holds_up = claimed_ != nullptr && claimed_->given_back && queue_.size() > 1;
+  if (holds_up && !held_up_since_.has_value()) held_up_since_ = now;
 }
 
 // ---- The exchange that was claimed

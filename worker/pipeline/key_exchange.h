@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "worker/pipeline/exchange.h"
 #include "worker/pipeline/request_table.h"
 #include "worker/pipeline/stages.h"
@@ -55,8 +56,10 @@ class KeyExchange {
   void set_has_server_request(bool has) { has_server_request_ = has; }
   // Whether what is in flight is all that can be sent without further pushes of the caller.
   bool is_last_ready() const { return queue_.size() == 1 || !queue_[1]->is_complete(); }
-  // Whether anything waits behind what is in flight.
-  bool has_waiting() const { return queue_.size() > 1; }
+  // To be called after whatever may let something wait behind an exchange that was given back.
+  void NoteHeldUp(absl::Time now);
+  // Since when something has waited so; nothing does where it is none.
+  std::optional<absl::Time> held_up_since() const { return held_up_since_; }
   // Null: no exchange of this step waits or is in flight.
   const Exchange* Find(Step step) const;
   const Exchange& front() const { return *queue_.front(); }
@@ -89,7 +92,7 @@ class KeyExchange {
   };
   Next OnAnswer(const absl::StatusOr<Frame>& answer);
   // The exchange goes on without its callers, whose tensors it does not touch any more. False: it
-  // has been doing so already.
+  // has been doing so already. Under the lock.
   bool GiveBack();
 
   // ---- The memory. REQUIRES for all: is_idle().
@@ -116,6 +119,7 @@ class KeyExchange {
   Exchange* claimed_ = nullptr;                  // the front, while somebody has it
   RequestTable::Request asked_;                  // its last
   bool has_server_request_ = false;
+  std::optional<absl::Time> held_up_since_;
   LinkMemory memory_;
   uint32_t last_request_ = 0;
   Step last_broadcast_ = 0;

@@ -33,6 +33,7 @@ RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* tr
                              const Clock* clock)
     : transport_(transport),
       secret_(options.token),
+      timeout_(options.timeout),
       clock_(clock),
       table_(options),
       timer_(StartThread("bdn-requests", [this] { Run(); })) {}

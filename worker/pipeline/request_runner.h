@@ -47,6 +47,8 @@ class RequestRunner {
   // False: its answer has been or is being delivered.
   bool Withdraw(Key key, Step step);
   void OnFrame(ConnectionId from, Frame frame);
+  // How long a request that says nothing of it waits for its answer.
+  absl::Duration timeout() const { return timeout_; }
   // Whether what is sent is best made with a checksum.
   bool needs_checksums() const { return transport_->needs_checksums(); }
   // Ends every open and future request with `status`.
@@ -84,6 +86,7 @@ class RequestRunner {
 
   Transport* const transport_;
   const std::string secret_;
+  const absl::Duration timeout_;
   const Clock* const clock_;
 
   mutable Mutex mu_;

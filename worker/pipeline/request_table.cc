@@ -79,9 +79,10 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
   const Key key = request.frame.header.key;
   const Step step = request.frame.header.step;
   if (open_.contains(key)) return AlreadyExists("key %s has an open request", key.ToString());
+  const absl::Time deadline = now + std::min(request.timeout, options_.timeout);
   Open open{.request = std::move(request),
             .id = ++last_id_,
-            .deadline = now + options_.timeout,
+            .deadline = deadline,
             .interval = options_.probe_interval};
   if (!failed_.ok()) {
     actions.answers.push_back({key, step, Describe(open, failed_)});

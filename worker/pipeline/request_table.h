@@ -45,6 +45,7 @@ class RequestTable {
     Rank root = -1;            // fetch: whose value it is
     bool of_exchange = false;  // Unknown is what it ends with when the table gives up
     bool is_patient = false;   // however often it must be sent again
+    absl::Duration timeout = absl::InfiniteDuration();  // if less than that of the options
   };
   struct Outgoing {
     NodeId server;
