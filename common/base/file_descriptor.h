@@ -23,6 +23,8 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
+  // Hands it over to who closes it.
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;

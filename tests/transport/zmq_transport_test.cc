@@ -5,11 +5,15 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
+#include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -107,6 +111,13 @@ std::string HeaderText(const Frame& frame) {
 }
 std::string PayloadText(const Frame& frame) {
   return std::string(reinterpret_cast<const char*>(frame.payload.data()), frame.payload.size());
+}
+
+sockaddr_un NameOf(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::strncpy(name.sun_path, path.c_str(), sizeof(name.sun_path) - 1);
+  return name;
 }
 
 class ZmqTransportTest : public testing::Test {
@@ -258,12 +269,44 @@ TEST_F(ZmqTransportTest, RemovesItsSocketFile) {
   EXPECT_FALSE(std::filesystem::exists(ipc_path_));
 }
 
+// Whatever the umask: the mode is there with the name.
+TEST_F(ZmqTransportTest, OnlyItsOwnUserReachesASocketFile) {
+  const mode_t before = umask(0);
+  auto server = MakeTransport();
+  server->Start(inbox_.Handler());
+  const absl::Status listening = server->Listen(ipc_address_).status();
+  umask(before);
+  ASSERT_TRUE(listening.ok()) << listening;
+  EXPECT_EQ(std::filesystem::status(ipc_path_).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  auto client = MakeTransport();
+  client->Start([](ConnectionId, Frame) {});
+  client->Send(*client->Connect(ipc_address_), FrameOf(1, 10), completions_.Expect());
+  EXPECT_EQ(inbox_.WaitFor(1).size(), 1u);
+
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms::all);
+  const sockaddr_un name = NameOf(ipc_path_);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_other = setuid(kNobody) == 0;
+    const int connected = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name));
+    _exit(!is_other ? 1 : connected == 0 ? 2 : errno == EACCES ? 0 : 3);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  // It is by who asks: the same descriptor connects for this user.
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  close(fd);
+}
+
 TEST_F(ZmqTransportTest, TakesOverAStaleSocketFile) {
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  std::strncpy(name.sun_path, ipc_path_.c_str(), sizeof(name.sun_path) - 1);
+  const sockaddr_un name = NameOf(ipc_path_);
   const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof(name)), 0);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
   close(fd);  // as after a kill: the file stays
   ASSERT_TRUE(std::filesystem::exists(ipc_path_));
 

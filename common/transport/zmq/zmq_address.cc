@@ -17,6 +17,19 @@ namespace {
 constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kIpc = "ipc://";
 
+sockaddr_un NameOf(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.c_str(), path.size());
+  return name;
+}
+
+absl::StatusOr<FileDescriptor> OpenSocket(const std::string& path) {
+  FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.is_open()) return ResourceExhausted("ipc://%s: socket: %s", path, std::strerror(errno));
+  return fd;
+}
+
 absl::StatusOr<ZmqAddress> ParseIpc(const std::string& address) {
   ZmqAddress parsed{
       .is_ipc = true, .path = address.substr(kIpc.size()), .is_ipv6 = false, .is_local = true};
@@ -52,6 +65,22 @@ absl::StatusOr<ZmqAddress> ParseTcp(const std::string& address) {
       .is_ipc = false, .path = {}, .is_ipv6 = host[0] == '[', .is_local = IsLoopback(host)};
 }
 
+absl::Status RemoveStaleSocketFile(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();  // bind will say what else is wrong
+  if (!S_ISSOCK(info.st_mode)) {
+    return InvalidArgument("ipc://%s: a file that is no socket is there", path);
+  }
+  const sockaddr_un name = NameOf(path);
+  BDN_ASSIGN_OR_RETURN(const FileDescriptor fd, OpenSocket(path));
+  const bool refused =
+      connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 &&
+      errno == ECONNREFUSED;
+  if (!refused) return AlreadyExists("ipc://%s: the address is in use", path);
+  unlink(path.c_str());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ZmqAddress> ParseZmqAddress(const std::string& address) {
@@ -61,23 +90,18 @@ absl::StatusOr<ZmqAddress> ParseZmqAddress(const std::string& address) {
   return InvalidArgument("address \"%s\": expected tcp://host:port or ipc:///path", address);
 }
 
-absl::Status RemoveStaleSocketFile(const std::string& path) {
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();  // bind will say what else is wrong
-  if (!S_ISSOCK(info.st_mode)) {
-    return InvalidArgument("ipc://%s: a file that is no socket is there", path);
+absl::StatusOr<FileDescriptor> ListenAtSocketFile(const std::string& path) {
+  BDN_RETURN_IF_ERROR(RemoveStaleSocketFile(path));
+  const sockaddr_un name = NameOf(path);
+  BDN_ASSIGN_OR_RETURN(FileDescriptor fd, OpenSocket(path));
+  // Before it has a name, which then has this mode: there is no moment with another.
+  if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0 ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    if (errno == EADDRINUSE) return AlreadyExists("ipc://%s: the address is in use", path);
+    return InvalidArgument("listen at ipc://%s: %s", path, std::strerror(errno));
   }
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path, path.c_str(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return ResourceExhausted("ipc://%s: socket: %s", path, std::strerror(errno));
-  const bool refused = connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 &&
-                       errno == ECONNREFUSED;
-  close(fd);
-  if (!refused) return AlreadyExists("ipc://%s: the address is in use", path);
-  unlink(path.c_str());
-  return absl::OkStatus();
+  return fd;
 }
 
 }  // namespace bdn

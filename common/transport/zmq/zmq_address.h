@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/file_descriptor.h"
 
 namespace bdn {
 
@@ -20,10 +21,12 @@ struct ZmqAddress {
 // InvalidArgument names the address and what is wrong with it.
 absl::StatusOr<ZmqAddress> ParseZmqAddress(const std::string& address);
 
-// Makes way for a listener at `path`: removes a socket file that nobody listens on. AlreadyExists
-// when somebody does; InvalidArgument when the file is no socket, which is then left alone. (ZeroMQ
-// by itself removes whatever is there and takes the address from its owner.)
-absl::Status RemoveStaleSocketFile(const std::string& path);
+// A descriptor that listens at the socket file `path`, which processes of this user alone (and root)
+// can connect to from the moment it is there. Takes the place of a socket file that nobody listens
+// on. AlreadyExists when somebody does; InvalidArgument when the file is no socket, which is then
+// left alone, or none can be made there. (ZeroMQ by itself removes whatever is there, takes the
+// address from its owner, and leaves the mode to the umask.)
+absl::StatusOr<FileDescriptor> ListenAtSocketFile(const std::string& path);
 
 }  // namespace bdn
 

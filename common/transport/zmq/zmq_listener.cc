@@ -27,18 +27,24 @@ constexpr uint64_t kMessageOverhead = uint64_t{64} << 10;
 absl::StatusOr<std::unique_ptr<ZmqListener>> ZmqListener::Open(const Owner* owner,
                                                                const std::string& address) {
   BDN_ASSIGN_OR_RETURN(const ZmqAddress parsed, ParseZmqAddress(address));
-  if (parsed.is_ipc) BDN_RETURN_IF_ERROR(RemoveStaleSocketFile(parsed.path));
   std::unique_ptr<ZmqListener> listener(new ZmqListener(owner));
   listener->security_ = owner->options->security.value_or(
       parsed.is_local ? LinkSecurity::kAuthenticated : LinkSecurity::kEncrypted);
   BDN_ASSIGN_OR_RETURN(listener->socket_, OpenListener(owner->context, *owner->options, parsed,
                                                        listener->security_, *owner->keys));
   BDN_ASSIGN_OR_RETURN(listener->monitor_, OpenMonitor(owner->context, listener->socket_));
+  FileDescriptor file;
+  if (parsed.is_ipc) {
+    BDN_ASSIGN_OR_RETURN(file, ListenAtSocketFile(parsed.path));
+    listener->socket_file_ = parsed.path;
+    const int fd = file.get();
+    zmq_setsockopt(listener->socket_, ZMQ_USE_FD, &fd, sizeof(fd));
+  }
   if (zmq_bind(listener->socket_, address.c_str()) != 0) {
     if (errno == EADDRINUSE) return AlreadyExists("%s: the address is in use", address);
     return InvalidArgument("listen at %s: %s", address, zmq_strerror(errno));
   }
-  listener->socket_file_ = parsed.path;
+  (void)file.Release();  // ZeroMQ's now
   char endpoint[256] = {};
   size_t size = sizeof(endpoint);
   zmq_getsockopt(listener->socket_, ZMQ_LAST_ENDPOINT, endpoint, &size);
