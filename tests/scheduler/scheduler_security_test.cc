@@ -352,5 +352,25 @@ TEST_F(SchedulerSecurityTest, AJobSurvivesScannersAndThousandsOfConnectionsThatS
   FinishWell();
 }
 
+// The time of a handshake is of the whole, however often a byte of it comes.
+TEST_F(SchedulerSecurityTest, WhoGoesOnByteByByteIsCutOff) {
+  Start(Credentials("secret"));
+  // What HTTP/2 begins with, and settings of 16,380 bytes that never end.
+  const std::string opening = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") +
+                              std::string("\x00\x3f\xfc\x04\x00\x00\x00\x00\x00", 9);
+  const int fd = ConnectRaw(service_->port());
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(write(fd, opening.data(), opening.size()), static_cast<ssize_t>(opening.size()));
+  const absl::Time deadline = clock_.Now() + absl::Seconds(30);
+  pollfd cut = {fd, POLLRDHUP, 0};
+  int sent = 0;
+  while (poll(&cut, 1, /*milliseconds=*/100) == 0) {
+    ASSERT_LT(clock_.Now(), deadline) << "it is still open after " << sent << " bytes";
+    sent += static_cast<int>(send(fd, "\0", 1, MSG_NOSIGNAL));
+  }
+  EXPECT_GT(sent, 10) << "it was cut for what it sent";
+  close(fd);
+}
+
 }  // namespace
 }  // namespace bdn

@@ -167,6 +167,20 @@ TEST_F(BroadcastKeyTest, ANextValueWaitsForThoseWhoMayStillAskForTheOneBefore) {
   EXPECT_EQ(outbox_.LastTo(0)->header.step, 1u);
 }
 
+TEST_F(BroadcastKeyTest, AThousandFetchesOfOneWorkerWaitAsOne) {
+  for (int i = 0; i < 1000; ++i) Fetch(1, 1);
+  outbox_.sent.clear();
+  Init(0, 1, "abcd");
+  EXPECT_EQ(Value(1), "abcd");
+  EXPECT_EQ(outbox_.sent.size(), 2u) << "the value, and the root's reply";
+  // Those that come now are all told the same bytes.
+  const Buffer value = outbox_.LastTo(1)->payload;
+  for (int i = 0; i < 1000; ++i) {
+    Fetch(1, 1);
+    ASSERT_EQ(outbox_.LastTo(1)->payload.data(), value.data());
+  }
+}
+
 TEST_F(BroadcastKeyTest, AJobOfOneKeepsNothing) {
   shard_.SetMembership(MakeMembership(1, /*epoch=*/2));
   state_.fetches.assign(1, 0);

@@ -141,6 +141,7 @@ TEST_F(DenseStateTest, RefusesInitsThatDoNotFitAndChangesNothing) {
   using Code = absl::StatusCode;
   refuse(init({9, 9, 9}, 5, 1), Code::kAlreadyExists, "rank 0 has set it, and now rank 1 does");
   refuse(init({9, 9, 9}, 4), Code::kInvalidArgument, "step 4, but the server stands at step 5");
+  refuse(init({9, 9, 9}, kMaxStep + 1), Code::kInvalidArgument, "is over");
   refuse(init({9, 9}), Code::kInvalidArgument, "8 bytes for 3 elements");
   refuse(init({9, std::nanf(""), 9}), Code::kInvalidArgument, "element 1 is nan");
   refuse(init({9, 9, std::numeric_limits<float>::infinity()}), Code::kInvalidArgument, "is inf");
@@ -179,7 +180,9 @@ TEST_F(DenseStateTest, TellsAllWhoAskTheSameBlock) {
   using enum StatePart;
   for (const StatePart part : {kWeights, kReplica, kMoment0}) {
     const Buffer first = Fetch(part).payload;
-    for (int i = 0; i < 10; ++i) EXPECT_EQ(Fetch(part, 0, i % 2).payload.data(), first.data());
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_EQ(Fetch(part, 0, i % 2).payload.data(), first.data());
+    }
   }
   const Buffer before = Fetch(kReplica).payload;
   const Buffer weights = Fetch(kWeights).payload;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "common/transport/zmq/zmq_transport.h"
@@ -112,6 +113,17 @@ class RawPeer {
       zmq_send(socket_, parts[i].data(), parts[i].size(), i + 1 < parts.size() ? ZMQ_SNDMORE : 0);
     }
   }
+  // Of whatever it is told.
+  void ReadMessages(uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      int more = 1;
+      size_t size = sizeof(more);
+      while (more != 0) {
+        zmq_recv(socket_, nullptr, 0, 0);
+        zmq_getsockopt(socket_, ZMQ_RCVMORE, &more, &size);
+      }
+    }
+  }
 
  private:
   static constexpr int kLinger = 1000;
@@ -187,6 +199,35 @@ TEST_F(HostilePeer, FramesWithoutAGreetingOrFromAnotherJobReachNoShard) {
       [&] { return server_.stats().frames_unauthenticated == 299; });
   EXPECT_EQ(server_.stats().shards.rounds_nonfinite, 0u);
   EXPECT_EQ(server_.stats().shards.refused, 0u);
+}
+
+TEST_F(HostilePeer, AFloodOfRefusedHellosIsALineASecondInTheLog) {
+  constexpr uint64_t kHellos = 5000;
+  ::testing::internal::CaptureStderr();
+  const absl::Time begun = clock_.Now();
+  ExchangeDuring(
+      [&] {
+        RawPeer peer(address_);
+        const Frame hello = MakeFrame(
+            HelloHeader(workers_[0]->node()),
+            EncodeHello({.job_id = "a\nhello refused: job", .node = workers_[0]->node()}));
+        for (uint64_t i = 0; i < kHellos; ++i) {
+          peer.Send(
+              {Bytes(hello.header), std::string(reinterpret_cast<const char*>(hello.payload.data()),
+                                                hello.payload.size())});
+        }
+        peer.ReadMessages(kHellos);  // each is refused by an answer
+      },
+      [] { return true; });
+  const auto seconds = static_cast<size_t>(absl::ToInt64Seconds(clock_.Now() - begun));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  size_t lines = 0;
+  std::istringstream stream(log);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.find("hello refused") != line.npos) ++lines;
+  }
+  EXPECT_GE(lines, 1u) << log;
+  EXPECT_LE(lines, 2 + seconds) << log;
 }
 
 TEST_F(HostilePeer, AHelloLongerThanAnyIsNoFrame) {

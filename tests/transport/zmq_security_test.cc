@@ -72,6 +72,16 @@ void SetPlain(void* socket, const std::string& user, const std::string& password
   SetText(socket, ZMQ_PLAIN_PASSWORD, password);
 }
 
+std::string CurveGreeting() {
+  std::string greeting(64, '\0');  // ZMTP 3.1
+  greeting[0] = '\xff';
+  greeting[9] = '\x7f';
+  greeting[10] = 3;
+  greeting[11] = 1;
+  greeting.replace(12, 5, "CURVE");
+  return greeting;
+}
+
 // A listener, a client that it admits, and whoever else comes.
 class ZmqSecurityTest : public testing::Test {
  protected:
@@ -207,6 +217,25 @@ TEST_F(ZmqSecurityTest, EndsHandshakesThatAreNotGoneOnWith) {
   ExpectOnlyTheClientGetsThrough();
 }
 
+// A handshake's time is of the whole, however often a byte of it comes.
+TEST_F(ZmqSecurityTest, EndsHandshakesThatGoOnByteByByte) {
+  Start({.security = LinkSecurity::kEncrypted, .handshake_timeout = absl::Milliseconds(300)});
+  // A greeting that ends with a command so long that it never comes.
+  const std::string opening = CurveGreeting() + std::string("\x06\0\0\0\0\0\x10\0\0", 9);
+  std::vector<int> fds;
+  for (int i = 0; i < 50; ++i) fds.push_back(Knock());
+  size_t sent = 0;
+  AwaitTrue([&] {
+    const char next = sent < opening.size() ? opening[sent] : 'x';
+    for (const int fd : fds) (void)send(fd, &next, 1, MSG_NOSIGNAL);
+    ++sent;
+    return refused() == fds.size();
+  });
+  EXPECT_EQ(server_->stats().connections_cut, 0u) << "its time was over, not its bytes too many";
+  for (const int fd : fds) close(fd);
+  ExpectOnlyTheClientGetsThrough();
+}
+
 TEST_F(ZmqSecurityTest, HoldsNoMoreNewcomersThanItMay) {
   Start({.security = LinkSecurity::kEncrypted,
          .handshake_timeout = absl::Minutes(10),
@@ -224,12 +253,7 @@ TEST_F(ZmqSecurityTest, CutsNewcomersThatSendMoreThanAHandshake) {
          .handshake_timeout = absl::Minutes(10),
          .max_newcomer_bytes = 1 << 20});
   const int fd = Knock();
-  std::string greeting(64, '\0');  // ZMTP 3.1, CURVE
-  greeting[0] = '\xff';
-  greeting[9] = '\x7f';
-  greeting[10] = 3;
-  greeting[11] = 1;
-  greeting.replace(12, 5, "CURVE");
+  std::string greeting = CurveGreeting();
   // A command of 1 GiB, the most that a message may have.
   greeting += std::string("\x06\0\0\0\0\x40\0\0\0", 9);
   EXPECT_EQ(write(fd, greeting.data(), greeting.size()), static_cast<ssize_t>(greeting.size()));

@@ -208,14 +208,25 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
   member.SendPart(PayloadText(good), false);
   ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, good);
   RawConnection nobody(address);
+  RawConnection brief(address);
+  const auto parts = [](size_t part_bytes, size_t bytes) {
+    std::string part = {'\x01', static_cast<char>(part_bytes)};
+    part.append(part_bytes, 'x');
+    std::string all;
+    while (all.size() < bytes) all += part;
+    return all;
+  };
+  const std::pair<RawConnection*, std::string> attacks[] = {
+      {&member, parts(254, 32 << 20)},
+      {&nobody, parts(254, 32 << 20)},
+      {&brief, parts(0, 1 << 20)},  // of two bytes each, as often as it takes
+  };
   uint64_t cut = 0;
-  for (RawConnection* peer : {&member, &nobody}) {
-    std::string parts;
-    for (int i = 0; i < 1 << 17; ++i) parts += "\x01\xfe" + std::string(254, 'x');
+  for (const auto& [peer, message] : attacks) {
     ++cut;
     // The kernel may hold as much as one of these.
     AwaitTrue([&] {
-      peer->Write(parts);
+      peer->Write(message);
       return server->stats().connections_cut == cut;
     });
   }

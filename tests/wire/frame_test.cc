@@ -302,6 +302,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   }
   for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
     invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");
+    invalid(With(With(uncoded, 8, type), 32, uint64_t{1} << 60), "base_step is 11529215");
   }
   for (const uint8_t type : {1, 2, 4}) {
     invalid(With(With(uncoded, 8, type), 88, uint32_t{1}), "request is 1 on a");
