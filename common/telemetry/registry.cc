@@ -3,7 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace bdn {
 
@@ -34,13 +37,20 @@ std::vector<Sample> Registry::Collect() const {
 
 std::string ToJson(std::span<const Sample> samples) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const Sample& sample : samples) json[sample.metric->name] = sample.value;
+  for (const Sample& sample : samples) {
+    nlohmann::ordered_json* place = &json;
+    for (const absl::string_view part : absl::StrSplit(sample.metric->name, '.')) {
+      place = &(*place)[std::string(part)];
+    }
+    *place = sample.value;
+  }
   return json.dump();
 }
 
 std::string ToText(std::span<const Sample> samples) {
   std::string text;
   for (const Sample& sample : samples) {
+    if (absl::StrContains(sample.metric->name, '.')) continue;
     absl::StrAppendFormat(&text, "%s%s %d", text.empty() ? "" : ", ", sample.metric->name,
                           sample.value);
   }

@@ -19,7 +19,9 @@ struct Metric {
     kCounter,  // only rises
     kGauge,    // goes up and down
   };
-  const char* name;  // snake_case, with its unit where it has one: "bytes_pushed"
+  // snake_case, with its unit where it has one: "bytes_pushed". One of many that belong together
+  // has the place of an object's member: "stages.encode.items".
+  const char* name;
   Kind kind;
   const char* help;  // one line, for people
 };
@@ -69,9 +71,9 @@ class Registry {
   std::list<const Source*> sources_ ABSL_GUARDED_BY(mu_);
 };
 
-// {"pushes": 12, ...}: names and values, in order.
+// {"pushes": 12, ..., "stages": {"encode": {"items": 6, ...}}}: names and values, in order.
 std::string ToJson(std::span<const Sample> samples);
-// "pushes 12, rounds 6": for a line of the log.
+// "pushes 12, rounds 6": for a line of the log; without what lies in objects.
 std::string ToText(std::span<const Sample> samples);
 
 }  // namespace bdn

@@ -1,0 +1,169 @@
+#include "common/telemetry/stage_times.h"
+
+#include <algorithm>
+#include <ctime>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+constexpr std::string_view kNames[] = {"queue", "hold",  "sum",          "rule",   "encode", "send",
+                                       "wait",  "reply", "decode_queue", "decode", "deliver"};
+static_assert(std::size(kNames) == kNumStages);
+
+constexpr Stage kWorkerStages[] = {Stage::kQueue,  Stage::kEncode,      Stage::kSend,
+                                   Stage::kWait,   Stage::kDecodeQueue, Stage::kDecode,
+                                   Stage::kDeliver};
+constexpr Stage kServerStages[] = {Stage::kQueue, Stage::kHold,   Stage::kSum,
+                                   Stage::kRule,  Stage::kEncode, Stage::kReply};
+
+struct StageNumber {
+  const char* name;
+  const char* help;
+  uint64_t StageCount::*value;
+};
+constexpr StageNumber kNumbers[] = {
+    {"items", "that have passed through this stage", &StageCount::items},
+    {"bytes", "of these items", &StageCount::bytes},
+    {"wall_ns", "that they took, one after the other", &StageCount::wall_ns},
+    {"cpu_ns", "of the threads that worked on them", &StageCount::cpu_ns},
+};
+
+// Of all stages, by Stage and then by kNumbers. Samples point into it.
+const std::vector<Metric>& StageMetrics() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const std::string_view stage : kNames) {
+      for (const StageNumber& number : kNumbers) {
+        all.push_back("stages." + std::string(stage) + "." + number.name);
+      }
+    }
+    return all;
+  }();
+  static const std::vector<Metric> metrics = [] {
+    std::vector<Metric> all;
+    for (const std::string& name : names) {
+      const StageNumber& number = kNumbers[all.size() % std::size(kNumbers)];
+      all.push_back({name.c_str(), Metric::Kind::kCounter, number.help});
+    }
+    return all;
+  }();
+  return metrics;
+}
+
+int64_t ReadClock(clockid_t id) {
+  timespec time = {};
+  clock_gettime(id, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+class MachineClock final : public StageClock {
+ public:
+  explicit MachineClock(bool with_cpu) : with_cpu_(with_cpu) {}
+  int64_t WallNs() const override { return ReadClock(CLOCK_MONOTONIC); }
+  int64_t ThreadCpuNs() const override {
+    return with_cpu_ ? ReadClock(CLOCK_THREAD_CPUTIME_ID) : 0;
+  }
+
+ private:
+  const bool with_cpu_;
+};
+
+uint64_t Elapsed(int64_t from, int64_t to) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, to - from));
+}
+
+}  // namespace
+
+std::string_view StageName(Stage stage) { return kNames[static_cast<size_t>(stage)]; }
+
+std::optional<Stage> FindStage(uint32_t number) {
+  if (number >= kNumStages) return std::nullopt;
+  return static_cast<Stage>(number);
+}
+
+std::span<const Stage> WorkerStages() { return kWorkerStages; }
+std::span<const Stage> ServerStages() { return kServerStages; }
+
+const StageClock* MachineStageClock(bool with_cpu) {
+  static const MachineClock all(true);
+  static const MachineClock wall_alone(false);
+  return with_cpu ? &all : &wall_alone;
+}
+
+std::unique_ptr<StageTimes> MakeStageTimes(const StageClock* clock) {
+  return clock == nullptr ? nullptr : std::make_unique<StageTimes>(clock);
+}
+
+absl::StatusOr<const StageClock*> ParseStageTimes(std::string_view text) {
+  if (text == "off") return nullptr;
+  if (text == "wall") return MachineStageClock(/*with_cpu=*/false);
+  if (text == "cpu") return MachineStageClock(/*with_cpu=*/true);
+  return InvalidArgument("setting stage-times is '%s': expected cpu, wall or off", text);
+}
+
+void StageTimes::Add(Stage stage, const StageCount& more) {
+  Cell& cell = cells_[static_cast<size_t>(stage)];
+  cell.items.fetch_add(more.items, std::memory_order_relaxed);
+  cell.bytes.fetch_add(more.bytes, std::memory_order_relaxed);
+  cell.wall_ns.fetch_add(more.wall_ns, std::memory_order_relaxed);
+  if (more.cpu_ns > 0) cell.cpu_ns.fetch_add(more.cpu_ns, std::memory_order_relaxed);
+}
+
+StageCounts StageTimes::Read() const {
+  StageCounts counts;
+  for (size_t i = 0; i < kNumStages; ++i) {
+    counts.by_stage[i] = {.items = cells_[i].items.load(std::memory_order_relaxed),
+                          .bytes = cells_[i].bytes.load(std::memory_order_relaxed),
+                          .wall_ns = cells_[i].wall_ns.load(std::memory_order_relaxed),
+                          .cpu_ns = cells_[i].cpu_ns.load(std::memory_order_relaxed)};
+  }
+  return counts;
+}
+
+StageSpan StageSpan::End(Stage stage, uint64_t bytes) const {
+  if (times_ == nullptr) return {};
+  const int64_t now = Now(times_);
+  times_->Add(stage, {.items = 1, .bytes = bytes, .wall_ns = Elapsed(begun_ns_, now)});
+  return {times_, now};
+}
+
+StageLaps::StageLaps(StageTimes* times) : times_(times) {
+  if (times_ == nullptr) return;
+  wall_ns_ = times_->clock().WallNs();
+  cpu_ns_ = times_->clock().ThreadCpuNs();
+}
+
+void StageLaps::End(Stage stage, uint64_t items, uint64_t bytes) {
+  if (times_ == nullptr) return;
+  const int64_t wall = times_->clock().WallNs();
+  const int64_t cpu = times_->clock().ThreadCpuNs();
+  times_->Add(stage, {.items = items,
+                      .bytes = bytes,
+                      .wall_ns = Elapsed(wall_ns_, wall),
+                      .cpu_ns = Elapsed(cpu_ns_, cpu)});
+  wall_ns_ = wall;
+  cpu_ns_ = cpu;
+}
+
+std::vector<std::unique_ptr<Registry::Source>> AddStages(std::span<const Stage> stages,
+                                                         const StageTimes* times,
+                                                         Registry* registry) {
+  constexpr size_t kEach = std::size(kNumbers);
+  const std::span<const Metric> all(StageMetrics());
+  std::vector<std::unique_ptr<Registry::Source>> sources;
+  for (const Stage stage : stages) {
+    const auto metrics = all.subspan(static_cast<size_t>(stage) * kEach, kEach);
+    sources.push_back(registry->Add(metrics, [times, stage](std::span<uint64_t> values) {
+      const StageCount count = times->Read()[stage];
+      for (size_t i = 0; i < kEach; ++i) values[i] = count.*kNumbers[i].value;
+    }));
+  }
+  return sources;
+}
+
+}  // namespace bdn
