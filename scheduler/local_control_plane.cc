@@ -87,7 +87,19 @@ class LocalControlPlane final : public ControlPlane {
   }
 
   void ReportProgress(const NodeProgress& progress) override {
-    (void)host_->Heartbeat(node(), progress);  // a job that is over needs none
+    NodeProgress all = progress;
+    std::function<StageCounts()> read;
+    {
+      MutexLock lock(&mu_);
+      read = read_stages_;
+    }
+    if (read) all.stages = read();
+    (void)host_->Heartbeat(node(), all);  // a job that is over needs none
+  }
+
+  void ReportStages(std::function<StageCounts()> read) override {
+    MutexLock lock(&mu_);
+    read_stages_ = std::move(read);
   }
 
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override {
@@ -261,6 +273,7 @@ class LocalControlPlane final : public ControlPlane {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::set<CallId> open_ ABSL_GUARDED_BY(mu_);
   uint64_t observer_ ABSL_GUARDED_BY(mu_) = 0;
+  std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
 

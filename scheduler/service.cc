@@ -170,9 +170,11 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   const wire::HeartbeatRequest& message = call->request();
   const absl::Status status = core_.CheckCaller(message.caller());
   if (!status.ok()) return call->FinishNow(status);
+  const absl::StatusOr<StageCounts> stages = Read(message.stages());
+  if (!stages.ok()) return call->FinishNow(Annotate(stages.status(), "heartbeat"));
   return call->FinishNow(core_.host()->Heartbeat(
-      message.caller().node(),
-      {message.step(), message.bytes_sent(), message.bytes_received(), Read(message.held())}));
+      message.caller().node(), {message.step(), message.bytes_sent(), message.bytes_received(),
+                                Read(message.held()), *stages}));
 }
 
 CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {

@@ -40,6 +40,7 @@ void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply
     node->set_bytes_sent(member.progress.bytes_sent);
     node->set_bytes_received(member.progress.bytes_received);
     if (member.info.role == Role::kServer) Write(member.progress.held, node->mutable_held());
+    Write(member.progress.stages, node->mutable_stages());
     node->set_seconds_since_heard(absl::ToDoubleSeconds(now - member.last_heard));
     const Placer::Load load = declared.LoadOf(id);
     node->set_keys(load.keys);

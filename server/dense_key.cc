@@ -51,6 +51,7 @@ absl::Status DenseKey::CheckStep(const FrameHeader& header) const {
 }
 
 Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
+  StageLaps laps(shard_.stages);
   const FrameHeader& header = frame.header;
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
@@ -81,7 +82,7 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   if (!check.status.ok()) return shard_.Refuse(from, header, check.status);
   check.status = CheckMayWait(push, *rank);
   if (!check.status.ok()) return FailRound(header.step, check.status);
-  return Accept(push, *rank);
+  return Accept(push, *rank, &laps);
 }
 
 DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
@@ -184,7 +185,7 @@ Sends DenseKey::OnLeaving() {
   return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(step), status));
 }
 
-Sends DenseKey::Accept(const Frame& frame, Rank rank) {
+Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   const FrameHeader& header = frame.header;
   Round& round = state_.round;
   if (!round.is_open()) round.Open(header.step, shard_.roster_size());
@@ -193,14 +194,17 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank) {
             {KindOf(header.flags), header.weight, header.learning_rate,
              is_small ? Buffer::CopyOf(frame.payload.span()) : frame.payload});
   ++shard_.stats.pushes;
-  return round.IsComplete() ? CloseRound() : Sends();
+  if (shard_.stages != nullptr) round.BeginHold(StageSpan(shard_.stages), frame.payload.size());
+  laps->End(Stage::kSum, 1, KeyBytes(plan_.entry));
+  return round.IsComplete() ? CloseRound(laps) : Sends();
 }
 
-Sends DenseKey::CloseRound() {
+Sends DenseKey::CloseRound(StageLaps* laps) {
   Round& round = state_.round;
+  round.EndHold();
   // Everybody has pushed this step, so nobody asks for the one before any more.
   state_.last_reply = Frame();
-  const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch};
+  const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch, laps};
   state_.told.clear();  // even of a round that fails in the end: a rule may have taken its step
   absl::StatusOr<Reply> reply = EncodeReply(context, plan_, &round, &state_.parts);
   if (!reply.ok()) return FailRound(round.step(), reply.status());
@@ -215,6 +219,7 @@ Sends DenseKey::CloseRound() {
   }
   state_.last_step = round.step();
   state_.last_reply = MakeFrame(header, std::move(reply->payload), shard_.needs_checksums());
+  laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
   state_.last_failure = Frame();
   state_.round.Close();
   return shard_.ToAllWorkers(state_.last_reply);

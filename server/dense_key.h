@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "server/key_plan.h"
 #include "server/round.h"
@@ -58,8 +59,9 @@ class DenseKey {
   absl::Status CheckDraw(const Frame& frame) const;
   absl::Status CheckMayWait(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step, Rank pusher) const;
-  Sends Accept(const Frame& frame, Rank rank);
-  Sends CloseRound();
+  // `laps` has begun with the frame.
+  Sends Accept(const Frame& frame, Rank rank, StageLaps* laps);
+  Sends CloseRound(StageLaps* laps);
   Sends FailRound(Step step, const absl::Status& why);
   Sends AnswerClosed(NodeId from, const FrameHeader& header);
 

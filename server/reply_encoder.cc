@@ -35,7 +35,7 @@ class ReplyEncoder {
   absl::StatusOr<Buffer> EncodeWeights(const float* signs);
   absl::StatusOr<size_t> EncodeWholeWeights(MutableByteSpan out);
 
-  MutableView Sum() { return sum_.Finish({plan_, step_, context_.pool}, context_.scratch); }
+  MutableView Sum();
   // A payload that `encode` writes, returning the bytes used.
   template <typename Encode>
   absl::StatusOr<Buffer> MakePayload(const Encode& encode) const;
@@ -76,6 +76,13 @@ absl::StatusOr<Buffer> ReplyEncoder::MakePayload(const Encode& encode) const {
   return pooled ? context_.pool->Fit(payload.Prefix(*used), most) : payload.Prefix(*used);
 }
 
+MutableView ReplyEncoder::Sum() {
+  const MutableView sum = sum_.Finish({plan_, step_, context_.pool}, context_.scratch);
+  // Items are counted as they come.
+  if (context_.laps != nullptr) context_.laps->End(Stage::kSum, 0, 0);
+  return sum;
+}
+
 Reply ReplyEncoder::EncodeMean() {
   const MutableView sum = Sum();
   // What a lossy stage of the codec has left out goes with the next reply, lossless or not.
@@ -105,6 +112,7 @@ absl::StatusOr<Reply> ReplyEncoder::EncodeStep() {
   BDN_RETURN_IF_ERROR(CheckMayStep());
   if (!AllFinite(sum, inverse_weight_)) return NonFinite();
   StepWeights(sum);
+  if (context_.laps != nullptr) context_.laps->End(Stage::kRule, 1, KeyBytes(plan_.entry));
   // A rule that steps by signs has left them in the sum.
   absl::StatusOr<Buffer> payload = EncodeWeights(sum.f32());
   if (!payload.ok()) {

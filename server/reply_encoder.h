@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
+#include "common/telemetry/stage_times.h"
 #include "server/key_plan.h"
 #include "server/round.h"
 #include "server/state_parts.h"
@@ -20,6 +21,9 @@ struct ReplyContext {
   uint64_t run_seed = 0;
   BufferPool* pool = nullptr;              // borrowed; null: the heap
   std::vector<double>* scratch = nullptr;  // borrowed: of sums not begun yet; grows as needed
+  // Borrowed; null: nothing is counted. What ends the sum and what the rule does are laps of it; the
+  // encoding is the caller's to end, with what it still does to the reply.
+  StageLaps* laps = nullptr;
 };
 
 // What everybody is told: a payload, or one of the flags of frames.

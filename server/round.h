@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/inlined_vector.h"
 #include "common/base/buffer.h"
 #include "common/base/ids.h"
+#include "common/telemetry/stage_times.h"
 #include "server/prefix_sum.h"
 
 namespace bdn {
@@ -40,6 +42,14 @@ class Round {
   // the learning rate is that of all others.
   void Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution);
 
+  // A contribution was taken: until the round has all of them it is held, which EndHold counts of
+  // each. Without the first the second counts nothing.
+  void BeginHold(const StageSpan& span, uint64_t bytes) { held_.push_back({span, bytes}); }
+  void EndHold() {
+    for (const Held& held : held_) held.span.End(Stage::kHold, held.bytes);
+    held_.clear();
+  }
+
   // Whether a rank is in the open round.
   bool Has(Rank rank) const {
     return is_open() && (rank < next_ || waiting_.find(rank) != waiting_.end());
@@ -67,6 +77,11 @@ class Round {
   size_t sum_bytes() const { return sum_.sum_bytes(); }
 
  private:
+  struct Held {
+    StageSpan span;
+    uint64_t bytes;
+  };
+
   void Take(const PrefixSum::Context& context, Contribution contribution);
   // Nobody needs the payloads of a round that is not finite.
   void DropPayloads();
@@ -81,6 +96,7 @@ class Round {
   PrefixSum sum_;
   absl::btree_map<Rank, Contribution> waiting_;  // for those before them
   size_t waiting_bytes_ = 0;
+  absl::InlinedVector<Held, 4> held_;
 };
 
 }  // namespace bdn

@@ -57,6 +57,12 @@ bool IsOfAnotherPort(std::string_view listened, std::string_view advertised) {
   return listened.substr(listened.rfind(':')) != advertised.substr(advertised.rfind(':'));
 }
 
+// A reply that acknowledges an init has neither payload nor flag.
+bool IsResult(const Frame& frame) {
+  return frame.header.type == FrameType::kReply &&
+         (!frame.payload.empty() || frame.header.flags != 0);
+}
+
 }  // namespace
 
 Server::Server(const Options& options, Registry* telemetry, ControlPlane* control,
@@ -65,12 +71,13 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       telemetry_(telemetry),
       control_(control),
       transport_(transport),
+      stages_(MakeStageTimes(options.stage_clock)),
       pool_(transport->memory()),
       budget_(options.max_bytes),
       waiting_(options.max_bytes_waiting) {}
 
 Server::~Server() {
-  metrics_.reset();
+  metrics_.clear();
   Stop();
   control_->Close();
   transport_->Close();
@@ -105,7 +112,7 @@ absl::Status Server::Start() {
   }
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_,
+        ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_, stages_.get(),
                              [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
@@ -124,7 +131,13 @@ absl::Status Server::Start() {
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
   });
-  metrics_ = telemetry_->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
+  metrics_.push_back(telemetry_->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
+  if (stages_ != nullptr) {
+    for (auto& source : AddStages(ServerStages(), stages_.get(), telemetry_)) {
+      metrics_.push_back(std::move(source));
+    }
+    control_->ReportStages([this] { return stages_->Read(); });
+  }
   LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id,
           joined.node);
   return absl::OkStatus();
@@ -153,6 +166,7 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     Own(&frame);
     return OnHello(from, frame);
   }
+  const StageSpan came(stages_.get());
   absl::StatusOr<NodeId> sender;
   size_t shard;
   {
@@ -173,8 +187,9 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
   const uint64_t bytes = waiting_.Add(*sender, frame);
   if (bytes == 0) return;
   shards_[shard]->Post(
-      [this, bytes, sender = *sender, frame = std::move(frame)](auto& owner) mutable {
+      [this, bytes, sender = *sender, frame = std::move(frame), came](auto& owner) mutable {
         waiting_.Remove(sender, bytes);
+        if (frame.header.type == FrameType::kPush) came.End(Stage::kQueue, frame.payload.size());
         // Whatever else has a payload keeps it, or reads it more than once.
         if (frame.header.type != FrameType::kPush) Own(&frame);
         return owner.OnFrame(sender, frame);
@@ -226,7 +241,14 @@ void Server::SendTo(NodeId node, Frame frame) {
   if (frame.header.type == FrameType::kReply) ReportProgress(frame.header.step);
   // A node without a connection asks again when it has one.
   if (!connection.ok()) return;
-  transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
+  if (!IsResult(frame)) {
+    return transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
+  }
+  const uint64_t bytes = frame.payload.size();
+  transport_->Send(*connection, std::move(frame),
+                   [span = StageSpan(stages_.get()), bytes](const absl::Status& status) {
+                     if (status.ok()) span.End(Stage::kReply, bytes);
+                   });
 }
 
 void Server::ReportProgress(Step step) {
@@ -393,6 +415,7 @@ Server::Stats Server::stats() const {
   stats.pool = pool_.stats();
   stats.transport = transport_->stats();
   stats.frames_dropped = waiting_.dropped();
+  if (stages_ != nullptr) stats.stages = stages_->Read();
   MutexLock lock(&mu_);
   stats.frames_unauthenticated = frames_unauthenticated_;
   stats.frames_forged = frames_forged_;

@@ -17,6 +17,7 @@
 #include "common/cluster/control_plane.h"
 #include "common/cluster/credentials.h"
 #include "common/telemetry/registry.h"
+#include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "server/session_table.h"
 #include "server/shard_map.h"
@@ -39,8 +40,9 @@ class Server {
     // For keys: what they cost in rank order (common/link/key_cost.h), checked when they are
     // declared, and what is held of them at any time.
     uint64_t max_bytes = UINT64_MAX;
-    uint64_t max_bytes_waiting = UINT64_MAX;      // for the shards, of one worker
-    uint64_t max_frame_bytes = kMaxPayloadBytes;  // what the transport lets through
+    uint64_t max_bytes_waiting = UINT64_MAX;                   // for the shards, of one worker
+    uint64_t max_frame_bytes = kMaxPayloadBytes;               // what the transport lets through
+    const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
   };
   struct Stats {
     ShardStats shards;
@@ -51,6 +53,7 @@ class Server {
     uint64_t frames_unauthenticated = 0;
     uint64_t frames_forged = 0;
     uint64_t frames_dropped = 0;
+    StageCounts stages;
   };
 
   // All are borrowed and outlive the server, which reports to `telemetry` while it serves.
@@ -102,6 +105,7 @@ class Server {
   Registry* const telemetry_;
   ControlPlane* const control_;
   Transport* const transport_;
+  const std::unique_ptr<StageTimes> stages_;  // null: none are counted
   BufferPool pool_;
   MemoryBudget budget_;
   WaitingFrames waiting_;
@@ -125,7 +129,8 @@ class Server {
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
   const SteadyClock log_clock_;
   LimitedLog refusals_log_{&log_clock_};
-  std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
+  // They go first: they read all of the above.
+  std::vector<std::unique_ptr<Registry::Source>> metrics_;
 };
 
 }  // namespace bdn

@@ -24,8 +24,9 @@ class ServerShard {
   struct Options {
     NodeId self = 0;
     uint64_t run_seed = 0;
-    BufferPool* pool = nullptr;                                   // borrowed; null: the heap
-    MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
+    BufferPool* pool = nullptr;      // borrowed; null: the heap
+    MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
+    StageTimes* stages = nullptr;    // borrowed; null: none are counted
     std::function<bool()> needs_checksums = [] { return true; };  // replies, now
   };
 
@@ -34,6 +35,7 @@ class ServerShard {
                  .run_seed = options.run_seed,
                  .pool = options.pool,
                  .budget = options.budget,
+                 .stages = options.stages,
                  .needs_checksums = options.needs_checksums} {}
 
   // A new roster. Open rounds start over: their contributors learn from a probe that they are

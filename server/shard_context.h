@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
 #include "common/cluster/membership.h"
+#include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "server/memory_budget.h"
 
@@ -42,6 +43,7 @@ struct ShardContext {
   uint64_t run_seed = 0;
   BufferPool* pool = nullptr;                                   // borrowed; null: the heap
   MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
+  StageTimes* stages = nullptr;                                 // borrowed; null: none are counted
   std::function<bool()> needs_checksums = [] { return true; };  // replies, now
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();

@@ -26,7 +26,7 @@ MAY_INCLUDE = {
     ZMQ: {BASE, WIRE, TRANSPORT},
     SHM: {BASE, WIRE, TRANSPORT},
     CERTS: {BASE},
-    CLUSTER: {BASE, CERTS, "proto"},
+    CLUSTER: {BASE, CERTS, TELEMETRY, "proto"},
     LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
     KERNELS: {BASE},

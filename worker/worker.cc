@@ -58,6 +58,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       clock_(clock),
       control_(std::move(control)),
       transport_(std::move(transport)),
+      stages_(MakeStageTimes(options.stage_clock)),
       pool_(transport_->memory()) {}
 
 absl::Status Worker::Start(Registry* telemetry) {
@@ -83,10 +84,11 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .token = joined_.data_secret,
                             .probe_interval = options_.probe_interval,
                             .timeout = options_.wait_timeout},
-      transport_.get(), clock_);
+      transport_.get(), clock_, stages_.get());
   exchanges_ = std::make_unique<Exchanges>(
       ExchangePipeline::Options{.context = {joined_.config.run_seed, joined_.rank, &pool_},
-                                .max_bytes_in_flight = options_.max_bytes_in_flight},
+                                .max_bytes_in_flight = options_.max_bytes_in_flight,
+                                .stages = stages_.get()},
       &tensors_, requests_.get(), executor_.get(), clock_,
       Exchanges::Callbacks{
           .over =
@@ -108,7 +110,13 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
       .on_finished = [] {},
   });
-  metrics_ = telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
+  metrics_.push_back(telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
+  if (stages_ != nullptr) {
+    for (auto& source : AddStages(WorkerStages(), stages_.get(), telemetry)) {
+      metrics_.push_back(std::move(source));
+    }
+    control_->ReportStages([this] { return stages_->Read(); });
+  }
   const absl::Status reached =
       requests_->AwaitServers(std::max(join_deadline, clock_->Now() + kLeastTimeToGreet));
   if (!reached.ok()) (void)Abort(std::string(reached.message()));
@@ -131,7 +139,7 @@ void Worker::Close() {
 }
 
 Worker::~Worker() {
-  metrics_.reset();
+  metrics_.clear();
   Close();
   if (server_requests_ == nullptr) return;
   requests_->Stop();

@@ -11,6 +11,7 @@
 #include "common/base/executor.h"
 #include "common/cluster/control_plane.h"
 #include "common/telemetry/registry.h"
+#include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "worker/client.h"
 #include "worker/exchanges.h"
@@ -35,6 +36,7 @@ class Worker final : public Client {
     absl::Duration join_timeout = absl::Minutes(2);
     absl::Duration wait_timeout = absl::Minutes(30);  // of one exchange
     absl::Duration probe_interval = absl::Seconds(1);
+    const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
   };
 
   // Joins and waits until all nodes have joined. `clock` and `telemetry`, to which the worker
@@ -94,6 +96,7 @@ class Worker final : public Client {
   const Clock* const clock_;
   const std::unique_ptr<ControlPlane> control_;
   const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<StageTimes> stages_;  // null: none are counted
   BufferPool pool_;
   JoinResult joined_;  // const after Start
 
@@ -105,7 +108,8 @@ class Worker final : public Client {
   std::unique_ptr<ServerRequests> server_requests_;
   std::unique_ptr<Exchanges> exchanges_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Registry::Source> metrics_;  // goes first: it reads all of the above
+  // They go first: they read all of the above.
+  std::vector<std::unique_ptr<Registry::Source>> metrics_;
 };
 
 }  // namespace bdn

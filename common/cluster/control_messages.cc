@@ -3,8 +3,10 @@
 #include <grpcpp/support/status.h>
 
 #include <bit>
+#include <bitset>
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -252,6 +254,20 @@ void Write(const HeldBytes& held, wire::HeldBytes* message) {
   message->set_replies(held.replies);
   message->set_values(held.values);
 }
+
+void Write(const StageCounts& counts, wire::StageCounts* message) {
+  for (size_t i = 0; i < kNumStages; ++i) {
+    const StageCount& count = counts.by_stage[i];
+    if (count == StageCount()) continue;
+    wire::StageCounts::Stage* stage = message->add_stages();
+    stage->set_stage(static_cast<uint32_t>(i));
+    stage->set_items(count.items);
+    stage->set_bytes(count.bytes);
+    stage->set_wall_ns(count.wall_ns);
+    stage->set_cpu_ns(count.cpu_ns);
+  }
+}
+
 void Write(PlacementVersion version, wire::PlacementVersion* message) {
   message->set_epoch(version.epoch);
   message->set_catalogue_version(version.catalogue);
@@ -347,6 +363,21 @@ absl::StatusOr<Membership> Read(const wire::Membership& message) {
   BDN_RETURN_IF_ERROR(ReadNodes(message.servers(), &membership.servers));
   membership.MakeIndex();
   return membership;
+}
+
+absl::StatusOr<StageCounts> Read(const wire::StageCounts& message) {
+  StageCounts counts;
+  std::bitset<kNumStages> seen;
+  for (const wire::StageCounts::Stage& said : message.stages()) {
+    const std::optional<Stage> stage = FindStage(said.stage());
+    if (!stage.has_value()) {
+      return InvalidArgument("stage %d: there are %d", said.stage(), kNumStages);
+    }
+    if (seen.test(said.stage())) return InvalidArgument("stage %d is there twice", said.stage());
+    seen.set(said.stage());
+    counts[*stage] = {said.items(), said.bytes(), said.wall_ns(), said.cpu_ns()};
+  }
+  return counts;
 }
 
 HeldBytes Read(const wire::HeldBytes& message) {

@@ -26,6 +26,7 @@ class Leaving;
 class Membership;
 class NodeInfo;
 class PlacementVersion;
+class StageCounts;
 }  // namespace bandoneon::control
 
 // Between our types and the generated messages, for both ends of the control plane. Reading checks
@@ -47,6 +48,7 @@ void Write(const JobConfig& config, bandoneon::control::JobConfig* message);
 void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
+void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
 void Write(PlacementVersion version, bandoneon::control::PlacementVersion* message);
 // Of the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts it.
 void Write(const CatalogueDelta& delta, bandoneon::control::CataloguePiece* message);
@@ -59,6 +61,7 @@ void Write(const absl::Status& status, bandoneon::control::Failure* message);
 absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
+absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
 // Adds what one piece says to what those before it said: CheckDelta is for the whole. After an error
 // some of it was added.

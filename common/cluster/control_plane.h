@@ -14,10 +14,11 @@
 #include "common/cluster/catalogue.h"
 #include "common/cluster/held_bytes.h"
 #include "common/cluster/membership.h"
+#include "common/telemetry/stage_times.h"
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 7;
+inline constexpr uint32_t kControlVersion = 8;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -64,6 +65,7 @@ struct NodeProgress {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
+  StageCounts stages = {};
 };
 
 // A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,
@@ -112,8 +114,12 @@ class ControlPlane {
   // one is leaving instead.
   virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
 
-  // The latest progress goes out with the next heartbeat.
+  // The latest progress goes out with the next heartbeat, but for its stages: ReportStages.
   virtual void ReportProgress(const NodeProgress& progress) = 0;
+
+  // What goes out of this node's stages with each heartbeat from now on. `read` runs on a thread of
+  // the control plane, or inside ReportProgress, until Close.
+  virtual void ReportStages(std::function<StageCounts()> read) = 0;
 
   // Leaves: with OK after the job's work is done (a worker's, once all workers are leaving
   // or `timeout` passed, which ends the job), with an error to end the job for everybody, naming

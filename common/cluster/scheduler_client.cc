@@ -47,6 +47,7 @@ class GrpcControlPlane final : public ControlPlane {
   absl::Status AcknowledgePlacement(PlacementVersion version) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
   void ReportProgress(const NodeProgress& progress) override;
+  void ReportStages(std::function<StageCounts()> read) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
   void Close() override;
 
@@ -69,6 +70,7 @@ class GrpcControlPlane final : public ControlPlane {
   uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;     // the catalogue that Declare has returned
   uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;  // the number of the one whose end is not known
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
+  std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: nothing to say of them
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
@@ -201,6 +203,11 @@ void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {
   progress_ = progress;
 }
 
+void GrpcControlPlane::ReportStages(std::function<StageCounts()> read) {
+  MutexLock lock(&mu_);
+  read_stages_ = std::move(read);
+}
+
 absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration timeout) {
   wire::LeaveRequest message;
   calls_.SetCaller(message.mutable_caller());
@@ -229,6 +236,7 @@ absl::Status GrpcControlPlane::SendHeartbeat() {
   wire::HeartbeatRequest message;
   calls_.SetCaller(message.mutable_caller());
   absl::Duration patience;
+  std::function<StageCounts()> read_stages;
   {
     MutexLock lock(&mu_);
     message.set_step(progress_.step);
@@ -236,7 +244,9 @@ absl::Status GrpcControlPlane::SendHeartbeat() {
     message.set_bytes_received(progress_.bytes_received);
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
     patience = config_.lease_timeout / 2;
+    read_stages = read_stages_;
   }
+  if (read_stages) Write(read_stages(), message.mutable_stages());
   return calls_.Heartbeat(message, patience);
 }
 

@@ -32,6 +32,10 @@ constexpr Setting kTransport = {
     "transport", "auto",
     "auto: shared memory with processes of this user on this host, the network with all others; or "
     "network"};
+constexpr Setting kStageTimes = {
+    "stage-times", "wall",
+    "what is counted of the stages that keys pass through: wall (items, bytes, wall time), cpu "
+    "(CPU time, too) or off"};
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
@@ -90,6 +94,7 @@ constexpr Setting kServerSettings[] = {
     {"health-listen", "127.0.0.1:0", "host:port of the gRPC health service; empty for none"},
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
+    kStageTimes,
     {"metrics-file", "", "write what was counted to this file at the end, as JSON"},
     kExitWhenDone,
     kJobId,
@@ -116,6 +121,7 @@ constexpr Setting kWorkerSettings[] = {
     {"wait-timeout", "1800s", "how long one exchange may take, a slow worker's step included"},
     {"probe-interval", "1s", "how often to ask after a reply that does not come"},
     {"max-bytes-in-flight", "64MiB", "encoded bytes being sent at once"},
+    kStageTimes,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,
     kToken,

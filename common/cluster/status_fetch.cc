@@ -42,8 +42,22 @@ Json HeldJson(const wire::HeldBytes& held) {
       {"waiting", held.waiting()},   {"replies", held.replies()},     {"values", held.values()}};
 }
 
-Json NodeJson(const wire::StatusReply::Node& node) {
-  Json json = {{"role", RoleName(static_cast<Role>(node.info().role()))},
+Json StagesJson(const StageCounts& counts, Role role) {
+  Json json = Json::object();
+  for (const Stage stage : role == Role::kServer ? ServerStages() : WorkerStages()) {
+    const StageCount& count = counts[stage];
+    json[std::string(StageName(stage))] = {{"items", count.items},
+                                           {"bytes", count.bytes},
+                                           {"wall_ns", count.wall_ns},
+                                           {"cpu_ns", count.cpu_ns}};
+  }
+  return json;
+}
+
+absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
+  const auto role = static_cast<Role>(node.info().role());
+  BDN_ASSIGN_OR_RETURN(const StageCounts stages, Read(node.stages()));
+  Json json = {{"role", RoleName(role)},
                {"rank", node.info().rank()},
                {"node", node.info().id()},
                {"host", AsUtf8(node.info().host())},
@@ -58,21 +72,25 @@ Json NodeJson(const wire::StatusReply::Node& node) {
                {"key_bytes", node.key_bytes()},
                {"server_bytes", node.server_bytes()}};
   if (node.has_held()) json["held"] = HeldJson(node.held());
+  json["stages"] = StagesJson(stages, role);
   return json;
 }
 
-Json StatusJson(const wire::StatusReply& status) {
+absl::StatusOr<Json> StatusJson(const wire::StatusReply& status) {
   Json nodes = Json::array();
-  for (const auto& node : status.nodes()) nodes.push_back(NodeJson(node));
-  return {{"job_id", AsUtf8(status.config().job_id())},
-          {"state", AsUtf8(status.state())},
-          {"missing", AsUtf8(status.missing())},
-          {"failure", AsUtf8(status.failure().message())},
-          {"epoch", status.epoch()},
-          {"catalogue_version", status.catalogue_version()},
-          {"tensors", status.tensors()},
-          {"keys", status.keys()},
-          {"nodes", std::move(nodes)}};
+  for (const auto& node : status.nodes()) {
+    BDN_ASSIGN_OR_RETURN(Json json, NodeJson(node));
+    nodes.push_back(std::move(json));
+  }
+  return Json{{"job_id", AsUtf8(status.config().job_id())},
+              {"state", AsUtf8(status.state())},
+              {"missing", AsUtf8(status.missing())},
+              {"failure", AsUtf8(status.failure().message())},
+              {"epoch", status.epoch()},
+              {"catalogue_version", status.catalogue_version()},
+              {"tensors", status.tensors()},
+              {"keys", status.keys()},
+              {"nodes", std::move(nodes)}};
 }
 
 }  // namespace
@@ -91,7 +109,12 @@ absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
     return Annotate(FromGrpc(status), absl::StrFormat("status of the scheduler at %s", address));
   }
   constexpr bool kAsciiOnly = true;
-  return StatusJson(reply).dump(-1, ' ', kAsciiOnly);
+  const absl::StatusOr<Json> json = StatusJson(reply);
+  if (!json.ok()) {
+    return Internal("the status of the scheduler at %s is not understood: %s", address,
+                    json.status().message());
+  }
+  return json->dump(-1, ' ', kAsciiOnly);
 }
 
 }  // namespace bdn

@@ -162,6 +162,23 @@ def test_stats_count_bytes():
     run_job(job)
 
 
+def test_stats_count_what_passes_through_each_stage():
+    def job(worker):
+        for _ in range(3):
+            bdn.push_pull(torch.zeros(1000), "t", worker=worker).wait()
+        stages = worker.stats()["stages"]
+        assert list(stages) == ["queue", "encode", "send", "wait", "decode_queue", "decode", "deliver"]
+        for name, stage in stages.items():
+            assert set(stage) == {"items", "bytes", "wall_ns", "cpu_ns"}
+            # The last is delivered before it is counted.
+            assert stage["items"] in ((2, 3) if name == "deliver" else (3,)), name
+            assert stage["bytes"] == stage["items"] * 4000, name
+            assert stage["cpu_ns"] == 0, "by default"
+        assert stages["encode"]["wall_ns"] > 0
+
+    run_job(job)
+
+
 # ---- Ctrl-C ----
 
 

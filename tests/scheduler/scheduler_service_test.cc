@@ -284,6 +284,10 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   *heartbeat.mutable_caller() = server_;
   heartbeat.mutable_held()->set_weights(4000);
   heartbeat.mutable_held()->set_values(5);
+  StageCounts stages;
+  stages[Stage::kSum] = {.items = 2, .bytes = UINT64_MAX, .wall_ns = 30, .cpu_ns = 20};
+  Write(stages, heartbeat.mutable_stages());
+  EXPECT_EQ(heartbeat.stages().stages_size(), 1) << "the others had nothing";
   ASSERT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
   const auto running = FetchStatusJson(address(), {}, absl::Seconds(30));
   ASSERT_TRUE(running.ok()) << running.status();
@@ -296,11 +300,32 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   EXPECT_EQ(server.at("held").at("weights"), 4000);
   EXPECT_EQ(server.at("held").at("values"), 5);
   EXPECT_EQ(server.at("held").at("moments"), 0);
+  EXPECT_EQ(server.at("stages").size(), ServerStages().size());
+  EXPECT_EQ(server.at("stages").at("sum").dump(),
+            R"({"bytes":18446744073709551615,"cpu_ns":20,"items":2,"wall_ns":30})");
+  EXPECT_EQ(server.at("stages").at("reply").at("items"), 0);
   const Json& worker = NodeOf(after, "worker");
+  EXPECT_EQ(worker.at("stages").size(), WorkerStages().size());
   EXPECT_FALSE(worker.contains("held"));
   EXPECT_EQ(worker.at("step"), 7);
   EXPECT_EQ(worker.at("bytes_sent"), 123456789012345);
   EXPECT_THAT(*running, HasSubstr(R"("host":"raw\u0001:\u00ff")"));  // ASCII, for any terminal
+}
+
+TEST_F(GrpcServiceTest, RefusesAHeartbeatOfStagesThatThereAreNot) {
+  Start();
+  Fill();
+  wire::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = worker_;
+  heartbeat.mutable_stages()->add_stages()->set_stage(kNumStages);
+  grpc::Status status = Call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "heartbeat: stage 11: there are 11");
+  heartbeat.mutable_stages()->mutable_stages(0)->set_stage(3);
+  EXPECT_TRUE(Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
+  heartbeat.mutable_stages()->add_stages()->set_stage(3);
+  status = Call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
+  EXPECT_EQ(status.error_message(), "heartbeat: stage 3 is there twice");
 }
 
 TEST_F(GrpcServiceTest, StatusSaysWhoDoesNotAnswer) {

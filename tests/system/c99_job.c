@@ -147,7 +147,7 @@ static void* run(void* argument) {
   uint64_t step = 0;
   float data[ELEMENTS];
   float state[ELEMENTS];
-  char stats[1024];
+  char stats[4096];
   int64_t shared[4] = {rank, rank, rank, rank};
   struct signal done = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, -1};
   bdn_push push;
@@ -222,6 +222,7 @@ static void* run(void* argument) {
   errors(worker, id);
   expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");
+  expect(strstr(stats, "\"stages\":{\"queue\":{\"items\":") != NULL, "statistics count stages");
   must(bdn_leave(worker, 60.0), "bdn_leave");
   bdn_free(worker);
   expect(done.calls == 1 && done.code == BDN_OK, "the callback ran once, with BDN_OK");

@@ -266,7 +266,9 @@ BDN_API int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what,
 BDN_API int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step);
 BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
 
-/* Counters as a JSON object. Returns the bytes it needs with the final NUL; writes at most
+/* Counters as a JSON object. Its member "stages", unless setting stage-times is off, has for each
+ * stage that a key passes through {"items", "bytes", "wall_ns", "cpu_ns"}, as docs/thread_model.md
+ * explains them. Returns the bytes it needs with the final NUL; writes at most
  * `capacity`. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 

@@ -68,9 +68,10 @@ LocalCluster::LocalCluster(const JobConfig& config, int num_shards,
     ServerNode& node = servers_[i];
     node.control = scheduler_.Connect();
     node.transport = make_transport_();
-    Server::Options options{.listen = absl::StrFormat("loopback://server-%d", i),
-                            .num_shards = num_shards,
-                            .join_timeout = absl::InfiniteDuration()};
+    Server::Options options;
+    options.listen = absl::StrFormat("loopback://server-%d", i);
+    options.num_shards = num_shards;
+    options.join_timeout = absl::InfiniteDuration();
     options.join.wanted_rank = i;
     options.join.host = absl::StrFormat("server %d of this process", i);
     node.server = std::make_unique<Server>(options, &node.telemetry, node.control.get(),

@@ -33,13 +33,19 @@ void ExchangePipeline::Start(KeyExchange* exchange) {
                .step = exchange->claimed().step,
                .key = order,
                .bytes = budget,
-               .run = [this, exchange, budget] { Encode(exchange, budget); }});
+               .run = [this, exchange, budget, queued = StageSpan(options_.stages)] {
+                 Encode(exchange, budget, queued);
+               }});
 }
 
-void ExchangePipeline::Encode(KeyExchange* exchange, size_t budget) {
+void ExchangePipeline::Encode(KeyExchange* exchange, size_t budget, const StageSpan& queued) {
+  const uint64_t bytes = KeyBytes(exchange->key().entry);
+  queued.End(Stage::kQueue, bytes);
+  StageLaps laps(options_.stages);
   EncodeContext context = options_.context;
   context.with_checksum = requests_->needs_checksums();
   RequestTable::Request push = exchange->Encode(context);
+  laps.End(Stage::kEncode, 1, bytes);
   Send(exchange, std::move(push), [this, budget] { queue_.Release(kEncodeLane, budget); });
 }
 
@@ -58,15 +64,28 @@ void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> 
                .priority = exchange->claimed().priority,
                .step = exchange->claimed().step,
                .key = exchange->id(),
-               .run = [this, exchange, answer = std::move(answer)] { Decode(exchange, answer); }});
+               .run = [this, exchange, answer = std::move(answer),
+                       queued = StageSpan(options_.stages)] { Decode(exchange, answer, queued); }});
 }
 
-void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
+void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer,
+                              const StageSpan& queued) {
+  const uint64_t bytes = KeyBytes(exchange->key().entry);
+  if (answer.ok()) queued.End(Stage::kDecodeQueue, answer->payload.size());
+  StageLaps laps(options_.stages);
   if (answer.ok() && !exchange->key().link.codecs.Pull(exchange->claimed().step).bounds_itself()) {
     Own(&*answer);
   }
   KeyExchange::Next next = exchange->OnAnswer(answer);
-  if (!next.request.has_value()) return callbacks_.over(exchange, next.status);
+  const bool is_over = !next.request.has_value();
+  const bool has_result = is_over && next.status.ok();
+  // Where the reply builds on a replica that is fetched, one item in several laps.
+  if (answer.ok()) laps.End(Stage::kDecode, has_result ? 1 : 0, has_result ? bytes : 0);
+  if (is_over) {
+    callbacks_.over(exchange, next.status);
+    if (has_result) laps.End(Stage::kDeliver, 1, bytes);
+    return;
+  }
   if (!next.status.ok()) next.request->timeout = callbacks_.late(exchange, next.status);
   Send(exchange, *std::move(next.request), nullptr);
 }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/executor.h"
+#include "common/telemetry/stage_times.h"
 #include "worker/pipeline/key_exchange.h"
 #include "worker/pipeline/request_runner.h"
 #include "worker/pipeline/stage_queue.h"
@@ -23,6 +24,7 @@ class ExchangePipeline {
   struct Options {
     EncodeContext context;
     size_t max_bytes_in_flight = 0;  // encoded, and not sent yet
+    StageTimes* stages = nullptr;    // borrowed; null: none are counted
   };
   // What is told of an exchange, on the executor or inside Start, under no lock.
   struct Callbacks {
@@ -43,10 +45,10 @@ class ExchangePipeline {
   void Start(KeyExchange* exchange);
 
  private:
-  void Encode(KeyExchange* exchange, size_t budget);
+  void Encode(KeyExchange* exchange, size_t budget, const StageSpan& queued);
   void Send(KeyExchange* exchange, RequestTable::Request request, std::function<void()> sent);
   void QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
-  void Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
+  void Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer, const StageSpan& queued);
 
   const Options options_;
   RequestRunner* const requests_;

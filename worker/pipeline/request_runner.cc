@@ -30,11 +30,12 @@ absl::Status Unreachable(const NodeInfo& server, size_t others) {
 }  // namespace
 
 RequestRunner::RequestRunner(const RequestTable::Options& options, Transport* transport,
-                             const Clock* clock)
+                             const Clock* clock, StageTimes* stages)
     : transport_(transport),
       secret_(options.token),
       timeout_(options.timeout),
       clock_(clock),
+      stages_(stages),
       table_(options),
       timer_(StartThread("bdn-requests", [this] { Run(); })) {}
 
@@ -99,9 +100,12 @@ absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks call
   {
     MutexLock lock(&mu_);
     const Key key = request.frame.header.key;
+    const uint64_t payload_bytes = request.frame.payload.size();
     BDN_ASSIGN_OR_RETURN(RequestTable::Actions actions,
                          table_.Submit(std::move(request), clock_->Now()));
-    callbacks_[key] = std::move(callbacks);
+    const bool is_counted = callbacks.sent != nullptr;
+    open_[key] = {std::move(callbacks), payload_bytes,
+                  is_counted ? StageSpan(stages_) : StageSpan()};
     work = Prepare(std::move(actions));
   }
   Perform(std::move(work));
@@ -111,7 +115,7 @@ absl::Status RequestRunner::Submit(RequestTable::Request request, Callbacks call
 bool RequestRunner::Withdraw(Key key, Step step) {
   MutexLock lock(&mu_);
   if (!table_.Withdraw(key, step)) return false;
-  callbacks_.erase(key);
+  open_.erase(key);
   return true;
 }
 
@@ -159,9 +163,16 @@ void RequestRunner::OnSendDone(Key key, uint64_t request) {
     MutexLock lock(&mu_);
     if (!table_.OnSent(key, request, clock_->Now())) return;
     if (table_.NextTick() < sleeping_until_) wake_.Signal();
-    sent = std::exchange(callbacks_[key].sent, nullptr);
+    sent = TakeSent(&open_[key]);
   }
   if (sent) sent();
+}
+
+std::function<void()> RequestRunner::TakeSent(Open* open) {
+  if (open->callbacks.sent != nullptr) {
+    open->span = open->span.End(Stage::kSend, open->payload_bytes);
+  }
+  return std::exchange(open->callbacks.sent, nullptr);
 }
 
 void RequestRunner::Fail(const absl::Status& status) {
@@ -198,9 +209,12 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
     work.sends.push_back({connections_[out.server], std::move(out.frame), out.request});
   }
   for (RequestTable::Answer& answer : actions.answers) {
-    auto callbacks = callbacks_.extract(answer.key);
-    if (callbacks.empty()) continue;
-    work.ends.push_back({std::move(callbacks.mapped()), std::move(answer.frame)});
+    auto ended = open_.extract(answer.key);
+    if (ended.empty()) continue;
+    Open& open = ended.mapped();
+    open.callbacks.sent = TakeSent(&open);
+    if (answer.frame.ok()) open.span.End(Stage::kWait, answer.frame->payload.size());
+    work.ends.push_back({std::move(open.callbacks), std::move(answer.frame)});
   }
   if (table_.NextTick() < sleeping_until_) wake_.Signal();
   return work;

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
 #include "worker/pipeline/request_table.h"
 
@@ -28,9 +29,11 @@ class RequestRunner {
     std::function<void(absl::StatusOr<Frame> answer)> answered;
   };
 
-  // `transport` and `clock` are borrowed; the transport must be started with OnFrame. Before the
-  // runner goes it must be closed and joined, after the last call that may send.
-  RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock);
+  // All are borrowed. The transport must be started with OnFrame. Before the runner goes it must be
+  // closed and joined, after the last call that may send. `stages`, unless null, counts how long
+  // requests with a `sent` take until then and until their answer.
+  RequestRunner(const RequestTable::Options& options, Transport* transport, const Clock* clock,
+                StageTimes* stages = nullptr);
   ~RequestRunner();
   RequestRunner(const RequestRunner&) = delete;
   RequestRunner& operator=(const RequestRunner&) = delete;
@@ -60,6 +63,11 @@ class RequestRunner {
   RequestStats stats() const;
 
  private:
+  struct Open {
+    Callbacks callbacks;
+    uint64_t payload_bytes = 0;
+    StageSpan span;  // of the stage that it is in
+  };
   // What the table asked for, with the callbacks that it concerns: done after the lock is gone.
   struct Work {
     struct Send {
@@ -78,6 +86,8 @@ class RequestRunner {
 
   Work Prepare(RequestTable::Actions actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Perform(Work work);
+  // The request is sent: what is to be told then, if it was not told yet.
+  std::function<void()> TakeSent(Open* open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Frames of the old connection are dropped from then on.
   void Reconnect(const NodeInfo& server);
   absl::StatusOr<ConnectionId> Connect(const NodeInfo& server);
@@ -88,12 +98,13 @@ class RequestRunner {
   const std::string secret_;
   const absl::Duration timeout_;
   const Clock* const clock_;
+  StageTimes* const stages_;
 
   mutable Mutex mu_;
   CondVar wake_;
   CondVar heard_;  // a server, or the end
   RequestTable table_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<Key, Callbacks> callbacks_ ABSL_GUARDED_BY(mu_);  // of open requests
+  absl::flat_hash_map<Key, Open> open_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, ConnectionId> connections_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<NodeId, NodeInfo> servers_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ConnectionId, NodeId> nodes_ ABSL_GUARDED_BY(mu_);
