@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/guardian.h"
 #include "cli/job_memory.h"
+#include "cli/job_stages.h"
 #include "cli/kernel_roof.h"
 #include "cli/local_job.h"
 #include "worker/c_api/bandoneon.h"
@@ -57,6 +58,9 @@ constexpr char kExamples[] =
 constexpr int kRepeats = 5;
 // Of a long run of short iterations.
 constexpr size_t kMostRoofSteps = 200;
+// Heartbeats tell of the servers' stages, each second by default.
+constexpr std::chrono::milliseconds kStagesInterval{50};
+constexpr std::chrono::seconds kStagesTimeout{10};
 // Of the mean of values under 0.14, in float32.
 constexpr double kLargestDenseError = 1e-6;
 
@@ -148,12 +152,15 @@ struct WorkerResult {
   std::string hash;
   double largest_error = 0;
   double resident_grown = 0;
+  StageRows stages;
 };
 
 absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
   try {
     const Json json = Json::parse(line);
     const Json& error = json.at("largest_error");  // null where it is not finite
+    auto stages = ParseStages(json.at("stages").dump());
+    if (!stages.ok()) return stages.status();
     return WorkerResult{.seconds = json.at("seconds").get<std::vector<double>>(),
                         .cpu_seconds = json.at("cpu_s").get<double>(),
                         .page_faults = json.at("page_faults").get<double>(),
@@ -163,7 +170,8 @@ absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
                         .hash = json.at("hash").get<std::string>(),
                         .largest_error = error.is_null() ? std::numeric_limits<double>::infinity()
                                                          : error.get<double>(),
-                        .resident_grown = json.at("resident_grown").get<double>()};
+                        .resident_grown = json.at("resident_grown").get<double>(),
+                        .stages = *std::move(stages)};
   } catch (const Json::exception&) {
     return absl::InvalidArgumentError("a worker said: " + std::string(line));
   }
@@ -187,6 +195,7 @@ struct Outcome {
   std::vector<double> roof_seconds;
   double roof_cpu = 0;  // of all of them
   JobMemory memory;
+  JobStages stages;
 };
 
 // A size as settings have it, 65536 or 64KiB; `otherwise` where it is not set, or the servers refuse it.
@@ -252,6 +261,7 @@ class Controller {
   const std::vector<std::string>& metrics_files() const { return metrics_files_; }
   const std::vector<WorkerResult>& results() const { return results_; }
   Outcome outcome() const { return outcome_; }
+  const StageRows& stages_before() const { return stages_before_; }
 
  private:
   void HandleLine(int, std::string_view line) {
@@ -265,6 +275,29 @@ class Controller {
       MeasureRoof();
       return TellWorkers();
     }
+    if (line == "ready" && options_.warmup > 0 && CountStages(options_.job.settings)) {
+      return AwaitStages(Clock::now() + kStagesTimeout);
+    }
+    Advance(line);
+  }
+
+  // What the servers count of the stages before the timed part, which goes on then.
+  void AwaitStages(Clock::time_point deadline) {
+    auto stages = AskServerStages(*job_, options_.job, options_.warmup);
+    if (absl::IsUnavailable(stages.status()) && Clock::now() < deadline) {
+      return job_->SetTimer(Clock::now() + kStagesInterval, [=, this] { AwaitStages(deadline); });
+    }
+    if (!stages.ok()) {
+      const std::string why(stages.status().message());
+      fprintf(stderr, "bandoneon bench pushpull: the servers' stages include the warm-up: %s\n",
+              why.c_str());
+    } else {
+      stages_before_ = *std::move(stages);
+    }
+    Advance("ready");
+  }
+
+  void Advance(std::string_view line) {
     const auto resident = static_cast<double>(job_->ServersResidentBytes());
     if (line == "joined") outcome_.memory.server_resident = -resident;
     if (line == "done") outcome_.memory.server_resident += resident;
@@ -298,6 +331,7 @@ class Controller {
   LocalJob* job_ = nullptr;
   int lines_ = 0;
   std::unique_ptr<KernelRoof> roof_;  // null: it has none
+  StageRows stages_before_;
   std::vector<std::string> metrics_files_;
   Outcome outcome_;
   std::vector<WorkerResult> results_;
@@ -334,6 +368,7 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
     outcome.bytes_pushed += result.bytes_pushed / workers;
     outcome.bytes_pulled += result.bytes_pulled / workers;
     outcome.memory.worker_resident += result.resident_grown / workers / options.parameters();
+    AddStages(result.stages, &outcome.stages.workers);
   }
   outcome.memory.server_resident /= options.parameters();
   std::vector<double> copies;
@@ -394,6 +429,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
            2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
     printf("%s", MemoryText(outcome.memory).c_str());
     printf("results                %s at every worker\n", hash.c_str());
+    printf("%s", JobStagesText(outcome.stages).c_str());
     return;
   }
   const auto count = [](double bytes) { return static_cast<int64_t>(std::llround(bytes)); };
@@ -435,6 +471,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
       {"dense_bytes", count(options.dense_bytes())},
       {"memcpy_gb_per_s", outcome.memcpy_rate},
       {"bytes_per_parameter", Json::parse(MemoryJson(outcome.memory))},
+      {"stages", Json::parse(JobStagesJson(outcome.stages))},
       {"result_hash", hash}};
   printf("%s\n", line.dump().c_str());
 }
@@ -459,6 +496,13 @@ int RunBench(const BenchOptions& options, bool json, const std::string& director
     return 1;
   }
   outcome.memory.server_purposes = *std::move(purposes);
+  auto stages = ReadServerStages(controller.metrics_files());
+  if (!stages.ok()) {
+    fprintf(stderr, "bandoneon bench pushpull: %s\n",
+            std::string(stages.status().message()).c_str());
+    return 1;
+  }
+  outcome.stages.servers = StagesSince(controller.stages_before(), *std::move(stages));
   Print(options, outcome, results[0].hash, json);
   return 0;
 }

@@ -57,6 +57,19 @@ Events CountEvents() {
   return {usage.ru_minflt + usage.ru_majflt, usage.ru_nvcsw + usage.ru_nivcsw};
 }
 
+// What statistics have gained of each stage; nothing where none are counted.
+Json StagesGrown(const Json& before, const Json& after) {
+  Json grown = Json::object();
+  if (!after.contains("stages")) return grown;
+  for (const auto& [stage, numbers] : after.at("stages").items()) {
+    for (const auto& [name, number] : numbers.items()) {
+      grown[stage][name] =
+          number.get<uint64_t>() - before.at("stages").at(stage).at(name).get<uint64_t>();
+    }
+  }
+  return grown;
+}
+
 // The parent's next line; false when it is gone.
 bool AwaitParent() {
   std::string line;
@@ -187,6 +200,7 @@ class BenchWorker {
                          {"bytes_pushed", grown("bytes_pushed")},
                          {"bytes_pulled", grown("bytes_pulled")},
                          {"resident_grown", resident_grown_},
+                         {"stages", StagesGrown(before_, after)},
                          {"hash", absl::StrFormat("%016x", Hash())},
                          {"largest_error", std::isfinite(error) ? Json(error) : Json()}};
     return result.dump();

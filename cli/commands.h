@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,6 +41,9 @@ bool PrintedHelp(Arguments args, const std::string& usage, std::span<const Flag>
 absl::StatusOr<Variables> JobSettings(const CommandFlags& flags);
 // The settings with log level warning, unless they or the environment say another.
 Variables QuietUnlessAsked(Variables settings);
+// The scheduler's status, as bdn_status_json has it.
+absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
+                                         double timeout_seconds);
 // The last failure of the C API on this thread.
 absl::Status LastError(int code);
 

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -291,7 +292,7 @@ bool LocalJob::HandleTimeout() {
   const auto now = Clock::now();
   if (timer_ && *timer_ <= now) {
     timer_.reset();
-    timer_task_();
+    std::exchange(timer_task_, nullptr)();  // which may set the next
   }
   if (!deadline_ || *deadline_ > now) return true;
   if (phase_ != Phase::kLingering) return false;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
+#include "cli/stage_table.h"
 #include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
@@ -22,6 +23,8 @@ constexpr Flag kFlags[] = {
     {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
     {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
     {"timeout", 0, "TIME", "how long to wait for its answer [5s]"},
+    {"stages", 0, nullptr,
+     "show what passed through the stages of each node, and how long it took"},
     {"json", 0, nullptr, "print the scheduler's answer as it is"},
 };
 
@@ -31,6 +34,7 @@ constexpr char kUsageText[] =
 
 constexpr char kExamples[] =
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
+    "  bandoneon status --scheduler 127.0.0.1:7000 --stages\n"
     "  bandoneon status --scheduler 127.0.0.1:7000 --json | python3 -m json.tool\n"
     "  bandoneon status --scheduler 10.0.0.1:7000 --tls-ca certs/anna/ca.pem \\\n"
     "    --tls-cert certs/anna/cert.pem --tls-key certs/anna/key.pem\n";
@@ -43,26 +47,6 @@ std::vector<std::string> SettingsOf(const CommandFlags& flags) {
   }
   if (flags.Has("insecure")) settings.emplace_back("insecure=true");
   return settings;
-}
-
-absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
-                                         double timeout_seconds) {
-  std::vector<const char*> texts;
-  for (const std::string& setting : settings) texts.push_back(setting.c_str());
-  const bdn_options options = {sizeof(bdn_options), texts.data(), texts.size()};
-  std::string text(size_t{1} << 16, '\0');
-  while (true) {
-    size_t needed = 0;
-    if (const int code =
-            bdn_status_json(&options, timeout_seconds, text.data(), text.size(), &needed)) {
-      return LastError(code);
-    }
-    if (needed <= text.size()) {
-      text.resize(needed == 0 ? 0 : needed - 1);  // without the NUL
-      return text;
-    }
-    text.assign(needed + 4096, '\0');  // it may grow until we ask again
-  }
 }
 
 std::string HumanBytes(double bytes) {
@@ -140,7 +124,40 @@ std::string Describe(const Json& job) {
   return text;
 }
 
+// Since each node joined.
+absl::StatusOr<std::string> DescribeStages(const Json& job) {
+  std::vector<std::pair<std::string, StageRows>> nodes;
+  for (const Json& node : job.at("nodes")) {
+    const auto rows = ParseStages(node.at("stages").dump());
+    if (!rows.ok()) return rows.status();
+    nodes.emplace_back(node.at("role").get<std::string>() + " " + Number(node.at("rank")), *rows);
+  }
+  const std::string table = StageTable(nodes);
+  return table.empty() ? "no key has passed through a stage yet, or setting stage-times is off\n"
+                       : table;
+}
+
 }  // namespace
+
+absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& settings,
+                                         double timeout_seconds) {
+  std::vector<const char*> texts;
+  for (const std::string& setting : settings) texts.push_back(setting.c_str());
+  const bdn_options options = {sizeof(bdn_options), texts.data(), texts.size()};
+  std::string text(size_t{1} << 16, '\0');
+  while (true) {
+    size_t needed = 0;
+    if (const int code =
+            bdn_status_json(&options, timeout_seconds, text.data(), text.size(), &needed)) {
+      return LastError(code);
+    }
+    if (needed <= text.size()) {
+      text.resize(needed == 0 ? 0 : needed - 1);  // without the NUL
+      return text;
+    }
+    text.assign(needed + 4096, '\0');  // it may grow until we ask again
+  }
+}
 
 int StatusCommand(Arguments args) {
   if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
@@ -162,7 +179,17 @@ int StatusCommand(Arguments args) {
     return 0;
   }
   try {
-    printf("%s", Describe(Json::parse(*answer)).c_str());
+    const Json job = Json::parse(*answer);
+    std::string text = Describe(job);
+    if (flags->Has("stages")) {
+      const auto stages = DescribeStages(job);
+      if (!stages.ok()) {
+        fprintf(stderr, "bandoneon status: %s\n", std::string(stages.status().message()).c_str());
+        return 1;
+      }
+      text += "\n" + *stages;
+    }
+    printf("%s", text.c_str());
   } catch (const Json::exception& error) {
     fprintf(stderr, "bandoneon status: the scheduler's answer is not understood: %s\n",
             error.what());

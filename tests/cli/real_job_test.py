@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 
 from command_helpers import BIN, LIMIT, Watched, children_of, descendants_of, read_until
 
@@ -50,6 +51,44 @@ def test_status_shows_every_node(real, tmp_path, monkeypatch):
     run.terminate()
     run.communicate(timeout=LIMIT)
     assert run.returncode == 128 + signal.SIGTERM
+
+
+def test_status_shows_what_passed_through_the_stages_of_every_node(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, address = start_idle_job(real, "--linger", "0s", "--set", "stage-times=cpu",
+                                  "--set", "heartbeat-interval=50ms")
+    deadline = time.monotonic() + LIMIT
+    rows = {}
+    # Heartbeats tell of it: each worker has exchanged 4,096 bytes once.
+    while len([stage for *_, stage in rows if stage in ("deliver", "reply")]) < 3:
+        assert time.monotonic() < deadline, rows
+        shown = real.run("status", "--scheduler", address, "--stages")
+        assert shown.returncode == 0, shown.stderr
+        lines = [line.split() for line in shown.stdout.partition("\nNODE")[2].splitlines()[1:]]
+        rows = {tuple(words[:3]): words[3:] for words in lines}
+    for rank in ("0", "1"):
+        assert [stage for role, own, stage in rows if (role, own) == ("worker", rank)] == [
+            "queue", "encode", "send", "wait", "decode_queue", "decode", "deliver"]
+        assert rows["worker", rank, "encode"][0] == "1"
+    assert [stage for role, _, stage in rows if role == "server"] == ["queue", "hold", "sum", "encode", "reply"]
+    assert rows["server", "0", "sum"][0] == "2" and rows["server", "0", "encode"][0] == "1"
+    assert float(rows["server", "0", "sum"][3]) >= 0 and rows["server", "0", "hold"][3] == "-"
+    status = json.loads(real.run("status", "--scheduler", address, "--json").stdout)
+    (server,) = [node for node in status["nodes"] if node["role"] == "server"]
+    assert server["stages"]["sum"]["items"] == 2 and server["stages"]["sum"]["bytes"] == 8192
+    assert server["stages"]["sum"]["cpu_ns"] > 0 and server["stages"]["rule"]["items"] == 0
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+
+
+def test_status_says_that_stages_are_not_counted(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, address = start_idle_job(real, "--linger", "0s", "--set", "stage-times=off")
+    shown = real.run("status", "--scheduler", address, "--stages")
+    assert shown.returncode == 0, shown.stderr
+    assert "setting stage-times is off" in shown.stdout
+    run.terminate()
+    run.communicate(timeout=LIMIT)
 
 
 def test_status_of_a_job_with_a_token_needs_the_token(real, tmp_path, monkeypatch):
@@ -180,6 +219,25 @@ def test_bench_pushpull_checks_and_reports(real):
         assert held["residuals"] == (0 if codec == "none" else 4)
         assert held["sums"] == held["waiting"] == 0, "every step has closed"
         assert held["held_most"] >= held["replies"] + held["residuals"]
+        check_stages(result)
+
+
+def check_stages(result):
+    """Of the timed part alone, without the warm-up."""
+    worker, server = (result["stages"][role] for role in ("worker", "server"))
+    exchanged = result["workers"] * result["dense_bytes"]
+    assert worker["encode"]["bytes"] == worker["decode"]["bytes"] == server["sum"]["bytes"] == exchanged
+    assert server["encode"]["bytes"] == result["dense_bytes"]
+    items = worker["encode"]["items"]
+    assert items % (result["workers"] * result["iters"]) == 0
+    for stage in ("queue", "send", "wait", "decode_queue", "decode"):
+        assert worker[stage]["items"] == items, stage
+    for stage in ("queue", "hold", "sum", "reply"):
+        assert server[stage]["items"] == items, stage
+    assert server["encode"]["items"] * result["workers"] == items
+    for there, here in (("send", "queue"), ("send", "hold"), ("wait", "reply")):
+        assert worker[there]["bytes"] == server[here]["bytes"]
+    assert all(stage["wall_ns"] > 0 for stage in (*worker.values(), *server.values()) if stage["items"])
 
 
 def test_bench_pushpull_runs_an_update_rule(real):
