@@ -22,6 +22,7 @@ _log = logging.getLogger("bandoneon")
 
 _EMPTY_RESULT = bytes(_native.Result(sizeof(_native.Result)))
 _RESULT = struct.Struct("@NQII")  # as _native.Result: reading its fields one by one takes long
+assert _RESULT.size == sizeof(_native.Result)
 
 
 @dataclass(frozen=True)
