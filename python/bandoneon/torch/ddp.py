@@ -22,6 +22,7 @@ from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
 from .tensors import copy_back, host_copy_or_self
+from .weight import Weight
 
 
 class DDPState:
@@ -32,7 +33,7 @@ class DDPState:
     some worker reaches it again, for DDP throws the mean of what nobody has reached away.
 
     DDP's own join(), for data of which the workers have unequally much, works with it: who has run out is
-    absent.
+    absent, and counts for nothing where there is a weight=.
 
     Constructing it is collective. It can be pickled together with its residuals; after loading,
     attach() joins it to the model of the new process. Options are those of DistributedOptimizer; not so
@@ -52,6 +53,7 @@ class DDPState:
         warmup=0,
         overrides=None,
         scaler=AUTO,
+        weight=None,
         prefix="",
         timeout=None,
         check=True,
@@ -62,10 +64,11 @@ class DDPState:
         self._links.check_without_correction("DDPState")
         self._prefix = prefix
         self._loaded = None
-        self.attach(named_parameters, scaler=scaler, check=check, worker=worker)
+        self.attach(named_parameters, scaler=scaler, weight=weight, check=check, worker=worker)
 
-    def attach(self, named_parameters, *, scaler=AUTO, check=True, worker=None):
+    def attach(self, named_parameters, *, scaler=AUTO, weight=None, check=True, worker=None):
         """Declares the parameters with this process's worker. Collective."""
+        self._weight = Weight(weight)
         self._parameters = ParameterSet(
             worker or default_worker(),
             self._links,
@@ -129,7 +132,9 @@ class DDPState:
         self._reached.hook_has_run = True
         if self._round is None or self._round.is_over or backward_pass.current_task() == -1:
             self._guard.check()
-            self._round = _Round(self._scale.current(), self._reached, self._timeout, self._guard)
+            self._round = _Round(
+                self._scale.current(), self._weight, self._reached, self._timeout, self._guard
+            )
         return self._round.exchange(self._parameters, self._members, bucket)
 
 
@@ -201,12 +206,13 @@ class _Round:
     there this worker has no gradients, and errors can be nowhere but in the future.
     """
 
-    def __init__(self, loss_scale, reached, timeout, guard):
+    def __init__(self, loss_scale, weight, reached, timeout, guard):
         self._loss_scale = loss_scale
         self._reached = reached
         self._timeout = timeout
         self._guard = guard
         self._has_pass = backward_pass.current_task() != -1
+        self._weight = weight.now() if self._has_pass else weight.out_of_data
         self._changed = threading.Condition()
         self._pending = 0  # buckets
         self._error = None
@@ -255,9 +261,11 @@ class _Round:
                     f"DDP reduces a parameter of shape {list(param.shape)} that DDPState was not given; "
                     "construct it from ddp_model.module.named_parameters()"
                 )
-            is_present = self._has_pass and self._reached.has(param, grad)
+            is_present = self._has_pass and self._reached.has(param, grad) and self._weight > 0
             # A bucket's views don't overlap, so each is exclusive though its storage is shared.
             grad = parameters.dense(member, grad)
+            if not self._weight:
+                grad.zero_()  # What DDP goes on with where no worker's weight is more.
             host = host_copy_or_self(grad, exclusive=True)
             places.append((host, grad))
             pushes.append(
@@ -267,6 +275,7 @@ class _Round:
                     keep=host,
                     flags=0 if is_present else _native.ABSENT,
                     priority=member.priority,
+                    weight=self._weight,
                     loss_scale=self._loss_scale,
                 )
             )

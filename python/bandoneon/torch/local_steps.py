@@ -14,6 +14,7 @@ from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet, terms_by_group
 from .vote import Vote
+from .weight import Weight
 from .wrapped import WrappedOptimizer
 
 
@@ -109,6 +110,8 @@ class LocalSteps(WrappedOptimizer):
         meeting. "none".
     pull: codec of the weights; the signs for SignMomentum, else "none"; delta(int4(group=2048)) sends
         what the weights differ by from what every worker holds.
+    weight: of what this worker moved since the last meeting, its samples say, in the mean: a number, or a
+        function that is asked at each meeting. 0: it only takes up what the others moved.
     overrides, prefix, timeout: as DistributedOptimizer's.
 
     The parameters start as rank 0's. Where any worker's parameters are not finite at a meeting, all go
@@ -128,6 +131,7 @@ class LocalSteps(WrappedOptimizer):
         outer,
         push="none",
         pull=None,
+        weight=None,
         overrides=None,
         prefix="",
         timeout=None,
@@ -147,6 +151,7 @@ class LocalSteps(WrappedOptimizer):
         self.local_steps = 0
         self.skipped_rounds = 0
         self._timeout = timeout
+        self._weight = Weight(weight)
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
@@ -177,9 +182,16 @@ class LocalSteps(WrappedOptimizer):
             common.to(m.param.dtype).float() - m.param.to("cpu", torch.float32)
             for m, common in zip(members, self._common)
         ]
-        if self._vote.all_finite(moved):
-            self._links.update_weights(moved, self._timeout, rates=self.rates(members))
-            self._common = moved  # Now they are the new weights.
+        weight = self._weight.now()
+        if self._vote.all_finite(moved if weight else [], weight):
+            results = self._links.update_weights(
+                moved, self._timeout, rates=self.rates(members), weight=weight
+            )
+            # Now they are the new weights, but for what nobody's push counted in.
+            self._common = [
+                old if result.absent else new
+                for old, new, result in zip(self._common, moved, results)
+            ]
         else:
             self.skipped_rounds += 1
         self._take_common()

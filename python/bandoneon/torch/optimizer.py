@@ -19,6 +19,7 @@ from .loss_scale import AUTO, LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group
 from .synchronizer import Synchronizer
+from .weight import Weight
 from .wrapped import refuse_pickling
 
 
@@ -32,6 +33,7 @@ def DistributedOptimizer(
     warmup=0,
     overrides=None,
     scaler=AUTO,
+    weight=None,
     sparse_as_dense=False,
     overlap=True,
     backward_passes_per_step=1,
@@ -61,6 +63,10 @@ def DistributedOptimizer(
     overrides: other push, pull, momentum or warmup for parameters by name, the first pattern that
         fits: {"*.bias": dict(push="none", pull="none"), "emb*": dict(push="ef(topk(ratio=0.01))")}.
     scaler: the GradScaler, if several are alive; None if gradients are not scaled.
+    weight: how many samples, or tokens, this worker's gradients are means over: a number, or a function
+        that is asked once an exchange, before its first push. The mean is then one over all samples:
+        sum of weight x gradient / sum of weights. 0 adds nothing, whatever the gradients are. None:
+        every worker counts as one. Residuals and momentum are kept in units of weight x gradient.
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
     overlap: False sends everything at the end of the backward pass.
     backward_passes_per_step: n backward passes add up in each worker, and the n-th exchanges their sum,
@@ -89,13 +95,14 @@ def DistributedOptimizer(
     groups = optimizer.param_groups
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(scaler, links.remembers)
+    weights = Weight(weight)
 
     cls = type(optimizer)
     distributed = object.__new__(type(f"Distributed{cls.__name__}", (_Distributed, cls), {}))
     distributed.__dict__ = optimizer.__dict__  # One set of groups, state and step hooks.
     rates = _rates_of(optimizer, distributed)
     synchronizer = Synchronizer(
-        parameters, scale, rates, overlap, timeout, passes_per_round=backward_passes_per_step
+        parameters, scale, weights, rates, overlap, timeout, passes_per_round=backward_passes_per_step
     )
     synchronizer.add(added)
     optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout)
@@ -123,8 +130,8 @@ class _Distributed:
                     loss_of(model, batch).backward()
                     optimizer.step()
 
-        A mean stays one over all workers, to which those without batches add nothing. They take the same
-        steps, so the replicas stay equal.
+        A mean stays one over all workers, to which those without batches add nothing; with weight= they
+        count for nothing, too. They take the same steps, so the replicas stay equal.
 
         step: what the loop does from optimizer.step() on, where that is more: a scheduler's step, a
             scaler's. A function, which a worker without batches calls once an exchange.

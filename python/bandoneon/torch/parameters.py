@@ -137,22 +137,25 @@ class ParameterSet:
         return grad
 
     @torch.no_grad()
-    def exchange(self, tensors, timeout=None, *, rates=None, absent=None, left_out=None):
+    def exchange(
+        self, tensors, timeout=None, *, rates=None, absent=None, left_out=None, weight=1.0
+    ):
         """Replaces the tensors, one a member and like its parameter, by the workers' means, or by the
         weights where the servers hold them; the Results. Returns when all have come; NaN where a
         worker's values, or their sum, were not finite.
 
         rates: learning rates; absent: whether there is nothing to send; left_out: contiguous float32
-        tensors for what the codecs leave out of this push. One a member each.
+        tensors for what the codecs leave out of this push. One a member each. weight: of this worker's
+        tensors in the means; with 0 all are absent.
 
         DeadlineExceeded says who is missing, and is the end: FailedPrecondition from then on.
         """
         for member, tensor in zip(self.members, tensors):
             member.check(tensor)
         with self._exchange_guard.exchange():
-            return self._exchange(tensors, timeout, rates, absent, left_out)
+            return self._exchange(tensors, timeout, rates, absent, left_out, weight)
 
-    def _exchange(self, tensors, timeout, rates, absent, left_out):
+    def _exchange(self, tensors, timeout, rates, absent, left_out, weight):
         hosts = [host_copy_or_self(tensor) for tensor in tensors]
         nothing = [None] * len(hosts)
         pushes = [
@@ -160,8 +163,9 @@ class ParameterSet:
                 m.tensor,
                 host.data_ptr(),
                 keep=(host, rest),
-                flags=_native.ABSENT if is_absent else 0,
+                flags=_native.ABSENT if is_absent or not weight else 0,
                 priority=m.priority,
+                weight=weight,
                 learning_rate=rate or 0.0,
                 left_out=None if rest is None else rest.data_ptr(),
             )

@@ -10,6 +10,7 @@ from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet, terms_by_group
 from .vote import Vote
+from .weight import Weight
 from .wrapped import WrappedOptimizer, evaluate
 
 
@@ -31,6 +32,7 @@ class ServerOptimizer(WrappedOptimizer):
         description only, groups and learning rates included; its step() is never called.
     push, pull, warmup, overrides, prefix, timeout: as DistributedOptimizer's. pull: a codec of the
         weights, or delta(codec).
+    weight: as DistributedOptimizer's, asked in step().
     max_norm: clips each worker's own gradient, all parameters together, to this norm before the push.
         What the norm of the mean is, nobody knows: the parts of the sum are on different servers.
 
@@ -49,6 +51,7 @@ class ServerOptimizer(WrappedOptimizer):
         pull=None,
         warmup=0,
         overrides=None,
+        weight=None,
         max_norm=None,
         prefix="",
         timeout=None,
@@ -62,6 +65,7 @@ class ServerOptimizer(WrappedOptimizer):
         links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         self._timeout = timeout
+        self._weight = Weight(weight)
         self._max_norm = max_norm
         self._resume_check = ResumeCheck("; without it, call resume_at(step) in every worker")
         self.skipped_steps = 0
@@ -75,16 +79,17 @@ class ServerOptimizer(WrappedOptimizer):
         loss = evaluate(closure)
         self._resume_check.before_step(self.inner, lambda: self._links.steps)
         members = self._links.members
-        absent = [member.param.grad is None for member in members]
+        weight = self._weight.now()
+        absent = [member.param.grad is None or not weight for member in members]
         buffers = [self._buffer(member) for member in members]
         present = [buffer for buffer, is_absent in zip(buffers, absent) if not is_absent]
-        if not self._vote.all_finite(present):
+        if not self._vote.all_finite(present, weight):
             self.skipped_steps += 1
             return loss
         if self._max_norm is not None and present:
             _clip(present, self._max_norm)
         results = self._links.update_weights(
-            buffers, self._timeout, rates=self.rates(members), absent=absent
+            buffers, self._timeout, rates=self.rates(members), absent=absent, weight=weight
         )
         for member, weights, result in zip(members, buffers, results):
             if not result.absent:

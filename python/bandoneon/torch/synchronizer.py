@@ -77,12 +77,13 @@ class Synchronizer:
     """
 
     def __init__(
-        self, parameters, loss_scale, rates, overlap=True, timeout=None, passes_per_round=1
+        self, parameters, loss_scale, weight, rates, overlap=True, timeout=None, passes_per_round=1
     ):
-        """rates() is {id(parameter): learning rate}."""
+        """`weight` is a Weight; rates() is {id(parameter): learning rate}."""
         self._parameters = parameters
         self._worker = parameters.worker
         self._loss_scale = loss_scale
+        self._weights = weight
         self._rates_now = rates
         self._overlap = overlap
         self._timeout = timeout
@@ -101,6 +102,7 @@ class Synchronizer:
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
         self._scale = 1.0
+        self._weight = 1.0
         self._rates = {}
 
     # ---- Membership ----
@@ -126,6 +128,7 @@ class Synchronizer:
     def answer_round(self):
         """Takes part in a round of the others, without gradients of this worker."""
         self.forget_pass()
+        self._begin_round(self._weights.out_of_data)
         self._end_round()
 
     def synchronize(self):
@@ -251,8 +254,10 @@ class Synchronizer:
 
     # ---- The round ----
 
-    def _begin_round(self):
+    def _begin_round(self, weight=None):
         self._scale = self._loss_scale.current()
+        if not self._is_local:
+            self._weight = self._weights.now() if weight is None else weight
         self._rates = self._rates_now()
         self._active = True
         if self.attendance is not None and not self._is_local:
@@ -356,7 +361,8 @@ class Synchronizer:
                 push = slot.push
                 push.keep = host
                 push.data = None if host is None else host.data_ptr()
-                push.flags = slot.flags
+                push.flags = slot.flags if self._weight else _native.ABSENT
+                push.weight = self._weight
                 push.loss_scale = self._scale
                 push.learning_rate = self._rates.get(id(slot.param), 0.0)
         except BaseException as error:

@@ -17,12 +17,12 @@ class Vote:
         self._exchange_guard = ExchangeGuard()
         (self._tensor,) = worker.declare([Declaration(name, 1)], owner=owner)
 
-    def all_finite(self, tensors):
-        """Whether no worker's tensors hold NaN, infinity, or values so large that a sum over the workers
-        might overflow. Collective. After DeadlineExceeded nobody votes here any more."""
+    def all_finite(self, tensors, weight=1.0):
+        """Whether no worker's tensors, times its weight, hold NaN, infinity, or values so large that a sum
+        over the workers might overflow. Collective. After DeadlineExceeded nobody votes here any more."""
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
-        refuses = not all(norm.item() <= limit for norm in norms)
+        refuses = not all(norm.item() * weight <= limit for norm in norms)
         ballot = torch.tensor([float(refuses)])
         with self._exchange_guard.exchange():
             ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)

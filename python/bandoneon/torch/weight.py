@@ -1,0 +1,42 @@
+"""What a worker's contribution counts for in the mean."""
+
+import math
+
+from ..errors import InvalidArgument
+
+
+class Weight:
+    """`given` is a number, a function that is asked for it before each exchange, or None: every worker
+    counts as one, whether it has anything to send or not."""
+
+    def __init__(self, given=None):
+        if given is not None and not callable(given):
+            given = _checked(given)
+        self._given = given
+
+    def now(self):
+        """Of the exchange that begins. 0 adds nothing: it is sent as absent."""
+        if self._given is None:
+            return 1.0
+        return _checked(self._given()) if callable(self._given) else self._given
+
+    @property
+    def out_of_data(self):
+        """Of a worker that has run out of data while others go on."""
+        return 1.0 if self._given is None else 0.0
+
+
+_LARGEST = 3.4028234663852886e38  # float32's
+
+
+def _checked(weight):
+    try:
+        number = float(weight)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= _LARGEST:
+        raise InvalidArgument(
+            f"weight={weight!r} is not a finite number, 0 or more: how many samples (or tokens) this worker's "
+            "part of the step is the mean of"
+        )
+    return number
