@@ -9,6 +9,7 @@ import os
 import struct
 import threading
 import time
+import weakref
 from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -98,6 +99,7 @@ class Worker:
         self._in_flight = {}  # ticket -> what must outlive it
         self._dropped = collections.deque()  # tickets nobody waits for any more
         self._declared = {}  # name -> (Declaration, id)
+        self._unsettled = weakref.WeakSet()  # what settles before the worker leaves
         self._owners = {}  # name -> weak reference to what exchanges it
         self._completions = None
 
@@ -115,8 +117,14 @@ class Worker:
     def leave(self, timeout=None):
         """Says that this worker is done, once the servers have all that it has started, and waits until
         all workers have said so. What needs it from then on fails in the others."""
+        for owner in list(self._unsettled):
+            owner.settle()
         self._blocking(lambda lib, handle: lib.bdn_leave(handle, _seconds(timeout)))
         self._left = True
+
+    def settle_before_leaving(self, owner):
+        """leave() calls owner.settle() first, which takes in what it has in flight; keeps no owner alive."""
+        self._unsettled.add(owner)
 
     def abort_job(self, reason):
         """Ends the job for everybody with an error that names this worker and `reason`."""

@@ -13,6 +13,12 @@ from ..session import default_worker
 from .attendance import Attendance
 from .broadcast import check_replicas
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .forward_overlap import (
+    DeferredStep,
+    ForwardHooks,
+    check_steps_one_by_one,
+    has_other_hooks,
+)
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
@@ -35,7 +41,7 @@ def DistributedOptimizer(
     scaler=AUTO,
     weight=None,
     sparse_as_dense=False,
-    overlap=True,
+    overlap="backward",
     backward_passes_per_step=1,
     prefix="",
     timeout=None,
@@ -53,8 +59,8 @@ def DistributedOptimizer(
     says so in its step(), and the others wait for that; so no two workers may each leave out one that the
     other's pass goes through.
 
-    named_parameters: model.named_parameters(), in forward order; also names what add_param_group()
-        adds later.
+    named_parameters: model.named_parameters(), in forward order, or the model itself; also names what
+        add_param_group() adds later.
     push, pull: codec specs; else those of init(), BANDONEON_PUSH and BANDONEON_PULL, or "none". A spec
         may change with the step: "none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))".
     momentum: Nesterov's, applied before error feedback: instead of SGD(momentum=, nesterov=True). The
@@ -68,7 +74,9 @@ def DistributedOptimizer(
         sum of weight x gradient / sum of weights. 0 adds nothing, whatever the gradients are. None:
         every worker counts as one. Residuals and momentum are kept in units of weight x gradient.
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
-    overlap: False sends everything at the end of the backward pass.
+    overlap: beside what the gradients travel. "backward": the rest of the backward pass, which ends when
+        their means have come. "forward": the next forward pass, too, see below. False: nothing, they leave
+        at the end of the backward pass.
     backward_passes_per_step: n backward passes add up in each worker, and the n-th exchanges their sum,
         so that gradients are means over the workers of sums over the passes, as with Horovod: divide the
         losses by n for the mean. A step() that comes after fewer exchanges what there is. With a
@@ -77,9 +85,34 @@ def DistributedOptimizer(
     timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing; synchronize(),
         or step(), then waits again.
     check: refuse parameters that are not the same in all workers, for they would stay different.
+
+    With overlap="forward" neither backward() nor step() waits. step() notes the groups' settings and takes
+    the gradients, so that param.grad is None after it; and when the next forward pass calls a module, the
+    means of the module's parameters are awaited and the step is taken of them. named_parameters must be
+    the model, and the optimizer one whose steps are each parameter's own (torch.optim's but for LBFGS,
+    and ours). The models are the same bit for bit as with "backward".
+
+    All is awaited, and stepped, before what reads it otherwise: gradients between backward() and step()
+    (to clip them, or a GradScaler), state_dict() and load_state_dict() of model and optimizer, the
+    methods here, a step(closure), step hooks. A warning says it where that makes every step wait. What
+    reads or writes parameters, or optimizer.state, otherwise (averaging weights, copy.deepcopy(model))
+    needs optimizer.synchronize() before it, and so do functions of another module's parameters that are
+    computed before that module is called. A forward pass that read parameters which were still to be
+    stepped is an error in its backward(). Of a compiled model everything is awaited before its forward
+    pass: give the compiled one for fullgraph=True.
     """
     if isinstance(optimizer, _Distributed):
         raise InvalidArgument("this optimizer is distributed already")
+    if overlap not in ("backward", "forward", True, False):
+        raise InvalidArgument(f"overlap={overlap!r} is neither 'backward' nor 'forward' nor False")
+    model, named_parameters = _model_of(named_parameters)
+    if overlap == "forward":
+        check_steps_one_by_one(optimizer)
+        if model is None:
+            raise InvalidArgument(
+                "overlap='forward' awaits gradients in the model's forward pass; give DistributedOptimizer the "
+                "model in place of named_parameters"
+            )
     check_steps(backward_passes_per_step=backward_passes_per_step)
     worker = worker or default_worker()
     links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
@@ -108,6 +141,12 @@ def DistributedOptimizer(
     optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout)
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
+    if overlap == "forward":
+        synchronizer.forward_hooks = ForwardHooks(synchronizer)
+        synchronizer.forward_hooks.add(model)
+        worker.settle_before_leaving(synchronizer)
+        optimizer.register_state_dict_pre_hook(_settle)
+        optimizer.register_load_state_dict_pre_hook(_settle)
     return distributed
 
 
@@ -153,6 +192,7 @@ class _Distributed:
         synchronizer.attendance = attendance
         try:
             yield
+            synchronizer.settle()
             synchronizer.attendance = None
             while attendance.anyone_present():
                 self.zero_grad()
@@ -175,7 +215,7 @@ class _Distributed:
 
     def synchronize(self):
         """Ends a round that was not ended by a backward pass; usually there is none, but where fewer
-        than `backward_passes_per_step` were made."""
+        than `backward_passes_per_step` were made, or with overlap="forward", whose deferred step it takes."""
         self._bandoneon.synchronizer.synchronize()
 
     def set_loss_scale(self, scale):
@@ -190,6 +230,10 @@ class _Distributed:
     def add_param_group(self, param_group, named_parameters=None):
         """As the optimizer's. Collective: all workers add the same."""
         parts = self._bandoneon
+        model, named_parameters = _model_of(named_parameters)
+        parts.synchronizer.settle()
+        if parts.synchronizer.forward_hooks is not None and model is not None:
+            parts.synchronizer.forward_hooks.add(model)
         parts.names.learn(named_parameters)
         first = len(self.param_groups)
         super().add_param_group(param_group)  # First, for it makes lists of what can be read only once.
@@ -197,6 +241,8 @@ class _Distributed:
         try:
             _check_momentum(groups, parts.names, parts.parameters.links, first)
             named = parts.names.in_forward_order(groups, first)
+            if parts.synchronizer.forward_hooks is not None:
+                parts.synchronizer.forward_hooks.check_reads(named)
             added = parts.parameters.add(named, terms_by_group(groups, first=first))
         except BaseException:
             del self.param_groups[first:]
@@ -207,6 +253,7 @@ class _Distributed:
         """What a checkpoint needs beside state_dict(): this rank's residuals, momentum and steps; of
         rank 0, what the servers owe, too."""
         parts = self._bandoneon
+        parts.synchronizer.settle()
         parameters = parts.parameters
         return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict(parts.timeout)}
 
@@ -215,6 +262,7 @@ class _Distributed:
         where there were more or fewer workers; the next step is the one after it. Collective: all
         workers load before any of them steps."""
         parts = self._bandoneon
+        parts.synchronizer.settle()
         state = fitting_state(state, _SETTINGS, parts.parameters.worker)
         parts.parameters.load_state_dict(state, parts.timeout)
         parts.resume_check.is_settled = True
@@ -224,6 +272,7 @@ class _Distributed:
         default the most that rank 0's optimizer state counts; residuals and momentum begin at 0.
         Collective, before any worker's first backward()."""
         parts = self._bandoneon
+        parts.synchronizer.settle()
         parts.parameters.resume_at(step_to_resume_at(self, step), parts.timeout)
         parts.resume_check.is_settled = True
 
@@ -232,6 +281,7 @@ class _Distributed:
 
     def close(self):
         """Takes the hooks away and frees the parameters' names for another optimizer."""
+        self._bandoneon.synchronizer.settle()
         self._bandoneon.synchronizer.close()
         self._bandoneon.parameters.release()
 
@@ -255,6 +305,13 @@ class _Parts:
 
 
 _SETTINGS = {"algorithm": "DistributedOptimizer"}
+
+
+def _model_of(named_parameters):
+    """(the model or None, its named parameters) of what may be either."""
+    if isinstance(named_parameters, torch.nn.Module):
+        return named_parameters, named_parameters.named_parameters()
+    return None, named_parameters
 
 
 def _rates_of(*optimizers):
@@ -292,16 +349,28 @@ def _before_step(optimizer, args, kwargs):
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS):
         raise Unimplemented(_SEVERAL_TIMES.format(name))
-    once = _Once(closure, name, lambda: _gradients_are_there(optimizer))
+    once = _Once(closure, name, lambda: _gradients_are_there(optimizer, has_closure=True))
     args = tuple(once if arg is closure else arg for arg in args)
     return args, {key: once if value is closure else value for key, value in kwargs.items()}
 
 
-def _gradients_are_there(optimizer):
-    """Those of this step, but for what no backward pass has gone through."""
+def _gradients_are_there(optimizer, has_closure=False):
+    """Those of this step, but for what no backward pass has gone through; or there are none, and the step is
+    deferred."""
     parts = optimizer._bandoneon
+    synchronizer = parts.synchronizer
     parts.resume_check.before_step(optimizer, lambda: max(parts.parameters.steps - 1, 0))
-    parts.synchronizer.before_step()
+    if synchronizer.forward_hooks is not None:
+        if has_closure or has_other_hooks(optimizer):
+            why = "step() was given a closure" if has_closure else "step() has hooks of the program's"
+            synchronizer.settle_early(why)
+        elif synchronizer.defer(lambda: DeferredStep(optimizer)):
+            return
+    synchronizer.before_step()
+
+
+def _settle(optimizer, *_):
+    optimizer._bandoneon.synchronizer.settle()
 
 
 def _after_step(optimizer, args, kwargs):

@@ -1,6 +1,8 @@
-"""Gradients leave as the backward pass makes them; the pass ends when their means have come back."""
+"""Gradients leave as the backward pass makes them; the pass ends when their means have come back, or,
+where a step is deferred, when all have left."""
 
 import contextlib
+import warnings
 import weakref
 
 import torch
@@ -9,6 +11,7 @@ from .. import _native
 from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push
 from . import backward_pass
+from .forward_overlap import PendingGradient, read_too_early
 from .tensors import copy_back, host_copy_or_self
 
 
@@ -33,6 +36,9 @@ class _Slot:
         self.seen_alone = False
         self.may_repeat = False
         self.mean = None  # weak reference to what the last round left in param.grad
+        self.pending = None  # the PendingGradient of a mean that is awaited after the pass
+        self.is_deferred = False  # its step is still to be taken
+        self.deferred_grad = None  # which that step is taken on, once it has come
         self.clear_round()
 
     @property
@@ -73,13 +79,17 @@ class Synchronizer:
     """The hooks on the parameters of a ParameterSet. One backward pass is one round: every tensor is
     pushed exactly once in it by every worker, if only to say that there is no gradient.
 
+    A round is awaited at the end of its pass, or, with defer(), is in flight from then until settle() or
+    the last take_deferred().
+
     Used by one thread at a time, the one that autograd runs on.
     """
 
     def __init__(
         self, parameters, loss_scale, weight, rates, overlap=True, timeout=None, passes_per_round=1
     ):
-        """`weight` is a Weight; rates() is {id(parameter): learning rate}."""
+        """`weight` is a Weight; rates() is {id(parameter): learning rate}. overlap: False, "backward" or
+        "forward", where forward_hooks must be set, too."""
         self._parameters = parameters
         self._worker = parameters.worker
         self._loss_scale = loss_scale
@@ -94,6 +104,12 @@ class Synchronizer:
         self._passes_per_round = passes_per_round
         self._local_passes = 0  # that the next round will exchange
         self.attendance = None  # that each round is told to, within join()
+        # Of what is awaited after the pass:
+        self.forward_hooks = None
+        self._is_in_flight = False  # all has left, and not all has come
+        self._deferred = None  # the DeferredStep, and of how many slots it is still to be taken
+        self._num_deferred = 0
+        self._has_warned = False
         # Of the running round:
         self._active = False
         self._batch = []  # slots whose gradients leave together
@@ -114,6 +130,8 @@ class Synchronizer:
     def close(self):
         """Takes the hooks away; the parameters' gradients stay local from now on."""
         self._closed = True
+        if self.forward_hooks is not None:
+            self.forward_hooks.remove()
         for slot in self._slots:
             slot.remove_hooks()
 
@@ -133,6 +151,7 @@ class Synchronizer:
 
     def synchronize(self):
         """Ends a round that is running, or that still lacks passes."""
+        self.settle()
         if self._active or self._local_passes:
             self._end_round()
 
@@ -143,6 +162,7 @@ class Synchronizer:
         gradients at all still owes the others its word."""
         if self._closed:
             return
+        self.settle()
         # A step that was left out, as by a GradScaler, leaves gradients that are thrown away in the end.
         has_gradients = self._had_pass and any(s.param.grad is not None for s in self._slots)
         if self._local_passes and self._loss_scale.current() != 1.0:
@@ -157,6 +177,94 @@ class Synchronizer:
         """Its gradients were stepped on or thrown away; the next step needs others."""
         self._had_pass = False
         self._local_passes = 0
+
+    # ---- After the backward pass ----
+
+    @property
+    def has_deferred_step(self):
+        return self._deferred is not None
+
+    def slots_by_param(self):
+        return {id(slot.param): slot for slot in self._slots}
+
+    def defer(self, make_step):
+        """Leaves the step on what is in flight for take_deferred(), to make_step(), a DeferredStep. The
+        gradients are its own from now on. False where the program has looked at them, or put others there."""
+        flying = [slot for slot in self._slots if slot.ticket is not None]
+        if not self._is_in_flight or self._deferred is not None:
+            return False
+        if any(slot.pending is not None and slot.param.grad is not slot.pending for slot in flying):
+            return False
+        self._deferred = make_step()
+        self._num_deferred = len(flying)
+        self.forward_hooks.hold(self)
+        for slot in flying:
+            slot.is_deferred = True
+            if slot.pending is not None:
+                slot.param.grad = None
+        return True
+
+    @torch.no_grad()
+    def take_deferred(self, slots=None):
+        """Awaits the means of these slots, or of all, and takes the step that was deferred of them."""
+        if self._deferred is None:
+            return
+        slots = [slot for slot in (self._slots if slots is None else slots) if slot.is_deferred]
+        self._collect(slots)
+        self._deferred.take([(slot.param, slot.deferred_grad) for slot in slots])
+        for slot in slots:
+            slot.is_deferred = False
+            slot.deferred_grad = None
+        self._num_deferred -= len(slots)
+        if self._num_deferred == 0:
+            self._land()
+
+    @torch.no_grad()
+    def settle(self):
+        """Awaits what is in flight: means are in the gradients, or, of a deferred step, stepped on."""
+        self.take_deferred()
+        if self._is_in_flight:
+            self._collect(self._slots)
+            self._land()
+
+    def settle_early(self, why):
+        """settle(), where awaiting everything at once is what overlap="forward" was to do without."""
+        if self._is_in_flight and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"overlap='forward' awaits gradients in the next forward pass, but {why}, so all were awaited "
+                "there and then: such a step takes as long as with overlap='backward'",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.settle()
+
+    def _leave_in_flight(self):
+        def settle():
+            self.settle_early("they were read between backward() and step()")
+
+        for slot in self._slots:
+            if slot.host is not None:
+                slot.pending = slot.param.grad = PendingGradient(slot.grad, settle)
+        self._is_in_flight = True
+        self._had_pass = True
+        self._local_passes = 0
+        self._leave_pass()
+
+    def _arrive(self, slot, mean):
+        pending, slot.pending = slot.pending, None
+        pending.arrive(mean, slot.param)
+        if slot.is_deferred:
+            slot.deferred_grad = mean
+        elif slot.param.grad is pending:
+            slot.leave_mean(mean)  # Else it was thrown away.
+
+    def _land(self):
+        self._is_in_flight = False
+        self._deferred = None
+        if self.forward_hooks is not None:
+            self.forward_hooks.hold(None)
+        self._settle_attendance()
 
     # ---- In the backward pass ----
 
@@ -180,6 +288,12 @@ class Synchronizer:
             slot.accumulation_hooks = backward_pass.before_accumulation(
                 slot.param, _forward_to(weakref.ref(self), Synchronizer._expect, slot)
             )
+
+    def _on_gradient_in_flight(self, slot):
+        if slot.is_deferred:
+            raise read_too_early(slot.member.name)
+        if slot.param.grad is slot.pending:
+            self.settle_early("a second backward pass came before step()")
 
     def _expect(self, slot):
         self._before_accumulation(slot)
@@ -250,11 +364,18 @@ class Synchronizer:
             self._leave_round()
             return
         self._send_rest()
-        backward_pass.at_end_of_pass(self._end_round)
+        if self._overlap == "forward":
+            self._leave_in_flight()
+        else:
+            backward_pass.at_end_of_pass(self._end_round)
 
     # ---- The round ----
 
     def _begin_round(self, weight=None):
+        if self._is_in_flight:
+            if self._deferred is None:
+                self.settle()
+            self._settle_attendance()
         self._scale = self._loss_scale.current()
         if not self._is_local:
             self._weight = self._weights.now() if weight is None else weight
@@ -270,7 +391,7 @@ class Synchronizer:
             self._is_local = False
             self._begin_round()
         self._send_rest()
-        self._collect()
+        self._collect(self._slots)
         self._settle_attendance()
         self._had_pass = True
         self._local_passes = 0
@@ -278,6 +399,7 @@ class Synchronizer:
 
     @torch.no_grad()
     def _send_rest(self):
+        self.take_deferred()  # Of modules that the forward pass left out.
         for slot in self._slots:
             if not slot.sent:
                 self._push_rest(slot)
@@ -288,11 +410,12 @@ class Synchronizer:
         if self._is_local:  # In which they have no part.
             self._leave_round()
             return
+        self.take_deferred()
         for slot in self._slots:
             if not slot.sent:
                 self._push(slot, None, _native.ABSENT)
         self._send_batch()
-        self._collect(is_wanted=False)
+        self._collect(self._slots, is_wanted=False)
         self._settle_attendance()
         self._local_passes = 0
         self._leave_round()
@@ -303,7 +426,11 @@ class Synchronizer:
 
     def _leave_round(self):
         for slot in self._slots:
-            slot.clear_round()
+            if not slot.is_deferred:
+                slot.clear_round()
+        self._leave_pass()
+
+    def _leave_pass(self):
         self._active = False
         self._is_local = False
         self._outermost = None
@@ -371,9 +498,10 @@ class Synchronizer:
             return error
         return None
 
-    def _collect(self, is_wanted=True):
-        """Waits for what is in flight. What had come before another one was late is not waited for again."""
-        slots = [slot for slot in self._slots if slot.ticket is not None]
+    def _collect(self, slots, is_wanted=True):
+        """Waits for what is on its way of these. What had come before another one was late is not waited
+        for again."""
+        slots = [slot for slot in slots if slot.ticket is not None]
         results, error = self._worker.wait_all([slot.ticket for slot in slots], self._timeout)
         for slot, result in zip(slots, results):
             slot.ticket = None
@@ -387,20 +515,26 @@ class Synchronizer:
     def _finish(self, slot, result):
         if slot.fired == 1:
             slot.seen_alone = True
-        if slot.host is None:
-            return
-        if result.absent:
-            slot.leave_mean(slot.earlier)
-        else:
+        mean = slot.earlier
+        if slot.host is not None and not result.absent:
             copy_back(slot.host, slot.grad)
-            both = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
-            slot.leave_mean(both)
+            mean = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
+        if slot.pending is not None:
+            self._arrive(slot, mean)
+        elif slot.host is not None:
+            slot.leave_mean(mean)
+        if self._is_in_flight:
+            slot.clear_round()
 
 
 def _gradient_hook(reference, slot):
-    """_on_gradient(), where there is something to do: a mean that is still somewhere."""
+    """_on_gradient(), where there is something to do: a mean that is still somewhere, or in flight."""
 
     def hook(_):
+        if slot.pending is not None or slot.is_deferred:
+            synchronizer = reference()
+            if synchronizer is not None:
+                synchronizer._on_gradient_in_flight(slot)
         if slot.mean is not None and slot.mean() is not None:
             synchronizer = reference()
             if synchronizer is not None:
