@@ -5,6 +5,7 @@ import gc
 import io
 import pickle
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -762,7 +763,7 @@ def test_the_last_step_is_taken_though_the_optimizer_is_gone():
         hooks = len(model[0]._forward_pre_hooks)
         return found, model_hash(model), hooks
 
-    for _, _, hooks in assert_same_models(job):
+    for _, _, hooks in assert_same_models(job, workers=1):
         assert hooks == 0
 
 
@@ -918,3 +919,48 @@ def test_where_every_gradient_leaves_by_itself(monkeypatch):
         return model_hash(train(worker, model, optimizer, steps=4))
 
     assert_same_models(job, fusion_bytes=1)
+
+
+def test_nothing_of_a_model_stays_that_is_gone():
+    def job(worker):
+        model = make_model()
+        optimizer = distributed(worker, model, "forward")
+        train(worker, model, optimizer, steps=2)
+        gone = weakref.ref(model[0].weight)
+        del model, optimizer
+        gc.collect()
+        found = gone() is None
+        model = make_model()
+        optimizer = distributed(worker, model, "forward")  # Takes the names up.
+        train(worker, model, optimizer, steps=1)
+        return found
+
+    assert run_job(job, workers=1) == [True]  # A gc.collect() beside another thread's does nothing.
+
+
+def test_parameters_that_one_module_holds_several_times():
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = self.other = torch.nn.Parameter(torch.zeros(6, 6))
+            held = torch.nn.ParameterList([torch.zeros(6)])  # Which both read, and nobody calls.
+            self.parts = torch.nn.ModuleList([Shift(held), Shift(held)])
+            fill(self)
+
+        def forward(self, batch):
+            return self.parts[1](self.parts[0](batch @ self.one) @ self.other)
+
+    class Shift(torch.nn.Module):
+        def __init__(self, held):
+            super().__init__()
+            self.held = held
+
+        def forward(self, batch):
+            return torch.tanh(batch + self.held[0])
+
+    def job(worker, overlap):
+        model = Twice()
+        optimizer = distributed(worker, model, overlap)
+        return model_hash(train(worker, model, optimizer, steps=4))
+
+    assert_same_models(job)

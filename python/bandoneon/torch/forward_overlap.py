@@ -52,7 +52,8 @@ class PendingGradient(torch.Tensor):
 
     @staticmethod
     def __new__(cls, grad, settle):
-        """`grad` is the local one, whose form the mean will have; settle() calls arrive()."""
+        """`grad` is the local one, whose form the mean will have; `settle` a weak reference to what calls
+        arrive()."""
         self = torch.Tensor._make_wrapper_subclass(
             cls, grad.shape, strides=grad.stride(), dtype=grad.dtype, device=grad.device
         )
@@ -67,7 +68,10 @@ class PendingGradient(torch.Tensor):
 
     def now(self):
         if self._mean is None:
-            self._settle()
+            settle = self._settle()
+            if settle is None:
+                raise FailedPrecondition("the mean of this gradient was on its way when its optimizer was dropped")
+            settle()
         return self._mean
 
     @classmethod
@@ -139,11 +143,10 @@ def _step_without_hooks(cls):
 class _Reader:
     """A module, and the parameters that its forward is the first to read."""
 
-    def __init__(self, module):
-        self.module = weakref.ref(module)
+    def __init__(self):
         self.parents = []
         self.is_called = False  # ever
-        self.slots = []
+        self.slots = {}  # as keys
 
 
 class ForwardHooks:
@@ -154,22 +157,24 @@ class ForwardHooks:
     load_state_dict() writes, is stepped before.
 
     Inside of compiled code only the outermost module has a hook, which takes the step of all parameters.
+
+    Lives as long as the model, and with it a step that was not taken and its optimizer.
     """
 
     def __init__(self, synchronizer):
+        self.step = None  # the DeferredStep, where there is one
         self._synchronizer = weakref.ref(synchronizer)
-        self._held = None  # what must outlive its optimizer: the synchronizer of a step that was not taken
-        self._readers = {}  # by the module's id
+        self._readers = weakref.WeakKeyDictionary()  # by module
         self._handles = []
         self._is_assigned = False
-        self._read_first = []  # slots of modules that neither are called nor inside of one that is
+        self._read_first = {}  # slots of modules that neither are called nor inside of one that is
 
     def add(self, model):
         self._is_assigned = False
         for module in model.modules():
-            if id(module) in self._readers:
+            if module in self._readers:
                 continue
-            self._readers[id(module)] = reader = _Reader(module)
+            self._readers[module] = reader = _Reader()
             hook = _ForwardHook(self, reader, is_outermost=module is model)
             settle = _SettleHook(self)
             self._handles += [
@@ -180,16 +185,11 @@ class ForwardHooks:
             ]
         for module in model.modules():
             for child in module.children():
-                self._readers[id(child)].parents.append(self._readers[id(module)])
+                self._readers[child].parents.append(self._readers[module])
 
     def check_reads(self, named):
         """InvalidArgument where (name, parameter) is of none of the modules: nothing would take its step."""
-        read = {
-            id(param)
-            for reader in self._readers.values()
-            if (module := reader.module()) is not None
-            for param in module._parameters.values()
-        }
+        read = {id(param) for module in self._readers for param in module._parameters.values()}
         for name, param in named:
             if id(param) not in read:
                 raise InvalidArgument(
@@ -197,10 +197,6 @@ class ForwardHooks:
                     "forward pass awaits it; give it a model that has all parameters, or use overlap='backward'",
                     tensor=name,
                 )
-
-    def hold(self, synchronizer):
-        """Keeps it alive until the next time with None: who drops the optimizer still has the model."""
-        self._held = synchronizer
 
     def remove(self):
         backward_pass.remove(self._handles)
@@ -224,25 +220,23 @@ class ForwardHooks:
             return
         if not self._is_assigned:
             self._assign(synchronizer)
-        slots = reader.slots + self._read_first
-        if slots:
-            synchronizer.take_deferred(slots)
+        if reader.slots or self._read_first:
+            synchronizer.take_deferred([*reader.slots, *self._read_first])
 
     def _assign(self, synchronizer):
         by_param = synchronizer.slots_by_param()
-        self._read_first = []
+        self._read_first = {}
         for reader in self._readers.values():
-            reader.slots = []
-        for reader in self._readers.values():
-            module = reader.module()
-            params = () if module is None else module._parameters.values()
+            reader.slots = {}
+        for module, reader in self._readers.items():
+            params = module._parameters.values()
             slots = [by_param[id(param)] for param in params if id(param) in by_param]
             for place in self._first_to_read(reader) if slots else ():
-                place += slots
+                place.update(dict.fromkeys(slots))
         self._is_assigned = True
 
     def _first_to_read(self, reader):
-        """Lists of slots: of the module itself if it is called, else of what holds it."""
+        """Where its slots belong: to the module itself if it is called, else to what holds it."""
         if reader.is_called:
             return [reader.slots]
         if not reader.parents:

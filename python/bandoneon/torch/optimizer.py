@@ -142,8 +142,9 @@ def DistributedOptimizer(
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     if overlap == "forward":
-        synchronizer.forward_hooks = ForwardHooks(synchronizer)
-        synchronizer.forward_hooks.add(model)
+        hooks = optimizer._bandoneon.forward_hooks = ForwardHooks(synchronizer)
+        hooks.add(model)
+        synchronizer.set_forward_hooks(hooks)
         worker.settle_before_leaving(synchronizer)
         optimizer.register_state_dict_pre_hook(_settle)
         optimizer.register_load_state_dict_pre_hook(_settle)
@@ -232,8 +233,8 @@ class _Distributed:
         parts = self._bandoneon
         model, named_parameters = _model_of(named_parameters)
         parts.synchronizer.settle()
-        if parts.synchronizer.forward_hooks is not None and model is not None:
-            parts.synchronizer.forward_hooks.add(model)
+        if parts.forward_hooks is not None and model is not None:
+            parts.forward_hooks.add(model)
         parts.names.learn(named_parameters)
         first = len(self.param_groups)
         super().add_param_group(param_group)  # First, for it makes lists of what can be read only once.
@@ -241,8 +242,8 @@ class _Distributed:
         try:
             _check_momentum(groups, parts.names, parts.parameters.links, first)
             named = parts.names.in_forward_order(groups, first)
-            if parts.synchronizer.forward_hooks is not None:
-                parts.synchronizer.forward_hooks.check_reads(named)
+            if parts.forward_hooks is not None:
+                parts.forward_hooks.check_reads(named)
             added = parts.parameters.add(named, terms_by_group(groups, first=first))
         except BaseException:
             del self.param_groups[first:]
@@ -298,6 +299,7 @@ class _Parts:
         self.scale = scale
         self.names = names
         self.timeout = timeout
+        self.forward_hooks = None  # with overlap="forward"
         self.looked_for_ddp = False
         self.resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self.resume_check.is_settled = not parameters.links.begins_anew
@@ -360,7 +362,7 @@ def _gradients_are_there(optimizer, has_closure=False):
     parts = optimizer._bandoneon
     synchronizer = parts.synchronizer
     parts.resume_check.before_step(optimizer, lambda: max(parts.parameters.steps - 1, 0))
-    if synchronizer.forward_hooks is not None:
+    if parts.forward_hooks is not None:
         if has_closure or has_other_hooks(optimizer):
             why = "step() was given a closure" if has_closure else "step() has hooks of the program's"
             synchronizer.settle_early(why)

@@ -89,7 +89,7 @@ class Synchronizer:
         self, parameters, loss_scale, weight, rates, overlap=True, timeout=None, passes_per_round=1
     ):
         """`weight` is a Weight; rates() is {id(parameter): learning rate}. overlap: False, "backward" or
-        "forward", where forward_hooks must be set, too."""
+        "forward"."""
         self._parameters = parameters
         self._worker = parameters.worker
         self._loss_scale = loss_scale
@@ -105,10 +105,9 @@ class Synchronizer:
         self._local_passes = 0  # that the next round will exchange
         self.attendance = None  # that each round is told to, within join()
         # Of what is awaited after the pass:
-        self.forward_hooks = None
+        self._forward_hooks = lambda: None  # weak reference: theirs is the deferred step
         self._is_in_flight = False  # all has left, and not all has come
-        self._deferred = None  # the DeferredStep, and of how many slots it is still to be taken
-        self._num_deferred = 0
+        self._num_deferred = 0  # slots whose step was deferred and not taken
         self._has_warned = False
         # Of the running round:
         self._active = False
@@ -181,8 +180,17 @@ class Synchronizer:
     # ---- After the backward pass ----
 
     @property
+    def forward_hooks(self):
+        """The ForwardHooks, None once the model is gone and where nothing is deferred."""
+        return self._forward_hooks()
+
+    def set_forward_hooks(self, hooks):
+        """Keeps them no longer than the model does."""
+        self._forward_hooks = weakref.ref(hooks)
+
+    @property
     def has_deferred_step(self):
-        return self._deferred is not None
+        return self._num_deferred > 0
 
     def slots_by_param(self):
         return {id(slot.param): slot for slot in self._slots}
@@ -191,13 +199,12 @@ class Synchronizer:
         """Leaves the step on what is in flight for take_deferred(), to make_step(), a DeferredStep. The
         gradients are its own from now on. False where the program has looked at them, or put others there."""
         flying = [slot for slot in self._slots if slot.ticket is not None]
-        if not self._is_in_flight or self._deferred is not None:
+        if not self._is_in_flight or self.has_deferred_step:
             return False
         if any(slot.pending is not None and slot.param.grad is not slot.pending for slot in flying):
             return False
-        self._deferred = make_step()
+        self.forward_hooks.step = make_step()
         self._num_deferred = len(flying)
-        self.forward_hooks.hold(self)
         for slot in flying:
             slot.is_deferred = True
             if slot.pending is not None:
@@ -207,11 +214,13 @@ class Synchronizer:
     @torch.no_grad()
     def take_deferred(self, slots=None):
         """Awaits the means of these slots, or of all, and takes the step that was deferred of them."""
-        if self._deferred is None:
+        if not self.has_deferred_step:
             return
         slots = [slot for slot in (self._slots if slots is None else slots) if slot.is_deferred]
         self._collect(slots)
-        self._deferred.take([(slot.param, slot.deferred_grad) for slot in slots])
+        hooks = self.forward_hooks
+        if hooks is not None:
+            hooks.step.take([(slot.param, slot.deferred_grad) for slot in slots])
         for slot in slots:
             slot.is_deferred = False
             slot.deferred_grad = None
@@ -239,10 +248,11 @@ class Synchronizer:
             )
         self.settle()
 
-    def _leave_in_flight(self):
-        def settle():
-            self.settle_early("they were read between backward() and step()")
+    def _settle_for_reader(self):
+        self.settle_early("they were read between backward() and step()")
 
+    def _leave_in_flight(self):
+        settle = weakref.WeakMethod(self._settle_for_reader)
         for slot in self._slots:
             if slot.host is not None:
                 slot.pending = slot.param.grad = PendingGradient(slot.grad, settle)
@@ -261,9 +271,8 @@ class Synchronizer:
 
     def _land(self):
         self._is_in_flight = False
-        self._deferred = None
         if self.forward_hooks is not None:
-            self.forward_hooks.hold(None)
+            self.forward_hooks.step = None
         self._settle_attendance()
 
     # ---- In the backward pass ----
@@ -373,7 +382,7 @@ class Synchronizer:
 
     def _begin_round(self, weight=None):
         if self._is_in_flight:
-            if self._deferred is None:
+            if not self.has_deferred_step:
                 self.settle()
             self._settle_attendance()
         self._scale = self._loss_scale.current()
