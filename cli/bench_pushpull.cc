@@ -214,6 +214,14 @@ size_t SizeSetting(const BenchOptions& options, const char* variable, size_t oth
   return otherwise;
 }
 
+// Without a pause, in which processes would fall asleep and their caches cool: short ones.
+int64_t IterationsInABlock(const BenchOptions& options) {
+  constexpr size_t kBytes = size_t{16} << 20;
+  constexpr size_t kMost = 100;
+  return static_cast<int64_t>(
+      std::clamp<size_t>(kBytes / (options.tensors * options.bytes), 1, kMost));
+}
+
 // Null for update rules: their servers' work is the rule's.
 std::unique_ptr<KernelRoof> StartRoof(const BenchOptions& options) {
   if (options.rule != "mean") return nullptr;
@@ -248,6 +256,7 @@ class Controller {
                                         "--push=" + options_.push,
                                         "--pull=" + options_.pull,
                                         "--rule=" + options_.rule};
+      words.push_back(absl::StrFormat("--block=%d", IterationsInABlock(options_)));
       if (options_.fuse) words.emplace_back("--fuse");
       status = job.StartWorker(words, /*wants_input=*/true);
     }
@@ -265,13 +274,13 @@ class Controller {
 
  private:
   void HandleLine(int, std::string_view line) {
-    if (line != "joined" && line != "ready" && line != "step" && line != "done") {
+    if (line != "joined" && line != "ready" && line != "block" && line != "done") {
       auto result = ParseResult(line);
       if (!result.ok()) return job_->Fail(1, std::string(result.status().message()));
       results_.push_back(*std::move(result));
     }
     if (++lines_ % options_.job.workers != 0) return;
-    if (line == "step") {
+    if (line == "block") {
       MeasureRoof();
       return TellWorkers();
     }
@@ -315,7 +324,7 @@ class Controller {
     for (int rank = 0; rank < options_.job.workers; ++rank) job_->WriteToWorker(rank, "go on\n");
   }
 
-  // Between two iterations, while the job waits: the machine's speed changes within seconds.
+  // Between two blocks, while the job waits: the machine's speed changes within seconds.
   void MeasureRoof() {
     if (roof_ == nullptr || outcome_.roof_seconds.size() >= kMostRoofSteps) return;
     const std::optional<KernelRoof::Cost> cost = roof_->Step();

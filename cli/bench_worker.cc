@@ -1,6 +1,6 @@
 // Worker processes of the benchmarks. They speak with their parent in lines: they print "joined",
-// "ready", "step" after each iteration that is timed, "done" and one line of JSON, and wait for a line
-// after each.
+// "ready", "block" after so many iterations that are timed, "done" and one line of JSON, and wait for a
+// line after each.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ constexpr double kTimeout = 120;
 constexpr Flag kFlags[] = {
     {"tensors", 0, "COUNT", ""}, {"bytes", 0, "COUNT", ""}, {"push", 0, "SPEC", ""},
     {"pull", 0, "SPEC", ""},     {"iters", 0, "COUNT", ""}, {"warmup", 0, "COUNT", ""},
-    {"rule", 0, "SPEC", ""},     {"fuse", 0, nullptr, ""},
+    {"rule", 0, "SPEC", ""},     {"block", 0, "COUNT", ""}, {"fuse", 0, nullptr, ""},
 };
 
 struct WorkerDeleter {
@@ -263,7 +263,8 @@ absl::Status RunBenchWorker(const CommandFlags& flags) {
   const auto bytes = flags.Int("bytes", 4, 4, INT64_MAX);
   const auto iters = flags.Int("iters", 1, 1, INT32_MAX);
   const auto warmup = flags.Int("warmup", 0, 0, INT32_MAX);
-  for (const auto* number : {&tensors, &bytes, &iters, &warmup}) {
+  const auto block = flags.Int("block", 1, 1, INT32_MAX);
+  for (const auto* number : {&tensors, &bytes, &iters, &warmup, &block}) {
     if (!number->ok()) return number->status();
   }
   bdn_worker* created = nullptr;
@@ -281,7 +282,8 @@ absl::Status RunBenchWorker(const CommandFlags& flags) {
   bench.Restart();
   for (int64_t i = 0; status.ok() && i < *iters; ++i) {
     status = bench.Exchange();
-    Tell("step");
+    if ((i + 1) % *block != 0) continue;
+    Tell("block");
     if (!AwaitParent()) return absl::CancelledError("the benchmark is over");
   }
   if (!status.ok()) return status;

@@ -1,13 +1,23 @@
 #include "worker/pipeline/exchange_pipeline.h"
 
 #include <array>
+#include <functional>
 #include <utility>
+
+#include "common/base/float_guard.h"
 
 namespace bdn {
 namespace {
 
 // The stages, in the order of the way.
 enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
+
+// What is shorter is encoded and decoded by the thread that has it: to wake another costs more.
+constexpr uint64_t kShortKey = 16 << 10;
+
+bool IsShort(const KeyExchange& exchange, const SegmentedCodec& codec) {
+  return codec.bounds_itself() && KeyBytes(exchange.key().entry) <= kShortKey;
+}
 
 std::array<StageQueue::Lane, kNumLanes> Lanes(size_t max_bytes_in_flight) {
   std::array<StageQueue::Lane, kNumLanes> lanes;
@@ -25,6 +35,11 @@ ExchangePipeline::ExchangePipeline(const Options& options, Executor* executor,
       queue_(executor, Lanes(options.max_bytes_in_flight)) {}
 
 void ExchangePipeline::Start(KeyExchange* exchange) {
+  if (IsShort(*exchange, exchange->key().link.codecs.Push(exchange->claimed().step))) {
+    const FloatGuard guard;
+    return Encode(
+        exchange, [] {}, StageSpan(options_.stages));  // it takes no budget
+  }
   const size_t budget = exchange->MaxPushBytes();
   // Equal priorities start at different keys, so that workers do not all meet at one server.
   const Key order{exchange->id().value ^ static_cast<uint64_t>(options_.context.rank)};
@@ -34,11 +49,13 @@ void ExchangePipeline::Start(KeyExchange* exchange) {
                .key = order,
                .bytes = budget,
                .run = [this, exchange, budget, queued = StageSpan(options_.stages)] {
-                 Encode(exchange, budget, queued);
+                 Encode(
+                     exchange, [this, budget] { queue_.Release(kEncodeLane, budget); }, queued);
                }});
 }
 
-void ExchangePipeline::Encode(KeyExchange* exchange, size_t budget, const StageSpan& queued) {
+void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
+                              const StageSpan& queued) {
   const uint64_t bytes = KeyBytes(exchange->key().entry);
   queued.End(Stage::kQueue, bytes);
   StageLaps laps(options_.stages);
@@ -46,7 +63,7 @@ void ExchangePipeline::Encode(KeyExchange* exchange, size_t budget, const StageS
   context.with_checksum = requests_->needs_checksums();
   RequestTable::Request push = exchange->Encode(context);
   laps.End(Stage::kEncode, 1, bytes);
-  Send(exchange, std::move(push), [this, budget] { queue_.Release(kEncodeLane, budget); });
+  Send(exchange, std::move(push), std::move(sent));
 }
 
 void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request,
@@ -60,6 +77,11 @@ void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request
 }
 
 void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
+  if (answer.ok() &&
+      IsShort(*exchange, exchange->key().link.codecs.Pull(exchange->claimed().step))) {
+    const FloatGuard guard;
+    return Decode(exchange, std::move(answer), StageSpan(options_.stages));
+  }
   queue_.Push({.lane = kDecodeLane,
                .priority = exchange->claimed().priority,
                .step = exchange->claimed().step,

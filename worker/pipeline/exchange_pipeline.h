@@ -45,7 +45,7 @@ class ExchangePipeline {
   void Start(KeyExchange* exchange);
 
  private:
-  void Encode(KeyExchange* exchange, size_t budget, const StageSpan& queued);
+  void Encode(KeyExchange* exchange, std::function<void()> sent, const StageSpan& queued);
   void Send(KeyExchange* exchange, RequestTable::Request request, std::function<void()> sent);
   void QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
   void Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer, const StageSpan& queued);
