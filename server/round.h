@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/inlined_vector.h"
 #include "common/base/buffer.h"
 #include "common/base/ids.h"
 #include "common/telemetry/stage_times.h"
@@ -44,7 +43,10 @@ class Round {
 
   // A contribution was taken: until the round has all of them it is held, which EndHold counts of
   // each. Without the first the second counts nothing.
-  void BeginHold(const StageSpan& span, uint64_t bytes) { held_.push_back({span, bytes}); }
+  void BeginHold(const StageSpan& span, uint64_t bytes) {
+    if (held_.empty()) held_.reserve(roster_size_);
+    held_.push_back({span, bytes});
+  }
   void EndHold() {
     for (const Held& held : held_) held.span.End(Stage::kHold, held.bytes);
     held_.clear();
@@ -96,7 +98,7 @@ class Round {
   PrefixSum sum_;
   absl::btree_map<Rank, Contribution> waiting_;  // for those before them
   size_t waiting_bytes_ = 0;
-  absl::InlinedVector<Held, 4> held_;
+  std::vector<Held> held_;
 };
 
 }  // namespace bdn
