@@ -19,16 +19,14 @@ uint64_t RoundUp(uint64_t value, uint64_t multiple) {
 }
 
 KeyEntry EmptyKey(const TensorDeclaration& tensor, uint32_t number, uint32_t partition) {
-  KeyEntry key;
-  key.key = Key::Of(number, partition);
-  key.dtype = tensor.dtype;
-  key.kind = tensor.kind;
-  key.push_spec = tensor.push_spec;
-  key.pull_spec = tensor.pull_spec;
-  key.rule = tensor.rule;
-  key.warmup_steps = tensor.warmup_steps;
-  key.momentum = tensor.momentum;
-  return key;
+  return {.key = Key::Of(number, partition),
+          .dtype = tensor.dtype,
+          .kind = tensor.kind,
+          .push_spec = tensor.push_spec,
+          .pull_spec = tensor.pull_spec,
+          .rule = tensor.rule,
+          .warmup_steps = tensor.warmup_steps,
+          .momentum = tensor.momentum};
 }
 
 void AddSegment(const KeySegment& segment, KeyEntry* key) {

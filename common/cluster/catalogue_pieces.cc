@@ -63,7 +63,8 @@ class Cutter {
   // Each set of traits is there once in a piece. Those of the one before cost nothing again.
   template <typename Value>
   size_t TraitsBytes(const Value& value) {
-    const std::string specs = value.push_spec.str() + '\n' + value.pull_spec.str() + '\n' + value.rule.str();
+    const std::string specs =
+        value.push_spec.str() + '\n' + value.pull_spec.str() + '\n' + value.rule.str();
     if (specs == specs_ && used_ > 0) return 0;
     specs_ = specs;
     return kTraitsBytes + specs.size();

@@ -2,6 +2,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <algorithm>
 #include <bit>
 #include <bitset>
 #include <limits>
@@ -74,31 +75,42 @@ class TraitsWriter {
   std::map<Traits, uint32_t> places_;
 };
 
-// As a tensor of no name and no elements.
-using TraitsTable = std::vector<TensorDeclaration>;
+// The traits of a message, each read once, when the first tensor or key has it.
+class TraitsReader {
+ public:
+  // Borrows the message.
+  explicit TraitsReader(const google::protobuf::RepeatedPtrField<wire::Traits>& messages)
+      : messages_(messages) {}
 
-absl::StatusOr<TraitsTable> ReadTraits(
-    const google::protobuf::RepeatedPtrField<wire::Traits>& messages) {
-  TraitsTable table;
-  table.reserve(static_cast<size_t>(messages.size()));
-  for (const wire::Traits& message : messages) {
-    BDN_ASSIGN_OR_RETURN(const DType dtype, ReadDType(message.dtype()));
-    BDN_ASSIGN_OR_RETURN(const KeyKind kind, ReadKind(message.kind()));
-    table.push_back({.dtype = dtype,
-                     .kind = kind,
-                     .push_spec = message.push_spec(),
-                     .pull_spec = message.pull_spec(),
-                     .rule = message.rule(),
-                     .warmup_steps = message.warmup_steps(),
-                     .momentum = message.momentum()});
+  // As a tensor of no name and no elements; lives as long as the reader.
+  absl::StatusOr<const TensorDeclaration*> At(uint32_t place) {
+    if (last_ != nullptr && place == last_place_) return last_;  // as most have
+    if (place >= static_cast<uint32_t>(messages_.size())) {
+      return InvalidArgument("traits %d of %d", place, messages_.size());
+    }
+    const auto [found, is_new] = read_.try_emplace(place);
+    if (is_new) BDN_RETURN_IF_ERROR(Read(messages_[static_cast<int>(place)], &found->second));
+    last_place_ = place;
+    return last_ = &found->second;
   }
-  return table;
-}
 
-absl::Status CheckTraits(const TraitsTable& table, uint32_t place) {
-  if (place < table.size()) return absl::OkStatus();
-  return InvalidArgument("traits %d of %d", place, table.size());
-}
+ private:
+  static absl::Status Read(const wire::Traits& message, TensorDeclaration* traits) {
+    BDN_ASSIGN_OR_RETURN(traits->dtype, ReadDType(message.dtype()));
+    BDN_ASSIGN_OR_RETURN(traits->kind, ReadKind(message.kind()));
+    traits->push_spec = message.push_spec();
+    traits->pull_spec = message.pull_spec();
+    traits->rule = message.rule();
+    traits->warmup_steps = message.warmup_steps();
+    traits->momentum = message.momentum();
+    return absl::OkStatus();
+  }
+
+  const google::protobuf::RepeatedPtrField<wire::Traits>& messages_;
+  std::map<uint32_t, TensorDeclaration> read_;  // by place
+  uint32_t last_place_ = 0;
+  const TensorDeclaration* last_ = nullptr;
+};
 
 // Room for `more` elements, so that what comes in pieces is not moved at every one.
 template <typename Value>
@@ -121,12 +133,12 @@ void WriteTensors(std::span<const TensorDeclaration> tensors, TraitsWriter* trai
 }
 
 template <typename Message>
-absl::Status ReadTensors(const Message& message, const TraitsTable& traits,
+absl::Status ReadTensors(const Message& message, TraitsReader* traits,
                          std::vector<TensorDeclaration>* tensors) {
   MakeRoom(static_cast<size_t>(message.tensors_size()), tensors);
   for (const wire::TensorDeclaration& from : message.tensors()) {
-    BDN_RETURN_IF_ERROR(CheckTraits(traits, from.traits()));
-    TensorDeclaration& tensor = tensors->emplace_back(traits[from.traits()]);
+    BDN_ASSIGN_OR_RETURN(const TensorDeclaration* its_traits, traits->At(from.traits()));
+    TensorDeclaration& tensor = tensors->emplace_back(*its_traits);
     tensor.name = from.name();
     tensor.elements = from.elements();
     tensor.group = from.group();
@@ -137,19 +149,18 @@ absl::Status ReadTensors(const Message& message, const TraitsTable& traits,
 }
 
 // A key whose segments did not fit goes on in the next piece.
-absl::Status ReadKey(const TraitsTable& table, const wire::KeyEntry& from, CatalogueDelta* delta) {
+absl::Status ReadKey(const wire::KeyEntry& from, TraitsReader* all_traits, CatalogueDelta* delta) {
   const Key number{from.key()};
   if (delta->keys.empty() || delta->keys.back().key != number) {
-    BDN_RETURN_IF_ERROR(CheckTraits(table, from.traits()));
-    const TensorDeclaration& traits = table[from.traits()];
+    BDN_ASSIGN_OR_RETURN(const TensorDeclaration* traits, all_traits->At(from.traits()));
     delta->keys.push_back({.key = number,
-                           .dtype = traits.dtype,
-                           .kind = traits.kind,
-                           .push_spec = traits.push_spec,
-                           .pull_spec = traits.pull_spec,
-                           .rule = traits.rule,
-                           .warmup_steps = traits.warmup_steps,
-                           .momentum = traits.momentum});
+                           .dtype = traits->dtype,
+                           .kind = traits->kind,
+                           .push_spec = traits->push_spec,
+                           .pull_spec = traits->pull_spec,
+                           .rule = traits->rule,
+                           .warmup_steps = traits->warmup_steps,
+                           .momentum = traits->momentum});
     delta->owners.push_back(from.owner());
   }
   KeyEntry& key = delta->keys.back();
@@ -395,12 +406,12 @@ PlacementVersion Read(const wire::PlacementVersion& message) {
 }
 
 absl::Status ReadMore(const wire::CataloguePiece& message, CatalogueDelta* delta) {
-  BDN_ASSIGN_OR_RETURN(const TraitsTable traits, ReadTraits(message.traits()));
-  BDN_RETURN_IF_ERROR(ReadTensors(message, traits, &delta->tensors));
+  TraitsReader traits(message.traits());
+  BDN_RETURN_IF_ERROR(ReadTensors(message, &traits, &delta->tensors));
   MakeRoom(static_cast<size_t>(message.keys_size()), &delta->keys);
   MakeRoom(static_cast<size_t>(message.keys_size()), &delta->owners);
   for (const wire::KeyEntry& key : message.keys()) {
-    BDN_RETURN_IF_ERROR(ReadKey(traits, key, delta));
+    BDN_RETURN_IF_ERROR(ReadKey(key, &traits, delta));
   }
   return absl::OkStatus();
 }
@@ -414,8 +425,8 @@ absl::StatusOr<DeclarationPart> Read(const wire::DeclareRequest& message) {
     return InvalidArgument("a digest of %d bytes, more than %d", part.digest.size(),
                            kMaxDigestBytes);
   }
-  BDN_ASSIGN_OR_RETURN(const TraitsTable traits, ReadTraits(message.traits()));
-  BDN_RETURN_IF_ERROR(ReadTensors(message, traits, &part.tensors));
+  TraitsReader traits(message.traits());
+  BDN_RETURN_IF_ERROR(ReadTensors(message, &traits, &part.tensors));
   return part;
 }
 
