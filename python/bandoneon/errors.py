@@ -42,7 +42,8 @@ class OutcomeUnknown(BandoneonError, TimeoutError):
     often; `waiting_for` says whose answer is missing.
 
     Whether the servers have counted its push is not known. The worker finds it out: what is pushed of the
-    tensor waits for that (and ends the job if it waits in vain), and with push="ef(...)" what was not counted goes with the next push.
+    tensor waits for that (and ends the job if it waits for as long in vain), and with push="ef(...)" what
+    was not counted goes with the next push.
     """
 
     code = 2
