@@ -3,11 +3,15 @@
     build/venv/bin/python tests/bench/overlap.py
     build/venv/bin/python tests/bench/overlap.py --ratios 1 --rounds 20 --json
 
-Two workers and two servers on this machine train the GPT of examples/gpt.py over links made slow, so that
+Two workers and some servers on this machine train a deep GPT of examples/gpt.py over links made slow, so that
 an exchange of all gradients takes about `ratio` times a step alone: one job a ratio. In it, in turns: a step
 alone (no exchange), an exchange alone (no computation), and a step with overlap="backward" and with
 "forward". Medians over the rounds of a worker's mean step, with their least and greatest, of the slower
 worker. The bound is the greater of the two alone; the models of both overlaps must be the same bits.
+
+--wait MS: most of the computation is waited for in place of being done, a third in the forward and two in the
+backward pass, as on a device of its own: on few cores the two workers' computation, the servers and all
+that encodes would share them.
 """
 
 import argparse
@@ -23,7 +27,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A link takes what is most urgent only of what has not been handed to it: little at a time, and in pieces.
-SETTINGS = ("max-bytes-in-flight=256KiB", "fusion-bytes=256KiB")
+SETTINGS = ("max-bytes-in-flight=128KiB", "fusion-bytes=128KiB")
 WAYS = ("step alone", "exchange alone", "backward", "forward")
 
 
@@ -35,7 +39,7 @@ def main():
     compute = run(options, rounds=3)["s_a_step"]["step alone"]["least"]
     found = []
     for ratio in options.ratios:
-        link = 8 * 4 * parameters() / (ratio * compute)
+        link = 8 * 4 * parameters(options) / (ratio * compute)
         found.append({"ratio": ratio, **run(options, options.rounds, f"{link / 1e6:.1f}mbit")})
         if not options.json:
             show(found[-1])
@@ -51,6 +55,10 @@ def parse():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=4, help="of each way in a round")
     parser.add_argument("--batch", type=int, default=8, help="texts of 128 bytes")
+    parser.add_argument("--servers", type=int, default=2, help="each with a link of its own")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--wait", type=float, default=0, metavar="MS", help="waited in a step")
     parser.add_argument("--push", default="none")
     parser.add_argument("--pull", default="none")
     parser.add_argument(
@@ -67,7 +75,7 @@ def parse():
 
 def run(options, rounds, link=None):
     """What one job found."""
-    command = [ROOT / "build/release/bin/bandoneon", "run", "-n", "2", "-s", "2"]
+    command = [ROOT / "build/release/bin/bandoneon", "run", "-n", "2", "-s", options.servers]
     for setting in (*SETTINGS, *options.set):
         command += ["--set", setting]
     if link is not None:
@@ -76,7 +84,8 @@ def run(options, rounds, link=None):
     with tempfile.TemporaryDirectory() as directory:
         report = pathlib.Path(directory, "report.json")
         worker = [sys.executable, __file__, "--report", report, "--rounds", rounds]
-        worker += ["--steps", options.steps, "--batch", options.batch]
+        worker += ["--steps", options.steps, "--batch", options.batch, "--wait", options.wait]
+        worker += ["--layers", options.layers, "--width", options.width]
         worker += ["--push", options.push, "--pull", options.pull]
         job = subprocess.run(
             [*map(str, [*command, "--", *worker])], env=environment, stdout=sys.stderr
@@ -91,8 +100,12 @@ def gpt():
     return importlib.import_module("gpt")
 
 
-def parameters():
-    return sum(param.numel() for param in gpt().GPT().parameters())
+def make_model(options):
+    return gpt().GPT(width=options.width, layers=options.layers)
+
+
+def parameters(options):
+    return sum(param.numel() for param in make_model(options).parameters())
 
 
 def work(options):
@@ -104,10 +117,25 @@ def work(options):
     worker = bdn.init()
     text = torch.randint(256, (100_000,), generator=torch.Generator().manual_seed(worker.rank))
 
+    class Wait(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            time.sleep(wait_s / 3)
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            time.sleep(2 * wait_s / 3)
+            return grad
+
+    wait_s = options.wait / 1e3 / options.layers  # a block
+
     def trainer(overlap=None):
         """(step(), what ends its last step, model)"""
         torch.manual_seed(1)
-        model = gpt().GPT()
+        model = make_model(options)
+        for block in model.blocks if wait_s else ():
+            block.register_forward_hook(lambda module, inputs, x: Wait.apply(x))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         if overlap is not None:
             codecs = dict(push=options.push, pull=options.pull)
@@ -164,7 +192,7 @@ def work(options):
         }
         bound = max(facts["step alone"]["median"], facts["exchange alone"]["median"])
         over = {way: facts[way]["median"] / bound for way in ("backward", "forward")}
-        found = {"parameters": parameters(), "s_a_step": facts, "over_bound": over}
+        found = {"parameters": parameters(options), "s_a_step": facts, "over_bound": over}
         found["push"], found["pull"] = options.push, options.pull
         found["load"] = os.getloadavg()[0]
         pathlib.Path(options.report).write_text(json.dumps(found))

@@ -102,6 +102,27 @@ def test_each_module_is_stepped_before_its_own_forward():
     assert run_job(job) == [expected] * 2
 
 
+def test_each_module_waits_once_and_for_its_own_alone():
+    def job(worker):
+        model = make_model()
+        optimizer = distributed(worker, model, "forward")
+        train(worker, model, optimizer, steps=1)
+        waits, wait_all = [], worker.wait_all
+
+        def wait(tickets, *how):
+            waits.append(len(tickets))
+            return wait_all(tickets, *how)
+
+        worker.wait_all = wait
+        model[4](model[:4](make_batch(worker.rank)))
+        for _ in range(2):
+            model(make_batch(worker.rank))
+        del worker.wait_all
+        return waits
+
+    assert run_job(job) == [[2, 2, 2]] * 2
+
+
 def test_the_gradients_are_the_steps_own():
     def job(worker):
         model = make_model()
@@ -462,6 +483,32 @@ def test_several_forward_passes_a_step_and_evaluation_in_between():
     assert_same_models(job)
 
 
+def test_a_forward_pass_without_gradients_or_in_another_precision():
+    def muon(params):
+        if not hasattr(torch.optim, "Muon"):
+            return torch.optim.Adam(params, lr=0.01)
+        return torch.optim.Muon(params, lr=0.01)  # Whose matrix products autocast would round.
+
+    def job(worker, overlap, make):
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8, bias=False), torch.nn.Linear(8, 6, bias=False))
+        fill(model)
+        optimizer = distributed(worker, model, overlap, make)
+        found = []
+        for step in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(model, make_batch(worker.rank, step))
+            loss.backward()
+            optimizer.step()
+            if step % 2 == 0:  # The first of all makes the optimizer's state.
+                with torch.inference_mode():
+                    found.append(loss_of(model, make_batch(5)).item())
+        return found, model_hash(model)
+
+    for make in (muon, lambda p: torch.optim.Adam(p, lr=0.01)):
+        assert_same_models(lambda worker, overlap, make=make: job(worker, overlap, make))
+
+
 def test_checkpointing():
     def job(worker, overlap, reentrant):
         model = make_model()
@@ -482,7 +529,12 @@ def test_two_optimizers_of_one_model():
         model = make_model()
         optimizers = [
             bdn.DistributedOptimizer(
-                torch.optim.SGD(part.parameters(), lr=lr), model, worker=worker, overlap=overlap, scaler=None, prefix=f"{lr}/"
+                torch.optim.SGD(part.parameters(), lr=lr),
+                model,
+                worker=worker,
+                overlap=overlap,
+                scaler=None,
+                prefix=f"{lr}/",
             )
             for part, lr in ((model[:2], 0.1), (model[2:], 0.2))
         ]
@@ -507,6 +559,22 @@ def test_join(counts, weighted):
         for _ in range(2):
             with optimizer.join():
                 train(worker, model, optimizer, steps=counts[worker.rank])
+        return model_hash(model)
+
+    first, second = assert_same_models(job)
+    assert first == second
+
+
+@pytest.mark.parametrize("counts", [(1, 4), (3, 5)])
+def test_join_where_forward_passes_leave_modules_out(counts):
+    def job(worker, overlap):
+        model = Branches()
+        optimizer = distributed(worker, model, overlap, timeout=20)
+        with optimizer.join():
+            for step in range(counts[worker.rank]):
+                optimizer.zero_grad()
+                model(make_batch(worker.rank, step), used=[step % 2, 2]).backward()
+                optimizer.step()
         return model_hash(model)
 
     first, second = assert_same_models(job)

@@ -1,6 +1,7 @@
 """overlap="forward": a step is taken where the next forward pass reads its parameters, each when its mean
 has come."""
 
+import contextlib
 import weakref
 
 import torch
@@ -17,7 +18,7 @@ _is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is
 _PER_PARAMETER = tuple(
     getattr(torch.optim, name)
     for name in (
-        "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax Muon NAdam RAdam RMSprop Rprop SGD SparseAdam"
+        "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax Muon NAdam RAdam RMSprop Rprop SGD"
     ).split()
     if hasattr(torch.optim, name)
 )
@@ -88,6 +89,17 @@ class PendingGradient(torch.Tensor):
 
 def _now(value):
     return value.now() if isinstance(value, PendingGradient) else value
+
+
+@contextlib.contextmanager
+def outside_of_forward(params):
+    """As between two passes, whatever the forward pass that is about to begin runs under."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))  # What a first step makes is kept for training.
+        stack.enter_context(torch.no_grad())
+        for kind in {param.device.type for param in params}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 class DeferredStep:

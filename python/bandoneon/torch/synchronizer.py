@@ -11,7 +11,7 @@ from .. import _native
 from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push
 from . import backward_pass
-from .forward_overlap import PendingGradient, read_too_early
+from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
 from .tensors import copy_back, host_copy_or_self
 
 
@@ -211,16 +211,18 @@ class Synchronizer:
                 slot.param.grad = None
         return True
 
-    @torch.no_grad()
     def take_deferred(self, slots=None):
         """Awaits the means of these slots, or of all, and takes the step that was deferred of them."""
         if not self.has_deferred_step:
             return
         slots = [slot for slot in (self._slots if slots is None else slots) if slot.is_deferred]
-        self._collect(slots)
-        hooks = self.forward_hooks
-        if hooks is not None:
-            hooks.step.take([(slot.param, slot.deferred_grad) for slot in slots])
+        if not slots:
+            return  # Another module has read them, or this one has.
+        with outside_of_forward(slot.param for slot in slots):
+            self._collect(slots)
+            hooks = self.forward_hooks
+            if hooks is not None:
+                hooks.step.take([(slot.param, slot.deferred_grad) for slot in slots])
         for slot in slots:
             slot.is_deferred = False
             slot.deferred_grad = None
@@ -228,12 +230,12 @@ class Synchronizer:
         if self._num_deferred == 0:
             self._land()
 
-    @torch.no_grad()
     def settle(self):
         """Awaits what is in flight: means are in the gradients, or, of a deferred step, stepped on."""
         self.take_deferred()
         if self._is_in_flight:
-            self._collect(self._slots)
+            with outside_of_forward(slot.param for slot in self._slots):
+                self._collect(self._slots)
             self._land()
 
     def settle_early(self, why):
@@ -273,7 +275,8 @@ class Synchronizer:
         self._is_in_flight = False
         if self.forward_hooks is not None:
             self.forward_hooks.step = None
-        self._settle_attendance()
+        if not self._active:  # Else what was told is of the next round.
+            self._settle_attendance()
 
     # ---- In the backward pass ----
 
