@@ -153,14 +153,15 @@ absl::Status ReadKey(const wire::KeyEntry& from, TraitsReader* all_traits, Catal
   const Key number{from.key()};
   if (delta->keys.empty() || delta->keys.back().key != number) {
     BDN_ASSIGN_OR_RETURN(const TensorDeclaration* traits, all_traits->At(from.traits()));
-    delta->keys.push_back({.key = number,
-                           .dtype = traits->dtype,
-                           .kind = traits->kind,
-                           .push_spec = traits->push_spec,
-                           .pull_spec = traits->pull_spec,
-                           .rule = traits->rule,
-                           .warmup_steps = traits->warmup_steps,
-                           .momentum = traits->momentum});
+    KeyEntry& fresh = delta->keys.emplace_back();
+    fresh.key = number;
+    fresh.dtype = traits->dtype;
+    fresh.kind = traits->kind;
+    fresh.push_spec = traits->push_spec;
+    fresh.pull_spec = traits->pull_spec;
+    fresh.rule = traits->rule;
+    fresh.warmup_steps = traits->warmup_steps;
+    fresh.momentum = traits->momentum;
     delta->owners.push_back(from.owner());
   }
   KeyEntry& key = delta->keys.back();

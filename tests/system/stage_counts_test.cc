@@ -116,6 +116,7 @@ class StageCountsTest : public ::testing::Test {
   }
 
   const SteadyClock clock_;
+  const CountingClock stage_clock_;  // read until the last thread of a worker has ended
   LoopbackNetwork network_;
   LocalScheduler scheduler_{{.job_id = "job",
                              .num_workers = static_cast<int>(kWorkers),
@@ -130,8 +131,7 @@ class StageCountsTest : public ::testing::Test {
 };
 
 TEST_F(StageCountsTest, EveryKeyIsOneItemOfEachStageInEachStep) {
-  const CountingClock clock;
-  Start(&clock);
+  Start(&stage_clock_);
   RunSteps();
   AwaitTheLast();
 
@@ -168,8 +168,7 @@ TEST_F(StageCountsTest, EveryKeyIsOneItemOfEachStageInEachStep) {
 }
 
 TEST_F(StageCountsTest, TheSchedulerIsTold) {
-  const CountingClock clock;
-  Start(&clock);
+  Start(&stage_clock_);
   RunSteps();
   scheduler_.host()->Read([](const Job& job, absl::Time) {
     for (const auto& [id, member] : job.table().members()) {
