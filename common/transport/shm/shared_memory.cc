@@ -16,6 +16,9 @@ namespace {
 // Of kernels that are younger than the C library's headers may be.
 constexpr unsigned kNoExecSeal = 0x0008;  // MFD_NOEXEC_SEAL, 6.3
 constexpr int kSealFutureWrite = 0x0010;  // F_SEAL_FUTURE_WRITE, 5.1
+constexpr int kPopulateRead = 22;         // MADV_POPULATE_READ, 5.14
+constexpr int kPopulateWrite = 23;
+constexpr size_t kPage = 4096;
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 FileDescriptor OpenMemfd(const char* name) {
@@ -43,7 +46,7 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::Create(const char* n
   void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return failed("mmap");
   std::shared_ptr<SharedMemory> memory(
-      new SharedMemory(std::move(fd), static_cast<std::byte*>(data), bytes));
+      new SharedMemory(std::move(fd), static_cast<std::byte*>(data), bytes, /*is_writable=*/true));
   if (!Seal(memory->fd())) return failed("F_ADD_SEALS");
   return memory;
 }
@@ -64,8 +67,16 @@ absl::StatusOr<std::shared_ptr<SharedMemory>> SharedMemory::MapPeers(FileDescrip
                              std::strerror(errno));
   }
   // The mapping stays without the descriptor.
-  return std::shared_ptr<SharedMemory>(
-      new SharedMemory(FileDescriptor(), static_cast<std::byte*>(data), bytes));
+  return std::shared_ptr<SharedMemory>(new SharedMemory(
+      FileDescriptor(), static_cast<std::byte*>(data), bytes, /*is_writable=*/false));
+}
+
+bool SharedMemory::Populate(size_t offset, size_t bytes) const {
+  if (bytes == 0) return true;
+  const size_t begin = offset / kPage * kPage;  // mappings begin at pages
+  return madvise(data_ + begin, offset + bytes - begin,
+                 is_writable_ ? kPopulateWrite : kPopulateRead) == 0 ||
+         errno == EINVAL;
 }
 
 SharedMemory::~SharedMemory() { munmap(data_, size_); }

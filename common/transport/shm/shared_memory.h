@@ -26,16 +26,21 @@ class SharedMemory {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   int fd() const { return fd_.get(); }  // of what was made here, to hand over
+  // Makes the pages of these bytes be there, so that nobody waits for them when they are touched. False:
+  // there is no memory for them. On kernels before 5.14 they come when they are touched. REQUIRES:
+  // offset + bytes <= size().
+  bool Populate(size_t offset, size_t bytes) const;
   // It is not handed over any more.
   void CloseDescriptor() { fd_ = FileDescriptor(); }
 
  private:
-  SharedMemory(FileDescriptor fd, std::byte* data, size_t size)
-      : fd_(std::move(fd)), data_(data), size_(size) {}
+  SharedMemory(FileDescriptor fd, std::byte* data, size_t size, bool is_writable)
+      : fd_(std::move(fd)), data_(data), size_(size), is_writable_(is_writable) {}
 
   FileDescriptor fd_;
   std::byte* const data_;
   const size_t size_;
+  const bool is_writable_;
 };
 
 }  // namespace bdn

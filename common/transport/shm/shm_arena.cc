@@ -1,9 +1,6 @@
 #include "common/transport/shm/shm_arena.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <iterator>
 #include <utility>
@@ -20,20 +17,8 @@ constexpr size_t kLeastSegment = size_t{32} << 20;
 constexpr size_t kMostSegment = size_t{1} << 30;  // but for a block that is larger
 // The more there is, the larger the next: so that a connection need not know of many.
 constexpr size_t kGrowth = 8;
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
-
-// Whoever gets the block is not to wait for its pages. False: there is no memory for them.
-bool Populate(std::byte* bytes, size_t size) {
-  if (size == 0) return true;
-  const auto address = reinterpret_cast<uintptr_t>(bytes);
-  const uintptr_t begin = address / kPage * kPage;
-  const uintptr_t end = RoundUp(address + size, kPage);
-  // An older kernel, which does not know it, lets them come when they are touched.
-  return madvise(reinterpret_cast<void*>(begin), end - begin, kPopulateWrite) == 0 ||
-         errno == EINVAL;
-}
 
 }  // namespace
 
@@ -51,7 +36,7 @@ ShmArena::Taken ShmArena::Take(Segment* segment, size_t size) {
     const size_t end = offset + size;
     const size_t untouched = std::min(size, end - std::min(end, segment->touched));
     segment->touched = std::max(segment->touched, end);
-    return {segment->memory->data() + offset, untouched};
+    return {segment->memory.get(), offset, untouched};
   }
   return {};
 }
@@ -60,7 +45,7 @@ ShmArena::Taken ShmArena::TakeAnywhere(size_t size) {
   if (!is_enabled_) return {};
   for (Segment& segment : segments_) {
     const Taken taken = Take(&segment, size);
-    if (taken.block != nullptr) return taken;
+    if (taken.memory != nullptr) return taken;
   }
   Segment* const fresh = AddSegment(size);
   return fresh == nullptr ? Taken() : Take(fresh, size);
@@ -90,9 +75,11 @@ std::byte* ShmArena::Allocate(size_t size) {
     MutexLock lock(&mu_);
     taken = TakeAnywhere(size);
   }
-  if (taken.block == nullptr) return nullptr;
-  if (Populate(taken.block + size - taken.untouched, taken.untouched)) return taken.block;
-  Free(taken.block, size);
+  if (taken.memory == nullptr) return nullptr;
+  std::byte* const block = taken.memory->data() + taken.offset;
+  const size_t end = taken.offset + size;
+  if (taken.memory->Populate(end - taken.untouched, taken.untouched)) return block;
+  Free(block, size);
   return nullptr;
 }
 

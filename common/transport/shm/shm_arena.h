@@ -45,7 +45,8 @@ class ShmArena final : public MemoryDomain {
   };
   // A block, and what of it has no pages yet.
   struct Taken {
-    std::byte* block = nullptr;
+    SharedMemory* memory = nullptr;  // null: there is none
+    size_t offset = 0;
     size_t untouched = 0;  // its last so many bytes
   };
   static Taken Take(Segment* segment, size_t size);

@@ -23,6 +23,8 @@ ShmChannel::ShmChannel(FileDescriptor socket, std::shared_ptr<SharedMemory> mine
       peers_(std::move(peers)),
       arena_(std::move(arena)),
       in_flight_(kShmSlots) {
+  (void)mine_->Populate(0, mine_->size());
+  (void)peers_->Populate(0, peers_->size());
   for (uint32_t token = kShmSlots; token > 0; --token) free_tokens_.push_back(token - 1);
 }
 
