@@ -218,8 +218,8 @@ size_t SizeSetting(const BenchOptions& options, const char* variable, size_t oth
 int64_t IterationsInABlock(const BenchOptions& options) {
   constexpr size_t kBytes = size_t{16} << 20;
   constexpr size_t kMost = 100;
-  return static_cast<int64_t>(
-      std::clamp<size_t>(kBytes / (options.tensors * options.bytes), 1, kMost));
+  const size_t block = std::clamp<size_t>(kBytes / (options.tensors * options.bytes), 1, kMost);
+  return std::min(static_cast<int64_t>(block), options.iters);
 }
 
 // Null for update rules: their servers' work is the rule's.

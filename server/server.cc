@@ -83,6 +83,7 @@ Server::~Server() {
   transport_->Close();
   transport_->Join();
   shards_.clear();
+  transport_->Join();  // and so has ended what they still sent
 }
 
 absl::Status Server::Start() {
@@ -245,10 +246,31 @@ void Server::SendTo(NodeId node, Frame frame) {
     return transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
   }
   const uint64_t bytes = frame.payload.size();
+  const SendingTo to{*connection, frame.header.key};
+  const Step step = frame.header.step;
+  const bool is_reply = frame.header.type == FrameType::kReply;
+  // Over a slow link it waits longer than its worker does before it asks again.
+  if (is_reply && !BeginSending(to, step)) return;
   transport_->Send(*connection, std::move(frame),
-                   [span = StageSpan(stages_.get()), bytes](const absl::Status& status) {
+                   [this, span = StageSpan(stages_.get()), bytes, to, step,
+                    is_reply](const absl::Status& status) {
+                     if (is_reply) EndSending(to, step);
                      if (status.ok()) span.End(Stage::kReply, bytes);
                    });
+}
+
+bool Server::BeginSending(const SendingTo& to, Step step) {
+  MutexLock lock(&sending_mu_);
+  const auto [sending, is_first] = sending_.try_emplace(to, step);
+  if (!is_first && sending->second == step) return false;
+  sending->second = step;
+  return true;
+}
+
+void Server::EndSending(const SendingTo& to, Step step) {
+  MutexLock lock(&sending_mu_);
+  const auto sending = sending_.find(to);
+  if (sending != sending_.end() && sending->second == step) sending_.erase(sending);
 }
 
 void Server::ReportProgress(Step step) {

@@ -5,8 +5,10 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -92,6 +94,11 @@ class Server {
   void OnLeaving(const std::vector<Rank>& ranks);
   // Takes those of the keys that are placed here and new. After an error it has taken none.
   absl::Status AddKeys(const CatalogueDelta& delta);
+  // Replies that are given to the transport and not handed over yet, by where they go and of which key.
+  using SendingTo = std::pair<ConnectionId, Key>;
+  // False: this step's is on its way.
+  bool BeginSending(const SendingTo& to, Step step);
+  void EndSending(const SendingTo& to, Step step);
   // Whether the key's frames get through.
   absl::Status CheckFrame(const KeyPlan& plan) const;
   // ResourceExhausted names the limit and what more keys would cost.
@@ -129,6 +136,8 @@ class Server {
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
   const SteadyClock log_clock_;
   LimitedLog refusals_log_{&log_clock_};
+  mutable Mutex sending_mu_;
+  absl::flat_hash_map<SendingTo, Step> sending_ ABSL_GUARDED_BY(sending_mu_);
   // They go first: they read all of the above.
   std::vector<std::unique_ptr<Registry::Source>> metrics_;
 };

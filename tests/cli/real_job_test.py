@@ -180,6 +180,16 @@ def test_bench_pushpull_takes_the_transport_that_it_is_told(real):
     assert done.returncode == 2 and "expected auto, tcp or ipc" in done.stderr
 
 
+def test_no_reply_is_sent_twice_over_a_slow_link(real):
+    # A tensor takes some 50 ms there, and a step ten times as long as who waits takes to ask again.
+    done = real.run("bench", "pushpull", "--tensors=16", "--bytes=262144", "--iters=2", "--warmup=1", "--json",
+                    "--transport=tcp", "--link=40mbit", "--set", "probe-interval=100ms")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    pulled_results = 2 * 16 * (262144 + 96)
+    assert pulled_results <= result["bytes_pulled"] < 2 * pulled_results, "a few may have been asked for too early"
+
+
 def test_bench_pushpull_fuses_small_tensors(real):
     results = {}
     for fuse in ((), ("--fuse",)):

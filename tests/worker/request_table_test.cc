@@ -153,6 +153,26 @@ TEST_F(RequestTableTest, ProbesLessAndLessOften) {
   EXPECT_LE(requests_.stats().probes_sent, 9u);
 }
 
+TEST_F(RequestTableTest, AsksForNothingWhileTheServersResultsComeButNotForEver) {
+  Ask(1);
+  Sent();
+  int put_off = 0;
+  while (log_.LastSent() != FrameType::kProbe) {
+    ASSERT_LT(++put_off, 20);
+    Answer(FrameType::kReply, 7);  // a result of another request
+    Wait(absl::Seconds(1));
+  }
+  EXPECT_EQ(put_off, 9) << "eight were put off";
+}
+
+TEST_F(RequestTableTest, AsksAtOnceWhereOnlyItsAnswersToProbesCome) {
+  Ask(1);
+  Sent();
+  Answer(FrameType::kWaiting, 1, EncodeRanks({1}));
+  Wait(absl::Seconds(1));
+  EXPECT_EQ(log_.LastSent(), FrameType::kProbe);
+}
+
 TEST_F(RequestTableTest, SendsTheSameBytesAgainWhenTheServerLacksThem) {
   Ask(1);
   Sent();

@@ -117,6 +117,7 @@ void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->due = absl::InfiniteFuture();
   const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
+  open->results_heard = peer->second.results_heard;
   Send(open->request, open->request.frame, open->id, actions);
 }
 
@@ -125,6 +126,14 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   open->due = absl::InfiniteFuture();
   if (found == peers_.end() || !found->second.is_open) return;  // OnHello sends the request
   Peer& peer = found->second;
+  // What comes over a slow link comes one after the other: to ask for it now would bring it twice.
+  if (std::exchange(open->results_heard, peer.results_heard) != peer.results_heard &&
+      open->probes_put_off < kMostPutOff) {
+    ++open->probes_put_off;
+    open->due = now + open->interval;
+    return Due(open->due);
+  }
+  open->probes_put_off = 0;
   if (open->frames_heard != peer.frames_heard) open->unanswered_probes = 0;
   open->frames_heard = peer.frames_heard;
   if (++open->unanswered_probes > peer.patience) {
@@ -199,6 +208,8 @@ RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, a
   }
   if (const auto peer = peers_.find(server); peer != peers_.end()) {
     ++peer->second.frames_heard;
+    const bool is_result = header.type == FrameType::kReply || header.type == FrameType::kValue;
+    if (is_result) ++peer->second.results_heard;
     peer->second.unanswered_hellos = 0;
     peer->second.patience = kPatience;
   }
@@ -374,10 +385,11 @@ std::string RequestTable::Fingerprint() const {
     absl::StrAppendFormat(&text, "%d%d patience%d;", node, peer.is_open, peer.patience);
   }
   for (const auto& [key, open] : open_) {
-    absl::StrAppendFormat(&text, "%s@%d due%d resend%d accepted%d losses%d retries%d probes%d;",
-                          key.ToString(), open.request.frame.header.step,
-                          open.due < absl::InfiniteFuture(), open.resend, open.accepted,
-                          open.payload_losses, open.retries, open.unanswered_probes);
+    absl::StrAppendFormat(
+        &text, "%s@%d due%d resend%d accepted%d losses%d retries%d probes%d off%d;", key.ToString(),
+        open.request.frame.header.step, open.due < absl::InfiniteFuture(), open.resend,
+        open.accepted, open.payload_losses, open.retries, open.unanswered_probes,
+        open.probes_put_off);
   }
   return text;
 }

@@ -112,20 +112,24 @@ class RequestTable {
     bool resend = false;
     bool accepted = false;  // by the server, which waits for others
     int payload_losses = 0;
-    int retries = 0;            // of the same bytes, because the server could not take them
-    int unanswered_probes = 0;  // since the server was last heard
-    uint64_t frames_heard = 0;  // of the server's, at the first of these
-    std::vector<Rank> missing;  // as the server last said
+    int retries = 0;             // of the same bytes, because the server could not take them
+    int unanswered_probes = 0;   // since the server was last heard
+    uint64_t frames_heard = 0;   // of the server's, at the first of these
+    int probes_put_off = 0;      // one after the other
+    uint64_t results_heard = 0;  // of the server's, when one was put off last
+    std::vector<Rank> missing;   // as the server last said
   };
   static constexpr absl::Duration kFirstHelloInterval = absl::Milliseconds(10);
   static constexpr int kPatience = 3;
+  static constexpr int kMostPutOff = 8;
   struct Peer {
     Rank rank = 0;
     absl::Duration hello_interval = kFirstHelloInterval;
     bool is_open = false;  // has answered our hello
     absl::Time hello_due = absl::InfiniteFuture();
     uint64_t frames_heard = 0;
-    int unanswered_hellos = 0;  // at the longest interval, since it was last heard
+    uint64_t results_heard = 0;  // those of them that bring what was asked for
+    int unanswered_hellos = 0;   // at the longest interval, since it was last heard
     int patience = kPatience;  // how many hellos or probes without an answer are no reason to worry
   };
   using OpenMap = std::map<Key, Open>;
