@@ -127,7 +127,8 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(strstr(bdn_last_error(), "block") != NULL, "and what was meant is named");
   expect(strstr(bdn_codecs_help(), "onebit(block=0)") != NULL, "the codecs are described");
   must(bdn_codec_traits("none for 9; blocks(ratio=0.5)", &traits), "bdn_codec_traits");
-  expect(traits == (BDN_CODEC_CARRIES_SUMS | BDN_CODEC_SCHEDULE), "the traits of all stages");
+  expect(traits == (BDN_CODEC_CARRIES_SUMS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_SCHEDULE),
+         "the traits of all stages");
   must(bdn_codec_traits("ef(none,correction=lr)", &traits), "bdn_codec_traits with a memory");
   expect(traits ==
              (BDN_CODEC_LOSSLESS | BDN_CODEC_ERROR_FEEDBACK | BDN_CODEC_LEARNING_RATE_CORRECTION),
