@@ -130,8 +130,8 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(traits == (BDN_CODEC_CARRIES_SUMS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_SCHEDULE),
          "the traits of all stages");
   must(bdn_codec_traits("ef(none,correction=lr)", &traits), "bdn_codec_traits with a memory");
-  expect(traits ==
-             (BDN_CODEC_LOSSLESS | BDN_CODEC_ERROR_FEEDBACK | BDN_CODEC_LEARNING_RATE_CORRECTION),
+  expect(traits == (BDN_CODEC_LOSSLESS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_ERROR_FEEDBACK |
+                    BDN_CODEC_LEARNING_RATE_CORRECTION),
          "the codec's traits and the memory's");
   expect(bdn_codec_traits("onebot", &traits) == BDN_INVALID_ARGUMENT, "no codec has no traits");
 }
