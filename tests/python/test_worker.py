@@ -69,7 +69,7 @@ def test_codecs_are_checked_without_a_job():
 def test_codecs_have_traits():
     traits = bandoneon.CodecTraits
     blocks = traits.CARRIES_SUMS | traits.ADDS_ENCODED | traits.SHARES_DRAW
-    assert bandoneon.codec_traits("none") == traits.LOSSLESS | traits.CARRIES_SUMS
+    assert bandoneon.codec_traits("none") == traits.LOSSLESS | traits.CARRIES_SUMS | traits.ADDS_ENCODED
     assert bandoneon.codec_traits("blocks(ratio=0.5)") == blocks
     assert bandoneon.codec_traits("sketch(columns=0.1)") == traits.ADDS_ENCODED | traits.SHARES_DRAW
     assert bandoneon.codec_traits("ef(blocks(ratio=0.5))") == (
