@@ -282,7 +282,7 @@ def run_job(options, model, workers, mbit, names):
         env = environment(
             # A private network whose only members are these processes.
             BANDONEON_TOKEN=uuid.uuid4().hex, BANDONEON_INSECURE="true", BANDONEON_SCHEDULER=scheduler,
-            BANDONEON_DATA_SECURITY="authenticated", BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME="net")
+            BANDONEON_LOG_LEVEL="error", GLOO_SOCKET_IFNAME="net")
         started = []
 
         def start(name, *command, **more):
@@ -296,7 +296,6 @@ def run_job(options, model, workers, mbit, names):
             for i, name in enumerate(names):
                 start(name, BIN / "bandoneon-server", "--listen", f"tcp://{NETWORK}{i + 1}:7100", "--rank", i,
                       BANDONEON_DATA_SECURITY="authenticated")
-            env.pop("BANDONEON_DATA_SECURITY")
             trainers = [start(name, *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(i))
                         for i, name in enumerate(names)]
             deadline = time.monotonic() + 1800
