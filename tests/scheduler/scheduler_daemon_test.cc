@@ -236,6 +236,7 @@ TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
     const auto stub = wire::Scheduler::NewStub(ConnectChannel(address(), {}));
     grpc::ClientContext context;
     SetDeadline(kLong, &context);
+    context.set_wait_for_ready(true);  // as above
     wire::Empty reply;
     return (stub.get()->*method)(&context, request, &reply);
   };
@@ -253,7 +254,8 @@ TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
   EXPECT_NE(second.data_secret(), first.data_secret());
   wire::HeartbeatRequest heartbeat;
   *heartbeat.mutable_caller() = second.caller();
-  EXPECT_TRUE(call(&wire::Scheduler::Stub::Heartbeat, heartbeat).ok());
+  const grpc::Status heard = call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
+  EXPECT_TRUE(heard.ok()) << heard.error_code() << " " << heard.error_message();
   heartbeat.mutable_caller()->set_incarnation(first.caller().incarnation());
   EXPECT_EQ(call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
