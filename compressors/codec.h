@@ -55,7 +55,7 @@ class Codec {
   // Whether what was drawn is scaled up for what was not, so that doing it twice is wrong.
   virtual bool scales_draw() const { return false; }
   // Whether decoding stays within its arrays whatever the payload's bytes are, once one of so many was
-  // valid: then they may change while they are decoded.
+  // valid: then they may change while they are decoded. All payloads are MaxEncodedBytes long then.
   virtual bool bounds_itself() const { return false; }
   // Whether payloads drawn alike add up without decoding: AddEncoded.
   virtual bool linear() const { return false; }

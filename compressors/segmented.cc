@@ -22,6 +22,28 @@ size_t PadTo4(MutableByteSpan out, size_t used) {
   return padded;
 }
 
+// Segment after segment of several payloads.
+class SegmentsOfAll {
+ public:
+  SegmentsOfAll(const SegmentedCodec& codec, std::span<const ByteSpan> in)
+      : segments_(in.size()), payloads_(in.size()) {
+    for (size_t i = 0; i < in.size(); ++i) std::construct_at(&segments_[i], codec, in[i]);
+  }
+
+  // The next segment's payloads where it is present, in order; until the next call.
+  std::span<const ByteSpan> Next() {
+    size_t count = 0;
+    for (SegmentedCodec::Segments& segments : segments_.span()) {
+      if (const auto payload = segments.Next()) payloads_[count++] = *payload;
+    }
+    return payloads_.span().first(count);
+  }
+
+ private:
+  const ScratchArray<SegmentedCodec::Segments> segments_;
+  const ScratchArray<ByteSpan> payloads_;
+};
+
 }  // namespace
 
 SegmentedCodec::SegmentedCodec(std::shared_ptr<const Codec> codec,
@@ -134,14 +156,30 @@ absl::Status SegmentedCodec::Validate(ByteSpan in) const {
   return absl::OkStatus();
 }
 
+SegmentedCodec::Segments::Segments(const SegmentedCodec& codec, ByteSpan in)
+    : codec_(&codec),
+      in_(in),
+      begin_(codec.num_segments() == 1 ? 0 : codec.num_segments() * kEntryBytes) {}
+
+std::optional<ByteSpan> SegmentedCodec::Segments::Next() {
+  const size_t i = i_++;
+  if (codec_->num_segments() == 1) return in_;
+  const auto entry = LoadLittle<uint32_t>(in_, i * kEntryBytes);
+  if (entry == kAbsentSegment) return std::nullopt;
+  const Codec& codec = codec_->codec();
+  // What bounds itself has one size, whatever the table has come to say.
+  const size_t size = codec.bounds_itself()
+                          ? codec.MaxEncodedBytes(codec_->segment_elements(i), codec_->dtype())
+                          : entry;
+  const size_t begin = std::exchange(begin_, begin_ + AlignUp4(size));
+  if (begin + size > in_.size()) return std::nullopt;
+  return in_.subspan(begin, size);
+}
+
 absl::Status SegmentedCodec::CheckDraw(ByteSpan in, const Draw& draw) const {
-  const size_t table = num_segments() == 1 ? 0 : num_segments() * kEntryBytes;
-  size_t begin = table;
+  Segments segments(*this, in);
   for (size_t i = 0; i < num_segments(); ++i) {
-    if (!Present(in, i)) continue;
-    const size_t size = table == 0 ? in.size() : LoadLittle<uint32_t>(in, i * kEntryBytes);
-    const ByteSpan payload = in.subspan(begin, size);
-    begin += AlignUp4(size);
+    const ByteSpan payload = segments.Next().value_or(ByteSpan());
     if (payload.empty()) continue;
     const Draw part = draw.Part(static_cast<uint32_t>(i));
     const auto k0 = LoadLittle<uint32_t>(payload);
@@ -159,47 +197,33 @@ bool SegmentedCodec::Present(ByteSpan in, size_t i) const {
   return num_segments() == 1 || LoadLittle<uint32_t>(in, i * kEntryBytes) != kAbsentSegment;
 }
 
-ByteSpan SegmentedCodec::SegmentPayload(ByteSpan in, size_t i) const {
-  if (num_segments() == 1) return in;
-  size_t begin = num_segments() * kEntryBytes;
-  for (size_t j = 0; j < i; ++j) {
-    if (Present(in, j)) begin += AlignUp4(LoadLittle<uint32_t>(in, j * kEntryBytes));
-  }
-  return in.subspan(begin, LoadLittle<uint32_t>(in, i * kEntryBytes));
+std::optional<ByteSpan> SegmentedCodec::SegmentPayload(ByteSpan in, size_t i) const {
+  Segments segments(*this, in);
+  for (size_t j = 0; j < i; ++j) segments.Next();
+  return segments.Next();
 }
 
 void SegmentedCodec::DecodeSegment(ByteSpan in, size_t i, float scale, MutableView y) const {
-  if (Present(in, i)) codec_->Decode(SegmentPayload(in, i), scale, y);
+  if (const auto payload = SegmentPayload(in, i)) codec_->Decode(*payload, scale, y);
 }
 
 void SegmentedCodec::DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const {
-  if (Present(in, i)) codec_->DecodeAdd(SegmentPayload(in, i), scale, y);
-}
-
-size_t SegmentedCodec::SegmentPayloads(std::span<const ByteSpan> in, size_t i,
-                                       std::span<ByteSpan> payloads) const {
-  size_t count = 0;
-  for (const ByteSpan payload : in) {
-    if (Present(payload, i)) payloads[count++] = SegmentPayload(payload, i);
-  }
-  return count;
+  if (const auto payload = SegmentPayload(in, i)) codec_->DecodeAdd(*payload, scale, y);
 }
 
 void SegmentedCodec::DecodeSum(std::span<const ByteSpan> in, MutableView y) const {
-  const ScratchArray<ByteSpan> payloads(in.size());
+  SegmentsOfAll segments(*this, in);
   for (size_t i = 0; i < num_segments(); ++i) {
-    const size_t count = SegmentPayloads(in, i, payloads.span());
-    codec_->DecodeSum(payloads.span().first(count), 1.0f, y.Sub(offsets_[i], elements_[i]));
+    codec_->DecodeSum(segments.Next(), 1.0f, y.Sub(offsets_[i], elements_[i]));
   }
 }
 
 void SegmentedCodec::DecodeAddTransformed(std::span<const ByteSpan> in, MutableView y) const {
+  SegmentsOfAll segments(*this, in);
   for (size_t i = 0; i < num_segments(); ++i) {
     const MutableView segment = y.Sub(offsets_[i], elements_[i]);
-    for (const ByteSpan payload : in) {
-      if (Present(payload, i)) {
-        codec_->DecodeAddTransformed(SegmentPayload(payload, i), 1.0f, segment);
-      }
+    for (const ByteSpan payload : segments.Next()) {
+      codec_->DecodeAddTransformed(payload, 1.0f, segment);
     }
   }
 }
@@ -213,16 +237,17 @@ void SegmentedCodec::InverseTransform(MutableView y) const {
 
 absl::StatusOr<size_t> SegmentedCodec::AddEncoded(std::span<const ByteSpan> in, float scale,
                                                   MutableByteSpan out) const {
-  const ScratchArray<ByteSpan> payloads(in.size());
+  SegmentsOfAll segments(*this, in);
+  std::span<const ByteSpan> payloads;
+  if (num_segments() == 1) payloads = segments.Next();
   return Fill(
       Draw(), out,
-      [&](size_t i) {
-        return std::any_of(in.begin(), in.end(),
-                           [&](ByteSpan payload) { return Present(payload, i); });
+      [&](size_t) {
+        payloads = segments.Next();
+        return !payloads.empty();
       },
       [&](size_t i, const Draw&, MutableByteSpan rest) {
-        const size_t count = SegmentPayloads(in, i, payloads.span());
-        return codec_->AddEncoded(payloads.span().first(count), scale, elements_[i], dtype_, rest);
+        return codec_->AddEncoded(payloads, scale, elements_[i], dtype_, rest);
       });
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,8 +44,8 @@ class SegmentedCodec {
   size_t segment_elements(size_t i) const { return elements_[i]; }
   size_t segment_offset(size_t i) const { return offsets_[i]; }
   size_t MaxEncodedBytes() const { return max_bytes_; }
-  // As Codec::bounds_itself: a table of segments does not.
-  bool bounds_itself() const { return num_segments() == 1 && codec_->bounds_itself(); }
+  // As Codec::bounds_itself; the lengths in the table are then not believed.
+  bool bounds_itself() const { return codec_->bounds_itself(); }
 
   // Encodes without memory; returns the bytes used. InvalidArgument when a present element is not
   // finite; then `out` is unspecified. REQUIRES: inputs.size() == num_segments(), sizes equal the
@@ -81,7 +82,23 @@ class SegmentedCodec {
   // InvalidArgument names the first that was not. REQUIRES: Validate(in) is OK, the codec shares_draw.
   absl::Status CheckDraw(ByteSpan in, const Draw& draw) const;
 
-  // The codec's payload of segment i, or nothing when it is absent. REQUIRES: Validate(in) is OK.
+  // The codec's payloads of the segments, in order. Reads each entry of the table once. REQUIRES:
+  // Validate(in) was OK; where the codec bounds_itself, the bytes may have changed since. Both outlive
+  // it.
+  class Segments {
+   public:
+    Segments(const SegmentedCodec& codec, ByteSpan in);
+    // The next segment's; nothing where that is absent. REQUIRES: as often as there are segments.
+    std::optional<ByteSpan> Next();
+
+   private:
+    const SegmentedCodec* codec_;
+    ByteSpan in_;
+    size_t i_ = 0;
+    size_t begin_;  // of segment i's
+  };
+
+  // Whether segment i is there. REQUIRES: Validate(in) is OK.
   bool Present(ByteSpan in, size_t i) const;
   // y = or += scale * decoded, absent segments: left alone by both. REQUIRES: Validate(in) is OK,
   // y.n == segment_elements(i).
@@ -105,10 +122,7 @@ class SegmentedCodec {
   template <typename IsPresent, typename EncodeOne>
   absl::StatusOr<size_t> Fill(const Draw& draw, MutableByteSpan out, const IsPresent& present,
                               const EncodeOne& encode) const;
-  ByteSpan SegmentPayload(ByteSpan in, size_t i) const;
-  // Puts those of segment i that are present in front of `payloads`; returns how many.
-  size_t SegmentPayloads(std::span<const ByteSpan> in, size_t i,
-                         std::span<ByteSpan> payloads) const;
+  std::optional<ByteSpan> SegmentPayload(ByteSpan in, size_t i) const;
 
   const std::shared_ptr<const Codec> codec_;
   const DType dtype_;

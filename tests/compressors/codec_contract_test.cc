@@ -343,6 +343,7 @@ TEST_P(CodecContract, WhatBoundsItselfStaysWithinItsArrays) {
   if (!codec_->bounds_itself()) return;
   for (const size_t n : {1, 7, 32, 33, 100, 1000}) {
     const size_t size = EncodeToVector(*codec_, Data("normal", n).view()).size();
+    ASSERT_EQ(size, codec_->MaxEncodedBytes(n, dtype())) << "of n elements there is one size";
     for (const uint8_t fill : {0x00, 0x01, 0x5a, 0x7f, 0x80, 0xff}) {
       const std::vector<uint8_t> bytes(size, fill);
       const std::vector<ByteSpan> payloads = {AsBytes(bytes), AsBytes(bytes)};

@@ -1,5 +1,6 @@
 #include "compressors/segmented.h"
 
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -176,6 +177,33 @@ TEST_P(Segmented, HostileBytesAreRefusedOrSafe) {
 INSTANTIATE_TEST_SUITE_P(Codecs, Segmented,
                          ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)",
                                            "topk(ratio=0.1)"));
+
+// Bytes of another process may change once they were found valid.
+TEST_P(Segmented, WhatBoundsItselfIsDecodedSafelyWhateverTheTableBecomes) {
+  if (!codec_.bounds_itself()) return;
+  for (const bool second_present : {true, false}) {
+    const std::vector<uint8_t> good = Encode(second_present);
+    for (const uint32_t entry : {0u, 1u, 28u, 29u, 4000u, 0x7fffffffu, 0xfffffff0u, 0xffffffffu}) {
+      for (int entries = 1; entries < 8; ++entries) {
+        std::vector<uint8_t> changed = good;  // of exactly the right size
+        for (int i = 0; i < 3; ++i) {
+          if (entries & (1 << i)) std::memcpy(changed.data() + 4 * i, &entry, sizeof(entry));
+        }
+        const std::vector<ByteSpan> payloads = {AsBytes(good), AsBytes(changed)};
+        std::vector<float> y(140);
+        codec_.DecodeSum(payloads, {y.data(), DType::kFloat32, y.size()});
+        codec_.DecodeAddTransformed(payloads, {y.data(), DType::kFloat32, y.size()});
+        for (size_t i = 0; i < 3; ++i) {
+          std::vector<float> segment(kSizes[i]);
+          codec_.DecodeSegment(payloads[1], i, 1.0f, {segment.data(), DType::kFloat32, kSizes[i]});
+        }
+        if (!codec_.codec().linear()) continue;
+        std::vector<std::byte> out(codec_.MaxEncodedBytes());
+        codec_.AddEncoded(payloads, 1.0f, out).IgnoreError();
+      }
+    }
+  }
+}
 
 TEST(SegmentedCodec, OffsetsFollowTheSizes) {
   const auto codec = Make("onebit", {33, 0, 100});

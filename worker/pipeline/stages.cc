@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "common/base/draw.h"
@@ -192,34 +193,51 @@ absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory*
 
 namespace {
 
-// Moves the replica of segment i by a reply, and tells the caller.
+// Moves the replica of segment i by its payload, and tells the caller.
 void DecodeWeights(const DeclaredKey& key, const Exchange& exchange, ByteSpan payload, size_t i,
                    LinkMemory* memory) {
-  const SegmentedCodec& codec = key.link.codecs.Pull(exchange.step);
+  const SegmentedCodec& layout = key.link.codecs.Pull(exchange.step);
+  const Codec& codec = layout.codec();
   const MutableView wanted = exchange.segments[i].data;
   if (!key.link.codecs.keeps_replica()) {
-    if (wanted.data != nullptr) codec.DecodeSegment(payload, i, 1.0f, wanted);
+    if (wanted.data != nullptr) codec.Decode(payload, 1.0f, wanted);
     return;
   }
-  const size_t n = codec.segment_elements(i);
-  const MutableView replica{memory->replica.data() + codec.segment_offset(i), DType::kFloat32, n};
+  const size_t n = layout.segment_elements(i);
+  const MutableView replica{memory->replica.data() + layout.segment_offset(i), DType::kFloat32, n};
   switch (key.link.codecs.Reply(exchange.step)) {
     case ReplyKind::kDelta:
-      codec.DecodeAddSegment(payload, i, 1.0f, replica);
+      codec.DecodeAdd(payload, 1.0f, replica);
       break;
     case ReplyKind::kSigns: {
       std::vector<float> signs(n);
-      codec.DecodeSegment(payload, i, 1.0f, {signs.data(), DType::kFloat32, n});
+      codec.Decode(payload, 1.0f, {signs.data(), DType::kFloat32, n});
       ApplySigns(MakeSignStep(key.link.rule.option("eta"), key.link.rule.option("decay"),
                               exchange.learning_rate),
                  signs.data(), n, replica.f32());
       break;
     }
     default:
-      codec.DecodeSegment(payload, i, 1.0f, replica);
+      codec.Decode(payload, 1.0f, replica);
       break;
   }
   if (wanted.data != nullptr) std::copy_n(replica.f32(), n, wanted.f32());
+}
+
+void DecodePayload(const DeclaredKey& key, const Exchange& exchange, ByteSpan reply,
+                   LinkMemory* memory) {
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange.step);
+  SegmentedCodec::Segments segments(codec, reply);
+  for (size_t i = 0; i < exchange.segments.size(); ++i) {
+    const ExchangeSegment& segment = exchange.segments[i];
+    const std::optional<ByteSpan> payload = segments.Next();
+    if (!payload.has_value() || segment.absent_everywhere) continue;
+    if (key.link.codecs.reply != ReplyKind::kAggregate) {
+      DecodeWeights(key, exchange, *payload, i, memory);
+    } else if (segment.data.data != nullptr) {
+      codec.codec().Decode(*payload, segment.loss_scale, segment.data);
+    }
+  }
 }
 
 }  // namespace
@@ -229,20 +247,10 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
   exchange->nonfinite = (reply.header.flags & kFlagNonFinite) != 0;
   if (exchange->nonfinite) UndoPush(key, memory, exchange);
   NoteAbsent(key, reply, exchange);
-  const SegmentedCodec& codec = key.link.codecs.Pull(exchange->step);
-  for (size_t i = 0; i < exchange->segments.size(); ++i) {
-    const ExchangeSegment& segment = exchange->segments[i];
-    if (exchange->nonfinite) {
-      if (segment.data.data != nullptr) FillNaN(segment.data);
-      continue;
-    }
-    if (segment.absent_everywhere) continue;
-    if (key.link.codecs.reply != ReplyKind::kAggregate) {
-      DecodeWeights(key, *exchange, reply.payload.span(), i, memory);
-    } else if (segment.data.data != nullptr) {
-      codec.DecodeSegment(reply.payload.span(), i, segment.loss_scale, segment.data);
-    }
+  for (const ExchangeSegment& segment : exchange->segments) {
+    if (exchange->nonfinite && segment.data.data != nullptr) FillNaN(segment.data);
   }
+  if (reply.header.flags == 0) DecodePayload(key, *exchange, reply.payload.span(), memory);
   if (key.link.codecs.keeps_replica() && reply.header.flags == 0)
     memory->replica_step = exchange->step;
 }
@@ -251,12 +259,13 @@ void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
   if (!exchange->uses_memory) return;
   exchange->uses_memory = false;
   const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
+  SegmentedCodec::Segments segments(codec, exchange->push.payload.span());
   std::vector<float> decoded;
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
-    if (!exchange->segments[i].present) continue;
-    decoded.assign(codec.segment_elements(i), 0.0f);
-    codec.DecodeSegment(exchange->push.payload.span(), i, 1.0f,
-                        {decoded.data(), DType::kFloat32, decoded.size()});
+    const std::optional<ByteSpan> payload = segments.Next();
+    if (!payload.has_value()) continue;
+    decoded.resize(codec.segment_elements(i));
+    codec.codec().Decode(*payload, 1.0f, {decoded.data(), DType::kFloat32, decoded.size()});
     if (exchange->given_back) {
       if (!key.link.codecs.push_feedback.on) continue;
       Owe(decoded, memory->residual.data() + codec.segment_offset(i));
