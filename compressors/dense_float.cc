@@ -14,24 +14,18 @@ size_t DenseFloatCodec::MaxEncodedBytes(size_t n, DType dtype) const {
   return n * DTypeSize(WireType(dtype));
 }
 
-absl::StatusOr<size_t> DenseFloatCodec::EncodeFloat64(ConstView x, float scale,
-                                                      MutableByteSpan out) const {
-  BDN_RETURN_IF_ERROR(CheckFinite(x, scale));
-  ConvertScaled(x, scale, MutableView{out.data(), DType::kFloat64, x.n});
-  return MaxEncodedBytes(x.n, x.dtype);
-}
-
 absl::StatusOr<size_t> DenseFloatCodec::EncodeFrom(EncodeSource& source, const Draw& /*draw*/,
                                                    MutableByteSpan out) const {
-  if (source.dtype() == DType::kFloat64) {
-    return EncodeFloat64(source.scaled_input(), source.scale(), out);
-  }
-  const MutableView payload{out.data(), wire_, source.n()};
+  const MutableView payload{out.data(), WireType(source.dtype()), source.n()};
   if (source.keeps_residual()) {
     BDN_RETURN_IF_ERROR(source.CheckFinite());
     ForEachTileBackward(0, source.n(), [&](size_t at, size_t count) {
       ConvertAndSubtract(source.Take(at, count), payload.Sub(at, count));
     });
+    return MaxEncodedBytes(source.n(), source.dtype());
+  }
+  if (source.is_scaled_input()) {
+    if (!ConvertFinite(source.scaled_input(), source.scale(), payload)) return source.CheckFinite();
     return MaxEncodedBytes(source.n(), source.dtype());
   }
   bool finite = true;

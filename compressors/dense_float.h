@@ -39,7 +39,6 @@ class DenseFloatCodec final : public Codec {
                                     DType dtype, MutableByteSpan out) const override;
 
  private:
-  absl::StatusOr<size_t> EncodeFloat64(ConstView x, float scale, MutableByteSpan out) const;
   DType WireType(DType dtype) const { return dtype == DType::kFloat64 ? dtype : wire_; }
 
   const CodecId id_;

@@ -37,7 +37,9 @@ class EncodeSource {
     const bool as_is = kind_ == Kind::kScaled && x_.dtype == DType::kFloat32;
     return as_is && options_.scale == 1.0f ? x_.f32() : nullptr;
   }
-  // What p was given as, for `none` of float64. REQUIRES: made of x and scale.
+  // Whether p = scale() * scaled_input(), and nothing else.
+  bool is_scaled_input() const { return kind_ == Kind::kScaled; }
+  // What p was given as. REQUIRES: is_scaled_input().
   ConstView scaled_input() const { return x_; }
   float scale() const { return options_.scale; }
 
