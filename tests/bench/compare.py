@@ -5,7 +5,8 @@
     build/venv/bin/python tests/bench/compare.py steps --rates 100,1000 --workers 2,4 --plot steps.svg
 
 `tensors`: 16 tensors of 4 MiB are averaged over two workers on this machine: by gloo's all-reduce as one
-buffer and one by one, and by push and pull. CPU time is that of all processes, a GB of one worker.
+buffer and one by one, by MPI's over its shared memory where `mpicc` and `mpirun` are, and by push and pull; once with
+push and pull over shared memory, and once over TCP. CPU time is that of all processes, a GB of one worker.
 
 `steps`: whole training steps of examples/gpt.py's model and of a VGG-like classifier, by
 DistributedDataParallel over gloo (float32, its fp16 and PowerSGD hooks) and by DistributedOptimizer. Each
@@ -69,7 +70,7 @@ def parse():
     parser.add_argument("--models", type=lambda text: text.split(","), default=["gpt", "vgg"])
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--plot", help="draw step times by link rate into this file")
-    for name in ("store", "model", "rate", "out"):
+    for name in ("store", "model", "rate", "out", "transport", "mpi"):
         parser.add_argument("--" + name, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.rounds = options.rounds or (5 if options.quick else 11)
@@ -89,13 +90,30 @@ TENSORS, ELEMENTS = 16, 1 << 20
 
 
 def run_tensors(options):
-    say("tensors: 16 of 4 MiB, two workers, one server")
-    with tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder, "out.json")
-        command = [BIN / "bandoneon", "run", "-n", 2, "-s", 1, "--set", "log-level=error", "--", sys.executable,
-                   __file__, "tensors", "--rounds", options.rounds, "--store", free_port(), "--out", out]
-        subprocess.run([str(word) for word in command], env=environment(), check=True, timeout=600)
-        return json.loads(out.read_text())
+    facts = {}
+    for transport in ("auto", "network"):
+        way = "TCP" if transport == "network" else "shared memory"
+        say(f"tensors: 16 of 4 MiB, two workers, one server, over {way}")
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder, "out.json")
+            command = [BIN / "bandoneon", "run", "-n", 2, "-s", 1, "--set", "log-level=error", "--set",
+                       f"transport={transport}", "--", sys.executable, __file__, "tensors", "--rounds", options.rounds,
+                       "--store", free_port(), "--out", out, "--transport", transport]
+            if transport == "auto":
+                command += mpi_arguments(folder)
+            subprocess.run([str(word) for word in command], env=environment(), check=True, timeout=600)
+            facts[way] = json.loads(out.read_text())
+    return facts
+
+
+def mpi_arguments(folder):
+    """What tells a worker of the MPI program, which is built into `folder`; nothing where there is no MPI."""
+    if shutil.which("mpicc") is None or shutil.which("mpirun") is None:
+        say("tensors: no mpicc and mpirun here, so MPI is left out")
+        return []
+    program = pathlib.Path(folder, "mpi_allreduce")
+    call("mpicc", "-O3", "-march=native", pathlib.Path(__file__).with_name("mpi_allreduce.c"), "-o", program)
+    return ["--mpi", program]
 
 
 def free_port():
@@ -149,20 +167,20 @@ def tensors_worker(options):
 
         return exchange
 
-    ways = {
-        "gloo, one buffer": one_buffer,
-        "gloo, 16 tensors": one_by_one,
-        "gloo, fp16 buffer": one_buffer_of(torch.float16),
-        "gloo, bf16 buffer": one_buffer_of(torch.bfloat16),
-        "push and pull, none": by_push("none"),
-        "push and pull, fp16": by_push("fp16"),
-        "push and pull, onebit": by_push("onebit"),
-        "push and pull, ef(onebit)": by_push("ef(onebit)"),
-        "push and pull, ef(topk 1 %)": by_push("ef(topk(ratio=0.01))"),
-    }
+    ways = {"gloo, one buffer": one_buffer}
+    if options.transport == "auto":
+        ways |= {"gloo, 16 tensors": one_by_one, "gloo, fp16 buffer": one_buffer_of(torch.float16),
+                 "gloo, bf16 buffer": one_buffer_of(torch.bfloat16)}
+    ways |= {"push and pull, none": by_push("none"), "push and pull, fp16": by_push("fp16"),
+             "push and pull, onebit": by_push("onebit"), "push and pull, ef(onebit)": by_push("ef(onebit)"),
+             "push and pull, ef(topk 1 %)": by_push("ef(topk(ratio=0.01))")}
     seconds = {name: [] for name in ways}
     cpu = {name: [] for name in ways}
+    mpi = Mpi(options.mpi) if options.mpi and bdn.rank() == 0 else None
+    if mpi:
+        seconds[mpi.NAME], cpu[mpi.NAME] = [], []
     for turn in range(options.rounds + 2):
+        warm = turn >= 2
         for name, exchange in ways.items():
             data.copy_(fresh)
             bdn.barrier()
@@ -175,17 +193,47 @@ def tensors_worker(options):
             used = (cpu_after - cpu_before).double()
             dist.all_reduce(took, dist.ReduceOp.MAX)
             dist.all_reduce(used)
-            if turn >= 2:  # the first two warm up
+            if warm:
                 seconds[name].append(took.item())
                 cpu[name].append(used.item())
+        if mpi:
+            took, used = mpi.turn()
+            if warm:
+                seconds[mpi.NAME].append(took)
+                cpu[mpi.NAME].append(used)
+        bdn.barrier()
+    if mpi:
+        mpi.close()
     gb = fresh.numel() * 4 / 1e9
     if bdn.rank() == 0:
         pathlib.Path(options.out).write_text(json.dumps({
             name: {"gb_per_s": summary([gb / s for s in seconds[name]]),
-                   "cpu_s_per_gb": sum(cpu[name]) / len(cpu[name]) / bdn.size() / gb} for name in ways}))
+                   "cpu_s_per_gb": sum(cpu[name]) / len(cpu[name]) / bdn.size() / gb} for name in seconds}))
     bdn.barrier()
     dist.destroy_process_group()
     bdn.shutdown()
+
+
+class Mpi:
+    """Two processes of mpi_allreduce.c, which wait between turns."""
+
+    NAME = "MPI, one buffer"
+
+    def __init__(self, program):
+        self.process = subprocess.Popen(
+            ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2", program],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def turn(self):
+        """Seconds of the slowest process, CPU seconds of both."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        seconds, cpu = self.process.stdout.readline().split()
+        return float(seconds), float(cpu)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(30)
 
 
 def servers_cpu():
@@ -200,12 +248,13 @@ def servers_cpu():
     return total
 
 
-def print_tensors(ways):
-    print(f"{'':30}{'GB/s a worker':>28}{'CPU s/GB':>10}")
-    for name, facts in ways.items():
-        rate = facts["gb_per_s"]
-        print(f"{name:30}{rate['median']:10.3f} [{rate['least']:6.3f} {rate['greatest']:6.3f}] "
-              f"{facts['cpu_s_per_gb']:10.2f}")
+def print_tensors(facts):
+    for way, ways in facts.items():
+        print(f"{'push and pull over ' + way:34}{'GB/s a worker':>28}{'CPU s/GB':>10}")
+        for name, fact in ways.items():
+            rate = fact["gb_per_s"]
+            print(f"  {name:32}{rate['median']:10.3f} [{rate['least']:6.3f} {rate['greatest']:6.3f}] "
+                  f"{fact['cpu_s_per_gb']:10.2f}")
 
 
 # ---- Training steps over slow links

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -19,12 +20,16 @@ def compare(tmp_path, *arguments):
 
 def test_the_same_tensors(tmp_path):
     figures, table = compare(tmp_path, "tensors")
-    ways = figures["tensors"]
-    assert {"gloo, one buffer", "push and pull, none", "push and pull, ef(onebit)"} <= set(ways)
-    for name, facts in ways.items():
-        assert 0 < facts["gb_per_s"]["least"] <= facts["gb_per_s"]["greatest"], name
-        assert facts["cpu_s_per_gb"] > 0, name
-        assert name in table
+    assert set(figures["tensors"]) == {"shared memory", "TCP"}
+    for way, ways in figures["tensors"].items():
+        assert {"gloo, one buffer", "push and pull, none", "push and pull, ef(onebit)"} <= set(ways)
+        assert way in table
+        for name, facts in ways.items():
+            assert 0 < facts["gb_per_s"]["least"] <= facts["gb_per_s"]["greatest"], name
+            assert facts["cpu_s_per_gb"] > 0, name
+            assert name in table
+    has_mpi = shutil.which("mpicc") is not None and shutil.which("mpirun") is not None
+    assert ("MPI, one buffer" in figures["tensors"]["shared memory"]) == has_mpi
 
 
 def test_training_steps_over_a_link(tmp_path):
