@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "common/base/secret.h"
 #include "common/transport/shm/shm_socket.h"
 #include "gtest/gtest.h"
@@ -64,6 +66,35 @@ TEST_F(ShmTransportTest, SendsOnceThereIsOneWhereNoDescriptorIsLeft) {
   ExpectSameFrame(arrived.at(2).frame, FrameOf(3, 0));
   for (const absl::Status& status : completions_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(client_->stats().bytes_queued, 0u);
+}
+
+TEST_F(ShmTransportTest, CopiesAPayloadOfOtherMemoryOnceForAllWhoGetIt) {
+  const ConnectionId to_server = Start();
+  Inbox others;
+  auto other = *ShmTransport::Make({.key = *PublicKey::FromBytes(RandomSecret())});
+  other->Start(others.Handler());
+  server_->Admit({{client_->public_key(), other->public_key()}, kSecret});
+  client_->Send(to_server, FrameOf(1, 0), completions_.Expect());
+  other->Send(*other->Connect(address_, {.secret = kSecret}), FrameOf(2, 0), completions_.Expect());
+  constexpr size_t kBytes = 100'000;
+  const Frame value = FrameOf(3, kBytes);
+  // Those who have got it keep it, in their inboxes.
+  for (const Inbox::Item& from : inbox_.WaitFor(2)) {
+    server_->Send(from.from, value, completions_.Expect());
+  }
+  ExpectSameFrame(back_.WaitFor(1).at(0).frame, value);
+  ExpectSameFrame(others.WaitFor(1).at(0).frame, value);
+  EXPECT_EQ(server_->bytes_copied(), kBytes);
+
+  Frame lent = value;
+  lent.payload = BufferPool(server_->memory()).Get(kBytes);
+  std::memcpy(lent.payload.data(), value.payload.data(), kBytes);
+  server_->Send(inbox_.WaitFor(2).at(0).from, lent, completions_.Expect());
+  server_->Send(inbox_.WaitFor(2).at(0).from, FrameOf(4, kBytes), completions_.Expect());
+  completions_.WaitForAll();
+  EXPECT_EQ(server_->bytes_copied(), 2 * kBytes) << "the last one's, and not what the arena has";
+  other->Close();
+  other->Join();
 }
 
 TEST_F(ShmTransportTest, CutsWhoSendsMoreThanIsTaken) {

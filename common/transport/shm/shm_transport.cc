@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -22,6 +21,8 @@
 #include "common/transport/shm/fd_poller.h"
 #include "common/transport/shm/shm_arena.h"
 #include "common/transport/shm/shm_channel.h"
+#include "common/transport/shm/shm_connection.h"
+#include "common/transport/shm/shm_copies.h"
 #include "common/transport/shm/shm_listener.h"
 #include "common/transport/shm/shm_socket.h"
 #include "common/transport/transport_counters.h"
@@ -37,24 +38,13 @@ constexpr int kPacketBatch = 1024;
 
 constexpr char kBrokeRules[] = "it does not keep to the rules";
 
-struct Outgoing {
-  Frame frame;
-  Transport::SendDone done;
-};
+// What the poller knows of a connection besides its way of frames.
+struct Peer : ShmConnection {
+  using ShmConnection::ShmConnection;
 
-// A connector's, or one that a listener has taken.
-struct Connection {
-  ConnectionId id = 0;
-  bool is_connector = false;
-  std::string name;   // that it connects to
-  PeerSecurity peer;  // of it
-  PublicKey key;      // of who connected
-
-  Mutex mu;
-  std::shared_ptr<ShmChannel> channel ABSL_GUARDED_BY(mu);  // null: not connected now
-  std::deque<Outgoing> waiting ABSL_GUARDED_BY(mu);
-  uint64_t waiting_bytes ABSL_GUARDED_BY(mu) = 0;
-  bool is_gone ABSL_GUARDED_BY(mu) = false;
+  std::string name;       // that it connects to
+  PeerSecurity security;  // of who is there
+  PublicKey key;          // of who connected
 
   // The poller's:
   FileDescriptor greeting;  // a connector's, until it is welcome
@@ -63,7 +53,7 @@ struct Connection {
   bool peer_closes = false;  // no more than what is published comes
   bool peer_reads = true;    // until its end of the socket has ended
 };
-using ConnectionPtr = std::shared_ptr<Connection>;
+using ConnectionPtr = std::shared_ptr<Peer>;
 
 class ShmTransportImpl final : public ShmTransport {
  public:
@@ -73,7 +63,7 @@ class ShmTransportImpl final : public ShmTransport {
         wake_(std::move(wake)),
         arena_(std::make_shared<ShmArena>()),
         lent_(ArenaOrHeap(arena_)),
-        pool_(arena_),
+        copies_(arena_),
         log_(clock_),
         fds_(std::move(epoll)),
         listener_({&options_, clock_, &fds_, &counters_, &log_,
@@ -103,14 +93,12 @@ class ShmTransportImpl final : public ShmTransport {
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   std::shared_ptr<MemoryDomain> memory() override { return lent_; }
   TransportStats stats() const override { return counters_.Read(); }
+  size_t bytes_copied() const override { return copies_.bytes_copied(); }
   void Close() override;
   void Join() override;
 
  private:
-  struct Done {
-    SendDone done;
-    absl::Status status;
-  };
+  using Done = ShmConnection::Done;
   // What other threads ask of the poller.
   struct Requests {
     std::vector<FileDescriptor> listeners;
@@ -128,13 +116,7 @@ class ShmTransportImpl final : public ShmTransport {
   ConnectionPtr Find(ConnectionId id) const ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(SendDone done, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Puts the payload where the peer can read it. False: there is no memory for it now.
-  bool Prepare(Frame* frame);
-  enum class TryResult { kSent, kWait, kBroken };
-  TryResult TrySend(Connection* connection, Frame* frame)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mu);
-  absl::Status Wait(Connection* connection, Outgoing* outgoing)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(connection->mu);
+  ShmConnection::Owner ConnectionOwner() { return {&options_, &copies_, &counters_}; }
 
   // On the poller thread:
   void RunPoller();
@@ -145,14 +127,14 @@ class ShmTransportImpl final : public ShmTransport {
   bool Service(const ConnectionPtr& connection);
   // False: it had to end the connection.
   bool ReadPackets(const ConnectionPtr& connection);
-  void Flush(Connection* connection);
+  void Tell(std::vector<Done>* done);
   void End(const ConnectionPtr& connection, const char* why);
   void Drop(const ConnectionPtr& connection, bool broke_rules = false);
   void KeepUntilRead(std::shared_ptr<ShmChannel> channel);
 
   void Greet(const ConnectionPtr& connection);
   void OnGreeted(const ConnectionPtr& connection);
-  void RetryLater(Connection* connection);
+  void RetryLater(Peer* connection);
   void Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel);
 
   void OnGuest(ShmListener::Guest guest);
@@ -165,7 +147,7 @@ class ShmTransportImpl final : public ShmTransport {
   const FileDescriptor wake_;
   const std::shared_ptr<ShmArena> arena_;
   const std::shared_ptr<MemoryDomain> lent_;
-  BufferPool pool_;       // of copies
+  ShmCopies copies_;
   FrameHandler handler_;  // const after Start
   GoneHandler gone_;      // as well
   TransportCounters counters_;
@@ -233,19 +215,19 @@ absl::StatusOr<ConnectionId> ShmTransportImpl::AddConnector(const std::string& n
     return InvalidArgument("connect to shm://%s: a secret of %d bytes, at most %d", name,
                            peer.secret.size(), kMaxSecretBytes);
   }
-  auto connection = std::make_shared<Connection>();
-  connection->is_connector = true;
-  connection->name = name;
-  connection->peer = peer;
-  connection->greeting = std::move(socket);
-  BDN_ASSIGN_OR_RETURN(connection->mine, ShmChannel::MakeControl());
+  BDN_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> mine, ShmChannel::MakeControl());
   MutexLock lock(&mu_);
   if (requests_.is_closed) return Unavailable("connect to shm://%s: closed", name);
-  connection->id = ++last_connection_;
-  connections_[connection->id] = connection;
+  const auto connection =
+      std::make_shared<Peer>(ConnectionOwner(), ++last_connection_, /*is_connector=*/true);
+  connection->name = name;
+  connection->security = peer;
+  connection->greeting = std::move(socket);
+  connection->mine = std::move(mine);
+  connections_[connection->id()] = connection;
   requests_.connectors.push_back(connection);
   Wake();
-  return connection->id;
+  return connection->id();
 }
 
 void ShmTransportImpl::Disconnect(ConnectionId connection) {
@@ -291,6 +273,7 @@ void ShmTransportImpl::Join() {
     Wake();
   }
   poller_.join();
+  copies_.Forget();  // peers may still read the copies
   is_joined_ = true;
 }
 
@@ -319,72 +302,16 @@ void ShmTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
     return Finish(std::move(done), was_one ? Unavailable("send: connection %d is gone", to)
                                            : NotFound("send: no connection %d", to));
   }
-  Outgoing outgoing{std::move(frame), std::move(done)};
-  (void)Prepare(&outgoing.frame);  // with no lock held, if it can be
-  absl::Status status;
-  std::shared_ptr<ShmChannel> broken;
-  {
-    MutexLock lock(&connection->mu);
-    TryResult result = TryResult::kWait;
-    if (connection->is_gone) {
-      status = Unavailable("send: connection %d is gone", to);
-    } else if (connection->waiting.empty()) {
-      result = TrySend(connection.get(), &outgoing.frame);
-      if (result == TryResult::kBroken) broken = connection->channel;
-    }
-    if (broken != nullptr) status = Unavailable("send: connection %d has broken", to);
-    if (status.ok() && result == TryResult::kWait) status = Wait(connection.get(), &outgoing);
-  }
-  if (broken != nullptr) {
+  ShmConnection::Sent sent = connection->Send(std::move(frame), &done);
+  if (sent.broken != nullptr) {
     MutexLock lock(&mu_);
-    requests_.broken.emplace_back(connection, std::move(broken));
+    requests_.broken.emplace_back(connection, std::move(sent.broken));
     Wake();
   }
-  if (outgoing.done != nullptr) Finish(std::move(outgoing.done), std::move(status));
-}
-
-bool ShmTransportImpl::Prepare(Frame* frame) {
-  if (frame->payload.empty() || arena_->Find(frame->payload.span()).has_value()) return true;
-  Buffer copy = pool_.Get(frame->payload.size());
-  if (!arena_->Find(copy.span()).has_value()) return false;
-  std::memcpy(copy.data(), frame->payload.data(), copy.size());
-  frame->payload = std::move(copy);
-  return true;
-}
-
-ShmTransportImpl::TryResult ShmTransportImpl::TrySend(Connection* connection, Frame* frame) {
-  if (connection->channel == nullptr || !Prepare(frame)) return TryResult::kWait;
-  switch (connection->channel->Send(*frame)) {
-    case ShmChannel::SendResult::kFull:
-      return TryResult::kWait;
-    case ShmChannel::SendResult::kBroken:
-      return TryResult::kBroken;
-    case ShmChannel::SendResult::kSent:
-      break;
-  }
-  counters_.frames_sent.Add();
-  counters_.bytes_sent.Add(kHeaderBytes + frame->payload.size());
-  return TryResult::kSent;
-}
-
-// Takes the frame over, unless it is refused.
-absl::Status ShmTransportImpl::Wait(Connection* connection, Outgoing* outgoing) {
-  const uint64_t bytes = kHeaderBytes + outgoing->frame.payload.size();
-  const bool is_too_much =
-      connection->waiting_bytes + bytes > options_.max_bytes_queued ||
-      connection->waiting.size() >= static_cast<size_t>(options_.max_frames_queued);
-  if (!connection->is_connector && is_too_much) {
-    return ResourceExhausted("send: %d frames of %d bytes wait for connection %d already",
-                             connection->waiting.size(), connection->waiting_bytes, connection->id);
-  }
-  connection->waiting_bytes += bytes;
-  counters_.bytes_queued.Add(bytes);
-  connection->waiting.push_back(std::move(*outgoing));
-  outgoing->done = nullptr;
+  if (!sent.waits) return Finish(std::move(done), std::move(sent.status));
   // The poller may have looked for releases, or for memory, just before.
   MutexLock lock(&mu_);
   Wake();
-  return absl::OkStatus();
 }
 
 // ---- The poller
@@ -431,16 +358,11 @@ void ShmTransportImpl::Apply(Requests* requests) {
   }
   if (requests->admission.has_value()) ApplyAdmission(*std::move(requests->admission));
   for (const auto& [connection, channel] : requests->broken) {
-    bool is_still_its = false;
-    {
-      MutexLock lock(&connection->mu);
-      is_still_its = connection->channel == channel;
-    }
-    if (is_still_its) End(connection, kBrokeRules);
+    if (connection->channel() == channel) End(connection, kBrokeRules);
   }
   for (const ConnectionId id : requests->ended) {
     const ConnectionPtr ended = Find(id);
-    if (ended != nullptr && ended->is_connector) Drop(ended);
+    if (ended != nullptr && ended->is_connector()) Drop(ended);
   }
 }
 
@@ -457,9 +379,9 @@ void ShmTransportImpl::Sleep(bool may_wait) {
   const bool falls_asleep = may_wait;  // else nobody need wake it
   for (const ConnectionPtr& connection : up_) {
     if (!falls_asleep) break;
-    MutexLock lock(&connection->mu);
-    connection->channel->FallAsleep();
-    may_wait = may_wait && !connection->channel->HasWork();
+    const std::shared_ptr<ShmChannel> channel = connection->channel();
+    channel->FallAsleep();
+    may_wait = may_wait && !channel->HasWork();
   }
   {
     MutexLock lock(&mu_);
@@ -473,8 +395,7 @@ void ShmTransportImpl::Sleep(bool may_wait) {
   }
   for (const ConnectionPtr& connection : up_) {
     if (!falls_asleep) break;
-    MutexLock lock(&connection->mu);
-    connection->channel->WakeUp();
+    connection->channel()->WakeUp();
   }
   fds_.Run();
   const absl::Time now = clock_->Now();
@@ -489,11 +410,7 @@ void ShmTransportImpl::Sleep(bool may_wait) {
 
 // False: there was nothing to do.
 bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
-  std::shared_ptr<ShmChannel> channel;
-  {
-    MutexLock lock(&connection->mu);
-    channel = connection->channel;
-  }
+  const std::shared_ptr<ShmChannel> channel = connection->channel();
   if (channel == nullptr) return false;
   int received = 0;
   bool has_asked = false;  // for a segment
@@ -521,7 +438,7 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
     }
     counters_.frames_received.Add();
     counters_.bytes_received.Add(kHeaderBytes + frame.payload.size());
-    handler_(connection->id, std::move(frame));
+    handler_(connection->id(), std::move(frame));
   }
   if (received == 0 && connection->peer_closes) {
     End(connection, nullptr);
@@ -531,16 +448,14 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
     End(connection, kBrokeRules);
     return true;
   }
-  Flush(connection.get());
+  ShmConnection::Flushed flushed = connection->Flush();
+  lacks_memory_ |= flushed.is_stuck;  // or places, of whose release the peer tells
+  Tell(&flushed.done);
   return received > 0;
 }
 
 bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
-  std::shared_ptr<ShmChannel> channel;
-  {
-    MutexLock lock(&connection->mu);
-    channel = connection->channel;
-  }
+  const std::shared_ptr<ShmChannel> channel = connection->channel();
   if (channel == nullptr) return true;
   for (int i = 0; i < kPacketBatch && connection->peer_reads; ++i) {
     Packet packet = ReceivePacket(channel->socket());
@@ -565,29 +480,8 @@ bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
   return true;
 }
 
-void ShmTransportImpl::Flush(Connection* connection) {
-  std::vector<Done> done;
-  {
-    MutexLock lock(&connection->mu);
-    while (!connection->waiting.empty()) {
-      Outgoing& next = connection->waiting.front();
-      const uint64_t bytes = kHeaderBytes + next.frame.payload.size();
-      const TryResult result = TrySend(connection, &next.frame);
-      if (result == TryResult::kWait) {
-        lacks_memory_ = true;  // or places, of whose release the peer tells
-        break;
-      }
-      absl::Status status;
-      if (result == TryResult::kBroken) {
-        status = Unavailable("send: connection %d has broken", connection->id);
-      }
-      connection->waiting_bytes -= bytes;
-      counters_.bytes_queued.Remove(bytes);
-      done.push_back({std::move(next.done), std::move(status)});
-      connection->waiting.pop_front();
-    }
-  }
-  for (Done& each : done) {
+void ShmTransportImpl::Tell(std::vector<Done>* done) {
+  for (Done& each : *done) {
     if (!each.status.ok()) counters_.sends_failed.Add();
     each.done(std::move(each.status));
   }
@@ -616,19 +510,15 @@ void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
 void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
   const bool broke_rules = why == kBrokeRules;
   if (why != nullptr) {
-    if (!connection->is_connector) counters_.connections_cut.Add();
-    log_.Warning("cut connection %d over shared memory: %s", connection->id, why);
+    if (!connection->is_connector()) counters_.connections_cut.Add();
+    log_.Warning("cut connection %d over shared memory: %s", connection->id(), why);
   }
-  if (!connection->is_connector) {
+  if (!connection->is_connector()) {
     Drop(connection, broke_rules);
-    if (gone_) gone_(connection->id);
+    if (gone_) gone_(connection->id());
     return;
   }
-  std::shared_ptr<ShmChannel> channel;
-  {
-    MutexLock lock(&connection->mu);
-    channel = std::exchange(connection->channel, nullptr);
-  }
+  std::shared_ptr<ShmChannel> channel = connection->Disconnect();
   if (channel == nullptr) return;
   up_.erase(std::find(up_.begin(), up_.end(), connection));
   fds_.Forget(channel->socket());
@@ -643,32 +533,21 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
 void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
   {
     MutexLock lock(&mu_);
-    connections_.erase(connection->id);
+    connections_.erase(connection->id());
   }
-  std::shared_ptr<ShmChannel> channel;
-  std::deque<Outgoing> waiting;
-  {
-    MutexLock lock(&connection->mu);
-    connection->is_gone = true;
-    channel = std::exchange(connection->channel, nullptr);
-    waiting = std::exchange(connection->waiting, {});
-    counters_.bytes_queued.Remove(connection->waiting_bytes);
-  }
-  if (channel != nullptr) {
+  ShmConnection::Closed closed = connection->Close();
+  if (closed.channel != nullptr) {
     up_.erase(std::find(up_.begin(), up_.end(), connection));
-    fds_.Forget(channel->socket());
-    channel->SayClosing();
-    if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
-    if (!connection->is_connector) counters_.connections_open.Remove();
+    fds_.Forget(closed.channel->socket());
+    closed.channel->SayClosing();
+    if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(closed.channel));
+    if (!connection->is_connector()) counters_.connections_open.Remove();
   } else {
     std::erase(connectors_, connection);
     if (connection->greeting.is_open()) fds_.Forget(connection->greeting.get());
     connection->greeting = FileDescriptor();
   }
-  for (Outgoing& each : waiting) {
-    counters_.sends_failed.Add();
-    each.done(Unavailable("send: connection %d is gone", connection->id));
-  }
+  Tell(&closed.done);
 }
 
 void ShmTransportImpl::CloseAll() {
@@ -683,7 +562,7 @@ void ShmTransportImpl::CloseAll() {
 
 // ---- The beginning of one, as its connector
 
-void ShmTransportImpl::RetryLater(Connection* connection) {
+void ShmTransportImpl::RetryLater(Peer* connection) {
   connection->greeting = FileDescriptor();
   connection->retry_at = clock_->Now() + kRetryDelay;
 }
@@ -705,9 +584,10 @@ void ShmTransportImpl::Greet(const ConnectionPtr& connection) {
     connection->mine = *std::move(mine);
     connection->greeting = *std::move(socket);
   }
-  ShmHello hello{.secret_bytes = static_cast<uint32_t>(connection->peer.secret.size()),
+  ShmHello hello{.secret_bytes = static_cast<uint32_t>(connection->security.secret.size()),
                  .key = options_.key.bytes};
-  std::copy(connection->peer.secret.begin(), connection->peer.secret.end(), hello.secret.begin());
+  std::copy(connection->security.secret.begin(), connection->security.secret.end(),
+            hello.secret.begin());
   if (!SendPacket(connection->greeting.get(), BytesOf(hello), connection->mine->fd())) {
     return RetryLater(connection.get());
   }
@@ -735,29 +615,27 @@ void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
 
 void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel) {
   arena_->Enable();
-  if (connection->is_connector) {
+  if (connection->is_connector()) {
     MutexLock lock(&mu_);
-    were_up_.insert(connection->id);
+    were_up_.insert(connection->id());
   }
   connection->peer_closes = false;
   connection->peer_reads = true;
   fds_.Watch(channel->socket(), [this, connection] { ReadPackets(connection); });
-  {
-    MutexLock lock(&connection->mu);
-    connection->channel = std::move(channel);
-  }
+  connection->Connect(std::move(channel));
   up_.push_back(connection);
 }
 
 // ---- And as its listener
 
 void ShmTransportImpl::OnGuest(ShmListener::Guest guest) {
-  auto connection = std::make_shared<Connection>();
-  connection->key = guest.key;
+  ConnectionPtr connection;
   {
     MutexLock lock(&mu_);
-    connection->id = ++last_connection_;
-    connections_[connection->id] = connection;
+    connection =
+        std::make_shared<Peer>(ConnectionOwner(), ++last_connection_, /*is_connector=*/false);
+    connection->key = guest.key;
+    connections_[connection->id()] = connection;
   }
   counters_.connections_open.Add();
   guest.mine->CloseDescriptor();
@@ -770,7 +648,7 @@ void ShmTransportImpl::ApplyAdmission(Admission admission) {
   listener_.SetAdmission(std::move(admission));
   const std::vector<ConnectionPtr> up = up_;
   for (const ConnectionPtr& connection : up) {
-    if (connection->is_connector || listener_.Admits(connection->key)) continue;
+    if (connection->is_connector() || listener_.Admits(connection->key)) continue;
     End(connection, "its key has left the job");
   }
 }

@@ -30,7 +30,7 @@ struct ShmOptions {
 
 // Shared memory between the processes of one user on one host, at "shm://name". Frames are read where
 // their sender wrote them (Frame::is_lent): a payload of the memory that the transport lends is never
-// copied, another once. One thread polls, by blocking; a peer that dies, stops, or writes what it
+// copied, another once for all peers. One thread polls, by blocking; a peer that dies, stops, or writes what it
 // likes costs its own connection.
 //
 // SendDone says that a frame was handed over; its payload is shared until the peer has read it.
@@ -45,6 +45,8 @@ class ShmTransport : public Transport {
                                                   const PeerSecurity& peer) = 0;
   // Whether frames could ever go by a connection; of one that is gone, too.
   virtual bool WasUp(ConnectionId connection) const = 0;
+  // Bytes of payloads of other memory that were copied so far.
+  virtual size_t bytes_copied() const = 0;
 };
 
 }  // namespace bdn
