@@ -8,6 +8,9 @@
 buffer and one by one, by MPI's over its shared memory where `mpicc` and `mpirun` are, and by push and pull; once with
 push and pull over shared memory, and once over TCP. CPU time is that of all processes, a GB of one worker.
 
+`links`: the same 16 tensors, over links as below: the rate, and for what is not compressed its share of what the
+busiest link can carry: each host sends what its worker pushes elsewhere and what its server replies.
+
 `steps`: whole training steps of examples/gpt.py's model and of a VGG-like classifier, by
 DistributedDataParallel over gloo (float32, its fp16 and PowerSGD hooks) and by DistributedOptimizer. Each
 worker has a network namespace of its own, with a server in it, behind a link that htb holds to the rate in
@@ -42,11 +45,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def main():
     options = parse()
     if "BANDONEON_RANK" in os.environ:
-        return {"tensors": tensors_worker, "steps": steps_worker}[options.what](options)
+        return {"tensors": tensors_worker, "links": links_worker, "steps": steps_worker}[options.what](options)
     facts = {}
     if options.what in (None, "tensors"):
         facts["tensors"] = run_tensors(options)
         print_tensors(facts["tensors"])
+    if options.what in (None, "links"):
+        facts["links"] = run_links(options)
+        print_links(facts["links"])
     if options.what in (None, "steps"):
         facts["steps"] = run_steps(options)
         print_steps(facts["steps"])
@@ -62,7 +68,7 @@ def parse():
         return [int(word) for word in text.split(",")]
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=["tensors", "steps"], help="one of the two; else both")
+    parser.add_argument("what", nargs="?", choices=["tensors", "links", "steps"], help="one of them; else all")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, workers and rates")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--rates", type=numbers, help="Mbit/s [100,1000,10000]")
@@ -135,20 +141,9 @@ def tensors_worker(options):
     torch.manual_seed(bdn.rank())
     fresh = torch.randn(TENSORS, ELEMENTS)
     data = fresh.clone()
-    worker = bdn.default_worker()
 
-    def by_push(push, pull=None):
-        from bandoneon.worker import Declaration
-
-        names = [f"{push}.{i}" for i in range(TENSORS)]
-        ids = worker.declare([Declaration(name, ELEMENTS, push=push, pull=pull or push) for name in names])
-
-        def exchange():
-            tickets = [worker.push(key, row.data_ptr(), keep=row) for key, row in zip(ids, data)]
-            for ticket in tickets:
-                worker.wait(ticket)
-
-        return exchange
+    def by_push(codec):
+        return pusher(bdn.default_worker(), data, codec)
 
     def one_buffer():
         dist.all_reduce(data)
@@ -236,6 +231,21 @@ class Mpi:
         self.process.wait(30)
 
 
+def pusher(worker, data, codec):
+    """What exchanges all rows of `data`, compressed by `codec` both ways."""
+    from bandoneon.worker import Declaration
+
+    names = [f"{codec}.{i}" for i in range(TENSORS)]
+    ids = worker.declare([Declaration(name, ELEMENTS, push=codec, pull=codec) for name in names])
+
+    def exchange():
+        tickets = [worker.push(key, row.data_ptr(), keep=row) for key, row in zip(ids, data)]
+        for ticket in tickets:
+            worker.wait(ticket)
+
+    return exchange
+
+
 def servers_cpu():
     """CPU seconds so far of this job's servers: our siblings."""
     total = 0.0
@@ -257,6 +267,73 @@ def print_tensors(facts):
                   f"{fact['cpu_s_per_gb']:10.2f}")
 
 
+# ---- The same tensors over slow links
+
+# Of a link's bits, what frames of Ethernet, IP and TCP leave.
+GOODPUT = 1448 / 1514
+
+
+def run_links(options):
+    rows = []
+    workers = 2
+    with hosts(workers) as names:
+        for rate in [rate for rate in options.rates if rate >= 1000] or options.rates:  # slower ones take minutes
+            say(f"links: {workers} workers, {rate} Mbit/s" + ("" if names else ", pretended"))
+            row = run_job(options, "links", "", workers, rate, names)
+            rows.append({"mbit_per_s": rate, "emulated": "htb" if names else "transport", "ways": row})
+    return rows
+
+
+def links_worker(options):
+    import torch
+    import torch.distributed as dist
+
+    import bandoneon.torch as bdn
+
+    torch.set_num_threads(1)
+    bdn.init()
+    data = torch.zeros(TENSORS, ELEMENTS)
+    ways = {}
+    if options.store is not None:
+        dist.init_process_group("gloo", init_method=f"tcp://{options.store}", rank=bdn.rank(), world_size=bdn.size())
+        ways["gloo, one buffer"] = lambda: dist.all_reduce(data)
+    ways |= {f"push and pull, {codec}": pusher(bdn.default_worker(), data, codec)
+             for codec in ("none", "fp16", "ef(onebit)")}
+    seconds = {name: [] for name in ways}
+    for turn in range(options.rounds + 1):  # the first warms up
+        for name, exchange in ways.items():
+            data.normal_(generator=torch.Generator().manual_seed(turn))
+            bdn.barrier()
+            start = time.perf_counter()
+            exchange()
+            bdn.barrier()  # the slowest worker's
+            if turn >= 1:
+                seconds[name].append(time.perf_counter() - start)
+    if bdn.rank() == 0:
+        gb = data.numel() * 4 / 1e9
+        # Ring and servers alike: a host sends (n - 1) / n of the bytes, twice.
+        allowed = int(options.rate) * GOODPUT / 8e3 / (2 * (bdn.size() - 1) / bdn.size())
+        facts = {name: {"gb_per_s": summary([gb / s for s in seconds[name]])} for name in ways}
+        for name, fact in facts.items():
+            if name.endswith(("one buffer", "none")):
+                fact["share_of_link"] = fact["gb_per_s"]["median"] / allowed
+        pathlib.Path(options.out).write_text(json.dumps(facts))
+    bdn.barrier()
+    if options.store is not None:
+        dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def print_links(rows):
+    for row in rows:
+        note = "" if row["emulated"] == "htb" else ", a rate that the transport pretends"
+        print(f"\n16 tensors of 4 MiB, 2 workers, {row['mbit_per_s']} Mbit/s{note}")
+        for name, fact in row["ways"].items():
+            rate = fact["gb_per_s"]
+            share = f"{fact['share_of_link']:8.0%} of the link" if "share_of_link" in fact else ""
+            print(f"  {name:32}{rate['median']:10.3f} GB/s a worker [{rate['least']:6.3f} {rate['greatest']:6.3f}]{share}")
+
+
 # ---- Training steps over slow links
 
 
@@ -267,7 +344,7 @@ def run_steps(options):
             with hosts(workers) as names:
                 for rate in options.rates:
                     say(f"steps: {model}, {workers} workers, {rate} Mbit/s" + ("" if names else ", pretended"))
-                    row = run_job(options, model, workers, rate, names)
+                    row = run_job(options, "steps", model, workers, rate, names)
                     rows.append({"model": model, "workers": workers, "mbit_per_s": rate,
                                  "emulated": "htb" if names else "transport", "ways": row})
     return rows
@@ -316,11 +393,10 @@ def hold_to(names, mbit):
              f"{mbit}mbit", "burst", burst, "cburst", burst, "quantum", 60000)
 
 
-def run_job(options, model, workers, mbit, names):
+def run_job(options, what, model, workers, mbit, names):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
-        work = [sys.executable, __file__, "steps", "--rounds", options.rounds, "--model", model, "--rate", mbit,
-                "--out", out]
+        work = [sys.executable, __file__, what, "--rounds", options.rounds, "--model", model, "--rate", mbit, "--out", out]
         if not names:
             command = [BIN / "bandoneon", "run", "-n", workers, "-s", workers, "--link", f"{mbit}mbit", "--set",
                        "log-level=error", "--", *work]

@@ -32,6 +32,18 @@ def test_the_same_tensors(tmp_path):
     assert ("MPI, one buffer" in figures["tensors"]["shared memory"]) == has_mpi
 
 
+def test_the_same_tensors_over_a_link(tmp_path):
+    figures, table = compare(tmp_path, "links", "--rates", 2000)
+    (row,) = figures["links"]
+    assert row["mbit_per_s"] == 2000
+    ways = row["ways"]
+    assert {"push and pull, none", "push and pull, ef(onebit)"} <= set(ways)
+    assert all(name in table and facts["gb_per_s"]["median"] > 0 for name, facts in ways.items())
+    if row["emulated"] == "htb":
+        assert 0 < ways["push and pull, none"]["share_of_link"] < 1.05
+        assert 0 < ways["gloo, one buffer"]["share_of_link"] < 1.05
+
+
 def test_training_steps_over_a_link(tmp_path):
     picture = tmp_path / "steps.svg"
     figures, table = compare(tmp_path, "steps", "--models", "vgg", "--workers", 2, "--rates", 2000, "--plot", picture)
