@@ -36,7 +36,7 @@ constexpr Flag kFlags[] = {
     {"iters", 0, "COUNT", "iterations that are timed [20]"},
     {"warmup", 0, "COUNT", "iterations before those [3]"},
     {"threads", 0, "COUNT", "threads of each worker that encode and decode"},
-    {"transport", 0, "NAME", "auto (shared memory on one host), tcp or ipc [auto]"},
+    {"transport", 0, "NAME", "auto (shared memory where it can), shm, tcp or ipc [auto]"},
     {"link", 0, "RATE", "pretend that the network is this fast, e.g. 1gbit"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
     {"json", 0, nullptr, "print one line of JSON"},
@@ -129,12 +129,14 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   options.threads = flags.Text("threads");
   options.link = flags.Text("link");
   options.transport = flags.Text("transport", "auto");
-  if (options.transport != "auto" && options.transport != "tcp" && options.transport != "ipc") {
+  const bool is_network = options.transport == "tcp" || options.transport == "ipc";
+  if (!is_network && options.transport != "auto" && options.transport != "shm") {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "option --transport is '%s': expected auto, tcp or ipc", options.transport));
+        "option --transport is '%s': expected auto, shm, tcp or ipc", options.transport));
   }
   if (options.transport != "auto") {
-    options.job.settings.emplace_back("BANDONEON_TRANSPORT", "network");
+    options.job.settings.emplace_back("BANDONEON_TRANSPORT",
+                                      is_network ? "network" : options.transport);
   }
   options.job.over_ipc = options.transport == "ipc";
   if (flags.Has("threads")) options.job.settings.emplace_back("BANDONEON_THREADS", options.threads);

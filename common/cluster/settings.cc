@@ -30,8 +30,8 @@ constexpr Setting kIoThreads = {
     "io-threads", "0", "threads that move bytes, and encrypt them; 0 chooses by the machine"};
 constexpr Setting kTransport = {
     "transport", "auto",
-    "auto: shared memory with processes of this user on this host, the network with all others; or "
-    "network"};
+    "auto: shared memory with processes of this user on this host, the network with all others; shm: "
+    "shared memory or an error; or network"};
 constexpr Setting kStageTimes = {
     "stage-times", "wall",
     "what is counted of the stages that keys pass through: wall (items, bytes, wall time), cpu "

@@ -17,8 +17,9 @@ namespace {
 
 class AutoTransport final : public Transport {
  public:
-  AutoTransport(std::unique_ptr<Transport> network, std::unique_ptr<ShmTransport> host)
-      : network_(std::move(network)), host_(std::move(host)) {}
+  AutoTransport(std::unique_ptr<Transport> network, std::unique_ptr<ShmTransport> host,
+                bool always_host)
+      : always_host_(always_host), network_(std::move(network)), host_(std::move(host)) {}
   ~AutoTransport() override {
     Close();
     Join();
@@ -89,6 +90,7 @@ class AutoTransport final : public Transport {
         });
   }
 
+  const bool always_host_;
   const std::unique_ptr<Transport> network_;
   const std::unique_ptr<ShmTransport> host_;
   // A frame has come by the network, or a connection was made by it. Publishes nothing else.
@@ -107,6 +109,8 @@ absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
   if (host.ok()) {
     MutexLock lock(&mu_);
     host_address_ = *host;
+  } else if (always_host_) {
+    return host.status();
   } else {
     LogWarning("workers of this host come by %s, too: %s", *bound, host.status().message());
   }
@@ -117,7 +121,7 @@ absl::StatusOr<ConnectionId> AutoTransport::ConnectOnHost(const PeerSecurity& pe
   {
     MutexLock lock(&mu_);
     const auto former = tried_.find(peer.host_address);
-    if (former != tried_.end() && !host_->WasUp(former->second)) {
+    if (!always_host_ && former != tried_.end() && !host_->WasUp(former->second)) {
       return Unavailable("it has not taken the connection before");
     }
   }
@@ -129,9 +133,19 @@ absl::StatusOr<ConnectionId> AutoTransport::ConnectOnHost(const PeerSecurity& pe
 
 absl::StatusOr<ConnectionId> AutoTransport::Connect(const std::string& address,
                                                     const PeerSecurity& peer) {
+  if (always_host_ && peer.host_address.empty()) {
+    return Unavailable(
+        "%s shares no memory, and transport is shm: is it of another user, or is its transport network?",
+        address);
+  }
   if (!peer.host_address.empty()) {
     const absl::StatusOr<ConnectionId> connection = ConnectOnHost(peer);
     if (connection.ok()) return Name(*connection, kHost);
+    if (always_host_) {
+      return Annotate(
+          connection.status(),
+          absl::StrFormat("%s shares no memory with this process, and transport is shm", address));
+    }
     if (absl::IsNotFound(connection.status())) {
       LogDebug("to %s over the network: %s", address, connection.status().message());
     } else {
@@ -165,8 +179,8 @@ TransportStats AutoTransport::stats() const {
 }  // namespace
 
 std::unique_ptr<Transport> MakeAutoTransport(std::unique_ptr<Transport> network,
-                                             std::unique_ptr<ShmTransport> host) {
-  return std::make_unique<AutoTransport>(std::move(network), std::move(host));
+                                             std::unique_ptr<ShmTransport> host, bool always_host) {
+  return std::make_unique<AutoTransport>(std::move(network), std::move(host), always_host);
 }
 
 }  // namespace bdn

@@ -36,9 +36,8 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& optio
        .clock = options.clock});
 }
 
-// Without it, where that cannot be had.
-std::unique_ptr<Transport> AddSharedMemory(std::unique_ptr<Transport> network,
-                                           const TransportOptions& options) {
+absl::StatusOr<std::unique_ptr<Transport>> AddSharedMemory(std::unique_ptr<Transport> network,
+                                                           const TransportOptions& options) {
   const bool is_open = options.security == LinkSecurity::kOpen;
   absl::StatusOr<std::unique_ptr<ShmTransport>> host =
       ShmTransport::Make({.security = is_open ? LinkSecurity::kOpen : LinkSecurity::kAuthenticated,
@@ -47,7 +46,9 @@ std::unique_ptr<Transport> AddSharedMemory(std::unique_ptr<Transport> network,
                           .max_bytes_queued = options.max_bytes_queued,
                           .max_frames_queued = options.max_frames_queued,
                           .clock = options.clock});
-  if (host.ok()) return MakeAutoTransport(std::move(network), *std::move(host));
+  const bool always = options.shared_memory == SharedMemoryUse::kAlways;
+  if (host.ok()) return MakeAutoTransport(std::move(network), *std::move(host), always);
+  if (always) return host.status();
   LogWarning("processes of this host are reached over the network, too: %s",
              host.status().message());
   return network;
@@ -64,7 +65,9 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view addres
   for (const SchemeRow& row : kSchemes) {
     if (row.scheme == scheme) {
       BDN_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, row.make(options));
-      if (options.shares_memory) transport = AddSharedMemory(std::move(transport), options);
+      if (options.shared_memory != SharedMemoryUse::kNever) {
+        BDN_ASSIGN_OR_RETURN(transport, AddSharedMemory(std::move(transport), options));
+      }
       return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
     }
     known += (known.empty() ? "" : ", ") + std::string(row.scheme) + "://";

@@ -5,18 +5,31 @@
 #include "common/base/status.h"
 
 namespace bdn {
+namespace {
+
+absl::StatusOr<SharedMemoryUse> ReadSharedMemoryUse(const std::string& transport, bool has_link) {
+  // A link that is to be slow is one that frames take.
+  if (transport == "auto") {
+    return has_link ? SharedMemoryUse::kNever : SharedMemoryUse::kWherePossible;
+  }
+  if (transport == "network") return SharedMemoryUse::kNever;
+  if (transport != "shm") {
+    return InvalidArgument("setting transport is '%s': expected auto, shm or network", transport);
+  }
+  if (!has_link) return SharedMemoryUse::kAlways;
+  return InvalidArgument("setting link is for a network, and transport is shm: leave one of them");
+}
+
+}  // namespace
 
 absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock) {
   TransportOptions options{.clock = clock};
   BDN_ASSIGN_OR_RETURN(options.link_bytes_per_second, config.Rate("link"));
   BDN_ASSIGN_OR_RETURN(options.io_threads, config.Int("io-threads", 0, 64));
   BDN_ASSIGN_OR_RETURN(options.connection_timeout, config.Duration("connection-timeout"));
-  const std::string& transport = config.Text("transport");
-  if (transport != "auto" && transport != "network") {
-    return InvalidArgument("setting transport is '%s': expected auto or network", transport);
-  }
-  // A link that is to be slow is one that frames take.
-  options.shares_memory = transport == "auto" && options.link_bytes_per_second == 0;
+  BDN_ASSIGN_OR_RETURN(
+      options.shared_memory,
+      ReadSharedMemoryUse(config.Text("transport"), options.link_bytes_per_second != 0));
   const bool is_never = options.connection_timeout == absl::ZeroDuration();
   if (!is_never && (options.connection_timeout < absl::Seconds(1) ||
                     options.connection_timeout > absl::Hours(1))) {

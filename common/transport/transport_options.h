@@ -13,6 +13,13 @@
 
 namespace bdn {
 
+// Whether processes of one host share memory.
+enum class SharedMemoryUse {
+  kNever,
+  kWherePossible,  // else the network, and the log says why
+  kAlways,         // a peer with which that is not possible is not connected to
+};
+
 struct TransportOptions {
   double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
   const Clock* clock = nullptr;      // borrowed
@@ -23,13 +30,13 @@ struct TransportOptions {
   uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
   int max_frames_queued = 65536;                  // as well
   uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
-  bool shares_memory = false;                     // with processes of this host
+  SharedMemoryUse shared_memory = SharedMemoryUse::kNever;
 };
 
-// Of the settings that have them: link, io-threads, connection-timeout, data-security,
+// Of the settings that have them: link, io-threads, connection-timeout, transport, data-security,
 // max-bytes-queued, max-frames-queued and max-frame-bytes. InvalidArgument names the one that is wrong.
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock);
-// As above, of the first three.
+// As above, of the first four.
 absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock);
 
 }  // namespace bdn

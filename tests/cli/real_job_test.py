@@ -169,7 +169,7 @@ def test_two_jobs_on_one_host_do_not_meet(real, tmp_path, monkeypatch):
 
 def test_bench_pushpull_takes_the_transport_that_it_is_told(real):
     results = {}
-    for transport in ("auto", "tcp", "ipc"):
+    for transport in ("auto", "shm", "tcp", "ipc"):
         done = real.run("bench", "pushpull", "--bytes=65536", "--iters=2", "--warmup=1", "--json",
                         f"--transport={transport}")
         assert done.returncode == 0, done.stderr
@@ -177,7 +177,12 @@ def test_bench_pushpull_takes_the_transport_that_it_is_told(real):
         assert results[transport]["transport"] == transport
     assert len({result["result_hash"] for result in results.values()}) == 1
     done = real.run("bench", "pushpull", "--transport=pigeon")
-    assert done.returncode == 2 and "expected auto, tcp or ipc" in done.stderr
+    assert done.returncode == 2 and "expected auto, shm, tcp or ipc" in done.stderr
+
+
+def test_shared_memory_that_is_insisted_on_is_an_error_where_it_cannot_be(real):
+    done = real.run("bench", "pushpull", "--transport=shm", "--link=1gbit")
+    assert done.returncode != 0 and "setting link is for a network, and transport is shm" in done.stderr
 
 
 def test_no_reply_is_sent_twice_over_a_slow_link(real):

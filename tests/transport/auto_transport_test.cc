@@ -15,10 +15,10 @@ namespace {
 
 const std::string kSecret(32, 's');
 
-std::unique_ptr<Transport> MakeAuto() {
+std::unique_ptr<Transport> MakeAuto(bool always_host = false) {
   auto network = *MakeZmqTransport({.security = LinkSecurity::kAuthenticated});
   const PublicKey key = network->public_key();
-  return MakeAutoTransport(std::move(network), *ShmTransport::Make({.key = key}));
+  return MakeAutoTransport(std::move(network), *ShmTransport::Make({.key = key}), always_host);
 }
 
 class AutoTransportTest : public ::testing::Test {
@@ -78,6 +78,24 @@ TEST_F(AutoTransportTest, TakesTheNetworkToOthers) {
   Exchange(Connect("shm://bandoneon-of-another-host"), /*over_memory=*/false);
   EXPECT_TRUE(client_->needs_checksums());
   EXPECT_TRUE(server_->needs_checksums());
+}
+
+TEST_F(AutoTransportTest, TakesNothingElseWhereSharedMemoryIsInsistedOn) {
+  const auto client = MakeAuto(/*always_host=*/true);
+  client->Start(client_inbox_.Handler());
+  server_->Admit({{client->public_key()}, kSecret});
+  PeerSecurity peer{LinkSecurity::kAuthenticated, server_->public_key(), kSecret, ""};
+  for (const char* elsewhere : {"", "shm://bandoneon-of-another-host"}) {
+    peer.host_address = elsewhere;
+    const auto refused = client->Connect(address_, peer);
+    EXPECT_THAT(refused.status().message(), ::testing::HasSubstr("shares no memory"));
+    EXPECT_THAT(refused.status().message(), ::testing::HasSubstr(address_));
+  }
+  peer.host_address = server_->host_address();
+  client->Send(*client->Connect(address_, peer), FrameOf(5, 1000), completions_.Expect());
+  EXPECT_TRUE(server_inbox_.WaitFor(1).at(0).frame.is_of_host);
+  client->Close();
+  client->Join();
 }
 
 TEST_F(AutoTransportTest, HasBothAtATime) {
