@@ -15,6 +15,45 @@ constexpr Step kMaxStepsAhead = 1024;
 
 }  // namespace
 
+bool BroadcastState::IsBehind(Rank rank) const {
+  const auto at = static_cast<size_t>(rank);
+  return rank != value.root && at < fetches.size() && had[at] < value.step &&
+         fetches[at] <= value.step;
+}
+
+void BroadcastState::CountBehind() {
+  num_behind = 0;
+  for (size_t i = 0; i < fetches.size(); ++i) num_behind += IsBehind(static_cast<Rank>(i)) ? 1 : 0;
+}
+
+// Nobody comes to be behind but by another value.
+template <typename Change>
+void BroadcastState::Counted(Rank rank, const Change& change) {
+  const bool was_behind = IsBehind(rank);
+  change();
+  if (was_behind && !IsBehind(rank)) --num_behind;
+}
+
+void BroadcastState::SetRoster(size_t size) {
+  fetches.assign(size, 0);
+  had.resize(size);
+  CountBehind();
+}
+
+void BroadcastState::SetValue(BroadcastValue in_force) {
+  before = std::exchange(value, std::move(in_force));
+  before.bytes = Buffer();
+  CountBehind();
+}
+
+void BroadcastState::NoteFetch(Rank rank, Step step) {
+  Counted(rank, [&] { fetches[rank] = std::max(fetches[rank], step); });
+}
+
+void BroadcastState::NoteHas(Rank rank, Step step) {
+  Counted(rank, [&] { had[rank] = std::max(had[rank], step); });
+}
+
 FrameHeader BroadcastKey::AnswerOf(FrameType type, Step step) const {
   const FrameHeader fetch =
       BroadcastHeader(FrameType::kFetch, plan_.entry.key, step, plan_.entry.elements);
@@ -102,21 +141,8 @@ Sends BroadcastKey::OnProbe(NodeId from, const FrameHeader& header) {
 
 // The bytes go once everybody has them.
 void BroadcastKey::NoteHas(Rank rank, Step step) {
-  state_.had.resize(state_.fetches.size());
-  state_.had[rank] = std::max(state_.had[rank], step);
-  for (size_t i = 0; i < state_.fetches.size(); ++i) {
-    if (MayAskForValue(static_cast<Rank>(i))) return;
-  }
-  state_.value.bytes = Buffer();
-}
-
-// Whether a rank may still ask for the value in force: it has said neither that it has it, nor
-// asked for a later one.
-bool BroadcastKey::MayAskForValue(Rank rank) const {
-  const Step step = state_.value.step;
-  const auto at = static_cast<size_t>(rank);
-  const bool has = at < state_.had.size() && state_.had[at] >= step;
-  return rank != state_.value.root && !has && state_.fetches[at] <= step;
+  state_.NoteHas(rank, step);
+  if (state_.num_behind == 0) state_.value.bytes = Buffer();
 }
 
 // Whether nobody leaves who has not asked for `step`, which is not in force, and is not its root.
@@ -130,12 +156,13 @@ absl::Status BroadcastKey::CheckNobodyLeaves(Step step) const {
   return absl::OkStatus();
 }
 
-// Ranks for which the next value must wait.
+// The first ranks for which the next value must wait. Looks through the roster: its root alone is
+// told them, when it asks.
 std::vector<Rank> BroadcastKey::RanksBehind() const {
   std::vector<Rank> behind;
-  for (size_t i = 0; i < state_.fetches.size(); ++i) {
+  for (size_t i = 0; i < state_.fetches.size() && behind.size() < kMostRanksTold; ++i) {
     const Rank rank = static_cast<Rank>(i);
-    if (rank != state_.next.root && MayAskForValue(rank)) behind.push_back(rank);
+    if (rank != state_.next.root && state_.IsBehind(rank)) behind.push_back(rank);
   }
   return behind;
 }
@@ -150,7 +177,7 @@ Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
     return shard_.Refuse(from, header,
                          OutOfRange("step %d of tensor '%s' is over", header.step, plan_.name));
   }
-  state_.fetches[*rank] = std::max(state_.fetches[*rank], header.step);
+  state_.NoteFetch(*rank, header.step);
   if (header.step == state_.value.step) {
     return {{from, MakeFrame(AnswerOf(FrameType::kValue, header.step), state_.value.bytes)}};
   }
@@ -166,9 +193,9 @@ Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
 // that any more. The first value replaces nothing.
 Sends BroadcastKey::PutNextInForce() {
   if (state_.next.step == 0) return {};
-  if (state_.value.step != 0 && !RanksBehind().empty()) return {};
-  state_.before = std::exchange(state_.value, std::exchange(state_.next, BroadcastValue{}));
-  state_.before.bytes = Buffer();
+  const size_t others_behind = state_.num_behind - (state_.IsBehind(state_.next.root) ? 1 : 0);
+  if (state_.value.step != 0 && others_behind > 0) return {};
+  state_.SetValue(std::exchange(state_.next, BroadcastValue{}));
   const Step step = state_.value.step;
   const std::vector<NodeInfo>& workers = shard_.membership->workers;
   Sends sends = {{workers[state_.value.root].id, Frame{AnswerOf(FrameType::kReply, step), {}}}};

@@ -26,7 +26,23 @@ struct BroadcastState {
   BroadcastValue next;        // the root's next, until nobody can ask for that one any more
   BroadcastValue before;      // what was in force before, without its bytes
   std::vector<Step> fetches;  // by rank: the highest step asked for
-  std::vector<Step> had;      // by rank: the highest step whose value it has; empty: of nobody
+  std::vector<Step> had;      // by rank: the highest step whose value it has
+  size_t num_behind = 0;      // ranks that may still ask for the value in force
+
+  // Who takes part is new, and has asked for nothing.
+  void SetRoster(size_t size);
+  // Another value is in force.
+  void SetValue(BroadcastValue in_force);
+  void NoteFetch(Rank rank, Step step);
+  void NoteHas(Rank rank, Step step);
+  // Whether a rank may still ask for the value in force: it has said neither that it has it, nor
+  // asked for a later one.
+  bool IsBehind(Rank rank) const;
+
+ private:
+  template <typename Change>
+  void Counted(Rank rank, const Change& change);
+  void CountBehind();
 };
 
 // What a server does with the frames about one broadcast key (proto/wire_format.md, section 8.1).
@@ -49,7 +65,6 @@ class BroadcastKey {
   absl::Status CheckInit(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step) const;
   bool IsRepeat(const Frame& frame, Rank rank) const;
-  bool MayAskForValue(Rank rank) const;
   std::vector<Rank> RanksBehind() const;
   void NoteHas(Rank rank, Step step);
   Sends PutNextInForce();

@@ -62,7 +62,7 @@ Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
   if (round.Has(*rank)) {
     if (header.step == round.step()) {
       ++shard_.stats.duplicates;
-      return shard_.Defer(from, header, round.MissingRanks());
+      return shard_.Defer(from, header, round.MissingRanks(*rank));
     }
     return shard_.Refuse(from, header,
                          InvalidArgument("rank %d pushed step %d while its step %d is open", *rank,
@@ -266,11 +266,11 @@ Sends DenseKey::OnProbe(NodeId from, const FrameHeader& header) {
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
   if (header.step == state_.round.step()) {
-    return shard_.Defer(from, header, state_.round.MissingRanks());
+    return shard_.Defer(from, header, state_.round.MissingRanks(*rank));
   }
   Round empty;
   empty.Open(header.step, shard_.roster_size());
-  return shard_.Defer(from, header, empty.MissingRanks());
+  return shard_.Defer(from, header, empty.MissingRanks(*rank));
 }
 
 // The segment that a frame about state names, or why there is none.

@@ -1,6 +1,9 @@
 #include "server/round.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "server/shard_context.h"
 
 namespace bdn {
 
@@ -43,16 +46,19 @@ void Round::DropPayloads() {
   waiting_bytes_ = 0;
 }
 
-std::vector<Rank> Round::MissingRanks() const {
+std::vector<Rank> Round::MissingRanks(Rank asker) const {
   std::vector<Rank> missing;
   auto waiting = waiting_.begin();
-  for (Rank rank = next_; static_cast<size_t>(rank) < roster_size_; ++rank) {
+  const Rank end = next_ + static_cast<Rank>(
+                               std::min(roster_size_ - static_cast<size_t>(next_), kMostRanksTold));
+  for (Rank rank = next_; rank < end; ++rank) {
     if (waiting != waiting_.end() && waiting->first == rank) {
       ++waiting;
     } else {
       missing.push_back(rank);
     }
   }
+  if (asker >= end && !Has(asker)) missing.push_back(asker);
   return missing;
 }
 

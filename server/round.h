@@ -66,7 +66,9 @@ class Round {
   Rank FirstMissing() const { return next_; }
   // Of everybody who has contributed. REQUIRES: somebody has.
   float learning_rate() const { return learning_rate_; }
-  std::vector<Rank> MissingRanks() const;
+  // Who has not contributed, rising: of the kMostRanksTold ranks from FirstMissing() on, and `asker`
+  // if it is one. Costs the same however many workers there are.
+  std::vector<Rank> MissingRanks(Rank asker) const;
 
   // Of all contributions. REQUIRES: IsComplete.
   bool has_nonfinite() const { return has_nonfinite_; }

@@ -12,9 +12,11 @@ void ServerShard::SetMembership(std::shared_ptr<const Membership> membership) {
   context_.SetMembership(std::move(membership));
   context_.leaving.clear();  // What they had pushed to open rounds they send again.
   for (auto& [key, state] : keys_) {
-    (void)Counted(&state, [&, &dense = state.dense, &broadcast = state.broadcast] {
-      dense.round.Close();
-      broadcast.fetches.assign(context_.roster_size(), 0);
+    (void)Counted(&state, [&, &state = state] {
+      state.dense.round.Close();
+      if (state.plan->entry.kind == KeyKind::kBroadcast) {
+        state.broadcast.SetRoster(context_.roster_size());
+      }
       return Sends();
     });
   }
@@ -47,8 +49,11 @@ Sends ServerShard::SetLeaving(std::vector<Rank> ranks) {
 void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
   KeyState& state = keys_[plan->entry.key];
   if (state.plan != nullptr) return;
-  if (plan->entry.kind == KeyKind::kDense) state.dense.parts = MakeStateParts(*plan);
-  state.broadcast.fetches.assign(context_.roster_size(), 0);
+  if (plan->entry.kind == KeyKind::kDense) {
+    state.dense.parts = MakeStateParts(*plan);
+  } else {
+    state.broadcast.SetRoster(context_.roster_size());
+  }
   state.plan = std::move(plan);
 }
 

@@ -30,6 +30,9 @@ struct ShardStats {
   ShardStats& operator+=(const ShardStats& other);
 };
 
+// A waiting frame names so many ranks, and the asker's: a job of thousands needs no longer list.
+inline constexpr size_t kMostRanksTold = 64;
+
 // A frame for a node, and those that a call made, to be sent in this order.
 struct Outgoing {
   NodeId to = 0;

@@ -1,5 +1,7 @@
 #include "server/broadcast_key.h"
 
+#include <algorithm>
+#include <random>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -20,7 +22,7 @@ class BroadcastKeyTest : public ::testing::Test {
   BroadcastKeyTest() {
     shard_.self = kServerNode;
     shard_.SetMembership(MakeMembership(3));
-    state_.fetches.assign(3, 0);
+    state_.SetRoster(3);
   }
   BroadcastKey Target() { return BroadcastKey(*plan_, &state_, &shard_); }
   void Init(Rank rank, Step step, const std::string& bytes) {
@@ -167,6 +169,37 @@ TEST_F(BroadcastKeyTest, ANextValueWaitsForThoseWhoMayStillAskForTheOneBefore) {
   EXPECT_EQ(outbox_.LastTo(0)->header.step, 1u);
 }
 
+TEST_F(BroadcastKeyTest, CountsThoseWhoMayStillAskForTheValue) {
+  constexpr int kWorkers = 8;
+  shard_.SetMembership(MakeMembership(kWorkers, /*epoch=*/2));
+  state_.SetRoster(kWorkers);
+  std::mt19937 random(1);
+  Step most = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const auto rank = static_cast<Rank>(random() % kWorkers);
+    const Step step = state_.value.step + random() % 2;
+    epoch_ = 2;
+    Frame frame = MakeBare(FrameType::kFetch, kKey, std::max<Step>(step, 1), rank, 4);
+    frame.header.epoch = epoch_;
+    switch (random() % 3) {
+      case 0:
+        Init(rank, state_.value.step + 1, "abcd");
+        break;
+      case 1:
+        outbox_.Add(Target().OnFetch(WorkerNode(rank), frame.header));
+        break;
+      default:
+        frame.header.type = FrameType::kProbe;
+        outbox_.Add(Target().OnProbe(WorkerNode(rank), frame.header));
+    }
+    size_t behind = 0;
+    for (Rank at = 0; at < kWorkers; ++at) behind += state_.IsBehind(at) ? 1 : 0;
+    ASSERT_EQ(state_.num_behind, behind) << "after " << i;
+    most = std::max(most, state_.value.step);
+  }
+  EXPECT_GT(most, 20u) << "values came into force";
+}
+
 TEST_F(BroadcastKeyTest, AThousandFetchesOfOneWorkerWaitAsOne) {
   for (int i = 0; i < 1000; ++i) Fetch(1, 1);
   outbox_.sent.clear();
@@ -183,7 +216,7 @@ TEST_F(BroadcastKeyTest, AThousandFetchesOfOneWorkerWaitAsOne) {
 
 TEST_F(BroadcastKeyTest, AJobOfOneKeepsNothing) {
   shard_.SetMembership(MakeMembership(1, /*epoch=*/2));
-  state_.fetches.assign(1, 0);
+  state_.SetRoster(1);
   epoch_ = 2;
   Init(0, 1, "aaaa");
   EXPECT_EQ(outbox_.LastTo(0)->header.type, FrameType::kReply);

@@ -87,6 +87,20 @@ TEST_F(DenseRoundTest, GivesASlowWorkerItsOwnStepsResultWhenAFastOneIsAhead) {
   EXPECT_THAT(Result(1), ElementsAre(2, 2, 2, 2));
 }
 
+TEST_F(DenseRoundTest, NamesTheFirstMissingRanksAndTheAskersAlone) {
+  Start(1000);
+  Push(1, 1, {1, 1, 1, 1});
+  Probe(1, 1);
+  const std::vector<Rank> missing = RanksOf(Reply(1));
+  ASSERT_EQ(missing.size(), kMostRanksTold - 1);
+  EXPECT_EQ(missing[0], 0);
+  EXPECT_EQ(missing[1], 2);
+  EXPECT_EQ(missing.back(), static_cast<Rank>(kMostRanksTold) - 1);
+  Probe(999, 1);  // sends the same bytes again
+  EXPECT_EQ(RanksOf(Reply(999)).back(), 999);
+  EXPECT_EQ(RanksOf(Reply(999)).size(), kMostRanksTold);
+}
+
 TEST_F(DenseRoundTest, AnswersAProbeWithTheMissingRanksOrTheCachedReply) {
   Start(2);
   Probe(0, 1);
