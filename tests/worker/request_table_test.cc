@@ -153,6 +153,27 @@ TEST_F(RequestTableTest, ProbesLessAndLessOften) {
   EXPECT_LE(requests_.stats().probes_sent, 9u);
 }
 
+TEST_F(RequestTableTest, AsksForEachRequestWhenItIsDueInTheOrderInWhichTheyWereSent) {
+  constexpr uint32_t kKeys = 100;
+  for (uint32_t i = kKeys; i > 0; --i) {
+    const Frame push = MakePush(Key::Of(i, 0), 1, 0, {1, 2, 3, 4});
+    Submit({.frame = push, .server = kServerNode, .tensor = "w"});
+    EXPECT_TRUE(requests_.OnSent(Key::Of(i, 0), log_.last_request, now_));
+    now_ += absl::Milliseconds(1);
+  }
+  log_(requests_.OnTick(now_));
+  log_.sent.clear();
+  const absl::Time first = absl::UnixEpoch() + absl::Seconds(1);
+  for (uint32_t i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(requests_.NextTick(), first + absl::Milliseconds(i));
+    now_ = requests_.NextTick();
+    log_(requests_.OnTick(now_));
+    ASSERT_THAT(log_.sent, SizeIs(i + 1));
+    EXPECT_EQ(log_.LastSent(), FrameType::kProbe);
+    EXPECT_EQ(log_.sent.back().header.key, Key::Of(kKeys - i, 0));
+  }
+}
+
 TEST_F(RequestTableTest, AsksForNothingWhileTheServersResultsComeButNotForEver) {
   Ask(1);
   Sent();

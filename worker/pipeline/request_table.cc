@@ -53,8 +53,7 @@ void RequestTable::SayHello(NodeId server, Peer* peer, absl::Time now, Actions* 
   peer->is_open = false;
   if (peer->hello_interval == options_.probe_interval) ++peer->unanswered_hellos;
   peer->hello_interval = std::min(peer->hello_interval * 2, options_.probe_interval);
-  peer->hello_due = now + peer->hello_interval;
-  Due(peer->hello_due);
+  SetHelloDue(peer, now + peer->hello_interval);
   Buffer hello = EncodeHello({.job_id = options_.job_id,
                               .node = options_.self,
                               .role = Role::kWorker,
@@ -70,8 +69,7 @@ void RequestTable::Reconnect(NodeId server, Peer* peer, absl::Time now, Actions*
   peer->is_open = false;
   peer->unanswered_hellos = 0;
   peer->patience = std::min(peer->patience * 2, kMaxPatience);
-  peer->hello_due = now;
-  Due(now);
+  SetHelloDue(peer, now);
 }
 
 absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl::Time now) {
@@ -88,7 +86,7 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
     actions.answers.push_back({key, step, Describe(open, failed_)});
     return actions;
   }
-  Due(open.deadline);
+  agenda_.insert({deadline, key});
   SendRequest(&open_.emplace(key, std::move(open)).first->second, &actions);
   return actions;
 }
@@ -96,6 +94,7 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
 bool RequestTable::Withdraw(Key key, Step step) {
   const auto found = open_.find(key);
   if (found == open_.end() || found->second.request.frame.header.step != step) return false;
+  agenda_.erase({found->second.NextTime(), key});
   open_.erase(found);
   return true;
 }
@@ -114,7 +113,7 @@ RequestTable::OpenMap::iterator RequestTable::FindOpen(NodeId server, const Fram
 void RequestTable::SendRequest(Open* open, Actions* actions) {
   open->resend = false;
   open->accepted = false;
-  open->due = absl::InfiniteFuture();
+  SetDue(open, absl::InfiniteFuture());
   const auto peer = peers_.find(open->request.server);
   if (peer == peers_.end() || !peer->second.is_open) return;  // OnHello sends it
   open->results_heard = peer->second.results_heard;
@@ -123,15 +122,14 @@ void RequestTable::SendRequest(Open* open, Actions* actions) {
 
 void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   const auto found = peers_.find(open->request.server);
-  open->due = absl::InfiniteFuture();
+  SetDue(open, absl::InfiniteFuture());
   if (found == peers_.end() || !found->second.is_open) return;  // OnHello sends the request
   Peer& peer = found->second;
   // What comes over a slow link comes one after the other: to ask for it now would bring it twice.
   if (std::exchange(open->results_heard, peer.results_heard) != peer.results_heard &&
       open->probes_put_off < kMostPutOff) {
     ++open->probes_put_off;
-    open->due = now + open->interval;
-    return Due(open->due);
+    return SetDue(open, now + open->interval);
   }
   open->probes_put_off = 0;
   if (open->frames_heard != peer.frames_heard) open->unanswered_probes = 0;
@@ -145,8 +143,7 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
     ++stats_.resends;
     return SendRequest(open, actions);
   }
-  open->due = now + open->interval;
-  Due(open->due);
+  SetDue(open, now + open->interval);
   ++stats_.probes_sent;
   Send(open->request, Frame{*probe, {}}, /*id=*/0, actions);
 }
@@ -160,43 +157,49 @@ bool RequestTable::OnSent(Key key, uint64_t request, absl::Time now) {
   const auto found = open_.find(key);
   if (found == open_.end() || found->second.id != request) return false;
   if (found->second.resend) return true;  // which is due already
-  found->second.due = now + found->second.interval;
-  Due(found->second.due);
+  SetDue(&found->second, now + found->second.interval);
   return true;
 }
 
 RequestTable::Actions RequestTable::OnTick(absl::Time now) {
   Actions actions;
-  next_tick_ = absl::InfiniteFuture();
-  for (auto& [server, peer] : peers_) {
-    if (peer.is_open) continue;
-    if (peer.hello_due <= now) {
-      if (peer.unanswered_hellos >= peer.patience) {
+  if (hellos_due_ <= now) {
+    hellos_due_ = absl::InfiniteFuture();
+    for (auto& [server, peer] : peers_) {
+      if (peer.is_open) continue;
+      if (peer.hello_due > now) {
+        SetHelloDue(&peer, peer.hello_due);
+      } else if (peer.unanswered_hellos >= peer.patience) {
         Reconnect(server, &peer, now, &actions);
       } else {
         SayHello(server, &peer, now, &actions);
       }
     }
-    Due(peer.hello_due);
   }
-  for (auto next = open_.begin(); next != open_.end();) {
-    const auto open = next++;  // End erases
-    if (open->second.deadline <= now) {
-      GiveUp(open, DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout)),
-             &actions);
-      continue;
-    }
-    if (open->second.due <= now) {
-      if (open->second.resend) {
-        ++stats_.resends;
-        SendRequest(&open->second, &actions);
-      } else {
-        SendProbe(&open->second, now, &actions);
-      }
-    }
-    Due(std::min(open->second.due, open->second.deadline));
+  while (!agenda_.empty() && agenda_.begin()->first <= now) {
+    OnDue(open_.find(agenda_.begin()->second), now, &actions);
   }
   return actions;
+}
+
+// Ends the request, or leaves it with nothing to do before later.
+void RequestTable::OnDue(OpenMap::iterator open, absl::Time now, Actions* actions) {
+  if (open->second.deadline <= now) {
+    return GiveUp(open, DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout)),
+                  actions);
+  }
+  if (!open->second.resend) return SendProbe(&open->second, now, actions);
+  ++stats_.resends;
+  SendRequest(&open->second, actions);
+}
+
+void RequestTable::SetDue(Open* open, absl::Time due) {
+  const absl::Time before = open->NextTime();
+  open->due = due;
+  if (open->NextTime() == before) return;
+  const Key key = open->request.frame.header.key;
+  agenda_.erase({before, key});
+  agenda_.insert({open->NextTime(), key});
 }
 
 RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
@@ -271,8 +274,7 @@ void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Act
     ++stats_.resends;
     SendRequest(open, actions);
   } else if (open->due == absl::InfiniteFuture()) {
-    open->due = now + open->interval;
-    Due(open->due);
+    SetDue(open, now + open->interval);
   }
 }
 
@@ -283,8 +285,7 @@ bool RequestTable::IsAccepted(Key key) const {
 
 void RequestTable::ResendAt(Open* open, absl::Time due) {
   open->resend = true;
-  open->due = due;
-  Due(due);
+  SetDue(open, due);
 }
 
 // Sends the same bytes again, so many times, and later each time.
@@ -330,9 +331,7 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
   if (about_hello) {
     if (status.code() == absl::StatusCode::kUnavailable ||
         status.code() == absl::StatusCode::kDataLoss) {
-      peer->second.hello_due = now + kRetryDelay;
-      Due(peer->second.hello_due);
-      return;
+      return SetHelloDue(&peer->second, now + kRetryDelay);
     }
     return EndAll(Annotate(status, ServerName(server)), actions);
   }
@@ -353,6 +352,7 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
 void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions) {
   const Key key = open->first;
   const Step step = open->second.request.frame.header.step;
+  agenda_.erase({open->second.NextTime(), key});
   open_.erase(open);
   actions->answers.push_back({key, step, std::move(answer)});
 }

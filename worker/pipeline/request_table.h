@@ -1,12 +1,15 @@
 #ifndef BANDONEON_WORKER_PIPELINE_REQUEST_TABLE_H_
 #define BANDONEON_WORKER_PIPELINE_REQUEST_TABLE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -84,7 +87,9 @@ class RequestTable {
   // Does what is due.
   Actions OnTick(absl::Time now);
   // When OnTick has something to do next; a moment too early is possible, too late is not.
-  absl::Time NextTick() const { return next_tick_; }
+  absl::Time NextTick() const {
+    return agenda_.empty() ? hellos_due_ : std::min(hellos_due_, agenda_.begin()->first);
+  }
   // Ends every open and future request with `status`.
   Actions Fail(const absl::Status& status);
 
@@ -107,7 +112,7 @@ class RequestTable {
     Request request;
     uint64_t id;  // never used again
     absl::Time deadline;
-    absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`
+    absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`: SetDue
     absl::Duration interval;                  // until the next probe
     bool resend = false;
     bool accepted = false;  // by the server, which waits for others
@@ -118,6 +123,8 @@ class RequestTable {
     int probes_put_off = 0;      // one after the other
     uint64_t results_heard = 0;  // of the server's, when one was put off last
     std::vector<Rank> missing;   // as the server last said
+
+    absl::Time NextTime() const { return std::min(due, deadline); }
   };
   static constexpr absl::Duration kFirstHelloInterval = absl::Milliseconds(10);
   static constexpr int kPatience = 3;
@@ -144,7 +151,10 @@ class RequestTable {
   void OnWaiting(const Frame& frame, Open* open, absl::Time now, Actions* actions);
   OpenMap::iterator FindOpen(NodeId server, const FrameHeader& answer);
   void OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now, Actions* actions);
+  // Every change of `due` comes by this.
+  void SetDue(Open* open, absl::Time due);
   void ResendAt(Open* open, absl::Time due);
+  void OnDue(OpenMap::iterator open, absl::Time now, Actions* actions);
   void Retry(OpenMap::iterator open, const absl::Status& why, absl::Time now, Actions* actions);
   void GiveUp(OpenMap::iterator open, const absl::Status& why, Actions* actions);
   void EndAll(const absl::Status& status, Actions* actions);
@@ -152,14 +162,19 @@ class RequestTable {
   absl::Status Describe(const Open& open, const absl::Status& status) const;
   std::string WaitingFor(const Open& open) const;
   std::string ServerName(NodeId server) const;
-  void Due(absl::Time time) { next_tick_ = std::min(next_tick_, time); }
+  void SetHelloDue(Peer* peer, absl::Time due) {
+    peer->hello_due = due;
+    hellos_due_ = std::min(hellos_due_, due);
+  }
 
   Options options_;
   std::shared_ptr<const Membership> membership_ = std::make_shared<const Membership>();
   std::map<NodeId, Peer> peers_;
   OpenMap open_;
   uint64_t last_id_ = 0;
-  absl::Time next_tick_ = absl::InfiniteFuture();
+  // When each open request has something to do: it is due, or its deadline has come.
+  absl::btree_set<std::pair<absl::Time, Key>> agenda_;
+  absl::Time hellos_due_ = absl::InfiniteFuture();  // the first of them, or before
   absl::Status failed_;
   RequestStats stats_;
 };
