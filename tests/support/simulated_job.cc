@@ -1,0 +1,344 @@
+#include "tests/support/simulated_job.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/endian.h"
+#include "common/wire/headers.h"
+#include "common/wire/message.h"
+#include "server/session_table.h"
+#include "server/shard_map.h"
+#include "tests/support/shard_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+constexpr char kJob[] = "simulated";
+constexpr NodeId kFirstServer = 1'000'000;  // beyond all workers
+
+[[noreturn]] void Die(const absl::Status& status) {
+  std::fprintf(stderr, "simulated job: %s\n", status.ToString().c_str());
+  std::abort();
+}
+
+struct Received {
+  ConnectionId from = 0;
+  Frame frame;
+};
+
+// Where the run of frames of one type that begins at `begin` ends. A run is measured as one.
+template <typename Frames, typename TypeOf>
+size_t EndOfRun(const Frames& frames, size_t begin, const TypeOf& type_of) {
+  size_t end = begin;
+  while (end < frames.size() && type_of(frames[end]) == type_of(frames[begin])) ++end;
+  return end;
+}
+
+}  // namespace
+
+struct SimulatedJob::Worker {
+  explicit Worker(const RequestTable::Options& options) : table(options) {}
+
+  RequestTable table;
+  std::unique_ptr<Transport> transport;
+  std::vector<ConnectionId> connections;  // by server
+  absl::flat_hash_map<ConnectionId, NodeId> servers;
+  std::vector<Received> inbox;
+  std::vector<std::pair<Key, uint64_t>> sent;  // requests that are out
+};
+
+struct SimulatedJob::Server {
+  explicit Server(NodeId self) : node(self), sessions(kJob, ""), shard({.self = self}) {}
+
+  const NodeId node;
+  std::unique_ptr<Transport> transport;
+  SessionTable sessions;
+  ShardMap shard_map;
+  ServerShard shard;
+  std::vector<Received> inbox;
+};
+
+SimulatedJob::SimulatedJob(const Shape& shape, Meter meter)
+    : shape_(shape), meter_(std::move(meter)) {
+  auto all = std::make_shared<Membership>();
+  all->epoch = 1;
+  for (Rank rank = 0; rank < shape.workers; ++rank) {
+    all->workers.push_back({.id = WorkerNode(rank), .role = Role::kWorker, .rank = rank});
+  }
+  for (Rank rank = 0; rank < shape.servers; ++rank) {
+    all->servers.push_back({.id = kFirstServer + static_cast<NodeId>(rank),
+                            .role = Role::kServer,
+                            .rank = rank,
+                            .data_address = "loopback://server-" + std::to_string(rank)});
+  }
+  all->MakeIndex();
+  auto of_workers = std::make_shared<Membership>();
+  of_workers->epoch = 1;
+  of_workers->servers = all->servers;
+  of_workers->MakeIndex();
+
+  for (const NodeInfo& info : all->servers) {
+    auto& server = servers_.emplace_back(std::make_unique<Server>(info.id));
+    server->sessions.SetMembership(all);
+    server->shard.SetMembership(all);
+    server->transport = network_.MakeTransport();
+    server->transport->Start([server = server.get()](ConnectionId from, Frame frame) {
+      server->inbox.push_back({from, std::move(frame)});
+    });
+    if (const auto at = server->transport->Listen(info.data_address); !at.ok()) Die(at.status());
+  }
+  for (int key = 0; key < shape.dense_keys + shape.broadcast_keys; ++key) {
+    KeyOptions options{.segments = {shape.elements}};
+    if (key >= shape.dense_keys) options.kind = KeyKind::kBroadcast;
+    Server& server = *servers_[static_cast<size_t>(key % shape.servers)];
+    server.shard_map.Add(MakeEntry(KeyOf(key), options));
+    server.shard.AddKey(MakePlan(KeyOf(key), options));
+  }
+  for (const auto& server : servers_) server->shard.SetCatalogueVersion(1);
+  for (Rank rank = 0; rank < shape.workers; ++rank) {
+    auto& worker = workers_.emplace_back(
+        std::make_unique<Worker>(RequestTable::Options{.self = WorkerNode(rank),
+                                                       .rank = rank,
+                                                       .job_id = kJob,
+                                                       .probe_interval = shape.probe_interval}));
+    worker->transport = network_.MakeTransport();
+    worker->transport->Start([worker = worker.get()](ConnectionId from, Frame frame) {
+      worker->inbox.push_back({from, std::move(frame)});
+    });
+    for (const NodeInfo& info : all->servers) {
+      const auto connection = worker->transport->Connect(info.data_address);
+      if (!connection.ok()) Die(connection.status());
+      worker->connections.push_back(*connection);
+      worker->servers[*connection] = info.id;
+    }
+    std::vector<RequestTable::Actions> hellos;
+    hellos.push_back(worker->table.SetMembership(of_workers, now_));
+    Perform(worker.get(), std::move(hellos));
+  }
+  Deliver();
+}
+
+SimulatedJob::~SimulatedJob() = default;
+
+void SimulatedJob::Measure(SimulatedSide side, const char* kind, const Work& work) {
+  if (meter_ != nullptr) return meter_(side, kind, work);
+  (void)work();
+}
+
+NodeId SimulatedJob::ServerOf(int key) const {
+  return kFirstServer + static_cast<NodeId>(key % shape_.servers);
+}
+
+void SimulatedJob::Push(int worker, const std::vector<int>& keys, Step step) {
+  const std::vector<float> ones(shape_.elements, 1.0f);
+  FrameHeader header = PushHeader({}, step, shape_.elements);
+  header.codec = MakePush({}, step, 0, ones, {.segments = {shape_.elements}}).header.codec;
+  header.weight = 1.0f;
+  Submit(worker, header, EncodeFloats(ones), keys);
+}
+
+void SimulatedJob::Init(int worker, const std::vector<int>& keys, Step step) {
+  Submit(worker, BroadcastHeader(FrameType::kInit, {}, step, shape_.elements),
+         EncodeFloats(std::vector<float>(shape_.elements, static_cast<float>(step))), keys);
+}
+
+void SimulatedJob::Fetch(int worker, const std::vector<int>& keys, Step step) {
+  Submit(worker, BroadcastHeader(FrameType::kFetch, {}, step, shape_.elements), {}, keys);
+}
+
+void SimulatedJob::Submit(int rank, const FrameHeader& header, const Buffer& payload,
+                          const std::vector<int>& keys) {
+  Worker* worker = workers_[static_cast<size_t>(rank)].get();
+  std::vector<RequestTable::Request> requests;
+  for (const int key : keys) {
+    FrameHeader own = header;
+    own.key = KeyOf(key);
+    requests.push_back({.frame = MakeFrame(own, payload),
+                        .server = ServerOf(key),
+                        .catalogue_version = 1,
+                        .tensor = "tensor"});
+  }
+  std::vector<RequestTable::Actions> all;
+  all.reserve(requests.size());
+  Measure(SimulatedSide::kWorker, FrameTypeName(header.type), [&] {
+    for (RequestTable::Request& request : requests) {
+      auto actions = worker->table.Submit(std::move(request), now_);
+      if (!actions.ok()) Die(actions.status());
+      all.push_back(*std::move(actions));
+    }
+    return requests.size();
+  });
+  Perform(worker, std::move(all));
+}
+
+void SimulatedJob::Perform(Worker* worker, std::vector<RequestTable::Actions> all) {
+  for (RequestTable::Actions& actions : all) {
+    for (const RequestTable::Answer& answer : actions.answers) {
+      if (!answer.frame.ok()) Die(answer.frame.status());
+      ++results_;
+      const Buffer& payload = answer.frame->payload;
+      if (!payload.empty()) first_elements_ += LoadLittle<float>(payload.span(), 0);
+    }
+  }
+  const auto sends = [](const RequestTable::Actions& actions) { return !actions.sends.empty(); };
+  if (std::none_of(all.begin(), all.end(), sends)) return;
+  Measure(SimulatedSide::kNetwork, "send", [&] {
+    size_t frames = 0;
+    for (RequestTable::Actions& actions : all) {
+      for (RequestTable::Outgoing& out : actions.sends) {
+        const FrameHeader& header = out.frame.header;
+        Traffic& traffic = sent_[static_cast<size_t>(header.type)];
+        ++traffic.frames;
+        traffic.bytes += kHeaderBytes + out.frame.payload.size();
+        worker->transport->Send(
+            worker->connections[out.server - kFirstServer], std::move(out.frame),
+            [worker, key = header.key, request = out.request](const absl::Status&) {
+              if (request != 0) worker->sent.push_back({key, request});
+            });
+        ++frames;
+      }
+    }
+    return frames;
+  });
+}
+
+void SimulatedJob::Deliver() {
+  for (;;) {
+    size_t steps = 0;
+    Measure(SimulatedSide::kNetwork, "deliver", [&] { return steps = network_.DeliverAll(); });
+    if (steps == 0) return;
+    for (const auto& worker : workers_) HandleSent(worker.get());
+    for (const auto& server : servers_) HandleAtServer(server.get());
+    for (const auto& worker : workers_) HandleAtWorker(worker.get());
+  }
+}
+
+void SimulatedJob::HandleSent(Worker* worker) {
+  if (worker->sent.empty()) return;
+  Measure(SimulatedSide::kWorker, "sent", [&] {
+    for (const auto& [key, request] : worker->sent) {
+      (void)worker->table.OnSent(key, request, now_);
+    }
+    return worker->sent.size();
+  });
+  worker->sent.clear();
+}
+
+// As Server does, but for the queues of its shards.
+void SimulatedJob::HandleAtServer(Server* server) {
+  const std::vector<Received> inbox = std::exchange(server->inbox, {});
+  const auto type_of = [](const Received& received) { return received.frame.header.type; };
+  for (size_t begin = 0; begin < inbox.size();) {
+    const size_t end = EndOfRun(inbox, begin, type_of);
+    std::vector<std::pair<ConnectionId, Frame>> hellos;
+    Sends sends;
+    sends.reserve(end - begin);
+    Measure(SimulatedSide::kServer, FrameTypeName(type_of(inbox[begin])), [&] {
+      for (size_t i = begin; i < end; ++i) {
+        const auto& [from, frame] = inbox[i];
+        if (frame.header.type == FrameType::kHello) {
+          const auto hello = DecodeHello(frame.payload.span());
+          if (!hello.ok()) Die(hello.status());
+          if (auto taken = server->sessions.OnHello(from, {}, *hello); !taken.ok()) Die(taken);
+          hellos.push_back(
+              {from, MakeFrame(HelloHeader(server->node),
+                               EncodeHello({.node = server->node, .role = Role::kServer}))});
+          continue;
+        }
+        const auto sender = server->sessions.NodeOf(from);
+        if (!sender.ok() || *sender != frame.header.sender) Die(sender.status());
+        server->sessions.OnHeard(from);
+        (void)server->shard_map.ShardOf(frame.header.key);
+        for (Outgoing& out : server->shard.OnFrame(*sender, frame)) sends.push_back(std::move(out));
+      }
+      return end - begin;
+    });
+    for (auto& [to, frame] : hellos) {
+      server->transport->Send(to, std::move(frame), [](const absl::Status&) {});
+    }
+    Answer(server, std::move(sends));
+    begin = end;
+  }
+}
+
+void SimulatedJob::Answer(Server* server, Sends sends) {
+  for (size_t begin = 0; begin < sends.size();) {
+    const size_t end =
+        EndOfRun(sends, begin, [](const Outgoing& o) { return o.frame.header.type; });
+    const FrameType type = sends[begin].frame.header.type;
+    std::vector<ConnectionId> to;
+    to.reserve(end - begin);
+    Measure(SimulatedSide::kServer, FrameTypeName(type), [&] {
+      for (size_t i = begin; i < end; ++i) {
+        to.push_back(server->sessions.ConnectionOf(sends[i].to).value());
+      }
+      return to.size();
+    });
+    Measure(SimulatedSide::kNetwork, "send", [&] {
+      Traffic& traffic = sent_[static_cast<size_t>(type)];
+      for (size_t i = begin; i < end; ++i) {
+        ++traffic.frames;
+        traffic.bytes += kHeaderBytes + sends[i].frame.payload.size();
+        server->transport->Send(to[i - begin], std::move(sends[i].frame),
+                                [](const absl::Status&) {});
+      }
+      return to.size();
+    });
+    begin = end;
+  }
+}
+
+void SimulatedJob::HandleAtWorker(Worker* worker) {
+  const std::vector<Received> inbox = std::exchange(worker->inbox, {});
+  const auto type_of = [](const Received& received) { return received.frame.header.type; };
+  for (size_t begin = 0; begin < inbox.size();) {
+    const size_t end = EndOfRun(inbox, begin, type_of);
+    std::vector<RequestTable::Actions> all;
+    all.reserve(end - begin);
+    Measure(SimulatedSide::kWorker, FrameTypeName(type_of(inbox[begin])), [&] {
+      for (size_t i = begin; i < end; ++i) {
+        const NodeId server = worker->servers.at(inbox[i].from);
+        all.push_back(worker->table.OnFrame(server, inbox[i].frame, now_));
+      }
+      return end - begin;
+    });
+    Perform(worker, std::move(all));
+    begin = end;
+  }
+}
+
+void SimulatedJob::Advance(absl::Duration by) {
+  const absl::Time end = now_ + by;
+  for (const auto& worker : workers_) {
+    if (worker->table.NextTick() > end) continue;
+    std::vector<RequestTable::Actions> all;
+    Measure(SimulatedSide::kWorker, FrameTypeName(FrameType::kProbe), [&] {
+      size_t probes = 0;
+      for (absl::Time now = now_; worker->table.NextTick() <= end;) {
+        now = std::max(now, worker->table.NextTick());
+        all.push_back(worker->table.OnTick(now));
+        probes += all.back().sends.size();
+      }
+      return probes;
+    });
+    Perform(worker.get(), std::move(all));
+  }
+  now_ = end;
+}
+
+RequestStats SimulatedJob::worker_stats(int worker) const {
+  return workers_[static_cast<size_t>(worker)]->table.stats();
+}
+
+ShardStats SimulatedJob::server_stats() const {
+  ShardStats all;
+  for (const auto& server : servers_) all += server->shard.stats();
+  return all;
+}
+
+}  // namespace bdn::testing

@@ -1,0 +1,97 @@
+#ifndef BANDONEON_TESTS_SUPPORT_SIMULATED_JOB_H_
+#define BANDONEON_TESTS_SUPPORT_SIMULATED_JOB_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/transport/scripted_loopback.h"
+#include "server/shard.h"
+#include "worker/pipeline/request_table.h"
+
+namespace bdn::testing {
+
+// Whose work a frame was.
+enum class SimulatedSide { kWorker, kServer, kNetwork };
+
+// A job of as many workers and servers as one likes, on one thread: of each worker its request table,
+// of each server its sessions, its shard map and one shard, and between them a loopback network with
+// a transport of each. What they leave out does not know how many there are: codecs and tensors of
+// workers, threads and queues of both. Time stands still but for Advance. Not thread-safe.
+//
+// Keys are numbered, dense ones of `elements` float32 first and then broadcast ones, and go to the
+// servers in turn. Frames go nowhere before Deliver.
+class SimulatedJob {
+ public:
+  struct Shape {
+    int workers = 1;
+    int servers = 1;
+    int dense_keys = 1;
+    int broadcast_keys = 0;
+    size_t elements = 16;
+    absl::Duration probe_interval = absl::Seconds(1);
+  };
+  // Runs `work`, which handles frames of this kind and returns how many. Who measures does it here.
+  using Work = std::function<size_t()>;
+  using Meter = std::function<void(SimulatedSide side, const char* kind, const Work& work)>;
+
+  // All have said hello to all when it returns.
+  explicit SimulatedJob(const Shape& shape, Meter meter = nullptr);
+  ~SimulatedJob();
+  SimulatedJob(const SimulatedJob&) = delete;
+  SimulatedJob& operator=(const SimulatedJob&) = delete;
+
+  const Shape& shape() const { return shape_; }
+  // Of each of the keys: a push of ones, the root's init of its step's value, another's fetch of it.
+  void Push(int worker, const std::vector<int>& keys, Step step);
+  void Init(int worker, const std::vector<int>& keys, Step step);
+  void Fetch(int worker, const std::vector<int>& keys, Step step);
+  // Lets everything that was sent arrive and be handled, and what that leads to, until nothing is on
+  // its way.
+  void Deliver();
+  // Time passes. Workers do what is due when it is, but what is sent waits for Deliver.
+  void Advance(absl::Duration by);
+  RequestStats worker_stats(int worker) const;
+  ShardStats server_stats() const;
+  // Answers with a result that the workers have had, and their first elements added up.
+  uint64_t results() const { return results_; }
+  double first_elements() const { return first_elements_; }
+  // Bytes on the network of frames of a type, and how many there were.
+  struct Traffic {
+    uint64_t frames = 0;
+    uint64_t bytes = 0;
+  };
+  const Traffic& sent(FrameType type) const { return sent_[static_cast<size_t>(type)]; }
+
+ private:
+  struct Worker;
+  struct Server;
+
+  Key KeyOf(int key) const { return Key::Of(static_cast<uint32_t>(key), 0); }
+  NodeId ServerOf(int key) const;
+  void Measure(SimulatedSide side, const char* kind, const Work& work);
+  // Sends requests with this header, but for the key, and payload.
+  void Submit(int worker, const FrameHeader& header, const Buffer& payload,
+              const std::vector<int>& keys);
+  void Perform(Worker* worker, std::vector<RequestTable::Actions> all);
+  void HandleSent(Worker* worker);
+  void HandleAtWorker(Worker* worker);
+  void HandleAtServer(Server* server);
+  void Answer(Server* server, Sends sends);
+
+  const Shape shape_;
+  const Meter meter_;
+  absl::Time now_ = absl::UnixEpoch();
+  ScriptedLoopback network_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  uint64_t results_ = 0;
+  double first_elements_ = 0;
+  Traffic sent_[256];
+};
+
+}  // namespace bdn::testing
+
+#endif  // BANDONEON_TESTS_SUPPORT_SIMULATED_JOB_H_
