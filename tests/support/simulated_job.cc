@@ -19,12 +19,15 @@ namespace bdn::testing {
 namespace {
 
 constexpr char kJob[] = "simulated";
+constexpr ConnectionId kNoConnection = 0;
 constexpr NodeId kFirstServer = 1'000'000;  // beyond all workers
 
 [[noreturn]] void Die(const absl::Status& status) {
   std::fprintf(stderr, "simulated job: %s\n", status.ToString().c_str());
   std::abort();
 }
+
+std::string AddressOf(Rank server) { return "loopback://server-" + std::to_string(server); }
 
 struct Received {
   ConnectionId from = 0;
@@ -50,6 +53,7 @@ struct SimulatedJob::Worker {
   absl::flat_hash_map<ConnectionId, NodeId> servers;
   std::vector<Received> inbox;
   std::vector<std::pair<Key, uint64_t>> sent;  // requests that are out
+  bool is_stalled = false;                     // what arrives stays in the inbox
 };
 
 struct SimulatedJob::Server {
@@ -74,7 +78,7 @@ SimulatedJob::SimulatedJob(const Shape& shape, Meter meter)
     all->servers.push_back({.id = kFirstServer + static_cast<NodeId>(rank),
                             .role = Role::kServer,
                             .rank = rank,
-                            .data_address = "loopback://server-" + std::to_string(rank)});
+                            .data_address = AddressOf(rank)});
   }
   all->MakeIndex();
   auto of_workers = std::make_shared<Membership>();
@@ -87,9 +91,11 @@ SimulatedJob::SimulatedJob(const Shape& shape, Meter meter)
     server->sessions.SetMembership(all);
     server->shard.SetMembership(all);
     server->transport = network_.MakeTransport();
-    server->transport->Start([server = server.get()](ConnectionId from, Frame frame) {
-      server->inbox.push_back({from, std::move(frame)});
-    });
+    server->transport->Start(
+        [server = server.get()](ConnectionId from, Frame frame) {
+          server->inbox.push_back({from, std::move(frame)});
+        },
+        [server = server.get()](ConnectionId gone) { server->sessions.Forget(gone); });
     if (const auto at = server->transport->Listen(info.data_address); !at.ok()) Die(at.status());
   }
   for (int key = 0; key < shape.dense_keys + shape.broadcast_keys; ++key) {
@@ -110,12 +116,8 @@ SimulatedJob::SimulatedJob(const Shape& shape, Meter meter)
     worker->transport->Start([worker = worker.get()](ConnectionId from, Frame frame) {
       worker->inbox.push_back({from, std::move(frame)});
     });
-    for (const NodeInfo& info : all->servers) {
-      const auto connection = worker->transport->Connect(info.data_address);
-      if (!connection.ok()) Die(connection.status());
-      worker->connections.push_back(*connection);
-      worker->servers[*connection] = info.id;
-    }
+    worker->connections.resize(servers_.size());
+    for (size_t i = 0; i < servers_.size(); ++i) Connect(worker.get(), i);
     std::vector<RequestTable::Actions> hellos;
     hellos.push_back(worker->table.SetMembership(of_workers, now_));
     Perform(worker.get(), std::move(hellos));
@@ -135,11 +137,11 @@ NodeId SimulatedJob::ServerOf(int key) const {
 }
 
 void SimulatedJob::Push(int worker, const std::vector<int>& keys, Step step) {
-  const std::vector<float> ones(shape_.elements, 1.0f);
+  const std::vector<float> values(shape_.elements, static_cast<float>(worker + 1));
   FrameHeader header = PushHeader({}, step, shape_.elements);
-  header.codec = MakePush({}, step, 0, ones, {.segments = {shape_.elements}}).header.codec;
+  header.codec = MakePush({}, step, 0, values, {.segments = {shape_.elements}}).header.codec;
   header.weight = 1.0f;
-  Submit(worker, header, EncodeFloats(ones), keys);
+  Submit(worker, header, EncodeFloats(values), keys);
 }
 
 void SimulatedJob::Init(int worker, const std::vector<int>& keys, Step step) {
@@ -176,8 +178,19 @@ void SimulatedJob::Submit(int rank, const FrameHeader& header, const Buffer& pay
   Perform(worker, std::move(all));
 }
 
+// As RequestRunner does: what still comes on the former connection is dropped.
+void SimulatedJob::Connect(Worker* worker, size_t server) {
+  const auto connection = worker->transport->Connect(AddressOf(static_cast<Rank>(server)));
+  if (!connection.ok()) Die(connection.status());
+  const ConnectionId former = std::exchange(worker->connections[server], *connection);
+  worker->servers.erase(former);
+  worker->servers[*connection] = servers_[server]->node;
+  if (former != kNoConnection) worker->transport->Disconnect(former);
+}
+
 void SimulatedJob::Perform(Worker* worker, std::vector<RequestTable::Actions> all) {
   for (RequestTable::Actions& actions : all) {
+    for (const NodeId server : actions.reconnects) Connect(worker, server - kFirstServer);
     for (const RequestTable::Answer& answer : actions.answers) {
       if (!answer.frame.ok()) Die(answer.frame.status());
       ++results_;
@@ -208,10 +221,10 @@ void SimulatedJob::Perform(Worker* worker, std::vector<RequestTable::Actions> al
 }
 
 void SimulatedJob::Deliver() {
-  for (;;) {
+  for (bool is_first = true;; is_first = false) {
     size_t steps = 0;
     Measure(SimulatedSide::kNetwork, "deliver", [&] { return steps = network_.DeliverAll(); });
-    if (steps == 0) return;
+    if (steps == 0 && !is_first) return;  // a link that goes on may have something in an inbox
     for (const auto& worker : workers_) HandleSent(worker.get());
     for (const auto& server : servers_) HandleAtServer(server.get());
     for (const auto& worker : workers_) HandleAtWorker(worker.get());
@@ -235,7 +248,7 @@ void SimulatedJob::HandleAtServer(Server* server) {
   const auto type_of = [](const Received& received) { return received.frame.header.type; };
   for (size_t begin = 0; begin < inbox.size();) {
     const size_t end = EndOfRun(inbox, begin, type_of);
-    std::vector<std::pair<ConnectionId, Frame>> hellos;
+    std::vector<std::pair<ConnectionId, Frame>> to_connections;  // not to nodes
     Sends sends;
     sends.reserve(end - begin);
     Measure(SimulatedSide::kServer, FrameTypeName(type_of(inbox[begin])), [&] {
@@ -245,20 +258,25 @@ void SimulatedJob::HandleAtServer(Server* server) {
           const auto hello = DecodeHello(frame.payload.span());
           if (!hello.ok()) Die(hello.status());
           if (auto taken = server->sessions.OnHello(from, {}, *hello); !taken.ok()) Die(taken);
-          hellos.push_back(
+          to_connections.push_back(
               {from, MakeFrame(HelloHeader(server->node),
                                EncodeHello({.node = server->node, .role = Role::kServer}))});
           continue;
         }
         const auto sender = server->sessions.NodeOf(from);
-        if (!sender.ok() || *sender != frame.header.sender) Die(sender.status());
+        if (!sender.ok()) {
+          FrameHeader header = AnswerTo(frame.header, FrameType::kError);
+          header.sender = server->node;
+          to_connections.push_back({from, MakeFrame(header, EncodeError(sender.status()))});
+          continue;
+        }
         server->sessions.OnHeard(from);
         (void)server->shard_map.ShardOf(frame.header.key);
         for (Outgoing& out : server->shard.OnFrame(*sender, frame)) sends.push_back(std::move(out));
       }
       return end - begin;
     });
-    for (auto& [to, frame] : hellos) {
+    for (auto& [to, frame] : to_connections) {
       server->transport->Send(to, std::move(frame), [](const absl::Status&) {});
     }
     Answer(server, std::move(sends));
@@ -275,7 +293,7 @@ void SimulatedJob::Answer(Server* server, Sends sends) {
     to.reserve(end - begin);
     Measure(SimulatedSide::kServer, FrameTypeName(type), [&] {
       for (size_t i = begin; i < end; ++i) {
-        to.push_back(server->sessions.ConnectionOf(sends[i].to).value());
+        to.push_back(server->sessions.ConnectionOf(sends[i].to).value_or(kNoConnection));
       }
       return to.size();
     });
@@ -294,6 +312,7 @@ void SimulatedJob::Answer(Server* server, Sends sends) {
 }
 
 void SimulatedJob::HandleAtWorker(Worker* worker) {
+  if (worker->is_stalled) return;
   const std::vector<Received> inbox = std::exchange(worker->inbox, {});
   const auto type_of = [](const Received& received) { return received.frame.header.type; };
   for (size_t begin = 0; begin < inbox.size();) {
@@ -302,8 +321,9 @@ void SimulatedJob::HandleAtWorker(Worker* worker) {
     all.reserve(end - begin);
     Measure(SimulatedSide::kWorker, FrameTypeName(type_of(inbox[begin])), [&] {
       for (size_t i = begin; i < end; ++i) {
-        const NodeId server = worker->servers.at(inbox[i].from);
-        all.push_back(worker->table.OnFrame(server, inbox[i].frame, now_));
+        const auto server = worker->servers.find(inbox[i].from);
+        if (server == worker->servers.end()) continue;
+        all.push_back(worker->table.OnFrame(server->second, inbox[i].frame, now_));
       }
       return end - begin;
     });
@@ -329,6 +349,17 @@ void SimulatedJob::Advance(absl::Duration by) {
     Perform(worker.get(), std::move(all));
   }
   now_ = end;
+}
+
+void SimulatedJob::Stall(int worker) {
+  workers_[static_cast<size_t>(worker)]->is_stalled = true;
+  network_.Hold(FromNode(WorkerNode(worker)));
+}
+
+void SimulatedJob::Release(int worker) {
+  workers_[static_cast<size_t>(worker)]->is_stalled = false;
+  network_.ClearFaults();
+  (void)network_.Release();
 }
 
 RequestStats SimulatedJob::worker_stats(int worker) const {

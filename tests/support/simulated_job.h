@@ -44,7 +44,7 @@ class SimulatedJob {
   SimulatedJob& operator=(const SimulatedJob&) = delete;
 
   const Shape& shape() const { return shape_; }
-  // Of each of the keys: a push of ones, the root's init of its step's value, another's fetch of it.
+  // Of each of the keys: a push of the worker's rank + 1 in all elements, the root's init of its step's value, another's fetch of it.
   void Push(int worker, const std::vector<int>& keys, Step step);
   void Init(int worker, const std::vector<int>& keys, Step step);
   void Fetch(int worker, const std::vector<int>& keys, Step step);
@@ -53,6 +53,14 @@ class SimulatedJob {
   void Deliver();
   // Time passes. Workers do what is due when it is, but what is sent waits for Deliver.
   void Advance(absl::Duration by);
+  // Nothing of this worker arrives, and nothing arrives at it, until Release. What it sends counts as
+  // handed over.
+  void Stall(int worker);
+  // Now all of it arrives, at the next Deliver.
+  void Release(int worker);
+  // For faults of its own.
+  ScriptedLoopback& network() { return network_; }
+
   RequestStats worker_stats(int worker) const;
   ShardStats server_stats() const;
   // Answers with a result that the workers have had, and their first elements added up.
@@ -75,6 +83,7 @@ class SimulatedJob {
   // Sends requests with this header, but for the key, and payload.
   void Submit(int worker, const FrameHeader& header, const Buffer& payload,
               const std::vector<int>& keys);
+  void Connect(Worker* worker, size_t server);
   void Perform(Worker* worker, std::vector<RequestTable::Actions> all);
   void HandleSent(Worker* worker);
   void HandleAtWorker(Worker* worker);

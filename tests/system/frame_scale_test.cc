@@ -91,8 +91,8 @@ Costs RunJob(int workers) {
   EXPECT_EQ(job.server_stats().pushes, pushes);
   EXPECT_EQ(job.server_stats().rounds, static_cast<uint64_t>(kServers));
   EXPECT_EQ(job.results(), 3 * pushes);
-  // The mean of ones, and of each broadcast's worker but its root its step.
-  EXPECT_EQ(job.first_elements(), pushes + (1 + 2) * (pushes - kServers));
+  // The mean of the ranks + 1, and of each broadcast's worker but its root its step.
+  EXPECT_EQ(job.first_elements(), pushes * (workers + 1) / 2.0 + (1 + 2) * (pushes - kServers));
   const auto probes = static_cast<uint64_t>(workers / 2 * kServers);
   EXPECT_EQ(job.server_stats().probes, probes);
   EXPECT_EQ(job.sent(FrameType::kWaiting).frames, probes);

@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -21,7 +23,7 @@ namespace bdn {
 
 // Between a connector and a listener, as a middlebox is: it hands bytes on, until it forgets the
 // connections that there are (those are not closed, and whatever comes on them is taken and lost), or
-// cuts them.
+// cuts them, or stalls: neither takes nor hands on anything until it goes on, and loses nothing.
 class SilentProxy {
  public:
   // `address`: "tcp://127.0.0.1:port".
@@ -54,9 +56,17 @@ class SilentProxy {
     num_cut_ = num_accepted_.load();
     Wake();
   }
+  // After so many bytes more, of both directions together. Connections are accepted still.
+  void StallAfter(int64_t bytes) {
+    bytes_left_ = bytes;
+    Wake();
+  }
+  bool is_stalled() const { return bytes_left_ == 0; }
+  void GoOn() { StallAfter(kForEver); }
   int num_accepted() const { return num_accepted_; }
 
  private:
+  static constexpr int64_t kForEver = INT64_MAX;
   struct Pair {
     int fds[2];
   };
@@ -86,10 +96,15 @@ class SilentProxy {
   }
 
   // False when an end has closed.
-  static bool HandOn(int from, int to, bool is_silent) {
+  bool HandOn(int from, int to, bool is_silent) {
     char bytes[65536];
-    const ssize_t got = read(from, bytes, sizeof(bytes));
+    int64_t left = bytes_left_;
+    const int64_t most = std::min<int64_t>(sizeof(bytes), left);
+    if (most == 0) return true;
+    const ssize_t got = read(from, bytes, static_cast<size_t>(most));
     if (got <= 0) return false;
+    // Unless it was told otherwise meanwhile.
+    if (left != kForEver) bytes_left_.compare_exchange_strong(left, left - got);
     for (ssize_t sent = 0; !is_silent && sent < got;) {
       const ssize_t wrote = send(to, bytes + sent, static_cast<size_t>(got - sent), MSG_NOSIGNAL);
       if (wrote <= 0) return false;
@@ -105,6 +120,9 @@ class SilentProxy {
       has_ended.resize(pairs_.size());
       for (size_t i = 0; i < pairs_.size(); ++i) {
         for (const int fd : pairs_[i].fds) fds.push_back({has_ended[i] ? -1 : fd, POLLIN, 0});
+      }
+      if (is_stalled()) {
+        for (size_t i = 2; i < fds.size(); ++i) fds[i].fd = -1;
       }
       if (poll(fds.data(), fds.size(), -1) < 0) continue;
       uint64_t wakes;
@@ -134,6 +152,7 @@ class SilentProxy {
   std::atomic<int> num_accepted_{0};
   std::atomic<int> num_silent_{0};
   std::atomic<int> num_cut_{0};
+  std::atomic<int64_t> bytes_left_{kForEver};
   std::vector<Pair> pairs_;  // of the thread
   std::thread thread_;
 };
