@@ -145,7 +145,9 @@ TEST_F(AutoTransportTest, TakesTheNetworkWhereNoDescriptorIsLeft) {
       address_, {LinkSecurity::kAuthenticated, server_->public_key(), kSecret, host});
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log, ::testing::HasSubstr("is on this host, but is reached over the network"));
+  const std::string said = "is on this host, but is reached over the network";
+  EXPECT_THAT(log, ::testing::HasSubstr(said));
+  EXPECT_EQ(log.find(said), log.rfind(said)) << log;
   if (connection.ok()) Exchange(*connection, false);  // ZeroMQ may have found none, too
 }
 

@@ -1,12 +1,17 @@
 #include "common/transport/shm/shm_transport.h"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstring>
 
 #include "common/base/secret.h"
 #include "common/transport/shm/shm_socket.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/transport_fixture.h"
 
@@ -56,14 +61,19 @@ TEST_F(ShmTransportTest, SendsOnceThereIsOneWhereNoDescriptorIsLeft) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   rlimit none = limit;
   none.rlim_cur = 0;  // those that are open stay
+  ::testing::internal::CaptureStderr();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   client_->Send(to_server, FrameOf(2, 100000), completions_.Expect());
-  client_->Send(to_server, FrameOf(3, 0), completions_.Expect());
-  EXPECT_GT(client_->stats().bytes_queued, 100000u);
+  client_->Send(to_server, FrameOf(3, 100000), completions_.Expect());
+  EXPECT_GT(client_->stats().bytes_queued, 200000u);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const auto arrived = inbox_.WaitFor(3);
   ExpectSameFrame(arrived.at(1).frame, FrameOf(2, 100000));
-  ExpectSameFrame(arrived.at(2).frame, FrameOf(3, 0));
+  ExpectSameFrame(arrived.at(2).frame, FrameOf(3, 100000));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::string said = "payloads wait for memory to share";
+  EXPECT_THAT(log, ::testing::HasSubstr(said));
+  EXPECT_EQ(log.find(said), log.rfind(said)) << log;
   for (const absl::Status& status : completions_.WaitForAll()) EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(client_->stats().bytes_queued, 0u);
 }
@@ -95,6 +105,123 @@ TEST_F(ShmTransportTest, CopiesAPayloadOfOtherMemoryOnceForAllWhoGetIt) {
   EXPECT_EQ(server_->bytes_copied(), 2 * kBytes) << "the last one's, and not what the arena has";
   other->Close();
   other->Join();
+}
+
+TEST_F(ShmTransportTest, CarriesAFrameLargerThanTheMemoryThatThereIs) {
+  constexpr size_t kMoreThanASegment = (size_t{33} << 20) + 5;
+  const ConnectionId to_server = Start();
+  client_->Send(to_server, FrameOf(1, 10), completions_.Expect());
+  client_->Send(to_server, FrameOf(2, kMoreThanASegment), completions_.Expect());
+  ExpectSameFrame(inbox_.WaitFor(2).at(1).frame, FrameOf(2, kMoreThanASegment));
+}
+
+// Opens once; whoever waits goes on then.
+class Gate {
+ public:
+  void Wait() {
+    MutexLock lock(&mu_);
+    while (!is_open_) changed_.Wait(&mu_);
+  }
+  void Open() {
+    MutexLock lock(&mu_);
+    is_open_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool is_open_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+TEST_F(ShmTransportTest, QueuesNoMoreForAPeerThanItMayAndServesHimWhenHeReads) {
+  constexpr int kMostFrames = 100;
+  constexpr size_t kBytes = 1000;
+  const ConnectionId to_server = Start({.max_frames_queued = kMostFrames});
+  client_->Send(to_server, FrameOf(1, 10), completions_.Expect());
+  const ConnectionId other = inbox_.WaitFor(1).at(0).from;
+
+  Gate gate;
+  Inbox taken;
+  const auto slow = *ShmTransport::Make({.key = *PublicKey::FromBytes(RandomSecret())});
+  slow->Start([&gate, take = taken.Handler()](ConnectionId from, Frame frame) {
+    gate.Wait();
+    take(from, std::move(frame));
+  });
+  server_->Admit({{client_->public_key(), slow->public_key()}, kSecret});
+  slow->Send(*slow->Connect(address_, {.secret = kSecret}), FrameOf(2, 10), completions_.Expect());
+  const ConnectionId peer = inbox_.WaitFor(2).at(1).from;
+  Completions ends;
+  Step sent = 0;
+  while (server_->stats().sends_failed == 0 && sent < 100'000) {
+    server_->Send(peer, FrameOf(++sent, kBytes), ends.Expect());
+    EXPECT_LE(server_->stats().bytes_queued, kMostFrames * (kHeaderBytes + kBytes));
+  }
+  EXPECT_GT(server_->stats().sends_failed, 0u);
+  EXPECT_EQ(server_->stats().connections_cut, 0u);
+  server_->Send(other, FrameOf(3, 10), completions_.Expect());  // who reads is served
+  ExpectSameFrame(back_.WaitFor(1).at(0).frame, FrameOf(3, 10));
+
+  gate.Open();
+  size_t handed_over = 0;
+  for (const absl::Status& status : ends.WaitForAll()) {
+    EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
+    handed_over += status.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(taken.WaitFor(handed_over).size(), handed_over);
+  EXPECT_EQ(server_->stats().bytes_queued, 0u);
+  server_->Send(peer, FrameOf(++sent, kBytes), completions_.Expect());
+  ExpectSameFrame(taken.WaitFor(handed_over + 1).back().frame, FrameOf(sent, kBytes));
+  slow->Close();
+  slow->Join();
+}
+
+TEST_F(ShmTransportTest, RefusesProcessesOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Start();
+  const auto name_of = [](const std::string& name) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::copy(name.begin(), name.end(), address.sun_path + 1);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    return std::pair(address, size);
+  };
+  const auto [ours, ours_size] = name_of(*ParseShmAddress(address_));
+  const std::string theirs_address = NewAddress();
+  const auto [theirs, theirs_size] = name_of(*ParseShmAddress(theirs_address));
+  int ready[2];
+  int over[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(over), 0);
+  // Another user's process listens, and connects to us; nothing that a fork forbids.
+  constexpr uid_t kNobody = 65534;
+  const pid_t child = fork();
+  if (child == 0) {
+    close(over[1]);
+    if (setuid(kNobody) != 0) _exit(1);
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    if (bind(listener, reinterpret_cast<const sockaddr*>(&theirs), theirs_size) != 0) _exit(2);
+    if (listen(listener, 1) != 0 || write(ready[1], "r", 1) != 1) _exit(3);
+    const int connector = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    if (connect(connector, reinterpret_cast<const sockaddr*>(&ours), ours_size) != 0) _exit(4);
+    char byte;
+    if (recv(connector, &byte, 1, 0) > 0) _exit(5);  // it is told nothing, and cut
+    (void)!read(over[0], &byte, 1);
+    _exit(0);
+  }
+  close(over[0]);
+  close(ready[1]);
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const absl::Status status = client_->ConnectNow(theirs_address, {.secret = kSecret}).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("of another user's process"));
+  close(over[1]);
+  int result = -1;
+  ASSERT_EQ(waitpid(child, &result, 0), child);
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(inbox_.size(), 0u);
+  close(ready[0]);
 }
 
 TEST_F(ShmTransportTest, CutsWhoSendsMoreThanIsTaken) {
