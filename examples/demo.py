@@ -1,7 +1,7 @@
 """Trains examples/gpt.py in several modes of compression on this machine and shows what it costs.
 
-Each mode runs whole, then a few steps on a link made slow. Leaves results.json and loss.png in
---out (build/demo).
+Each mode runs whole, then some steps without warm-up on a link made slow, once with each overlap. Leaves
+results.json and loss.png in --out (build/demo).
 """
 
 import argparse
@@ -23,6 +23,8 @@ LABELS = {
     "onebit": "momentum, ef(onebit(block=256)) both ways",
     "topk": "momentum, ef(topk(ratio=0.01)) both ways",
 }
+# What is most urgent overtakes only what has not been handed to the link: little at a time.
+LINK_SETTINGS = ("max-bytes-in-flight=256KiB", "fusion-bytes=256KiB")
 COLOURS = {"none": "#222222", "fp16": "#3b7dd8", "onebit": "#d1495b", "topk": "#2a9d5c", CUSTOM: "#8e5ea2"}
 
 
@@ -43,14 +45,17 @@ def main():
             [*warmup, "--eval-every", str(options.eval_every)],
         )
         # From the first step on as it is after the warm-up.
-        slow = run(
-            options,
-            out / f"{mode}-link",
-            mode,
-            options.link_steps,
-            ["--warmup", "0", "--eval-every", "0"],
-            link=options.link,
-        )
+        slow = {
+            overlap: run(
+                options,
+                out / f"{mode}-link-{overlap}",
+                mode,
+                options.link_steps,
+                ["--warmup", "0", "--eval-every", "0", "--overlap", overlap],
+                link=options.link,
+            )
+            for overlap in ("backward", "forward")
+        }
         results.append(summary(mode, records, slow))
         curves[mode] = records[0]
         print(f"   {time.monotonic() - started:.0f} s so far", flush=True)
@@ -62,6 +67,8 @@ def main():
     )
     if any(len(set(entry["model_hashes"])) > 1 for entry in results):
         sys.exit("the workers' models differ")
+    if any(len(set(entry["link_model_hashes"])) > 1 for entry in results):
+        sys.exit("the models of the two overlaps differ")
 
 
 def read_options():
@@ -85,7 +92,7 @@ def read_options():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--link", default="200mbit", help="rate of the slow link of each process")
-    parser.add_argument("--link-steps", type=int, default=12)
+    parser.add_argument("--link-steps", type=int, default=24)
     parser.add_argument("--out", default=str(ROOT / "build" / "demo"))
     parser.add_argument(
         "--bandoneon", default=str(ROOT / "build" / "release" / "bin" / "bandoneon")
@@ -110,6 +117,7 @@ def run(options, directory, mode, steps, more, link=None):
         "--set",
         "log-level=warning",
         *(["--link", link] if link else []),
+        *(word for setting in LINK_SETTINGS if link for word in ("--set", setting)),
         "--",
         sys.executable,
     ]
@@ -146,7 +154,8 @@ def run(options, directory, mode, steps, more, link=None):
 
 
 def summary(mode, records, slow):
-    """What results.json says of one mode; bytes are those of one worker."""
+    """What results.json says of one mode; bytes are those of one worker, step times of the steps after the
+    warm-up. `slow`: the records on the link by overlap."""
     one = records[0]
     pushed, pulled = one["traffic"][-1]
     steps = len(one["losses"])
@@ -161,14 +170,20 @@ def summary(mode, records, slow):
         "bytes_pulled": pulled,
         "dense_bytes": dense_step * steps,
         "ratio_steady": 2 * dense_step * (steps - steady_from) / steady_bytes,
-        "step_ms": 1000 * median_step(one),
-        "step_ms_at_link": 1000 * median_step(slow[0]),
+        "bytes_a_steady_step": steady_bytes / (steps - steady_from),
+        "step_ms": median_step_ms(one, steady_from),
+        "step_ms_of_warmup": median_step_ms(one, 0, steady_from) if one["warmup"] else None,
+        "step_ms_at_link": median_step_ms(slow["backward"][0]),
+        "step_ms_at_link_forward": median_step_ms(slow["forward"][0]),
         "model_hashes": [record["model_hash"] for record in records],
+        "link_model_hashes": [r["model_hash"] for records in slow.values() for r in records],
     }
 
 
-def median_step(record):
-    return statistics.median(record["step_seconds"][2:])
+def median_step_ms(record, begin=0, end=None):
+    """Without the first two, which make what the others use."""
+    steps = record["step_seconds"][:end]
+    return 1000 * statistics.median(steps[max(begin, min(2, len(steps) - 1)) :])
 
 
 def print_table(results, options):
@@ -178,7 +193,8 @@ def print_table(results, options):
         "headers, dense parts, warm-up and the first broadcast;"
     )
     print(
-        "ratio to dense fp32 both ways: of the whole run, and after the warm-up; loss in nats a byte\n"
+        "ratio to dense fp32 both ways: of the whole run, and after the warm-up; loss in nats a byte; MB and "
+        f"ms a step: after\nthe warm-up, without a link, and at {options.link} with overlap='backward' and 'forward'\n"
     )
     head = (
         "mode",
@@ -188,8 +204,10 @@ def print_table(results, options):
         "steady",
         "val loss",
         "gap",
+        "MB a step",
         "step ms",
         f"at {options.link}",
+        "forward",
         "models",
     )
     rows = [head]
@@ -206,15 +224,17 @@ def print_table(results, options):
                 f"{entry['ratio_steady']:.1f}",
                 f"{entry['val_loss']:.4f}",
                 gap,
+                f"{entry['bytes_a_steady_step'] / 1e6:.2f}",
                 f"{entry['step_ms']:.0f}",
                 f"{entry['step_ms_at_link']:.0f}",
+                f"{entry['step_ms_at_link_forward']:.0f}",
                 f"equal, {hashes[0]}" if len(hashes) == 1 else "DIFFER: " + " ".join(hashes),
             )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     for row in rows:
         cells = [
-            cell.ljust(w) if i in (0, 9) else cell.rjust(w)
+            cell.ljust(w) if i in (0, len(head) - 1) else cell.rjust(w)
             for i, (cell, w) in enumerate(zip(row, widths))
         ]
         print("  ".join(cells))

@@ -151,7 +151,7 @@ def train(options):
     inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
     sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
     warmup = options.warmup if mode["momentum"] else 0
-    optimizer = bdn.DistributedOptimizer(sgd, model.named_parameters(), warmup=warmup, **mode)
+    optimizer = bdn.DistributedOptimizer(sgd, model, warmup=warmup, overlap=options.overlap, **mode)
 
     generator = torch.Generator().manual_seed(1000 * options.seed + worker.rank)
     record = dict(mode=options.mode, rank=worker.rank, warmup=warmup)
@@ -168,9 +168,10 @@ def train(options):
         loss = model.loss(sample(train_text, generator))
         loss.backward()
         optimizer.step()
-        step_seconds.append(time.perf_counter() - start)
         losses.append(loss.item())
         byte_counts.append(traffic(worker))
+        step_seconds.append(time.perf_counter() - start)
+    optimizer.synchronize()  # With overlap="forward" the last step is still to be taken.
     if options.eval_every:
         validations.append((options.steps, validate(model, held_out)))
         report(worker, options, options.steps, validations[-1][1])
@@ -204,6 +205,12 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument(
         "--warmup", type=int, default=30, help="first steps of onebit and topk that go uncompressed"
+    )
+    parser.add_argument(
+        "--overlap",
+        choices=("backward", "forward"),
+        default="backward",
+        help="beside what gradients travel: the rest of the backward pass, or the next forward pass, too",
     )
     parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
