@@ -27,7 +27,10 @@ struct PushRequest {
   uint32_t tensor = 0;  // from Declare
   MutableView data;     // null with `absent` when the result is not wanted
   bool absent = false;
-  int priority = 0;
+  // Higher goes first, of what waits to be encoded, sent, summed, answered or decoded: a push, and
+  // at its server the reply to all workers, which is as urgent as the most urgent push of its step.
+  // No result depends on it.
+  int32_t priority = 0;
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;

@@ -33,7 +33,7 @@ enum Offset : size_t {
   kPayloadCrcAt = 76,
   kHostOrdinalAt = 80,
   kStalenessClassAt = 82,
-  kIncarnationAt = 84,
+  kPriorityAt = 84,
   kRequestAt = 88,
   kHeaderCrcAt = 92,
 };
@@ -75,7 +75,6 @@ absl::Status CheckReserved(ByteSpan bytes) {
   const Field fields[] = {
       {"host_ordinal", LoadLittle<uint16_t>(bytes, kHostOrdinalAt)},
       {"staleness_class", LoadLittle<uint16_t>(bytes, kStalenessClassAt)},
-      {"incarnation", LoadLittle<uint32_t>(bytes, kIncarnationAt)},
   };
   for (const Field& field : fields) {
     if (field.value != 0) {
@@ -106,6 +105,10 @@ absl::Status CheckOnlyOnSome(const FrameHeader& header) {
       {"element_offset", header.element_offset, is_of_state},
       {"request", header.request, is_of_state || is_answer_to_state},
   };
+  if (header.priority != 0 && type != FrameType::kPush) {
+    return InvalidArgument("frame header: priority is %d on a %s, must be 0", header.priority,
+                           FrameTypeName(type));
+  }
   for (const Field& field : fields) {
     if (field.value != 0 && !field.may_be_set) {
       return InvalidArgument("frame header: %s is %d on a %s, must be 0", field.name, field.value,
@@ -241,6 +244,7 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
   StoreLittle(out, kLearningRateAt, header.learning_rate);
   StoreLittle(out, kPayloadBytesAt, header.payload_bytes);
   StoreLittle(out, kPayloadCrcAt, header.payload_crc);
+  StoreLittle(out, kPriorityAt, header.priority);
   StoreLittle(out, kRequestAt, header.request);
   StoreLittle(out, kHeaderCrcAt, HeaderCrc(out));
   return bytes;
@@ -268,6 +272,7 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
   header.learning_rate = LoadLittle<float>(bytes, kLearningRateAt);
   header.payload_bytes = LoadLittle<uint32_t>(bytes, kPayloadBytesAt);
   header.payload_crc = LoadLittle<uint32_t>(bytes, kPayloadCrcAt);
+  header.priority = LoadLittle<int32_t>(bytes, kPriorityAt);
   header.request = LoadLittle<uint32_t>(bytes, kRequestAt);
 
   BDN_RETURN_IF_ERROR(CheckFlags(header));

@@ -74,6 +74,7 @@ struct FrameHeader {
   float learning_rate = 0.0f;
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;  // Crc32c of the payload; 0 for an empty one
+  int32_t priority = 0;      // push: higher goes first, of what waits at its server
   // Tells a worker's inits and fetches of one key's state apart; counts from 1, and every answer
   // repeats it. 0 where the step does that: rounds and broadcasts.
   uint32_t request = 0;

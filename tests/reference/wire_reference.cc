@@ -81,6 +81,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.learning_rate = Float(static_cast<uint32_t>(Number(bytes, 68, 4)));
   header.payload_bytes = static_cast<uint32_t>(Number(bytes, 72, 4));
   header.payload_crc = static_cast<uint32_t>(Number(bytes, 76, 4));
+  const auto priority = static_cast<int64_t>(Number(bytes, 84, 4));
+  header.priority = static_cast<int32_t>(priority < 0x80000000 ? priority : priority - 0x100000000);
   header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
 
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
@@ -88,7 +90,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.type < 1 || header.type > 9) return std::nullopt;
   const bool may_have_flags = header.type == kPush || header.type == kReply;
   if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
-  if (!AllZero(bytes, 80, 88)) return std::nullopt;
+  if (!AllZero(bytes, 80, 84)) return std::nullopt;
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
   const bool may_have_codec = header.type == kPush || header.type == kReply;
   const bool may_have_base = header.type == kReply || header.type == kValue;
@@ -98,6 +100,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.part > (is_state ? 6 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
+  if (header.priority != 0 && header.type != kPush) return std::nullopt;
   if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;

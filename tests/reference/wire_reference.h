@@ -23,6 +23,7 @@ struct Header {
   uint32_t epoch, catalogue_version;
   float weight, learning_rate;
   uint32_t payload_bytes, payload_crc, request;
+  int32_t priority;
 };
 std::optional<Header> ReadHeader(const Bytes& bytes);
 

@@ -85,6 +85,7 @@ std::map<std::string, Frame> GoldenFrames() {
                                                 h.learning_rate = 0.001f;
                                               }),
                                       onebit);
+  frames["push_urgent"] = MakeFrame(Changed(push, [](FrameHeader& h) { h.priority = -3; }), onebit);
   frames["push_absent"] = header_only(push, kFlagAbsent, 13);
   frames["push_nonfinite"] = header_only(push, kFlagNonFinite, 14);
   frames["reply"] = MakeFrame(reply, onebit);
@@ -157,6 +158,7 @@ void ExpectAgreement(const FrameHeader& ours, const wire_reference::Header& thei
   EXPECT_EQ(ours.payload_bytes, theirs.payload_bytes);
   EXPECT_EQ(ours.payload_crc, theirs.payload_crc);
   EXPECT_EQ(ours.request, theirs.request);
+  EXPECT_EQ(ours.priority, theirs.priority);
 }
 
 // Both decoders take it, or neither; what they take they read alike, and it encodes to itself.
@@ -209,6 +211,7 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
                           header.type == FrameType::kValue;
     const bool is_result = header.type == FrameType::kReply || header.type == FrameType::kValue;
     const bool has_codec = header.type == FrameType::kPush || header.type == FrameType::kReply;
+    if (header.type == FrameType::kPush) header.priority = static_cast<int32_t>(random());
     if (has_codec) header.codec = static_cast<uint8_t>(random());
     if (is_state) header.part = static_cast<StatePart>(random() % 7);
     if (is_state) header.element_offset = random();
@@ -323,7 +326,11 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   invalid(With(With(uncoded, 72, uint32_t{4}), 8, uint8_t{6}), "payload_bytes");
   invalid(With(good, 80, uint16_t{1}), "host_ordinal");
   invalid(With(good, 82, uint16_t{1}), "staleness_class");
-  invalid(With(good, 84, uint32_t{1}), "incarnation");
+  for (const uint8_t type : {1, 3, 4, 5, 6, 7, 8, 9}) {
+    const Bytes other = With(type == 3 ? good : uncoded, 8, type);
+    invalid(With(other, 84, int32_t{-3}), "priority is -3 on a");
+    invalid(With(other, 84, std::numeric_limits<int32_t>::min()), "priority is -2147483648 on a");
+  }
 }
 
 TEST(FrameTest, TakesTheExtremesOfEachField) {
@@ -332,6 +339,11 @@ TEST(FrameTest, TakesTheExtremesOfEachField) {
   ExpectBothAgree(With(good, 64, std::numeric_limits<float>::denorm_min()));
   ExpectBothAgree(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes)));
   EXPECT_TRUE(DecodeHeader(Span(With(good, 64, -0.0f))).ok());
+  for (const int32_t priority :
+       {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
+    ExpectBothAgree(With(good, 84, priority));
+    EXPECT_EQ(DecodeHeader(Span(With(good, 84, priority)))->priority, priority);
+  }
   EXPECT_TRUE(DecodeHeader(Span(With(good, 72, static_cast<uint32_t>(kMaxPayloadBytes)))).ok());
 }
 

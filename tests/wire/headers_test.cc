@@ -16,6 +16,7 @@ FrameHeader Request(FrameType type) {
     header.flags = kFlagAbsent;
     header.weight = 3;
     header.learning_rate = 0.5f;
+    header.priority = -3;
   } else {
     header = StateHeader(
         type, {.part = StatePart::kMoment1, .key = kKey, .num_elements = 9, .element_offset = 5},

@@ -1,6 +1,7 @@
 #include "worker/pipeline/key_exchange.h"
 
 #include <cmath>
+#include <limits>
 
 #include "common/base/status.h"
 #include "common/wire/headers.h"
@@ -34,8 +35,9 @@ class KeyExchangeTest : public ::testing::Test {
     options_ = options;
     exchange_ = std::make_unique<KeyExchange>(Declare(options));
   }
-  void Deposit(size_t segment, Step step, std::vector<float>* data) {
+  void Deposit(size_t segment, Step step, std::vector<float>* data, int32_t priority = 0) {
     PushRequest request;
+    request.priority = priority;
     if (data != nullptr) {
       request.data = {data->data(), DType::kFloat32, data->size()};
     } else {
@@ -88,6 +90,19 @@ TEST_F(KeyExchangeTest, GoesFromADepositToItsResult) {
   EXPECT_THAT(data, ElementsAre(5, 6, 7, 8));
   EXPECT_EQ(exchange_->Finish()->step, 1u);
   EXPECT_TRUE(exchange_->is_idle());
+}
+
+TEST_F(KeyExchangeTest, APushIsAsUrgentAsTheMostUrgentOfItsTensors) {
+  Make({.segments = {2, 2}});
+  std::vector<float> a = {1, 1};
+  std::vector<float> b = {2, 2};
+  Deposit(0, 1, &a, -7);
+  Deposit(1, 1, &b, -5);
+  EXPECT_EQ(Encode().frame.header.priority, -5);
+  exchange_->Finish();
+  Deposit(1, 2, nullptr, std::numeric_limits<int32_t>::min());
+  Deposit(0, 2, nullptr, -7);
+  EXPECT_EQ(Encode().frame.header.priority, -7) << "and one that is absent, too";
 }
 
 TEST_F(KeyExchangeTest, AnExchangeIsClaimedOnceItIsCompleteAndOneAtATime) {

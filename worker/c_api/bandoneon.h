@@ -156,10 +156,12 @@ typedef struct bdn_push {
                       BDN_ABSENT when the result is not wanted */
   uint32_t tensor; /* from bdn_declare */
   uint32_t flags;
-  int32_t priority; /* higher goes first */
-  int32_t device;   /* reserved, 0: host memory */
-  void* stream;     /* reserved, NULL */
-  float weight;     /* of this worker's contribution, >= 0, usually 1 */
+  /* Higher goes first, of what waits here and at the servers: the push, and the reply to it, which is
+   * as urgent as the most urgent push of the step. No result depends on it. */
+  int32_t priority;
+  int32_t device; /* reserved, 0: host memory */
+  void* stream;   /* reserved, NULL */
+  float weight;   /* of this worker's contribution, >= 0, usually 1 */
   float
       loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
   float learning_rate; /* for update rules that need it, else 0 */

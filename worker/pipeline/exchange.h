@@ -52,7 +52,7 @@ struct ExchangeSegment {
 // One key at one step. One owner at a time: the key's queue, then a stage.
 struct Exchange {
   Step step = 0;
-  int priority = 0;
+  int32_t priority = 0;
   float weight = 1.0f;
   float learning_rate = 0.0f;
   std::vector<ExchangeSegment> segments;

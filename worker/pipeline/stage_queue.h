@@ -27,10 +27,10 @@ class StageQueue {
   };
   struct Task {
     size_t lane = 0;
-    int priority = 0;  // higher first
-    Step step = 0;     // then lower first
-    Key key;           // then lower first, rotated by the worker's rank
-    size_t bytes = 0;  // of the lane's budget, until Release
+    int32_t priority = 0;  // higher first
+    Step step = 0;         // then lower first
+    Key key;               // then lower first, rotated by the worker's rank
+    size_t bytes = 0;      // of the lane's budget, until Release
     std::function<void()> run;
   };
 

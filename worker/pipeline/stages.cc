@@ -114,6 +114,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
   FrameHeader header = PushHeader(key.entry.key, exchange->step, key.entry.elements);
   header.weight = exchange->weight;
   header.learning_rate = exchange->learning_rate;
+  header.priority = exchange->priority;
 
   bool any_present = false;
   for (const ExchangeSegment& segment : exchange->segments) any_present |= segment.present;
