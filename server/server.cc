@@ -74,12 +74,14 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       stages_(MakeStageTimes(options.stage_clock)),
       pool_(transport->memory()),
       budget_(options.max_bytes),
-      waiting_(options.max_bytes_waiting) {}
+      waiting_(options.max_bytes_waiting),
+      replies_(transport, options.max_bytes_in_flight, stages_.get()) {}
 
 Server::~Server() {
   metrics_.clear();
   Stop();
   control_->Close();
+  replies_.Close();
   transport_->Close();
   transport_->Join();
   shards_.clear();
@@ -169,7 +171,7 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
   }
   const StageSpan came(stages_.get());
   absl::StatusOr<NodeId> sender;
-  size_t shard;
+  ShardMap::Place place;
   {
     MutexLock lock(&mu_);
     if (sessions_ == nullptr) return;  // the job has not begun: workers greet again
@@ -182,19 +184,23 @@ void Server::OnFrame(ConnectionId from, Frame frame) {
     } else {
       sessions_->OnHeard(from);
     }
-    shard = shard_map_.ShardOf(frame.header.key);
+    if (sender.ok() && frame.header.type == FrameType::kPush) {
+      shard_map_.NotePush(frame.header.key, frame.header.step, frame.header.priority);
+    }
+    place = shard_map_.PlaceOf(frame.header.key);
   }
   if (!sender.ok()) return Refuse(from, frame.header, sender.status());
   const uint64_t bytes = waiting_.Add(*sender, frame);
   if (bytes == 0) return;
-  shards_[shard]->Post(
+  shards_[place.shard]->Post(
       [this, bytes, sender = *sender, frame = std::move(frame), came](auto& owner) mutable {
         waiting_.Remove(sender, bytes);
         if (frame.header.type == FrameType::kPush) came.End(Stage::kQueue, frame.payload.size());
         // Whatever else has a payload keeps it, or reads it more than once.
         if (frame.header.type != FrameType::kPush) Own(&frame);
         return owner.OnFrame(sender, frame);
-      });
+      },
+      place.priority);
 }
 
 void Server::OnHello(ConnectionId from, const Frame& frame) {
@@ -235,42 +241,17 @@ void Server::Refuse(ConnectionId to, const FrameHeader& request, const absl::Sta
 
 void Server::SendTo(NodeId node, Frame frame) {
   absl::StatusOr<ConnectionId> connection = NotFound("");
+  int32_t priority;
   {
     MutexLock lock(&mu_);
     connection = sessions_->ConnectionOf(node);
+    priority = shard_map_.PlaceOf(frame.header.key).priority;
   }
   if (frame.header.type == FrameType::kReply) ReportProgress(frame.header.step);
   // A node without a connection asks again when it has one.
   if (!connection.ok()) return;
-  if (!IsResult(frame)) {
-    return transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
-  }
-  const uint64_t bytes = frame.payload.size();
-  const SendingTo to{*connection, frame.header.key};
-  const Step step = frame.header.step;
-  const bool is_reply = frame.header.type == FrameType::kReply;
-  // Over a slow link it waits longer than its worker does before it asks again.
-  if (is_reply && !BeginSending(to, step)) return;
-  transport_->Send(*connection, std::move(frame),
-                   [this, span = StageSpan(stages_.get()), bytes, to, step,
-                    is_reply](const absl::Status& status) {
-                     if (is_reply) EndSending(to, step);
-                     if (status.ok()) span.End(Stage::kReply, bytes);
-                   });
-}
-
-bool Server::BeginSending(const SendingTo& to, Step step) {
-  MutexLock lock(&sending_mu_);
-  const auto [sending, is_first] = sending_.try_emplace(to, step);
-  if (!is_first && sending->second == step) return false;
-  sending->second = step;
-  return true;
-}
-
-void Server::EndSending(const SendingTo& to, Step step) {
-  MutexLock lock(&sending_mu_);
-  const auto sending = sending_.find(to);
-  if (sending != sending_.end() && sending->second == step) sending_.erase(sending);
+  if (IsResult(frame)) return replies_.Send(*connection, priority, std::move(frame));
+  transport_->Send(*connection, std::move(frame), [](const absl::Status&) {});
 }
 
 void Server::ReportProgress(Step step) {
@@ -436,6 +417,7 @@ Server::Stats Server::stats() const {
   }
   stats.pool = pool_.stats();
   stats.transport = transport_->stats();
+  stats.transport.bytes_queued += replies_.bytes_waiting();
   stats.frames_dropped = waiting_.dropped();
   if (stages_ != nullptr) stats.stages = stages_->Read();
   MutexLock lock(&mu_);

@@ -5,10 +5,8 @@
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -21,6 +19,7 @@
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
+#include "server/reply_queue.h"
 #include "server/session_table.h"
 #include "server/shard_map.h"
 #include "server/shard_runner.h"
@@ -44,6 +43,7 @@ class Server {
     uint64_t max_bytes = UINT64_MAX;
     uint64_t max_bytes_waiting = UINT64_MAX;                   // for the shards, of one worker
     uint64_t max_frame_bytes = kMaxPayloadBytes;               // what the transport lets through
+    uint64_t max_bytes_in_flight = uint64_t{64} << 20;         // of replies, to one worker
     const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
   };
   struct Stats {
@@ -94,11 +94,6 @@ class Server {
   void OnLeaving(const std::vector<Rank>& ranks);
   // Takes those of the keys that are placed here and new. After an error it has taken none.
   absl::Status AddKeys(const CatalogueDelta& delta);
-  // Replies that are given to the transport and not handed over yet, by where they go and of which key.
-  using SendingTo = std::pair<ConnectionId, Key>;
-  // False: this step's is on its way.
-  bool BeginSending(const SendingTo& to, Step step);
-  void EndSending(const SendingTo& to, Step step);
   // Whether the key's frames get through.
   absl::Status CheckFrame(const KeyPlan& plan) const;
   // ResourceExhausted names the limit and what more keys would cost.
@@ -116,6 +111,7 @@ class Server {
   BufferPool pool_;
   MemoryBudget budget_;
   WaitingFrames waiting_;
+  ReplyQueue replies_;
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 
   // Of the control plane's thread.
@@ -136,8 +132,6 @@ class Server {
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
   const SteadyClock log_clock_;
   LimitedLog refusals_log_{&log_clock_};
-  mutable Mutex sending_mu_;
-  absl::flat_hash_map<SendingTo, Step> sending_ ABSL_GUARDED_BY(sending_mu_);
   // They go first: they read all of the above.
   std::vector<std::unique_ptr<Registry::Source>> metrics_;
 };

@@ -62,6 +62,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   BDN_ASSIGN_OR_RETURN(options.transport, ReadListenerOptions(config, nullptr));
   options.server.max_bytes_waiting = options.transport.max_bytes_queued;
   options.server.max_frame_bytes = options.transport.max_frame_bytes;
+  BDN_ASSIGN_OR_RETURN(options.server.max_bytes_in_flight, config.Bytes("max-bytes-in-flight"));
   if (config.Text("max-bytes").empty()) {
     options.server.max_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                                static_cast<uint64_t>(sysconf(_SC_PAGESIZE));

@@ -8,8 +8,16 @@ size_t ShardMap::Add(const KeyEntry& entry) {
   const auto least = std::min_element(bytes_.begin(), bytes_.end());
   *least += entry.elements * DTypeSize(entry.dtype);
   const auto shard = static_cast<size_t>(least - bytes_.begin());
-  shards_.emplace(entry.key, shard);
+  places_.emplace(entry.key, Place{.shard = shard});
   return shard;
+}
+
+void ShardMap::NotePush(Key key, Step step, int32_t priority) {
+  const auto found = places_.find(key);
+  if (found == places_.end()) return;
+  Place& place = found->second;
+  place.priority = place.pushed == step ? std::max(place.priority, priority) : priority;
+  place.pushed = step;
 }
 
 }  // namespace bdn

@@ -10,24 +10,34 @@
 
 namespace bdn {
 
-// Which shard of a server has which of its keys. Keys never move. A value; not thread-safe.
+// Which shard of a server has which of its keys, and how urgent they are. Keys never move. A value;
+// not thread-safe.
 class ShardMap {
  public:
   // REQUIRES: at least one shard.
   explicit ShardMap(size_t num_shards = 1) : bytes_(num_shards, 0) {}
 
-  bool Has(Key key) const { return shards_.contains(key); }
+  struct Place {
+    size_t shard = 0;
+    int32_t priority = 0;  // higher first; 0 before the first push
+    Step pushed = 0;       // the step that this is the highest of
+  };
+
+  bool Has(Key key) const { return places_.contains(key); }
   // Shard 0 answers for the keys that are not here.
-  size_t ShardOf(Key key) const {
-    const auto found = shards_.find(key);
-    return found == shards_.end() ? 0 : found->second;
+  Place PlaceOf(Key key) const {
+    const auto found = places_.find(key);
+    return found == places_.end() ? Place() : found->second;
   }
+  // A worker's push has come. A key is as urgent as the most urgent push of the step that was pushed
+  // last, whatever becomes of them.
+  void NotePush(Key key, Step step, int32_t priority);
   // Gives a key that is not here yet to the shard with the fewest bytes, and returns that.
   size_t Add(const KeyEntry& entry);
 
  private:
   std::vector<uint64_t> bytes_;  // by shard
-  absl::flat_hash_map<Key, size_t> shards_;
+  absl::flat_hash_map<Key, Place> places_;
 };
 
 }  // namespace bdn

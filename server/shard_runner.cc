@@ -1,5 +1,6 @@
 #include "server/shard_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/float_guard.h"
@@ -21,10 +22,11 @@ ShardRunner::~ShardRunner() {
   thread_.join();
 }
 
-void ShardRunner::Post(Work work) {
+void ShardRunner::Post(Work work, int64_t priority) {
   {
     MutexLock lock(&mu_);
-    queue_.push_back(std::move(work));
+    queue_.push_back({priority, num_posted_++, std::move(work)});
+    std::push_heap(queue_.begin(), queue_.end(), IsLessUrgent);
   }
   wake_.Signal();
 }
@@ -52,8 +54,9 @@ void ShardRunner::Run() {
       MutexLock lock(&mu_);
       while (queue_.empty() && !stopping_) wake_.Wait(&mu_);
       if (stopping_) return;
-      work = std::move(queue_.front());
-      queue_.pop_front();
+      std::pop_heap(queue_.begin(), queue_.end(), IsLessUrgent);
+      work = std::move(queue_.back().work);
+      queue_.pop_back();
     }
     Sends sends = work(shard_);
     work = nullptr;  // a frame's payload goes back before the wait

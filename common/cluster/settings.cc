@@ -39,6 +39,10 @@ constexpr Setting kStageTimes = {
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
+constexpr Setting kMaxBytesInFlight = {
+    "max-bytes-in-flight", "64MiB",
+    "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the rest "
+    "goes by urgency"};
 constexpr Setting kExitWhenDone = {
     "exit-when-done", "true",
     "end when the job has ended, done or failed; else serve the next one"};
@@ -85,6 +89,7 @@ constexpr Setting kServerSettings[] = {
     {"max-frames-queued", "65536", "most frames that wait to be sent to one worker"},
     {"max-frame-bytes", "64MiB",
      "longest payload of a frame: who sends more without ending a message is cut off"},
+    kMaxBytesInFlight,
     kRank,
     {"shards", "0", "threads that sum; 0 chooses by the machine"},
     kTransport,
@@ -120,7 +125,7 @@ constexpr Setting kWorkerSettings[] = {
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},
     {"wait-timeout", "1800s", "how long one exchange may take, a slow worker's step included"},
     {"probe-interval", "1s", "how often to ask after a reply that does not come"},
-    {"max-bytes-in-flight", "64MiB", "encoded bytes being sent at once"},
+    kMaxBytesInFlight,
     kStageTimes,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,

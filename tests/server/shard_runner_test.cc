@@ -1,6 +1,7 @@
 #include "server/shard_runner.h"
 
 #include <latch>
+#include <limits>
 
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
@@ -22,6 +23,32 @@ TEST(ShardRunner, RunsWorkInOrderOnOneThreadAndSendsWhatItReturns) {
   }
   last.wait();
   EXPECT_EQ(sent, (std::vector<NodeId>{1, 2, 3}));
+}
+
+TEST(ShardRunner, RunsTheMostUrgentFirstAndWhatSaysNoPriorityBeforeThat) {
+  std::vector<NodeId> sent;
+  std::latch posted(1);
+  std::latch last(1);
+  ShardRunner runner({.self = kServerNode}, [&](NodeId to, const Frame&) {
+    sent.push_back(to);
+    if (to == 6) last.count_down();
+  });
+  runner.Post([&](ServerShard&) {
+    posted.wait();
+    return Sends();
+  });
+  const auto post = [&runner](NodeId to, int64_t priority) {
+    runner.Post([to](ServerShard&) { return Sends{{to, Frame{}}}; }, priority);
+  };
+  post(4, -1);
+  post(2, 3);
+  post(6, std::numeric_limits<int32_t>::min());
+  post(5, -1);
+  post(3, 3);
+  runner.Post([](ServerShard&) { return Sends{{1, Frame{}}}; });
+  posted.count_down();
+  last.wait();
+  EXPECT_EQ(sent, (std::vector<NodeId>{1, 2, 3, 4, 5, 6}));
 }
 
 TEST(ShardRunner, ARoundGoesOutToEveryWorkerAndIsCounted) {

@@ -1,4 +1,5 @@
 #include <functional>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -14,22 +15,22 @@
 namespace bdn::testing {
 namespace {
 
+using ::testing::_;
 using ::testing::Each;
+using ::testing::Pair;
+using ::testing::SizeIs;
 
 constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr int kTensors = 8;
 constexpr size_t kElements = 1000;
 
-// Holds up the thread that sends a reply until it is opened.
-class HeldUpTransport final : public Transport {
+// Whose frames go as `send` says.
+class HookedTransport final : public Transport {
  public:
-  explicit HeldUpTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  using SendFn = std::function<void(Transport* inner, ConnectionId to, Frame frame, SendDone done)>;
 
-  void Open() {
-    MutexLock lock(&mu_);
-    is_open_ = true;
-    changed_.SignalAll();
-  }
+  HookedTransport(std::unique_ptr<Transport> inner, SendFn send)
+      : inner_(std::move(inner)), send_(std::move(send)) {}
 
   void Start(FrameHandler handler, GoneHandler gone) override {
     inner_->Start(std::move(handler), std::move(gone));
@@ -43,11 +44,7 @@ class HeldUpTransport final : public Transport {
   }
   void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
-    if (frame.header.type == FrameType::kReply) {
-      MutexLock lock(&mu_);
-      while (!is_open_) changed_.Wait(&mu_);
-    }
-    inner_->Send(to, std::move(frame), std::move(done));
+    send_(inner_.get(), to, std::move(frame), std::move(done));
   }
   TransportStats stats() const override { return inner_->stats(); }
   void Close() override { inner_->Close(); }
@@ -55,9 +52,77 @@ class HeldUpTransport final : public Transport {
 
  private:
   const std::unique_ptr<Transport> inner_;
+  const SendFn send_;
+};
+
+// Holds up the thread that sends a reply until it is opened.
+class Gate {
+ public:
+  void Open() {
+    MutexLock lock(&mu_);
+    is_open_ = true;
+    changed_.SignalAll();
+  }
+  void Pass(Transport* inner, ConnectionId to, Frame frame, Transport::SendDone done) {
+    if (frame.header.type == FrameType::kReply) {
+      MutexLock lock(&mu_);
+      while (!is_open_) changed_.Wait(&mu_);
+    }
+    inner->Send(to, std::move(frame), std::move(done));
+  }
+
+ private:
   Mutex mu_;
   CondVar changed_;
   bool is_open_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Takes over replies and lets them go when it is told to.
+class SlowLink {
+ public:
+  void Pass(Transport* inner, ConnectionId to, Frame frame, Transport::SendDone done) {
+    if (frame.header.type != FrameType::kReply) {
+      return inner->Send(to, std::move(frame), std::move(done));
+    }
+    MutexLock lock(&mu_);
+    replies_.push_back({inner, to, std::move(frame), std::move(done)});
+    changed_.SignalAll();
+  }
+  void AwaitReply() {
+    MutexLock lock(&mu_);
+    while (replies_.empty()) changed_.Wait(&mu_);
+  }
+  // The one that it has had the longest.
+  void LetGo() {
+    AwaitReply();
+    Sending reply;
+    {
+      MutexLock lock(&mu_);
+      reply = std::move(replies_.front());
+      replies_.erase(replies_.begin());
+    }
+    order_[reply.to].push_back(reply.frame.header.key);
+    reply.inner->Send(reply.to, std::move(reply.frame), std::move(reply.done));
+  }
+  // Of what it has let go, by connection. REQUIRES: nobody lets go.
+  const std::map<ConnectionId, std::vector<Key>>& order() const { return order_; }
+  size_t size() {
+    MutexLock lock(&mu_);
+    return replies_.size();
+  }
+
+ private:
+  struct Sending {
+    Transport* inner;
+    ConnectionId to;
+    Frame frame;
+    Transport::SendDone done;
+  };
+
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Sending> replies_ ABSL_GUARDED_BY(mu_);
+  std::map<ConnectionId, std::vector<Key>> order_;  // of the thread that lets go
 };
 
 TEST(ServerQueue, PushesThatFindNoRoomComeAgainAndCountOnce) {
@@ -66,7 +131,8 @@ TEST(ServerQueue, PushesThatFindNoRoomComeAgainAndCountOnce) {
   LoopbackNetwork network;
   LocalScheduler scheduler({.job_id = "job", .num_workers = 1, .num_servers = 1}, &clock);
   const auto control = scheduler.Connect();
-  HeldUpTransport transport(network.MakeTransport());
+  Gate gate;
+  HookedTransport transport(network.MakeTransport(), std::bind_front(&Gate::Pass, &gate));
   Server server({.listen = "loopback://server", .max_bytes_waiting = 20000}, &telemetry,
                 control.get(), &transport);
   std::thread start([&] { ASSERT_TRUE(server.Start().ok()); });
@@ -90,7 +156,7 @@ TEST(ServerQueue, PushesThatFindNoRoomComeAgainAndCountOnce) {
   }
   // The first holds the shard up, one more finds room.
   while (server.stats().frames_dropped < kTensors - 2) std::this_thread::yield();
-  transport.Open();
+  gate.Open();
   for (const TicketId ticket : tickets) EXPECT_TRUE(worker->Wait(ticket, kLong).ok());
   EXPECT_THAT(data, Each(Each(3.0f)));
   EXPECT_EQ(server.stats().shards.pushes, kTensors);
@@ -100,6 +166,75 @@ TEST(ServerQueue, PushesThatFindNoRoomComeAgainAndCountOnce) {
     EXPECT_EQ(held, kTensors * kElements * sizeof(float)) << "as the server has reported";
   });
   EXPECT_TRUE(worker->Leave(kLong).ok());
+}
+
+// Over a link that is slower than the rounds, where the transport is given one reply at a time.
+TEST(ServerQueue, RepliesLeaveByUrgencyWhereTheLinkIsSlow) {
+  const SteadyClock clock;
+  Registry telemetry;
+  LoopbackNetwork network;
+  LocalScheduler scheduler({.job_id = "job", .num_workers = 2, .num_servers = 1}, &clock);
+  const auto control = scheduler.Connect();
+  SlowLink link;
+  HookedTransport transport(network.MakeTransport(), std::bind_front(&SlowLink::Pass, &link));
+  Server server({.listen = "loopback://server", .max_bytes_in_flight = 1}, &telemetry,
+                control.get(), &transport);
+  std::thread start([&] { ASSERT_TRUE(server.Start().ok()); });
+  std::unique_ptr<Worker> workers[2];
+  std::vector<uint32_t> ids;
+  std::thread other;
+  const auto join = [&](int rank) {
+    workers[rank] =
+        *Worker::Create({}, &clock, &telemetry, scheduler.Connect(), network.MakeTransport());
+    std::vector<TensorDeclaration> tensors;
+    for (int i = 0; i < kTensors; ++i) {
+      tensors.push_back(Tensor(absl::StrFormat("w%d", i), kElements));
+      tensors.back().fuse = false;
+    }
+    const auto declared = workers[rank]->Declare(tensors, kLong);
+    if (rank == 0) ids = declared.value();
+  };
+  other = std::thread([&] { join(1); });
+  join(0);
+  other.join();
+  start.join();
+
+  std::vector<std::vector<float>> data(2 * kTensors, std::vector<float>(kElements, 3.0f));
+  std::vector<TicketId> tickets[2];
+  const auto push = [&](int i, int rank, int32_t priority) {
+    tickets[rank].push_back(
+        *workers[rank]->PushPull({.tensor = ids[i],
+                                  .data = {data[2 * i + rank].data(), DType::kFloat32, kElements},
+                                  .priority = priority}));
+  };
+  // Keeps the link of both workers busy.
+  for (const int rank : {0, 1}) push(0, rank, 0);
+  while (link.size() < 2) link.AwaitReply();
+  // What comes later is more urgent; one worker says so of the last, whatever the other says.
+  for (int i = 1; i < kTensors; ++i) {
+    push(i, 0, i);
+    push(i, 1, i == kTensors - 1 ? -100 : i);
+  }
+  constexpr uint64_t kReplyBytes = kHeaderBytes + kElements * sizeof(float);
+  while (server.stats().transport.bytes_queued < 2 * (kTensors - 1) * kReplyBytes) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(link.size(), 2u) << "one for each worker";
+
+  for (int i = 0; i < 2 * kTensors; ++i) link.LetGo();
+  std::vector<Key> expected = {Key::Of(ids[0], 0)};
+  for (int i = kTensors - 1; i > 0; --i) expected.push_back(Key::Of(ids[i], 0));
+  EXPECT_THAT(link.order(), SizeIs(2));
+  EXPECT_THAT(link.order(), Each(Pair(_, expected)));
+  for (const int rank : {0, 1}) {
+    for (const TicketId ticket : tickets[rank]) {
+      EXPECT_TRUE(workers[rank]->Wait(ticket, kLong).ok());
+    }
+  }
+  EXPECT_THAT(data, Each(Each(3.0f)));
+  other = std::thread([&] { EXPECT_TRUE(workers[1]->Leave(kLong).ok()); });
+  EXPECT_TRUE(workers[0]->Leave(kLong).ok());
+  other.join();
 }
 
 TEST(WaitingFrames, CountsWhatWaitsOfEachWorker) {

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <future>
 #include <limits>
+#include <random>
 #include <thread>
 
 #include "common/base/status.h"
@@ -611,6 +612,48 @@ TEST(WorkerCluster, WorkersThatPushInOppositeOrdersWithATinyBudgetBothFinish) {
     for (const TicketId ticket : tickets) ASSERT_TRUE(worker.Wait(ticket, kLong).ok());
     for (const Floats& x : data) EXPECT_THAT(x, Each(0.5f));
   });
+}
+
+// What goes first is of no concern to what comes out.
+TEST(WorkerCluster, PrioritiesChangeNoBits) {
+  constexpr int kTensors = 12;
+  constexpr size_t kN = 3000;
+  std::vector<Floats> results;
+  for (const int seed : {0, 1, 2}) {
+    Worker::Options options;
+    options.max_bytes_in_flight = 1;
+    ClusterRig rig(2,
+                   {"--servers=2", "--max-bytes-in-flight=1", "--min-compress-bytes=0",
+                    "--partition-bytes=4096"},
+                   options);
+    Floats result;
+    rig.OnEach([&](Worker& worker, int rank) {
+      std::vector<TensorDeclaration> tensors;
+      for (int i = 0; i < kTensors; ++i) {
+        tensors.push_back(
+            Tensor(absl::StrFormat("t%d", i), kN, "ef(onebit(block=64))", "ef(topk(ratio=0.05))"));
+      }
+      const auto ids = worker.Declare(tensors, kLong);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      std::mt19937_64 random(10 * seed + rank);
+      for (int step = 0; step < 4; ++step) {
+        std::vector<Floats> data;
+        for (int i = 0; i < kTensors; ++i) data.push_back(Normal(kN, 100 * step + 2 * i + rank));
+        std::vector<TicketId> tickets;
+        for (int i = 0; i < kTensors; ++i) {
+          const auto priority = seed == 0 ? 0 : static_cast<int32_t>(random());
+          tickets.push_back(*worker.PushPull({.tensor = ids->at(i),
+                                              .data = {data[i].data(), DType::kFloat32, kN},
+                                              .priority = priority}));
+        }
+        for (const TicketId ticket : tickets) ASSERT_TRUE(worker.Wait(ticket, kLong).ok());
+        if (rank != 0) continue;
+        for (const Floats& x : data) result.insert(result.end(), x.begin(), x.end());
+      }
+    });
+    results.push_back(result);
+  }
+  for (const Floats& result : results) EXPECT_EQ(result, results[0]);
 }
 
 }  // namespace

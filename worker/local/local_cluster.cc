@@ -1,5 +1,9 @@
 #include "worker/local/local_cluster.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "common/base/config.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -23,19 +27,30 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
   return job;
 }
 
+// Of the settings of servers, those that mean something within a process.
+constexpr std::string_view kServerSettings[] = {"max-bytes-in-flight", "max-bytes-queued"};
+
 struct ClusterConfig {
   JobConfig job;
-  int shards = 1;
+  Server::Options server;  // what all have alike
 };
 
 absl::StatusOr<ClusterConfig> ReadClusterConfig(const std::vector<std::string>& flags) {
   const auto scheduler = SchedulerSettings();
   std::vector<Setting> settings(scheduler.begin(), scheduler.end());
   settings.push_back(kShards);
+  for (const Setting& setting : ServerSettings()) {
+    const bool is_ours = std::count(std::begin(kServerSettings), std::end(kServerSettings),
+                                    std::string_view(setting.name)) > 0;
+    if (is_ours) settings.push_back(setting);
+  }
   BDN_ASSIGN_OR_RETURN(const Config config, Config::Load(settings, flags, {}));
   ClusterConfig cluster;
   BDN_ASSIGN_OR_RETURN(cluster.job, ReadJobConfig(config));
-  BDN_ASSIGN_OR_RETURN(cluster.shards, config.Int("shards", 1, 1024));
+  Server::Options& server = cluster.server;
+  BDN_ASSIGN_OR_RETURN(server.num_shards, config.Int("shards", 1, 1024));
+  BDN_ASSIGN_OR_RETURN(server.max_bytes_in_flight, config.Bytes("max-bytes-in-flight"));
+  BDN_ASSIGN_OR_RETURN(server.max_bytes_waiting, config.Bytes("max-bytes-queued"));
   return cluster;
 }
 
@@ -47,17 +62,17 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
   auto network = std::make_unique<LoopbackNetwork>();
   auto make_transport = [network = network.get()] { return network->MakeTransport(); };
   return std::unique_ptr<LocalCluster>(
-      new LocalCluster(config.job, config.shards, std::move(network), std::move(make_transport)));
+      new LocalCluster(config.job, config.server, std::move(network), std::move(make_transport)));
 }
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(
     const std::vector<std::string>& flags, TransportFactory make_transport) {
   BDN_ASSIGN_OR_RETURN(const ClusterConfig config, ReadClusterConfig(flags));
   return std::unique_ptr<LocalCluster>(
-      new LocalCluster(config.job, config.shards, nullptr, std::move(make_transport)));
+      new LocalCluster(config.job, config.server, nullptr, std::move(make_transport)));
 }
 
-LocalCluster::LocalCluster(const JobConfig& config, int num_shards,
+LocalCluster::LocalCluster(const JobConfig& config, const Server::Options& server,
                            std::unique_ptr<LoopbackNetwork> network,
                            TransportFactory make_transport)
     : network_(std::move(network)),
@@ -68,9 +83,8 @@ LocalCluster::LocalCluster(const JobConfig& config, int num_shards,
     ServerNode& node = servers_[i];
     node.control = scheduler_.Connect();
     node.transport = make_transport_();
-    Server::Options options;
+    Server::Options options = server;
     options.listen = absl::StrFormat("loopback://server-%d", i);
-    options.num_shards = num_shards;
     options.join_timeout = absl::InfiniteDuration();
     options.join.wanted_rank = i;
     options.join.host = absl::StrFormat("server %d of this process", i);

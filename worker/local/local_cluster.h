@@ -24,7 +24,8 @@ class LocalCluster {
  public:
   using TransportFactory = std::function<std::unique_ptr<Transport>()>;
 
-  // Settings as flags ("--workers=4"): the scheduler's, and `shards` of each server.
+  // Settings as flags ("--workers=4"): the scheduler's, and of each server `shards`,
+  // `max-bytes-in-flight` and `max-bytes-queued`.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
       const std::vector<std::string>& flags);
   // Over another network, whose transports know "loopback://" addresses and which outlives the
@@ -47,8 +48,8 @@ class LocalCluster {
     std::thread starter;  // waits until all nodes have joined
   };
 
-  LocalCluster(const JobConfig& config, int num_shards, std::unique_ptr<LoopbackNetwork> network,
-               TransportFactory make_transport);
+  LocalCluster(const JobConfig& config, const Server::Options& server,
+               std::unique_ptr<LoopbackNetwork> network, TransportFactory make_transport);
 
   const std::unique_ptr<LoopbackNetwork> network_;  // null when somebody else has it
   const TransportFactory make_transport_;
