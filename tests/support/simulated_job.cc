@@ -271,7 +271,7 @@ void SimulatedJob::HandleAtServer(Server* server) {
           continue;
         }
         server->sessions.OnHeard(from);
-        (void)server->shard_map.ShardOf(frame.header.key);
+        (void)server->shard_map.PlaceOf(frame.header.key);
         for (Outgoing& out : server->shard.OnFrame(*sender, frame)) sends.push_back(std::move(out));
       }
       return end - begin;
