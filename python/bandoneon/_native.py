@@ -158,7 +158,7 @@ def library_paths():
     if chosen:
         return [pathlib.Path(chosen)]
     return [
-        here / "lib" / "libbandoneon.so",
+        here / "lib" / "libbandoneon.so.0",  # of a wheel
         here.parent.parent / "build" / "release" / "lib" / "libbandoneon.so",
     ]
 
