@@ -7,7 +7,8 @@ Two workers and some servers on this machine train a deep GPT of examples/gpt.py
 an exchange of all gradients takes about `ratio` times a step alone: one job a ratio. In it, in turns: a step
 alone (no exchange), an exchange alone (no computation), and a step with overlap="backward" and with
 "forward". Medians over the rounds of a worker's mean step, with their least and greatest, of the slower
-worker. The bound is the greater of the two alone; the models of both overlaps must be the same bits.
+worker. The bound is the greater of the two alone; the models of both overlaps must be the same bits. Where
+keys wait is said of a worker's stages (docs/thread_model.md), as the mean of its keys.
 
 --wait MS: most of the computation is waited for in place of being done, a third in the forward and two in the
 backward pass, as on a device of its own: on few cores the two workers' computation, the servers and all
@@ -27,8 +28,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A link takes what is most urgent only of what has not been handed to it: little at a time, and in pieces.
-SETTINGS = ("max-bytes-in-flight=128KiB", "fusion-bytes=128KiB")
+SETTINGS = ("max-bytes-in-flight=64KiB", "fusion-bytes=32KiB", "partition-bytes=32KiB")
 WAYS = ("step alone", "exchange alone", "backward", "forward")
+STAGES = ("queue", "send", "wait", "decode_queue")
 
 
 def main():
@@ -66,7 +68,7 @@ def parse():
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="settings of the job, beside " + " and ".join(SETTINGS),
+        help="settings of the job, beside or in place of " + ", ".join(SETTINGS),
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--report", help=argparse.SUPPRESS)
@@ -76,8 +78,9 @@ def parse():
 def run(options, rounds, link=None):
     """What one job found."""
     command = [ROOT / "build/release/bin/bandoneon", "run", "-n", "2", "-s", options.servers]
-    for setting in (*SETTINGS, *options.set):
-        command += ["--set", setting]
+    settings = dict(setting.partition("=")[::2] for setting in (*SETTINGS, *options.set))
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
     if link is not None:
         command += ["--link", link]
     environment = {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", **os.environ}
@@ -170,24 +173,37 @@ def work(options):
 
     ways = dict(zip(WAYS, (trainer(), exchanger(), trainer("backward"), trainer("forward"))))
     times = {way: [] for way in WAYS}
+    stages = {way: dict.fromkeys(STAGES, 0) for way in WAYS}
+    keys = dict.fromkeys(WAYS, 0)
     for number in range(options.rounds + 1):
         for way, (step, end, _) in ways.items():
             step()  # What "forward" awaits of a round's last step is of the next.
             bdn.barrier()
+            before = worker.stats()["stages"]
             start = time.perf_counter()
             for _ in range(options.steps):
                 step()
             took = (time.perf_counter() - start) / options.steps
             end()
             slower = max(bdn.allgather_object(took))
-            if number > 0:  # The first warms up.
-                times[way].append(slower)
+            if number == 0:  # It warms up.
+                continue
+            times[way].append(slower)
+            after = worker.stats()["stages"]
+            keys[way] += after["decode"]["items"] - before["decode"]["items"]
+            for stage in STAGES:
+                stages[way][stage] += after[stage]["wall_ns"] - before[stage]["wall_ns"]
     models = [dict(ways[way][2].named_parameters()) for way in ("backward", "forward")]
     if not all(torch.equal(models[1][name], value) for name, value in models[0].items()):
         raise SystemExit("the models of the two overlaps differ")
     if worker.rank == 0:
         facts = {
-            way: {"median": statistics.median(t), "least": min(t), "greatest": max(t)}
+            way: {
+                "median": statistics.median(t),
+                "least": min(t),
+                "greatest": max(t),
+                "stages": {s: ns / 1e9 / max(1, keys[way]) for s, ns in stages[way].items()},
+            }
             for way, t in times.items()
         }
         bound = max(facts["step alone"]["median"], facts["exchange alone"]["median"])
@@ -206,6 +222,9 @@ def show(found):
         over = found["over_bound"].get(way)
         beyond = f", {over:.2f} of the bound" if over else ""
         print(f"  {way:15} {median:7.1f} ms [{least:.1f} {greatest:.1f}]{beyond}")
+        if way != "step alone":
+            waited = (f"{stage} {1e3 * s:.1f}" for stage, s in facts["stages"].items())
+            print(f"                  ms a key: {', '.join(waited)}")
 
 
 if __name__ == "__main__":

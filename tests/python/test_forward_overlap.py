@@ -6,7 +6,7 @@ import torch
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import forward_overlap, synchronizer
-from cluster_helpers import ONEBIT, loss_of, make_batch, make_model, model_hash, run_job, train
+from cluster_helpers import ONEBIT, fill, loss_of, make_batch, make_model, model_hash, run_job, train
 from forward_overlap_helpers import assert_same_models, distributed
 
 
@@ -114,6 +114,31 @@ def test_what_was_late_can_be_waited_for_again():
 
     first, second = run_job(job)
     assert first == second
+
+def test_pushes_that_are_lost_come_again_and_change_no_bits():
+    """Of each worker one frame at a time may wait for the server's shard, which drops the others."""
+
+    def job(worker, overlap):
+        model = torch.nn.Sequential(*(torch.nn.Linear(20, 20) for _ in range(8)))
+        fill(model)
+        optimizer = distributed(worker, model, overlap, push="ef(onebit)", pull="ef(onebit)")
+        for step in range(5):
+            optimizer.zero_grad()
+            loss_of(model, make_batch(worker.rank, step, width=20)).backward()
+            optimizer.step()
+        optimizer.synchronize()
+        return model_hash(model), worker.stats()["resends"]
+
+    def run(overlap, **settings):
+        settings = dict(fusion_bytes=1, min_compress_bytes=1, **settings)
+        with bandoneon.LocalCluster(workers=2, **settings) as cluster:
+            found = cluster.run(lambda worker: job(worker, overlap), probe_interval="5ms")
+        return [model for model, _ in found], sum(resends for _, resends in found)
+
+    undisturbed, _ = run("backward")
+    found, resends = run("forward", max_bytes_queued=1)
+    assert found == undisturbed
+    assert resends > 0
 
 
 # ---- The same models ----

@@ -24,6 +24,18 @@ def test_gives_the_mean_in_place(dtype):
         assert torch.equal(tensor, ((values(0) + values(1)) / 2).to(dtype))
 
 
+def test_a_priority_is_an_int32():
+    def job(worker):
+        for priority in (2**31, -(2**31) - 1, 1.5, None):
+            with pytest.raises(bandoneon.InvalidArgument, match="priority=.* of 't' is no int32"):
+                bdn.push_pull(values(worker.rank), "t", priority=priority, worker=worker)
+        for priority in (2**31 - 1, -(2**31)):
+            found = bdn.push_pull(values(worker.rank), "t", priority=priority, worker=worker).wait()
+            assert torch.equal(found, values(0))
+
+    run_job(job, workers=1)
+
+
 def test_three_workers_and_many_steps():
     def job(worker):
         for step in range(5):

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
 from ..worker import Declaration
 from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
@@ -46,6 +47,8 @@ def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0
     """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
 
     The first use of a name declares it, so all workers must use new names in the same order.
+    priority: an int32; higher goes first, of what waits at workers, at servers and before the links. No result
+    depends on it.
     learning_rate: of the step that the mean is for, the same at all workers: what
         ef(..., correction=lr) goes by.
     """
@@ -59,6 +62,10 @@ def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0
         push=default_spec("push", push),
         pull=default_spec("pull", pull),
     )
+    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        raise InvalidArgument(
+            f"priority={priority!r} of {name!r} is no int32; higher goes first", tensor=name
+        )
     number = worker.declare_once(declaration)
     host = host_copy_or_self(tensor, exclusive=True)
     ticket = worker.push(number, host.data_ptr(), keep=host, priority=priority, learning_rate=learning_rate)
