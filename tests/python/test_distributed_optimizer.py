@@ -55,12 +55,15 @@ def test_clipping_written_for_plain_torch_is_right():
         assert_same(result, grads(reference))
 
 
-def test_pushes_leave_during_the_backward_pass_most_urgent_for_the_first_layer(monkeypatch):
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+def test_pushes_leave_during_the_backward_pass_as_urgent_as_they_are_needed(monkeypatch, overlap):
+    """Awaited together: as they come. By the next forward pass: the first layer's first."""
     monkeypatch.setattr(synchronizer, "_BATCH_BYTES", 1)
 
     def job(worker):
         model = make_model()
-        optimizer = sgd(worker, model)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, model, worker=worker, overlap=overlap, scaler=None)
         after_backward(worker, model, optimizer)
         optimizer.step()
         optimizer.zero_grad()
@@ -73,7 +76,8 @@ def test_pushes_leave_during_the_backward_pass_most_urgent_for_the_first_layer(m
         last = batches.index("layer 0 is done")
         assert last >= 4  # Those of the last two layers were on their way before.
         priorities = [batch[0] for batch in batches if batch != "layer 0 is done"]
-        assert len(set(priorities)) == 6 and priorities[0] < priorities[-1]
+        assert len(set(priorities)) == 6
+        assert (priorities[0] < priorities[-1]) == (overlap == "forward")
 
 
 def test_small_gradients_cross_into_c_together():

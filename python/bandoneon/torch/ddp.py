@@ -274,7 +274,7 @@ class _Round:
                     data=host.data_ptr(),
                     keep=host,
                     flags=0 if is_present else _native.ABSENT,
-                    priority=member.priority,
+                    priority=-member.priority,  # the order of the buckets: all are awaited together
                     weight=self._weight,
                     loss_scale=self._loss_scale,
                 )

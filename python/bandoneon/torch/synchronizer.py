@@ -23,10 +23,13 @@ _BATCH_BYTES = 256 << 10
 class _Slot:
     """One parameter's part in the round of the running backward pass."""
 
-    def __init__(self, member):
+    def __init__(self, member, is_awaited_alone):
         self.member = member
         self.param = member.param
-        self.push = Push(member.tensor, None, priority=member.priority)  # made once, filled in each round
+        # Where all are awaited together, what comes first goes first: then workers whose gradients come at
+        # different times still send in one order, and nothing waits at a server for its counterpart.
+        priority = member.priority if is_awaited_alone else -member.priority
+        self.push = Push(member.tensor, None, priority=priority)  # made once, filled in each round
         self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
         self.accumulation_hooks = []  # on what adds to its gradient, where that is a mean
@@ -123,7 +126,7 @@ class Synchronizer:
     # ---- Membership ----
 
     def add(self, members):
-        self._slots += [_Slot(member) for member in members]
+        self._slots += [_Slot(member, self._overlap == "forward") for member in members]
         self._hook_new_slots()
 
     def close(self):
