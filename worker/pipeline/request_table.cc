@@ -81,12 +81,13 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
   Open open{.request = std::move(request),
             .id = ++last_id_,
             .deadline = deadline,
+            .planned = std::min(deadline, now + options_.probe_interval),
             .interval = options_.probe_interval};
   if (!failed_.ok()) {
     actions.answers.push_back({key, step, Describe(open, failed_)});
     return actions;
   }
-  agenda_.insert({deadline, key});
+  agenda_.insert({open.planned, key});
   SendRequest(&open_.emplace(key, std::move(open)).first->second, &actions);
   return actions;
 }
@@ -94,7 +95,7 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
 bool RequestTable::Withdraw(Key key, Step step) {
   const auto found = open_.find(key);
   if (found == open_.end() || found->second.request.frame.header.step != step) return false;
-  agenda_.erase({found->second.NextTime(), key});
+  agenda_.erase({found->second.planned, key});
   open_.erase(found);
   return true;
 }
@@ -182,8 +183,9 @@ RequestTable::Actions RequestTable::OnTick(absl::Time now) {
   return actions;
 }
 
-// Ends the request, or leaves it with nothing to do before later.
+// Ends the request, or leaves it with nothing to do before later, or plans it for then.
 void RequestTable::OnDue(OpenMap::iterator open, absl::Time now, Actions* actions) {
+  if (open->second.NextTime() > now) return Plan(&open->second, open->second.NextTime());
   if (open->second.deadline <= now) {
     return GiveUp(open, DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout)),
                   actions);
@@ -194,12 +196,15 @@ void RequestTable::OnDue(OpenMap::iterator open, absl::Time now, Actions* action
 }
 
 void RequestTable::SetDue(Open* open, absl::Time due) {
-  const absl::Time before = open->NextTime();
   open->due = due;
-  if (open->NextTime() == before) return;
+  if (open->NextTime() < open->planned) Plan(open, open->NextTime());
+}
+
+void RequestTable::Plan(Open* open, absl::Time at) {
   const Key key = open->request.frame.header.key;
-  agenda_.erase({before, key});
-  agenda_.insert({open->NextTime(), key});
+  agenda_.erase({open->planned, key});
+  open->planned = at;
+  agenda_.insert({at, key});
 }
 
 RequestTable::Actions RequestTable::OnFrame(NodeId server, const Frame& frame, absl::Time now) {
@@ -352,7 +357,7 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
 void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions) {
   const Key key = open->first;
   const Step step = open->second.request.frame.header.step;
-  agenda_.erase({open->second.NextTime(), key});
+  agenda_.erase({open->second.planned, key});
   open_.erase(open);
   actions->answers.push_back({key, step, std::move(answer)});
 }

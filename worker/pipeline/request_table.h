@@ -112,6 +112,7 @@ class RequestTable {
     Request request;
     uint64_t id;  // never used again
     absl::Time deadline;
+    absl::Time planned;                       // when agenda_ looks at it: not after NextTime()
     absl::Time due = absl::InfiniteFuture();  // of a probe, or of a send when `resend`: SetDue
     absl::Duration interval;                  // until the next probe
     bool resend = false;
@@ -153,6 +154,7 @@ class RequestTable {
   void OnResult(const Frame& frame, OpenMap::iterator open, absl::Time now, Actions* actions);
   // Every change of `due` comes by this.
   void SetDue(Open* open, absl::Time due);
+  void Plan(Open* open, absl::Time at);
   void ResendAt(Open* open, absl::Time due);
   void OnDue(OpenMap::iterator open, absl::Time now, Actions* actions);
   void Retry(OpenMap::iterator open, const absl::Status& why, absl::Time now, Actions* actions);
@@ -172,7 +174,7 @@ class RequestTable {
   std::map<NodeId, Peer> peers_;
   OpenMap open_;
   uint64_t last_id_ = 0;
-  // When each open request has something to do: it is due, or its deadline has come.
+  // When each open request is looked at. Most end before: what is put off is moved only then.
   absl::btree_set<std::pair<absl::Time, Key>> agenda_;
   absl::Time hellos_due_ = absl::InfiniteFuture();  // the first of them, or before
   absl::Status failed_;
