@@ -43,7 +43,7 @@ class Server {
     uint64_t max_bytes = UINT64_MAX;
     uint64_t max_bytes_waiting = UINT64_MAX;                   // for the shards, of one worker
     uint64_t max_frame_bytes = kMaxPayloadBytes;               // what the transport lets through
-    uint64_t max_bytes_in_flight = uint64_t{64} << 20;         // of replies, to one worker
+    uint64_t max_bytes_in_flight = uint64_t{16} << 20;         // of replies, to one worker
     const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
   };
   struct Stats {

@@ -32,7 +32,7 @@ class Worker final : public Client {
   struct Options {
     JoinRequest join;  // role and public key are filled in
     int num_threads = 2;
-    size_t max_bytes_in_flight = size_t{64} << 20;
+    size_t max_bytes_in_flight = size_t{16} << 20;
     absl::Duration join_timeout = absl::Minutes(2);
     absl::Duration wait_timeout = absl::Minutes(30);  // of one exchange
     absl::Duration probe_interval = absl::Seconds(1);

@@ -40,7 +40,7 @@ constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
 constexpr Setting kMaxBytesInFlight = {
-    "max-bytes-in-flight", "64MiB",
+    "max-bytes-in-flight", "16MiB",
     "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the rest "
     "goes by urgency"};
 constexpr Setting kExitWhenDone = {

@@ -24,7 +24,7 @@ TEST(Settings, EveryDefaultReads) {
   const auto worker = Config::Load(WorkerSettings(), {}, {});
   ASSERT_TRUE(worker.ok());
   EXPECT_EQ(*worker->Duration("wait-timeout"), absl::Seconds(1800));
-  EXPECT_EQ(*worker->Bytes("max-bytes-in-flight"), uint64_t{64} << 20);
+  EXPECT_EQ(*worker->Bytes("max-bytes-in-flight"), uint64_t{16} << 20);
 }
 
 TEST(Settings, OneEnvironmentServesAllProcesses) {
