@@ -23,6 +23,7 @@ All ways are taken in turns within one run; medians, and the spread in brackets.
 import argparse
 import contextlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -56,6 +57,7 @@ def main():
     if options.what in (None, "steps"):
         facts["steps"] = run_steps(options)
         print_steps(facts["steps"])
+        print_crossings(facts["steps"])
         if options.plot:
             plot_steps(facts["steps"], options.plot)
             print(f"drawn: {options.plot}")
@@ -581,20 +583,52 @@ def print_steps(rows):
                   f"{times}   loss {facts['loss']:.3f}")
 
 
+def crossings(rows, name, other="DDP, fp32"):
+    """Where the step times of two ways cross: (Mbit/s, ms), on straight lines between logarithms. `rows`: of one
+    model and number of workers."""
+    points = []
+    for row in sorted(rows, key=lambda row: row["mbit_per_s"]):
+        if other not in row["ways"]:
+            return []
+        ours, theirs = (math.log(row["ways"][way]["step_s"]["median"]) for way in (name, other))
+        points.append((math.log(row["mbit_per_s"]), ours, theirs))
+    found = []
+    for (rate, ours, theirs), (next_rate, next_ours, next_theirs) in zip(points, points[1:]):
+        before, after = ours - theirs, next_ours - next_theirs
+        if before * after < 0:
+            share = before / (before - after)
+            found.append((math.exp(rate + share * (next_rate - rate)), 1e3 * math.exp(ours + share * (next_ours - ours))))
+    return found
+
+
+def print_crossings(rows):
+    for group, mine in groups_of(rows):
+        for name in mine[0]["ways"]:
+            for rate, ms in crossings(mine, name):
+                print(f"{group[0]}, {group[1]} workers: {name} crosses DDP, fp32 at {rate:.0f} Mbit/s and {ms:.0f} ms")
+
+
+def groups_of(rows):
+    """Rows by model and number of workers."""
+    for group in sorted({(row["model"], row["workers"]) for row in rows}):
+        yield group, [row for row in rows if (row["model"], row["workers"]) == group]
+
+
 def plot_steps(rows, path):
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    groups = sorted({(row["model"], row["workers"]) for row in rows})
+    groups = list(groups_of(rows))
     figure, axes = pyplot.subplots(1, len(groups), figsize=(5 * len(groups), 4), squeeze=False)
-    for axis, (model, workers) in zip(axes[0], groups):
-        mine = [row for row in rows if (row["model"], row["workers"]) == (model, workers)]
+    for axis, ((model, workers), mine) in zip(axes[0], groups):
         for name in mine[0]["ways"]:
             axis.plot([row["mbit_per_s"] for row in mine],
                       [1e3 * row["ways"][name]["step_s"]["median"] for row in mine], marker="o", label=name,
                       color="black" if name == "alone" else None, linestyle="--" if name.startswith("DDP") else "-")
+            for crossing in crossings(mine, name):
+                axis.plot(*crossing, marker="x", markersize=9, color="black", linestyle="none", zorder=3)
         axis.set(xscale="log", yscale="log", xlabel="link, Mbit/s", ylabel="ms a step",
                  title=f"{model}, {workers} workers")
         axis.grid(True, which="both", alpha=0.3)

@@ -1,5 +1,6 @@
 """tests/bench/compare.py still runs, and its ways agree about what they compare."""
 
+import importlib
 import json
 import pathlib
 import shutil
@@ -16,6 +17,21 @@ def compare(tmp_path, *arguments):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text()), done.stdout
+
+
+def test_where_two_ways_cross(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    crossings = importlib.import_module("compare").crossings
+
+    def rows(ours, theirs):
+        return [{"mbit_per_s": rate, "ways": {"ours": {"step_s": {"median": a}}, "DDP, fp32": {"step_s": {"median": b}}}}
+                for rate, a, b in zip((100, 1000, 10000), ours, theirs)]
+
+    # Theirs falls from 2 s to half of one: on a line between logarithms it is at 1 s half way.
+    ((rate, ms),) = crossings(rows((1, 1, 1), (4, 2, 0.5)), "ours")
+    assert abs(rate - 1000 * 10**0.5) < 1e-6 and abs(ms - 1000) < 1e-6
+    assert crossings(rows((1, 1, 1), (4, 3, 2)), "ours") == []
+    assert crossings([{"mbit_per_s": 1, "ways": {"ours": {"step_s": {"median": 1}}}}], "ours") == []
 
 
 def test_the_same_tensors(tmp_path):
