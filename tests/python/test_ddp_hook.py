@@ -94,6 +94,30 @@ def test_equals_the_distributed_optimizer(options):
     assert len(set(run_job(by_hook) + run_job(by_optimizer))) == 1
 
 
+def test_muon_steps_on_its_means():
+    def train_by(optimizer, worker, model):
+        for step in range(5):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, step)).square().mean().backward()
+            optimizer.step()
+
+    def by_hook(worker):
+        model = make_model()
+        wrapped, _ = wrap(worker, model)
+        train_by(bdn.Muon(wrapped.parameters(), lr=0.05), worker, wrapped)
+        return model_hash(model)
+
+    def by_optimizer(worker):
+        model = make_model()
+        inner = bdn.Muon(model.parameters(), lr=0.05)
+        options = dict(worker=worker, scaler=None)
+        train_by(bdn.DistributedOptimizer(inner, model.named_parameters(), **options), worker, model)
+        return model_hash(model)
+
+    digests = set(run_job(by_hook) + run_job(by_optimizer))
+    assert len(digests) == 1 and digests != {model_hash(make_model())}
+
+
 def test_no_sync_is_ddps():
     def job(worker):
         model = make_model()

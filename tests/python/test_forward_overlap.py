@@ -166,6 +166,7 @@ def test_pushes_that_are_lost_come_again_and_change_no_bits():
             (torch.optim.Rprop, dict(lr=0.01)),
             (bdn.LANS, dict(lr=0.01)),
             (bdn.FrozenAdamW, dict(lr=0.01, freeze_after=2)),
+            (bdn.Muon, dict(lr=0.01, batched=False)),
             (bdn.DecayMomentumSGD, dict(lr=0.1, weight_decay=0.01)),
         ]
         + [

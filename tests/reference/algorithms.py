@@ -164,6 +164,30 @@ class LANS:
         return x_norm / norm if x_norm > 0 and norm > 0 else 1.0
 
 
+class Muon:
+    """Keller Jordan et al. 2024, of a matrix, or of [first dimension, all others]; as long as AdamW's steps
+    (2502.16982)."""
+
+    def __init__(self, lr, mu=0.95, wd=0.01):
+        self.lr, self.mu, self.wd = lr, mu, wd
+        self.b = 0.0
+
+    def step(self, x, g):
+        self.b = self.mu * self.b + g
+        u = (g + self.mu * self.b).reshape(len(x), -1)
+        direction = self._orthogonal(u) if u.shape[0] <= u.shape[1] else self._orthogonal(u.T).T
+        length = 0.2 * math.sqrt(max(u.shape))
+        return x - self.lr * (length * direction.reshape(x.shape) + self.wd * x)
+
+    @staticmethod
+    def _orthogonal(u):
+        x = u / (np.linalg.norm(u) + 1e-7)
+        for _ in range(5):
+            gram = x @ x.T
+            x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
+        return x
+
+
 # ---- Outer rules: from common weights x, the mean D of what local steps moved, and their rate ----
 
 

@@ -42,6 +42,7 @@ from .exchange import Handle, barrier, push_pull, synchronize
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
 from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
+from .muon import Muon
 from .onebit_adam import OneBitAdam
 from .optimizer import DistributedOptimizer
 from .server_optimizer import ServerOptimizer
@@ -59,6 +60,7 @@ __all__ = [
     "LANS",
     "LocalCluster",
     "LocalSteps",
+    "Muon",
     "Nesterov",
     "OneBitAdam",
     "ServerOptimizer",

@@ -26,10 +26,19 @@ _PER_PARAMETER = tuple(
 
 def check_steps_one_by_one(optimizer):
     """InvalidArgument where a step of some parameters, and later of the others, may not be the step of all."""
-    if type(optimizer) in _PER_PARAMETER or isinstance(optimizer, PerParameterOptimizer):
+    name = type(optimizer).__name__
+    if type(optimizer) in _PER_PARAMETER:
         return
+    if isinstance(optimizer, PerParameterOptimizer):
+        if optimizer.steps_one_by_one:
+            return
+        raise InvalidArgument(
+            f"overlap='forward' steps the parameters of one module at a time, and {name} computes those of several "
+            f"together, whose last bits may differ by which they are; make it {name}(..., batched=False), or use "
+            "overlap='backward'"
+        )
     raise InvalidArgument(
-        f"overlap='forward' steps the parameters of one module at a time, and of {type(optimizer).__name__} it is "
+        f"overlap='forward' steps the parameters of one module at a time, and of {name} it is "
         "not known that this is the same as a step of all at once; use overlap='backward', or an optimizer of "
         "torch.optim (other than LBFGS) or of bandoneon.torch"
     )

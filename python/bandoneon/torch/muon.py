@@ -1,0 +1,250 @@
+"""Muon: orthogonalised momentum for matrices, AdamW for everything else."""
+
+import itertools
+import math
+
+import torch
+
+from ..errors import InvalidArgument
+from .hyperparameters import check_decays, check_not_negative
+from .per_parameter import PerParameterOptimizer
+from .tensors import DTYPES
+from .wrapped import evaluate
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
+_NORM_EPS = 1e-7
+_STEP_LENGTH = 0.2  # The root of the mean square of an AdamW step, in learning rates (arXiv 2502.16982).
+
+# Elements of a matrix up to which several take less time together. On one core of a CPU 12 of 16 x 16 take a ninth
+# of it, 12 of 64 x 64 two thirds, and 24 of 128 x 128, which leave the cache, more than one by one.
+_BATCHED_NUMEL = 8192
+
+
+class Muon(PerParameterOptimizer):
+    """Muon (Keller Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) for matrices, with steps as
+    long as AdamW's (arXiv 2502.16982), so that one learning rate does for both; AdamW (1711.05101) for the rest.
+
+    Of a matrix with gradient g, shape [rows, columns], b from 0:
+
+        b <- mu b + g                           u = g + mu b
+        X <- u / (|u| + 1e-7)                   |.| Euclidean; transposed where rows > columns
+        X <- 3.4445 X - 4.7750 (X X^T) X + 2.0315 (X X^T)^2 X               5 times, Newton-Schulz
+        x <- (1 - lr wd) x - lr 0.2 sqrt(max(rows, columns)) X              transposed back
+
+    X has u's singular vectors, and singular values between 0.68 and 1.21 where u's are above 0.002 |u|. Of
+    everything else, with step t from 1:
+
+        m <- b1 m + (1 - b1) g                  v <- b2 v + (1 - b2) g^2
+        x <- (1 - lr wd) x - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+
+    A matrix is each parameter of two dimensions or more in a group that does not say matrices=False; a
+    convolution's weights are one of [channels out, all else]. Embeddings and the output layer go into a group
+    that does, as the authors have it:
+
+        blocks = list(model.blocks.parameters())
+        others = [*model.embedding.parameters(), *model.head.parameters()]
+        inner = bdn.Muon([{"params": blocks}, {"params": others, "matrices": False}], lr=0.016)
+        optimizer = bdn.LocalSteps(
+            inner, model.named_parameters(), tau=8, outer=bdn.Average(),
+            push="ef(onebit(block=64))", pull="delta(onebit(block=64))")
+        loss.backward()
+        optimizer.step()
+
+    lr: of matrices and all else.
+    momentum: 0.95, mu. betas: (0.9, 0.95), b1 and b2. eps: 1e-8.
+    weight_decay: 0.01, wd, of all; put biases and norms in a group of their own with 0.
+    matrices: True; False in a group whose parameters are all stepped by AdamW.
+    batched: small matrices of one shape are orthogonalised together, which saves time. What comes out may differ
+        in the last bits by which are together, so overlap="forward" of DistributedOptimizer needs False.
+
+    All but batched may differ by group. Takes float32, float64, and float16 and bfloat16, whose moments and
+    steps are computed and kept in float32: only the new parameter is rounded. Gradients are dense. InvalidArgument
+    says what does not fit, and nothing has changed then. Not thread-safe.
+
+    State: one array a matrix, two of everything else, of the parameter's shape. The products' bits are those of
+    the machine's BLAS, number of threads and float32 matmul precision: give the workers under
+    DistributedOptimizer the same ones. LocalSteps brings models together whatever they are.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr,
+        momentum=0.95,
+        betas=(0.9, 0.95),
+        eps=1e-8,
+        weight_decay=0.01,
+        matrices=True,
+        *,
+        batched=True,
+    ):
+        defaults = dict(
+            lr=lr,
+            momentum=momentum,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            matrices=matrices,
+        )
+        self._batched = batched  # Not an option of groups, which load_state_dict() replaces.
+        super().__init__(params, defaults)
+
+    @property
+    def steps_one_by_one(self):
+        return not self._batched
+
+    def add_param_group(self, param_group):
+        super().add_param_group(param_group)  # First, for it makes lists of what can be read only once.
+        try:
+            self._check_group(len(self.param_groups) - 1)
+        except BaseException:
+            del self.param_groups[-1]
+            raise
+
+    def _check_group(self, number):
+        group = self.param_groups[number]
+        check_not_negative(**{name: group[name] for name in ("lr", "eps", "weight_decay")})
+        if not isinstance(group["betas"], (tuple, list)) or len(group["betas"]) != 2:
+            raise InvalidArgument(f"betas={group['betas']!r} are not two numbers")
+        check_decays(momentum=group["momentum"], beta1=group["betas"][0], beta2=group["betas"][1])
+        if not isinstance(group["matrices"], bool):
+            raise InvalidArgument(
+                f"matrices={group['matrices']!r} is neither True nor False; put parameters that are not to be "
+                "orthogonalised into a group of their own with matrices=False"
+            )
+        for index, param in enumerate(group["params"]):
+            if param.dtype not in DTYPES:
+                raise InvalidArgument(
+                    f"{self._place(number, index)} is of {param.dtype}; Muon takes float32, float16, bfloat16 "
+                    "and float64"
+                )
+
+    def _place(self, number, index):
+        group = self.param_groups[number]
+        if "param_names" in group:
+            return repr(group["param_names"][index])
+        return f"parameter {index} of group {number} (shape {list(group['params'][index].shape)})"
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = evaluate(closure)
+        for number, group in enumerate(self.param_groups):
+            for index, param in enumerate(group["params"]):
+                if param.grad is not None and param.grad.layout is not torch.strided:
+                    raise InvalidArgument(
+                        f"the gradient of {self._place(number, index)} is sparse ({param.grad.layout}), and Muon "
+                        "takes dense ones: build the module with sparse=False"
+                    )
+        super().step()
+        return loss
+
+    def _step_group(self, params, group):
+        matrices, others = [], []
+        for param in params:
+            self.state[param]["step"] = self.state[param].get("step", 0) + 1
+            (matrices if group["matrices"] and param.ndim >= 2 else others).append(param)
+        if matrices:
+            self._step_matrices(matrices, group)
+        if others:
+            self._step_others(others, group)
+
+    def _step_matrices(self, params, group):
+        grads, momentum = _gradients(params), group["momentum"]
+        buffers = self._moments(params, "momentum_buffer")
+        torch._foreach_mul_(buffers, momentum)
+        torch._foreach_add_(buffers, grads)
+        directions = torch._foreach_add(grads, buffers, alpha=momentum)
+        _descend(params, _orthogonalized(directions, self._batched), group)
+
+    def _step_others(self, params, group):
+        grads, (beta1, beta2) = _gradients(params), group["betas"]
+        steps = [self.state[param]["step"] for param in params]
+        means = self._moments(params, "exp_avg")
+        torch._foreach_mul_(means, beta1)
+        torch._foreach_add_(means, grads, alpha=1 - beta1)
+        squares = self._moments(params, "exp_avg_sq")
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, 1 - beta2)
+        scales = torch._foreach_div(squares, [1 - beta2**step for step in steps])
+        torch._foreach_sqrt_(scales)
+        torch._foreach_add_(scales, group["eps"])
+        updates = torch._foreach_div(means, scales)
+        torch._foreach_div_(updates, [1 - beta1**step for step in steps])
+        _descend(params, updates, group)
+
+    def _moments(self, params, name):
+        states = [self.state[param] for param in params]
+        for param, state in zip(params, states):
+            if name not in state:
+                state[name] = torch.zeros_like(param, dtype=_dtype_of(param))
+        return [state[name] for state in states]
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        # Which has rounded the moments to their parameters' types.
+        groups = (state_dict["param_groups"], self.param_groups)
+        keys, params = (itertools.chain.from_iterable(group["params"] for group in of) for of in groups)
+        for key, param in zip(keys, params):
+            for name, value in state_dict["state"].get(key, {}).items():
+                if isinstance(value, torch.Tensor):
+                    self.state[param][name] = value.to(param.device, _dtype_of(param), copy=True)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_batched": self._batched}
+
+
+def _dtype_of(param):
+    """What its moments and steps are computed in."""
+    return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def _gradients(params):
+    return [param.grad.to(_dtype_of(param)) for param in params]
+
+
+def _descend(params, updates, group):
+    """x <- (1 - lr wd) x - lr update, rounded once to x's type."""
+    lr = float(group["lr"])
+    values = [param.to(_dtype_of(param)) for param in params]
+    torch._foreach_mul_(values, 1 - lr * group["weight_decay"])
+    torch._foreach_add_(values, updates, alpha=-lr)
+    for param, value in zip(params, values):
+        if value is not param:
+            param.copy_(value)
+
+
+def _is_tall(tensor):
+    return tensor.shape[0] > tensor.shape[1:].numel()
+
+
+def _orthogonalized(directions, batched):
+    """0.2 sqrt(max(rows, columns)) X of each u."""
+    alike = {}
+    for index, direction in enumerate(directions):
+        matrix = direction.flatten(1)
+        if _is_tall(direction):
+            matrix = matrix.mT
+        together = batched and matrix.numel() <= _BATCHED_NUMEL
+        key = (matrix.shape, matrix.dtype, matrix.device) if together else index
+        alike.setdefault(key, []).append((index, matrix))
+    updates = [None] * len(directions)
+    for entries in alike.values():
+        # Stacked they lie row by row, however the gradients do, for which the products' bits may differ.
+        results = _newton_schulz(torch.stack([matrix for _, matrix in entries]))
+        results *= _STEP_LENGTH * math.sqrt(results.shape[-1])
+        for (index, _), result in zip(entries, results):
+            like = directions[index]
+            updates[index] = (result.mT if _is_tall(like) else result).reshape(like.shape)
+    return updates
+
+
+def _newton_schulz(x):
+    """Of wide matrices, x[number, rows, columns]."""
+    a, b, c = _COEFFICIENTS
+    with torch.autocast(x.device.type, enabled=False):  # Which would round the products.
+        x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + _NORM_EPS)
+        for _ in range(_ITERATIONS):
+            gram = torch.bmm(x, x.mT)
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x

@@ -1,0 +1,480 @@
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+
+import algorithms
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import fill, make_batch, make_model, mean_grads, model_hash, run_job, train
+from forward_overlap_helpers import Branches, assert_same_models
+from forward_overlap_helpers import distributed as over
+from reference_helpers import (
+    SHAPES,
+    STEPS,
+    WORKERS,
+    Quadratic,
+    assert_close,
+    assert_same_bits,
+    distance,
+    distributed,
+    links,
+    run_library,
+    run_ranks,
+)
+
+LR = 0.02
+
+
+def parameter(*shape, seed=0, dtype=torch.float32):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.nn.Parameter(torch.randn(shape, generator=draw).to(dtype))
+
+
+def step(optimizer, seed):
+    """With gradients drawn by the seed, in the order of the groups."""
+    draw = torch.Generator().manual_seed(seed)
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.randn(param.shape, generator=draw).to(param.dtype)
+    optimizer.step()
+
+
+# ---- The rule ----
+
+MATRICES = [(8, 12), (12, 8), (8, 12), (5, 5), (6, 3, 2, 2), (4, 1), (1, 4), (96, 128)]
+OTHERS = [(40,), (), (1,)]
+TABLES = [(10, 4), (4, 10)]  # Matrices of a group that says that they are none.
+
+
+def reference_rules():
+    adamw = [algorithms.AdamW(LR, b2=0.95, wd=0.01) for _ in OTHERS]
+    tables = [algorithms.AdamW(3 * LR, b1=0.8, b2=0.95, wd=0.2) for _ in TABLES]
+    return [algorithms.Muon(LR) for _ in MATRICES] + adamw + tables
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(
+    "dtype, rtol, atol", [(np.float64, 1e-10, 1e-11), (np.float32, 1e-5, 2e-5)], ids=["float64", "float32"]
+)
+def test_it_equals_its_reference(dtype, rtol, atol, batched):
+    draw = np.random.default_rng(1)
+    shapes = MATRICES + OTHERS + TABLES
+    start, centres = ([np.asarray(draw.standard_normal(s)) for s in shapes] for _ in range(2))
+    noise = [[np.asarray(draw.standard_normal(s)) for s in shapes] for _ in range(STEPS)]
+    params = [torch.nn.Parameter(torch.from_numpy(x.astype(dtype))) for x in start]
+    plain = len(params) - len(TABLES)
+    tables = dict(params=params[plain:], matrices=False, lr=3 * LR, betas=(0.8, 0.95), weight_decay=0.2)
+    optimizer = bdn.Muon([dict(params=params[:plain]), tables], lr=LR, batched=batched)
+    expected, rules = [x.astype(dtype).astype(np.float64) for x in start], reference_rules()
+    for t in range(STEPS):
+        for param, centre, n in zip(params, centres, noise[t]):
+            param.grad = (param.detach() - torch.from_numpy(centre) + torch.from_numpy(n)).to(param.dtype)
+        optimizer.step()
+        gradients = [x - c + n for x, c, n in zip(expected, centres, noise[t])]
+        expected = [rule.step(x, g) for rule, x, g in zip(rules, expected, gradients)]
+    assert distance(expected, start) > 0.5
+    for param, x in zip(params, expected):
+        np.testing.assert_allclose(param.detach().numpy(), x, rtol, atol, err_msg=str(x.shape))
+
+
+def test_a_step_has_singular_values_of_about_one_and_the_gradients_vectors():
+    for shape in ((8, 12), (12, 8), (9, 9)):
+        param, lr = parameter(*shape, dtype=torch.float64), 0.1
+        optimizer = bdn.Muon([param], lr=lr, weight_decay=0.0)
+        before = param.detach().clone()
+        step(optimizer, seed=1)
+        moved = (before - param.detach()) / (lr * 0.2 * max(shape) ** 0.5)
+        u, s, v = torch.linalg.svd(param.grad, full_matrices=False)
+        along = u.T @ moved @ v.T
+        torch.testing.assert_close(along, torch.diag(along.diagonal()), rtol=0, atol=1e-10)
+        assert s.min() / torch.linalg.vector_norm(s) > 0.002
+        assert 0.68 < along.diagonal().min() and along.diagonal().max() < 1.21
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has none of its own")
+def test_it_is_torchs_muon_to_its_bfloat16():
+    ours, theirs = parameter(16, 24), parameter(16, 24)
+    start = ours.detach().clone()
+    optimizers = [
+        bdn.Muon([ours], lr=LR, weight_decay=0.1),
+        torch.optim.Muon([theirs], lr=LR, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+    ]
+    for seed in range(10):
+        for optimizer in optimizers:
+            step(optimizer, seed)
+    norm = torch.linalg.vector_norm
+    assert norm(ours - theirs) < 0.03 * norm(theirs - start)
+
+
+def test_everything_else_is_torchs_adamw():
+    ours, theirs = parameter(7), parameter(7)
+    optimizers = [
+        bdn.Muon([ours], lr=LR),
+        torch.optim.AdamW([theirs], lr=LR, betas=(0.9, 0.95), weight_decay=0.01),
+    ]
+    for seed in range(10):
+        for optimizer in optimizers:
+            step(optimizer, seed)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_convolution_is_the_matrix_of_its_output_channels():
+    whole, flat = parameter(6, 3, 2, 2), torch.nn.Parameter(parameter(6, 3, 2, 2).detach().flatten(1))
+    grad = parameter(6, 3, 2, 2, seed=1).detach()
+    for param in (whole, flat):
+        param.grad = grad.reshape(param.shape)
+        bdn.Muon([param], lr=LR).step()
+    assert torch.equal(whole.detach().flatten(1), flat)
+
+
+@pytest.mark.parametrize(
+    "shape, laid_out",
+    [
+        ((6, 5, 2, 2), lambda t: t.to(memory_format=torch.channels_last)),
+        ((20, 30), lambda t: t.t().contiguous().t()),
+    ],
+    ids=["channels_last", "transposed"],
+)
+def test_how_gradients_and_weights_lie_in_memory_changes_no_bits(shape, laid_out):
+    plain, other = parameter(*shape), torch.nn.Parameter(laid_out(parameter(*shape).detach()))
+    assert not other.is_contiguous()
+    optimizers = [bdn.Muon([param], lr=LR) for param in (plain, other)]
+    for seed in range(3):
+        plain.grad = parameter(*shape, seed=seed).detach()
+        other.grad = laid_out(plain.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(plain, other)
+
+
+def test_a_gradient_of_zero_and_a_parameter_without_elements_are_no_trouble():
+    param, empty = parameter(4, 6), [parameter(0, 3), parameter(3, 0), parameter(3, 0, 2), parameter(0)]
+    before = param.detach().clone()
+    optimizer = bdn.Muon([param, *empty], lr=0.1, weight_decay=0.5)
+    for each in (param, *empty):
+        each.grad = torch.zeros_like(each)
+    optimizer.step()
+    assert torch.equal(param, before * (1 - 0.1 * 0.5))
+
+
+def test_a_parameter_without_a_gradient_stays_as_it_is():
+    params = [parameter(4, 6), parameter(4, 6, seed=1), parameter(6)]
+    before = [param.detach().clone() for param in params]
+    params[1].grad = torch.ones(4, 6)
+    optimizer = bdn.Muon(params, lr=0.1)
+    optimizer.step()
+    assert [torch.equal(*pair) for pair in zip(params, before)] == [True, False, True]
+    assert list(optimizer.state) == [params[1]]
+
+
+def test_a_step_inside_of_autocast_is_not_rounded():
+    inside, outside = parameter(8, 12), parameter(8, 12)
+    inner, outer = bdn.Muon([inside], lr=LR), bdn.Muon([outside], lr=LR)
+    for seed in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            step(inner, seed)
+        step(outer, seed)
+    assert torch.equal(inside, outside)
+
+
+def test_a_closure_is_evaluated_with_gradients():
+    param = parameter(4, 6)
+    optimizer, before = bdn.Muon([param], lr=LR), param.detach().clone()
+
+    def closure():
+        loss = param.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == pytest.approx(before.square().sum().item())
+    assert not torch.equal(param, before)
+
+
+# ---- Types ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_stepped_in_float32_and_rounded_once(dtype):
+    halves = [parameter(8, 12, dtype=dtype), parameter(12, 8, dtype=dtype), parameter(9, dtype=dtype)]
+    floats = [torch.nn.Parameter(param.detach().float()) for param in halves]
+    ours, exact = bdn.Muon(halves, lr=LR), bdn.Muon(floats, lr=LR)
+    for seed in range(4):
+        step(ours, seed)
+        for half, param in zip(halves, floats):
+            param.grad = half.grad.float()
+        exact.step()
+        with torch.no_grad():
+            for half, param in zip(halves, floats):
+                assert torch.equal(half, param.to(dtype))
+                param.copy_(half)  # What both begin the next step with.
+    for half, param in zip(halves, floats):
+        for name, value in exact.state[param].items():
+            kept = ours.state[half][name]
+            if name != "step":
+                assert kept.dtype == torch.float32 and torch.equal(kept, value)
+
+
+# ---- State ----
+
+MIXED = [
+    dict(shape=(8, 12), dtype=torch.float32),
+    dict(shape=(8, 12), dtype=torch.float32),
+    dict(shape=(12, 8), dtype=torch.bfloat16),
+    dict(shape=(5, 5), dtype=torch.float64),
+    dict(shape=(40,), dtype=torch.float32),
+    dict(shape=(40,), dtype=torch.float16),
+    dict(shape=(10, 4), dtype=torch.bfloat16),
+]
+
+
+def mixed(lr):
+    params = [parameter(*kind["shape"], seed=i, dtype=kind["dtype"]) for i, kind in enumerate(MIXED)]
+    return params, bdn.Muon([dict(params=params[:-1]), dict(params=params[-1:], matrices=False)], lr=lr)
+
+
+def test_it_goes_on_from_its_state_bit_for_bit():
+    params, optimizer = mixed(lr=LR)
+    for seed in range(3):
+        step(optimizer, seed)
+    file = io.BytesIO()
+    torch.save(([param.detach() for param in params], optimizer.state_dict()), file)
+    file.seek(0)
+    values, state = torch.load(file, weights_only=True)
+    resumed, other = mixed(lr=7 * LR)
+    with torch.no_grad():
+        for param, value in zip(resumed, values):
+            param.copy_(value)
+    other.load_state_dict(state)
+    for seed in range(3, 6):
+        step(optimizer, seed)
+        step(other, seed)
+    assert all(map(torch.equal, params, resumed))
+    kept = optimizer.state[params[2]]["momentum_buffer"]
+    assert not torch.equal(kept, kept.to(torch.bfloat16))  # What a state of the parameter's type would lose.
+    assert [other.state[param]["step"] for param in resumed] == [6] * len(MIXED)
+
+
+def test_what_was_loaded_is_its_own():
+    first, second = parameter(8, 12), parameter(8, 12)
+    optimizer, other = bdn.Muon([first], lr=LR), bdn.Muon([second], lr=LR)
+    step(optimizer, 0)
+    other.load_state_dict(optimizer.state_dict())
+    kept = optimizer.state[first]["momentum_buffer"].clone()
+    step(other, 1)
+    assert torch.equal(optimizer.state[first]["momentum_buffer"], kept)
+
+
+@pytest.mark.parametrize("kind", ["distributed", "local"])
+def test_a_job_goes_on_from_its_checkpoint(kind, tmp_path):
+    def begin(worker):
+        model = make_model()
+        inner, named = bdn.Muon(model.parameters(), lr=LR), model.named_parameters()
+        spec = "ef(onebit(block=32))"
+        if kind == "local":
+            options = dict(tau=3, outer=bdn.Average(), push=spec)
+            return model, bdn.LocalSteps(inner, named, worker=worker, **options)
+        return model, bdn.DistributedOptimizer(
+            inner, named, push=spec, pull=spec, worker=worker, scaler=None
+        )
+
+    def whole(worker):
+        model, optimizer = begin(worker)
+        train(worker, model, optimizer, steps=4)
+        bdn.save(tmp_path, {"model": model, "optimizer": optimizer}, worker=worker)
+        return model_hash(train(worker, model, optimizer, steps=5))
+
+    def resumed(worker):
+        model, optimizer = begin(worker)
+        bdn.load(tmp_path, {"model": model, "optimizer": optimizer}, worker=worker)
+        return model_hash(train(worker, model, optimizer, steps=5))
+
+    assert run_job(whole, min_compress_bytes=1) == run_job(resumed, min_compress_bytes=1)
+
+
+# ---- In a job ----
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_on_the_mean_gradient_it_equals_its_reference(batched):
+    problem = Quadratic()
+    result = run_library(problem, distributed(lambda p: bdn.Muon(p, lr=LR, batched=batched)))
+    rules = [
+        algorithms.Muon(LR) if len(shape) > 1 else algorithms.AdamW(LR, b2=0.95, wd=0.01)
+        for shape in SHAPES.values()
+    ]
+    expected = algorithms.every_step(problem.start, problem.gradient, STEPS, rules, links())
+    assert distance(expected, problem.start) > 0.1
+    assert_close(result, expected, rtol=1e-5, atol=2e-5)
+
+
+def squares(depth=5, width=8):
+    """Layers of one shape."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(depth)))
+    fill(model)
+    return model
+
+
+def wide_loss(model, batch):
+    return model(batch.repeat(1, 2)[:, :8]).square().mean()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_without_compression_it_steps_on_the_mean_gradient_bit_for_bit(batched):
+    def job(worker):
+        model = squares()
+        optimizer = bdn.DistributedOptimizer(
+            bdn.Muon(model.parameters(), lr=LR, batched=batched), model.named_parameters(), worker=worker
+        )
+        return model_hash(train(worker, model, optimizer, steps=4, loss=wide_loss))
+
+    reference = squares()
+    optimizer = bdn.Muon(reference.parameters(), lr=LR, batched=batched)
+    for t in range(4):
+        means = mean_grads(reference, workers=4, step=t, loss=wide_loss)
+        for param, grad in zip(reference.parameters(), means.values()):
+            param.grad = grad
+        optimizer.step()
+    assert run_job(job, workers=4, servers=2) == [model_hash(reference)] * 4
+
+
+@pytest.mark.parametrize("spec", ["ef(onebit)", "ef(topk(ratio=0.1))"])
+def test_on_compressed_means_the_replicas_stay_equal(spec):
+    problem = Quadratic()  # run_library compares the replicas' bits.
+    result = run_library(problem, distributed(lambda p: bdn.Muon(p, lr=LR), push=spec, pull=spec))
+    plain = run_library(problem, distributed(lambda p: bdn.Muon(p, lr=LR)))
+    assert distance(result, plain) > 1e-3
+
+
+TAU = 5
+
+
+def local_steps(**options):
+    return lambda worker, params: bdn.LocalSteps(
+        bdn.Muon(params.values(), lr=LR), params.items(), tau=TAU, outer=bdn.Average(), worker=worker, **options
+    )
+
+
+def test_averaged_local_steps_equal_their_reference():
+    problem = Quadratic()
+    common = [x.astype(np.float64) for x in problem.start]
+    rules = [
+        [algorithms.Muon(LR) if x.ndim > 1 else algorithms.AdamW(LR, b2=0.95, wd=0.01) for x in common]
+        for _ in range(WORKERS)
+    ]
+    own = [common] * WORKERS
+    for t in range(1, STEPS + 1):
+        for i in range(WORKERS):
+            gradients = problem.gradient(i, t, own[i])
+            own[i] = [rule.step(x, g) for rule, x, g in zip(rules[i], own[i], gradients)]
+        if t % TAU == 0:
+            own = [[sum(parts) / WORKERS for parts in zip(*own)]] * WORKERS
+    assert_close(run_library(problem, local_steps()), own[0], rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "codecs", [{}, dict(push="ef(onebit(block=64))", pull="delta(onebit(block=64))")], ids=str
+)
+def test_local_models_are_equal_after_each_meeting_and_not_before(codecs):
+    ranks = run_ranks(Quadratic(), local_steps(**codecs), steps=3 * TAU)
+    for t in range(1, 3 * TAU + 1):
+        models = [seen[t - 1] for seen in ranks]
+        if t % TAU:
+            assert distance(models[0], models[1]) > 1e-3
+        else:
+            assert_same_bits(models)
+
+
+class BranchesAndSquares(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branches, self.squares = Branches(), squares()
+
+    def forward(self, batch, used):
+        return self.branches(batch, used) + wide_loss(self.squares, batch)
+
+
+def test_overlap_forward_has_the_same_bits_one_by_one():
+    def uses(rank, t):
+        return [i for i in range(3) if i == 0 or (i == 1 and rank == t % 2) or (i == 2 and t == 2)]
+
+    def job(worker, overlap):
+        model = BranchesAndSquares()
+        optimizer = over(worker, model, overlap, lambda p: bdn.Muon(p, lr=LR, batched=False))
+        for t in range(5):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, t), used=uses(worker.rank, t)).backward()
+            optimizer.step()
+        state = optimizer.state_dict()["state"]
+        return model_hash(model), [entry["step"] for entry in state.values()]
+
+    first, second = assert_same_models(job)
+    assert first == second and len(set(first[1])) > 1  # Some parameters had no gradient now and then.
+
+
+def test_overlap_forward_of_batched_matrices_is_refused():
+    def job(worker):
+        model = make_model()
+        with pytest.raises(bandoneon.InvalidArgument, match=r"Muon.*batched=False.*overlap='backward'"):
+            over(worker, model, "forward", lambda p: bdn.Muon(p, lr=LR))
+        train(worker, model, over(worker, model, "backward", lambda p: bdn.Muon(p, lr=LR)), steps=1)
+
+    run_job(job)
+
+
+def test_what_is_not_batched_stays_so_in_a_copy_and_after_loading():
+    optimizer = bdn.Muon([parameter(4, 6)], lr=LR, batched=False)
+    optimizer.load_state_dict(bdn.Muon([parameter(4, 6)], lr=LR).state_dict())
+    assert optimizer.steps_one_by_one and copy.deepcopy(optimizer).steps_one_by_one
+    assert not copy.deepcopy(bdn.Muon([parameter(4, 6)], lr=LR)).steps_one_by_one
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize(
+    "bad, message",
+    [
+        (dict(lr=-1.0), "lr=-1.0 is negative"),
+        (dict(eps=float("nan")), "eps=nan"),
+        (dict(weight_decay=-0.1), "weight_decay=-0.1"),
+        (dict(momentum=1.0), "momentum=1.0 is not in"),
+        (dict(betas=(0.9, 1.5)), "beta2=1.5"),
+        (dict(betas=0.9), "betas=0.9 are not two numbers"),
+        (dict(betas=(0.9,)), "betas=.0.9,. are not two numbers"),
+        (dict(matrices="conv"), "matrices='conv' is neither True nor False.*group of their own"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_named_of_any_group(bad, message):
+    with pytest.raises(bandoneon.InvalidArgument, match=message):
+        bdn.Muon([parameter(2, 2)], **{"lr": 0.1, **bad})
+    optimizer = bdn.Muon([parameter(2, 2)], lr=0.1)
+    with pytest.raises(bandoneon.InvalidArgument, match=message):
+        optimizer.add_param_group({"params": [parameter(2, 2)], **bad})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_complex_parameters_are_refused_by_name():
+    good, bad = parameter(2, 2), parameter(2, 3, dtype=torch.complex64)
+    with pytest.raises(bandoneon.InvalidArgument, match=r"parameter 1 of group 0 \(shape \[2, 3\]\).*complex64"):
+        bdn.Muon([good, bad], lr=0.1)
+    try:
+        torch.optim.SGD([("good", good)], lr=0.1)
+    except TypeError:
+        return  # A torch whose optimizers know no names.
+    with pytest.raises(bandoneon.InvalidArgument, match="'bad' is of torch.complex64"):
+        bdn.Muon([("good", good), ("bad", bad)], lr=0.1)
+
+
+def test_sparse_gradients_are_refused_by_name_and_nothing_has_changed():
+    dense, table = parameter(4, 6), torch.nn.Embedding(10, 4, sparse=True)
+    optimizer = bdn.Muon([dict(params=[dense]), dict(params=table.parameters(), matrices=False)], lr=0.1)
+    before = dense.detach().clone()
+    dense.grad = torch.ones(4, 6)
+    table(torch.tensor([1, 3])).sum().backward()
+    with pytest.raises(bandoneon.InvalidArgument, match=r"parameter 0 of group 1 \(shape \[10, 4\]\) is sparse"):
+        optimizer.step()
+    assert torch.equal(dense, before) and not optimizer.state
