@@ -26,6 +26,7 @@ import json
 import math
 import os
 import pathlib
+import selectors
 import shutil
 import signal
 import socket
@@ -206,8 +207,14 @@ def tensors_worker(options):
         pathlib.Path(options.out).write_text(json.dumps({
             name: {"gb_per_s": summary([gb / s for s in seconds[name]]),
                    "cpu_s_per_gb": sum(cpu[name]) / len(cpu[name]) / bdn.size() / gb} for name in seconds}))
+    leave(bdn, dist)
+
+
+def leave(bdn, dist):
+    """As a worker, once all are here."""
     bdn.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     bdn.shutdown()
 
 
@@ -320,10 +327,7 @@ def links_worker(options):
             if name.endswith(("one buffer", "none")):
                 fact["share_of_link"] = fact["gb_per_s"]["median"] / allowed
         pathlib.Path(options.out).write_text(json.dumps(facts))
-    bdn.barrier()
-    if options.store is not None:
-        dist.destroy_process_group()
-    bdn.shutdown()
+    leave(bdn, dist)
 
 
 def print_links(rows):
@@ -425,11 +429,7 @@ def run_job(options, what, model, workers, mbit, names):
                       BANDONEON_DATA_SECURITY="authenticated")
             trainers = [start(name, *work, "--store", f"{NETWORK}1:7200", BANDONEON_RANK=str(i))
                         for i, name in enumerate(names)]
-            deadline = time.monotonic() + 1800
-            while any(process.poll() is None for process in trainers):
-                if any(process.poll() not in (None, 0) for process in started) or time.monotonic() > deadline:
-                    raise SystemExit("compare: a process failed")
-                time.sleep(0.2)
+            await_end(trainers, started, 1800)
             return json.loads(out.read_text())
         finally:
             for process in started:
@@ -440,6 +440,22 @@ def run_job(options, what, model, workers, mbit, names):
                     process.wait(10)
                 process.kill()
                 process.wait()
+
+
+def await_end(trainers, everybody, seconds):
+    """Until all trainers have ended; no further than anybody's failure."""
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as ends, contextlib.ExitStack() as descriptors:
+        for process in everybody:
+            descriptor = os.pidfd_open(process.pid)  # can be read once it has ended
+            descriptors.callback(os.close, descriptor)
+            ends.register(descriptor, selectors.EVENT_READ)
+        while any(process.poll() is None for process in trainers):
+            ended = ends.select(deadline - time.monotonic())
+            if not ended or any(process.poll() not in (None, 0) for process in everybody):
+                raise SystemExit("compare: a process failed, or all took too long")
+            for key, _ in ended:
+                ends.unregister(key.fd)
 
 
 def vgg_like(torch):
@@ -564,10 +580,7 @@ def steps_worker(options):
     if bdn.rank() == 0:
         pathlib.Path(options.out).write_text(json.dumps({
             name: {"step_s": summary(seconds[name]), "loss": losses[name][-1]} for name in ways}))
-    bdn.barrier()
-    if by_gloo:
-        dist.destroy_process_group()
-    bdn.shutdown()
+    leave(bdn, dist)
 
 
 def print_steps(rows):

@@ -2,9 +2,7 @@
 // it is handled. Counted in bytes that are allocated: this program's operators new add them up.
 
 #include <cstddef>
-#include <cstdlib>
 #include <map>
-#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -12,31 +10,8 @@
 
 #include "gtest/gtest.h"
 #include "server/shard_context.h"
+#include "tests/support/allocated_bytes.h"
 #include "tests/support/simulated_job.h"
-
-namespace {
-
-size_t bytes_allocated = 0;
-
-void* Allocate(size_t size, size_t alignment) {
-  bytes_allocated += size;
-  void* block = std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-  if (block == nullptr) std::abort();
-  return block;
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return Allocate(size, alignof(std::max_align_t)); }
-// Said, too, for a sanitizer has its own.
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
-void* operator new(size_t size, std::align_val_t alignment) {
-  return Allocate(size, static_cast<size_t>(alignment));
-}
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, size_t) noexcept { std::free(block); }
-void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
-void operator delete(void* block, size_t, std::align_val_t) noexcept { std::free(block); }
 
 namespace bdn::testing {
 namespace {
@@ -63,9 +38,9 @@ Costs RunJob(int workers) {
   const auto count = [&costs](SimulatedSide side, const char* kind,
                               const SimulatedJob::Work& work) {
     Cost& cost = costs[{side, kind}];
-    const size_t before = bytes_allocated;
+    const size_t before = AllocatedBytes();
     const size_t frames = work();
-    cost.bytes += static_cast<double>(bytes_allocated - before);
+    cost.bytes += static_cast<double>(AllocatedBytes() - before);
     cost.frames += static_cast<double>(frames);
   };
   SimulatedJob job({.workers = workers,
