@@ -1,39 +1,10 @@
 #include "scheduler/declaration_batch.h"
 
 #include <iterator>
-#include <string_view>
 
-#include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
 
 namespace bdn {
-namespace {
-
-absl::Status Undeclared(Rank lacks, Rank has, const std::string& name) {
-  return InvalidArgument("tensor '%s': worker %d declared it, worker %d did not", name, has, lacks);
-}
-
-}  // namespace
-
-std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclaration& other) {
-  std::string text;
-  const auto say = [&](bool differs, const std::string& what) {
-    if (!differs) return;
-    text += (text.empty() ? "" : ", ") + what;
-  };
-  say(mine.dtype != other.dtype, absl::StrFormat("dtype=%s", DTypeName(mine.dtype)));
-  say(mine.elements != other.elements, absl::StrFormat("elements=%d", mine.elements));
-  say(mine.kind != other.kind,
-      absl::StrFormat("kind=%s", mine.kind == KeyKind::kDense ? "dense" : "broadcast"));
-  say(mine.push_spec != other.push_spec, "push=" + mine.push_spec.str());
-  say(mine.pull_spec != other.pull_spec, "pull=" + mine.pull_spec.str());
-  say(mine.rule != other.rule, "rule=" + mine.rule.str());
-  say(mine.warmup_steps != other.warmup_steps, absl::StrFormat("warmup=%d", mine.warmup_steps));
-  say(mine.momentum != other.momentum, absl::StrFormat("momentum=%.9g", mine.momentum));
-  say(mine.group != other.group, absl::StrFormat("group=%d", mine.group));
-  say(mine.fuse != other.fuse, absl::StrFormat("fuse=%s", mine.fuse ? "true" : "false"));
-  return text;
-}
 
 absl::Status DeclarationBatch::Add(const RosterMember& member, DeclarationPart part) {
   const auto [found, is_new] = said_.try_emplace(member);
@@ -102,25 +73,8 @@ void DeclarationBatch::AskNext() {
 }
 
 absl::Status DeclarationBatch::CompareLists(const RosterMember& member, const Said& said) const {
-  const std::vector<TensorDeclaration>& first = said_.at(first_).tensors;
-  absl::flat_hash_map<std::string_view, const TensorDeclaration*> known;
-  known.reserve(first.size());
-  for (const TensorDeclaration& tensor : first) known.emplace(tensor.name, &tensor);
-  for (const TensorDeclaration& tensor : said.tensors) {
-    const auto found = known.find(tensor.name);
-    if (found == known.end()) return Undeclared(first_.rank, member.rank, tensor.name);
-    const TensorDeclaration& other = *found->second;
-    if (!(other == tensor)) {
-      return InvalidArgument("tensor '%s': worker %d says %s, worker %d says %s", tensor.name,
-                             first_.rank, DescribeDifference(other, tensor), member.rank,
-                             DescribeDifference(tensor, other));
-    }
-    known.erase(found);
-  }
-  for (const TensorDeclaration& tensor : first) {
-    if (known.contains(tensor.name)) return Undeclared(member.rank, first_.rank, tensor.name);
-  }
-  return absl::OkStatus();
+  return CompareDeclarations(said_.at(first_).tensors, absl::StrFormat("worker %d", first_.rank),
+                             said.tensors, absl::StrFormat("worker %d", member.rank));
 }
 
 }  // namespace bdn

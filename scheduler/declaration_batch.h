@@ -74,9 +74,6 @@ class DeclarationBatch {
   absl::Status failure_;
 };
 
-// "elements=10, push=none": what `mine` says where it differs from `other`; empty where they agree.
-std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclaration& other);
-
 }  // namespace bdn
 
 #endif  // BANDONEON_SCHEDULER_DECLARATION_BATCH_H_

@@ -36,7 +36,8 @@ void Job::Complete(CallId call_id, absl::Status status) {
                        .rank = node.rank,
                        .config = options_.config,
                        .membership = ViewOf(node.id).membership,
-                       .data_secret = options_.data_secret};
+                       .data_secret = options_.data_secret,
+                       .processes = table_.ProcessesOfWorkers()};
   }
   completions_.push_back(std::move(completion));
 }

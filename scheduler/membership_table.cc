@@ -37,6 +37,10 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
   if (nodes.joined >= nodes.expected) {
     return ResourceExhausted("all %d %s(s) of this job have joined already", nodes.expected, role);
   }
+  if (request.role == Role::kServer && request.processes != 1) {
+    return InvalidArgument("%s joined as a server with %d processes", request.host,
+                           request.processes);
+  }
   const NodeId id = next_id_++;
   ++nodes.joined;
   if (request.wanted_rank >= 0) nodes.wanted[request.wanted_rank] = id;
@@ -50,7 +54,8 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
                  .host_address = request.host_address,
                  .host = request.host,
                  .public_key = request.public_key,
-                 .data_security = request.data_security};
+                 .data_security = request.data_security,
+                 .processes = request.processes};
   member.last_heard = now;
   return id;
 }
@@ -121,6 +126,13 @@ std::vector<NodeInfo> MembershipTable::GiveRanks(Role role) {
     if (member.info.role == role) nodes[static_cast<size_t>(member.info.rank)] = member.info;
   }
   return nodes;
+}
+
+std::vector<int> MembershipTable::ProcessesOfWorkers() const {
+  std::vector<int> processes;
+  if (!frozen()) return processes;
+  for (const NodeInfo& worker : membership_->workers) processes.push_back(worker.processes);
+  return processes;
 }
 
 void MembershipTable::SetLeaseEnd(Member* member, absl::Time end) {

@@ -50,6 +50,9 @@ class MembershipTable {
   // Null before Freeze.
   std::shared_ptr<const Membership> membership() const { return membership_; }
 
+  // By rank. Empty before Freeze.
+  std::vector<int> ProcessesOfWorkers() const;
+
   void Heard(NodeId node, absl::Time now);
   void Report(NodeId node, const NodeProgress& progress);
   // The lease ends at `end` at the latest, unless the node is heard again.

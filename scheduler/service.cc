@@ -119,6 +119,9 @@ void ServiceImpl::WriteJoined(const JoinResult& joined, wire::JoinReply* reply) 
   Write(joined.config, reply->mutable_config());
   Write(*joined.membership, reply->mutable_membership());
   reply->set_data_secret(joined.data_secret);
+  for (const int processes : joined.processes) {
+    reply->add_processes(static_cast<uint32_t>(processes));
+  }
 }
 
 CallId ServiceImpl::OnDeclare(DeclareCall* call) {

@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, "proto"},
     "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
-    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors"},
+    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "kernels"},
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
     C_API: {LOCAL, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},

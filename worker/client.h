@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,19 @@ namespace bdn {
 // One push and pull in flight, as its caller knows it. 0 is none.
 using TicketId = uint64_t;
 
+struct PushResult {
+  Step step = 0;
+  bool absent = false;     // nobody had a gradient; the data is unchanged
+  bool nonfinite = false;  // somebody's was not finite; the data is NaN
+};
+
+// One of several gradients that are pushed as one.
+struct PushSource {
+  ConstView data;      // of the tensor's declared type and size; only read
+  float scale = 1.0f;  // weight / loss scale
+};
+using PushSources = std::vector<PushSource>;
+
 // One tensor's exchange, as its caller asks for it. The data is read, then overwritten.
 struct PushRequest {
   uint32_t tensor = 0;  // from Declare
@@ -34,18 +48,16 @@ struct PushRequest {
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
+  // Optional: what is pushed is the sum of these, each times its scale, added in order, and weight is
+  // that of all of them. `data`, float32 (float64 where the tensor is), is overwritten with it first;
+  // loss_scale is 1. They stay as they are until the ticket is done.
+  std::shared_ptr<const PushSources> sources;
   // Optional, float32[elements]: what the codec leaves out of this push, p - decode(encode(p)) of p
   // = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
   // own.
   float* left_out = nullptr;
   // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
-  std::function<void(TicketId ticket, const absl::Status& status)> done;
-};
-
-struct PushResult {
-  Step step = 0;
-  bool absent = false;     // nobody had a gradient; the data is unchanged
-  bool nonfinite = false;  // somebody's was not finite; the data is NaN
+  std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)> done;
 };
 
 // What this worker's end of a link remembers. kReplica: of weights that servers hold.

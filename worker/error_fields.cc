@@ -20,7 +20,11 @@ absl::Status WithFields(const absl::Status& status, const ErrorFields& fields) {
   std::string message =
       where.empty() ? std::string(status.message()) : where + ": " + std::string(status.message());
   if (!fields.waiting_for.empty()) message += "; waiting for " + fields.waiting_for;
-  absl::Status full(status.code(), message);
+  return AttachFields(absl::Status(status.code(), message), fields);
+}
+
+absl::Status AttachFields(const absl::Status& status, const ErrorFields& fields) {
+  absl::Status full = status;
   const auto add = [&full](std::string_view field, const std::string& value) {
     if (!value.empty()) full.SetPayload(Url(field), absl::Cord(value));
   };

@@ -19,6 +19,8 @@ struct ErrorFields {
 
 // The status with the fields that are not empty, and a message that begins with them. OK stays OK.
 absl::Status WithFields(const absl::Status& status, const ErrorFields& fields);
+// The status with the fields that are not empty, and the message that it had.
+absl::Status AttachFields(const absl::Status& status, const ErrorFields& fields);
 // One field of an error: "tensor", "step", "stage", "waiting_for"; "" where it is not there.
 std::string GetErrorField(const absl::Status& status, std::string_view field);
 

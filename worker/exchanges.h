@@ -43,6 +43,8 @@ class Exchanges {
   absl::Status PushPullAll(std::span<PushRequest> requests, std::vector<TicketId>* tickets);
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results);
+  // What a ticket is in flight for, as the error of a Wait that has timed out.
+  absl::Status DescribeWait(TicketId ticket) const;
 
   // The job has failed, if it had not before: nothing more begins, and all that was asked of the
   // servers ends, with `status`.
@@ -81,7 +83,6 @@ class Exchanges {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   absl::Status CheckHandedOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
 
-  absl::Status DescribeWait(TicketId ticket) const;
   // Names the first of the tensor's keys that is not done with the step, its stage, and whom it
   // waits for.
   absl::Status DescribeWait(const Tensor& tensor, Step step) const

@@ -8,13 +8,34 @@
 namespace bdn {
 namespace {
 
+absl::Status CheckSources(const PushRequest& request, const TensorDeclaration& declared) {
+  const auto bad = [&declared](const char* what) {
+    return InvalidArgument("tensor '%s': %s", declared.name, what);
+  };
+  if (request.loss_scale != 1.0f) return bad("a sum of sources has a loss_scale of its own");
+  if (request.sources->empty() != request.absent) {
+    return bad("a sum has sources exactly where it is not absent");
+  }
+  for (const PushSource& source : *request.sources) {
+    if (source.data.data == nullptr) return bad("a source is null");
+    if (source.data.dtype != declared.dtype || source.data.n != declared.elements) {
+      return bad("a source is of another type or size");
+    }
+    if (!std::isfinite(source.scale)) return bad("a source's scale is not finite");
+  }
+  return absl::OkStatus();
+}
+
 // InvalidArgument: the request does not fit its declaration.
 absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
   const auto bad = [&declared](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", declared.name, what);
   };
   if (request.data.data == nullptr && !request.absent) return bad("data is null");
-  if (request.data.data != nullptr && request.data.dtype != declared.dtype) {
+  const bool is_sum = request.sources != nullptr;
+  const bool is_double = declared.dtype == DType::kFloat64;
+  const DType of_sum = is_double ? DType::kFloat64 : DType::kFloat32;
+  if (request.data.data != nullptr && request.data.dtype != (is_sum ? of_sum : declared.dtype)) {
     return bad(absl::StrFormat("declared as %s, pushed as %s", DTypeName(declared.dtype),
                                DTypeName(request.data.dtype)));
   }
@@ -32,7 +53,7 @@ absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& d
     return bad("weight / loss_scale overflows");
   }
   if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
-  return absl::OkStatus();
+  return is_sum ? CheckSources(request, declared) : absl::OkStatus();
 }
 
 }  // namespace

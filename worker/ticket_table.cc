@@ -15,29 +15,46 @@ TicketId TicketTable::Open(Options options) {
   return id;
 }
 
+absl::StatusOr<PushResult> TicketTable::Ticket::Result() const {
+  if (!status.ok()) return status;
+  return PushResult{options.step, all_absent && !nonfinite, nonfinite};
+}
+
+bool TicketTable::EndPartLocked(TicketId id, const PartEnd& end, std::vector<Ended>* ended) {
+  Ticket& ticket = tickets_[id];
+  if (ticket.status.ok()) ticket.status = end.status;
+  ticket.nonfinite |= end.nonfinite;
+  ticket.all_absent &= end.absent;
+  if (--ticket.pending > 0) return false;
+  ++num_ended_;
+  if (ticket.options.done) {
+    ended->push_back({id, ticket.Result(), std::move(ticket.options.done)});
+  }
+  return true;
+}
+
+void TicketTable::EndPart(TicketId ticket, const PartEnd& end, std::vector<Ended>* ended) {
+  MutexLock lock(&mu_);
+  if (EndPartLocked(ticket, end, ended)) changed_.SignalAll();
+}
+
 void TicketTable::EndParts(const Exchange& exchange, const absl::Status& status,
                            std::vector<Ended>* ended) {
   MutexLock lock(&mu_);
   bool any_ended = false;
   for (const ExchangeSegment& segment : exchange.segments) {
     if (!segment.filled) continue;
-    Ticket& ticket = tickets_[segment.ticket];
-    if (ticket.status.ok()) ticket.status = status;
-    ticket.nonfinite |= exchange.nonfinite;
-    ticket.all_absent &= segment.absent_everywhere;
-    if (--ticket.pending > 0) continue;
-    any_ended = true;
-    ++num_ended_;
-    if (ticket.options.done) {
-      ended->push_back({segment.ticket, ticket.status, std::move(ticket.options.done)});
-    }
+    any_ended |= EndPartLocked(
+        segment.ticket,
+        {.status = status, .absent = segment.absent_everywhere, .nonfinite = exchange.nonfinite},
+        ended);
   }
   if (any_ended) changed_.SignalAll();
 }
 
 void TicketTable::Deliver(const std::vector<Ended>& ended) {
   for (const Ended& end : ended) {
-    end.done(end.ticket, end.status);
+    end.done(end.ticket, end.result);
     MutexLock lock(&mu_);
     tickets_.erase(end.ticket);
   }
@@ -49,11 +66,9 @@ std::optional<absl::StatusOr<PushResult>> TicketTable::Wait(TicketId id, absl::T
     const auto found = tickets_.find(id);
     if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
     if (found->second.pending == 0) {
-      const Ticket ticket = std::move(found->second);
+      absl::StatusOr<PushResult> result = found->second.Result();
       tickets_.erase(found);
-      if (!ticket.status.ok()) return ticket.status;
-      return PushResult{ticket.options.step, ticket.all_absent && !ticket.nonfinite,
-                        ticket.nonfinite};
+      return result;
     }
     if (clock_->Now() >= deadline) return std::nullopt;
     clock_->WaitUntil(&changed_, &mu_, deadline);

@@ -21,7 +21,7 @@ namespace bdn {
 // for one waits here. Thread-safe; its lock is taken last, and no callback runs under it.
 class TicketTable {
  public:
-  using DoneFn = std::function<void(TicketId ticket, const absl::Status& status)>;
+  using DoneFn = std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)>;
 
   explicit TicketTable(const Clock* clock) : clock_(clock) {}
   TicketTable(const TicketTable&) = delete;
@@ -38,9 +38,16 @@ class TicketTable {
   // Tickets that ended and have a callback. Hand them to Deliver when no lock is held.
   struct Ended {
     TicketId ticket;
-    absl::Status status;
+    absl::StatusOr<PushResult> result;
     DoneFn done;
   };
+  // How one part of a ticket came out.
+  struct PartEnd {
+    absl::Status status;
+    bool absent = false;
+    bool nonfinite = false;
+  };
+  void EndPart(TicketId ticket, const PartEnd& end, std::vector<Ended>* ended);
   // One part of each of the exchange's tickets is over.
   void EndParts(const Exchange& exchange, const absl::Status& status, std::vector<Ended>* ended);
   // Runs the callbacks and forgets the tickets.
@@ -65,7 +72,12 @@ class TicketTable {
     bool all_absent = true;
     bool nonfinite = false;
     absl::Status status;
+
+    absl::StatusOr<PushResult> Result() const;
   };
+  // Whether it was the last.
+  bool EndPartLocked(TicketId ticket, const PartEnd& end, std::vector<Ended>* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Clock* const clock_;
   mutable Mutex mu_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "common/base/descriptors.h"
@@ -67,6 +68,9 @@ absl::Status Worker::Start(Registry* telemetry) {
   join.role = Role::kWorker;
   join.public_key = transport_->public_key();
   BDN_ASSIGN_OR_RETURN(joined_, control_->Join(join, options_.join_timeout));
+  const std::vector<int>& processes = joined_.processes;
+  first_process_ = std::accumulate(processes.begin(), processes.begin() + joined_.rank, 0);
+  num_processes_ = std::accumulate(processes.begin(), processes.end(), 0);
   // A socket and its connection to each server; a transport without a key never leaves the process.
   if (!join.public_key.empty()) {
     BDN_RETURN_IF_ERROR(
@@ -147,6 +151,14 @@ Worker::~Worker() {
   transport_->Join();
   executor_.reset();   // runs what is queued; everything ends in an error now
   transport_->Join();  // and so did what it still sent
+}
+
+Rank Worker::WorkerOf(Rank process) const {
+  Rank worker = 0;
+  for (Rank left = process; left >= joined_.processes[worker]; ++worker) {
+    left -= joined_.processes[worker];
+  }
+  return worker;
 }
 
 absl::Status Worker::CheckTakesPart() const {
@@ -269,7 +281,7 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
                                       .elements = data.size(),
                                       .kind = KeyKind::kBroadcast};
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, Declare({declaration}, timeout));
-  return server_requests_->Broadcast(name, ids[0], data, root, deadline);
+  return server_requests_->Broadcast(name, ids[0], data, WorkerOf(root), deadline);
 }
 
 absl::Status Worker::SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
@@ -304,6 +316,10 @@ absl::Status Worker::PushPullAll(std::span<PushRequest> requests, std::vector<Ti
 absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                              std::vector<PushResult>* results) {
   return exchanges_->WaitAll(tickets, timeout, results);
+}
+
+absl::Status Worker::DescribeWait(TicketId ticket) const {
+  return exchanges_->DescribeWait(ticket);
 }
 
 void Worker::ReadMetrics(std::span<uint64_t> values) const {

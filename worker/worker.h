@@ -51,11 +51,15 @@ class Worker final : public Client {
   Worker& operator=(const Worker&) = delete;
 
   NodeId node() const { return joined_.node; }
+  // What a ticket is in flight for, as the error of a Wait that has timed out.
+  absl::Status DescribeWait(TicketId ticket) const;
   // As of the join.
   const std::vector<NodeInfo>& servers() const { return joined_.membership->servers; }
 
-  Rank rank() const override { return joined_.rank; }
-  int size() const override { return joined_.config.num_workers; }
+  // Of the first process that pushes through this worker: those of the job are counted by the ranks
+  // of their workers.
+  Rank rank() const override { return first_process_; }
+  int size() const override { return num_processes_; }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
   absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;
@@ -87,6 +91,8 @@ class Worker final : public Client {
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
+  // The worker that a process pushes through. REQUIRES: 0 <= process < size().
+  Rank WorkerOf(Rank process) const;
 
   absl::Status CheckTakesPart() const;
   // Says, once in a job, that codecs are left out where they may be missed.
@@ -98,7 +104,9 @@ class Worker final : public Client {
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: none are counted
   BufferPool pool_;
-  JoinResult joined_;  // const after Start
+  JoinResult joined_;       // const after Start
+  Rank first_process_ = 0;  // as well
+  int num_processes_ = 0;   // as well
 
   Mutex declaring_;  // one declaration at a time, in the callers' order
   bool said_uncompressed_ ABSL_GUARDED_BY(declaring_) = false;

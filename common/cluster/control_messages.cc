@@ -180,6 +180,13 @@ absl::StatusOr<LinkSecurity> ReadSecurity(uint32_t number) {
   return static_cast<LinkSecurity>(number);
 }
 
+absl::StatusOr<int> ReadProcesses(uint32_t number) {
+  if (number < 1 || number > static_cast<uint32_t>(kMostProcesses)) {
+    return InvalidArgument("%d processes: a node has 1 to %d", number, kMostProcesses);
+  }
+  return static_cast<int>(number);
+}
+
 absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   NodeInfo node;
   node.id = message.id();
@@ -191,6 +198,7 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   node.host = message.host();
   BDN_ASSIGN_OR_RETURN(node.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(node.data_security, ReadSecurity(message.data_security()));
+  BDN_ASSIGN_OR_RETURN(node.processes, ReadProcesses(message.processes()));
   return node;
 }
 
@@ -248,6 +256,7 @@ void Write(const NodeInfo& node, wire::NodeInfo* message) {
   message->set_host(node.host);
   message->set_public_key(std::string(node.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(node.data_security));
+  message->set_processes(static_cast<uint32_t>(node.processes));
 }
 
 void Write(const Membership& membership, wire::Membership* message) {
@@ -335,6 +344,7 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_host(request.host);
   message->set_public_key(std::string(request.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(request.data_security));
+  message->set_processes(static_cast<uint32_t>(request.processes));
 }
 
 void Write(const absl::Status& status, wire::Failure* message) {
@@ -455,7 +465,16 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.host = message.host();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));
+  BDN_ASSIGN_OR_RETURN(request.processes, ReadProcesses(message.processes()));
   return request;
+}
+
+absl::StatusOr<std::vector<int>> ReadProcesses(const wire::JoinReply& message) {
+  std::vector<int> processes;
+  for (const uint32_t number : message.processes()) {
+    BDN_ASSIGN_OR_RETURN(processes.emplace_back(), ReadProcesses(number));
+  }
+  return processes;
 }
 
 absl::Status ReadFailure(const wire::Failure& message) {

@@ -70,6 +70,8 @@ absl::StatusOr<DeclarationPart> Read(const bandoneon::control::DeclareRequest& m
 DeclarationAnswer Read(const bandoneon::control::DeclareReply& message);
 absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& message);
 absl::StatusOr<JoinRequest> Read(const bandoneon::control::JoinRequest& message);
+// Of each worker, by rank.
+absl::StatusOr<std::vector<int>> ReadProcesses(const bandoneon::control::JoinReply& message);
 // A code that is none, or OK, becomes Unknown: it is a failure all the same.
 absl::Status ReadFailure(const bandoneon::control::Failure& message);
 

@@ -18,7 +18,7 @@
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 8;
+inline constexpr uint32_t kControlVersion = 9;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -45,6 +45,7 @@ struct JoinRequest {
   std::string host;            // "hostname:pid"
   PublicKey public_key;        // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
+  int processes = 1;  // workers: how many processes push through it
 };
 
 struct JoinResult {
@@ -53,6 +54,7 @@ struct JoinResult {
   JobConfig config;
   std::shared_ptr<const Membership> membership;
   std::string data_secret;  // what the job's nodes show each other on the data plane
+  std::vector<int> processes;  // of each worker, by rank
 };
 
 // What the catalogue has gained since this node's last declaration that succeeded, in order. So with

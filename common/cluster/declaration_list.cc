@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string_view>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -109,6 +111,53 @@ std::string DigestOf(std::span<const TensorDeclaration> tensors) {
     sums[1] += hash.halves[1];
   }
   return std::string(reinterpret_cast<const char*>(sums), sizeof(sums));
+}
+
+std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclaration& other) {
+  std::string text;
+  const auto say = [&](bool differs, const std::string& what) {
+    if (!differs) return;
+    text += (text.empty() ? "" : ", ") + what;
+  };
+  say(mine.dtype != other.dtype, absl::StrFormat("dtype=%s", DTypeName(mine.dtype)));
+  say(mine.elements != other.elements, absl::StrFormat("elements=%d", mine.elements));
+  say(mine.kind != other.kind,
+      absl::StrFormat("kind=%s", mine.kind == KeyKind::kDense ? "dense" : "broadcast"));
+  say(mine.push_spec != other.push_spec, "push=" + mine.push_spec.str());
+  say(mine.pull_spec != other.pull_spec, "pull=" + mine.pull_spec.str());
+  say(mine.rule != other.rule, "rule=" + mine.rule.str());
+  say(mine.warmup_steps != other.warmup_steps, absl::StrFormat("warmup=%d", mine.warmup_steps));
+  say(mine.momentum != other.momentum, absl::StrFormat("momentum=%.9g", mine.momentum));
+  say(mine.group != other.group, absl::StrFormat("group=%d", mine.group));
+  say(mine.fuse != other.fuse, absl::StrFormat("fuse=%s", mine.fuse ? "true" : "false"));
+  return text;
+}
+
+absl::Status CompareDeclarations(std::span<const TensorDeclaration> a, const std::string& name_of_a,
+                                 std::span<const TensorDeclaration> b,
+                                 const std::string& name_of_b) {
+  const auto undeclared = [](const std::string& lacks, const std::string& has,
+                             const std::string& tensor) {
+    return InvalidArgument("tensor '%s': %s declared it, %s did not", tensor, has, lacks);
+  };
+  absl::flat_hash_map<std::string_view, const TensorDeclaration*> known;
+  known.reserve(a.size());
+  for (const TensorDeclaration& tensor : a) known.emplace(tensor.name, &tensor);
+  for (const TensorDeclaration& tensor : b) {
+    const auto found = known.find(tensor.name);
+    if (found == known.end()) return undeclared(name_of_a, name_of_b, tensor.name);
+    const TensorDeclaration& other = *found->second;
+    if (!(other == tensor)) {
+      return InvalidArgument("tensor '%s': %s says %s, %s says %s", tensor.name, name_of_a,
+                             DescribeDifference(other, tensor), name_of_b,
+                             DescribeDifference(tensor, other));
+    }
+    known.erase(found);
+  }
+  for (const TensorDeclaration& tensor : a) {
+    if (known.contains(tensor.name)) return undeclared(name_of_b, name_of_a, tensor.name);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DeclarationAnswer> SendDeclaration(

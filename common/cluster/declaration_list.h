@@ -22,6 +22,14 @@ inline constexpr size_t kMaxDigestBytes = 32;
 // that one need not expect (128 bits).
 std::string DigestOf(std::span<const TensorDeclaration> tensors);
 
+// "elements=10, push=none": what `mine` says where it differs from `other`; empty where they agree.
+std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclaration& other);
+// InvalidArgument where two lists are not of the same tensors, in any order, with the same facts: names
+// the tensor and both who declared them ("worker 0").
+absl::Status CompareDeclarations(std::span<const TensorDeclaration> a, const std::string& name_of_a,
+                                 std::span<const TensorDeclaration> b,
+                                 const std::string& name_of_b);
+
 // What one call says of the list.
 struct DeclarationPart {
   uint64_t number = 0;                     // tells it from the worker's next one; 0: nothing does

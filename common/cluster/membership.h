@@ -11,6 +11,9 @@
 
 namespace bdn {
 
+// Processes that one worker may push for.
+inline constexpr int kMostProcesses = 1024;
+
 struct NodeInfo {
   NodeId id = 0;
   Role role = Role::kWorker;
@@ -21,6 +24,7 @@ struct NodeInfo {
   std::string host;            // for people: "hostname:pid"
   PublicKey public_key;        // of the data plane; no two nodes have the same one
   LinkSecurity data_security = LinkSecurity::kOpen;  // how a server listens
+  int processes = 1;  // of a worker: how many processes push through it
 
   bool operator==(const NodeInfo&) const = default;
 };

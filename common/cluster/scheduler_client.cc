@@ -116,6 +116,11 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   }
   result.membership = std::make_shared<const Membership>(std::move(membership));
   result.data_secret = reply.data_secret();
+  BDN_ASSIGN_OR_RETURN(result.processes, ReadProcesses(reply));
+  if (result.processes.size() != static_cast<size_t>(result.config.num_workers)) {
+    return Internal("scheduler at %s told the processes of %d workers, of %d", calls_.address(),
+                    result.processes.size(), result.config.num_workers);
+  }
   calls_.SetSelf(result.node, reply.caller().incarnation());
   MutexLock lock(&mu_);
   if (calls_.is_closed()) return Cancelled("the connection to the scheduler was closed");

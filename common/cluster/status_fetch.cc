@@ -61,6 +61,7 @@ absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
                {"rank", node.info().rank()},
                {"node", node.info().id()},
                {"host", AsUtf8(node.info().host())},
+               {"processes", node.info().processes()},
                {"address", AsUtf8(node.info().data_address())},
                {"listen_address", AsUtf8(node.info().listen_address())},
                {"left", node.left()},

@@ -216,6 +216,7 @@ TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
     context.set_wait_for_ready(true);
     wire::JoinRequest request;
     request.set_version(kControlVersion);
+    request.set_processes(1);
     request.set_role(role);
     request.set_wanted_rank(-1);
     request.set_timeout_ms(absl::ToInt64Milliseconds(kLong));

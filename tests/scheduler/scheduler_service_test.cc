@@ -92,6 +92,7 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
   const auto refused = [this](auto change) {
     wire::JoinRequest request;
     request.set_version(kControlVersion);
+    request.set_processes(1);
     request.set_role(2);
     request.set_wanted_rank(0);
     request.set_nonce(next_nonce_++);
@@ -102,6 +103,8 @@ TEST_F(GrpcServiceTest, RefusesAJoinOfNonsense) {
   };
   EXPECT_THAT(refused([](auto* r) { r->set_role(0); }), HasSubstr("role 0"));
   EXPECT_THAT(refused([](auto* r) { r->set_role(4000000000u); }), HasSubstr("role 4000000000"));
+  EXPECT_THAT(refused([](auto* r) { r->set_processes(0); }), HasSubstr("0 processes"));
+  EXPECT_THAT(refused([](auto* r) { r->set_processes(1025); }), HasSubstr("1 to 1024"));
   EXPECT_THAT(refused([](auto* r) { r->set_version(0); }), HasSubstr("version"));
   EXPECT_THAT(refused([](auto* r) { r->set_wanted_rank(-2147483647 - 1); }), HasSubstr("rank"));
   EXPECT_THAT(refused([](auto* r) { r->set_host(std::string(60000, 'h')); }),

@@ -76,7 +76,7 @@ class ExchangesTest : public ::testing::Test {
   }
   void Push() {
     PushRequest request{.tensor = 0, .data = {data_.data(), DType::kFloat32, 4}};
-    request.done = [this](TicketId, const absl::Status& status) { ends_.push_back(status); };
+    request.done = [this](TicketId, const auto& result) { ends_.push_back(result.status()); };
     std::vector<TicketId> tickets;
     EXPECT_TRUE(exchanges_->PushPullAll({&request, 1}, &tickets).ok());
   }

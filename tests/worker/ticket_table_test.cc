@@ -95,10 +95,9 @@ TEST_F(TicketTableTest, IsNonfiniteWhereOnePartIs) {
 
 TEST_F(TicketTableTest, ACallbackRunsOnceAndGivesTheTicketUp) {
   std::vector<std::pair<TicketId, absl::Status>> calls;
-  const TicketId ticket =
-      table_.Open({.parts = 2, .done = [&](TicketId id, const absl::Status& status) {
-                     calls.emplace_back(id, status);
-                   }});
+  const TicketId ticket = table_.Open({.parts = 2, .done = [&](TicketId id, const auto& result) {
+                                         calls.emplace_back(id, result.status());
+                                       }});
   End(ExchangeOf({ticket}));
   EXPECT_TRUE(calls.empty());
   End(ExchangeOf({ticket}), Aborted("because"));

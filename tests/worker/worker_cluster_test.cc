@@ -527,7 +527,7 @@ TEST(WorkerCluster, EndsATicketByItsCallback) {
   const auto ticket = worker.PushPull(
       {.tensor = ids->at(0),
        .data = {data.data(), DType::kFloat32, 10},
-       .done = [&](TicketId, const absl::Status& status) { ended.set_value(status); }});
+       .done = [&](TicketId, const auto& result) { ended.set_value(result.status()); }});
   ASSERT_TRUE(ticket.ok());
   EXPECT_TRUE(ended.get_future().get().ok());
 }

@@ -111,8 +111,8 @@ absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push
   }
   if (push->done != nullptr) {
     request.done = [done = push->done, user_data = push->user_data](TicketId ticket,
-                                                                    const absl::Status& status) {
-      done(user_data, ticket, static_cast<int>(status.code()));
+                                                                    const auto& result) {
+      done(user_data, ticket, static_cast<int>(result.status().code()));
     };
   }
   return request;

@@ -2,6 +2,7 @@
 #define BANDONEON_WORKER_PIPELINE_EXCHANGE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +42,10 @@ struct LinkMemory {
 struct ExchangeSegment {
   bool filled = false;  // its tensor was pushed, present or absent
   bool present = false;
-  MutableView data;           // null: absent, and the result is not wanted
+  MutableView data;  // null: absent, and the result is not wanted
+  // Optional: data is to become the sum of these, from element `source_offset` on.
+  std::shared_ptr<const PushSources> sources;
+  uint64_t source_offset = 0;
   float* left_out = nullptr;  // float32[data.n]: where what the codec leaves out goes, if wanted
   float loss_scale = 1.0f;
   TicketId ticket = 0;

@@ -68,6 +68,8 @@ void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, St
   filled.filled = true;
   filled.present = !request.absent;
   if (request.data.data != nullptr) filled.data = request.data.Sub(offset, elements);
+  filled.sources = request.sources;
+  filled.source_offset = offset;
   if (request.left_out != nullptr) filled.left_out = request.left_out + offset;
   filled.loss_scale = request.loss_scale;
   filled.ticket = ticket;
@@ -136,6 +138,7 @@ bool KeyExchange::GiveBack() {
   if (std::exchange(claimed_->given_back, true)) return false;
   for (ExchangeSegment& segment : claimed_->segments) {
     segment.data = {};
+    segment.sources = nullptr;
     segment.left_out = nullptr;
   }
   return true;

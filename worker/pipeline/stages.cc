@@ -12,12 +12,30 @@
 #include "common/wire/message.h"
 #include "compressors/memory/error_feedback.h"
 #include "compressors/memory/sign_step.h"
+#include "kernels/float_kernels.h"
 
 namespace bdn {
 namespace {
 
 float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
-  return exchange.weight / segment.loss_scale;
+  return segment.sources != nullptr ? 1.0f : exchange.weight / segment.loss_scale;
+}
+
+// data <- the sum of its sources, a cache's worth at a time: each is read once.
+void SumSources(const ExchangeSegment& segment) {
+  const PushSources& sources = *segment.sources;
+  constexpr size_t kTile = EncodeSource::kTile;
+  for (size_t at = 0; at < segment.data.n; at += kTile) {
+    const MutableView tile = segment.data.Sub(at, std::min(kTile, segment.data.n - at));
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const ConstView source = sources[i].data.Sub(segment.source_offset + at, tile.n);
+      if (i == 0) {
+        ConvertScaled(source, sources[i].scale, tile);
+      } else {
+        AddScaled(source, sources[i].scale, tile);
+      }
+    }
+  }
 }
 
 // What segment i brings to the key's memory.
@@ -122,6 +140,9 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     header.flags = kFlagAbsent;
     exchange->push = Frame{header, {}};
     return;
+  }
+  for (const ExchangeSegment& segment : exchange->segments) {
+    if (segment.present && segment.sources != nullptr) SumSources(segment);
   }
   const bool shared = codec.codec().shares_draw();
   const Draw draw({.run_seed = context.run_seed,

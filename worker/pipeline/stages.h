@@ -19,9 +19,10 @@ struct EncodeContext {
   bool with_checksum = true;
 };
 
-// Fills exchange->push from the caller's tensors: p = (weight / loss_scale) * g + memory, encoded.
+// Fills exchange->push from the caller's tensors: p = (weight / loss_scale) * g + memory, encoded; of a
+// segment with sources g is their sum, which its data becomes.
 // A gradient that is not finite, or absent in every segment, gives a header-only push and leaves
-// the memory alone. Reads the caller's memory; three passes at most.
+// the memory alone. Reads the caller's memory; three passes at most, and one of each source.
 void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
                 Exchange* exchange);
 
