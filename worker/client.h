@@ -14,6 +14,7 @@
 #include "common/base/bytes.h"
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
+#include "common/base/memory_domain.h"
 #include "common/base/status.h"
 #include "common/cluster/catalogue.h"
 #include "common/wire/message.h"
@@ -72,6 +73,9 @@ class Client {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;  // number of workers
+
+  // What gradients are best made of: they are pushed without a copy where one can be spared.
+  virtual std::shared_ptr<MemoryDomain> memory() = 0;
 
   // Ids of the tensors, in order. Collective: see ControlPlane::Declare. Those declared before with
   // the same facts are answered at once; with others, InvalidArgument says what differs.

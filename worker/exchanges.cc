@@ -141,6 +141,7 @@ void Exchanges::Fail(const absl::Status& status) {
   }
   requests_->Fail(status);
   tickets_.Deliver(ended);
+  if (callbacks_.failed) callbacks_.failed(status);
 }
 
 // ---- Waiting for tickets

@@ -31,6 +31,8 @@ class Exchanges {
     std::function<void(Step highest)> over;
     // The job cannot go on.
     std::function<void(const std::string& reason)> stuck;
+    // Optional: it does not, with this.
+    std::function<void(const absl::Status& status)> failed;
   };
 
   // All are borrowed. The executor must have run everything that is queued before this goes.

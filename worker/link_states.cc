@@ -6,21 +6,22 @@
 #include "common/base/status.h"
 
 namespace bdn {
-namespace {
-
-absl::Status CheckStateSize(const Tensor& tensor, LinkState what, size_t size) {
-  const size_t expected = what == LinkState::kLearningRate ? 1 : tensor.declaration.elements;
-  if (size == expected) return absl::OkStatus();
-  return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.declaration.name, expected,
-                         size);
+absl::Status CheckElements(const TensorDeclaration& tensor, size_t elements) {
+  if (elements == tensor.elements) return absl::OkStatus();
+  return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.name, tensor.elements,
+                         elements);
 }
 
-}  // namespace
+absl::Status CheckStateSize(const TensorDeclaration& tensor, LinkState what, size_t elements) {
+  if (what != LinkState::kLearningRate) return CheckElements(tensor, elements);
+  if (elements == 1) return absl::OkStatus();
+  return InvalidArgument("tensor '%s' has 1 learning rate, not %d", tensor.name, elements);
+}
 
 absl::Status GetLinkState(TensorTable* tensors, uint32_t id, LinkState what, std::span<float> out) {
   MutexLock lock(tensors->mutex());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors->FindIdle(id));
-  BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, what, out.size()));
+  BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, out.size()));
   if (what == LinkState::kLearningRate) {
     out[0] = tensor->parts[0].exchange->previous_learning_rate();
     return absl::OkStatus();
@@ -35,7 +36,7 @@ absl::Status SetLinkState(TensorTable* tensors, uint32_t id, LinkState what,
                           std::span<const float> in) {
   MutexLock lock(tensors->mutex());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors->FindIdle(id));
-  BDN_RETURN_IF_ERROR(CheckStateSize(*tensor, what, in.size()));
+  BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, in.size()));
   if (!std::all_of(in.begin(), in.end(), [](float x) { return std::isfinite(x); })) {
     return InvalidArgument("tensor '%s': a state that is not finite", tensor->declaration.name);
   }

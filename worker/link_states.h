@@ -14,6 +14,10 @@
 
 namespace bdn {
 
+// InvalidArgument: an array of so many elements is none of the tensor's, or of such a state of it.
+absl::Status CheckElements(const TensorDeclaration& tensor, size_t elements);
+absl::Status CheckStateSize(const TensorDeclaration& tensor, LinkState what, size_t elements);
+
 absl::Status GetLinkState(TensorTable* tensors, uint32_t id, LinkState what, std::span<float> out);
 absl::Status SetLinkState(TensorTable* tensors, uint32_t id, LinkState what,
                           std::span<const float> in);

@@ -26,7 +26,14 @@ absl::Status CheckSources(const PushRequest& request, const TensorDeclaration& d
   return absl::OkStatus();
 }
 
-// InvalidArgument: the request does not fit its declaration.
+}  // namespace
+
+absl::Status KeepsLeftOut(const std::string& tensor) {
+  return InvalidArgument(
+      "tensor '%s': what is left out stays in the push's own memory; declare push without ef(...)",
+      tensor);
+}
+
 absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
   const auto bad = [&declared](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", declared.name, what);
@@ -56,8 +63,6 @@ absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& d
   return is_sum ? CheckSources(request, declared) : absl::OkStatus();
 }
 
-}  // namespace
-
 absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) {
   const TensorDeclaration& declared = tensor.declaration;
   BDN_RETURN_IF_ERROR(CheckRequest(request, declared));
@@ -67,10 +72,7 @@ absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) {
                                 declared.name);
     }
     if (request.left_out != nullptr && part.exchange->key().has_memory()) {
-      return InvalidArgument(
-          "tensor '%s': what is left out stays in the push's own memory; declare push without "
-          "ef(...)",
-          declared.name);
+      return KeepsLeftOut(declared.name);
     }
     BDN_RETURN_IF_ERROR(part.exchange->CheckFits(declared.name, tensor.pushed + 1, request));
   }

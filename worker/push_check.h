@@ -12,6 +12,11 @@ namespace bdn {
 // lock.
 absl::Status CheckPush(const PushRequest& request, const Tensor& tensor);
 
+// As CheckPush, of the declaration alone. No lock.
+absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared);
+// What is said to who wants what is left out of a push that has a memory.
+absl::Status KeepsLeftOut(const std::string& tensor);
+
 }  // namespace bdn
 
 #endif  // BANDONEON_WORKER_PUSH_CHECK_H_

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "worker/error_fields.h"
+#include "worker/link_states.h"
 
 namespace bdn {
 namespace {
@@ -31,12 +32,6 @@ auto WhereKept(StatePart part) {
 // The part that holds the weights as the workers hold them.
 std::optional<StatePart> WeightsOfWorkers(const DeclaredKey& key) {
   return key.link.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
-}
-
-absl::Status CheckSize(const Tensor& tensor, size_t elements) {
-  if (elements == tensor.declaration.elements) return absl::OkStatus();
-  return InvalidArgument("tensor '%s' has %d elements, not %d", tensor.declaration.name,
-                         tensor.declaration.elements, elements);
 }
 
 RequestTable::Request RequestFor(const DeclaredKey& key, Frame frame, const std::string& tensor,
@@ -246,7 +241,7 @@ absl::Status ServerRequests::SetState(uint32_t id, StatePart part, std::span<con
   {
     MutexLock lock(tensors_->mutex());
     BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
-    BDN_RETURN_IF_ERROR(CheckSize(*tensor, values.size()));
+    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, values.size()));
   }
   const auto floats = [values](const TensorPart& of) {
     return EncodeFloats(values.subspan(of.offset, of.elements));
@@ -262,7 +257,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
   {
     MutexLock lock(tensors_->mutex());
     BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
-    BDN_RETURN_IF_ERROR(CheckSize(*tensor, out.size()));
+    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
     parts = tensor->parts;
   }
   BDN_ASSIGN_OR_RETURN(Answers values,

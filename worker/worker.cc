@@ -100,7 +100,8 @@ absl::Status Worker::Start(Registry* telemetry) {
                 const TransportStats traffic = transport_->stats();
                 control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
               },
-          .stuck = [this](const std::string& reason) { (void)Abort(reason); }});
+          .stuck = [this](const std::string& reason) { (void)Abort(reason); },
+          .failed = options_.failed});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_WORKER_WORKER_H_
 #define BANDONEON_WORKER_WORKER_H_
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,8 @@ class Worker final : public Client {
     absl::Duration join_timeout = absl::Minutes(2);
     absl::Duration wait_timeout = absl::Minutes(30);  // of one exchange
     absl::Duration probe_interval = absl::Seconds(1);
+    // Optional: told once that the job cannot go on, under no lock.
+    std::function<void(const absl::Status&)> failed;
     const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
   };
 
@@ -60,6 +63,7 @@ class Worker final : public Client {
   // of their workers.
   Rank rank() const override { return first_process_; }
   int size() const override { return num_processes_; }
+  std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
   absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;

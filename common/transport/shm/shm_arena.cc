@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/base/log.h"
-#include "common/transport/shm/shm_layout.h"
 
 namespace bdn {
 namespace {
@@ -54,7 +53,7 @@ ShmArena::Taken ShmArena::TakeAnywhere(size_t size) {
 ShmArena::Segment* ShmArena::AddSegment(size_t size) {
   const size_t wanted = std::clamp(bytes_ / kGrowth, kLeastSegment, kMostSegment);
   const size_t bytes = RoundUp(std::max(wanted, size), kPage);
-  if (segments_.size() == kMaxSegments || bytes > kMaxSegmentBytes) return nullptr;
+  if (segments_.size() == kMaxSegments || bytes > max_segment_bytes_) return nullptr;
   auto memory = SharedMemory::Create("bandoneon-payloads", bytes);
   if (!memory.ok()) {
     if (!has_said_) {

@@ -12,6 +12,7 @@
 #include "common/base/memory_domain.h"
 #include "common/base/mutex.h"
 #include "common/transport/shm/shared_memory.h"
+#include "common/transport/shm/shm_layout.h"
 
 namespace bdn {
 
@@ -24,6 +25,10 @@ class ShmArena final : public MemoryDomain {
     uint32_t segment;
     uint64_t offset;
   };
+
+  // No segment is larger.
+  explicit ShmArena(uint64_t max_segment_bytes = kMaxSegmentBytes)
+      : max_segment_bytes_(max_segment_bytes) {}
 
   // It has none to give before it is enabled: a process without a peer on its host needs none.
   void Enable();
@@ -55,6 +60,7 @@ class ShmArena final : public MemoryDomain {
   Segment* AddSegment(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   size_t IndexOf(const std::byte* data) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const uint64_t max_segment_bytes_;
   mutable Mutex mu_;
   bool is_enabled_ ABSL_GUARDED_BY(mu_) = false;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,0 +1,69 @@
+#ifndef BANDONEON_TESTS_SUPPORT_HOST_RIG_H_
+#define BANDONEON_TESTS_SUPPORT_HOST_RIG_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "worker/host/host_client.h"
+#include "worker/host/host_server.h"
+#include "worker/local/local_cluster.h"
+#include "worker/worker.h"
+
+namespace bdn::testing {
+
+// The two ends of a stream between a process and its daemon.
+std::pair<FileDescriptor, FileDescriptor> SocketPair();
+
+// A cluster whose processes take part through the daemons of their hosts, all in this process: real
+// servers, workers, sockets and shared memory.
+class HostRig {
+ public:
+  struct Options {
+    std::vector<int> hosts;          // processes of each; 0 is a worker without a daemon
+    std::vector<std::string> flags;  // as LocalCluster's; `workers` comes first
+    Worker::Options worker;
+    absl::Duration wait_timeout = absl::Minutes(30);
+  };
+  explicit HostRig(const Options& options);
+  explicit HostRig(std::vector<int> hosts, std::vector<std::string> flags = {})
+      : HostRig(Options{.hosts = std::move(hosts), .flags = std::move(flags)}) {}
+  ~HostRig();
+
+  int size() const { return static_cast<int>(clients_.size()); }
+  Client& client(int rank) { return *clients_[rank]; }
+  // Runs `body` for every rank at once, on a thread each, and waits.
+  void OnEach(const std::function<void(Client& client, int rank)>& body);
+  // Ends a process without leaving, as if it had died.
+  void Kill(int rank) { clients_[rank].reset(); }
+  // Ends the daemon of a host, as if it had died.
+  void StopDaemon(int host);
+  HostServer& daemon(int host) { return *hosts_[host].server; }
+  Worker& worker(int host) { return *hosts_[host].worker; }
+  // A counter of that process, or of its daemon.
+  uint64_t Counter(int rank, const std::string& name) const;
+
+ private:
+  struct Host {
+    Registry telemetry;
+    std::unique_ptr<HostServer> server;  // null: there is none
+    std::unique_ptr<Worker> worker;
+  };
+
+  const SteadyClock clock_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::vector<Host> hosts_;
+  std::vector<std::unique_ptr<Registry>> telemetry_;  // by rank
+  std::vector<std::shared_ptr<Client>> clients_;      // by rank
+};
+
+// Pushes and waits, a minute at most.
+absl::StatusOr<PushResult> PushPull(Client& client, uint32_t tensor, std::vector<float>& data,
+                                    PushRequest request = {});
+
+}  // namespace bdn::testing
+
+#endif  // BANDONEON_TESTS_SUPPORT_HOST_RIG_H_

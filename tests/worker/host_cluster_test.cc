@@ -1,0 +1,585 @@
+#include <atomic>
+#include <cmath>
+#include <future>
+#include <limits>
+#include <thread>
+
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/host_rig.h"
+#include "tests/support/normal_values.h"
+#include "tests/support/worker_rig.h"
+#include "worker/error_fields.h"
+
+// Processes that take part through the daemons of their hosts, against real servers, over real sockets and
+// shared memory, in one process.
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using Floats = std::vector<float>;
+constexpr absl::Duration kLong = absl::Minutes(1);
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+TEST(HostCluster, AveragesOverProcessesAlsoWhereHostsHaveDifferentNumbersOfThem) {
+  HostRig rig(std::vector<int>{1, 3, 0}, {"--servers=2", "--partition-bytes=4096"});
+  ASSERT_EQ(rig.size(), 5);
+  rig.OnEach([](Client& client, int rank) {
+    EXPECT_EQ(client.rank(), rank);
+    EXPECT_EQ(client.size(), 5);
+    const auto ids = client.Declare({Tensor("w", 5000)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (int step = 1; step <= 5; ++step) {
+      Floats data(5000, static_cast<float>(rank * step));
+      const auto result = PushPull(client, ids->at(0), data);
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->step, static_cast<Step>(step));
+      EXPECT_THAT(data, Each(2.0f * step));
+    }
+    EXPECT_EQ(*client.GetStep(ids->at(0)), 5u);
+  });
+}
+
+// What codecs make of what a host pushes, and of whatever else a push may say.
+Floats RunPlain(const std::string& codec, int steps) {
+  ClusterRig rig(2, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096"});
+  Floats results[2];
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", 3000, codec, codec)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (int step = 0; step < steps; ++step) {
+      results[rank] = Normal(3000, 10 * step + rank);
+      ASSERT_TRUE(PushPull(worker, ids->at(0), results[rank]).ok());
+    }
+  });
+  EXPECT_EQ(results[0], results[1]) << codec;
+  return results[0];
+}
+
+Floats RunHosts(const std::vector<int>& hosts, const std::string& codec, int steps) {
+  HostRig rig(hosts, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096"});
+  std::vector<Floats> results(rig.size());
+  rig.OnEach([&](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 3000, codec, codec)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    for (int step = 0; step < steps; ++step) {
+      results[rank] = Normal(3000, 10 * step + rank);
+      const auto result = PushPull(client, ids->at(0), results[rank]);
+      ASSERT_TRUE(result.ok()) << result.status();
+    }
+  });
+  for (const Floats& result : results) EXPECT_EQ(result, results[0]) << codec;
+  return results[0];
+}
+
+class HostClusterCodecs : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HostClusterCodecs, AHostOfOneProcessGivesTheBitsOfAWorkerWithoutADaemon) {
+  EXPECT_EQ(RunHosts({1, 1}, GetParam(), 4), RunPlain(GetParam(), 4));
+}
+
+TEST_P(HostClusterCodecs, GivesTheSameBitsToAllProcessesAndInEachRun) {
+  const Floats first = RunHosts({2, 2}, GetParam(), 4);
+  for (int run = 0; run < 3; ++run) EXPECT_EQ(RunHosts({2, 2}, GetParam(), 4), first);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HostClusterCodecs,
+                         ::testing::Values("none", "fp16", "onebit(block=64)", "topk(ratio=0.05)",
+                                           "int4(group=64,hadamard=32)", "dither(levels=4)",
+                                           "ef(onebit(block=64))", "ef(topk(ratio=0.05))"));
+
+TEST(HostCluster, SumsWhatWorkersOfTheirOwnWouldToRounding) {
+  constexpr size_t kN = 3000;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    HostRig rig({2, 2}, {"--partition-bytes=4096"});
+    rig.OnEach([&](Client& client, int rank) {
+      TensorDeclaration tensor = Tensor("w", kN);
+      tensor.dtype = dtype;
+      const auto ids = client.Declare({tensor}, kLong);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      const auto narrow = [&](float x) {
+        return dtype == DType::kFloat16 ? FloatToHalf(x) : FloatToBFloat16(x);
+      };
+      const auto widen = [&](uint16_t x) {
+        return dtype == DType::kFloat16 ? HalfToFloat(x) : BFloat16ToFloat(x);
+      };
+      std::vector<double> mean(kN, 0.0);
+      Floats mine;
+      std::vector<uint16_t> mine16;
+      for (int other = 0; other < 4; ++other) {
+        Floats theirs = Normal(kN, other);
+        std::vector<uint16_t> theirs16;
+        for (float& x : theirs) {
+          if (dtype == DType::kFloat32) break;
+          theirs16.push_back(narrow(x));
+          x = widen(theirs16.back());
+        }
+        for (size_t i = 0; i < kN; ++i) mean[i] += theirs[i] / 4.0;
+        if (other == rank) mine = theirs, mine16 = theirs16;
+      }
+      void* const data = dtype == DType::kFloat32 ? static_cast<void*>(mine.data()) : mine16.data();
+      const auto ticket = client.PushPull({.tensor = ids->at(0), .data = {data, dtype, kN}});
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
+      ASSERT_TRUE(client.Wait(*ticket, kLong).ok());
+      const double unit = dtype == DType::kFloat32 ? 1e-6 : dtype == DType::kFloat16 ? 1e-3 : 8e-3;
+      for (size_t i = 0; i < kN; ++i) {
+        const float got = dtype == DType::kFloat32 ? mine[i] : widen(mine16[i]);
+        ASSERT_NEAR(got, mean[i], unit * (1 + std::abs(mean[i]))) << i;
+      }
+    });
+  }
+}
+
+TEST(HostCluster, AveragesFloat64InFloat64) {
+  HostRig rig({2, 2});
+  rig.OnEach([](Client& client, int rank) {
+    TensorDeclaration tensor = Tensor("w", 3);
+    tensor.dtype = DType::kFloat64;
+    const auto ids = client.Declare({tensor}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    std::vector<double> data(3, 1.0 + rank * 0x1p-40);
+    const auto ticket =
+        client.PushPull({.tensor = ids->at(0), .data = {data.data(), DType::kFloat64, 3}});
+    ASSERT_TRUE(client.Wait(*ticket, kLong).ok());
+    EXPECT_DOUBLE_EQ(data[1], 1.0 + 1.5 * 0x1p-40);
+  });
+}
+
+TEST(HostCluster, WeightsLossScalesAndAbsenceMeanWhatTheyMeanWithoutADaemon) {
+  HostRig rig({2, 2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 4), Tensor("v", 4)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    // Weights 1, 2, 3, 4; loss scales 1, 2, 4, 8; the gradient of rank r is r.
+    const float loss_scale = static_cast<float>(1 << rank);
+    Floats data(4, static_cast<float>(rank) * loss_scale);
+    auto result = PushPull(client, ids->at(0), data,
+                           {.weight = rank + 1.0f, .loss_scale = loss_scale});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_THAT(data, Each(loss_scale * (0 + 2 + 6 + 12) / 10.0f));
+
+    // Rank 1 has none, and takes part in the mean all the same.
+    data.assign(4, static_cast<float>(rank));
+    result = PushPull(client, ids->at(0), data, {.absent = rank == 1});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_FALSE(result->absent);
+    EXPECT_THAT(data, Each((0 + 2 + 3) / 4.0f));
+
+    // A whole host has none, and does not want the result.
+    data.assign(4, static_cast<float>(rank));
+    PushRequest request{.tensor = ids->at(0), .absent = rank < 2};
+    if (rank >= 2) request.data = {data.data(), DType::kFloat32, data.size()};
+    const auto ticket = client.PushPull(std::move(request));
+    ASSERT_TRUE(client.Wait(*ticket, kLong).ok());
+    EXPECT_THAT(data, Each(rank < 2 ? static_cast<float>(rank) : 5 / 4.0f));
+
+    // Nobody has one: the data is as it was.
+    data.assign(4, 7.0f);
+    result = PushPull(client, ids->at(1), data, {.absent = true});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->absent);
+    EXPECT_THAT(data, Each(7.0f));
+
+    // One is not finite: it is NaN for all, and the next step is right.
+    data.assign(4, rank == 3 ? std::numeric_limits<float>::infinity() : 1.0f);
+    result = PushPull(client, ids->at(1), data);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->nonfinite);
+    EXPECT_TRUE(std::isnan(data[0]) && std::isnan(data[3]));
+    data.assign(4, static_cast<float>(rank));
+    ASSERT_TRUE(PushPull(client, ids->at(1), data).ok());
+    EXPECT_THAT(data, Each(1.5f));
+  });
+}
+
+TEST(HostCluster, PushesOfATensorQueueAndFusedOnesWaitForEachOther) {
+  HostRig rig({2, 2}, {"--min-compress-bytes=0"});
+  rig.OnEach([](Client& client, int rank) {
+    std::vector<TensorDeclaration> tensors = {Tensor("a", 300, "ef(onebit)", "ef(onebit)"),
+                                              Tensor("b", 200, "ef(onebit)", "ef(onebit)")};
+    for (auto& tensor : tensors) tensor.fuse = true;
+    // Each process lists them in an order of its own, and pushes them so.
+    if (rank % 2 == 1) std::swap(tensors[0], tensors[1]);
+    const auto ids = client.Declare(tensors, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    std::vector<Floats> data;
+    std::vector<TicketId> tickets;
+    for (int step = 0; step < 6; ++step) {
+      for (int t = 0; t < 2; ++t) data.emplace_back(tensors[t].elements, 1.0f + step);
+    }
+    std::vector<PushRequest> requests;
+    for (size_t i = 0; i < data.size(); ++i) {
+      requests.push_back({.tensor = ids->at(i % 2),
+                          .data = {data[i].data(), DType::kFloat32, data[i].size()},
+                          .priority = static_cast<int32_t>(i)});
+    }
+    ASSERT_TRUE(client.PushPullAll(requests, &tickets).ok());
+    std::vector<PushResult> results;
+    ASSERT_TRUE(client.WaitAll(tickets, kLong, &results).ok());
+    ASSERT_EQ(results.size(), 12u);
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_EQ(results[i].step, static_cast<Step>(i / 2 + 1));
+      EXPECT_THAT(data[i], Each(1.0f + i / 2)) << i;
+    }
+  });
+}
+
+TEST(HostCluster, CallbacksRunOnceWithTheResultInPlace) {
+  HostRig rig({2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 10)}, kLong);
+    Floats data(10, static_cast<float>(rank));
+    std::promise<float> done;
+    const auto ticket = client.PushPull({.tensor = ids->at(0),
+                                         .data = {data.data(), DType::kFloat32, 10},
+                                         .done = [&](TicketId, const auto& result) {
+                                           EXPECT_TRUE(result.ok()) << result.status();
+                                           done.set_value(data[9]);
+                                         }});
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_EQ(done.get_future().get(), 0.5f);
+    EXPECT_TRUE(absl::IsNotFound(client.Wait(*ticket, kLong).status()));
+  });
+}
+
+TEST(HostCluster, WhatLiesInItsMemoryIsNotCopiedBeforeTheSum) {
+  constexpr size_t kN = 20000;
+  HostRig rig({2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", kN), Tensor("v", kN)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    const auto memory = client.memory();
+    auto* const data = reinterpret_cast<float*>(memory->Allocate(2 * kN * sizeof(float)));
+    ASSERT_NE(data, nullptr);
+    for (int step = 0; step < 3; ++step) {
+      std::fill_n(data, 2 * kN, static_cast<float>(rank + step));
+      std::vector<PushRequest> requests;
+      for (int t = 0; t < 2; ++t) {
+        requests.push_back({.tensor = ids->at(t), .data = {data + t * kN, DType::kFloat32, kN}});
+      }
+      std::vector<TicketId> tickets;
+      std::vector<PushResult> results;
+      ASSERT_TRUE(client.PushPullAll(requests, &tickets).ok());
+      ASSERT_TRUE(client.WaitAll(tickets, kLong, &results).ok());
+      EXPECT_EQ(data[0], 0.5f + step);
+      EXPECT_EQ(data[2 * kN - 1], 0.5f + step);
+    }
+    memory->Free(reinterpret_cast<std::byte*>(data), 2 * kN * sizeof(float));
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(rig.Counter(rank, "bytes_staged"), 0u);
+    EXPECT_EQ(rig.Counter(rank, "bytes_results"), 3 * 2 * kN * sizeof(float));
+  }
+}
+
+TEST(HostCluster, MemoryOfOnesOwnIsCopiedOnceEachWay) {
+  constexpr size_t kN = 20000;
+  HostRig rig({2});
+  rig.OnEach([](Client& client, int) {
+    const auto ids = client.Declare({Tensor("w", kN)}, kLong);
+    Floats data(kN, 1.0f);
+    ASSERT_TRUE(PushPull(client, ids->at(0), data).ok());
+  });
+  EXPECT_EQ(rig.Counter(0, "bytes_staged"), kN * sizeof(float));
+  EXPECT_EQ(rig.Counter(0, "bytes_results"), kN * sizeof(float));
+}
+
+TEST(HostCluster, EachKeyCrossesTheNetworkOnceAHost) {
+  constexpr size_t kN = 100000;
+  uint64_t plain = 0;
+  {
+    Registry telemetry;
+    HostRig rig({0, 0, 0, 0});
+    rig.OnEach([](Client& client, int) {
+      const auto ids = client.Declare({Tensor("w", kN)}, kLong);
+      Floats data(kN, 1.0f);
+      ASSERT_TRUE(PushPull(client, ids->at(0), data).ok());
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      plain += rig.Counter(rank, "bytes_pushed") + rig.Counter(rank, "bytes_pulled");
+    }
+  }
+  HostRig rig({4});
+  rig.OnEach([](Client& client, int) {
+    const auto ids = client.Declare({Tensor("w", kN)}, kLong);
+    Floats data(kN, 1.0f);
+    ASSERT_TRUE(PushPull(client, ids->at(0), data).ok());
+  });
+  const uint64_t through = rig.Counter(0, "bytes_pushed") + rig.Counter(0, "bytes_pulled");
+  EXPECT_EQ(through, rig.Counter(3, "bytes_pushed") + rig.Counter(3, "bytes_pulled"));
+  EXPECT_NEAR(static_cast<double>(through), plain / 4.0, plain / 1000.0);
+}
+
+TEST(HostCluster, BroadcastsFromAnyProcessAndBarriersAreOfAll) {
+  HostRig rig({2, 0, 2});
+  std::atomic<int> arrived = 0;
+  rig.OnEach([&](Client& client, int rank) {
+    for (int root = 0; root < 5; ++root) {
+      std::vector<std::byte> data(1000, static_cast<std::byte>(rank));
+      ASSERT_TRUE(client.Broadcast("state", data, root, kLong).ok());
+      EXPECT_THAT(data, Each(static_cast<std::byte>(root)));
+    }
+    EXPECT_TRUE(absl::IsInvalidArgument(client.Broadcast("state", {}, 5, kLong)));
+    ++arrived;
+    ASSERT_TRUE(client.Barrier("all", kLong).ok());
+    EXPECT_EQ(arrived, 5);
+  });
+}
+
+TEST(HostCluster, ProcessesOfAHostThatCallDifferentThingsAreTold) {
+  HostRig rig({2, 1});
+  rig.OnEach([](Client& client, int rank) {
+    if (rank == 2) return;
+    const auto ids = client.Declare({Tensor("w", rank == 0 ? 10 : 11)}, kLong);
+    EXPECT_TRUE(absl::IsInvalidArgument(ids.status())) << ids.status();
+    EXPECT_THAT(std::string(ids.status().message()),
+                AllOf(HasSubstr("'w'"), HasSubstr("worker 0 says elements=10"),
+                      HasSubstr("worker 1 says elements=11")));
+    std::vector<std::byte> data(rank == 0 ? 3 : 4);
+    const absl::Status status = client.Broadcast("x", data, 0, kLong);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("in the same order"));
+  });
+}
+
+TEST(HostCluster, AWaitThatEndsNamesTheProcessThatHasNotPushed) {
+  HostRig rig({3});
+  std::vector<uint32_t> ids;
+  rig.OnEach([&](Client& client, int rank) {
+    const auto declared = client.Declare({Tensor("w", 10)}, kLong);
+    ASSERT_TRUE(declared.ok());
+    if (rank == 0) ids = *declared;
+  });
+  Floats data(10, 1.0f);
+  const auto ticket =
+      rig.client(0).PushPull({.tensor = ids[0], .data = {data.data(), DType::kFloat32, 10}});
+  ASSERT_TRUE(ticket.ok());
+  const absl::Status status = rig.client(0).Wait(*ticket, absl::Milliseconds(20)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1, worker 2");
+  EXPECT_EQ(GetErrorField(status, "tensor"), "w");
+  EXPECT_EQ(GetErrorField(status, "step"), "1");
+  const absl::Status barrier = rig.client(0).Barrier("b", absl::Milliseconds(20));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(barrier)) << barrier;
+  EXPECT_THAT(std::string(barrier.message()), HasSubstr("worker 1, worker 2"));
+  rig.OnEach([&](Client& client, int rank) {
+    ASSERT_TRUE(client.Barrier("b", kLong).ok());
+    if (rank == 0) {
+      ASSERT_TRUE(client.Wait(*ticket, kLong).ok());
+      return;
+    }
+    Floats mine(10, 1.0f);
+    ASSERT_TRUE(PushPull(client, ids[0], mine).ok());
+  });
+}
+
+TEST(HostCluster, WhatTheLinkRemembersIsTheFirstProcesssToSave) {
+  constexpr size_t kN = 500;
+  const auto run = [&](HostRig* rig, int from, int to, std::vector<Floats>* residuals,
+                       std::vector<Floats>* results) {
+    rig->OnEach([&](Client& client, int rank) {
+      const auto ids =
+          client.Declare({Tensor("w", kN, "ef(onebit)", "none")}, kLong);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      if (from > 0) {
+        ASSERT_TRUE(client.SetState(ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
+        ASSERT_TRUE(client.SetStep(ids->at(0), from).ok());
+      }
+      for (int step = from; step < to; ++step) {
+        (*results)[rank] = Normal(kN, 10 * step + rank);
+        ASSERT_TRUE(PushPull(client, ids->at(0), (*results)[rank]).ok());
+      }
+      ASSERT_TRUE(client.GetState(ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
+      if (rank == 1) {
+        Floats one(kN, 1.0f);
+        const absl::Status status = client.SetState(ids->at(0), LinkState::kResidual, one);
+        EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+        EXPECT_THAT(std::string(status.message()), HasSubstr("first process, worker 0"));
+      }
+    });
+  };
+  std::vector<Floats> whole(2, Floats(kN)), residuals(2, Floats(kN)), results(2);
+  {
+    HostRig rig({2}, {"--min-compress-bytes=0"});
+    std::vector<Floats> ignored(2, Floats(kN));
+    run(&rig, 0, 8, &ignored, &whole);
+  }
+  {
+    HostRig rig({2}, {"--min-compress-bytes=0"});
+    run(&rig, 0, 5, &residuals, &results);
+  }
+  EXPECT_THAT(residuals[1], Each(0.0f));
+  EXPECT_THAT(residuals[0], ::testing::Contains(::testing::Ne(0.0f)));
+  HostRig rig({2}, {"--min-compress-bytes=0"});
+  run(&rig, 5, 8, &residuals, &results);
+  EXPECT_EQ(results, whole);
+}
+
+TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
+  constexpr size_t kN = 300;
+  HostRig rig({2, 2}, {"--min-compress-bytes=0"});
+  std::vector<Floats> weights(4, Floats(kN));
+  rig.OnEach([&](Client& client, int rank) {
+    TensorDeclaration tensor = Tensor("w", kN, "none", "delta(int8)");
+    tensor.rule = "sgd";
+    const auto ids = client.Declare({tensor}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    if (rank == 3) {
+      const Floats first(kN, 2.0f);
+      ASSERT_TRUE(
+          client.SetServerState(ids->at(0), StatePart::kWeights, first, 0, kLong).ok());
+      const absl::Status part =
+          client.SetServerState(ids->at(0), StatePart::kMoment1, first, 0, kLong);
+      EXPECT_TRUE(absl::IsNotFound(part)) << part;
+    }
+    ASSERT_TRUE(client.FetchWeights(ids->at(0), weights[rank], kLong).ok());
+    EXPECT_THAT(weights[rank], Each(2.0f));
+    for (int step = 0; step < 3; ++step) {
+      Floats data(kN, 1.0f);
+      const auto result = PushPull(client, ids->at(0), data,
+                                   {.loss_scale = 1024.0f, .learning_rate = 0.5f});
+      ASSERT_TRUE(result.ok()) << result.status();
+      weights[rank] = data;
+    }
+    const auto counters = client.GetServerCounters(ids->at(0), kLong);
+    ASSERT_TRUE(counters.ok()) << counters.status();
+    EXPECT_EQ(counters->updates, 3u);
+    Floats on_servers(kN);
+    ASSERT_TRUE(
+        client.GetServerState(ids->at(0), StatePart::kReplica, on_servers, kLong).ok());
+    EXPECT_EQ(on_servers, weights[rank]);
+  });
+  for (const Floats& one : weights) EXPECT_EQ(one, weights[0]);
+  EXPECT_NEAR(weights[0][0], 2.0f - 3 * 0.5f / 1024.0f, 1e-3);
+}
+
+TEST(HostCluster, WhatACodecLeavesOutIsSharedByTheProcessesWeights) {
+  constexpr size_t kN = 400;
+  HostRig rig({2}, {"--min-compress-bytes=0"});
+  std::vector<Floats> left_out(2, Floats(kN));
+  Floats result(kN);
+  rig.OnEach([&](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", kN, "topk(ratio=0.1)", "none")}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    Floats data = Normal(kN, rank);
+    const auto pushed = PushPull(client, ids->at(0), data,
+                                 {.weight = rank == 0 ? 3.0f : 1.0f,
+                                  .left_out = left_out[rank].data()});
+    ASSERT_TRUE(pushed.ok()) << pushed.status();
+    if (rank == 0) result = data;
+  });
+  const Floats a = Normal(kN, 0), b = Normal(kN, 1);
+  for (size_t i = 0; i < kN; ++i) {
+    EXPECT_NEAR(left_out[0][i], 3 * left_out[1][i], 1e-5);
+    EXPECT_NEAR(left_out[0][i] + left_out[1][i] + 4 * result[i], 3 * a[i] + b[i], 1e-4);
+  }
+}
+
+// ---- Trouble
+
+TEST(HostCluster, AProcessThatDiesEndsTheJobForAllAndIsNamed) {
+  HostRig rig({2, 2});
+  std::vector<uint32_t> ids(4);
+  rig.OnEach([&](Client& client, int rank) {
+    const auto declared = client.Declare({Tensor("w", 10)}, kLong);
+    ASSERT_TRUE(declared.ok());
+    ids[rank] = declared->at(0);
+  });
+  std::thread killer([&] { rig.Kill(1); });
+  rig.OnEach([&](Client& client, int rank) {
+    if (rank == 1) return;
+    Floats data(10, 1.0f);
+    const absl::Status status = PushPull(client, ids[rank], data).status();
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("worker 1 (process"), HasSubstr("ended without leaving the job")));
+  });
+  killer.join();
+  EXPECT_FALSE(rig.daemon(0).Wait().ok());
+}
+
+TEST(HostCluster, ProcessesHearThatTheirDaemonHasGone) {
+  HostRig rig({2});
+  std::vector<uint32_t> ids(2);
+  rig.OnEach([&](Client& client, int rank) {
+    const auto declared = client.Declare({Tensor("w", 10)}, kLong);
+    ASSERT_TRUE(declared.ok());
+    ids[rank] = declared->at(0);
+  });
+  Floats data(10, 1.0f);
+  const auto ticket =
+      rig.client(0).PushPull({.tensor = ids[0], .data = {data.data(), DType::kFloat32, 10}});
+  ASSERT_TRUE(ticket.ok());
+  rig.StopDaemon(0);
+  const absl::Status status = rig.client(0).Wait(*ticket, kLong).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bandoneon-worker at unix:@test, has gone"));
+  EXPECT_TRUE(absl::IsUnavailable(rig.client(1).Barrier("b", kLong)));
+}
+
+TEST(HostCluster, AProcessThatLeavesEndsWhatOthersWaitForItIn) {
+  HostRig rig({2});
+  std::vector<uint32_t> ids(2);
+  rig.OnEach([&](Client& client, int rank) {
+    const auto declared = client.Declare({Tensor("w", 10)}, kLong);
+    ASSERT_TRUE(declared.ok());
+    ids[rank] = declared->at(0);
+  });
+  rig.OnEach([&](Client& client, int rank) {
+    if (rank == 0) {
+      EXPECT_TRUE(client.Leave(kLong).ok());
+      EXPECT_TRUE(client.Leave(kLong).ok());
+      EXPECT_FALSE(client.Barrier("b", kLong).ok());
+      return;
+    }
+    Floats data(10, 1.0f);
+    const absl::Status pushed = PushPull(client, ids[rank], data).status();
+    EXPECT_TRUE(absl::IsAborted(pushed)) << pushed;
+    EXPECT_THAT(std::string(pushed.message()), HasSubstr("worker 0 is leaving"));
+    const absl::Status barrier = client.Barrier("b", kLong);
+    EXPECT_TRUE(absl::IsAborted(barrier)) << barrier;
+    EXPECT_TRUE(client.Leave(kLong).ok());
+  });
+}
+
+TEST(HostCluster, ProcessesThatPushUnequallyOftenEndTheJob) {
+  HostRig rig({2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 10)}, kLong);
+    ASSERT_TRUE(ids.ok());
+    if (rank == 0) {
+      ASSERT_TRUE(client.SetStep(ids->at(0), 5).ok());
+    }
+    ASSERT_TRUE(client.Barrier("b", kLong).ok());
+    Floats data(10, kNaN);
+    const absl::Status status = PushPull(client, ids->at(0), data).status();
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("worker 1 pushed step 1 where its host stands at step 5"));
+  });
+}
+
+TEST(HostCluster, OneThatDoesNotPushForTooLongEndsTheJobAndIsNamed) {
+  HostRig::Options options{.hosts = {2}};
+  options.wait_timeout = absl::Milliseconds(100);
+  HostRig rig(options);
+  std::vector<uint32_t> ids(2);
+  rig.OnEach([&](Client& client, int rank) {
+    const auto declared = client.Declare({Tensor("w", 10)}, kLong);
+    ASSERT_TRUE(declared.ok());
+    ids[rank] = declared->at(0);
+  });
+  Floats data(10, 1.0f);
+  const absl::Status status = PushPull(rig.client(0), ids[0], data).status();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("tensor 'w': worker 1 did not push it within the wait-timeout"));
+}
+
+}  // namespace
+}  // namespace bdn::testing

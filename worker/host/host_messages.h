@@ -1,0 +1,35 @@
+#ifndef BANDONEON_WORKER_HOST_HOST_MESSAGES_H_
+#define BANDONEON_WORKER_HOST_HOST_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/host/host_channel.h"
+
+// Between proto/host.proto and what it stands for.
+
+namespace bandoneon::host {
+class Place;
+class Status;
+}  // namespace bandoneon::host
+
+namespace bdn {
+
+inline constexpr uint32_t kHostVersion = 1;
+
+void Write(const absl::Status& status, bandoneon::host::Status* message);
+// With the facts that travel with it. A code that is none becomes Unknown.
+absl::Status Read(const bandoneon::host::Status& message);
+
+void Write(const HostPlace& place, bandoneon::host::Place* message);
+HostPlace Read(const bandoneon::host::Place& message);
+
+// Of HostChannel, for each direction.
+std::string EncodeSegmentToDaemon(uint32_t index, uint64_t bytes);
+std::string EncodeSegmentToProcess(uint32_t index, uint64_t bytes);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_HOST_HOST_MESSAGES_H_

@@ -1,0 +1,569 @@
+#include "worker/host/host_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/base/thread.h"
+#include "proto/host.pb.h"
+#include "worker/error_fields.h"
+#include "worker/host/host_messages.h"
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::host;
+
+// For processes to hear that the job has failed, before their daemon goes.
+constexpr absl::Duration kTimeToHear = absl::Seconds(3);
+constexpr size_t kMostConnections = 4096;
+constexpr uint64_t kNoLimit = ~uint64_t{0};
+
+FileDescriptor OpenPidfd(int pid) {
+  if (pid <= 0) return {};
+  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+absl::Status Refusal(HostChannel* channel, const absl::Status& why) {
+  wire::ToProcess message;
+  Write(why, message.mutable_welcome()->mutable_refused());
+  channel->Send(message);
+  return why;
+}
+
+DType SumDType(DType dtype) { return dtype == DType::kFloat64 ? dtype : DType::kFloat32; }
+
+}  // namespace
+
+// ---- Life
+
+HostServer::HostServer(const Options& options, const Clock* clock)
+    : options_(options),
+      clock_(clock),
+      arena_(std::make_shared<ShmArena>(kNoLimit)),
+      pool_(ArenaOrHeap(arena_)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  arena_->Enable();
+}
+
+HostServer::~HostServer() { Close(); }
+
+void HostServer::Start(HostListener* listener, Worker* worker, const Registry* telemetry) {
+  listener_ = listener;
+  worker_ = worker;
+  telemetry_ = telemetry;
+  attach_deadline_ = clock_->Now() + options_.attach_timeout;
+  {
+    MutexLock lock(&mu_);
+    rounds_.emplace(options_.processes, worker->rank());
+    gather_.emplace(options_.processes, worker->rank());
+  }
+  poller_ = StartThread("bdn-host", [this] { Poll(); });
+}
+
+void HostServer::Adopt(FileDescriptor socket) {
+  MutexLock lock(&mu_);
+  TakeIn(std::move(socket));
+  Wake();
+}
+
+absl::Status HostServer::Wait() {
+  MutexLock lock(&mu_);
+  for (;;) {
+    const bool is_alone = processes_.empty();
+    if (all_left_ && is_alone) return absl::OkStatus();
+    const absl::Time until = failed_at_ + kTimeToHear;
+    if (!failed_.ok() && (is_alone || clock_->Now() >= until)) return failed_;
+    if (is_closed_) return Cancelled("the host's daemon is being closed");
+    clock_->WaitUntil(&changed_, &mu_, failed_.ok() ? absl::InfiniteFuture() : until);
+  }
+}
+
+void HostServer::Close() {
+  {
+    MutexLock lock(&mu_);
+    is_closed_ = true;
+    changed_.SignalAll();
+  }
+  Wake();
+  if (poller_.joinable()) poller_.join();
+  threads_.Join();
+  MutexLock lock(&mu_);
+  processes_.clear();  // whose sockets end
+  attached_.clear();
+  gathered_.clear();
+}
+
+void HostServer::Wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
+void HostServer::Refuse(HostListener* listener, const absl::Status& why) {
+  for (;;) {
+    absl::StatusOr<FileDescriptor> socket = listener->Accept();
+    if (!socket.ok()) continue;  // another user's
+    if (!socket->is_open()) return;
+    HostChannel channel(*std::move(socket), std::make_shared<ShmArena>(), EncodeSegmentToProcess);
+    (void)Refusal(&channel, why);
+  }
+}
+
+void HostServer::OnFailure(const absl::Status& status) {
+  std::vector<HostRound> rounds;
+  std::vector<HostGather::Ended> ended;
+  std::vector<ProcessRef> processes;
+  {
+    MutexLock lock(&mu_);
+    if (!failed_.ok()) return;
+    failed_ = status;
+    failed_at_ = clock_->Now();
+    if (rounds_.has_value()) rounds = rounds_->TakeAll();
+    if (gather_.has_value()) ended = gather_->TakeAll(status);
+    processes = processes_;
+    changed_.SignalAll();
+  }
+  wire::ToProcess message;
+  Write(status, message.mutable_failed());
+  for (const ProcessRef& process : processes) {
+    if (process->local_rank >= 0) process->channel->Send(message);
+  }
+  for (const HostRound& round : rounds) EndRound(round, status);
+  EndGathered(ended);
+  Wake();
+}
+
+void HostServer::AbortJob(const std::string& reason) {
+  threads_.Run([this, reason] { (void)worker_->Abort(reason); });
+}
+
+std::string HostServer::NameOf(const Process& process) const {
+  return absl::StrFormat("worker %d (process %d, local rank %d)",
+                         worker_->rank() + process.local_rank, process.channel->peer_pid(),
+                         process.local_rank);
+}
+
+// ---- The polling thread
+
+void HostServer::Poll() {
+  for (;;) {
+    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+    std::vector<ProcessRef> processes;
+    absl::Time next;
+    {
+      MutexLock lock(&mu_);
+      if (is_closed_) return;
+      processes = processes_;
+      next = NextTime();
+    }
+    fds.push_back({listener_ == nullptr ? -1 : listener_->fd(), POLLIN, 0});
+    for (const ProcessRef& process : processes) {
+      const short writable = process->channel->has_waiting() ? POLLOUT : 0;
+      fds.push_back({process->channel->socket(), static_cast<short>(POLLIN | writable), 0});
+      fds.push_back({process->pidfd.get(), POLLIN, 0});
+    }
+    const absl::Duration left = next - clock_->Now();
+    const bool waits_for_ever = next == absl::InfiniteFuture();
+    const int64_t most = 60'000;
+    const int64_t milliseconds =
+        std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, most);
+    (void)poll(fds.data(), fds.size(), waits_for_ever ? -1 : static_cast<int>(milliseconds));
+    uint64_t woken;
+    (void)!read(wake_.get(), &woken, sizeof(woken));
+    for (size_t i = 0; i < processes.size(); ++i) {
+      const ProcessRef& process = processes[i];
+      const short ready = fds[2 + 2 * i].revents;
+      if ((ready & POLLOUT) != 0 && !process->channel->Flush()) {
+        OnGone(process, Unavailable("it takes no messages"));
+      } else if (ready != 0) {
+        OnReadable(process);  // what it said before it went comes first
+      } else if (fds[3 + 2 * i].revents != 0) {
+        OnReadable(process);
+        OnGone(process, Unavailable("the process has ended"));
+      }
+    }
+    if (fds[1].revents != 0) Accept();
+    OnTime();
+  }
+}
+
+void HostServer::Accept() {
+  absl::StatusOr<FileDescriptor> socket = listener_->Accept();
+  if (!socket.ok()) return LogWarning("%s", socket.status().message());
+  if (!socket->is_open()) return;
+  MutexLock lock(&mu_);
+  TakeIn(*std::move(socket));
+}
+
+void HostServer::TakeIn(FileDescriptor socket) {
+  if (processes_.size() >= kMostConnections) return;  // cut
+  auto process = std::make_shared<Process>(
+      std::make_shared<HostChannel>(std::move(socket), arena_, EncodeSegmentToProcess));
+  process->pidfd = OpenPidfd(process->channel->peer_pid());
+  processes_.push_back(std::move(process));
+}
+
+void HostServer::OnReadable(const ProcessRef& process) {
+  for (;;) {
+    if (process->is_gone) return;
+    absl::StatusOr<std::optional<std::string>> bytes = process->channel->Receive();
+    if (!bytes.ok()) return OnGone(process, bytes.status());
+    if (!bytes->has_value()) return;
+    const absl::Status status = OnMessage(process, **bytes);
+    if (!status.ok()) return OnGone(process, status);
+  }
+}
+
+absl::Status HostServer::OnMessage(const ProcessRef& process, const std::string& bytes) {
+  wire::ToDaemon message;
+  if (!message.ParseFromString(bytes)) return InvalidArgument("a message that is none");
+  if (message.has_hello()) return OnHello(process, message.hello());
+  if (message.has_segment()) {
+    return process->channel->AddSegment(message.segment().index(), message.segment().bytes());
+  }
+  {
+    MutexLock lock(&mu_);
+    if (attached_.empty()) return InvalidArgument("it asks for something before it was welcomed");
+  }
+  switch (message.what_case()) {
+    case wire::ToDaemon::kPushes:
+      return OnPushes(process, message.pushes());
+    case wire::ToDaemon::kCall:
+      return OnCall(process, std::move(*message.mutable_call()));
+    case wire::ToDaemon::kTaken: {
+      MutexLock lock(&mu_);
+      process->answers.erase(message.taken());
+      return absl::OkStatus();
+    }
+    default:
+      return InvalidArgument("a message of no known kind");
+  }
+}
+
+// ---- Attaching
+
+absl::Status HostServer::CheckHello(const wire::Hello& hello) {
+  if (hello.version() != kHostVersion) {
+    return FailedPrecondition("this host's daemon speaks version %d, the process %d: use one build",
+                              kHostVersion, hello.version());
+  }
+  if (!hello.job_id().empty() && hello.job_id() != options_.job_id) {
+    return PermissionDenied("this daemon takes part in job '%s', the process in job '%s'",
+                            options_.job_id, hello.job_id());
+  }
+  const int processes = options_.processes;
+  if (!failed_.ok()) return failed_;
+  if (!attached_.empty()) {
+    return ResourceExhausted("all %d processes of this host have attached", processes);
+  }
+  if (hello.local_size() != 0 && hello.local_size() != static_cast<uint32_t>(processes)) {
+    return InvalidArgument("this host's daemon was started for %d processes, and there are to be %d",
+                           processes, hello.local_size());
+  }
+  if (hello.local_rank() < -1 || hello.local_rank() >= processes) {
+    return InvalidArgument("local rank %d: this host has %d processes", hello.local_rank(),
+                           processes);
+  }
+  for (const ProcessRef& other : processes_) {
+    if (hello.local_rank() >= 0 && other->local_rank == hello.local_rank()) {
+      return AlreadyExists("local rank %d is taken by process %d", hello.local_rank(),
+                           other->channel->peer_pid());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostServer::OnHello(const ProcessRef& process, const wire::Hello& hello) {
+  MutexLock lock(&mu_);
+  if (process->said_hello) return InvalidArgument("it said hello twice");
+  const absl::Status status = CheckHello(hello);
+  if (!status.ok()) return Refusal(process->channel.get(), status);
+  process->said_hello = true;
+  process->local_rank = hello.local_rank();
+  const auto come = std::count_if(processes_.begin(), processes_.end(),
+                                  [](const ProcessRef& one) { return one->said_hello; });
+  if (come == options_.processes) WelcomeAll();
+  return absl::OkStatus();
+}
+
+void HostServer::WelcomeAll() {
+  attached_.resize(options_.processes);
+  std::vector<ProcessRef> of_any_rank;
+  for (const ProcessRef& process : processes_) {
+    if (!process->said_hello) continue;
+    if (process->local_rank >= 0) {
+      attached_[process->local_rank] = process;
+    } else {
+      of_any_rank.push_back(process);
+    }
+  }
+  auto next = of_any_rank.begin();
+  for (int rank = 0; rank < options_.processes; ++rank) {
+    if (attached_[rank] == nullptr) attached_[rank] = *next++;
+    attached_[rank]->local_rank = rank;
+    wire::ToProcess message;
+    wire::Welcome* welcome = message.mutable_welcome();
+    welcome->set_rank(worker_->rank() + rank);
+    welcome->set_size(static_cast<uint32_t>(worker_->size()));
+    welcome->set_local_rank(static_cast<uint32_t>(rank));
+    welcome->set_local_size(static_cast<uint32_t>(options_.processes));
+    attached_[rank]->channel->Send(message);
+  }
+  LogInfo("all %d processes of this host have attached", options_.processes);
+}
+
+void HostServer::OnGone(const ProcessRef& process, const absl::Status& why) {
+  std::string reason;
+  {
+    MutexLock lock(&mu_);
+    if (process->is_gone) return;
+    process->is_gone = true;
+    std::erase(processes_, process);
+    const bool is_missed = !attached_.empty() && process->said_hello && !process->has_left;
+    if (is_missed && failed_.ok()) {
+      reason = absl::StrFormat("%s ended without leaving the job: %s", NameOf(*process),
+                               why.message());
+    }
+    changed_.SignalAll();
+  }
+  if (!absl::IsUnavailable(why)) LogWarning("a process was cut off: %s", why.message());
+  if (!reason.empty()) AbortJob(reason);
+}
+
+absl::Time HostServer::NextTime() const {
+  if (!failed_.ok()) return absl::InfiniteFuture();
+  absl::Time next = gather_->NextDeadline();
+  if (attached_.empty()) next = std::min(next, attach_deadline_);
+  const std::optional<uint32_t> oldest = rounds_->Oldest();
+  if (oldest.has_value()) {
+    next = std::min(next, rounds_->BegunAt(*oldest) + options_.wait_timeout);
+  }
+  return next;
+}
+
+void HostServer::OnTime() {
+  const absl::Time now = clock_->Now();
+  std::vector<HostGather::Ended> ended;
+  std::string reason;
+  {
+    MutexLock lock(&mu_);
+    if (!failed_.ok()) return;
+    ended = gather_->Expire(now);
+    const std::optional<uint32_t> oldest = rounds_->Oldest();
+    if (attached_.empty() && now >= attach_deadline_) {
+      std::string missing;
+      for (int rank = 0; rank < options_.processes; ++rank) {
+        const bool has_come =
+            std::any_of(processes_.begin(), processes_.end(), [rank](const ProcessRef& process) {
+              return process->said_hello && process->local_rank == rank;
+            });
+        if (!has_come) missing += absl::StrFormat("%s%d", missing.empty() ? "" : ", ", rank);
+      }
+      reason = absl::StrFormat("of the %d processes of this host, local rank %s did not attach",
+                               options_.processes, missing);
+      attach_deadline_ = absl::InfiniteFuture();
+      for (const ProcessRef& process : processes_) {
+        (void)Refusal(process->channel.get(), DeadlineExceeded("%s", reason));
+      }
+    } else if (oldest.has_value() && now >= rounds_->BegunAt(*oldest) + options_.wait_timeout) {
+      std::string missing;
+      for (const int process : rounds_->Missing(*oldest)) {
+        missing += absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ",
+                                   worker_->rank() + process);
+      }
+      reason = absl::StrFormat("tensor '%s': %s did not push it within the wait-timeout",
+                               tensors_.at(*oldest)->name, missing);
+    }
+  }
+  for (const HostGather::Ended& one : ended) {
+    // It counts as leaving, and the others can do nothing without it.
+    if (one.status.message().substr(0, sizeof(kLeaving) - 1) == kLeaving) {
+      reason = std::string(one.status.message());
+    }
+  }
+  EndGathered(ended);
+  if (!reason.empty()) AbortJob(reason);
+}
+
+// ---- Rounds
+
+absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes& pushes) {
+  std::vector<HostRound> complete;
+  absl::Status wrong;
+  for (const wire::Push& message : pushes.pushes()) {
+    HostPush push{.ticket = message.ticket(),
+                  .step = message.step(),
+                  .absent = message.absent(),
+                  .priority = message.priority(),
+                  .weight = message.weight(),
+                  .loss_scale = message.loss_scale(),
+                  .learning_rate = message.learning_rate(),
+                  .wants_left_out = message.left_out()};
+    MutexLock lock(&mu_);
+    const auto tensor = tensors_.find(message.tensor());
+    if (tensor == tensors_.end()) {
+      return InvalidArgument("it pushed tensor %d, which was not declared", message.tensor());
+    }
+    const HostTensor& facts = *tensor->second;
+    if (!push.absent) {
+      BDN_ASSIGN_OR_RETURN(auto bytes,
+                           process->channel->Resolve(Read(message.data()),
+                                                     facts.elements * DTypeSize(facts.dtype)));
+      push.data = {bytes.span.data(), facts.dtype, facts.elements};
+      push.memory = std::move(bytes.memory);
+    }
+    absl::StatusOr<std::optional<HostRound>> round =
+        failed_.ok() ? rounds_->Add(process->local_rank, message.tensor(), facts.name,
+                                    std::move(push), clock_->Now())
+                     : failed_;
+    if (!round.ok()) {
+      wire::ToProcess answer;
+      answer.mutable_ended()->set_ticket(message.ticket());
+      Write(round.status(), answer.mutable_ended()->mutable_status());
+      process->channel->Send(answer);
+      if (absl::IsInvalidArgument(round.status())) wrong = round.status();
+    } else if (round->has_value()) {
+      complete.push_back(**std::move(round));
+    }
+  }
+  StartRounds(std::move(complete));
+  // Its processes would wait for one another for ever.
+  if (!wrong.ok()) AbortJob(std::string(wrong.message()));
+  return absl::OkStatus();
+}
+
+absl::Status HostServer::FillRequest(const HostRound& round, PushRequest* request) {
+  HostTensor& tensor = *tensors_.at(round.tensor);
+  *request = round.Request();
+  request->data = tensor.result;
+  if (!round.wants_left_out()) return absl::OkStatus();
+  const size_t bytes = tensor.elements * sizeof(float);
+  if (tensor.left_out == nullptr) tensor.left_out = arena_->Allocate(bytes);
+  if (tensor.left_out == nullptr) {
+    return ResourceExhausted(
+        "tensor '%s': %d bytes of shared memory for what its codec leaves out are not to be had",
+        tensor.name, bytes);
+  }
+  request->left_out = reinterpret_cast<float*>(tensor.left_out);
+  return absl::OkStatus();
+}
+
+void HostServer::StartRounds(std::vector<HostRound> rounds) {
+  if (rounds.empty()) return;
+  std::vector<std::shared_ptr<const HostRound>> shared;
+  std::vector<PushRequest> requests;
+  absl::Status status;
+  for (HostRound& round : rounds) {
+    shared.push_back(std::make_shared<const HostRound>(std::move(round)));
+  }
+  for (const auto& round : shared) {
+    PushRequest request;
+    MutexLock lock(&mu_);
+    status = FillRequest(*round, &request);
+    if (!status.ok()) break;
+    request.done = [this, round](TicketId, const auto& result) { EndRound(*round, result); };
+    requests.push_back(std::move(request));
+  }
+  std::vector<TicketId> tickets;
+  const absl::Status pushed = worker_->PushPullAll(requests, &tickets);
+  {
+    MutexLock lock(&mu_);
+    for (size_t i = 0; i < tickets.size(); ++i) {
+      tensors_.at(shared[i]->tensor)->ticket = tickets[i];
+    }
+  }
+  if (!pushed.ok()) status = pushed;
+  for (size_t i = tickets.size(); i < shared.size(); ++i) EndRound(*shared[i], status);
+  if (!status.ok()) AbortJob(std::string(status.message()));
+}
+
+void HostServer::EndRound(const HostRound& round, const absl::StatusOr<PushResult>& result) {
+  std::vector<ProcessRef> attached;
+  std::byte* left_out = nullptr;
+  uint64_t bytes = 0;
+  {
+    MutexLock lock(&mu_);
+    if (attached_.empty()) return;  // closed
+    attached = attached_;
+    const HostTensor& tensor = *tensors_.at(round.tensor);
+    left_out = tensor.left_out;
+    bytes = tensor.elements * sizeof(float);
+  }
+  for (size_t i = 0; i < round.pushes.size(); ++i) {
+    if (!round.pushes[i].has_value()) continue;  // of one that is not complete
+    wire::ToProcess message;
+    wire::Ended* ended = message.mutable_ended();
+    ended->set_ticket(round.pushes[i]->ticket);
+    Write(result.status(), ended->mutable_status());
+    const bool has_left_out = result.ok() && round.pushes[i]->wants_left_out && left_out != nullptr;
+    if (result.ok()) {
+      ended->set_absent(result->absent);
+      ended->set_nonfinite(result->nonfinite);
+    }
+    if (has_left_out) {
+      Write(*attached[i]->channel->Find({left_out, bytes}), ended->mutable_left_out());
+      ended->set_left_out_share(round.ShareOf(static_cast<int>(i)));
+    }
+    attached[i]->channel->Send(message);
+    if (attached[i]->channel->has_waiting()) Wake();
+  }
+}
+
+absl::Status HostServer::DescribePush(uint32_t id) const {
+  TicketId ticket;
+  {
+    MutexLock lock(&mu_);
+    const auto found = tensors_.find(id);
+    if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+    if (rounds_->IsOpen(id)) {
+      std::string missing;
+      for (const int process : rounds_->Missing(id)) {
+        missing += absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ",
+                                   worker_->rank() + process);
+      }
+      return WithFields(DeadlineExceeded("still in flight"),
+                        {.tensor = found->second->name,
+                         .step = std::to_string(rounds_->step(id) + 1),
+                         .stage = "assemble",
+                         .waiting_for = missing});
+    }
+    ticket = found->second->ticket;
+  }
+  const absl::Status described = worker_->DescribeWait(ticket);
+  return absl::IsNotFound(described) ? DeadlineExceeded("still in flight") : described;
+}
+
+// ---- What is declared
+
+absl::Status HostServer::AddTensors(std::span<const TensorDeclaration> tensors,
+                                    std::span<const uint32_t> ids) {
+  MutexLock lock(&mu_);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorDeclaration& declared = tensors[i];
+    std::unique_ptr<HostTensor>& tensor = tensors_[ids[i]];
+    if (tensor != nullptr) continue;
+    const size_t bytes = declared.elements * DTypeSize(SumDType(declared.dtype));
+    std::byte* const result = arena_->Allocate(bytes);
+    if (result == nullptr) {
+      tensors_.erase(ids[i]);
+      return ResourceExhausted(
+          "tensor '%s': %d bytes of shared memory for the sum of this host are not to be had; the "
+          "daemon needs the size of the model in float32: give it more memory",
+          declared.name, bytes);
+    }
+    tensor = std::make_unique<HostTensor>();
+    tensor->name = declared.name;
+    tensor->dtype = declared.dtype;
+    tensor->elements = declared.elements;
+    tensor->result = {result, SumDType(declared.dtype), declared.elements};
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bdn

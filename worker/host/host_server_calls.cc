@@ -1,0 +1,445 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/control_messages.h"
+#include "common/cluster/declaration_list.h"
+#include "proto/host.pb.h"
+#include "worker/host/host_messages.h"
+#include "worker/host/host_server.h"
+
+// The calls of a host's processes: those that each makes for itself, and those that they make together.
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::host;
+
+constexpr size_t kMostOpenCalls = 256;  // of one process
+// After which a call that reads what servers hold lets others ask.
+constexpr absl::Duration kTurn = absl::Milliseconds(200);
+
+std::span<const float> Floats(ByteSpan bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+std::span<float> Floats(const Buffer& buffer) {
+  return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
+}
+// A process can change what it shares while it is read.
+std::vector<float> CopyOf(ByteSpan bytes) {
+  const std::span<const float> floats = Floats(bytes);
+  return {floats.begin(), floats.end()};
+}
+
+absl::StatusOr<StatePart> ReadPart(uint32_t number) {
+  if (number == 0 || number > static_cast<uint32_t>(kLastStatePart)) {
+    return InvalidArgument("part %d of a server's state is none", number);
+  }
+  return static_cast<StatePart>(number);
+}
+
+absl::StatusOr<LinkState> ReadState(uint32_t number) {
+  if (number > static_cast<uint32_t>(LinkState::kLearningRate)) {
+    return InvalidArgument("state %d of a link is none", number);
+  }
+  return static_cast<LinkState>(number);
+}
+
+}  // namespace
+
+// ---- From a message to its thread
+
+absl::StatusOr<uint64_t> HostServer::ElementsOf(uint32_t id) const {
+  MutexLock lock(&mu_);
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  return found->second->elements;
+}
+
+// What a call brings along: nothing is there where it is 0.
+absl::StatusOr<size_t> HostServer::BytesOfData(const wire::Call& call) const {
+  const auto floats_of = [this](uint32_t id) -> absl::StatusOr<size_t> {
+    const auto found = tensors_.find(id);
+    if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+    return found->second->elements * sizeof(float);
+  };
+  switch (call.what_case()) {
+    case wire::Call::kBroadcast:
+      return call.broadcast().has_data() ? call.broadcast().bytes() : 0;
+    case wire::Call::kSetState:
+      if (call.set_state().what() == static_cast<uint32_t>(LinkState::kLearningRate)) {
+        return sizeof(float);
+      }
+      return floats_of(call.set_state().tensor());
+    case wire::Call::kSetServerState:
+      return floats_of(call.set_server_state().tensor());
+    default:
+      return 0;
+  }
+}
+
+absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
+  const auto call = std::make_shared<const wire::Call>(std::move(message));
+  OpenCall open{process, call, {}, absl::InfiniteFuture()};
+  if (call->timeout_ms() >= 0) {
+    open.deadline = clock_->Now() + absl::Milliseconds(call->timeout_ms());
+  }
+  absl::StatusOr<std::optional<HostGather::Members>> members = std::nullopt;
+  std::vector<HostRound> rounds;
+  std::vector<HostGather::Ended> ended;
+  Calls together;
+  absl::Status refused;
+  bool is_gathered = true;
+  {
+    MutexLock lock(&mu_);
+    if (process->calls.size() >= kMostOpenCalls) {
+      return InvalidArgument("it has %d calls open", kMostOpenCalls);
+    }
+    if (!process->calls.insert(call->id()).second) {
+      return InvalidArgument("it made call %d twice", call->id());
+    }
+    const absl::StatusOr<size_t> bytes = BytesOfData(*call);
+    refused = bytes.status();
+    if (bytes.ok() && *bytes > 0) {
+      const wire::Place& place = call->has_broadcast()   ? call->broadcast().data()
+                                 : call->has_set_state() ? call->set_state().data()
+                                                         : call->set_server_state().data();
+      BDN_ASSIGN_OR_RETURN(open.data, process->channel->Resolve(Read(place), *bytes));
+    }
+    if (refused.ok() && !failed_.ok()) refused = failed_;
+    const HostGather::Member member{process->local_rank, call->id(), open.deadline};
+    if (!refused.ok()) {
+      is_gathered = false;
+    } else if (call->has_declare()) {
+      members = gather_->ArriveNext("declaration", member);
+    } else if (call->has_broadcast()) {
+      members = gather_->ArriveNext("broadcast", member);
+    } else if (call->what_case() == wire::Call::kBarrier) {
+      members = gather_->Arrive(absl::StrFormat("barrier '%s'", call->barrier()), member);
+    } else if (call->has_leave()) {
+      members = gather_->Arrive(kLeaving, member);
+      ended = gather_->OnLeaving(process->local_rank);
+      rounds = rounds_->OnLeaving(process->local_rank);
+    } else {
+      is_gathered = false;
+    }
+    if (is_gathered) refused = members.status();
+    if (is_gathered && refused.ok()) {
+      gathered_[{process->local_rank, call->id()}] = open;
+      if (members->has_value()) {
+        for (const HostGather::Member& one : **members) together.push_back(TakeCall(one));
+      }
+    }
+  }
+  EndGathered(ended);
+  for (const HostRound& round : rounds) {
+    EndRound(round, Aborted("worker %d is leaving the job and pushes no more: all workers must push "
+                            "a tensor equally often",
+                            worker_->rank() + process->local_rank));
+  }
+  if (!refused.ok()) {
+    Answer(open, {}, refused);
+  } else if (!together.empty()) {
+    threads_.Run([this, together = std::move(together)] { ServeTogether(together); });
+  } else if (!is_gathered) {
+    threads_.Run([this, open = std::move(open)] { Serve(open); });
+  }
+  return absl::OkStatus();
+}
+
+HostServer::OpenCall HostServer::TakeCall(const HostGather::Member& member) {
+  const auto found = gathered_.find({member.process, member.call});
+  OpenCall open = std::move(found->second);
+  gathered_.erase(found);
+  return open;
+}
+
+void HostServer::EndGathered(const std::vector<HostGather::Ended>& ended) {
+  for (const HostGather::Ended& one : ended) {
+    OpenCall open;
+    {
+      MutexLock lock(&mu_);
+      open = TakeCall(one.member);
+    }
+    Answer(open, {}, one.status);
+  }
+}
+
+void HostServer::Answer(const OpenCall& open, wire::Answer answer, const absl::Status& status,
+                        Buffer data) {
+  answer.set_id(open.call->id());
+  Write(status, answer.mutable_status());
+  {
+    MutexLock lock(&mu_);
+    open.process->calls.erase(open.call->id());
+    if (open.process->is_gone) return;
+    if (status.ok() && !data.empty()) {
+      const auto place = open.process->channel->Find(data.span());
+      if (place.has_value()) {
+        Write(*place, answer.mutable_data());
+        open.process->answers[open.call->id()] = std::move(data);
+      } else {  // the arena has no more, and the pool took the heap
+        Write(ResourceExhausted("the daemon has no shared memory for %d bytes", data.size()),
+              answer.mutable_status());
+      }
+    }
+  }
+  wire::ToProcess message;
+  *message.mutable_answer() = std::move(answer);
+  open.process->channel->Send(message);
+  if (open.process->channel->has_waiting()) Wake();
+}
+
+void HostServer::AnswerAll(const Calls& calls, const absl::Status& status) {
+  for (const OpenCall& call : calls) Answer(call, {}, status);
+}
+
+// ---- What each asks for itself
+
+void HostServer::Serve(OpenCall open) {
+  wire::Answer answer;
+  Buffer data;
+  const absl::Status status = ServeOne(open, &answer, &data);
+  Answer(open, std::move(answer), status, std::move(data));
+}
+
+template <typename Body>
+absl::Status HostServer::OnServers(const OpenCall& open, uint32_t id, bool reads,
+                                   const Body& body) {
+  for (;;) {
+    {
+      MutexLock lock(&mu_);
+      HostTensor& tensor = *tensors_.at(id);
+      const uint64_t turn = tensor.turns_given++;
+      while (tensor.turns_over < turn) changed_.Wait(&mu_);
+    }
+    const absl::Duration left = open.deadline - clock_->Now();
+    const absl::Status status = body(reads ? std::min(left, kTurn) : left);
+    {
+      MutexLock lock(&mu_);
+      ++tensors_.at(id)->turns_over;
+      changed_.SignalAll();
+    }
+    const bool goes_on = reads && absl::IsDeadlineExceeded(status) && clock_->Now() < open.deadline;
+    if (!goes_on) return status;
+  }
+}
+
+absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Buffer* data) {
+  const wire::Call& call = *open.call;
+  // Room for the tensor's floats.
+  const auto floats = [&](uint32_t tensor) -> absl::StatusOr<std::span<float>> {
+    BDN_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(tensor));
+    *data = pool_.Get(elements * sizeof(float));
+    return Floats(*data);
+  };
+  switch (call.what_case()) {
+    case wire::Call::kAbort:
+      return worker_->Abort(absl::StrFormat("%s: %s", NameOf(*open.process), call.abort()));
+    case wire::Call::kGetState:
+      return GetState(open, data);
+    case wire::Call::kSetState:
+      return SetState(open);
+    case wire::Call::kSetStep:
+      return SetStep(open);
+    case wire::Call::kDescribe:
+      return DescribePush(call.describe());
+    case wire::Call::kStats:
+      for (const Sample& sample : telemetry_->Collect()) {
+        wire::Number* number = answer->add_numbers();
+        number->set_name(sample.metric->name);
+        number->set_kind(static_cast<uint32_t>(sample.metric->kind));
+        number->set_help(sample.metric->help);
+        number->set_value(sample.value);
+      }
+      return absl::OkStatus();
+    case wire::Call::kFetchWeights: {
+      BDN_ASSIGN_OR_RETURN(const auto out, floats(call.fetch_weights()));
+      return OnServers(open, call.fetch_weights(), /*reads=*/true, [&](absl::Duration left) {
+        return worker_->FetchWeights(call.fetch_weights(), out, left);
+      });
+    }
+    case wire::Call::kGetServerState: {
+      const wire::ServerState& asked = call.get_server_state();
+      BDN_ASSIGN_OR_RETURN(const StatePart part, ReadPart(asked.part()));
+      BDN_ASSIGN_OR_RETURN(const auto out, floats(asked.tensor()));
+      return OnServers(open, asked.tensor(), /*reads=*/true, [&](absl::Duration left) {
+        return worker_->GetServerState(asked.tensor(), part, out, left);
+      });
+    }
+    case wire::Call::kSetServerState: {
+      const wire::ServerState& given = call.set_server_state();
+      BDN_ASSIGN_OR_RETURN(const StatePart part, ReadPart(given.part()));
+      const std::vector<float> values = CopyOf(open.data.span);
+      return OnServers(open, given.tensor(), /*reads=*/false, [&](absl::Duration left) {
+        return worker_->SetServerState(given.tensor(), part, values, given.step(), left);
+      });
+    }
+    case wire::Call::kGetServerCounters: {
+      const uint32_t tensor = call.get_server_counters().tensor();
+      BDN_RETURN_IF_ERROR(ElementsOf(tensor).status());
+      return OnServers(open, tensor, /*reads=*/true, [&](absl::Duration left) -> absl::Status {
+        BDN_ASSIGN_OR_RETURN(const StateCounters counters,
+                             worker_->GetServerCounters(tensor, left));
+        answer->mutable_counters()->set_updates(counters.updates);
+        answer->mutable_counters()->set_previous_learning_rate(counters.previous_learning_rate);
+        return absl::OkStatus();
+      });
+    }
+    case wire::Call::kSetServerCounters: {
+      const wire::ServerState& given = call.set_server_counters();
+      BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
+      const StateCounters counters{given.counters().updates(),
+                                   given.counters().previous_learning_rate()};
+      return OnServers(open, given.tensor(), /*reads=*/false, [&](absl::Duration left) {
+        return worker_->SetServerCounters(given.tensor(), counters, given.step(), left);
+      });
+    }
+    default:
+      return Unimplemented("a call of no known kind");
+  }
+}
+
+// What the host's link remembers is its first process's to save; the replica is everybody's.
+absl::Status HostServer::GetState(const OpenCall& open, Buffer* data) {
+  const wire::State& asked = open.call->get_state();
+  BDN_ASSIGN_OR_RETURN(const LinkState what, ReadState(asked.what()));
+  BDN_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(asked.tensor()));
+  *data = pool_.Get((what == LinkState::kLearningRate ? 1 : elements) * sizeof(float));
+  const bool is_of_host = what == LinkState::kResidual || what == LinkState::kMomentum;
+  if (is_of_host && open.process->local_rank > 0) {
+    std::fill_n(Floats(*data).begin(), elements, 0.0f);
+    return absl::OkStatus();
+  }
+  return worker_->GetState(asked.tensor(), what, Floats(*data));
+}
+
+absl::Status HostServer::SetState(const OpenCall& open) {
+  const wire::State& given = open.call->set_state();
+  BDN_ASSIGN_OR_RETURN(const LinkState what, ReadState(given.what()));
+  const std::vector<float> values = CopyOf(open.data.span);
+  if (open.process->local_rank == 0) return worker_->SetState(given.tensor(), what, values);
+  const bool is_of_host = what == LinkState::kResidual || what == LinkState::kMomentum;
+  if (!is_of_host) return absl::OkStatus();  // the first process says the same
+  const bool is_zero =
+      std::all_of(values.begin(), values.end(), [](float value) { return value == 0.0f; });
+  if (is_zero) return absl::OkStatus();
+  return FailedPrecondition(
+      "tensor %d: the residual and the momentum of a host are its daemon's, and are set by its first "
+      "process, worker %d: add up what the others had, and set that",
+      given.tensor(), worker_->rank());
+}
+
+absl::Status HostServer::SetStep(const OpenCall& open) {
+  const wire::SetStep& given = open.call->set_step();
+  BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Annotate(rounds_->SetStep(given.tensor(), given.step()),
+                                 absl::StrFormat("tensor '%s'", tensors_.at(given.tensor())->name)));
+  }
+  return worker_->SetStep(given.tensor(), given.step());
+}
+
+// ---- What they ask together
+
+void HostServer::ServeTogether(const Calls& calls) {
+  const wire::Call& first = *calls.front().call;
+  absl::Time deadline = absl::InfinitePast();
+  for (const OpenCall& call : calls) deadline = std::max(deadline, call.deadline);
+  const absl::Duration left = deadline - clock_->Now();
+  if (first.has_declare()) {
+    std::vector<wire::Answer> answers(calls.size());
+    const absl::Status status = Declare(calls, &answers);
+    for (size_t i = 0; i < calls.size(); ++i) Answer(calls[i], std::move(answers[i]), status);
+  } else if (first.has_broadcast()) {
+    Buffer data;
+    const absl::Status status = Broadcast(calls, &data);
+    for (const OpenCall& call : calls) Answer(call, {}, status, data);
+  } else if (first.what_case() == wire::Call::kBarrier) {
+    AnswerAll(calls, worker_->Barrier(first.barrier(), left));
+  } else {
+    const absl::Status status = worker_->Leave(left);
+    if (status.ok()) {
+      MutexLock lock(&mu_);
+      for (const OpenCall& call : calls) call.process->has_left = true;
+      all_left_ = true;
+      changed_.SignalAll();
+    }
+    AnswerAll(calls, status);
+  }
+}
+
+absl::Status HostServer::Declare(const Calls& calls, std::vector<wire::Answer>* answers) {
+  std::vector<std::vector<TensorDeclaration>> lists;
+  absl::Time deadline = absl::InfinitePast();
+  for (const OpenCall& call : calls) {
+    BDN_ASSIGN_OR_RETURN(DeclarationPart part, Read(call.call->declare()));
+    for (TensorDeclaration& tensor : part.tensors) {
+      if (tensor.kind != KeyKind::kDense) return InvalidArgument("a tensor that is not dense");
+      BDN_RETURN_IF_ERROR(TensorTable::Canonicalize(&tensor));
+    }
+    lists.push_back(std::move(part.tensors));
+    deadline = std::max(deadline, call.deadline);
+  }
+  for (size_t i = 1; i < lists.size(); ++i) {
+    BDN_RETURN_IF_ERROR(CompareDeclarations(
+        lists[0], absl::StrFormat("worker %d", worker_->rank()), lists[i],
+        absl::StrFormat("worker %d", worker_->rank() + static_cast<Rank>(i))));
+  }
+  BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
+                       worker_->Declare(lists[0], deadline - clock_->Now()));
+  const absl::Status added = AddTensors(lists[0], ids);
+  if (!added.ok()) {  // the other hosts go on with it
+    AbortJob(std::string(added.message()));
+    return added;
+  }
+  absl::flat_hash_map<std::string_view, uint32_t> by_name;
+  for (size_t i = 0; i < ids.size(); ++i) by_name[lists[0][i].name] = ids[i];
+  MutexLock lock(&mu_);
+  for (size_t i = 0; i < lists.size(); ++i) {
+    for (const TensorDeclaration& tensor : lists[i]) {
+      const uint32_t id = by_name.at(tensor.name);
+      const MutableView& result = tensors_.at(id)->result;
+      const ByteSpan bytes{static_cast<const std::byte*>(result.data),
+                           result.n * DTypeSize(result.dtype)};
+      wire::DeclaredTensor* declared = (*answers)[i].add_tensors();
+      declared->set_id(id);
+      Write(*calls[i].process->channel->Find(bytes), declared->mutable_result());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostServer::Broadcast(const Calls& calls, Buffer* data) {
+  const wire::Broadcast& first = calls.front().call->broadcast();
+  absl::Time deadline = absl::InfinitePast();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const wire::Broadcast& other = calls[i].call->broadcast();
+    if (other.name() != first.name() || other.bytes() != first.bytes() ||
+        other.root() != first.root()) {
+      return InvalidArgument(
+          "broadcast '%s' of %d bytes from root %d by worker %d, and '%s' of %d bytes from root %d by "
+          "worker %d: all workers call it in the same order",
+          first.name(), first.bytes(), first.root(), worker_->rank(), other.name(), other.bytes(),
+          other.root(), worker_->rank() + static_cast<Rank>(i));
+    }
+    deadline = std::max(deadline, calls[i].deadline);
+  }
+  *data = pool_.Get(first.bytes());
+  const Rank place = first.root() - worker_->rank();
+  if (place >= 0 && place < static_cast<Rank>(calls.size())) {
+    const ByteSpan given = calls[place].data.span;
+    if (given.size() != first.bytes()) {
+      return InvalidArgument("broadcast '%s': its root brought no data", first.name());
+    }
+    std::memcpy(data->data(), given.data(), given.size());
+  }
+  return worker_->Broadcast(first.name(), data->mutable_span(), first.root(),
+                            deadline - clock_->Now());
+}
+
+}  // namespace bdn
