@@ -144,8 +144,9 @@ absl::Status LocalJob::StartDaemons() {
     return absl::ResourceExhaustedError(
         absl::StrFormat("cannot watch %s: %s", directory_, strerror(errno)));
   }
+  const int nodes = options_.hosts > 0 ? options_.hosts : options_.workers;
   std::vector<std::string> argv = {"bandoneon-scheduler",
-                                   absl::StrFormat("--workers=%d", options_.workers),
+                                   absl::StrFormat("--workers=%d", nodes),
                                    absl::StrFormat("--servers=%d", options_.servers),
                                    "--listen=127.0.0.1:0",
                                    "--port-file=" + port_file,
@@ -162,7 +163,16 @@ absl::Status LocalJob::StartDaemons() {
     if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
     status = StartDaemon(absl::StrFormat("server %d", i), argv);
   }
+  for (int i = 0; status.ok() && i < options_.hosts; ++i) {
+    argv = {"bandoneon-worker", absl::StrFormat("--rank=%d", i), "--attach=" + HostAddress(i),
+            absl::StrFormat("--processes=%d", workers_per_host())};
+    status = StartDaemon(absl::StrFormat("host %d", i), argv);
+  }
   return status;
+}
+
+std::string LocalJob::HostAddress(int number) const {
+  return absl::StrFormat("unix:@bandoneon-%s-%d", job_id_, number);
 }
 
 absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
@@ -199,19 +209,30 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
 absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {
   const std::string rank = absl::StrFormat("%d", workers_started_);
   const std::string size = absl::StrFormat("%d", options_.workers);
+  const int of_host = workers_per_host();
+  const std::string local_rank = absl::StrFormat("%d", workers_started_ % of_host);
+  const std::string local_size = absl::StrFormat("%d", of_host);
+  const int host = workers_started_ / of_host;
   ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input};
-  const Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
-                               {"BANDONEON_RANK", rank},
-                               {"BANDONEON_JOB_ID", job_id_},
-                               // What torch.distributed looks for, so that DDP runs as it is.
-                               {"RANK", rank},
-                               {"LOCAL_RANK", rank},
-                               {"WORLD_SIZE", size},
-                               {"LOCAL_WORLD_SIZE", size},
-                               {"MASTER_ADDR", "127.0.0.1"},
-                               {"MASTER_PORT", master_port_},
-                               // Python would keep its lines back: its output is a pipe.
-                               {"PYTHONUNBUFFERED", "1"}};
+  Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
+                         {"BANDONEON_JOB_ID", job_id_},
+                         // What torch.distributed looks for, so that DDP runs as it is.
+                         {"RANK", rank},
+                         {"LOCAL_RANK", local_rank},
+                         {"GROUP_RANK", absl::StrFormat("%d", host)},
+                         {"WORLD_SIZE", size},
+                         {"LOCAL_WORLD_SIZE", local_size},
+                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_PORT", master_port_},
+                         // Python would keep its lines back: its output is a pipe.
+                         {"PYTHONUNBUFFERED", "1"}};
+  if (options_.hosts == 0) {
+    variables.emplace_back("BANDONEON_RANK", rank);
+  } else {
+    variables.emplace_back("BANDONEON_ATTACH", HostAddress(host));
+    variables.emplace_back("BANDONEON_LOCAL_RANK", local_rank);
+    variables.emplace_back("BANDONEON_LOCAL_SIZE", local_size);
+  }
   spec.variables.insert(spec.variables.end(), variables.begin(), variables.end());
   if (!token_.empty()) spec.variables.emplace_back("BANDONEON_TOKEN", token_);
   ++workers_started_;
@@ -260,6 +281,16 @@ void LocalJob::HandleEnd(size_t process, int code) {
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, options_.linger);
 }
 
+// A node of the job is a host, and goes when one of its workers does.
+bool LocalJob::IsNode(size_t process, const std::string& name) const {
+  if (options_.hosts == 0) return group_.name(process) == name;
+  if (process < host(0)) return group_.name(process) == name;
+  const size_t number = is_worker(process)
+                            ? (process - worker(0)) / static_cast<size_t>(workers_per_host())
+                            : process - host(0);
+  return name == absl::StrFormat("worker %d", number);
+}
+
 void LocalJob::SayCause() {
   if (code_ != 0 || failures_.empty()) return;
   Failure cause = failures_.front();
@@ -267,7 +298,7 @@ void LocalJob::SayCause() {
   bool found = false;
   for (std::string name; !found && std::getline(who_went, name);) {
     for (const Failure& failure : failures_) {
-      if (group_.name(failure.process) != name) continue;
+      if (found || !IsNode(failure.process, name)) continue;
       cause = failure;
       found = true;
     }
@@ -366,6 +397,7 @@ std::string LocalJob::MetricsFile(int server) const {
 
 std::chrono::nanoseconds LocalJob::WorkersCpu() const {
   std::chrono::nanoseconds sum{0};
+  for (int i = 0; i < options_.hosts; ++i) sum += group_.CpuTime(host(i));
   for (int i = 0; i < workers_started_; ++i) sum += group_.CpuTime(worker(i));
   return sum;
 }

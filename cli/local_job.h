@@ -1,6 +1,7 @@
 #ifndef BANDONEON_CLI_LOCAL_JOB_H_
 #define BANDONEON_CLI_LOCAL_JOB_H_
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -16,6 +17,9 @@ namespace bdn::cli {
 struct JobOptions {
   const char* command = "run";  // what our own lines are tagged with
   int workers = 1;
+  // With hosts, so many daemons through which as many workers each take part, as if they were of hosts of
+  // their own. 0: each worker takes part itself.
+  int hosts = 0;
   int servers = 1;
   std::string seed;       // of the scheduler; "" leaves it to its default
   Variables settings;     // BANDONEON_NAME=value for every process
@@ -64,7 +68,7 @@ class LocalJob {
   // CPU time so far of all processes of a role, those that run.
   std::chrono::nanoseconds SchedulerCpu() const { return group_.CpuTime(0); }
   std::chrono::nanoseconds ServersCpu() const;
-  std::chrono::nanoseconds WorkersCpu() const;
+  std::chrono::nanoseconds WorkersCpu() const;  // and of their hosts' daemons
   // Memory of all servers now.
   int64_t ServersResidentBytes() const;
   ProcessGroup::Events CountServersEvents() const;
@@ -79,7 +83,12 @@ class LocalJob {
     kEndingDaemons,  // all workers have ended, the rest was told to
   };
 
-  size_t worker(int rank) const { return 1 + static_cast<size_t>(options_.servers + rank); }
+  size_t host(int number) const { return 1 + static_cast<size_t>(options_.servers + number); }
+  size_t worker(int rank) const { return host(options_.hosts + rank); }
+  int workers_per_host() const { return options_.workers / std::max(options_.hosts, 1); }
+  std::string HostAddress(int number) const;
+  // Whether the scheduler means this process by what it calls a node.
+  bool IsNode(size_t process, const std::string& name) const;
   bool is_worker(size_t process) const { return process >= worker(0); }
   bool WorkersAlive() const;
   std::string FailureFile() const { return directory_ + "/failure"; }

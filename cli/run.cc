@@ -9,6 +9,8 @@ namespace {
 
 constexpr Flag kFlags[] = {
     {"workers", 'n', "COUNT", "worker processes, each runs COMMAND [1]"},
+    {"hosts", 0, "COUNT", "emulate so many hosts, each with a bandoneon-worker for its processes"},
+    {"procs-per-host", 0, "COUNT", "worker processes of each host; instead of --workers [1]"},
     {"servers", 's', "COUNT", "server processes [1]"},
     {"push", 0, "SPEC", "codec of gradients to the servers [none]"},
     {"pull", 0, "SPEC", "codec of sums back to the workers [none]"},
@@ -21,6 +23,7 @@ constexpr Flag kFlags[] = {
 
 constexpr char kUsageText[] =
     "usage: bandoneon run -n WORKERS -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n"
+    "       bandoneon run --hosts HOSTS --procs-per-host WORKERS -s SERVERS [options] -- COMMAND ...\n"
     "\n"
     "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT and\n"
     "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of the\n"
@@ -32,7 +35,10 @@ constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 2 -s 1 --push 'ef(onebit(block=256))' --pull 'ef(onebit(block=256))' \\\n"
     "    --link 200mbit -- python train.py --epochs 3\n"
+    "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
+
+constexpr int64_t kMostPerHost = 1024;
 
 absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   JobOptions options;
@@ -51,7 +57,19 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (flags.command().empty()) {
     return absl::InvalidArgumentError("no command to run: put it behind --");
   }
-  options.workers = static_cast<int>(*workers);
+  const auto hosts = flags.Int("hosts", 0, 0, 4096);
+  if (!hosts.ok()) return hosts.status();
+  const auto of_host = flags.Int("procs-per-host", 1, 1, kMostPerHost);
+  if (!of_host.ok()) return of_host.status();
+  if (*hosts > 0 && !flags.Text("workers").empty()) {
+    return absl::InvalidArgumentError(
+        "--hosts H --procs-per-host P start H x P workers: no --workers");
+  }
+  if (*hosts == 0 && !flags.Text("procs-per-host").empty()) {
+    return absl::InvalidArgumentError("--procs-per-host is of hosts: give --hosts, too");
+  }
+  options.hosts = static_cast<int>(*hosts);
+  options.workers = static_cast<int>(*hosts > 0 ? *hosts * *of_host : *workers);
   options.servers = static_cast<int>(*servers);
   options.seed = flags.Text("seed");
   options.linger = *linger;

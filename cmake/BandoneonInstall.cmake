@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(programs bandoneon_cli bandoneon-scheduler bandoneon-server bandoneon-bench-codecs bandoneon-bench-roof)
+set(programs bandoneon_cli bandoneon-scheduler bandoneon-server bandoneon-worker bandoneon-bench-codecs bandoneon-bench-roof)
 set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS bandoneon EXPORT bandoneonTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}

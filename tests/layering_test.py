@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
 CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
 ZMQ, SHM = "common/transport/zmq", "common/transport/shm"
-LOCAL, C_API = "worker/local", "worker/c_api"
+LOCAL, C_API, HOST = "worker/local", "worker/c_api", "worker/host"
 TELEMETRY = "common/telemetry"
 CERTS = "common/certs"
 
@@ -32,10 +32,11 @@ MAY_INCLUDE = {
     KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, "proto"},
     "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
-    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "kernels"},
+    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
+    HOST: {BASE, TELEMETRY, WIRE, TRANSPORT, SHM, CLUSTER, "compressors", KERNELS, "proto", "worker"},
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
-    C_API: {LOCAL, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
+    C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
     "cli": {C_API, CERTS},
     "examples": {C_API},
     "proto": set(),
@@ -49,7 +50,7 @@ THIRD_PARTY = [
     ("Highway", re.compile(r"hwy/"), {KERNELS}),
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
-     {CLUSTER, "scheduler"}),
+     {CLUSTER, "scheduler", HOST}),
     ("OpenSSL", re.compile(r"openssl/"), {CERTS}),
     ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, TELEMETRY, "cli"}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),

@@ -43,6 +43,12 @@ constexpr Setting kMaxBytesInFlight = {
     "max-bytes-in-flight", "16MiB",
     "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the rest "
     "goes by urgency"};
+constexpr Setting kWaitTimeout = {"wait-timeout", "1800s",
+                                  "how long one exchange may take, a slow worker's step included"};
+constexpr Setting kProbeInterval = {"probe-interval", "1s",
+                                    "how often to ask after a reply that does not come"};
+constexpr Setting kMetricsFile = {"metrics-file", "",
+                                  "write what was counted to this file at the end, as JSON"};
 constexpr Setting kExitWhenDone = {
     "exit-when-done", "true",
     "end when the job has ended, done or failed; else serve the next one"};
@@ -100,7 +106,38 @@ constexpr Setting kServerSettings[] = {
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     kStageTimes,
-    {"metrics-file", "", "write what was counted to this file at the end, as JSON"},
+    kMetricsFile,
+    kExitWhenDone,
+    kJobId,
+    kToken,
+    kTokenFile,
+    kTlsCa,
+    kTlsCert,
+    kTlsKey,
+    kInsecure,
+    kJoinTimeout,
+    kLogLevel,
+};
+
+constexpr Setting kHostSettings[] = {
+    kScheduler,
+    {"attach", "", "where processes of this host attach: unix:@NAME or unix:/PATH"},
+    {"processes", "1", "how many processes of this host there are to be, 1 to 1024"},
+    kRank,
+    {"threads", "0",
+     "threads that encode and decode; 0 takes a quarter of the processors it may use"},
+    {"cpus", "",
+     "processors that these threads keep to, e.g. 0-3,8 or node0 for those of a NUMA node; empty for "
+     "any"},
+    kTransport,
+    kIoThreads,
+    kConnectionTimeout,
+    kLink,
+    kWaitTimeout,
+    kProbeInterval,
+    kMaxBytesInFlight,
+    kStageTimes,
+    kMetricsFile,
     kExitWhenDone,
     kJobId,
     kToken,
@@ -123,8 +160,12 @@ constexpr Setting kWorkerSettings[] = {
     kLink,
     {"push", "none", "codec of gradients to the servers, e.g. ef(onebit(block=256))"},
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},
-    {"wait-timeout", "1800s", "how long one exchange may take, a slow worker's step included"},
-    {"probe-interval", "1s", "how often to ask after a reply that does not come"},
+    {"attach", "",
+     "take part through this host's bandoneon-worker, which listens there: unix:@NAME or unix:/PATH"},
+    {"local-rank", "-1", "place among the processes of this host; -1 for any free one"},
+    {"local-size", "0", "processes that this host is to have; 0 for as many as its daemon says"},
+    kWaitTimeout,
+    kProbeInterval,
     kMaxBytesInFlight,
     kStageTimes,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
@@ -141,11 +182,12 @@ constexpr Setting kWorkerSettings[] = {
 
 constexpr auto kAllSettings = [] {
   std::array<Setting, std::size(kSchedulerSettings) + std::size(kServerSettings) +
-                          std::size(kWorkerSettings)>
+                          std::size(kHostSettings) + std::size(kWorkerSettings)>
       all{};
   size_t count = 0;
   for (const Setting& setting : kSchedulerSettings) all[count++] = setting;
   for (const Setting& setting : kServerSettings) all[count++] = setting;
+  for (const Setting& setting : kHostSettings) all[count++] = setting;
   for (const Setting& setting : kWorkerSettings) all[count++] = setting;
   return all;
 }();
@@ -154,6 +196,7 @@ constexpr auto kAllSettings = [] {
 
 std::span<const Setting> SchedulerSettings() { return kSchedulerSettings; }
 std::span<const Setting> ServerSettings() { return kServerSettings; }
+std::span<const Setting> HostSettings() { return kHostSettings; }
 std::span<const Setting> WorkerSettings() { return kWorkerSettings; }
 std::span<const Setting> AllSettings() { return kAllSettings; }
 

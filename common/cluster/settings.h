@@ -11,6 +11,7 @@ namespace bdn {
 // default and its help are said once.
 std::span<const Setting> SchedulerSettings();
 std::span<const Setting> ServerSettings();
+std::span<const Setting> HostSettings();  // of bandoneon-worker, the daemon of a host
 std::span<const Setting> WorkerSettings();
 
 // All of them, for Config::Load's `elsewhere`: one environment serves a whole job.

@@ -10,7 +10,7 @@ from ctypes import c_uint64, c_void_p, sizeof
 
 from . import errors
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 OK = 0
 CANCELLED = 1
@@ -114,6 +114,8 @@ _FUNCTIONS = {
         c_int,
         [c_void_p, POINTER(c_uint64), c_size_t, c_double, POINTER(Result), POINTER(c_size_t)],
     ),
+    "bdn_alloc": (c_int, [c_void_p, c_uint64, POINTER(c_void_p)]),
+    "bdn_free_memory": (None, [c_void_p]),
     "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),
     "bdn_barrier": (c_int, [c_void_p, c_char_p, c_double]),
     "bdn_get_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),

@@ -12,7 +12,7 @@ from .worker import Worker
 
 _lock = threading.Lock()
 _worker = None
-_address = None  # of its scheduler
+_address = None  # of its scheduler, or of its host's daemon
 _codecs = {}  # "push" and "pull", where init() was told
 _left = None  # the scheduler of the job that this process has left
 
@@ -27,7 +27,9 @@ def init(scheduler=None, rank=None, *, config=None, **settings):
     """Joins the job and waits until everybody has come; returns this process's worker.
 
     Under `bandoneon run` there is nothing to say. Under torchrun the rank is torchrun's, and the
-    scheduler's address comes from `scheduler="host:port"` or BANDONEON_SCHEDULER. `settings` are
+    scheduler's address comes from `scheduler="host:port"` or BANDONEON_SCHEDULER. With `attach="unix:@NAME"`
+    or BANDONEON_ATTACH the process takes part through its host's bandoneon-worker, which listens there and
+    knows the scheduler. `settings` are
     those of a worker (bandoneon.settings_help()), with underscores for dashes. `config` is a file of
     them, a line "name = value" each, # before comments: the environment goes before it, and arguments
     before both. A second call returns the same worker. After shutdown() the job is over, and only another
@@ -42,10 +44,17 @@ def init(scheduler=None, rank=None, *, config=None, **settings):
             _worker.stats()  # Raises in a forked child.
             return _worker
         given = {} if config is None else _read_config(config)
-        address = _scheduler(scheduler, given.pop("scheduler", None))
-        rank = _rank(rank, given.pop("rank", None))
-        given.update((name.replace("_", "-"), value) for name, value in settings.items())
-        facts = dict(given, scheduler=address, rank=rank)
+        named = {name.replace("_", "-"): value for name, value in settings.items()}
+        attach = named.get("attach") or os.environ.get("BANDONEON_ATTACH") or given.get("attach")
+        if attach:
+            address, rank = attach, None
+            given.update(_place_to_attach(given))
+            given["scheduler"] = scheduler  # Of no use to it, but for status().
+            facts = dict(given, **named)
+        else:
+            address = _scheduler(scheduler, given.pop("scheduler", None))
+            rank = _rank(rank, given.pop("rank", None))
+            facts = dict(given, **named, scheduler=address, rank=rank)
         options = _native.options(facts)
         lib = _native.library()
         try:
@@ -55,6 +64,8 @@ def init(scheduler=None, rank=None, *, config=None, **settings):
                 raise
             raise errors.FailedPrecondition(f"{error}; {_LEFT_BEFORE}") from error
         _check_world_size(worker)
+        if attach:
+            _check_rank(worker)
         _worker = worker
         _address = address
         _codecs = {direction: facts.get(direction) for direction in ("push", "pull")}
@@ -170,13 +181,38 @@ def _rank(argument, configured=None):
     return _torchrun_number("RANK") if configured is None else configured
 
 
+def _place_to_attach(configured):
+    """{setting: value}: torchrun's place of this process on its host, where nobody has said another."""
+    places = {"local-rank": "LOCAL_RANK", "local-size": "LOCAL_WORLD_SIZE"}
+    return {
+        setting: _torchrun_number(variable)
+        for setting, variable in places.items()
+        if "BANDONEON_" + setting.upper().replace("-", "_") not in os.environ and setting not in configured
+    }
+
+
+def _check_rank(worker):
+    """Its daemon says which rank a process has; torch.distributed must mean the same by it."""
+    rank = _torchrun_number("RANK")
+    if rank is None or rank == worker.rank:
+        return
+    refusal = (
+        f"torchrun's RANK is {rank} where this host's daemon counts {worker.rank}: start each host's "
+        "bandoneon-worker with the --rank that its torchrun has as --node-rank"
+    )
+    worker.abort_job(refusal)
+    worker.close()
+    raise errors.InvalidArgument(refusal)
+
+
 def _check_world_size(worker):
     world_size = None if "BANDONEON_RANK" in os.environ else _torchrun_number("WORLD_SIZE")
     if world_size is None or world_size == worker.size:
         return
     refusal = (
         f"torchrun's WORLD_SIZE is {world_size} but the job has {worker.size} workers; give "
-        f"bandoneon-scheduler --workers={world_size} or start {worker.size} processes"
+        f"bandoneon-scheduler --workers={world_size} (hosts, where each has a bandoneon-worker) or start "
+        f"{worker.size} processes"
     )
     worker.abort_job(refusal)  # So that a worker that has not come this far hears why.
     worker.close()

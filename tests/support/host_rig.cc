@@ -42,8 +42,8 @@ HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
     Host& host = hosts_[h];
     if (processes > 0) {
       host.server = std::make_unique<HostServer>(
-          HostServer::Options{.processes = processes, .job_id = "job",
-                              .wait_timeout = options.wait_timeout},
+          HostServer::Options{
+              .processes = processes, .job_id = "job", .wait_timeout = options.wait_timeout},
           &clock_);
     }
     threads.emplace_back([this, &options, &host, h, first, processes, of_host] {
@@ -101,9 +101,7 @@ HostRig::~HostRig() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void HostRig::StopDaemon(int host) {
-  hosts_[host].server->Close();
-}
+void HostRig::StopDaemon(int host) { hosts_[host].server->Close(); }
 
 void HostRig::OnEach(const std::function<void(Client&, int)>& body) {
   std::vector<std::thread> threads;

@@ -158,8 +158,8 @@ TEST(HostCluster, WeightsLossScalesAndAbsenceMeanWhatTheyMeanWithoutADaemon) {
     // Weights 1, 2, 3, 4; loss scales 1, 2, 4, 8; the gradient of rank r is r.
     const float loss_scale = static_cast<float>(1 << rank);
     Floats data(4, static_cast<float>(rank) * loss_scale);
-    auto result = PushPull(client, ids->at(0), data,
-                           {.weight = rank + 1.0f, .loss_scale = loss_scale});
+    auto result =
+        PushPull(client, ids->at(0), data, {.weight = rank + 1.0f, .loss_scale = loss_scale});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_THAT(data, Each(loss_scale * (0 + 2 + 6 + 12) / 10.0f));
 
@@ -383,8 +383,7 @@ TEST(HostCluster, WhatTheLinkRemembersIsTheFirstProcesssToSave) {
   const auto run = [&](HostRig* rig, int from, int to, std::vector<Floats>* residuals,
                        std::vector<Floats>* results) {
     rig->OnEach([&](Client& client, int rank) {
-      const auto ids =
-          client.Declare({Tensor("w", kN, "ef(onebit)", "none")}, kLong);
+      const auto ids = client.Declare({Tensor("w", kN, "ef(onebit)", "none")}, kLong);
       ASSERT_TRUE(ids.ok()) << ids.status();
       if (from > 0) {
         ASSERT_TRUE(client.SetState(ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
@@ -431,8 +430,7 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
     ASSERT_TRUE(ids.ok()) << ids.status();
     if (rank == 3) {
       const Floats first(kN, 2.0f);
-      ASSERT_TRUE(
-          client.SetServerState(ids->at(0), StatePart::kWeights, first, 0, kLong).ok());
+      ASSERT_TRUE(client.SetServerState(ids->at(0), StatePart::kWeights, first, 0, kLong).ok());
       const absl::Status part =
           client.SetServerState(ids->at(0), StatePart::kMoment1, first, 0, kLong);
       EXPECT_TRUE(absl::IsNotFound(part)) << part;
@@ -441,8 +439,8 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
     EXPECT_THAT(weights[rank], Each(2.0f));
     for (int step = 0; step < 3; ++step) {
       Floats data(kN, 1.0f);
-      const auto result = PushPull(client, ids->at(0), data,
-                                   {.loss_scale = 1024.0f, .learning_rate = 0.5f});
+      const auto result =
+          PushPull(client, ids->at(0), data, {.loss_scale = 1024.0f, .learning_rate = 0.5f});
       ASSERT_TRUE(result.ok()) << result.status();
       weights[rank] = data;
     }
@@ -450,8 +448,7 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
     ASSERT_TRUE(counters.ok()) << counters.status();
     EXPECT_EQ(counters->updates, 3u);
     Floats on_servers(kN);
-    ASSERT_TRUE(
-        client.GetServerState(ids->at(0), StatePart::kReplica, on_servers, kLong).ok());
+    ASSERT_TRUE(client.GetServerState(ids->at(0), StatePart::kReplica, on_servers, kLong).ok());
     EXPECT_EQ(on_servers, weights[rank]);
   });
   for (const Floats& one : weights) EXPECT_EQ(one, weights[0]);
@@ -467,9 +464,9 @@ TEST(HostCluster, WhatACodecLeavesOutIsSharedByTheProcessesWeights) {
     const auto ids = client.Declare({Tensor("w", kN, "topk(ratio=0.1)", "none")}, kLong);
     ASSERT_TRUE(ids.ok()) << ids.status();
     Floats data = Normal(kN, rank);
-    const auto pushed = PushPull(client, ids->at(0), data,
-                                 {.weight = rank == 0 ? 3.0f : 1.0f,
-                                  .left_out = left_out[rank].data()});
+    const auto pushed =
+        PushPull(client, ids->at(0), data,
+                 {.weight = rank == 0 ? 3.0f : 1.0f, .left_out = left_out[rank].data()});
     ASSERT_TRUE(pushed.ok()) << pushed.status();
     if (rank == 0) result = data;
   });

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 4
+#define BDN_ABI_VERSION 5
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -211,6 +211,13 @@ BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_secon
  * theirs. The error is that of the next one, at which it stopped; those behind it are as they were. */
 BDN_API int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
                          double timeout_seconds, bdn_result* results, size_t* ended);
+
+/* Memory that gradients are best made of, 64-byte aligned: a process that takes part through its host's
+ * daemon (setting attach) shares it with the daemon, and what is pushed out of it is not copied. Of any
+ * other worker it is ordinary memory. BDN_RESOURCE_EXHAUSTED: there is no more. bdn_free_memory gives it
+ * back, on any thread, also after bdn_free; NULL is ignored. */
+BDN_API int bdn_alloc(bdn_worker* worker, uint64_t bytes, void** out);
+BDN_API void bdn_free_memory(void* memory);
 
 /* Overwrites `data` (bytes long, any element type) with root's, on every worker. Each name and size is
  * declared at its first use, and stays. All workers call it in the same order. */

@@ -16,6 +16,7 @@
 #include "worker/c_api/bandoneon.h"
 #include "worker/c_api/connect.h"
 #include "worker/c_api/conversions.h"
+#include "worker/c_api/lent_blocks.h"
 #include "worker/c_api/open_calls.h"
 #include "worker/error_fields.h"
 #include "worker/local/local_cluster.h"
@@ -234,6 +235,18 @@ int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
     if (ended != nullptr) *ended = done.size();
     return status;
   });
+}
+
+int bdn_alloc(bdn_worker* worker, uint64_t bytes, void** out) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (out == nullptr || bytes == 0) return bdn::InvalidArgument("out is null or bytes is 0");
+    BDN_ASSIGN_OR_RETURN(*out, bdn::LentMemory().Allocate(w.memory(), bytes));
+    return absl::OkStatus();
+  });
+}
+
+void bdn_free_memory(void* memory) {
+  if (memory != nullptr) bdn::LentMemory().Free(memory);
 }
 
 int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes, int root,

@@ -98,8 +98,9 @@ absl::StatusOr<HostListener> HostListener::ListenAt(const HostAddress& address) 
   return listener;
 }
 
-HostListener::~HostListener() {
+void HostListener::Close() {
   if (socket_.is_open() && !file_.empty()) unlink(file_.c_str());
+  socket_ = FileDescriptor();
 }
 
 absl::StatusOr<FileDescriptor> HostListener::Accept() {

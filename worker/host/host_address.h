@@ -24,10 +24,12 @@ class HostListener {
  public:
   // AlreadyExists: another daemon listens there. What one that is gone left behind is taken over.
   static absl::StatusOr<HostListener> ListenAt(const HostAddress& address);
-  ~HostListener();
+  ~HostListener() { Close(); }
   HostListener(HostListener&&) = default;
 
   int fd() const { return socket_.get(); }
+  // Nobody can connect any more.
+  void Close();
   // The next process that connects; a closed one where there is none. PermissionDenied: another user's,
   // which is cut.
   absl::StatusOr<FileDescriptor> Accept();

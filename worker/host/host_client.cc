@@ -260,9 +260,9 @@ absl::Status HostClient::OnEnded(const wire::Ended& ended) {
     tensor_of_.erase(found);
     mutable_tensor.pending.pop_front();
     TakeReady(&mutable_tensor, &ready);
-    tickets_.EndPart(
-        ended.ticket(),
-        {.status = status, .absent = ended.absent(), .nonfinite = ended.nonfinite()}, &tickets);
+    tickets_.EndPart(ended.ticket(),
+                     {.status = status, .absent = ended.absent(), .nonfinite = ended.nonfinite()},
+                     &tickets);
   }
   SendPushes(ready);
   tickets_.Deliver(tickets);

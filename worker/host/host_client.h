@@ -90,7 +90,7 @@ class HostClient final : public Client {
   };
   struct Tensor {
     TensorDeclaration declaration;
-    HostChannel::Bytes result;    // float32, or float64: where the daemon puts it
+    HostChannel::Bytes result;     // float32, or float64: where the daemon puts it
     std::byte* staging = nullptr;  // for what lies in memory of its own, once something did
     bool keeps_left_out = false;   // its push has a memory
     Step pushed = 0;

@@ -66,8 +66,7 @@ std::vector<HostGather::Ended> HostGather::Expire(absl::Time now) {
     for (const auto& [process, member] : gathering.members) {
       if (member.deadline <= now) late.push_back(member);
     }
-    const absl::Status status =
-        DeadlineExceeded("%s: waiting for %s", name, MissingOf(gathering));
+    const absl::Status status = DeadlineExceeded("%s: waiting for %s", name, MissingOf(gathering));
     for (const Member& member : late) {
       ended.push_back({member, status});
       gathering.members.erase(member.process);

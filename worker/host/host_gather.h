@@ -20,7 +20,7 @@ namespace bdn {
 class HostGather {
  public:
   struct Member {
-    int process = 0;   // local rank
+    int process = 0;    // local rank
     uint64_t call = 0;  // the process's number
     absl::Time deadline;
   };

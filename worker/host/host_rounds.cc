@@ -122,10 +122,10 @@ absl::Status HostRounds::SetStep(uint32_t tensor, Step to) {
   }
   if (to == step(tensor)) return absl::OkStatus();
   const std::vector<std::optional<HostPush>>& pushes = found->second.pushes;
-  const auto pushed = std::find_if(pushes.begin(), pushes.end(),
-                                   [](const auto& push) { return push.has_value(); });
-  return FailedPrecondition("worker %d has pushed step %d already", first_ + (pushed - pushes.begin()),
-                            found->second.step);
+  const auto pushed =
+      std::find_if(pushes.begin(), pushes.end(), [](const auto& push) { return push.has_value(); });
+  return FailedPrecondition("worker %d has pushed step %d already",
+                            first_ + (pushed - pushes.begin()), found->second.step);
 }
 
 std::vector<int> HostRounds::Missing(uint32_t tensor) const {

@@ -171,8 +171,7 @@ void HostServer::Poll() {
     const absl::Duration left = next - clock_->Now();
     const bool waits_for_ever = next == absl::InfiniteFuture();
     const int64_t most = 60'000;
-    const int64_t milliseconds =
-        std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, most);
+    const int64_t milliseconds = std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, most);
     (void)poll(fds.data(), fds.size(), waits_for_ever ? -1 : static_cast<int>(milliseconds));
     uint64_t woken;
     (void)!read(wake_.get(), &woken, sizeof(woken));
@@ -263,8 +262,9 @@ absl::Status HostServer::CheckHello(const wire::Hello& hello) {
     return ResourceExhausted("all %d processes of this host have attached", processes);
   }
   if (hello.local_size() != 0 && hello.local_size() != static_cast<uint32_t>(processes)) {
-    return InvalidArgument("this host's daemon was started for %d processes, and there are to be %d",
-                           processes, hello.local_size());
+    return InvalidArgument(
+        "this host's daemon was started for %d processes, and there are to be %d", processes,
+        hello.local_size());
   }
   if (hello.local_rank() < -1 || hello.local_rank() >= processes) {
     return InvalidArgument("local rank %d: this host has %d processes", hello.local_rank(),
@@ -327,8 +327,8 @@ void HostServer::OnGone(const ProcessRef& process, const absl::Status& why) {
     std::erase(processes_, process);
     const bool is_missed = !attached_.empty() && process->said_hello && !process->has_left;
     if (is_missed && failed_.ok()) {
-      reason = absl::StrFormat("%s ended without leaving the job: %s", NameOf(*process),
-                               why.message());
+      reason =
+          absl::StrFormat("%s ended without leaving the job: %s", NameOf(*process), why.message());
     }
     changed_.SignalAll();
   }
@@ -374,8 +374,8 @@ void HostServer::OnTime() {
     } else if (oldest.has_value() && now >= rounds_->BegunAt(*oldest) + options_.wait_timeout) {
       std::string missing;
       for (const int process : rounds_->Missing(*oldest)) {
-        missing += absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ",
-                                   worker_->rank() + process);
+        missing +=
+            absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ", worker_->rank() + process);
       }
       reason = absl::StrFormat("tensor '%s': %s did not push it within the wait-timeout",
                                tensors_.at(*oldest)->name, missing);
@@ -412,9 +412,9 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
     }
     const HostTensor& facts = *tensor->second;
     if (!push.absent) {
-      BDN_ASSIGN_OR_RETURN(auto bytes,
-                           process->channel->Resolve(Read(message.data()),
-                                                     facts.elements * DTypeSize(facts.dtype)));
+      BDN_ASSIGN_OR_RETURN(
+          auto bytes,
+          process->channel->Resolve(Read(message.data()), facts.elements * DTypeSize(facts.dtype)));
       push.data = {bytes.span.data(), facts.dtype, facts.elements};
       push.memory = std::move(bytes.memory);
     }
@@ -524,8 +524,8 @@ absl::Status HostServer::DescribePush(uint32_t id) const {
     if (rounds_->IsOpen(id)) {
       std::string missing;
       for (const int process : rounds_->Missing(id)) {
-        missing += absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ",
-                                   worker_->rank() + process);
+        missing +=
+            absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ", worker_->rank() + process);
       }
       return WithFields(DeadlineExceeded("still in flight"),
                         {.tensor = found->second->name,

@@ -93,9 +93,9 @@ class HostServer {
     std::string name;
     DType dtype = DType::kFloat32;
     uint64_t elements = 0;
-    MutableView result;            // float32, or float64: in the arena
+    MutableView result;             // float32, or float64: in the arena
     std::byte* left_out = nullptr;  // float32[elements], once somebody wants it
-    uint64_t turns_given = 0;  // to ask the servers about it
+    uint64_t turns_given = 0;       // to ask the servers about it
     uint64_t turns_over = 0;
     TicketId ticket = 0;  // of the worker, while a round is with it
   };

@@ -136,9 +136,10 @@ absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
   }
   EndGathered(ended);
   for (const HostRound& round : rounds) {
-    EndRound(round, Aborted("worker %d is leaving the job and pushes no more: all workers must push "
-                            "a tensor equally often",
-                            worker_->rank() + process->local_rank));
+    EndRound(round,
+             Aborted("worker %d is leaving the job and pushes no more: all workers must push "
+                     "a tensor equally often",
+                     worker_->rank() + process->local_rank));
   }
   if (!refused.ok()) {
     Answer(open, {}, refused);
@@ -338,8 +339,9 @@ absl::Status HostServer::SetStep(const OpenCall& open) {
   BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
   {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Annotate(rounds_->SetStep(given.tensor(), given.step()),
-                                 absl::StrFormat("tensor '%s'", tensors_.at(given.tensor())->name)));
+    BDN_RETURN_IF_ERROR(
+        Annotate(rounds_->SetStep(given.tensor(), given.step()),
+                 absl::StrFormat("tensor '%s'", tensors_.at(given.tensor())->name)));
   }
   return worker_->SetStep(given.tensor(), given.step());
 }
@@ -386,9 +388,9 @@ absl::Status HostServer::Declare(const Calls& calls, std::vector<wire::Answer>* 
     deadline = std::max(deadline, call.deadline);
   }
   for (size_t i = 1; i < lists.size(); ++i) {
-    BDN_RETURN_IF_ERROR(CompareDeclarations(
-        lists[0], absl::StrFormat("worker %d", worker_->rank()), lists[i],
-        absl::StrFormat("worker %d", worker_->rank() + static_cast<Rank>(i))));
+    BDN_RETURN_IF_ERROR(
+        CompareDeclarations(lists[0], absl::StrFormat("worker %d", worker_->rank()), lists[i],
+                            absl::StrFormat("worker %d", worker_->rank() + static_cast<Rank>(i))));
   }
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
                        worker_->Declare(lists[0], deadline - clock_->Now()));

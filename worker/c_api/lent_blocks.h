@@ -1,0 +1,54 @@
+#ifndef BANDONEON_WORKER_C_API_LENT_BLOCKS_H_
+#define BANDONEON_WORKER_C_API_LENT_BLOCKS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/base/memory_domain.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+
+namespace bdn {
+
+// Blocks that callers have of workers' memory, which may outlive the workers. Thread-safe.
+class LentBlocks {
+ public:
+  absl::StatusOr<void*> Allocate(std::shared_ptr<MemoryDomain> domain, uint64_t bytes) {
+    std::byte* const block = domain->Allocate(bytes);
+    if (block == nullptr) {
+      return ResourceExhausted("%d bytes of memory to push from are not to be had", bytes);
+    }
+    MutexLock lock(&mu_);
+    blocks_[block] = {std::move(domain), bytes};
+    return block;
+  }
+  // Nothing where it is none of ours.
+  void Free(void* block) {
+    std::pair<std::shared_ptr<MemoryDomain>, uint64_t> lent;
+    {
+      MutexLock lock(&mu_);
+      const auto found = blocks_.find(block);
+      if (found == blocks_.end()) return;
+      lent = std::move(found->second);
+      blocks_.erase(found);
+    }
+    lent.first->Free(static_cast<std::byte*>(block), lent.second);
+  }
+
+ private:
+  Mutex mu_;
+  std::map<void*, std::pair<std::shared_ptr<MemoryDomain>, uint64_t>> blocks_ ABSL_GUARDED_BY(mu_);
+};
+
+// The process's; never taken down, so that its last blocks can be given back at any time.
+inline LentBlocks& LentMemory() {
+  static LentBlocks& blocks = *new LentBlocks;
+  return blocks;
+}
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_C_API_LENT_BLOCKS_H_

@@ -1,0 +1,32 @@
+#ifndef BANDONEON_WORKER_HOST_HOST_OPTIONS_H_
+#define BANDONEON_WORKER_HOST_HOST_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/config.h"
+#include "common/base/log.h"
+#include "worker/host/host_address.h"
+#include "worker/host/host_server.h"
+#include "worker/worker.h"
+
+namespace bdn {
+
+// What bandoneon-worker is started with.
+struct HostOptions {
+  HostAddress address;
+  HostServer::Options server;
+  Worker::Options worker;
+  std::vector<int> processors;  // that it keeps to
+  std::string metrics_file;
+  bool exit_when_done = true;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+// `config` is of HostSettings(). InvalidArgument names the setting that is wrong or missing.
+absl::StatusOr<HostOptions> ReadHostOptions(const Config& config);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_HOST_HOST_OPTIONS_H_

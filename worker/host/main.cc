@@ -1,0 +1,154 @@
+// bandoneon-worker: takes part in a job for all processes of its host.
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/config.h"
+#include "common/base/daemon.h"
+#include "common/base/log.h"
+#include "common/base/processors.h"
+#include "common/base/status.h"
+#include "common/cluster/settings.h"
+#include "worker/host/host_options.h"
+#include "worker/host/host_server.h"
+#include "worker/host/worker_join.h"
+
+namespace bdn {
+namespace {
+
+constexpr char kUsage[] =
+    "bandoneon-worker: takes part in a job for all processes of its host. It sums what they push in\n"
+    "shared memory, and encodes, exchanges and decodes it once for all of them.\n"
+    "\n"
+    "usage: bandoneon-worker --scheduler HOST:PORT --attach ADDRESS --processes COUNT\n"
+    "         [--check-config] [--help] [--version] [settings]\n"
+    "\n"
+    "examples:\n"
+    "  bandoneon-worker --scheduler 10.0.0.1:7000 --attach unix:@gpt-7 --processes 4\n"
+    "  BANDONEON_ATTACH=unix:@gpt-7 torchrun --nproc-per-node 4 train.py   # the processes\n"
+    "  bandoneon-worker --scheduler 10.0.0.1:7000 --attach unix:/run/gpt-7.sock --processes 8 \\\n"
+    "    --rank 3 --threads 4 --cpus node0\n"
+    "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py  # all of it, on one machine\n"
+    "\n"
+    "Processes find it by the setting attach, as BANDONEON_ATTACH, and must be of its user. The job counts\n"
+    "it as one worker: give bandoneon-scheduler the number of hosts as --workers. Ends with 0 when all\n"
+    "processes have left or on SIGTERM, with 1 when the job failed, with 2 when it could not start. With\n"
+    "--exit-when-done=false it joins the next job instead, until a signal comes.\n"
+    "\n"
+    "settings:\n";
+
+struct Served {
+  absl::Status result;
+  bool started = false;  // the job had begun
+  bool signalled = false;
+};
+
+// One job, with a worker and memory of its own: nothing of it is left for the next.
+Served ServeJob(const Config& config, const HostOptions& options, int signal_fd,
+                HostListener* listener, const Clock* clock) {
+  Served served;
+  Registry telemetry;
+  HostServer server(options.server, clock);
+  std::unique_ptr<Worker> worker;
+  const int over_fd = eventfd(0, EFD_CLOEXEC);
+  Mutex mu;  // of worker
+  std::thread job([&] {
+    Worker::Options of_worker = options.worker;
+    of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
+    auto joined = JoinAsWorker(config, of_worker, clock, &telemetry);
+    served.result = joined.status();
+    if (joined.ok()) {
+      {
+        MutexLock lock(&mu);
+        worker = *std::move(joined);
+      }
+      served.started = true;
+      LogInfo("host %d of the job: takes %d processes, workers %d to %d, at %s", worker->place(),
+              options.server.processes, worker->rank(),
+              worker->rank() + options.server.processes - 1, options.address.text);
+      server.Start(listener, worker.get(), &telemetry);
+      served.result = server.Wait();
+    }
+    const uint64_t one = 1;
+    (void)!write(over_fd, &one, sizeof(one));
+  });
+  pollfd fds[] = {{signal_fd, POLLIN, 0}, {over_fd, POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0) continue;  // interrupted
+  served.signalled = fds[1].revents == 0;
+  if (served.signalled) {
+    LogInfo("ending on a signal");
+    const absl::Status why =
+        Unavailable("bandoneon-worker at %s was stopped by a signal", options.address.text);
+    MutexLock lock(&mu);
+    if (worker == nullptr) {  // it is joining: nothing is lost with it
+      HostServer::Refuse(listener, why);
+      listener->Close();
+      _exit(0);
+    }
+    server.OnFailure(why);
+  }
+  job.join();
+  close(over_fd);
+  if (!served.started) HostServer::Refuse(listener, served.result);
+  if (worker != nullptr) {
+    worker->Close();
+    server.Close();
+  }
+  const std::vector<Sample> counted = telemetry.Collect();
+  worker.reset();
+  if (!counted.empty()) LogInfo("%s", ToText(counted));
+  if (!options.metrics_file.empty()) {
+    std::ofstream(options.metrics_file) << ToJson(counted) << "\n";
+  }
+  if (served.signalled) served.result = absl::OkStatus();
+  if (!served.result.ok()) LogError("%s", served.result.message());
+  return served;
+}
+
+// Whether another job may end otherwise. What was wrong before one began, and was not that others
+// did not come, is wrong with this daemon.
+bool MayServeNext(const Served& served) {
+  if (served.signalled) return false;
+  const absl::Status& result = served.result;
+  return served.started || absl::IsAborted(result) || absl::IsUnavailable(result) ||
+         absl::IsDeadlineExceeded(result);
+}
+
+absl::StatusOr<int> Serve(const Config& config) {
+  BDN_ASSIGN_OR_RETURN(const HostOptions options, ReadHostOptions(config));
+  InitLog(options.log_level, "host");
+  const int signal_fd = BlockEndSignals();
+  const SteadyClock clock;
+  BDN_RETURN_IF_ERROR(KeepToProcessors(options.processors));  // and all threads to come
+  BDN_ASSIGN_OR_RETURN(HostListener listener, HostListener::ListenAt(options.address));
+  for (;;) {
+    const Served served = ServeJob(config, options, signal_fd, &listener, &clock);
+    if (options.exit_when_done || !MayServeNext(served)) {
+      return served.result.ok() ? 0 : served.started ? 1 : 2;
+    }
+    LogInfo("ready for the next job");
+  }
+}
+
+}  // namespace
+}  // namespace bdn
+
+int main(int argc, char** argv) {
+  return bdn::RunDaemon(
+      {.name = "bandoneon-worker",
+       .usage = bdn::kUsage,
+       .version = BDN_VERSION,
+       .settings = bdn::HostSettings(),
+       .elsewhere = bdn::AllSettings(),
+       .check = [](const auto& config) { return bdn::ReadHostOptions(config).status(); },
+       .serve = bdn::Serve},
+      {argv + 1, argv + argc});
+}

@@ -1,0 +1,56 @@
+#include "worker/host/worker_join.h"
+
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/cluster/health.h"
+#include "common/cluster/host_and_pid.h"
+#include "common/cluster/scheduler_client.h"
+#include "common/transport/transport_factory.h"
+
+namespace bdn {
+
+absl::StatusOr<Worker::Options> ReadWorkerOptions(const Config& config) {
+  Worker::Options options;
+  options.join.job_id = config.Text("job-id");
+  options.join.host = HostAndPid();
+  BDN_ASSIGN_OR_RETURN(options.join.wanted_rank, config.Int("rank", -1, 1 << 16));
+  BDN_ASSIGN_OR_RETURN(options.num_threads, config.Int("threads", 0, 1024));
+  BDN_ASSIGN_OR_RETURN(options.max_bytes_in_flight, config.Bytes("max-bytes-in-flight"));
+  BDN_ASSIGN_OR_RETURN(options.join_timeout, config.Duration("join-timeout"));
+  BDN_ASSIGN_OR_RETURN(options.wait_timeout, config.Duration("wait-timeout"));
+  BDN_ASSIGN_OR_RETURN(options.probe_interval, config.Duration("probe-interval"));
+  BDN_ASSIGN_OR_RETURN(options.stage_clock, ParseStageTimes(config.Text("stage-times")));
+  if (options.probe_interval < absl::Milliseconds(1)) {
+    return InvalidArgument("setting probe-interval is %s: expected 1ms or more",
+                           config.Text("probe-interval"));
+  }
+  return options;
+}
+
+absl::Status CheckSchedulerIsSet(const Config& config) {
+  if (!config.Text("scheduler").empty()) return absl::OkStatus();
+  return InvalidArgument(
+      "no scheduler is set: start the program with `bandoneon run`, or set BANDONEON_SCHEDULER "
+      "to the host:port that bandoneon-scheduler printed");
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> JoinAsWorker(const Config& config,
+                                                     const Worker::Options& options,
+                                                     const Clock* clock, Registry* telemetry) {
+  BDN_RETURN_IF_ERROR(CheckSchedulerIsSet(config));
+  BDN_ASSIGN_OR_RETURN(const Credentials credentials, Credentials::Load(config, "worker"));
+  BDN_RETURN_IF_ERROR(credentials.CheckMayAsk(config.Text("scheduler")));
+  RouteGrpcLog();
+  PrepareProcessForTransports();
+  BDN_ASSIGN_OR_RETURN(auto control,
+                       SchedulerClient::Create(config.Text("scheduler"), credentials, clock));
+  BDN_ASSIGN_OR_RETURN(const TransportOptions transport_options,
+                       ReadConnectorOptions(config, clock));
+  // ZeroMQ's, which speaks all schemes that servers listen at. It must be there before they are
+  // known: the join shows its key.
+  BDN_ASSIGN_OR_RETURN(auto transport, MakeTransport("tcp", transport_options));
+  return Worker::Create(options, clock, telemetry, std::move(control), std::move(transport));
+}
+
+}  // namespace bdn
