@@ -5,17 +5,14 @@ the others. Needs the release build; no torch.
 """
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
+from process_helpers import BIN, Process
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
 LIMIT = 15  # seconds from the kill to the last exit
 
 WORKER = """
@@ -38,38 +35,6 @@ with bandoneon.init() as worker:
         print(f"ended: {error}", flush=True)
         sys.exit(3)
 """
-
-
-class Process:
-    """A child whose output is read as it comes."""
-
-    def __init__(self, name, command, env):
-        self.name = name
-        self.lines = []
-        self._seen = threading.Condition()
-        self.child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, text=True)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        for line in self.child.stdout:
-            with self._seen:
-                self.lines.append(line)
-                self._seen.notify_all()
-        with self._seen:
-            self._seen.notify_all()
-
-    def wait_for(self, text, timeout=60):
-        with self._seen:
-            found = self._seen.wait_for(
-                lambda: text in "".join(self.lines) or self.child.poll() is not None, timeout)
-            found = found and text in "".join(self.lines)
-        assert found, f"{self.name} never said {text!r}:\n{''.join(self.lines)}"
-
-    def output(self):
-        self._reader.join()
-        return "".join(self.lines)
 
 
 class Job:

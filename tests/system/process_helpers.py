@@ -1,0 +1,41 @@
+"""Children of a test: daemons and programs whose output is read as it comes."""
+
+import os
+import pathlib
+import subprocess
+import threading
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
+
+
+class Process:
+    """A child whose output is read as it comes."""
+
+    def __init__(self, name, command, env, **options):
+        self.name = name
+        self.lines = []
+        self._seen = threading.Condition()
+        self.child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE,
+                                      stderr=subprocess.STDOUT, text=True, **options)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.child.stdout:
+            with self._seen:
+                self.lines.append(line)
+                self._seen.notify_all()
+        with self._seen:
+            self._seen.notify_all()
+
+    def wait_for(self, text, timeout=60):
+        with self._seen:
+            found = self._seen.wait_for(
+                lambda: text in "".join(self.lines) or self.child.poll() is not None, timeout)
+            found = found and text in "".join(self.lines)
+        assert found, f"{self.name} never said {text!r}:\n{''.join(self.lines)}"
+
+    def output(self):
+        self._reader.join()
+        return "".join(self.lines)
