@@ -26,6 +26,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr Flag kFlags[] = {
     {"workers", 0, "COUNT", "worker processes [2]"},
+    {"hosts", 0, "COUNT",
+     "so many of the workers' hosts each have a bandoneon-worker; 0 for none [0]"},
     {"servers", 0, "COUNT", "server processes [1]"},
     {"tensors", 0, "COUNT", "tensors a worker and iteration [16]"},
     {"bytes", 0, "COUNT", "size of a tensor, float32 [4194304]"},
@@ -53,6 +55,7 @@ constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --transport tcp\n"
+    "  bandoneon bench pushpull --workers 4 --hosts 1 --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 
 constexpr int kRepeats = 5;
@@ -78,6 +81,8 @@ struct BenchOptions {
   std::string link;
   std::string transport;
 
+  // Whoever sends and receives for workers: each for itself, or a host's daemon.
+  int nodes() const { return job.hosts > 0 ? job.hosts : job.workers; }
   double parameters() const {
     return static_cast<double>(tensors) * static_cast<double>(bytes) / sizeof(float);
   }
@@ -98,13 +103,15 @@ double Seconds(std::chrono::nanoseconds time) {
 absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   BenchOptions options;
   const auto workers = flags.Int("workers", 2, 1, 256);
+  const auto hosts = flags.Int("hosts", 0, 0, 256);
   const auto servers = flags.Int("servers", 1, 1, 256);
   const auto tensors = flags.Int("tensors", 16, 1, 1 << 20);
   const auto bytes = flags.Int("bytes", 4 << 20, 4, int64_t{1} << 34);
   const auto iters = flags.Int("iters", 20, 1, 1 << 20);
   const auto warmup = flags.Int("warmup", 3, 0, 1 << 20);
   const auto threads = flags.Int("threads", 1, 1, 256);
-  for (const auto* number : {&workers, &servers, &tensors, &bytes, &iters, &warmup, &threads}) {
+  for (const auto* number :
+       {&workers, &hosts, &servers, &tensors, &bytes, &iters, &warmup, &threads}) {
     if (!number->ok()) return number->status();
   }
   if (*bytes % 4 != 0) {
@@ -115,6 +122,11 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   if (!settings.ok()) return settings.status();
   options.job.command = "bench";
   options.job.workers = static_cast<int>(*workers);
+  options.job.hosts = static_cast<int>(*hosts);
+  if (*hosts > 0 && *workers % *hosts != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "option --hosts is %d: %d workers are not so many times anything", *hosts, *workers));
+  }
   options.job.servers = static_cast<int>(*servers);
   options.job.settings = QuietUnlessAsked(*std::move(settings));
   options.push = flags.Text("push", "none");
@@ -145,6 +157,7 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
 
 // What a worker says of its run.
 struct WorkerResult {
+  int rank = 0;
   std::vector<double> seconds;  // by iteration
   double cpu_seconds = 0;
   double page_faults = 0;
@@ -157,13 +170,14 @@ struct WorkerResult {
   StageRows stages;
 };
 
-absl::StatusOr<WorkerResult> ParseResult(std::string_view line) {
+absl::StatusOr<WorkerResult> ParseResult(int rank, std::string_view line) {
   try {
     const Json json = Json::parse(line);
     const Json& error = json.at("largest_error");  // null where it is not finite
     auto stages = ParseStages(json.at("stages").dump());
     if (!stages.ok()) return stages.status();
-    return WorkerResult{.seconds = json.at("seconds").get<std::vector<double>>(),
+    return WorkerResult{.rank = rank,
+                        .seconds = json.at("seconds").get<std::vector<double>>(),
                         .cpu_seconds = json.at("cpu_s").get<double>(),
                         .page_faults = json.at("page_faults").get<double>(),
                         .context_switches = json.at("context_switches").get<double>(),
@@ -185,6 +199,7 @@ struct Outcome {
   double scheduler_cpu = 0;
   double servers_cpu = 0;
   double workers_cpu = 0;
+  double hosts_cpu = 0;  // of their daemons
   // A step: of one server and of one worker, on average.
   double server_faults = 0;
   double server_switches = 0;
@@ -275,9 +290,9 @@ class Controller {
   const StageRows& stages_before() const { return stages_before_; }
 
  private:
-  void HandleLine(int, std::string_view line) {
+  void HandleLine(int rank, std::string_view line) {
     if (line != "joined" && line != "ready" && line != "block" && line != "done") {
-      auto result = ParseResult(line);
+      auto result = ParseResult(rank, line);
       if (!result.ok()) return job_->Fail(1, std::string(result.status().message()));
       results_.push_back(*std::move(result));
     }
@@ -315,6 +330,7 @@ class Controller {
     const double sign = line == "ready" ? -1 : line == "done" ? 1 : 0;
     outcome_.scheduler_cpu += sign * Seconds(job_->SchedulerCpu());
     outcome_.servers_cpu += sign * Seconds(job_->ServersCpu());
+    outcome_.hosts_cpu += sign * Seconds(job_->HostsCpu());
     const ProcessGroup::Events events = job_->CountServersEvents();
     const double steps = static_cast<double>(options_.iters) * options_.job.servers;
     outcome_.server_faults += sign * static_cast<double>(events.page_faults) / steps;
@@ -379,7 +395,10 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
     outcome.bytes_pushed += result.bytes_pushed / workers;
     outcome.bytes_pulled += result.bytes_pulled / workers;
     outcome.memory.worker_resident += result.resident_grown / workers / options.parameters();
-    AddStages(result.stages, &outcome.stages.workers);
+    // Its daemon counts the stages for all of a host: once.
+    const bool counts =
+        options.job.hosts == 0 || result.rank % (options.job.workers / options.job.hosts) == 0;
+    if (counts) AddStages(result.stages, &outcome.stages.workers);
   }
   outcome.memory.server_resident /= options.parameters();
   std::vector<double> copies;
@@ -417,10 +436,12 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
   const double work = options.job.workers * options.dense_bytes() / 1e9;
   if (!json) {
     printf(
-        "%d workers, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, transport %s\n\n",
-        options.job.workers, options.job.servers, static_cast<int>(options.tensors),
-        static_cast<int>(options.bytes), options.push.c_str(), options.pull.c_str(),
-        static_cast<int>(options.iters), options.transport.c_str());
+        "%d workers%s, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, transport %s\n\n",
+        options.job.workers,
+        options.job.hosts > 0 ? absl::StrFormat(" on %d hosts", options.job.hosts).c_str() : "",
+        options.job.servers, static_cast<int>(options.tensors), static_cast<int>(options.bytes),
+        options.push.c_str(), options.pull.c_str(), static_cast<int>(options.iters),
+        options.transport.c_str());
     printf("fp32 GB/s a worker     %8.3f   (slowest %.3f, fastest %.3f)\n", Median(rates),
            rates.front(), rates.back());
     if (!roofs.empty()) {
@@ -429,14 +450,17 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
     }
     printf("memcpy, one thread     %8.3f\n", outcome.memcpy_rate);
     printf("a step                 %8.0f us, 99 %% within %.0f us\n", median_us, p99_us);
-    printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler\n",
+    printf("CPU s/GB of fp32       %8.3f workers, %.3f servers, %.3f scheduler",
            outcome.workers_cpu / work, outcome.servers_cpu / work, outcome.scheduler_cpu / work);
+    if (options.job.hosts > 0) printf(", %.3f hosts' daemons", outcome.hosts_cpu / work);
+    printf("\n");
     if (!roofs.empty()) printf("of the codecs alone    %8.3f\n", outcome.roof_cpu / roof_work);
     printf("page faults a step     %8.1f worker, %.1f server; context switches %.0f, %.0f\n",
            outcome.worker_faults, outcome.server_faults, outcome.worker_switches,
            outcome.server_switches);
-    printf("bytes a worker         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
-           outcome.bytes_pushed, outcome.bytes_pulled, options.dense_bytes(),
+    printf("bytes a %s         %8.0f pushed, %.0f pulled, of %.0f fp32 each way (%.1fx)\n",
+           options.job.hosts > 0 ? "host  " : "worker", outcome.bytes_pushed, outcome.bytes_pulled,
+           options.dense_bytes(),
            2 * options.dense_bytes() / (outcome.bytes_pushed + outcome.bytes_pulled));
     printf("%s", MemoryText(outcome.memory).c_str());
     printf("results                %s at every worker\n", hash.c_str());
@@ -447,6 +471,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
   const Json line = {
       {"bench", "pushpull"},
       {"workers", options.job.workers},
+      {"hosts", options.job.hosts},
       {"servers", options.job.servers},
       {"tensors", options.tensors},
       {"bytes", options.bytes},
@@ -471,12 +496,15 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
       {"cpu_s_per_gb",
        {{"scheduler", outcome.scheduler_cpu / work},
         {"server", outcome.servers_cpu / work},
-        {"worker", outcome.workers_cpu / work}}},
+        {"worker", outcome.workers_cpu / work},
+        {"host", outcome.hosts_cpu / work}}},
       {"page_faults_per_step",
        {{"server", outcome.server_faults}, {"worker", outcome.worker_faults}}},
       {"context_switches_per_step",
        {{"server", outcome.server_switches}, {"worker", outcome.worker_switches}}},
       {"wire_bytes", count(outcome.bytes_pushed + outcome.bytes_pulled)},
+      {"bytes_of_all_nodes",
+       count(options.nodes() * (outcome.bytes_pushed + outcome.bytes_pulled))},
       {"bytes_pushed", count(outcome.bytes_pushed)},
       {"bytes_pulled", count(outcome.bytes_pulled)},
       {"dense_bytes", count(options.dense_bytes())},

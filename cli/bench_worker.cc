@@ -14,6 +14,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -102,6 +103,11 @@ class BenchWorker {
         pull_(flags.Text("pull", "none")),
         rule_(flags.Text("rule", "mean")),
         fuse_(flags.Has("fuse")) {}
+  ~BenchWorker() {
+    for (const std::span<float> data : data_) bdn_free_memory(data.data());
+  }
+  BenchWorker(const BenchWorker&) = delete;
+  BenchWorker& operator=(const BenchWorker&) = delete;
 
   absl::Status Prepare(size_t tensors, size_t elements) {
     const int rank = bdn_rank(worker_);
@@ -112,7 +118,13 @@ class BenchWorker {
       fresh_.emplace_back(elements);
       for (size_t i = 0; i < elements; ++i) fresh_[t][i] = Value(rank, t, i);
     }
-    data_ = fresh_;
+    for (const std::vector<float>& fresh : fresh_) {
+      void* data = nullptr;
+      const absl::Status allocated = Check(bdn_alloc(worker_, elements * sizeof(float), &data));
+      if (!allocated.ok()) return allocated;
+      data_.emplace_back(static_cast<float*>(data), fresh.size());
+      std::copy(fresh.begin(), fresh.end(), data_.back().begin());
+    }
     resident_before_ = ResidentBytesOf("self");
     for (size_t t = 0; t < tensors; ++t) {
       bdn_declaration& declaration = declarations[t];
@@ -217,7 +229,7 @@ class BenchWorker {
   // Of the bits of all results, so that workers can be compared.
   uint64_t Hash() const {
     uint64_t hash = 0xcbf29ce484222325u;
-    for (const std::vector<float>& tensor : data_) {
+    for (const std::span<float> tensor : data_) {
       for (const float value : tensor) {
         uint32_t bits;
         memcpy(&bits, &value, sizeof(bits));
@@ -250,7 +262,7 @@ class BenchWorker {
   int64_t resident_before_ = 0;
   int64_t resident_grown_ = 0;
   std::vector<std::vector<float>> fresh_;
-  std::vector<std::vector<float>> data_;
+  std::vector<std::span<float>> data_;  // of bdn_alloc
   std::vector<uint32_t> ids_;
   std::vector<double> seconds_;
   double cpu_seconds_ = 0;

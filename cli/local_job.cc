@@ -397,8 +397,13 @@ std::string LocalJob::MetricsFile(int server) const {
 
 std::chrono::nanoseconds LocalJob::WorkersCpu() const {
   std::chrono::nanoseconds sum{0};
-  for (int i = 0; i < options_.hosts; ++i) sum += group_.CpuTime(host(i));
   for (int i = 0; i < workers_started_; ++i) sum += group_.CpuTime(worker(i));
+  return sum;
+}
+
+std::chrono::nanoseconds LocalJob::HostsCpu() const {
+  std::chrono::nanoseconds sum{0};
+  for (int i = 0; i < options_.hosts; ++i) sum += group_.CpuTime(host(i));
   return sum;
 }
 

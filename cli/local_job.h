@@ -68,7 +68,8 @@ class LocalJob {
   // CPU time so far of all processes of a role, those that run.
   std::chrono::nanoseconds SchedulerCpu() const { return group_.CpuTime(0); }
   std::chrono::nanoseconds ServersCpu() const;
-  std::chrono::nanoseconds WorkersCpu() const;  // and of their hosts' daemons
+  std::chrono::nanoseconds WorkersCpu() const;
+  std::chrono::nanoseconds HostsCpu() const;
   // Memory of all servers now.
   int64_t ServersResidentBytes() const;
   ProcessGroup::Events CountServersEvents() const;

@@ -237,7 +237,7 @@ def test_who_does_not_belong_to_the_daemon_is_refused_and_told_why(job):
         "job": ({"BANDONEON_JOB_ID": "solo"}, "takes part in job 'duet', the process in job 'solo'"),
         "size": ({"BANDONEON_LOCAL_SIZE": "3"}, "was started for 2 processes, and there are to be 3"),
         "rank": ({"BANDONEON_LOCAL_RANK": "2"}, "local rank 2: this host has 2 processes"),
-        "nobody": ({"BANDONEON_ATTACH": "unix:@bandoneon-nobody-is-here"}, "no daemon listens at"),
+        "nobody": ({"BANDONEON_ATTACH": "unix:@bandoneon-nobody-is-here", "BANDONEON_JOIN_TIMEOUT": "300ms"}, "no daemon listens at"),
         "address": ({"BANDONEON_ATTACH": "tcp://127.0.0.1:7"}, "expected unix:@NAME or unix:/PATH"),
     }
     for name, (env, reason) in wrong.items():

@@ -1,5 +1,6 @@
 #include "worker/c_api/connect.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/log.h"
@@ -16,6 +17,9 @@
 
 namespace bdn {
 namespace {
+
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(50);
+constexpr absl::Duration kReportAfter = absl::Seconds(5);
 
 // A process that trains has as many threads for codecs as it is given.
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
@@ -38,9 +42,28 @@ absl::StatusOr<AttachOptions> ReadAttachOptions(const Config& config) {
   return options;
 }
 
+// The daemon may be about to start.
+absl::StatusOr<FileDescriptor> ConnectInTime(const AttachOptions& options, const Clock* clock) {
+  const absl::Time deadline = clock->Now() + options.client.attach_timeout;
+  absl::Time report = clock->Now() + kReportAfter;
+  Mutex mu;
+  CondVar never;
+  for (;;) {
+    absl::StatusOr<FileDescriptor> socket = ConnectToHost(options.address);
+    const absl::Time now = clock->Now();
+    if (!absl::IsNotFound(socket.status()) || now >= deadline) return socket;
+    if (now >= report) {
+      LogWarning("attaching: %s; trying on", socket.status().message());
+      report = absl::InfiniteFuture();
+    }
+    MutexLock lock(&mu);
+    clock->WaitUntil(&never, &mu, std::min(deadline, now + kRetryInterval));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Client>> AttachToHost(const Config& config, ClientContext* context) {
   BDN_ASSIGN_OR_RETURN(const AttachOptions options, ReadAttachOptions(config));
-  BDN_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectToHost(options.address));
+  BDN_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectInTime(options, &context->clock));
   return HostClient::Attach(options.client, std::move(socket), &context->clock,
                             &context->telemetry);
 }

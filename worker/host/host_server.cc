@@ -69,7 +69,7 @@ void HostServer::Start(HostListener* listener, Worker* worker, const Registry* t
 
 void HostServer::Adopt(FileDescriptor socket) {
   MutexLock lock(&mu_);
-  TakeIn(std::move(socket));
+  Add(std::move(socket));
   Wake();
 }
 
@@ -197,10 +197,10 @@ void HostServer::Accept() {
   if (!socket.ok()) return LogWarning("%s", socket.status().message());
   if (!socket->is_open()) return;
   MutexLock lock(&mu_);
-  TakeIn(*std::move(socket));
+  Add(*std::move(socket));
 }
 
-void HostServer::TakeIn(FileDescriptor socket) {
+void HostServer::Add(FileDescriptor socket) {
   if (processes_.size() >= kMostConnections) return;  // cut
   auto process = std::make_shared<Process>(
       std::make_shared<HostChannel>(std::move(socket), arena_, EncodeSegmentToProcess));
@@ -441,6 +441,7 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
 absl::Status HostServer::FillRequest(const HostRound& round, PushRequest* request) {
   HostTensor& tensor = *tensors_.at(round.tensor);
   *request = round.Request();
+  tensor.set_by.clear();
   request->data = tensor.result;
   if (!round.wants_left_out()) return absl::OkStatus();
   const size_t bytes = tensor.elements * sizeof(float);

@@ -95,7 +95,9 @@ class HostServer {
     uint64_t elements = 0;
     MutableView result;             // float32, or float64: in the arena
     std::byte* left_out = nullptr;  // float32[elements], once somebody wants it
-    uint64_t turns_given = 0;       // to ask the servers about it
+    // Who has set a state since the last exchange: what they set adds up.
+    std::map<LinkState, std::set<int>> set_by;
+    uint64_t turns_given = 0;  // to ask the servers about it
     uint64_t turns_over = 0;
     TicketId ticket = 0;  // of the worker, while a round is with it
   };
@@ -111,7 +113,7 @@ class HostServer {
 
   void Poll();
   void Accept();
-  void TakeIn(FileDescriptor socket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Add(FileDescriptor socket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnReadable(const ProcessRef& process);
   absl::Status OnMessage(const ProcessRef& process, const std::string& bytes);
   absl::Status OnHello(const ProcessRef& process, const bandoneon::host::Hello& hello);
@@ -172,6 +174,7 @@ class HostServer {
   const Registry* telemetry_ = nullptr;
   absl::Time attach_deadline_;
 
+  Mutex setting_;  // one state at a time; taken before mu_
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<ProcessRef> processes_ ABSL_GUARDED_BY(mu_);  // connected

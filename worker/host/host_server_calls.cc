@@ -318,20 +318,33 @@ absl::Status HostServer::GetState(const OpenCall& open, Buffer* data) {
   return worker_->GetState(asked.tensor(), what, Floats(*data));
 }
 
+// What each worker of a checkpoint owed is owed by the host: the sum. Who sets twice begins anew.
 absl::Status HostServer::SetState(const OpenCall& open) {
   const wire::State& given = open.call->set_state();
   BDN_ASSIGN_OR_RETURN(const LinkState what, ReadState(given.what()));
-  const std::vector<float> values = CopyOf(open.data.span);
-  if (open.process->local_rank == 0) return worker_->SetState(given.tensor(), what, values);
-  const bool is_of_host = what == LinkState::kResidual || what == LinkState::kMomentum;
-  if (!is_of_host) return absl::OkStatus();  // the first process says the same
-  const bool is_zero =
-      std::all_of(values.begin(), values.end(), [](float value) { return value == 0.0f; });
-  if (is_zero) return absl::OkStatus();
-  return FailedPrecondition(
-      "tensor %d: the residual and the momentum of a host are its daemon's, and are set by its first "
-      "process, worker %d: add up what the others had, and set that",
-      given.tensor(), worker_->rank());
+  std::vector<float> values = CopyOf(open.data.span);
+  const int process = open.process->local_rank;
+  const bool adds_up = what == LinkState::kResidual || what == LinkState::kMomentum;
+  if (!adds_up) {  // the same at all
+    return process == 0 ? worker_->SetState(given.tensor(), what, values) : absl::OkStatus();
+  }
+  MutexLock one_at_a_time(&setting_);
+  std::set<int> set_by;
+  {
+    MutexLock lock(&mu_);
+    set_by = tensors_.at(given.tensor())->set_by[what];
+  }
+  if (set_by.contains(process)) set_by.clear();
+  if (!set_by.empty()) {
+    std::vector<float> before(values.size());
+    BDN_RETURN_IF_ERROR(worker_->GetState(given.tensor(), what, before));
+    for (size_t i = 0; i < values.size(); ++i) values[i] += before[i];
+  }
+  BDN_RETURN_IF_ERROR(worker_->SetState(given.tensor(), what, values));
+  set_by.insert(process);
+  MutexLock lock(&mu_);
+  tensors_.at(given.tensor())->set_by[what] = std::move(set_by);
+  return absl::OkStatus();
 }
 
 absl::Status HostServer::SetStep(const OpenCall& open) {
