@@ -1,0 +1,381 @@
+#include <sys/socket.h>
+
+#include <cstring>
+#include <limits>
+
+#include "common/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/host.pb.h"
+#include "tests/support/host_rig.h"
+#include "worker/error_fields.h"
+#include "worker/host/host_address.h"
+#include "worker/host/host_channel.h"
+#include "worker/host/host_gather.h"
+#include "worker/host/host_messages.h"
+#include "worker/host/host_rounds.h"
+
+namespace bdn::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+absl::Time At(int seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// ---- Rounds
+
+HostPush PushOf(Step step, uint64_t ticket = 0) { return {.ticket = ticket, .step = step}; }
+
+class HostRoundsTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::optional<HostRound>> Add(int process, HostPush push, int now = 0) {
+    return rounds_.Add(process, kTensor, "w", std::move(push), At(now));
+  }
+  static constexpr uint32_t kTensor = 7;
+  HostRounds rounds_{3, /*first=*/10};
+};
+
+TEST_F(HostRoundsTest, ARoundIsCompleteWithTheLastOfItsPushesInWhateverOrder) {
+  EXPECT_FALSE(rounds_.IsOpen(kTensor));
+  EXPECT_FALSE(Add(2, PushOf(1, 22))->has_value());
+  EXPECT_TRUE(rounds_.IsOpen(kTensor));
+  EXPECT_THAT(rounds_.Missing(kTensor), ElementsAre(0, 1));
+  EXPECT_FALSE(Add(0, PushOf(1, 20))->has_value());
+  const auto round = Add(1, PushOf(1, 21));
+  ASSERT_TRUE(round.ok() && round->has_value());
+  EXPECT_EQ((*round)->tensor, kTensor);
+  EXPECT_EQ((*round)->step, 1u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ((*round)->pushes[i]->ticket, 20u + i);
+  EXPECT_FALSE(rounds_.IsOpen(kTensor));
+  EXPECT_EQ(rounds_.step(kTensor), 1u);
+  EXPECT_FALSE(Add(0, PushOf(2))->has_value());
+}
+
+TEST_F(HostRoundsTest, APushIsTheSumOfThosePresentWithTheWeightOfAll) {
+  const float data[2] = {1, 2};
+  HostPush push = PushOf(1);
+  push.data = {data, DType::kFloat32, 2};
+  push.weight = 3;
+  push.loss_scale = 2;
+  push.priority = 5;
+  push.learning_rate = 0.5f;
+  ASSERT_TRUE(Add(1, push).ok());
+  HostPush absent = PushOf(1);
+  absent.absent = true;
+  absent.priority = 9;
+  absent.learning_rate = 0.5f;
+  ASSERT_TRUE(Add(0, absent).ok());
+  push.weight = 0.5f;
+  push.loss_scale = 1;
+  push.wants_left_out = true;
+  const auto round = Add(2, push);
+  ASSERT_TRUE(round.ok() && round->has_value());
+  const PushRequest request = (*round)->Request();
+  EXPECT_EQ(request.weight, 4.5f);
+  EXPECT_EQ(request.priority, 9);
+  EXPECT_EQ(request.learning_rate, 0.5f);
+  EXPECT_FALSE(request.absent);
+  ASSERT_THAT(*request.sources, SizeIs(2));
+  EXPECT_EQ(request.sources->at(0).scale, 1.5f);
+  EXPECT_EQ(request.sources->at(1).scale, 0.5f);
+  EXPECT_TRUE((*round)->wants_left_out());
+  EXPECT_EQ((*round)->ShareOf(1), 3 / 4.5f);
+}
+
+TEST_F(HostRoundsTest, WhereNobodyHasAGradientTheHostIsAbsent) {
+  std::optional<HostRound> round;
+  for (int process = 0; process < 3; ++process) {
+    HostPush push = PushOf(1);
+    push.absent = true;
+    push.weight = 0;
+    auto added = Add(process, push);
+    ASSERT_TRUE(added.ok());
+    round = *std::move(added);
+  }
+  EXPECT_TRUE(round->Request().absent);
+  EXPECT_THAT(*round->Request().sources, IsEmpty());
+  EXPECT_EQ(round->ShareOf(0), 0.0f) << "no division by a weight of 0";
+}
+
+TEST_F(HostRoundsTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
+  ASSERT_TRUE(Add(0, PushOf(1)).ok());
+  EXPECT_THAT(Message(Add(1, PushOf(2)).status()),
+              HasSubstr("worker 11 pushed step 2 where its host stands at step 0"));
+  EXPECT_THAT(Message(Add(0, PushOf(1)).status()),
+              HasSubstr("worker 10 pushed the same step twice"));
+  HostPush rate = PushOf(1);
+  rate.learning_rate = 1;
+  EXPECT_THAT(Message(Add(1, rate).status()),
+              HasSubstr("worker 11 pushed with learning rate 1, worker 10 with 0"));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto& change : std::vector<std::function<void(HostPush*)>>{
+           [](HostPush* push) { push->weight = -1; }, [](HostPush* push) { push->weight = NAN; },
+           [](HostPush* push) { push->loss_scale = 0; },
+           [](HostPush* push) { push->loss_scale = kInfinity; },
+           [](HostPush* push) { push->weight = 1e38f, push->loss_scale = 1e-38f; },
+           [](HostPush* push) { push->learning_rate = NAN; }}) {
+    HostPush push = PushOf(1);
+    change(&push);
+    EXPECT_TRUE(absl::IsInvalidArgument(Add(1, push).status()));
+  }
+  EXPECT_THAT(rounds_.Missing(kTensor), ElementsAre(1, 2));
+}
+
+TEST_F(HostRoundsTest, StepsGoOnFromWhereTheyAreSet) {
+  ASSERT_TRUE(rounds_.SetStep(kTensor, 41).ok());
+  EXPECT_FALSE(Add(0, PushOf(1)).ok());
+  ASSERT_TRUE(Add(0, PushOf(42)).ok());
+  EXPECT_TRUE(rounds_.SetStep(kTensor, 41).ok()) << "as another process says it";
+  EXPECT_TRUE(absl::IsFailedPrecondition(rounds_.SetStep(kTensor, 50)));
+  EXPECT_TRUE(absl::IsInvalidArgument(rounds_.SetStep(kTensor, 40)));
+  EXPECT_TRUE(absl::IsInvalidArgument(rounds_.SetStep(8, kMaxStep + 1)));
+}
+
+TEST_F(HostRoundsTest, WhoLeavesEndsTheRoundsThatWaitForIt) {
+  ASSERT_TRUE(Add(0, PushOf(1)).ok());
+  ASSERT_TRUE(rounds_.Add(2, 8, "v", PushOf(1), At(0)).ok());
+  EXPECT_THAT(rounds_.OnLeaving(2), SizeIs(1));
+  EXPECT_FALSE(rounds_.IsOpen(kTensor));
+  EXPECT_TRUE(rounds_.IsOpen(8)) << "it has pushed that";
+  EXPECT_TRUE(rounds_.Add(0, 8, "v", PushOf(1), At(0)).ok());
+  const absl::Status status = Add(1, PushOf(1)).status();
+  EXPECT_TRUE(absl::IsAborted(status));
+  EXPECT_THAT(Message(status), HasSubstr("worker 12 is leaving"));
+  EXPECT_THAT(rounds_.TakeAll(), SizeIs(1));
+  EXPECT_FALSE(rounds_.Oldest().has_value());
+}
+
+TEST_F(HostRoundsTest, TheOldestIsWhatHasWaitedLongest) {
+  ASSERT_TRUE(rounds_.Add(0, 1, "a", PushOf(1), At(5)).ok());
+  ASSERT_TRUE(rounds_.Add(0, 2, "b", PushOf(1), At(3)).ok());
+  ASSERT_TRUE(rounds_.Add(1, 1, "a", PushOf(1), At(9)).ok());
+  EXPECT_EQ(rounds_.Oldest(), 2u);
+  EXPECT_EQ(rounds_.BegunAt(1), At(5));
+}
+
+// ---- Calls made together
+
+TEST(HostGather, TheLastToComeBringsAllOfThem) {
+  HostGather gather(2, /*first=*/4);
+  EXPECT_FALSE(gather.Arrive("barrier 'b'", {1, 100, At(9)})->has_value());
+  EXPECT_EQ(gather.MissingAt("barrier 'b'"), "worker 4");
+  EXPECT_TRUE(absl::IsInvalidArgument(gather.Arrive("barrier 'b'", {1, 101, At(9)}).status()));
+  const auto all = gather.Arrive("barrier 'b'", {0, 200, At(9)});
+  ASSERT_TRUE(all.ok() && all->has_value());
+  EXPECT_EQ((*all)->at(0).call, 200u);
+  EXPECT_EQ((*all)->at(1).call, 100u);
+  EXPECT_EQ(gather.MissingAt("barrier 'b'"), "");
+  EXPECT_EQ(gather.NextDeadline(), absl::InfiniteFuture());
+}
+
+TEST(HostGather, TheNthOfEachBelongsToTheNthOfTheOthers) {
+  HostGather gather(2, 0);
+  EXPECT_FALSE(gather.ArriveNext("broadcast", {0, 1, At(9)})->has_value());
+  EXPECT_FALSE(gather.ArriveNext("broadcast", {0, 2, At(9)})->has_value());
+  EXPECT_FALSE(gather.ArriveNext("declaration", {1, 3, At(9)})->has_value());
+  const auto first = gather.ArriveNext("broadcast", {1, 4, At(9)});
+  ASSERT_TRUE(first.ok() && first->has_value());
+  EXPECT_EQ((*first)->at(0).call, 1u);
+}
+
+TEST(HostGather, WhoseTimeIsOverHasNotCome) {
+  HostGather gather(2, 0);
+  ASSERT_TRUE(gather.ArriveNext("broadcast", {0, 1, At(5)}).ok());
+  EXPECT_EQ(gather.NextDeadline(), At(5));
+  EXPECT_THAT(gather.Expire(At(4)), IsEmpty());
+  const auto ended = gather.Expire(At(5));
+  ASSERT_THAT(ended, SizeIs(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ended[0].status));
+  EXPECT_THAT(Message(ended[0].status), HasSubstr("broadcast 1: waiting for worker 1"));
+  // It comes again, to the same.
+  ASSERT_TRUE(gather.ArriveNext("broadcast", {1, 2, At(9)}).ok());
+  const auto all = gather.ArriveNext("broadcast", {0, 3, At(9)});
+  EXPECT_TRUE(all.ok() && all->has_value());
+}
+
+TEST(HostGather, WhoLeavesIsNotWaitedForButWhereAllLeave) {
+  HostGather gather(3, 0);
+  ASSERT_TRUE(gather.Arrive("barrier 'b'", {0, 1, At(9)}).ok());
+  ASSERT_TRUE(gather.Arrive(kLeaving, {1, 2, At(9)}).ok());
+  const auto ended = gather.OnLeaving(1);
+  ASSERT_THAT(ended, SizeIs(1));
+  EXPECT_TRUE(absl::IsAborted(ended[0].status));
+  EXPECT_TRUE(absl::IsAborted(gather.Arrive("barrier 'c'", {2, 3, At(9)}).status()));
+  EXPECT_EQ(gather.MissingAt(kLeaving), "worker 0, worker 2");
+  EXPECT_THAT(gather.TakeAll(Aborted("over")), SizeIs(1));
+}
+
+// ---- The channel
+
+class HostChannelTest : public ::testing::Test {
+ protected:
+  HostChannelTest() {
+    auto [a, b] = SocketPair();
+    arena_->Enable();
+    process_ = std::make_unique<HostChannel>(std::move(a), arena_, EncodeSegmentToDaemon);
+    daemon_ = std::make_unique<HostChannel>(std::move(b), std::make_shared<ShmArena>(),
+                                            EncodeSegmentToProcess);
+  }
+  static bandoneon::host::ToDaemon Taken(uint64_t id) {
+    bandoneon::host::ToDaemon message;
+    message.set_taken(id);
+    return message;
+  }
+  // The next message, segments taken on the way.
+  std::optional<bandoneon::host::ToDaemon> Next() {
+    for (;;) {
+      auto bytes = daemon_->Receive();
+      if (!bytes.ok() || !bytes->has_value()) return std::nullopt;
+      bandoneon::host::ToDaemon message;
+      EXPECT_TRUE(message.ParseFromString(**bytes));
+      if (!message.has_segment()) return message;
+      EXPECT_TRUE(daemon_->AddSegment(message.segment().index(), message.segment().bytes()).ok());
+    }
+  }
+
+  const std::shared_ptr<ShmArena> arena_ = std::make_shared<ShmArena>();
+  std::unique_ptr<HostChannel> process_;
+  std::unique_ptr<HostChannel> daemon_;
+};
+
+TEST_F(HostChannelTest, MessagesComeWholeAndInOrderWhateverTheSocketTakes) {
+  uint64_t sent = 0, received = 0;
+  bandoneon::host::ToDaemon large;
+  large.mutable_call()->set_barrier(std::string(3 << 20, 'x'));
+  ASSERT_TRUE(process_->Send(large));
+  EXPECT_TRUE(process_->has_waiting()) << "a socket's buffer takes all of it";
+  for (; sent < 1000; ++sent) ASSERT_TRUE(process_->Send(Taken(sent)));
+  bool has_large = false;
+  while (received < sent) {
+    const auto message = Next();
+    if (!message.has_value()) {
+      ASSERT_TRUE(process_->Flush());
+      continue;
+    }
+    if (message->has_call()) {
+      EXPECT_EQ(message->call().barrier().size(), 3u << 20);
+      has_large = true;
+      continue;
+    }
+    EXPECT_TRUE(has_large);
+    EXPECT_EQ(message->taken(), received++);
+  }
+  EXPECT_FALSE(process_->has_waiting());
+}
+
+TEST_F(HostChannelTest, BytesAreReadWhereTheOtherEndHasThem) {
+  std::byte* const block = arena_->Allocate(100);
+  std::memset(block, 7, 100);
+  const auto place = process_->Find({block, 100});
+  ASSERT_TRUE(place.has_value());
+  ASSERT_TRUE(process_->Send(Taken(1)));
+  ASSERT_TRUE(Next().has_value());
+  const auto bytes = daemon_->Resolve(*place, 100);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(std::memcmp(bytes->span.data(), block, 100), 0);
+  EXPECT_NE(bytes->span.data(), block) << "a mapping of its own";
+  std::memset(block, 9, 100);
+  EXPECT_EQ(bytes->span[99], std::byte{9});
+  std::vector<std::byte> elsewhere(8);
+  EXPECT_FALSE(process_->Find(elsewhere).has_value());
+}
+
+TEST_F(HostChannelTest, PlacesThatAreNoneAreRefused) {
+  ASSERT_NE(arena_->Allocate(100), nullptr);
+  ASSERT_TRUE(process_->Send(Taken(1)));
+  ASSERT_TRUE(Next().has_value());
+  const uint64_t size = arena_->segment(0)->size();
+  EXPECT_TRUE(daemon_->Resolve({0, size - 8, 8}, 8).ok());
+  for (const HostPlace wrong : {HostPlace{1, 0, 8},
+                                {0, size, 8},
+                                {0, size - 8, 16},
+                                {0, 4, 8},
+                                {~0u, 0, 8},
+                                {0, ~uint64_t{7}, 8},
+                                {0, size - 16, ~uint64_t{0}}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(daemon_->Resolve(wrong, wrong.bytes).status()))
+        << wrong.segment << " " << wrong.offset << " " << wrong.bytes;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(daemon_->Resolve({0, 0, 8}, 16).status()));
+}
+
+// Sends these bytes, and a descriptor if there is one, as they are.
+void SendRaw(int socket, const std::string& text, int fd = -1) {
+  iovec bytes = {const_cast<char*>(text.data()), text.size()};
+  msghdr message = {};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  }
+  ASSERT_EQ(sendmsg(socket, &message, 0), static_cast<ssize_t>(text.size()));
+}
+
+TEST_F(HostChannelTest, SegmentsThatAreNoneAreRefused) {
+  EXPECT_TRUE(absl::IsInvalidArgument(daemon_->AddSegment(0, 4096))) << "without a descriptor";
+  const auto memory = SharedMemory::Create("test", 4096);
+  ASSERT_TRUE(memory.ok());
+  const auto descriptor_comes = [&](int fd) {
+    SendRaw(process_->socket(), std::string(5, '\0').replace(0, 1, "\x01"), fd);
+    ASSERT_TRUE(daemon_->Receive().ok());
+  };
+  descriptor_comes((*memory)->fd());
+  EXPECT_TRUE(absl::IsInvalidArgument(daemon_->AddSegment(1, 4096))) << "not the next";
+  descriptor_comes((*memory)->fd());
+  EXPECT_TRUE(absl::IsInvalidArgument(daemon_->AddSegment(0, 8192))) << "larger than it is";
+  descriptor_comes(process_->socket());
+  EXPECT_TRUE(absl::IsInvalidArgument(daemon_->AddSegment(0, 4096))) << "no sealed memory";
+  descriptor_comes((*memory)->fd());
+  EXPECT_TRUE(daemon_->AddSegment(0, 4096).ok());
+}
+
+TEST_F(HostChannelTest, AnEndAndAMessageThatIsTooLongAreTold) {
+  SendRaw(process_->socket(), std::string("\xff\xff\xff\xff", 4));
+  EXPECT_TRUE(absl::IsInvalidArgument(daemon_->Receive().status()));
+  auto [a, b] = SocketPair();
+  HostChannel channel(std::move(a), arena_, EncodeSegmentToDaemon);
+  b = FileDescriptor();
+  EXPECT_TRUE(absl::IsUnavailable(channel.Receive().status()));
+  EXPECT_FALSE(channel.Send(Taken(1)));
+}
+
+TEST(HostMessages, AStatusTravelsWithItsFacts) {
+  const absl::Status status =
+      WithFields(DeadlineExceeded("late"),
+                 {.tensor = "w", .step = "3", .stage = "assemble", .waiting_for = "worker 1"});
+  bandoneon::host::Status message;
+  Write(status, &message);
+  EXPECT_EQ(Read(message), status);
+  EXPECT_EQ(GetErrorField(Read(message), "waiting_for"), "worker 1");
+  Write(absl::OkStatus(), &message);
+  EXPECT_TRUE(Read(message).ok());
+  message.set_code(4000);
+  EXPECT_TRUE(absl::IsUnknown(Read(message)));
+}
+
+TEST(HostAddressTest, IsANameOrAPath) {
+  EXPECT_EQ(ParseHostAddress("unix:@job")->path, std::string("\0job", 4));
+  EXPECT_EQ(ParseHostAddress("unix:/run/job")->path, "/run/job");
+  for (const std::string wrong :
+       {std::string(), std::string("unix:"), std::string("unix:@"), std::string("unix:/"),
+        std::string("unix:job"), std::string("/run/job"), "unix:@" + std::string(200, 'x'),
+        std::string("unix:@a\0b", 9)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseHostAddress(wrong).status())) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace bdn::testing
