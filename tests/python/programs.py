@@ -361,6 +361,35 @@ def trains_in_attempts(directory):
     record(directory, worker, dict(attempt=attempt, steps=steps))
 
 
+def trains_by(directory, name):
+    """A few steps by one of the algorithms, and what its own model has come to."""
+    worker = bdn.init()
+    model = make_model(width=600)
+    named = list(model.named_parameters())
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    onebit = "ef(onebit(block=64))"
+    optimizer = {
+        "DistributedOptimizer": lambda: bdn.DistributedOptimizer(sgd, named, push=onebit, pull=onebit, momentum=0.9),
+        "ServerOptimizer": lambda: bdn.ServerOptimizer(
+            torch.optim.AdamW(model.parameters(), lr=0.01), named, push="int8", pull="delta(int4(group=64))"
+        ),
+        "CSER": lambda: bdn.CSER(sgd, named, gradient="blocks(ratio=0.1)", reset="blocks(ratio=0.25)", period=4),
+        "LocalSteps": lambda: bdn.LocalSteps(
+            torch.optim.AdamW(model.parameters(), lr=0.01), named, tau=4, outer=bdn.SignMomentum()
+        ),
+        "OneBitAdam": lambda: bdn.OneBitAdam(model.parameters(), lr=0.01, warmup=4, named_parameters=named),
+    }[name]()
+    losses = []
+    for step in range(12):
+        optimizer.zero_grad()
+        loss = model(make_batch(worker.rank, step, width=600)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    record(directory, worker, {"hash": model_hash(model), "losses": losses})
+    bdn.shutdown()
+
+
 def record(directory, worker, facts):
     pathlib.Path(directory, f"{worker.rank}.json").write_text(json.dumps(facts))
 

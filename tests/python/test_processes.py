@@ -18,9 +18,10 @@ PROGRAMS = pathlib.Path(__file__).parent / "programs.py"
 BIN = ROOT / "build" / "release" / "bin"
 
 
-def run_processes(directory, name, *arguments, workers=2, servers=2, code=0, options=()):
-    """[what each worker recorded] of a job under `bandoneon run`."""
-    command = [BIN / "bandoneon", "run", "-n", workers, "-s", servers, *options, "--"]
+def run_processes(directory, name, *arguments, workers=2, servers=2, code=0, options=(), hosts=0):
+    """[what each worker recorded] of a job under `bandoneon run`, of so many hosts with daemons."""
+    size = ["--hosts", hosts, "--procs-per-host", workers // hosts] if hosts else ["-n", workers]
+    command = [BIN / "bandoneon", "run", *size, "-s", servers, *options, "--"]
     command += [sys.executable, PROGRAMS, name, directory, *arguments]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
     assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
@@ -144,10 +145,10 @@ def test_torchruns_environment(tmp_path):
         assert entry == dict(rank=rank, size=2, local=[rank, 2], torch=str(rank))
 
 
-def torchrun(address, name, directory, *flags):
+def torchrun(address, name, directory, *flags, **environment):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", *flags]
     command += ["--no-python", sys.executable, str(PROGRAMS), name, str(directory)]
-    environment = {**os.environ, "BANDONEON_SCHEDULER": address}
+    environment = {**os.environ, "BANDONEON_SCHEDULER": address, **environment}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 

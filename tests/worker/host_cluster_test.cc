@@ -459,7 +459,10 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
   rig.OnEach([&](Client& client, int rank) {
     TensorDeclaration tensor = Tensor("w", kN, "none", "delta(int8)");
     tensor.rule = "sgd";
-    const auto ids = client.Declare({tensor}, kLong);
+    tensor.fuse = true;  // with one that nobody sets until all have this one
+    TensorDeclaration other = tensor;
+    other.name = "v";
+    const auto ids = client.Declare({tensor, other}, kLong);
     ASSERT_TRUE(ids.ok()) << ids.status();
     if (rank == 3) {
       const Floats first(kN, 2.0f);
@@ -470,8 +473,17 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
     }
     ASSERT_TRUE(client.FetchWeights(ids->at(0), weights[rank], kLong).ok());
     EXPECT_THAT(weights[rank], Each(2.0f));
+    if (rank == 3) {
+      ASSERT_TRUE(
+          client.SetServerState(ids->at(1), StatePart::kWeights, Floats(kN, 1.0f), 0, kLong).ok());
+    }
+    Floats of_other(kN);
+    ASSERT_TRUE(client.FetchWeights(ids->at(1), of_other, kLong).ok());
     for (int step = 0; step < 3; ++step) {
       Floats data(kN, 1.0f);
+      const auto ticket =
+          client.PushPull({.tensor = ids->at(1), .absent = true, .learning_rate = 0.5f});
+      ASSERT_TRUE(ticket.ok()) << ticket.status();
       const auto result =
           PushPull(client, ids->at(0), data, {.loss_scale = 1024.0f, .learning_rate = 0.5f});
       ASSERT_TRUE(result.ok()) << result.status();

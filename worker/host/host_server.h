@@ -97,8 +97,6 @@ class HostServer {
     std::byte* left_out = nullptr;  // float32[elements], once somebody wants it
     // Who has set a state since the last exchange: what they set adds up.
     std::map<LinkState, std::set<int>> set_by;
-    uint64_t turns_given = 0;  // to ask the servers about it
-    uint64_t turns_over = 0;
     TicketId ticket = 0;  // of the worker, while a round is with it
   };
   struct OpenCall {
@@ -143,11 +141,11 @@ class HostServer {
   absl::Status AddTensors(std::span<const TensorDeclaration> tensors,
                           std::span<const uint32_t> ids);
   absl::Status DescribePush(uint32_t tensor) const;
-  // Runs `body`, which has so long, while no other call asks the servers about the tensor: one after the
-  // other, in the order in which they come. What reads gives way to others from time to time: what it
-  // waits for may be theirs to set.
+  // Runs `body`, which has so long, while no other call asks the servers about what they hold: tensors
+  // share keys. One after the other, in the order in which they come; what reads gives way to others from
+  // time to time, for what it waits for may be theirs to set.
   template <typename Body>
-  absl::Status OnServers(const OpenCall& open, uint32_t tensor, bool reads, const Body& body);
+  absl::Status OnServers(const OpenCall& open, bool reads, const Body& body);
   absl::StatusOr<size_t> BytesOfData(const bandoneon::host::Call& call) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status GetState(const OpenCall& open, Buffer* data);
@@ -162,6 +160,7 @@ class HostServer {
   OpenCall TakeCall(const HostGather::Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AbortJob(const std::string& reason);
   std::string NameOf(const Process& process) const;
+  std::string NameOf(uint32_t tensor) const;
 
   const Options options_;
   const Clock* const clock_;
@@ -183,6 +182,8 @@ class HostServer {
   std::optional<HostRounds> rounds_ ABSL_GUARDED_BY(mu_);
   std::optional<HostGather> gather_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint32_t, std::unique_ptr<HostTensor>> tensors_ ABSL_GUARDED_BY(mu_);
+  uint64_t turns_given_ ABSL_GUARDED_BY(mu_) = 0;  // of OnServers
+  uint64_t turns_over_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   absl::Time failed_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool all_left_ ABSL_GUARDED_BY(mu_) = false;

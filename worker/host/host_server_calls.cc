@@ -8,6 +8,7 @@
 #include "common/cluster/control_messages.h"
 #include "common/cluster/declaration_list.h"
 #include "proto/host.pb.h"
+#include "worker/error_fields.h"
 #include "worker/host/host_messages.h"
 #include "worker/host/host_server.h"
 
@@ -51,6 +52,11 @@ absl::StatusOr<LinkState> ReadState(uint32_t number) {
 }  // namespace
 
 // ---- From a message to its thread
+
+std::string HostServer::NameOf(uint32_t tensor) const {
+  MutexLock lock(&mu_);
+  return tensors_.at(tensor)->name;
+}
 
 absl::StatusOr<uint64_t> HostServer::ElementsOf(uint32_t id) const {
   MutexLock lock(&mu_);
@@ -137,9 +143,10 @@ absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
   EndGathered(ended);
   for (const HostRound& round : rounds) {
     EndRound(round,
-             Aborted("worker %d is leaving the job and pushes no more: all workers must push "
-                     "a tensor equally often",
-                     worker_->rank() + process->local_rank));
+             WithFields(Aborted("worker %d is leaving the job and pushes no more: all workers must "
+                                "push it equally often",
+                                worker_->rank() + process->local_rank),
+                        {.tensor = NameOf(round.tensor), .step = std::to_string(round.step)}));
   }
   if (!refused.ok()) {
     Answer(open, {}, refused);
@@ -208,20 +215,18 @@ void HostServer::Serve(OpenCall open) {
 }
 
 template <typename Body>
-absl::Status HostServer::OnServers(const OpenCall& open, uint32_t id, bool reads,
-                                   const Body& body) {
+absl::Status HostServer::OnServers(const OpenCall& open, bool reads, const Body& body) {
   for (;;) {
     {
       MutexLock lock(&mu_);
-      HostTensor& tensor = *tensors_.at(id);
-      const uint64_t turn = tensor.turns_given++;
-      while (tensor.turns_over < turn) changed_.Wait(&mu_);
+      const uint64_t turn = turns_given_++;
+      while (turns_over_ < turn) changed_.Wait(&mu_);
     }
     const absl::Duration left = open.deadline - clock_->Now();
     const absl::Status status = body(reads ? std::min(left, kTurn) : left);
     {
       MutexLock lock(&mu_);
-      ++tensors_.at(id)->turns_over;
+      ++turns_over_;
       changed_.SignalAll();
     }
     const bool goes_on = reads && absl::IsDeadlineExceeded(status) && clock_->Now() < open.deadline;
@@ -259,7 +264,7 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
       return absl::OkStatus();
     case wire::Call::kFetchWeights: {
       BDN_ASSIGN_OR_RETURN(const auto out, floats(call.fetch_weights()));
-      return OnServers(open, call.fetch_weights(), /*reads=*/true, [&](absl::Duration left) {
+      return OnServers(open, /*reads=*/true, [&](absl::Duration left) {
         return worker_->FetchWeights(call.fetch_weights(), out, left);
       });
     }
@@ -267,7 +272,7 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
       const wire::ServerState& asked = call.get_server_state();
       BDN_ASSIGN_OR_RETURN(const StatePart part, ReadPart(asked.part()));
       BDN_ASSIGN_OR_RETURN(const auto out, floats(asked.tensor()));
-      return OnServers(open, asked.tensor(), /*reads=*/true, [&](absl::Duration left) {
+      return OnServers(open, /*reads=*/true, [&](absl::Duration left) {
         return worker_->GetServerState(asked.tensor(), part, out, left);
       });
     }
@@ -275,14 +280,14 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
       const wire::ServerState& given = call.set_server_state();
       BDN_ASSIGN_OR_RETURN(const StatePart part, ReadPart(given.part()));
       const std::vector<float> values = CopyOf(open.data.span);
-      return OnServers(open, given.tensor(), /*reads=*/false, [&](absl::Duration left) {
+      return OnServers(open, /*reads=*/false, [&](absl::Duration left) {
         return worker_->SetServerState(given.tensor(), part, values, given.step(), left);
       });
     }
     case wire::Call::kGetServerCounters: {
       const uint32_t tensor = call.get_server_counters().tensor();
       BDN_RETURN_IF_ERROR(ElementsOf(tensor).status());
-      return OnServers(open, tensor, /*reads=*/true, [&](absl::Duration left) -> absl::Status {
+      return OnServers(open, /*reads=*/true, [&](absl::Duration left) -> absl::Status {
         BDN_ASSIGN_OR_RETURN(const StateCounters counters,
                              worker_->GetServerCounters(tensor, left));
         answer->mutable_counters()->set_updates(counters.updates);
@@ -295,7 +300,7 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
       BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
       const StateCounters counters{given.counters().updates(),
                                    given.counters().previous_learning_rate()};
-      return OnServers(open, given.tensor(), /*reads=*/false, [&](absl::Duration left) {
+      return OnServers(open, /*reads=*/false, [&](absl::Duration left) {
         return worker_->SetServerCounters(given.tensor(), counters, given.step(), left);
       });
     }
