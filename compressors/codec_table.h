@@ -8,7 +8,7 @@
 #include "compressors/codec.h"
 
 // The table of codecs: names, options, and how each is built of its options. Internal to
-// compressors/.
+// compressors/ and device/, whose codecs have the same options.
 
 namespace bdn {
 

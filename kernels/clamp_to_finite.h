@@ -5,7 +5,7 @@ namespace bdn {
 
 // The clamp of the codecs' formulas: v, or the largest finite float of its sign where v is
 // infinite. NaN stays NaN.
-inline float ClampToFinite(float v) {
+constexpr float ClampToFinite(float v) {
   constexpr float kLargest = 0x1.fffffep127f;
   const float below = v > kLargest ? kLargest : v;
   return below < -kLargest ? -kLargest : below;

@@ -158,7 +158,7 @@ def messages() -> list[str]:
 @functools.lru_cache(maxsize=None)
 def literals() -> str:
     """All sources, each text that goes on in another line made one."""
-    rooms = ("cli", "common", "compressors", "scheduler", "server", "worker", "python/bandoneon")
+    rooms = ("cli", "common", "compressors", "device", "scheduler", "server", "worker", "python/bandoneon")
     return re.sub(r'"\s*\n?\s*f?"', "", "\n".join(map(text_of, rooms)))
 
 
@@ -177,7 +177,7 @@ def test_the_glossary_is_sorted_and_says_each_word_once():
 
 def test_nobody_speaks_a_private_language():
     found = []
-    for top in ("common", "kernels", "compressors", "proto", "scheduler", "server", "worker", "cli", "python",
+    for top in ("common", "kernels", "compressors", "device", "proto", "scheduler", "server", "worker", "cli", "python",
                 "examples", "docs"):
         for file in sorted((ROOT / top).rglob("*")):
             if file.suffix not in SOURCES or "__pycache__" in file.parts:

@@ -16,6 +16,7 @@ ZMQ, SHM = "common/transport/zmq", "common/transport/shm"
 LOCAL, C_API, HOST = "worker/local", "worker/c_api", "worker/host"
 TELEMETRY = "common/telemetry"
 CERTS = "common/certs"
+DEVICE_KERNELS = "device/kernels"
 
 # Whose headers a module may include besides its own.
 MAY_INCLUDE = {
@@ -29,6 +30,8 @@ MAY_INCLUDE = {
     CLUSTER: {BASE, CERTS, TELEMETRY, "proto"},
     LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
+    "device": {BASE, "compressors", KERNELS, DEVICE_KERNELS},
+    DEVICE_KERNELS: {KERNELS},
     KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, "proto"},
     "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
@@ -61,8 +64,8 @@ ONLY_IN_SOURCES = {name for name, _, _ in THIRD_PARTY} - {"absl"}
 # Names that more than one directory may have.
 REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "main.cc"}
 # The compiled and the scripted tree: what is not ours (build/, .git/) is outside of it.
-TOP = ["common", "kernels", "compressors", "proto", "scheduler", "server", "worker", "cli", "python", "examples",
-       "tests", "deploy", "docs", "scripts", "cmake"]
+TOP = ["common", "kernels", "compressors", "device", "proto", "scheduler", "server", "worker", "cli", "python",
+       "examples", "tests", "deploy", "docs", "scripts", "cmake"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
@@ -83,9 +86,9 @@ def files(root: pathlib.Path):
 
 
 def read_includes(root: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
-    """{file: [(bracket or quote, what it includes)]} of every C and C++ file."""
+    """{file: [(bracket or quote, what it includes)]} of every C, C++ and CUDA file."""
     return {path: INCLUDE.findall((root / path).read_text(encoding="utf-8"))
-            for path in files(root) if path.endswith((".h", ".cc", ".c"))}
+            for path in files(root) if path.endswith((".h", ".cc", ".cu", ".c"))}
 
 
 def third_party_of(include: str):

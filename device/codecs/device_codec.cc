@@ -1,0 +1,47 @@
+#include "device/codecs/device_codec.h"
+
+#include <span>
+#include <string>
+
+#include "common/base/spec_text.h"
+#include "common/base/status.h"
+#include "compressors/codec_table.h"
+#include "device/codecs/device_floats.h"
+
+namespace bdn {
+namespace {
+
+// The options of a codec as its spec, which is canonical, and the table of codecs have them.
+absl::StatusOr<OptionValues> OptionsOf(std::string_view spec) {
+  SpecReader reader("codec spec", spec);
+  const std::string_view name = reader.Name();
+  for (const CodecRow& row : CodecRows()) {
+    if (name == row.name) return reader.Options(name, row.options);
+  }
+  return Internal("%s is not in the table of codecs", std::string(spec));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec) {
+  const std::string spec = codec.spec();
+  BDN_ASSIGN_OR_RETURN(OptionValues values, OptionsOf(spec));
+  switch (codec.id()) {
+    case CodecId::kNone:
+      return MakeDeviceFloats(DType::kFloat32);
+    case CodecId::kFp16:
+      return MakeDeviceFloats(DType::kFloat16);
+    case CodecId::kBf16:
+      return MakeDeviceFloats(DType::kBFloat16);
+    default:
+      return InvalidArgument("%s has no kernels for a device: encode it on the host", spec);
+  }
+}
+
+absl::StatusOr<size_t> Outcome(const EncodeResult& result) {
+  if (result.non_finite == EncodeResult::kAllFinite) return result.used_bytes;
+  return InvalidArgument("element %d is %s", result.non_finite / 2,
+                         result.non_finite % 2 != 0 ? "nan" : "infinite");
+}
+
+}  // namespace bdn

@@ -1,0 +1,55 @@
+#ifndef BANDONEON_DEVICE_HOST_DEVICE_H_
+#define BANDONEON_DEVICE_HOST_DEVICE_H_
+
+#include <string>
+
+#include "device/compute_device.h"
+#include "device/host_launcher.h"
+
+namespace bdn {
+
+// The host as a device: its memory is the heap, and whatever is put into a stream is done at once, on
+// the calling thread. For machines without an accelerator, and to test that kernels leave the same
+// bytes whatever the number and the order of threads. Thread-safe.
+class HostDevice final : public ComputeDevice {
+ public:
+  // REQUIRES: threads is from 1 to kMostThreads.
+  explicit HostDevice(uint32_t threads = device_kernels::kMostThreads,
+                      LaunchOrder order = LaunchOrder::kForward)
+      : threads_(threads), order_(order) {}
+
+  std::string name() const override { return "host"; }
+  uint32_t threads() const override { return threads_; }
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override;
+  void Free(void* memory) override;
+  absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
+  void FreePinned(std::byte* memory) override { Free(memory); }
+
+  absl::StatusOr<DeviceStream> MakeStream() override { return DeviceStream(); }
+  void FreeStream(DeviceStream /*stream*/) override {}
+  absl::Status Synchronize(DeviceStream /*stream*/) override { return absl::OkStatus(); }
+
+  absl::StatusOr<DeviceEvent> MakeEvent() override { return DeviceEvent(); }
+  void FreeEvent(DeviceEvent /*event*/) override {}
+  absl::Status Record(DeviceEvent /*event*/, DeviceStream /*stream*/) override {
+    return absl::OkStatus();
+  }
+  absl::Status WaitFor(DeviceEvent /*event*/, DeviceStream /*stream*/) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> IsDone(DeviceEvent /*event*/) override { return true; }
+
+  absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) override;
+  absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) override;
+  absl::Status LaunchKernel(DeviceStream stream, device_kernels::KernelId kernel, uint32_t blocks,
+                            const void* arguments) override;
+
+ private:
+  const uint32_t threads_;
+  const LaunchOrder order_;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_DEVICE_HOST_DEVICE_H_

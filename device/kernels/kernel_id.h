@@ -1,0 +1,25 @@
+#ifndef BANDONEON_DEVICE_KERNELS_KERNEL_ID_H_
+#define BANDONEON_DEVICE_KERNELS_KERNEL_ID_H_
+
+#include <cstdint>
+
+// Every kernel. A new one is a line here and an include in kernel_list.h.
+#define BDN_FOR_EACH_KERNEL(DO) \
+  DO(BeginEncode)               \
+  DO(CheckInput)                \
+  DO(EncodeFloats)              \
+  DO(DecodeFloats)
+
+namespace bdn::device_kernels {
+
+#define BDN_KERNEL_ID(Name) k##Name,
+enum class KernelId : uint32_t { BDN_FOR_EACH_KERNEL(BDN_KERNEL_ID) };
+#undef BDN_KERNEL_ID
+
+#define BDN_KERNEL_COUNT(Name) +1
+inline constexpr uint32_t kNumKernels = 0 BDN_FOR_EACH_KERNEL(BDN_KERNEL_COUNT);
+#undef BDN_KERNEL_COUNT
+
+}  // namespace bdn::device_kernels
+
+#endif  // BANDONEON_DEVICE_KERNELS_KERNEL_ID_H_

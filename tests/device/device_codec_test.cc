@@ -1,0 +1,209 @@
+// What every device codec promises: the bytes, the memories and the elements of its codec on the
+// host, whatever the device.
+
+#include "device/codecs/device_codec.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "compressors/codec_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/compressors/codec_cases.h"
+#include "tests/compressors/codec_inputs.h"
+#include "tests/compressors/golden_codecs.h"
+#include "tests/device/device_cases.h"
+#include "tests/device/device_link.h"
+
+namespace bdn {
+namespace {
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr size_t kSizes[] = {0,   1,   7,   8,    9,    31,   32,   33,   96,
+                             511, 512, 513, 1024, 4095, 4096, 4097, 20011};
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::shared_ptr<const Codec> Parse(const std::string& spec) { return ParseCodecSpec(spec)->codec; }
+
+bool HasKernels(const std::string& spec) { return MakeDeviceCodec(*Parse(spec)).ok(); }
+
+// The codecs of the host's suite that have kernels.
+std::vector<CodecCase> CasesWithKernels() {
+  std::vector<CodecCase> cases;
+  for (const CodecCase& codec : kCodecs) {
+    if (HasKernels(codec.spec)) cases.push_back(codec);
+  }
+  return cases;
+}
+
+enum class Memory { kNone, kResidual, kMomentum, kReplica };
+constexpr Memory kMemories[] = {Memory::kNone, Memory::kResidual, Memory::kMomentum,
+                                Memory::kReplica};
+
+LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory) {
+  // Halves of the largest float are infinite, and what is left of the largest after a scale is not.
+  LinkInput input{.x = TypedArray::Of(dtype, MakeData(kind, n, 1)), .options = {.scale = 0.75f}};
+  if (memory == Memory::kReplica) input.replica = MakeData("normal", n, 2);
+  if (memory == Memory::kResidual || memory == Memory::kMomentum) {
+    input.residual = MakeData(kind, n, 3);
+    input.options.decay = 0.9f;
+  }
+  if (memory == Memory::kMomentum) {
+    input.momentum = MakeData(kind, n, 4);
+    input.options.momentum = 0.9f;
+  }
+  return input;
+}
+
+class DeviceCodecContract : public ::testing::TestWithParam<std::tuple<DeviceCase, CodecCase>> {
+ protected:
+  DeviceCodecContract()
+      : device_(std::get<0>(GetParam()).make()), codec_(Parse(std::get<1>(GetParam()).spec)) {}
+
+  // The payload; empty where the encoding fails, with the same error on both.
+  std::vector<uint8_t> ExpectSameEncoding(const LinkInput& input, const Draw& draw = TestDraw()) {
+    LinkOutput on_host;
+    LinkOutput on_device;
+    const auto expected = EncodeOnHost(*codec_, input, draw, &on_host);
+    const auto got = EncodeOnDevice(*device_, *codec_, input, draw, &on_device);
+    EXPECT_EQ(got.status(), expected.status());
+    EXPECT_TRUE(SameBits(on_device.residual, on_host.residual));
+    EXPECT_TRUE(SameBits(on_device.momentum, on_host.momentum));
+    EXPECT_TRUE(SameBits(on_device.replica, on_host.replica));
+    if (!expected.ok() || !got.ok()) return {};
+    EXPECT_TRUE(*got == *expected) << got->size() << " bytes, expected " << expected->size();
+    return *expected;
+  }
+
+  void ExpectSameDecoding(const std::vector<uint8_t>& payload, size_t n, float scale) {
+    for (const DType dtype : kTypes) {
+      const TypedArray y = TypedArray::Of(dtype, std::vector<float>(n, kNaN));
+      EXPECT_TRUE(DecodeOnDevice(*device_, *codec_, payload, scale, false, y) ==
+                  DecodeOnHost(*codec_, payload, scale, false, y))
+          << "to " << DTypeName(dtype);
+    }
+    const TypedArray sum = TypedArray::Of(DType::kFloat32, MakeData("signed_zeros", n, 5));
+    EXPECT_TRUE(DecodeOnDevice(*device_, *codec_, payload, scale, true, sum) ==
+                DecodeOnHost(*codec_, payload, scale, true, sum))
+        << "added";
+  }
+
+  const std::unique_ptr<ComputeDevice> device_;
+  const std::shared_ptr<const Codec> codec_;
+};
+
+TEST_P(DeviceCodecContract, HasTheHostsBytesMemoriesAndElementsAtEverySize) {
+  for (const size_t n : kSizes) {
+    for (const Memory memory : kMemories) {
+      const DType dtype = kTypes[(n + static_cast<size_t>(memory)) % 3];
+      SCOPED_TRACE(testing::Message()
+                   << n << " of " << DTypeName(dtype) << ", memory " << static_cast<int>(memory));
+      const auto payload = ExpectSameEncoding(MakeInput("normal", n, dtype, memory));
+      ExpectSameDecoding(payload, n, -0.3f);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(DeviceCodecContract, HasTheHostsBytesForEveryKindOfData) {
+  for (const std::string& kind : DataKinds()) {
+    for (const Memory memory : kMemories) {
+      for (const DType dtype : kTypes) {
+        SCOPED_TRACE(testing::Message() << kind << " of " << DTypeName(dtype) << ", memory "
+                                        << static_cast<int>(memory));
+        const auto payload = ExpectSameEncoding(MakeInput(kind, 1057, dtype, memory));
+        if (!payload.empty()) ExpectSameDecoding(payload, 1057, 1.0f);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(DeviceCodecContract, DrawsWhatTheHostDraws) {
+  for (Step step = 0; step < 12; ++step) {
+    const Draw draw({.run_seed = 3, .step = step});
+    ExpectSameEncoding(MakeInput("spread", 6001, DType::kFloat32, Memory::kResidual), draw);
+  }
+}
+
+TEST_P(DeviceCodecContract, RefusesWhatIsNotFiniteAndLeavesTheMemories) {
+  for (const Memory memory : kMemories) {
+    for (const float bad : {kNaN, kInfinite, -kInfinite}) {
+      for (const size_t at : {size_t{0}, size_t{4500}, size_t{9000}}) {
+        LinkInput input = MakeInput("normal", 9001, DType::kFloat32, memory);
+        input.x.Set(at, bad);
+        input.x.Set(9000, kNaN);
+        SCOPED_TRACE(testing::Message()
+                     << bad << " at " << at << ", memory " << static_cast<int>(memory));
+        ExpectSameEncoding(input);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(DeviceCodecContract, RefusesWhatTheScaleMakesInfinite) {
+  LinkInput input = MakeInput("normal", 300, DType::kFloat32, Memory::kResidual);
+  input.options.scale = 1e30f;
+  input.x.Set(123, 1e30f);
+
+  LinkOutput after;
+  const auto payload = EncodeOnDevice(*device_, *codec_, input, TestDraw(), &after);
+
+  EXPECT_EQ(payload.status(), absl::InvalidArgumentError("element 123 is infinite"));
+  EXPECT_TRUE(SameBits(after.residual, input.residual));
+}
+
+TEST_P(DeviceCodecContract, TakesThreeTypesAndNoOther) {
+  LinkInput input{.x = TypedArray(DType::kFloat64, 5)};
+  LinkOutput after;
+  const auto payload = EncodeOnDevice(*device_, *codec_, input, TestDraw(), &after);
+  EXPECT_EQ(payload.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(payload.status().message()), testing::HasSubstr("float64"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceCodecContract,
+                         testing::Combine(testing::ValuesIn(DeviceCases()),
+                                          testing::ValuesIn(CasesWithKernels())),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).label + "_" +
+                                  std::get<1>(info.param).label;
+                         });
+
+class DeviceGolden : public ::testing::TestWithParam<DeviceCase> {};
+
+TEST_P(DeviceGolden, BytesAreAsCheckedIn) {
+  const auto device = GetParam().make();
+  size_t tried = 0;
+  for (const auto& [spec, golden] : ReadGolden()) {
+    if (!HasKernels(spec)) continue;
+    SCOPED_TRACE(spec);
+    const auto codec = Parse(spec);
+    LinkOutput after;
+    const auto encode = [&](const std::vector<float>& x) {
+      const LinkInput input{.x = TypedArray::Of(DType::kFloat32, x)};
+      return EncodeOnDevice(*device, *codec, input, TestDraw(), &after).value();
+    };
+    EXPECT_EQ(Hex(encode(GoldenCorners())), golden.corners);
+    EXPECT_EQ(std::to_string(Fnv1a(encode(GoldenMany()))), golden.many_hash);
+    ++tried;
+  }
+  EXPECT_GE(tried, 3u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, DeviceGolden, testing::ValuesIn(DeviceCases()),
+                         [](const auto& info) { return info.param.label; });
+
+TEST(MakeDeviceCodec, RefusesACodecWithoutKernelsByItsSpec) {
+  const auto made = MakeDeviceCodec(*Parse("sketch(columns=0.1)"));
+  EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(made.status().message()), testing::HasSubstr("sketch(columns=0.1)"));
+}
+
+}  // namespace
+}  // namespace bdn
