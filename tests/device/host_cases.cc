@@ -1,3 +1,4 @@
+#include "device/cuda_device.h"
 #include "device/host_device.h"
 #include "tests/device/device_cases.h"
 
@@ -8,6 +9,16 @@ DeviceCase HostCase(const std::string& label, uint32_t threads, LaunchOrder orde
   return {label, [=] { return std::make_unique<HostDevice>(threads, order); }};
 }
 
+// The host behind CUDA's driver: what is between is tested so, too.
+std::unique_ptr<ComputeDevice> FakeCuda() {
+  static const std::byte kImage[1] = {};
+  return CudaDevice::Open({.threads = 128,
+                           .library = BDN_FAKE_CUDA_DIR "/libfake_cuda.so",
+                           .image = kImage,
+                           .image_version = 13000})
+      .value();
+}
+
 }  // namespace
 
 std::vector<DeviceCase> DeviceCases() {
@@ -15,7 +26,8 @@ std::vector<DeviceCase> DeviceCases() {
           HostCase("HostOf32Backward", 32, LaunchOrder::kBackward),
           HostCase("HostOf37", 37, LaunchOrder::kForward),
           HostCase("HostOf256", 256, LaunchOrder::kForward),
-          HostCase("HostOf256Backward", 256, LaunchOrder::kBackward)};
+          HostCase("HostOf256Backward", 256, LaunchOrder::kBackward),
+          {"FakeCuda", FakeCuda}};
 }
 
 }  // namespace bdn

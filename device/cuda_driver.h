@@ -1,0 +1,59 @@
+#ifndef BANDONEON_DEVICE_CUDA_DRIVER_H_
+#define BANDONEON_DEVICE_CUDA_DRIVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace bdn {
+
+// What we call of NVIDIA's driver, libcuda.so.1, declared here since nothing of CUDA is needed to
+// build or to start: CUresult is int, CUdevice int, CUdeviceptr uint64_t, every handle void*. The names
+// lack "cu", and the "_v2" that some have.
+struct CudaDriver {
+  int (*Init)(unsigned flags);
+  int (*DriverGetVersion)(int* version);
+  int (*GetErrorName)(int error, const char** name);
+  int (*GetErrorString)(int error, const char** text);
+  int (*DeviceGet)(int* device, int ordinal);
+  int (*DeviceGetName)(char* name, int bytes, int device);
+  int (*DevicePrimaryCtxRetain)(void** context, int device);
+  int (*DevicePrimaryCtxRelease)(int device);
+  int (*CtxPushCurrent)(void* context);
+  int (*CtxPopCurrent)(void** context);
+  int (*ModuleLoadData)(void** module, const void* image);
+  int (*ModuleUnload)(void* module);
+  int (*ModuleGetFunction)(void** function, void* module, const char* name);
+  int (*MemAlloc)(uint64_t* memory, size_t bytes);
+  int (*MemFree)(uint64_t memory);
+  int (*MemHostAlloc)(void** memory, size_t bytes, unsigned flags);
+  int (*MemFreeHost)(void* memory);
+  int (*MemcpyHtoDAsync)(uint64_t to, const void* from, size_t bytes, void* stream);
+  int (*MemcpyDtoHAsync)(void* to, uint64_t from, size_t bytes, void* stream);
+  int (*StreamCreate)(void** stream, unsigned flags);
+  int (*StreamDestroy)(void* stream);
+  int (*StreamSynchronize)(void* stream);
+  int (*StreamWaitEvent)(void* stream, void* event, unsigned flags);
+  int (*EventCreate)(void** event, unsigned flags);
+  int (*EventDestroy)(void* event);
+  int (*EventRecord)(void* event, void* stream);
+  int (*EventQuery)(void* event);
+  int (*LaunchKernel)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                      void* stream, void** parameters, void** extra);
+
+  // Opens the library and looks every function up. It stays open as long as the process: drivers are
+  // not made to be unloaded. NotFound where there is none; FailedPrecondition names what it lacks.
+  static absl::StatusOr<CudaDriver> Open(const std::string& library);
+
+  // "cuMemAlloc of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY (out of memory)": ResourceExhausted for
+  // that, NotFound where there is no GPU, else Internal. OK for 0.
+  absl::Status Check(int error, const std::string& call) const;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_DEVICE_CUDA_DRIVER_H_

@@ -1,0 +1,132 @@
+// The device that NVIDIA's driver makes, with fakes in its place (fake_cuda.cc): what is said where
+// something is wrong with the driver, and that what is right is used rightly.
+
+#include "device/cuda_device.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bdn {
+namespace {
+
+using testing::HasSubstr;
+
+// Stands for the kernels; fakes do not look into it.
+const std::byte kImage[64] = {};
+
+CudaOptions With(const std::string& library) {
+  return {.library = library, .image = kImage, .image_version = 13000};
+}
+std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(CudaDevice, SaysThatThereIsNoDriver) {
+  const auto device = CudaDevice::Open(With("libcuda-that-nobody-has.so.1"));
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(MessageOf(device.status()), HasSubstr("no NVIDIA driver on this machine"));
+  EXPECT_THAT(MessageOf(device.status()), HasSubstr("libcuda-that-nobody-has.so.1"));
+}
+
+TEST(CudaDevice, SaysWhatTheDriverLacks) {
+  const auto device = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_lacking.so"));
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(device.status()), HasSubstr("lacks cuLaunchKernel"));
+}
+
+TEST(CudaDevice, SaysThatTheDriverIsTooOldAndWhatItTakes) {
+  const auto device = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_old.so"));
+  EXPECT_EQ(device.status(), absl::FailedPreconditionError(
+                                 "NVIDIA's driver is of CUDA 12.4, these kernels need that "
+                                 "of 13.0 or newer: update it"));
+}
+
+TEST(CudaDevice, SaysThatThereIsNoGpu) {
+  const auto device = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_no_gpu.so"));
+  EXPECT_EQ(
+      device.status(),
+      absl::NotFoundError("cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"));
+}
+
+TEST(CudaDevice, SaysWhichGpuIsNotThere) {
+  CudaOptions options = With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so");
+  options.ordinal = 3;
+  EXPECT_EQ(CudaDevice::Open(options).status(),
+            absl::NotFoundError(
+                "cuDeviceGet of GPU 3: CUDA_ERROR_INVALID_DEVICE (invalid device ordinal)"));
+}
+
+TEST(CudaDevice, SaysThatItWasBuiltWithoutKernels) {
+  CudaOptions options = With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so");
+  options.image = {};
+  const auto device = CudaDevice::Open(options);
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(device.status()), HasSubstr("BANDONEON_CUDA=ON"));
+}
+
+TEST(CudaDevice, SaysThatMemoryIsOutAndHowMuchWasWanted) {
+  const auto device = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_small.so"));
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->name(), "Fake GPU (cuda:0)");
+  EXPECT_EQ((*device)->Allocate(5000).status(),
+            absl::ResourceExhaustedError("cuMemAlloc of 5000 bytes on Fake GPU (cuda:0): "
+                                         "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"));
+  const auto memory = (*device)->Allocate(4000);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  (*device)->Free(*memory);
+}
+
+TEST(CudaDevice, NamesTheCallThatFailed) {
+  const auto device = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so"));
+  ASSERT_TRUE(device.ok()) << device.status();
+  int host = 0;
+  EXPECT_EQ((*device)->CopyToDevice({}, std::as_bytes(std::span(&host, 1)), &host),
+            absl::InternalError(
+                "cuMemcpyHtoDAsync of 4 bytes: CUDA_ERROR_INVALID_VALUE (invalid argument)"));
+}
+
+TEST(CudaDevice, CopiesInTheOrderOfTheStream) {
+  const auto opened = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so"));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  CudaDevice& device = **opened;
+  const DeviceStream stream = device.MakeStream().value();
+  const DeviceEvent event = device.MakeEvent().value();
+  const std::vector<std::byte> sent(100, std::byte{7});
+  std::vector<std::byte> got(100);
+  {
+    const DeviceMemory memory = DeviceMemory::Make(device, sent.size()).value();
+    ASSERT_TRUE(device.CopyToDevice(stream, sent, memory.get()).ok());
+    ASSERT_TRUE(device.CopyToHost(stream, memory.get(), got).ok());
+    ASSERT_TRUE(device.Record(event, stream).ok());
+    ASSERT_TRUE(device.WaitFor(event, {}).ok());
+    EXPECT_EQ(*device.IsDone(event), false);
+    ASSERT_TRUE(device.Synchronize(stream).ok());
+    EXPECT_EQ(*device.IsDone(event), true);
+  }
+  EXPECT_EQ(got, sent);
+  device.FreeEvent(event);
+  device.FreeStream(stream);
+}
+
+TEST(CudaDevice, LeavesTheContextAndTheMemoryAsItFoundThem) {
+  constexpr const char* kLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda.so";
+  {
+    const auto device = CudaDevice::Open(With(kLibrary));
+    ASSERT_TRUE(device.ok()) << device.status();
+    const auto memory = DeviceMemory::Make(**device, 1000);
+    const auto pinned = (*device)->AllocatePinned(10);
+    (*device)->FreePinned(*pinned);
+  }
+  void* const library = dlopen(kLibrary, RTLD_NOW);
+  ASSERT_NE(library, nullptr);
+  EXPECT_EQ(reinterpret_cast<int (*)()>(dlsym(library, "FakeContexts"))(), 0);
+  EXPECT_EQ(reinterpret_cast<size_t (*)()>(dlsym(library, "FakeHeldBytes"))(), 0u);
+  dlclose(library);
+}
+
+}  // namespace
+}  // namespace bdn
