@@ -31,14 +31,18 @@ float LargestScale(float most, float limit) {
   return s;
 }
 
+// L.
+float MostCode(const IntegerOptions& options) {
+  return static_cast<float>((1 << (options.bits - 1)) - 1);
+}
+
 class IntegerCodec final : public Codec {
  public:
   explicit IntegerCodec(const IntegerOptions& options)
       : options_(options),
         coding_{.bits = options.bits, .nearest = options.nearest, .group = options.group},
-        most_(static_cast<float>((1 << (options.bits - 1)) - 1)),
-        largest_scale_(LargestScale(
-            most_, std::numeric_limits<float>::max() * (options.hadamard ? 1.0f / kRun : 1.0f))),
+        most_(MostCode(options)),
+        largest_scale_(LargestIntegerScale(options)),
         least_scale_(kLeastMagnitude / most_) {}
 
   CodecId id() const override {
@@ -284,6 +288,11 @@ class IntegerCodec final : public Codec {
 };
 
 }  // namespace
+
+float LargestIntegerScale(const IntegerOptions& options) {
+  const float limit = std::numeric_limits<float>::max();
+  return LargestScale(MostCode(options), options.hadamard ? limit * (1.0f / kRun) : limit);
+}
 
 std::shared_ptr<const Codec> MakeInteger(const IntegerOptions& options) {
   return std::make_shared<IntegerCodec>(options);

@@ -57,6 +57,9 @@ struct IntegerOptions {
 // Passes over memory: Encode reads x once where G <= 4096, else twice. EncodeFeedback reads g twice
 // and the residual once (twice where G > 4096), and writes the residual once. Decoding is one pass.
 //
+// S, for whoever writes the same payloads.
+float LargestIntegerScale(const IntegerOptions& options);
+
 // REQUIRES: bits is 8, 4 or 2; group is a multiple of 32, not 0.
 std::shared_ptr<const Codec> MakeInteger(const IntegerOptions& options);
 

@@ -1,5 +1,6 @@
 #include "device/codecs/device_codec.h"
 
+#include <array>
 #include <span>
 #include <string>
 
@@ -7,6 +8,9 @@
 #include "common/base/status.h"
 #include "compressors/codec_table.h"
 #include "device/codecs/device_floats.h"
+#include "device/codecs/device_integers.h"
+#include "device/codecs/device_onebit.h"
+#include "device/codecs/device_sign.h"
 
 namespace bdn {
 namespace {
@@ -21,6 +25,17 @@ absl::StatusOr<OptionValues> OptionsOf(std::string_view spec) {
   return Internal("%s is not in the table of codecs", std::string(spec));
 }
 
+constexpr size_t kAny = ~size_t{0};
+
+std::unique_ptr<DeviceCodec> MakeIntegersOf(int bits, OptionValues& values) {
+  constexpr std::array kTransforms = {"0", "32"};
+  constexpr std::array kRounds = {"stochastic", "nearest"};
+  return MakeDeviceIntegers({.bits = bits,
+                             .group = values.Whole(0, 0, kAny),
+                             .hadamard = values.OneOf(1, kTransforms) == 1,
+                             .nearest = values.OneOf(2, kRounds) == 1});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec) {
@@ -33,6 +48,16 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
       return MakeDeviceFloats(DType::kFloat16);
     case CodecId::kBf16:
       return MakeDeviceFloats(DType::kBFloat16);
+    case CodecId::kOneBit:
+      return MakeDeviceOneBit(values.Whole(0, 0, kAny));
+    case CodecId::kInt8:
+      return MakeIntegersOf(8, values);
+    case CodecId::kInt4:
+      return MakeIntegersOf(4, values);
+    case CodecId::kInt2:
+      return MakeIntegersOf(2, values);
+    case CodecId::kSign:
+      return MakeDeviceSign();
     default:
       return InvalidArgument("%s has no kernels for a device: encode it on the host", spec);
   }

@@ -62,11 +62,12 @@ absl::StatusOr<device_kernels::Target> KernelTarget(const DeviceTarget& target) 
 }
 
 absl::Status BeginEncoding(ComputeDevice& device, DeviceStream stream,
-                           const DeviceEncodeBuffers& to, size_t used_bytes, size_t zeros) {
+                           const DeviceEncodeBuffers& to, size_t used_bytes, void* words,
+                           size_t zeros) {
   return Launch<BeginEncode>(device, stream, std::max(1u, NumTiles(zeros)),
                              {.result = to.result,
                               .used_bytes = used_bytes,
-                              .words = static_cast<uint32_t*>(to.scratch),
+                              .words = static_cast<uint32_t*>(words),
                               .zeros = static_cast<uint32_t>(zeros)});
 }
 

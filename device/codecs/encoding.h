@@ -22,10 +22,11 @@ inline uint32_t NumTiles(size_t n) {
   return static_cast<uint32_t>((n + device_kernels::kTile - 1) / device_kernels::kTile);
 }
 
-// Puts into the stream what every encoding begins with: the result, and the first `zeros` words of
-// the scratch set to 0. `used_bytes` is what the result says unless a kernel says otherwise.
+// Puts into the stream what every encoding begins with: the result, and `zeros` words set to 0.
+// `used_bytes` is what the result says unless a kernel says otherwise.
 absl::Status BeginEncoding(ComputeDevice& device, DeviceStream stream,
-                           const DeviceEncodeBuffers& to, size_t used_bytes, size_t zeros = 0);
+                           const DeviceEncodeBuffers& to, size_t used_bytes, void* words = nullptr,
+                           size_t zeros = 0);
 // And, for what must not change a memory before all of the input was seen, the check of it.
 absl::Status CheckBeforeTaking(ComputeDevice& device, DeviceStream stream,
                                const device_kernels::Source& source, const DeviceEncodeBuffers& to);

@@ -8,7 +8,17 @@
   DO(BeginEncode)               \
   DO(CheckInput)                \
   DO(EncodeFloats)              \
-  DO(DecodeFloats)
+  DO(DecodeFloats)              \
+  DO(SumRuns)                   \
+  DO(OneBitScales)              \
+  DO(EncodeOneBit)              \
+  DO(DecodeOneBit)              \
+  DO(EncodeSign)                \
+  DO(EndSign)                   \
+  DO(DecodeSign)                \
+  DO(IntegerMagnitudes)         \
+  DO(EncodeIntegers)            \
+  DO(DecodeIntegers)
 
 namespace bdn::device_kernels {
 

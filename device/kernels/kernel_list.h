@@ -4,7 +4,10 @@
 // All kernels of kernel_id.h, for those who make something of each.
 #include "device/kernels/begin_encode.h"
 #include "device/kernels/float_codes.h"
+#include "device/kernels/integer_codes.h"
 #include "device/kernels/kernel_id.h"
+#include "device/kernels/run_sums.h"
+#include "device/kernels/sign_bits.h"
 
 namespace bdn::device_kernels {
 

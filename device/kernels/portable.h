@@ -18,8 +18,11 @@
 
 #ifdef __CUDACC__
 #define BDN_DEVICE __host__ __device__ __forceinline__
+// Before a loop over an array that is to lie in registers.
+#define BDN_UNROLL _Pragma("unroll")
 #else
 #define BDN_DEVICE inline
+#define BDN_UNROLL
 #endif
 
 namespace bdn::device_kernels {
