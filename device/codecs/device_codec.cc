@@ -7,6 +7,8 @@
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
 #include "compressors/codec_table.h"
+#include "device/codecs/device_dither.h"
+#include "device/codecs/device_drawn.h"
 #include "device/codecs/device_floats.h"
 #include "device/codecs/device_integers.h"
 #include "device/codecs/device_onebit.h"
@@ -36,6 +38,18 @@ std::unique_ptr<DeviceCodec> MakeIntegersOf(int bits, OptionValues& values) {
                              .nearest = values.OneOf(2, kRounds) == 1});
 }
 
+double RealOf(int i, OptionValues& values) {
+  return values.Real(i, [](double) { return true; });
+}
+
+std::unique_ptr<DeviceCodec> MakeDitherOf(OptionValues& values) {
+  constexpr std::array kKinds = {"linear", "natural"};
+  constexpr std::array kNorms = {"max", "l2"};
+  return MakeDeviceDither({.levels = values.Whole(0, 0, kAny),
+                           .natural = values.OneOf(1, kKinds) == 1,
+                           .l2 = values.OneOf(2, kNorms) == 1});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec) {
@@ -50,6 +64,12 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
       return MakeDeviceFloats(DType::kBFloat16);
     case CodecId::kOneBit:
       return MakeDeviceOneBit(values.Whole(0, 0, kAny));
+    case CodecId::kRandomK:
+      return MakeDeviceRandomK({.ratio = RealOf(0, values), .unbiased = values.Flag(1)});
+    case CodecId::kBlocks:
+      return MakeDeviceBlocks({.ratio = RealOf(0, values), .size = values.Whole(1, 1, kAny)});
+    case CodecId::kDither:
+      return MakeDitherOf(values);
     case CodecId::kInt8:
       return MakeIntegersOf(8, values);
     case CodecId::kInt4:

@@ -18,7 +18,14 @@
   DO(DecodeSign)                \
   DO(IntegerMagnitudes)         \
   DO(EncodeIntegers)            \
-  DO(DecodeIntegers)
+  DO(DecodeIntegers)            \
+  DO(LargestMagnitude)          \
+  DO(DitherNorm)                \
+  DO(EncodeDither)              \
+  DO(DecodeDither)              \
+  DO(GatherDrawn)               \
+  DO(TakeDrawn)                 \
+  DO(DecodeDrawn)
 
 namespace bdn::device_kernels {
 

@@ -3,6 +3,8 @@
 
 // All kernels of kernel_id.h, for those who make something of each.
 #include "device/kernels/begin_encode.h"
+#include "device/kernels/dither_levels.h"
+#include "device/kernels/drawn_values.h"
 #include "device/kernels/float_codes.h"
 #include "device/kernels/integer_codes.h"
 #include "device/kernels/kernel_id.h"

@@ -126,6 +126,11 @@ BDN_DEVICE void Deliver(const Target& target, uint32_t i, float decoded) {
   }
 }
 
+// Of an element that was not sent: y[i] = +0, or nothing is added.
+BDN_DEVICE void DeliverNothing(const Target& target, uint32_t i) {
+  if (!target.adds) StoreElement(target.type, target.y, i, 0.0f);
+}
+
 }  // namespace bdn::device_kernels
 
 #endif  // BANDONEON_DEVICE_KERNELS_SOURCE_ELEMENTS_H_
