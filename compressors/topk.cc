@@ -155,11 +155,7 @@ class TopKCodec final : public Codec {
   }
 
  private:
-  size_t NumSent(size_t n) const {
-    if (n == 0) return 0;
-    const double wanted = std::ceil(options_.ratio * static_cast<double>(n));
-    return std::min(n, std::max<size_t>(1, static_cast<size_t>(wanted)));
-  }
+  size_t NumSent(size_t n) const { return TopKCount(options_.ratio, n); }
 
   size_t MostSent(size_t n) const {
     return options_.sampled ? std::min(n, 2 * NumSent(n)) : NumSent(n);
@@ -193,6 +189,12 @@ class TopKCodec final : public Codec {
 };
 
 }  // namespace
+
+size_t TopKCount(double ratio, size_t n) {
+  if (n == 0) return 0;
+  const double wanted = std::ceil(ratio * static_cast<double>(n));
+  return std::min(n, std::max<size_t>(1, static_cast<size_t>(wanted)));
+}
 
 std::shared_ptr<const Codec> MakeTopK(const TopKOptions& options) {
   return std::make_shared<TopKCodec>(options);

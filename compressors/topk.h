@@ -42,6 +42,8 @@ struct TopKOptions {
   bool sampled = false;
   bool half_values = false;
 };
+// k, without sampling.
+size_t TopKCount(double ratio, size_t n);
 std::shared_ptr<const Codec> MakeTopK(const TopKOptions& options);
 
 }  // namespace bdn

@@ -25,8 +25,8 @@ struct CudaOptions {
 // streams and events are ours. Each call leaves the calling thread's context as it found it.
 class CudaDevice final : public ComputeDevice {
  public:
-  // Opens the driver and loads the kernels. FailedPrecondition: built without kernels, or the driver
-  // is too old for them. NotFound: no driver, or no such GPU. Else as ComputeDevice.
+  // Opens the driver and loads the kernels. FailedPrecondition: built without kernels, or the
+  // driver is too old for them. NotFound: no driver, or no such GPU. Else as ComputeDevice.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaOptions& options = {});
   // REQUIRES: its streams are done.
   ~CudaDevice() override;

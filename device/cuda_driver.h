@@ -11,8 +11,8 @@
 namespace bdn {
 
 // What we call of NVIDIA's driver, libcuda.so.1, declared here since nothing of CUDA is needed to
-// build or to start: CUresult is int, CUdevice int, CUdeviceptr uint64_t, every handle void*. The names
-// lack "cu", and the "_v2" that some have.
+// build or to start: CUresult is int, CUdevice int, CUdeviceptr uint64_t, every handle void*. The
+// names lack "cu", and the "_v2" that some have.
 struct CudaDriver {
   int (*Init)(unsigned flags);
   int (*DriverGetVersion)(int* version);
@@ -45,8 +45,9 @@ struct CudaDriver {
                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                       void* stream, void** parameters, void** extra);
 
-  // Opens the library and looks every function up. It stays open as long as the process: drivers are
-  // not made to be unloaded. NotFound where there is none; FailedPrecondition names what it lacks.
+  // Opens the library and looks every function up. It stays open as long as the process: drivers
+  // are not made to be unloaded. NotFound where there is none; FailedPrecondition names what it
+  // lacks.
   static absl::StatusOr<CudaDriver> Open(const std::string& library);
 
   // "cuMemAlloc of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY (out of memory)": ResourceExhausted for

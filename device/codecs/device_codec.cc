@@ -13,6 +13,7 @@
 #include "device/codecs/device_integers.h"
 #include "device/codecs/device_onebit.h"
 #include "device/codecs/device_sign.h"
+#include "device/codecs/device_topk.h"
 
 namespace bdn {
 namespace {
@@ -50,6 +51,14 @@ std::unique_ptr<DeviceCodec> MakeDitherOf(OptionValues& values) {
                            .l2 = values.OneOf(2, kNorms) == 1});
 }
 
+std::unique_ptr<DeviceCodec> MakeTopKOf(OptionValues& values) {
+  constexpr std::array kSelects = {"exact", "sampled"};
+  constexpr std::array kValues = {"fp32", "fp16"};
+  return MakeDeviceTopK({.ratio = RealOf(0, values),
+                         .sampled = values.OneOf(1, kSelects) == 1,
+                         .half_values = values.OneOf(2, kValues) == 1});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec) {
@@ -64,6 +73,8 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
       return MakeDeviceFloats(DType::kBFloat16);
     case CodecId::kOneBit:
       return MakeDeviceOneBit(values.Whole(0, 0, kAny));
+    case CodecId::kTopK:
+      return MakeTopKOf(values);
     case CodecId::kRandomK:
       return MakeDeviceRandomK({.ratio = RealOf(0, values), .unbiased = values.Flag(1)});
     case CodecId::kBlocks:

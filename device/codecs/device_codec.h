@@ -51,7 +51,8 @@ struct DeviceEncodeBuffers {
 };
 
 // A codec whose loops are kernels: the same bytes as the codec that it is made of, for the same
-// input and draw. Stateless and thread-safe. It puts its work into a stream and does not wait for it.
+// input and draw. Stateless and thread-safe. It puts its work into a stream and does not wait for
+// it.
 class DeviceCodec {
  public:
   // Keys are cut far below this.
@@ -63,8 +64,8 @@ class DeviceCodec {
   virtual size_t ScratchBytes(size_t n) const = 0;
 
   // Encodes p into the payload; once the stream is done, `result` says how it went: Outcome. Where
-  // some input is not finite, payload and scratch are unspecified and the source's memory is as it was.
-  // InvalidArgument for a type that is none of the three, or for too many elements.
+  // some input is not finite, payload and scratch are unspecified and the source's memory is as it
+  // was. InvalidArgument for a type that is none of the three, or for too many elements.
   virtual absl::Status Encode(ComputeDevice& device, DeviceStream stream,
                               const DeviceSource& source, const Draw& draw,
                               const DeviceEncodeBuffers& to) const = 0;

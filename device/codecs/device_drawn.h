@@ -8,9 +8,9 @@
 
 namespace bdn {
 
-// `randomk` and `blocks`: compressors/drawn.h. Encoding reads what is drawn or, with a memory, x twice
-// and the memory once. Each element finds its own place among the values, by arithmetic: no list is
-// made. Decoding is one pass over y. No scratch.
+// `randomk` and `blocks`: compressors/drawn.h. Encoding reads what is drawn or, with a memory, x
+// twice and the memory once. Each element finds its own place among the values, by arithmetic: no
+// list is made. Decoding is one pass over y. No scratch.
 std::unique_ptr<DeviceCodec> MakeDeviceRandomK(const RandomKOptions& options);
 std::unique_ptr<DeviceCodec> MakeDeviceBlocks(const BlocksOptions& options);
 

@@ -8,8 +8,9 @@
 namespace bdn {
 
 // `onebit`: compressors/onebit.h. Two passes over x and its memory, sums and signs; one to decode.
-// Scratch: 16 bytes for each run of 1024 elements or, where blocks are shorter, each block. The sums
-// of a block's runs are added by one thread, as their order is pinned: 1024 of them a partition.
+// Scratch: 16 bytes for each run of 1024 elements or, where blocks are shorter, each block. The
+// sums of a block's runs are added by one thread, as their order is pinned: 1024 of them a
+// partition.
 std::unique_ptr<DeviceCodec> MakeDeviceOneBit(size_t block);
 
 }  // namespace bdn

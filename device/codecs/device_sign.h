@@ -7,8 +7,8 @@
 
 namespace bdn {
 
-// `sign`: compressors/sign.h. One pass over x, or over x and then over x and its memory; one to decode.
-// No scratch.
+// `sign`: compressors/sign.h. One pass over x, or over x and then over x and its memory; one to
+// decode. No scratch.
 std::unique_ptr<DeviceCodec> MakeDeviceSign();
 
 }  // namespace bdn

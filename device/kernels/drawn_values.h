@@ -134,8 +134,8 @@ struct GatherDrawn {
   }
 };
 
-// Of a source with a memory: the same, and what the memory keeps of every element. One pass; a block
-// a tile.
+// Of a source with a memory: the same, and what the memory keeps of every element. One pass; a
+// block a tile.
 struct TakeDrawn {
   static constexpr KernelId kId = KernelId::kTakeDrawn;
   static constexpr int kPhases = 2;

@@ -130,8 +130,8 @@ struct IntegerMagnitudes {
   }
 };
 
-// Scales and codes, and what the memory keeps. One pass. `magnitudes` are null for groups that a tile
-// holds. A source with a memory is left as it was where its check found something.
+// Scales and codes, and what the memory keeps. One pass. `magnitudes` are null for groups that a
+// tile holds. A source with a memory is left as it was where its check found something.
 struct EncodeIntegers {
   static constexpr KernelId kId = KernelId::kEncodeIntegers;
   static constexpr int kPhases = 6;

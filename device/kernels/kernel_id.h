@@ -25,7 +25,15 @@
   DO(DecodeDither)              \
   DO(GatherDrawn)               \
   DO(TakeDrawn)                 \
-  DO(DecodeDrawn)
+  DO(DecodeDrawn)               \
+  DO(CountDigits)               \
+  DO(DecideDigit)               \
+  DO(CountChosen)               \
+  DO(JudgeSample)               \
+  DO(PlaceChosen)               \
+  DO(WriteChosen)               \
+  DO(FillZeros)                 \
+  DO(DecodeTopK)
 
 namespace bdn::device_kernels {
 

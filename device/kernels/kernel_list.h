@@ -10,6 +10,7 @@
 #include "device/kernels/kernel_id.h"
 #include "device/kernels/run_sums.h"
 #include "device/kernels/sign_bits.h"
+#include "device/kernels/topk_selection.h"
 
 namespace bdn::device_kernels {
 

@@ -37,9 +37,9 @@ struct RunLayout {
   }
 };
 
-// sums[k * number of runs + run] = the run's sum of |factor[k] * p|, or of its squares. Notes what is
-// not finite. One pass; a block for RunsTogether runs. REQUIRES: the length of blocks is a multiple
-// of 32, or that of all elements.
+// sums[k * number of runs + run] = the run's sum of |factor[k] * p|, or of its squares. Notes what
+// is not finite. One pass; a block for RunsTogether runs. REQUIRES: the length of blocks is a
+// multiple of 32, or that of all elements.
 struct SumRuns {
   static constexpr KernelId kId = KernelId::kSumRuns;
   static constexpr int kPhases = 3;

@@ -115,8 +115,8 @@ struct DecodeOneBit {
   }
 };
 
-// Both bitmaps of sign, whether there are zeros, and what the memory keeps. One pass. A block a tile.
-// REQUIRES: the payload's first word is 0.
+// Both bitmaps of sign, whether there are zeros, and what the memory keeps. One pass. A block a
+// tile. REQUIRES: the payload's first word is 0.
 struct EncodeSign {
   static constexpr KernelId kId = KernelId::kEncodeSign;
   static constexpr int kPhases = 2;

@@ -60,41 +60,58 @@ LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memor
   return input;
 }
 
-class DeviceCodecContract : public ::testing::TestWithParam<std::tuple<DeviceCase, CodecCase>> {
- protected:
-  DeviceCodecContract()
-      : device_(std::get<0>(GetParam()).make()), codec_(Parse(std::get<1>(GetParam()).spec)) {}
+// A device that lives as long as a test.
+struct OpenDevice {
+  std::string label;
+  std::unique_ptr<ComputeDevice> device;
+};
 
-  // The payload; empty where the encoding fails, with the same error on both.
+std::vector<OpenDevice> OpenDevices() {
+  std::vector<OpenDevice> devices;
+  for (const DeviceCase& device : DeviceCases()) devices.push_back({device.label, device.make()});
+  return devices;
+}
+
+class DeviceCodecContract : public ::testing::TestWithParam<CodecCase> {
+ protected:
+  // The payload; empty where the encoding fails, with the same error everywhere.
   std::vector<uint8_t> ExpectSameEncoding(const LinkInput& input, const Draw& draw = TestDraw()) {
     LinkOutput on_host;
-    LinkOutput on_device;
     const auto expected = EncodeOnHost(*codec_, input, draw, &on_host);
-    const auto got = EncodeOnDevice(*device_, *codec_, input, draw, &on_device);
-    EXPECT_EQ(got.status(), expected.status());
-    EXPECT_TRUE(SameBits(on_device.residual, on_host.residual));
-    EXPECT_TRUE(SameBits(on_device.momentum, on_host.momentum));
-    EXPECT_TRUE(SameBits(on_device.replica, on_host.replica));
-    if (!expected.ok() || !got.ok()) return {};
-    EXPECT_TRUE(*got == *expected) << got->size() << " bytes, expected " << expected->size();
-    return *expected;
+    for (const OpenDevice& open : devices_) {
+      SCOPED_TRACE(open.label);
+      LinkOutput on_device;
+      const auto got = EncodeOnDevice(*open.device, *codec_, input, draw, &on_device);
+      EXPECT_EQ(got.status(), expected.status());
+      EXPECT_TRUE(SameBits(on_device.residual, on_host.residual));
+      EXPECT_TRUE(SameBits(on_device.momentum, on_host.momentum));
+      EXPECT_TRUE(SameBits(on_device.replica, on_host.replica));
+      if (!expected.ok() || !got.ok()) continue;
+      EXPECT_TRUE(*got == *expected) << got->size() << " bytes, expected " << expected->size();
+    }
+    return expected.value_or(std::vector<uint8_t>());
   }
 
   void ExpectSameDecoding(const std::vector<uint8_t>& payload, size_t n, float scale) {
     for (const DType dtype : kTypes) {
-      const TypedArray y = TypedArray::Of(dtype, std::vector<float>(n, kNaN));
-      EXPECT_TRUE(DecodeOnDevice(*device_, *codec_, payload, scale, false, y) ==
-                  DecodeOnHost(*codec_, payload, scale, false, y))
-          << "to " << DTypeName(dtype);
+      ExpectSameDecodingTo(TypedArray::Of(dtype, std::vector<float>(n, kNaN)), payload, scale,
+                           false);
     }
-    const TypedArray sum = TypedArray::Of(DType::kFloat32, MakeData("signed_zeros", n, 5));
-    EXPECT_TRUE(DecodeOnDevice(*device_, *codec_, payload, scale, true, sum) ==
-                DecodeOnHost(*codec_, payload, scale, true, sum))
-        << "added";
+    ExpectSameDecodingTo(TypedArray::Of(DType::kFloat32, MakeData("signed_zeros", n, 5)), payload,
+                         scale, true);
   }
 
-  const std::unique_ptr<ComputeDevice> device_;
-  const std::shared_ptr<const Codec> codec_;
+  void ExpectSameDecodingTo(const TypedArray& y, const std::vector<uint8_t>& payload, float scale,
+                            bool adds) {
+    const TypedArray expected = DecodeOnHost(*codec_, payload, scale, adds, y);
+    for (const OpenDevice& open : devices_) {
+      EXPECT_TRUE(DecodeOnDevice(*open.device, *codec_, payload, scale, adds, y) == expected)
+          << open.label << (adds ? " adds to " : " to ") << DTypeName(y.view().dtype);
+    }
+  }
+
+  const std::vector<OpenDevice> devices_ = OpenDevices();
+  const std::shared_ptr<const Codec> codec_ = Parse(GetParam().spec);
 };
 
 TEST_P(DeviceCodecContract, HasTheHostsBytesMemoriesAndElementsAtEverySize) {
@@ -121,6 +138,17 @@ TEST_P(DeviceCodecContract, HasTheHostsBytesForEveryKindOfData) {
         if (HasFailure()) return;
       }
     }
+  }
+}
+
+// Beyond the blocks that codecs cut arrays into, and the sizes at which they sample otherwise.
+TEST_P(DeviceCodecContract, HasTheHostsBytesOfLargeArrays) {
+  const bool samples = std::string(GetParam().spec).find("sampled") != std::string::npos;
+  for (const size_t n : {size_t{65537}, samples ? size_t{1} << 19 : size_t{131072}}) {
+    SCOPED_TRACE(n);
+    const auto payload =
+        ExpectSameEncoding(MakeInput("spread", n, DType::kFloat32, Memory::kResidual));
+    ExpectSameDecoding(payload, n, 1.0f);
   }
 }
 
@@ -151,53 +179,43 @@ TEST_P(DeviceCodecContract, RefusesWhatTheScaleMakesInfinite) {
   LinkInput input = MakeInput("normal", 300, DType::kFloat32, Memory::kResidual);
   input.options.scale = 1e30f;
   input.x.Set(123, 1e30f);
-
-  LinkOutput after;
-  const auto payload = EncodeOnDevice(*device_, *codec_, input, TestDraw(), &after);
-
-  EXPECT_EQ(payload.status(), absl::InvalidArgumentError("element 123 is infinite"));
-  EXPECT_TRUE(SameBits(after.residual, input.residual));
+  for (const OpenDevice& open : devices_) {
+    LinkOutput after;
+    const auto payload = EncodeOnDevice(*open.device, *codec_, input, TestDraw(), &after);
+    EXPECT_EQ(payload.status(), absl::InvalidArgumentError("element 123 is infinite"));
+    EXPECT_TRUE(SameBits(after.residual, input.residual)) << open.label;
+  }
 }
 
 TEST_P(DeviceCodecContract, TakesThreeTypesAndNoOther) {
-  LinkInput input{.x = TypedArray(DType::kFloat64, 5)};
+  const LinkInput input{.x = TypedArray(DType::kFloat64, 5)};
   LinkOutput after;
-  const auto payload = EncodeOnDevice(*device_, *codec_, input, TestDraw(), &after);
-  EXPECT_EQ(payload.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(payload.status().message()), testing::HasSubstr("float64"));
+  const auto payload = EncodeOnDevice(*devices_.front().device, *codec_, input, TestDraw(), &after);
+  EXPECT_EQ(payload.status(), absl::InvalidArgumentError("codecs on a device take no float64"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceCodecContract,
-                         testing::Combine(testing::ValuesIn(DeviceCases()),
-                                          testing::ValuesIn(CasesWithKernels())),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).label + "_" +
-                                  std::get<1>(info.param).label;
-                         });
+INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodecContract, testing::ValuesIn(CasesWithKernels()),
+                         [](const auto& info) { return info.param.label; });
 
-class DeviceGolden : public ::testing::TestWithParam<DeviceCase> {};
-
-TEST_P(DeviceGolden, BytesAreAsCheckedIn) {
-  const auto device = GetParam().make();
+TEST(DeviceGolden, BytesAreAsCheckedIn) {
   size_t tried = 0;
   for (const auto& [spec, golden] : ReadGolden()) {
     if (!HasKernels(spec)) continue;
-    SCOPED_TRACE(spec);
-    const auto codec = Parse(spec);
-    LinkOutput after;
-    const auto encode = [&](const std::vector<float>& x) {
-      const LinkInput input{.x = TypedArray::Of(DType::kFloat32, x)};
-      return EncodeOnDevice(*device, *codec, input, TestDraw(), &after).value();
-    };
-    EXPECT_EQ(Hex(encode(GoldenCorners())), golden.corners);
-    EXPECT_EQ(std::to_string(Fnv1a(encode(GoldenMany()))), golden.many_hash);
     ++tried;
+    const auto codec = Parse(spec);
+    for (const OpenDevice& open : OpenDevices()) {
+      SCOPED_TRACE(spec + " on " + open.label);
+      LinkOutput after;
+      const auto encode = [&](const std::vector<float>& x) {
+        const LinkInput input{.x = TypedArray::Of(DType::kFloat32, x)};
+        return EncodeOnDevice(*open.device, *codec, input, TestDraw(), &after).value();
+      };
+      EXPECT_EQ(Hex(encode(GoldenCorners())), golden.corners);
+      EXPECT_EQ(std::to_string(Fnv1a(encode(GoldenMany()))), golden.many_hash);
+    }
   }
-  EXPECT_GE(tried, 22u);
+  EXPECT_GE(tried, 24u);
 }
-
-INSTANTIATE_TEST_SUITE_P(Devices, DeviceGolden, testing::ValuesIn(DeviceCases()),
-                         [](const auto& info) { return info.param.label; });
 
 TEST(MakeDeviceCodec, RefusesACodecWithoutKernelsByItsSpec) {
   const auto made = MakeDeviceCodec(*Parse("sketch(columns=0.1)"));

@@ -1,7 +1,7 @@
-// A driver in place of libcuda.so.1, for machines without a GPU. What is put into a stream waits until
-// somebody synchronizes or frees, as on a GPU it may; kernels run on the calling thread. Its build
-// says what is wrong with it: BDN_FAKE_VERSION, BDN_FAKE_MEMORY (bytes it has), BDN_FAKE_NO_GPU,
-// BDN_FAKE_LACKS_LAUNCH.
+// A driver in place of libcuda.so.1, for machines without a GPU. What is put into a stream waits
+// until somebody synchronizes or frees, as on a GPU it may; kernels run on the calling thread. Its
+// build says what is wrong with it: BDN_FAKE_VERSION, BDN_FAKE_MEMORY (bytes it has),
+// BDN_FAKE_NO_GPU, BDN_FAKE_LACKS_LAUNCH.
 
 #include <cstdint>
 #include <cstdlib>

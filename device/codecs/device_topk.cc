@@ -1,0 +1,153 @@
+#include "device/codecs/device_topk.h"
+
+#include <algorithm>
+
+#include "common/base/status.h"
+#include "device/codecs/encoding.h"
+#include "device/kernels/topk_selection.h"
+
+namespace bdn {
+namespace {
+
+using device_kernels::CountChosen;
+using device_kernels::CountDigits;
+using device_kernels::DecideDigit;
+using device_kernels::DecodeTopK;
+using device_kernels::FillZeros;
+using device_kernels::JudgeSample;
+using device_kernels::kMostDigits;
+using device_kernels::kNumLevels;
+using device_kernels::kTopKBlock;
+using device_kernels::PlaceChosen;
+using device_kernels::RoundUpDivide;
+using device_kernels::Source;
+using device_kernels::TopKSample;
+using device_kernels::TopKScratch;
+using device_kernels::TopKSource;
+using device_kernels::TopKState;
+using device_kernels::WriteChosen;
+
+constexpr size_t kStateWords = sizeof(TopKState) / sizeof(uint32_t);
+constexpr TopKSample All(uint32_t n) { return {.period = 1, .count = n}; }
+
+// One encoding on its way: what all of its launches need.
+struct Selecting {
+  ComputeDevice& device;
+  DeviceStream stream;
+  Source source;
+  TopKScratch scratch;
+  EncodeResult* result;
+  bool taken = false;
+
+  // The first full reading of p takes it.
+  bool Takes(const TopKSample& sample) {
+    if (taken || sample.count < source.n) return false;
+    taken = true;
+    return true;
+  }
+
+  // The threshold that `wanted` elements of the sample reach.
+  absl::Status FindThreshold(const TopKSample& sample, uint32_t wanted, bool all_ties) {
+    for (uint32_t level = 0; level < kNumLevels; ++level) {
+      const TopKSource from{source, taken};
+      // A sample is only looked at, though it may be all there is.
+      const bool takes = !all_ties && Takes(sample);
+      BDN_RETURN_IF_ERROR(Launch<CountDigits>(device, stream, NumTiles(sample.count),
+                                              {from, sample, {level}, scratch, takes, result}));
+      BDN_RETURN_IF_ERROR(
+          Launch<DecideDigit>(device, stream, 1, {{level}, scratch, wanted, all_ties}));
+    }
+    return Count();
+  }
+
+  absl::Status Count() {
+    const TopKSource from{source, taken};
+    const bool takes = Takes(All(source.n));
+    return Launch<CountChosen>(device, stream, NumTiles(source.n), {from, scratch, takes, result});
+  }
+};
+
+class DeviceTopK final : public DeviceCodec {
+ public:
+  explicit DeviceTopK(const TopKOptions& options) : options_(options) {}
+
+  size_t ScratchBytes(size_t n) const override {
+    return sizeof(uint32_t) * (kStateWords + kMostDigits + 2 * NumTiles(n));
+  }
+
+  absl::Status Encode(ComputeDevice& device, DeviceStream stream, const DeviceSource& from,
+                      const Draw& /*draw*/, const DeviceEncodeBuffers& to) const override {
+    BDN_ASSIGN_OR_RETURN(const Source source, KernelSource(from));
+    if (source.n == 0) {
+      // A payload of no elements is its count.
+      return BeginEncoding(device, stream, to, sizeof(uint32_t), to.payload, 1);
+    }
+    BDN_RETURN_IF_ERROR(
+        BeginEncoding(device, stream, to, 0, to.scratch, kStateWords + kMostDigits));
+    if (HasMemory(source)) BDN_RETURN_IF_ERROR(CheckBeforeTaking(device, stream, source, to));
+    Selecting selecting{.device = device,
+                        .stream = stream,
+                        .source = source,
+                        .scratch = ScratchOf(to.scratch, source.n),
+                        .result = to.result};
+    const uint32_t k = NumSent(source.n);
+    if (options_.sampled) BDN_RETURN_IF_ERROR(TrySample(selecting, k));
+    BDN_RETURN_IF_ERROR(selecting.FindThreshold(All(source.n), k, false));
+    auto* const payload = static_cast<uint8_t*>(to.payload);
+    BDN_RETURN_IF_ERROR(Launch<PlaceChosen>(
+        device, stream, 1,
+        {source.n, options_.half_values, selecting.scratch, payload, to.result}));
+    return Launch<WriteChosen>(
+        device, stream, NumTiles(source.n),
+        {{source, true}, options_.half_values, selecting.scratch, payload, to.result});
+  }
+
+  absl::Status Decode(ComputeDevice& device, DeviceStream stream, const void* payload,
+                      const DeviceTarget& to) const override {
+    BDN_ASSIGN_OR_RETURN(const device_kernels::Target target, KernelTarget(to));
+    if (target.n == 0) return absl::OkStatus();
+    if (!target.adds) {
+      BDN_RETURN_IF_ERROR(Launch<FillZeros>(device, stream, NumTiles(target.n), {target}));
+    }
+    return Launch<DecodeTopK>(device, stream, RoundUpDivide(target.n, kTopKBlock),
+                              {static_cast<const uint8_t*>(payload), options_.half_values, target});
+  }
+
+ private:
+  // A threshold from the sample, which the exact one replaces where it lets too many through.
+  static absl::Status TrySample(Selecting& selecting, uint32_t k) {
+    const uint32_t n = selecting.source.n;
+    const TopKSample sample = SampleOf(n);
+    const uint64_t wanted = uint64_t{k} * sample.count / n;
+    BDN_RETURN_IF_ERROR(selecting.FindThreshold(
+        sample, static_cast<uint32_t>(std::max<uint64_t>(1, wanted)), true));
+    return Launch<JudgeSample>(selecting.device, selecting.stream, 1,
+                               {selecting.scratch.state, 2 * k});
+  }
+
+  static TopKSample SampleOf(uint32_t n) {
+    constexpr uint32_t kRun = TopKSample::kRun;
+    const uint32_t period = n >= 1u << 19 ? 4096 : n >= 1u << 15 ? 512 : kRun;
+    return {.period = period, .count = n / period * kRun + std::min(n % period, kRun)};
+  }
+
+  static TopKScratch ScratchOf(void* scratch, uint32_t n) {
+    auto* const digits = static_cast<uint32_t*>(scratch) + kStateWords;
+    return {.state = static_cast<TopKState*>(scratch),
+            .digits = digits,
+            .above = digits + kMostDigits,
+            .equal = digits + kMostDigits + NumTiles(n)};
+  }
+
+  uint32_t NumSent(uint32_t n) const { return static_cast<uint32_t>(TopKCount(options_.ratio, n)); }
+
+  const TopKOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceCodec> MakeDeviceTopK(const TopKOptions& options) {
+  return std::make_unique<DeviceTopK>(options);
+}
+
+}  // namespace bdn
