@@ -65,6 +65,9 @@ class ComputeDevice {
   // pinned memory is promised to be copied without the caller waiting.
   virtual absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) = 0;
   virtual absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) = 0;
+  // From the device's memory to it; the two do not overlap.
+  virtual absl::Status CopyOnDevice(DeviceStream stream, const void* from, void* to,
+                                    size_t bytes) = 0;
 
   // Runs a kernel on `blocks` > 0 blocks of threads() threads. `arguments` are that kernel's
   // (Launch knows the type), copied before this returns.

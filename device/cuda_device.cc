@@ -170,6 +170,14 @@ absl::Status CudaDevice::CopyToHost(DeviceStream stream, const void* from, Mutab
   });
 }
 
+absl::Status CudaDevice::CopyOnDevice(DeviceStream stream, const void* from, void* to,
+                                      size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  return InContext(absl::StrFormat("cuMemcpyDtoDAsync of %d bytes", bytes), [&] {
+    return driver_.MemcpyDtoDAsync(AddressOf(to), AddressOf(from), bytes, stream.handle);
+  });
+}
+
 absl::Status CudaDevice::LaunchKernel(DeviceStream stream, KernelId kernel, uint32_t blocks,
                                       const void* arguments) {
   const auto i = static_cast<uint32_t>(kernel);

@@ -53,6 +53,7 @@ class CudaDevice final : public ComputeDevice {
 
   absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) override;
   absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) override;
+  absl::Status CopyOnDevice(DeviceStream stream, const void* from, void* to, size_t bytes) override;
   absl::Status LaunchKernel(DeviceStream stream, device_kernels::KernelId kernel, uint32_t blocks,
                             const void* arguments) override;
 

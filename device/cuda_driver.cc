@@ -51,6 +51,7 @@ absl::StatusOr<CudaDriver> CudaDriver::Open(const std::string& library) {
   find("cuMemFreeHost", &driver.MemFreeHost);
   find("cuMemcpyHtoDAsync_v2", &driver.MemcpyHtoDAsync);
   find("cuMemcpyDtoHAsync_v2", &driver.MemcpyDtoHAsync);
+  find("cuMemcpyDtoDAsync_v2", &driver.MemcpyDtoDAsync);
   find("cuStreamCreate", &driver.StreamCreate);
   find("cuStreamDestroy_v2", &driver.StreamDestroy);
   find("cuStreamSynchronize", &driver.StreamSynchronize);

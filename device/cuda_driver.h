@@ -33,6 +33,7 @@ struct CudaDriver {
   int (*MemFreeHost)(void* memory);
   int (*MemcpyHtoDAsync)(uint64_t to, const void* from, size_t bytes, void* stream);
   int (*MemcpyDtoHAsync)(void* to, uint64_t from, size_t bytes, void* stream);
+  int (*MemcpyDtoDAsync)(uint64_t to, uint64_t from, size_t bytes, void* stream);
   int (*StreamCreate)(void** stream, unsigned flags);
   int (*StreamDestroy)(void* stream);
   int (*StreamSynchronize)(void* stream);

@@ -99,8 +99,10 @@ TEST(CudaDevice, CopiesInTheOrderOfTheStream) {
   std::vector<std::byte> got(100);
   {
     const DeviceMemory memory = DeviceMemory::Make(device, sent.size()).value();
+    const DeviceMemory other = DeviceMemory::Make(device, sent.size()).value();
     ASSERT_TRUE(device.CopyToDevice(stream, sent, memory.get()).ok());
-    ASSERT_TRUE(device.CopyToHost(stream, memory.get(), got).ok());
+    ASSERT_TRUE(device.CopyOnDevice(stream, memory.get(), other.get(), sent.size()).ok());
+    ASSERT_TRUE(device.CopyToHost(stream, other.get(), got).ok());
     ASSERT_TRUE(device.Record(event, stream).ok());
     ASSERT_TRUE(device.WaitFor(event, {}).ok());
     EXPECT_EQ(*device.IsDone(event), false);

@@ -141,6 +141,19 @@ TEST_P(DeviceCodecContract, HasTheHostsBytesForEveryKindOfData) {
   }
 }
 
+// Where sums and squares of elements overflow or vanish, and what they are sums of does not.
+TEST_P(DeviceCodecContract, HasTheHostsBytesOfVeryLargeAndVerySmallNumbers) {
+  for (const float scale : {1.5e38f, 1e20f, 1e-24f, 1e-30f, 1e-38f}) {
+    for (const size_t n : {size_t{9}, size_t{3000}}) {
+      SCOPED_TRACE(testing::Message() << n << " times " << scale);
+      LinkInput input = MakeInput("normal", n, DType::kFloat32, Memory::kNone);
+      input.options.scale = scale;
+      ExpectSameDecoding(ExpectSameEncoding(input), n, 0.5f);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // Beyond the blocks that codecs cut arrays into, and the sizes at which they sample otherwise.
 TEST_P(DeviceCodecContract, HasTheHostsBytesOfLargeArrays) {
   const bool samples = std::string(GetParam().spec).find("sampled") != std::string::npos;

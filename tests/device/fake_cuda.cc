@@ -175,6 +175,12 @@ BDN_EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void*
   state().work.emplace_back([=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
   return InContext();
 }
+BDN_EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* /*stream*/) {
+  if (!IsOurs(from, bytes) || !IsOurs(to, bytes)) return kInvalidValue;
+  state().work.emplace_back(
+      [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+  return InContext();
+}
 // All streams are one.
 BDN_EXPORT int cuStreamCreate(void** stream, unsigned /*flags*/) {
   *stream = &state().work;

@@ -1,0 +1,36 @@
+// The suite of device codecs on this machine's GPU. Without one it says so, and its exit status is
+// that of tests that were skipped.
+
+#include <cstdio>
+
+#include "device/cuda_device.h"
+#include "gtest/gtest.h"
+#include "tests/device/device_cases.h"
+
+namespace bdn {
+namespace {
+
+DeviceCase CudaCase(const std::string& label, uint32_t threads) {
+  return {label, [=] { return CudaDevice::Open({.threads = threads}).value(); }};
+}
+
+}  // namespace
+
+std::vector<DeviceCase> DeviceCases() {
+  return {CudaCase("CudaOf256", 256), CudaCase("CudaOf96", 96), CudaCase("CudaOf1", 1)};
+}
+
+}  // namespace bdn
+
+int main(int argc, char** argv) {
+  constexpr int kSkipped = 77;
+  testing::InitGoogleTest(&argc, argv);
+  const bool only_lists = testing::GTEST_FLAG(list_tests);
+  const auto device = bdn::CudaDevice::Open();
+  if (!device.ok() && !only_lists) {
+    std::printf("no GPU for codecs here, nothing was run: %s\n",
+                std::string(device.status().message()).c_str());
+    return kSkipped;
+  }
+  return RUN_ALL_TESTS();
+}
