@@ -1,56 +1,68 @@
 # The kernels of device/ for NVIDIA GPUs, compiled by nvcc alone. Nothing links CUDA: the driver is opened when it is
 # needed, so what is built here runs on machines without one.
-set(BANDONEON_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO (where there is an nvcc)")
+#
+# Sets BDN_CUDA to whether there is a compiler for them, BDN_CUDA_VERSION to its version as drivers count it (13000),
+# BDN_CUDA_ARCHITECTURES and, the last of them, BDN_CUDA_NEWEST.
+set(BANDONEON_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO (where there is an nvcc that works)")
 set_property(CACHE BANDONEON_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BANDONEON_CUDA_ARCHITECTURES "" CACHE STRING "What to compile them for, as 80;90; empty: 70 to 90, what nvcc has")
 
-# bdn_cuda_image(SOURCE IMAGE VERSION): compiles the source into one fat binary, with code for each architecture and PTX
-# of the newest for those to come. Sets the variables IMAGE to its path, empty without CUDA, and VERSION to the toolkit's as
-# drivers count it (13000).
-function(bdn_cuda_image source image version)
-  set(${image} "" PARENT_SCOPE)
-  set(${version} 0 PARENT_SCOPE)
-  if(BANDONEON_CUDA STREQUAL OFF)
-    return()
-  endif()
+# The bits are those of the host: no fused multiply-add, IEEE division and roots, subnormals kept.
+set(BDN_NVCC_FLAGS -std=c++20 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --expt-relaxed-constexpr
+  --extended-lambda)
+
+# Sets BDN_CUDA_PROBLEM to why there is none, empty where there is one.
+function(bdn_try_nvcc)
   find_program(BDN_NVCC nvcc PATHS /usr/local/cuda/bin)
   if(NOT BDN_NVCC)
-    if(NOT BANDONEON_CUDA STREQUAL AUTO)
-      message(FATAL_ERROR "BANDONEON_CUDA is ${BANDONEON_CUDA}, but there is no nvcc: install the CUDA toolkit, or set it to OFF")
-    endif()
-    message(STATUS "No nvcc: codecs on GPUs are left out (BANDONEON_CUDA)")
+    set(BDN_CUDA_PROBLEM "there is no nvcc" PARENT_SCOPE)
     return()
   endif()
+  set(source ${CMAKE_BINARY_DIR}/CMakeFiles/try_nvcc.cu)
+  file(WRITE ${source} "#include <bit>\nextern \"C\" __global__ void Nothing(const __grid_constant__ float x) {}\n")
+  execute_process(COMMAND ${BDN_NVCC} ${BDN_NVCC_FLAGS} -ptx ${source} -o ${source}.ptx
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    set(BDN_CUDA_PROBLEM "${BDN_NVCC} does not compile C++20: ${output}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+set(BDN_CUDA OFF)
+set(BDN_CUDA_VERSION 0)
+if(NOT BANDONEON_CUDA STREQUAL OFF)
+  bdn_try_nvcc()
+  if(NOT BDN_CUDA_PROBLEM)
+    set(BDN_CUDA ON)
+  elseif(BANDONEON_CUDA STREQUAL AUTO)
+    message(STATUS "No kernels for GPUs (BANDONEON_CUDA): ${BDN_CUDA_PROBLEM}")
+  else()
+    message(FATAL_ERROR "BANDONEON_CUDA is ${BANDONEON_CUDA}, but ${BDN_CUDA_PROBLEM}. Install the CUDA toolkit, or set it to OFF")
+  endif()
+endif()
+
+if(BDN_CUDA)
   execute_process(COMMAND ${BDN_NVCC} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCH "release ([0-9]+)\\.([0-9]+)" found "${about}")
-  set(toolkit ${CMAKE_MATCH_1}.${CMAKE_MATCH_2})
-  math(EXPR number "${CMAKE_MATCH_1} * 1000 + ${CMAKE_MATCH_2} * 10")
-  set(architectures ${BANDONEON_CUDA_ARCHITECTURES})
-  if(NOT architectures)
+  math(EXPR BDN_CUDA_VERSION "${CMAKE_MATCH_1} * 1000 + ${CMAKE_MATCH_2} * 10")
+  set(BDN_CUDA_ARCHITECTURES ${BANDONEON_CUDA_ARCHITECTURES})
+  if(NOT BDN_CUDA_ARCHITECTURES)
     execute_process(COMMAND ${BDN_NVCC} --list-gpu-arch OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
-    string(REGEX MATCHALL "compute_[0-9]+" listed "${listed}")
+    string(REGEX MATCHALL "[0-9]+" listed "${listed}")
     foreach(architecture IN LISTS listed)
-      string(REPLACE "compute_" "" architecture ${architecture})
       if(architecture GREATER_EQUAL 70 AND architecture LESS_EQUAL 90)
-        list(APPEND architectures ${architecture})
+        list(APPEND BDN_CUDA_ARCHITECTURES ${architecture})
       endif()
     endforeach()
   endif()
-  list(SORT architectures COMPARE NATURAL)
-  list(GET architectures -1 newest)
-  set(targets -gencode arch=compute_${newest},code=compute_${newest})
-  foreach(architecture IN LISTS architectures)
-    list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
-  endforeach()
-  set(output ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
-  # The bits are those of the host: no fused multiply-add, IEEE division and roots, subnormals kept.
+  list(SORT BDN_CUDA_ARCHITECTURES COMPARE NATURAL)
+  list(GET BDN_CUDA_ARCHITECTURES -1 BDN_CUDA_NEWEST)
+  message(STATUS "Kernels for GPUs: ${BDN_CUDA_ARCHITECTURES}, by nvcc for drivers from ${BDN_CUDA_VERSION} on")
+endif()
+
+# bdn_compile_kernels(SOURCE OUTPUT FLAG ...): the flags say what is made and for what.
+function(bdn_compile_kernels source output)
+  get_filename_component(name ${output} NAME)
   add_custom_command(OUTPUT ${output}
-    COMMAND ${BDN_NVCC} -std=c++20 -O3 -fmad=false -prec-div=true -prec-sqrt=true -ftz=false --expt-relaxed-constexpr
-      --extended-lambda -I${BDN_ROOT} ${targets} -MD -MF ${output}.d -MT ${output}
-      -fatbin ${source} -o ${output}
-    DEPENDS ${source} DEPFILE ${output}.d
-    COMMENT "Compiling kernels for GPUs: ${architectures}" VERBATIM)
-  message(STATUS "Kernels for GPUs by nvcc ${toolkit}: ${architectures}")
-  set(${image} ${output} PARENT_SCOPE)
-  set(${version} ${number} PARENT_SCOPE)
+    COMMAND ${BDN_NVCC} ${BDN_NVCC_FLAGS} -I${BDN_ROOT} ${ARGN} -MD -MF ${output}.d -MT ${output} ${source} -o ${output}
+    DEPENDS ${source} DEPFILE ${output}.d COMMENT "Compiling kernels for GPUs: ${name}" VERBATIM)
 endfunction()

@@ -42,6 +42,7 @@ inline constexpr CodecCase kCodecs[] = {
     {"OneBitBlock32", "onebit(block=32)"},
     {"OneBitBlock96", "onebit(block=96)"},
     {"OneBitBlock256", "onebit(block=256)"},
+    {"OneBitBlock1056", "onebit(block=1056)"},
     {"OneBitBlock8192", "onebit(block=8192)"},
     // Of an element below one half it leaves more than there was.
     {"Sign", "sign", {.contracts = false}},
@@ -85,6 +86,7 @@ inline constexpr CodecCase kCodecs[] = {
     {"Int4Hadamard", "int4(hadamard=32)"},
     {"Int4Group8192HadamardNearest", "int4(group=8192,hadamard=32,round=nearest)"},
     {"Int4Group8192", "int4(group=8192)"},
+    {"Int4Group5024", "int4(group=5024)"},
     {"Int2", "int2", {.contracts = false}},
     {"Int2Group96Hadamard", "int2(group=96,hadamard=32)", {.contracts = false}},
     {"Int2Nearest", "int2(round=nearest)"},
