@@ -1,8 +1,8 @@
 # The kernels of device/ for NVIDIA GPUs, compiled by nvcc alone. Nothing links CUDA: the driver is opened when it is
 # needed, so what is built here runs on machines without one.
 #
-# Sets BDN_CUDA to whether there is a compiler for them, BDN_CUDA_VERSION to its version as drivers count it (13000),
-# BDN_CUDA_ARCHITECTURES and, the last of them, BDN_CUDA_NEWEST.
+# Sets BDN_CUDA to whether there is a compiler for them, BDN_CUDA_VERSION to the oldest driver for what it makes, as they
+# count (13000), BDN_CUDA_ARCHITECTURES and, the last of them, BDN_CUDA_NEWEST.
 set(BANDONEON_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO (where there is an nvcc that works)")
 set_property(CACHE BANDONEON_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BANDONEON_CUDA_ARCHITECTURES "" CACHE STRING "What to compile them for, as 80;90; empty: 70 to 90, what nvcc has")
@@ -43,7 +43,8 @@ endif()
 if(BDN_CUDA)
   execute_process(COMMAND ${BDN_NVCC} --version OUTPUT_VARIABLE about COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCH "release ([0-9]+)\\.([0-9]+)" found "${about}")
-  math(EXPR BDN_CUDA_VERSION "${CMAKE_MATCH_1} * 1000 + ${CMAKE_MATCH_2} * 10")
+  # Drivers of one major version take each other's code; PTX of a newer toolkit only GPUs to come would need.
+  math(EXPR BDN_CUDA_VERSION "${CMAKE_MATCH_1} * 1000")
   set(BDN_CUDA_ARCHITECTURES ${BANDONEON_CUDA_ARCHITECTURES})
   if(NOT BDN_CUDA_ARCHITECTURES)
     execute_process(COMMAND ${BDN_NVCC} --list-gpu-arch OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)

@@ -8,9 +8,9 @@
 
 namespace bdn {
 
-// The host as a device: its memory is the heap, and whatever is put into a stream is done at once,
-// on the calling thread. For machines without an accelerator, and to test that kernels leave the
-// same bytes whatever the number and the order of threads. Thread-safe.
+// The host as a device: its memory is the heap, and whatever is put into a stream is done before the
+// call returns. For machines without an accelerator, and to test that kernels leave the same bytes
+// whatever the number and the order of threads. Thread-safe.
 class HostDevice final : public ComputeDevice {
  public:
   // REQUIRES: threads is from 1 to kMostThreads.

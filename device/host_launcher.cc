@@ -1,7 +1,10 @@
 #include "device/host_launcher.h"
 
+#include <barrier>
 #include <cstring>
+#include <thread>
 #include <type_traits>
+#include <vector>
 
 #include "device/kernels/kernel_list.h"
 
@@ -17,20 +20,61 @@ struct Shape {
   LaunchOrder order;
 
   uint32_t InOrder(uint32_t i, uint32_t count) const {
-    return order == LaunchOrder::kForward ? i : count - 1 - i;
+    return order == LaunchOrder::kBackward ? count - 1 - i : i;
   }
 };
 
-template <class Kernel, int kPhase>
-void RunPhasesOfBlock(uint32_t block, const Shape& shape,
-                      const typename Kernel::Arguments& arguments,
-                      typename Kernel::Shared& shared) {
-  for (uint32_t i = 0; i < shape.threads; ++i) {
+template <class Kernel>
+void Dirty(uint32_t block, typename Kernel::Shared* shared) {
+  std::memset(static_cast<void*>(shared), static_cast<int>(0x5a + block) & 0xff, sizeof(*shared));
+}
+
+// Thread `first` of a block and every `step`-th after it, through all phases.
+template <class Kernel, int kPhase, class EndOfPhase>
+void RunThreads(uint32_t block, uint32_t first, uint32_t step, const Shape& shape,
+                const typename Kernel::Arguments& arguments, typename Kernel::Shared& shared,
+                const EndOfPhase& end_of_phase) {
+  for (uint32_t i = first; i < shape.threads; i += step) {
     const Thread at{block, shape.InOrder(i, shape.threads), shape.threads};
     Kernel::template Run<kPhase>(at, arguments, shared);
   }
+  end_of_phase();
   if constexpr (kPhase + 1 < Kernel::kPhases) {
-    RunPhasesOfBlock<Kernel, kPhase + 1>(block, shape, arguments, shared);
+    RunThreads<Kernel, kPhase + 1>(block, first, step, shape, arguments, shared, end_of_phase);
+  }
+}
+
+template <class Kernel>
+void LaunchInOrder(const Shape& shape, const typename Kernel::Arguments& arguments) {
+  typename Kernel::Shared shared;
+  for (uint32_t i = 0; i < shape.blocks; ++i) {
+    const uint32_t block = shape.InOrder(i, shape.blocks);
+    Dirty<Kernel>(block, &shared);
+    RunThreads<Kernel, 0>(block, 0, 1, shape, arguments, shared, [] {});
+  }
+}
+
+template <class Kernel>
+void LaunchTogether(const Shape& shape, const typename Kernel::Arguments& arguments) {
+  constexpr uint32_t kTeams = 2;
+  constexpr uint32_t kMembers = 2;
+  struct Team {
+    typename Kernel::Shared shared;
+    std::barrier<> meeting{kMembers};
+  };
+  Team teams[kTeams];
+  std::vector<std::jthread> threads;
+  for (uint32_t t = 0; t < kTeams * kMembers; ++t) {
+    threads.emplace_back([&, t] {
+      Team& team = teams[t % kTeams];
+      const uint32_t member = t / kTeams;
+      const auto meet = [&] { team.meeting.arrive_and_wait(); };
+      for (uint32_t block = t % kTeams; block < shape.blocks; block += kTeams) {
+        if (member == 0) Dirty<Kernel>(block, &team.shared);
+        meet();
+        RunThreads<Kernel, 0>(block, member, kMembers, shape, arguments, team.shared, meet);
+      }
+    });
   }
 }
 
@@ -41,12 +85,8 @@ void LaunchOf(const Shape& shape, const void* from) {
   static_assert(sizeof(typename Kernel::Shared) <= 48 * 1024, "more than every device has");
   typename Kernel::Arguments arguments;
   std::memcpy(&arguments, from, sizeof(arguments));
-  typename Kernel::Shared shared;
-  for (uint32_t i = 0; i < shape.blocks; ++i) {
-    const uint32_t block = shape.InOrder(i, shape.blocks);
-    std::memset(static_cast<void*>(&shared), static_cast<int>(0x5a + block) & 0xff, sizeof(shared));
-    RunPhasesOfBlock<Kernel, 0>(block, shape, arguments, shared);
-  }
+  shape.order == LaunchOrder::kTogether ? LaunchTogether<Kernel>(shape, arguments)
+                                        : LaunchInOrder<Kernel>(shape, arguments);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ BDN_DEVICE T Most(T a, T b) {
 BDN_DEVICE uint32_t RoundUpDivide(uint32_t a, uint32_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 // *to becomes the least (the greatest, the sum, the union) of itself and `value`, whoever else does
-// the same meanwhile: all of them give the same in any order. The host runs threads one by one.
+// the same meanwhile: all of them give the same in any order.
 #ifdef __CUDA_ARCH__
 BDN_DEVICE void AtomicLeast(uint64_t* to, uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(to), value);
@@ -65,10 +65,24 @@ BDN_DEVICE void AtomicMost(uint32_t* to, uint32_t value) { atomicMax(to, value);
 BDN_DEVICE void AtomicAdd(uint32_t* to, uint32_t value) { atomicAdd(to, value); }
 BDN_DEVICE void AtomicOr(uint32_t* to, uint32_t value) { atomicOr(to, value); }
 #else
-BDN_DEVICE void AtomicLeast(uint64_t* to, uint64_t value) { *to = Least(*to, value); }
-BDN_DEVICE void AtomicMost(uint32_t* to, uint32_t value) { *to = Most(*to, value); }
-BDN_DEVICE void AtomicAdd(uint32_t* to, uint32_t value) { *to += value; }
-BDN_DEVICE void AtomicOr(uint32_t* to, uint32_t value) { *to |= value; }
+BDN_DEVICE void AtomicLeast(uint64_t* to, uint64_t value) {
+  uint64_t old = __atomic_load_n(to, __ATOMIC_RELAXED);
+  while (value < old &&
+         !__atomic_compare_exchange_n(to, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+BDN_DEVICE void AtomicMost(uint32_t* to, uint32_t value) {
+  uint32_t old = __atomic_load_n(to, __ATOMIC_RELAXED);
+  while (old < value &&
+         !__atomic_compare_exchange_n(to, &old, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+BDN_DEVICE void AtomicAdd(uint32_t* to, uint32_t value) {
+  __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+}
+BDN_DEVICE void AtomicOr(uint32_t* to, uint32_t value) {
+  __atomic_fetch_or(to, value, __ATOMIC_RELAXED);
+}
 #endif
 
 }  // namespace bdn::device_kernels

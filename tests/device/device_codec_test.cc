@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "compressors/codec_spec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/compressors/codec_cases.h"
 #include "tests/compressors/codec_inputs.h"
 #include "tests/compressors/golden_codecs.h"
 #include "tests/device/device_cases.h"
@@ -27,38 +25,6 @@ constexpr size_t kSizes[] = {0,   1,   7,   8,    9,    31,   32,   33,   96,
                              511, 512, 513, 1024, 4095, 4096, 4097, 20011};
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-std::shared_ptr<const Codec> Parse(const std::string& spec) { return ParseCodecSpec(spec)->codec; }
-
-bool HasKernels(const std::string& spec) { return MakeDeviceCodec(*Parse(spec)).ok(); }
-
-// The codecs of the host's suite that have kernels.
-std::vector<CodecCase> CasesWithKernels() {
-  std::vector<CodecCase> cases;
-  for (const CodecCase& codec : kCodecs) {
-    if (HasKernels(codec.spec)) cases.push_back(codec);
-  }
-  return cases;
-}
-
-enum class Memory { kNone, kResidual, kMomentum, kReplica };
-constexpr Memory kMemories[] = {Memory::kNone, Memory::kResidual, Memory::kMomentum,
-                                Memory::kReplica};
-
-LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory) {
-  // Halves of the largest float are infinite, and what is left of the largest after a scale is not.
-  LinkInput input{.x = TypedArray::Of(dtype, MakeData(kind, n, 1)), .options = {.scale = 0.75f}};
-  if (memory == Memory::kReplica) input.replica = MakeData("normal", n, 2);
-  if (memory == Memory::kResidual || memory == Memory::kMomentum) {
-    input.residual = MakeData(kind, n, 3);
-    input.options.decay = 0.9f;
-  }
-  if (memory == Memory::kMomentum) {
-    input.momentum = MakeData(kind, n, 4);
-    input.options.momentum = 0.9f;
-  }
-  return input;
-}
 
 // A device that lives as long as a test.
 struct OpenDevice {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "common/base/status.h"
+#include "compressors/codec_spec.h"
 #include "compressors/memory/delta.h"
 #include "gtest/gtest.h"
 
@@ -41,6 +42,32 @@ MutableByteSpan BytesOf(MutableView view) {
 ByteSpan BytesOf(const std::vector<float>& values) { return std::as_bytes(std::span(values)); }
 
 }  // namespace
+
+std::shared_ptr<const Codec> Parse(const std::string& spec) { return ParseCodecSpec(spec)->codec; }
+
+bool HasKernels(const std::string& spec) { return MakeDeviceCodec(*Parse(spec)).ok(); }
+
+std::vector<CodecCase> CasesWithKernels() {
+  std::vector<CodecCase> cases;
+  for (const CodecCase& codec : kCodecs) {
+    if (HasKernels(codec.spec)) cases.push_back(codec);
+  }
+  return cases;
+}
+
+LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory) {
+  LinkInput input{.x = TypedArray::Of(dtype, MakeData(kind, n, 1)), .options = {.scale = 0.75f}};
+  if (memory == Memory::kReplica) input.replica = MakeData("normal", n, 2);
+  if (memory == Memory::kResidual || memory == Memory::kMomentum) {
+    input.residual = MakeData(kind, n, 3);
+    input.options.decay = 0.9f;
+  }
+  if (memory == Memory::kMomentum) {
+    input.momentum = MakeData(kind, n, 4);
+    input.options.momentum = 0.9f;
+  }
+  return input;
+}
 
 absl::StatusOr<std::vector<uint8_t>> EncodeOnHost(const Codec& codec, const LinkInput& input,
                                                   const Draw& draw, LinkOutput* after) {

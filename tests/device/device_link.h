@@ -2,11 +2,14 @@
 #define BANDONEON_TESTS_DEVICE_DEVICE_LINK_H_
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "compressors/codec.h"
 #include "device/codecs/device_codec.h"
+#include "tests/compressors/codec_cases.h"
 #include "tests/compressors/codec_inputs.h"
 
 // A step of one key, done on the host and on a device, with everything that a step can change.
@@ -21,6 +24,17 @@ struct LinkInput {
   std::vector<float> momentum;
   std::vector<float> replica;
 };
+
+enum class Memory { kNone, kResidual, kMomentum, kReplica };
+inline constexpr Memory kMemories[] = {Memory::kNone, Memory::kResidual, Memory::kMomentum,
+                                       Memory::kReplica};
+// n of a kind of codec_inputs.h, scaled, and a memory of the same kind.
+LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory);
+
+// The codecs of the host's suite that have kernels.
+std::vector<CodecCase> CasesWithKernels();
+std::shared_ptr<const Codec> Parse(const std::string& spec);
+bool HasKernels(const std::string& spec);
 
 struct LinkOutput {
   std::vector<uint8_t> payload;
