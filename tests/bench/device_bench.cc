@@ -3,8 +3,8 @@
 //
 //   device_bench [--iterations N] [--elements N] [--host]
 //
-// Medians of N steps (default 21) over N elements (16 Mi). --host runs the kernels on the host, to see
-// that they run. Without a GPU, and without --host, it says so in a line and measures nothing.
+// Medians of N steps (default 21) over N elements (64 Mi). --host runs the kernels on the host, to
+// see that they run. Without a GPU, and without --host, it says so in a line and measures nothing.
 
 #include <algorithm>
 #include <cstdio>
@@ -28,7 +28,7 @@ namespace {
 
 struct Options {
   int iterations = 21;
-  size_t elements = size_t{1} << 24;
+  size_t elements = size_t{1} << 26;
   bool host = false;
 };
 
