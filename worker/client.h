@@ -18,6 +18,7 @@
 #include "common/base/status.h"
 #include "common/cluster/catalogue.h"
 #include "common/wire/message.h"
+#include "compressors/codec.h"
 
 namespace bdn {
 
@@ -32,8 +33,10 @@ struct PushResult {
 
 // One of several gradients that are pushed as one.
 struct PushSource {
-  ConstView data;      // of the tensor's declared type and size; only read
+  ConstView data;      // of the tensor's declared type and size; only read. Null: in place of it
   float scale = 1.0f;  // weight / loss scale
+  const Codec* codec = nullptr;  // worker/pipeline/chunked_payload.h, of all elements
+  ByteSpan payload;
 };
 using PushSources = std::vector<PushSource>;
 

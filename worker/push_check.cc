@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "worker/pipeline/chunked_payload.h"
 
 namespace bdn {
 namespace {
@@ -17,8 +18,13 @@ absl::Status CheckSources(const PushRequest& request, const TensorDeclaration& d
     return bad("a sum has sources exactly where it is not absent");
   }
   for (const PushSource& source : *request.sources) {
-    if (source.data.data == nullptr) return bad("a source is null");
-    if (source.data.dtype != declared.dtype || source.data.n != declared.elements) {
+    if (source.codec != nullptr) {
+      if (source.payload.size() != ChunkedBytes(*source.codec, declared.elements)) {
+        return bad("a source's payload is of another size");
+      }
+    } else if (source.data.data == nullptr) {
+      return bad("a source is null");
+    } else if (source.data.dtype != declared.dtype || source.data.n != declared.elements) {
       return bad("a source is of another type or size");
     }
     if (!std::isfinite(source.scale)) return bad("a source's scale is not finite");

@@ -54,6 +54,7 @@ class Worker final : public Client {
   Worker& operator=(const Worker&) = delete;
 
   NodeId node() const { return joined_.node; }
+  uint64_t run_seed() const { return joined_.config.run_seed; }
   // Its place among the workers, which are hosts where daemons take part for their processes.
   Rank place() const { return joined_.rank; }
   // What a ticket is in flight for, as the error of a Wait that has timed out.

@@ -162,6 +162,8 @@ constexpr Setting kWorkerSettings[] = {
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},
     {"attach", "",
      "take part through this host's bandoneon-worker, which listens there: unix:@NAME or unix:/PATH"},
+    {"host", "",
+     "codec of gradients on their way to bandoneon-worker, e.g. int8(group=128); empty for none"},
     {"local-rank", "-1", "place among the processes of this host; -1 for any free one"},
     {"local-size", "0", "processes that this host is to have; 0 for as many as its daemon says"},
     kWaitTimeout,

@@ -6,6 +6,8 @@
 #include <iostream>
 #include <thread>
 
+#include "worker/host/host_messages.h"
+
 namespace bdn::testing {
 namespace {
 
@@ -64,11 +66,14 @@ HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
       host.server->Start(nullptr, host.worker.get(), &host.telemetry);
       std::vector<std::thread> attaching;
       for (int i = 0; i < processes; ++i) {
-        attaching.emplace_back([this, &host, first, i, processes] {
+        attaching.emplace_back([this, &options, &host, first, i, processes] {
           auto [theirs, ours] = SocketPair();
           host.server->Adopt(std::move(ours));
           clients_[first + i] = Must(HostClient::Attach(
-              {.address = "unix:@test", .local_rank = i, .local_size = processes},
+              {.address = "unix:@test",
+               .local_rank = i,
+               .local_size = processes,
+               .codec = options.codec.empty() ? nullptr : Must(ParseHostCodec(options.codec))},
               std::move(theirs), &clock_, telemetry_[first + i].get()));
         });
       }

@@ -26,6 +26,7 @@ class HostRig {
     std::vector<int> hosts;          // processes of each; 0 is a worker without a daemon
     std::vector<std::string> flags;  // as LocalCluster's; `workers` comes first
     Worker::Options worker;
+    std::string codec = "";  // of pushes inside hosts
     absl::Duration wait_timeout = absl::Minutes(30);
   };
   explicit HostRig(const Options& options);

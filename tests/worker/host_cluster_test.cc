@@ -288,6 +288,77 @@ TEST(HostCluster, MemoryOfOnesOwnIsCopiedOnceEachWay) {
   EXPECT_EQ(rig.Counter(0, "bytes_results"), kN * sizeof(float));
 }
 
+// Two-level compression (SDP4Bit, arXiv 2410.15526): int8 inside a host, another codec between hosts.
+TEST(HostCluster, PushesGoByACodecOfTheirOwnInsideAHost) {
+  constexpr size_t kN = 200000;  // chunks of 65536, partitions of 50000 and not at their ends
+  const auto run = [&](const std::string& codec, DType dtype) {
+    HostRig rig(HostRig::Options{
+        .hosts = {2, 2}, .flags = {"--partition-bytes=200000", "--servers=2"}, .codec = codec});
+    std::vector<std::vector<float>> results(4, Floats(kN));
+    rig.OnEach([&](Client& client, int rank) {
+      TensorDeclaration tensor = Tensor("w", kN);
+      tensor.dtype = dtype;
+      const auto ids = client.Declare({tensor}, kLong);
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      for (int step = 0; step < 2; ++step) {
+        Floats data = Normal(kN, 10 * step + rank);
+        std::vector<uint16_t> half(kN);
+        for (size_t i = 0; i < kN; ++i) half[i] = FloatToHalf(data[i]);
+        void* const at = dtype == DType::kFloat32 ? static_cast<void*>(data.data()) : half.data();
+        const auto ticket =
+            client.PushPull({.tensor = ids->at(0), .data = {at, dtype, kN}, .weight = rank + 1.0f});
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        ASSERT_TRUE(client.Wait(*ticket, kLong).ok());
+        for (size_t i = 0; i < kN; ++i) {
+          results[rank][i] = dtype == DType::kFloat32 ? data[i] : HalfToFloat(half[i]);
+        }
+      }
+    });
+    for (const Floats& result : results) EXPECT_EQ(result, results[0]);
+    const uint64_t staged = rig.Counter(0, "bytes_staged");
+    if (!codec.empty()) {
+      EXPECT_LT(staged, 2 * kN * (codec == "fp16" ? 2.1 : 1.2)) << "as the codec has it";
+    }
+    return results[0];
+  };
+  const Floats exact = run("", DType::kFloat32);
+  for (const char* codec :
+       {"int8(group=128)", "int8(group=128,hadamard=32)", "int8(group=128,round=stochastic)"}) {
+    const Floats coded = run(codec, DType::kFloat32);
+    EXPECT_EQ(run(codec, DType::kFloat32), coded) << "bit for bit";
+    double error = 0, size = 0;
+    for (size_t i = 0; i < kN; ++i) {
+      error += (coded[i] - exact[i]) * (coded[i] - exact[i]);
+      size += exact[i] * exact[i];
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.03) << codec;
+    EXPECT_GT(error, 0) << codec << " was not used";
+  }
+  EXPECT_EQ(run("fp16", DType::kFloat16), run("", DType::kFloat16)) << "loses nothing of halves";
+}
+
+TEST(HostCluster, WhatACodecInsideAHostDoesNotTakeGoesAsItIs) {
+  HostRig rig(HostRig::Options{.hosts = {2}, .codec = "int8"});
+  rig.OnEach([](Client& client, int rank) {
+    TensorDeclaration wide = Tensor("wide", 3);
+    wide.dtype = DType::kFloat64;
+    const auto ids = client.Declare({Tensor("w", 1000), wide}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    Floats data(1000, rank == 1 ? kNaN : 1.0f);
+    const auto result = PushPull(client, ids->at(0), data);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->nonfinite);
+    data.assign(1000, 1.0f);
+    ASSERT_TRUE(PushPull(client, ids->at(0), data).ok());
+    EXPECT_THAT(data, Each(::testing::FloatNear(1.0f, 0.01f)));
+    std::vector<double> doubles(3, 0x1p-60 * (rank + 1));
+    const auto ticket =
+        client.PushPull({.tensor = ids->at(1), .data = {doubles.data(), DType::kFloat64, 3}});
+    ASSERT_TRUE(client.Wait(*ticket, kLong).ok());
+    EXPECT_THAT(doubles, Each(1.5 * 0x1p-60));
+  });
+}
+
 TEST(HostCluster, EachKeyCrossesTheNetworkOnceAHost) {
   constexpr size_t kN = 100000;
   uint64_t plain = 0;

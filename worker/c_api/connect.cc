@@ -13,6 +13,7 @@
 #include "common/transport/throttled.h"
 #include "worker/host/host_address.h"
 #include "worker/host/host_client.h"
+#include "worker/host/host_messages.h"
 #include "worker/host/worker_join.h"
 
 namespace bdn {
@@ -38,6 +39,9 @@ absl::StatusOr<AttachOptions> ReadAttachOptions(const Config& config) {
   options.client.job_id = config.Text("job-id");
   BDN_ASSIGN_OR_RETURN(options.client.local_rank, config.Int("local-rank", -1, kMostProcesses - 1));
   BDN_ASSIGN_OR_RETURN(options.client.local_size, config.Int("local-size", 0, kMostProcesses));
+  if (!config.Text("host").empty()) {
+    BDN_ASSIGN_OR_RETURN(options.client.codec, ParseHostCodec(config.Text("host")));
+  }
   BDN_ASSIGN_OR_RETURN(options.client.attach_timeout, config.Duration("join-timeout"));
   return options;
 }

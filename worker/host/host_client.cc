@@ -21,6 +21,7 @@
 #include "worker/error_fields.h"
 #include "worker/host/host_messages.h"
 #include "worker/link_states.h"
+#include "worker/pipeline/chunked_payload.h"
 #include "worker/push_check.h"
 #include "worker/tensor_table.h"
 
@@ -83,6 +84,7 @@ absl::Status HostClient::SayHello() {
   hello->set_job_id(options_.job_id);
   hello->set_local_rank(options_.local_rank);
   hello->set_local_size(static_cast<uint32_t>(options_.local_size));
+  if (options_.codec != nullptr) hello->set_codec(options_.codec->spec());
   if (!channel_->Send(message)) return Unavailable("the daemon at %s has ended", options_.address);
   receiver_ = StartThread("bdn-attached", [this] { Receive(); });
   const absl::Time deadline = clock_->Now() + options_.attach_timeout;
@@ -182,6 +184,7 @@ absl::Status HostClient::OnMessage(const std::string& bytes) {
       MutexLock lock(&mu_);
       rank_ = welcome.rank();
       size_ = static_cast<int>(welcome.size());
+      run_seed_ = welcome.run_seed();
       is_welcome_ = true;
       changed_.SignalAll();
       return absl::OkStatus();
@@ -467,14 +470,15 @@ absl::StatusOr<TicketId> HostClient::Deposit(PushRequest* request, std::vector<R
   if (request->left_out != nullptr && tensor->keeps_left_out) return KeepsLeftOut(declared.name);
   const size_t bytes = declared.elements * DTypeSize(declared.dtype);
   const ByteSpan data{static_cast<const std::byte*>(request->data.data), bytes};
-  const bool is_shared = request->absent || channel_->Find(data).has_value();
+  const bool is_shared =
+      request->absent || (!IsEncoded(declared) && channel_->Find(data).has_value());
   if (!is_shared && tensor->staging == nullptr) {
-    tensor->staging = arena_->Allocate(bytes);
+    tensor->staging = arena_->Allocate(StagingBytes(declared));
     if (tensor->staging == nullptr) {
       return ResourceExhausted(
           "tensor '%s': %d bytes of shared memory for the daemon to read are not to be had: give this "
           "process more memory, or let its gradients lie in memory of bdn_alloc",
-          declared.name, bytes);
+          declared.name, StagingBytes(declared));
     }
   }
   auto pending = std::make_shared<Pending>();
@@ -496,6 +500,47 @@ void HostClient::TakeReady(Tensor* tensor, std::vector<Ready>* ready) {
   ready->push_back({tensor, tensor->pending.front()});
 }
 
+bool HostClient::IsEncoded(const TensorDeclaration& tensor) const {
+  return options_.codec != nullptr && tensor.dtype != DType::kFloat64;
+}
+
+size_t HostClient::StagingBytes(const TensorDeclaration& tensor) const {
+  const size_t raw = tensor.elements * DTypeSize(tensor.dtype);
+  return IsEncoded(tensor) ? std::max(raw, ChunkedBytes(*options_.codec, tensor.elements)) : raw;
+}
+
+uint64_t HostClient::PutInPlace(const Ready& ready, wire::Push* push) const {
+  const TensorDeclaration& declared = ready.tensor->declaration;
+  const ConstView data = ready.pending->request.data;
+  std::byte* const staging = ready.tensor->staging;
+  if (IsEncoded(declared)) {
+    const size_t size = ChunkedBytes(*options_.codec, data.n);
+    const auto draw = [&](uint32_t chunk) {
+      return Draw({.run_seed = run_seed_,
+                   .tensor_name_hash = Draw::HashName(declared.name),
+                   .partition = chunk,
+                   .step = ready.pending->step,
+                   .purpose = DrawPurpose::kHostEncode,
+                   .rank = rank_});
+    };
+    if (EncodeChunks(*options_.codec, data, draw, {staging, size}).ok()) {
+      push->set_encoded(true);
+      Write(*channel_->Find({staging, size}), push->mutable_data());
+      return size;
+    }
+    // It is not finite, and goes as it is, so that all are told.
+  }
+  const size_t bytes = data.n * DTypeSize(data.dtype);
+  const auto place = channel_->Find({static_cast<const std::byte*>(data.data), bytes});
+  if (place.has_value()) {
+    Write(*place, push->mutable_data());
+    return 0;
+  }
+  std::memcpy(staging, data.data, bytes);
+  Write(*channel_->Find({staging, bytes}), push->mutable_data());
+  return bytes;
+}
+
 void HostClient::SendPushes(std::span<const Ready> pushes) {
   if (pushes.empty()) return;
   wire::ToDaemon message;
@@ -512,15 +557,7 @@ void HostClient::SendPushes(std::span<const Ready> pushes) {
     push->set_loss_scale(request.loss_scale);
     push->set_learning_rate(request.learning_rate);
     push->set_left_out(request.left_out != nullptr);
-    if (request.absent) continue;
-    const size_t bytes = request.data.n * DTypeSize(request.data.dtype);
-    auto place = channel_->Find({static_cast<const std::byte*>(request.data.data), bytes});
-    if (!place.has_value()) {
-      std::memcpy(ready.tensor->staging, request.data.data, bytes);
-      staged += bytes;
-      place = channel_->Find({ready.tensor->staging, bytes});
-    }
-    Write(*place, push->mutable_data());
+    if (!request.absent) staged += PutInPlace(ready, push);
   }
   {
     MutexLock lock(&mu_);

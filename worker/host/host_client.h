@@ -22,6 +22,7 @@ namespace bandoneon::host {
 class Answer;
 class Call;
 class Ended;
+class Push;
 }  // namespace bandoneon::host
 
 namespace bdn {
@@ -34,10 +35,11 @@ namespace bdn {
 class HostClient final : public Client {
  public:
   struct Options {
-    std::string address;  // of the daemon, for messages
-    std::string job_id;   // empty: whatever the daemon's is
-    int local_rank = -1;  // -1: any free one
-    int local_size = 0;   // processes of the host that there are to be; 0: not known
+    std::string address;                 // of the daemon, for messages
+    std::string job_id;                  // empty: whatever the daemon's is
+    int local_rank = -1;                 // -1: any free one
+    int local_size = 0;                  // processes of the host that there are to be; 0: not known
+    std::shared_ptr<const Codec> codec;  // of what it pushes, within the host; null: as it is
     absl::Duration attach_timeout = absl::Minutes(2);
   };
 
@@ -129,6 +131,11 @@ class HostClient final : public Client {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the front of the tensor's pushes, if nobody has it.
   static void TakeReady(Tensor* tensor, std::vector<Ready>* ready);
+  // Encodes or copies its data to where the daemon can read it, if it is not there; bytes written.
+  uint64_t PutInPlace(const Ready& ready, bandoneon::host::Push* push) const;
+  // Bytes that a push may have to be put into.
+  size_t StagingBytes(const TensorDeclaration& tensor) const;
+  bool IsEncoded(const TensorDeclaration& tensor) const;
   // Puts their data where the daemon can read it, and tells it.
   void SendPushes(std::span<const Ready> pushes);
 
@@ -144,8 +151,9 @@ class HostClient final : public Client {
   mutable BufferPool pool_;
   const std::unique_ptr<HostChannel> channel_;
   const FileDescriptor wake_;
-  Rank rank_ = 0;  // these two: const after Attach
+  Rank rank_ = 0;  // these three: const after Attach
   int size_ = 0;
+  uint64_t run_seed_ = 0;
 
   mutable Mutex mu_;
   mutable CondVar changed_;

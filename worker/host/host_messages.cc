@@ -1,6 +1,7 @@
 #include "worker/host/host_messages.h"
 
-#include "absl/strings/cord.h"
+#include "common/base/status.h"
+#include "compressors/codec_spec.h"
 #include "proto/host.pb.h"
 #include "worker/error_fields.h"
 
@@ -37,6 +38,17 @@ void Write(const HostPlace& place, wire::Place* message) {
 
 HostPlace Read(const wire::Place& message) {
   return {message.segment(), message.offset(), message.bytes()};
+}
+
+absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& spec) {
+  BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
+  if (link.error_feedback || link.delta || !link.codec->bounds_itself()) {
+    return InvalidArgument(
+        "setting host is '%s': inside a host gradients go by none, fp16, bf16, onebit, int8, int4 or "
+        "int2, without a memory",
+        spec);
+  }
+  return link.codec;
 }
 
 std::string EncodeSegmentToDaemon(uint32_t index, uint64_t bytes) {

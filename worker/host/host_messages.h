@@ -2,10 +2,12 @@
 #define BANDONEON_WORKER_HOST_HOST_MESSAGES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "absl/status/statusor.h"
+#include "compressors/codec.h"
 #include "worker/host/host_channel.h"
 
 // Between proto/host.proto and what it stands for.
@@ -25,6 +27,9 @@ absl::Status Read(const bandoneon::host::Status& message);
 
 void Write(const HostPlace& place, bandoneon::host::Place* message);
 HostPlace Read(const bandoneon::host::Place& message);
+
+// The codec of a spec, if gradients can go by it inside a host. InvalidArgument says which can.
+absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& spec);
 
 // Of HostChannel, for each direction.
 std::string EncodeSegmentToDaemon(uint32_t index, uint64_t bytes);

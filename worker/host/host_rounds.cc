@@ -26,7 +26,7 @@ PushRequest HostRound::Request() const {
     request.weight += push->weight;
     if (push->absent) continue;
     request.absent = false;
-    sources->push_back({push->data, push->weight / push->loss_scale});
+    sources->push_back({push->data, push->weight / push->loss_scale, push->codec, push->payload});
   }
   request.sources = std::move(sources);
   return request;

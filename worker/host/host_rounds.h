@@ -27,7 +27,9 @@ struct HostPush {
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
   bool wants_left_out = false;
-  ConstView data;                        // null where absent
+  ConstView data;                // null where absent, or encoded
+  const Codec* codec = nullptr;  // as PushSource has it
+  ByteSpan payload;
   std::shared_ptr<SharedMemory> memory;  // that data lies in
 };
 

@@ -14,6 +14,7 @@
 #include "proto/host.pb.h"
 #include "worker/error_fields.h"
 #include "worker/host/host_messages.h"
+#include "worker/pipeline/chunked_payload.h"
 
 namespace bdn {
 namespace {
@@ -270,7 +271,12 @@ absl::Status HostServer::CheckHello(const wire::Hello& hello) {
     return InvalidArgument("local rank %d: this host has %d processes", hello.local_rank(),
                            processes);
   }
+  if (!hello.codec().empty()) BDN_RETURN_IF_ERROR(ParseHostCodec(hello.codec()).status());
   for (const ProcessRef& other : processes_) {
+    if (other->said_hello && other->codec_spec != hello.codec()) {
+      return InvalidArgument("setting host is '%s' here and '%s' in process %d of this host",
+                             hello.codec(), other->codec_spec, other->channel->peer_pid());
+    }
     if (hello.local_rank() >= 0 && other->local_rank == hello.local_rank()) {
       return AlreadyExists("local rank %d is taken by process %d", hello.local_rank(),
                            other->channel->peer_pid());
@@ -282,8 +288,12 @@ absl::Status HostServer::CheckHello(const wire::Hello& hello) {
 absl::Status HostServer::OnHello(const ProcessRef& process, const wire::Hello& hello) {
   MutexLock lock(&mu_);
   if (process->said_hello) return InvalidArgument("it said hello twice");
+  process->codec_spec = hello.codec();
   const absl::Status status = CheckHello(hello);
   if (!status.ok()) return Refusal(process->channel.get(), status);
+  if (!process->codec_spec.empty() && codec_ == nullptr) {
+    codec_ = *ParseHostCodec(process->codec_spec);
+  }
   process->said_hello = true;
   process->local_rank = hello.local_rank();
   const auto come = std::count_if(processes_.begin(), processes_.end(),
@@ -313,6 +323,7 @@ void HostServer::WelcomeAll() {
     welcome->set_size(static_cast<uint32_t>(worker_->size()));
     welcome->set_local_rank(static_cast<uint32_t>(rank));
     welcome->set_local_size(static_cast<uint32_t>(options_.processes));
+    welcome->set_run_seed(worker_->run_seed());
     attached_[rank]->channel->Send(message);
   }
   LogInfo("all %d processes of this host have attached", options_.processes);
@@ -412,10 +423,16 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
     }
     const HostTensor& facts = *tensor->second;
     if (!push.absent) {
-      BDN_ASSIGN_OR_RETURN(
-          auto bytes,
-          process->channel->Resolve(Read(message.data()), facts.elements * DTypeSize(facts.dtype)));
-      push.data = {bytes.span.data(), facts.dtype, facts.elements};
+      if (message.encoded() && codec_ == nullptr) return InvalidArgument("it has no codec");
+      const size_t size = message.encoded() ? ChunkedBytes(*codec_, facts.elements)
+                                            : facts.elements * DTypeSize(facts.dtype);
+      BDN_ASSIGN_OR_RETURN(auto bytes, process->channel->Resolve(Read(message.data()), size));
+      if (message.encoded()) {
+        push.codec = codec_.get();
+        push.payload = bytes.span;
+      } else {
+        push.data = {bytes.span.data(), facts.dtype, facts.elements};
+      }
       push.memory = std::move(bytes.memory);
     }
     absl::StatusOr<std::optional<HostRound>> round =

@@ -81,6 +81,7 @@ class HostServer {
     FileDescriptor pidfd;  // none where the kernel or its namespace has none
     int local_rank = -1;   // of those who said hello
     bool said_hello = false;
+    std::string codec_spec;  // of what it pushes
     bool has_left = false;
     bool is_gone = false;
     std::map<uint64_t, Buffer> answers;  // what it has not copied yet, by call
@@ -179,6 +180,7 @@ class HostServer {
   std::vector<ProcessRef> processes_ ABSL_GUARDED_BY(mu_);  // connected
   std::vector<ProcessRef> attached_ ABSL_GUARDED_BY(mu_);   // by local rank, once all are there
   std::map<std::pair<int, uint64_t>, OpenCall> gathered_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const Codec> codec_ ABSL_GUARDED_BY(mu_);  // of what processes push; null: none
   std::optional<HostRounds> rounds_ ABSL_GUARDED_BY(mu_);
   std::optional<HostGather> gather_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<uint32_t, std::unique_ptr<HostTensor>> tensors_ ABSL_GUARDED_BY(mu_);

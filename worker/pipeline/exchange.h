@@ -46,6 +46,7 @@ struct ExchangeSegment {
   // Optional: data is to become the sum of these, from element `source_offset` on.
   std::shared_ptr<const PushSources> sources;
   uint64_t source_offset = 0;
+  uint64_t source_elements = 0;  // of the tensor
   float* left_out = nullptr;  // float32[data.n]: where what the codec leaves out goes, if wanted
   float loss_scale = 1.0f;
   TicketId ticket = 0;

@@ -70,6 +70,7 @@ void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, St
   if (request.data.data != nullptr) filled.data = request.data.Sub(offset, elements);
   filled.sources = request.sources;
   filled.source_offset = offset;
+  filled.source_elements = request.data.n;
   if (request.left_out != nullptr) filled.left_out = request.left_out + offset;
   filled.loss_scale = request.loss_scale;
   filled.ticket = ticket;

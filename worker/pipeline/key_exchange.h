@@ -67,7 +67,7 @@ class KeyExchange {
   // InvalidArgument when the request contradicts what was deposited for its group in `step`.
   absl::Status CheckFits(const std::string& tensor, Step step, const PushRequest& request) const;
   // Adds one segment to the exchange of `step`; `offset` and `elements` are its place in the
-  // tensor. REQUIRES: CheckFits is OK.
+  // tensor, which has request.data.n elements where there is data. REQUIRES: CheckFits is OK.
   void Deposit(size_t segment, uint64_t offset, uint64_t elements, Step step, TicketId ticket,
                const PushRequest& request);
   // Takes the front in hand when it is complete and nobody has it. False: there is nothing to do.

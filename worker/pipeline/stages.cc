@@ -13,6 +13,7 @@
 #include "compressors/memory/error_feedback.h"
 #include "compressors/memory/sign_step.h"
 #include "kernels/float_kernels.h"
+#include "worker/pipeline/chunked_payload.h"
 
 namespace bdn {
 namespace {
@@ -24,17 +25,27 @@ float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
 // data <- the sum of its sources, a cache's worth at a time: each is read once.
 void SumSources(const ExchangeSegment& segment) {
   const PushSources& sources = *segment.sources;
-  constexpr size_t kTile = EncodeSource::kTile;
-  for (size_t at = 0; at < segment.data.n; at += kTile) {
-    const MutableView tile = segment.data.Sub(at, std::min(kTile, segment.data.n - at));
+  const bool is_encoded = std::any_of(sources.begin(), sources.end(), [](const PushSource& source) {
+    return source.codec != nullptr;
+  });
+  // Of payloads a chunk, where a partition begins with one.
+  const size_t most = is_encoded ? kChunkElements : EncodeSource::kTile;
+  for (size_t at = 0; at < segment.data.n;) {
+    const uint64_t offset = segment.source_offset + at;
+    const size_t to_boundary = most - offset % most;
+    const MutableView tile = segment.data.Sub(at, std::min(to_boundary, segment.data.n - at));
     for (size_t i = 0; i < sources.size(); ++i) {
-      const ConstView source = sources[i].data.Sub(segment.source_offset + at, tile.n);
-      if (i == 0) {
-        ConvertScaled(source, sources[i].scale, tile);
+      const PushSource& source = sources[i];
+      if (source.codec != nullptr) {
+        DecodeChunks(*source.codec, source.payload, segment.source_elements, offset, source.scale,
+                     i > 0, tile);
+      } else if (i == 0) {
+        ConvertScaled(source.data.Sub(offset, tile.n), source.scale, tile);
       } else {
-        AddScaled(source, sources[i].scale, tile);
+        AddScaled(source.data.Sub(offset, tile.n), source.scale, tile);
       }
     }
+    at += tile.n;
   }
 }
 
