@@ -33,7 +33,9 @@
   DO(PlaceChosen)               \
   DO(WriteChosen)               \
   DO(FillZeros)                 \
-  DO(DecodeTopK)
+  DO(DecodeTopK)                \
+  DO(UndoStep)                  \
+  DO(OweDecoded)
 
 namespace bdn::device_kernels {
 

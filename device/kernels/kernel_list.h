@@ -5,6 +5,7 @@
 #include "device/kernels/begin_encode.h"
 #include "device/kernels/dither_levels.h"
 #include "device/kernels/drawn_values.h"
+#include "device/kernels/feedback_steps.h"
 #include "device/kernels/float_codes.h"
 #include "device/kernels/integer_codes.h"
 #include "device/kernels/kernel_id.h"
