@@ -171,6 +171,16 @@ class Worker:
 
     # ---- Tensors ----
 
+    def alloc(self, num_bytes):
+        """Memory that is best pushed from, a ctypes array: through a host's daemon it is not copied before the
+        sum. It is given back when nobody has the array any more, which may be after close()."""
+        block = c_void_p()
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_alloc(handle, num_bytes, byref(block)))
+        memory = (ctypes.c_char * num_bytes).from_address(block.value)
+        weakref.finalize(memory, _give_back, lib, block, self._pid).atexit = False
+        return memory
+
     def declare(self, declarations, timeout=None, owner=None):
         """Ids of the tensors. Collective: every worker declares the same ones in the same call.
 
@@ -472,6 +482,11 @@ def _c_declaration(item):
         group=item.group,
         rule=item.rule.encode(),
     )
+
+
+def _give_back(lib, block, pid):
+    if os.getpid() == pid:
+        lib.bdn_free_memory(block)
 
 
 def _seconds(timeout):

@@ -390,6 +390,24 @@ def trains_by(directory, name):
     bdn.shutdown()
 
 
+def pushes_in_place(directory):
+    """Tensors of empty(), and of torch's own: what was copied of each, and the results."""
+    worker = bdn.init()
+    found = []
+    for tensor in (bdn.empty(100, 300, dtype=torch.bfloat16), torch.empty(100, 300, dtype=torch.bfloat16)):
+        before = worker.stats()
+        for step in range(3):
+            tensor.fill_(worker.rank + step)
+            mean = bdn.push_pull(tensor, f"t{len(found)}").wait()
+        assert mean.data_ptr() == tensor.data_ptr()
+        grown = {key: worker.stats().get(key, 0) - before.get(key, 0) for key in ("bytes_staged", "bytes_results")}
+        found.append([grown["bytes_staged"], grown["bytes_results"], mean.unique().tolist()])
+    kept = bdn.empty(10)
+    bdn.shutdown()
+    kept.fill_(3)  # Memory outlives the worker.
+    record(directory, worker, [*found, kept.sum().item()])
+
+
 def record(directory, worker, facts):
     pathlib.Path(directory, f"{worker.rank}.json").write_text(json.dumps(facts))
 

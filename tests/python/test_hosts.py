@@ -52,6 +52,14 @@ def test_every_algorithm_trains_through_daemons(tmp_path, name):
         assert len({entry["hash"] for entry in found}) == 1
 
 
+def test_tensors_of_empty_are_pushed_where_they_lie(tmp_path):
+    once = 3 * 2 * 100 * 300
+    expected = [[0, once, [2.5]], [once, once, [2.5]], 30.0]
+    assert run_processes(tmp_path, "pushes_in_place", hosts=1) == [expected] * 2
+    plain = [[0, 0, [2.5]], [0, 0, [2.5]], 30.0]
+    assert run_processes(tmp_path, "pushes_in_place") == [plain] * 2
+
+
 def test_uneven_data_is_joined(tmp_path):
     first, second = run_processes(tmp_path, "joins", "3,6", hosts=1)
     assert first == second and len(set(first.values())) == 1 and len(first) == 3

@@ -38,7 +38,7 @@ from .comm_state import CommState
 from .cser import CSER
 from .ddp import DDPState, ddp_hook
 from .decay_momentum_sgd import DecayMomentumSGD
-from .exchange import Handle, barrier, push_pull, synchronize
+from .exchange import Handle, barrier, empty, push_pull, synchronize
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
 from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
@@ -74,6 +74,7 @@ __all__ = [
     "broadcast_parameters",
     "ddp_hook",
     "default_worker",
+    "empty",
     "init",
     "is_initialized",
     "load",

@@ -72,6 +72,17 @@ def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0
     return Handle(worker, ticket, tensor, host)
 
 
+def empty(*size, dtype=torch.float32, worker=None):
+    """As torch.empty(), in memory that push_pull() is best called on: through a host's daemon (docs/hosts.md)
+    it is not copied before the sum. Of any other worker it is a tensor like others."""
+    worker = worker or default_worker()
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    if shape.numel() == 0:
+        return torch.empty(shape, dtype=dtype)
+    memory = worker.alloc(shape.numel() * torch.empty(0, dtype=dtype).element_size())
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
 def barrier(name="barrier", *, timeout=None, worker=None):
     """Waits until all workers have come."""
     (worker or default_worker()).barrier(name, timeout)
