@@ -124,6 +124,7 @@ void HostServer::OnFailure(const absl::Status& status) {
     MutexLock lock(&mu_);
     if (!failed_.ok()) return;
     failed_ = status;
+    is_ending_ = true;
     failed_at_ = clock_->Now();
     if (rounds_.has_value()) rounds = rounds_->TakeAll();
     if (gather_.has_value()) ended = gather_->TakeAll(status);
@@ -157,13 +158,15 @@ void HostServer::Poll() {
     std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
     std::vector<ProcessRef> processes;
     absl::Time next;
+    bool takes_more;
     {
       MutexLock lock(&mu_);
       if (is_closed_) return;
+      takes_more = listener_ != nullptr && !is_ending_;
       processes = processes_;
       next = NextTime();
     }
-    fds.push_back({listener_ == nullptr ? -1 : listener_->fd(), POLLIN, 0});
+    fds.push_back({takes_more ? listener_->fd() : -1, POLLIN, 0});
     for (const ProcessRef& process : processes) {
       const short writable = process->channel->has_waiting() ? POLLOUT : 0;
       fds.push_back({process->channel->socket(), static_cast<short>(POLLIN | writable), 0});
@@ -193,7 +196,12 @@ void HostServer::Poll() {
   }
 }
 
+// Who comes when the job is about to end comes for the next.
 void HostServer::Accept() {
+  {
+    MutexLock lock(&mu_);
+    if (is_ending_) return;
+  }
   absl::StatusOr<FileDescriptor> socket = listener_->Accept();
   if (!socket.ok()) return LogWarning("%s", socket.status().message());
   if (!socket->is_open()) return;
@@ -337,6 +345,7 @@ void HostServer::OnGone(const ProcessRef& process, const absl::Status& why) {
     process->is_gone = true;
     std::erase(processes_, process);
     const bool is_missed = !attached_.empty() && process->said_hello && !process->has_left;
+    is_ending_ |= is_missed;
     if (is_missed && failed_.ok()) {
       reason =
           absl::StrFormat("%s ended without leaving the job: %s", NameOf(*process), why.message());

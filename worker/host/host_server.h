@@ -189,6 +189,7 @@ class HostServer {
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   absl::Time failed_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
   bool all_left_ ABSL_GUARDED_BY(mu_) = false;
+  bool is_ending_ ABSL_GUARDED_BY(mu_) = false;  // no process is taken any more
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
 
   std::thread poller_;

@@ -387,6 +387,7 @@ void HostServer::ServeTogether(const Calls& calls) {
       MutexLock lock(&mu_);
       for (const OpenCall& call : calls) call.process->has_left = true;
       all_left_ = true;
+      is_ending_ = true;
       changed_.SignalAll();
     }
     AnswerAll(calls, status);

@@ -97,7 +97,6 @@ Served ServeJob(const Config& config, const HostOptions& options, int signal_fd,
   }
   job.join();
   close(over_fd);
-  if (!served.started) HostServer::Refuse(listener, served.result);
   if (worker != nullptr) {
     worker->Close();
     server.Close();
@@ -132,6 +131,7 @@ absl::StatusOr<int> Serve(const Config& config) {
   for (;;) {
     const Served served = ServeJob(config, options, signal_fd, &listener, &clock);
     if (options.exit_when_done || !MayServeNext(served)) {
+      if (!served.result.ok()) HostServer::Refuse(&listener, served.result);
       return served.result.ok() ? 0 : served.started ? 1 : 2;
     }
     LogInfo("ready for the next job");
