@@ -22,6 +22,16 @@ constexpr uint32_t kMaxRequestsAhead = 1u << 20;
 
 using Kind = Contribution::Kind;
 
+// The same answer for who does without its payload. What has none tells all in its header.
+Frame WithoutPayload(const Frame& reply) {
+  if (reply.header.type != FrameType::kReply || reply.header.flags != 0) return reply;
+  FrameHeader header = reply.header;
+  header.codec = 0;
+  header.base_step = 0;
+  header.flags = kFlagUnwanted;
+  return MakeFrame(header, Buffer());
+}
+
 Kind KindOf(uint8_t flags) {
   if (flags & kFlagNonFinite) return Kind::kNonFinite;
   if (flags & kFlagAbsent) return Kind::kAbsent;
@@ -189,6 +199,7 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   const FrameHeader& header = frame.header;
   Round& round = state_.round;
   if (!round.is_open()) round.Open(header.step, shard_.roster_size());
+  if (header.flags & kFlagUnwanted) round.NoteUnwanted(rank);
   const bool is_small = frame.payload.size() <= kSmallPayload;
   round.Add(plan_, shard_.pool, rank,
             {KindOf(header.flags), header.weight, header.learning_rate,
@@ -221,8 +232,12 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   state_.last_reply = MakeFrame(header, std::move(reply->payload), shard_.needs_checksums());
   laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
   state_.last_failure = Frame();
-  state_.round.Close();
-  return shard_.ToAllWorkers(state_.last_reply);
+  Sends sends = shard_.ToAllWorkers(state_.last_reply);
+  for (const Rank rank : round.unwanted()) {
+    sends[rank].frame = WithoutPayload(state_.last_reply);
+  }
+  round.Close();
+  return sends;
 }
 
 // Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
@@ -254,6 +269,7 @@ Sends DenseKey::AnswerClosed(NodeId from, const FrameHeader& header) {
   }
   ++shard_.stats.cached_replies;
   Frame answer = is_reply ? reply : failure;
+  if (header.flags & kFlagUnwanted) answer = WithoutPayload(answer);
   answer.header.step = header.step;  // a failure is sent for another step than its own, too
   return {{from, std::move(answer)}};
 }

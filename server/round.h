@@ -41,6 +41,10 @@ class Round {
   // the learning rate is that of all others.
   void Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution);
 
+  // This rank, which contributes to the open step, does without its result.
+  void NoteUnwanted(Rank rank) { unwanted_.push_back(rank); }
+  const std::vector<Rank>& unwanted() const { return unwanted_; }
+
   // A contribution was taken: until the round has all of them it is held, which EndHold counts of
   // each. Without the first the second counts nothing.
   void BeginHold(const StageSpan& span, uint64_t bytes) {
@@ -100,6 +104,7 @@ class Round {
   PrefixSum sum_;
   absl::btree_map<Rank, Contribution> waiting_;  // for those before them
   size_t waiting_bytes_ = 0;
+  std::vector<Rank> unwanted_;  // as they came
   std::vector<Held> held_;
 };
 

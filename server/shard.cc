@@ -102,12 +102,12 @@ Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state
 
 Sends ServerShard::OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* state) {
   const FrameHeader& header = frame.header;
-  const bool is_about_state =
-      header.part != StatePart::kNone || header.element_offset != 0 || header.request != 0;
-  if (is_about_state) {
+  const bool is_about_dense = header.part != StatePart::kNone || header.element_offset != 0 ||
+                              header.request != 0 || header.flags != 0;
+  if (is_about_dense) {
     return context_.Refuse(
         from, header,
-        InvalidArgument("part, element_offset and request of broadcast tensor '%s' are 0",
+        InvalidArgument("part, element_offset, request and flags of broadcast tensor '%s' are 0",
                         state->plan->name));
   }
   BroadcastKey key(*state->plan, &state->broadcast, &context_);

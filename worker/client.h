@@ -43,7 +43,9 @@ using PushSources = std::vector<PushSource>;
 // One tensor's exchange, as its caller asks for it. The data is read, then overwritten.
 struct PushRequest {
   uint32_t tensor = 0;  // from Declare
-  MutableView data;     // null with `absent` when the result is not wanted
+  // Null with `absent` when the result is not wanted: it is not sent here, and `absent` of the
+  // PushResult is false then, unless nobody had a gradient of anything that shares its frame.
+  MutableView data;
   bool absent = false;
   // Higher goes first, of what waits to be encoded, sent, summed, answered or decoded: a push, and
   // at its server the reply to all workers, which is as urgent as the most urgent push of its step.

@@ -125,13 +125,22 @@ absl::Status CheckFlags(const FrameHeader& header) {
   if ((header.flags & ~kKnownFlags) != 0) {
     return InvalidArgument("frame header: unknown flags 0x%02x", header.flags & ~kKnownFlags);
   }
-  if (header.flags == 0) return absl::OkStatus();
-  if (header.type != FrameType::kPush && header.type != FrameType::kReply) {
+  const bool is_unwanted = (header.flags & kFlagUnwanted) != 0;
+  const uint8_t others = header.flags & ~kFlagUnwanted;
+  const bool is_of_round = header.type == FrameType::kPush || header.type == FrameType::kReply;
+  const bool may_be_unwanted = is_of_round || header.type == FrameType::kProbe;
+  if ((others != 0 && !is_of_round) || (is_unwanted && !may_be_unwanted)) {
     return InvalidArgument("frame header: flags 0x%02x on a %s", header.flags,
                            FrameTypeName(header.type));
   }
-  if (header.flags == kKnownFlags) {
+  if (others == (kFlagAbsent | kFlagNonFinite)) {
     return InvalidArgument("frame header: flags say absent and non-finite at once");
+  }
+  // Only who has nothing to send may do without the result; a reply says it instead of all else.
+  const uint8_t beside = header.type == FrameType::kPush ? kFlagAbsent : 0;
+  if (is_unwanted && others != beside) {
+    return InvalidArgument("frame header: flags 0x%02x on a %s: unwanted goes with 0x%02x",
+                           header.flags, FrameTypeName(header.type), beside);
   }
   return absl::OkStatus();
 }

@@ -51,8 +51,11 @@ inline constexpr StatePart kLastStatePart = StatePart::kMoment1;
 enum FrameFlag : uint8_t {
   kFlagAbsent = 1 << 0,     // no gradient: header only
   kFlagNonFinite = 1 << 1,  // the gradient (or the sum) held NaN or infinity: header only
+  // Push that is absent, and its probe: a reply without its payload will do. Reply: the payload was
+  // left out for that.
+  kFlagUnwanted = 1 << 2,
 };
-inline constexpr uint8_t kKnownFlags = kFlagAbsent | kFlagNonFinite;
+inline constexpr uint8_t kKnownFlags = kFlagAbsent | kFlagNonFinite | kFlagUnwanted;
 
 // Every field means one thing, and is 0 on the types of frame that have no use for it.
 // common/wire/headers.h fills them in.

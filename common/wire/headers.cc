@@ -46,7 +46,9 @@ FrameHeader StateHeader(FrameType type, const StateSegment& segment, Step step, 
 std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
   if (request.type == FrameType::kFetch) return request;
   if (request.type == FrameType::kInit && request.part != StatePart::kNone) return std::nullopt;
-  return About(FrameType::kProbe, request.key, request.step, request.num_elements);
+  FrameHeader probe = About(FrameType::kProbe, request.key, request.step, request.num_elements);
+  probe.flags = request.flags & kFlagUnwanted;
+  return probe;
 }
 
 FrameHeader AnswerTo(const FrameHeader& request, FrameType type) {

@@ -14,7 +14,7 @@ import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native, errors
 from bandoneon.interrupts import run_interruptibly
-from bandoneon.worker import Worker
+from bandoneon.worker import Declaration, Worker
 from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
 
 
@@ -160,6 +160,33 @@ def test_stats_count_bytes():
         assert 4000 < after["bytes_pulled"] - before["bytes_pulled"] < 5000
 
     run_job(job)
+
+
+def test_who_wants_no_result_is_sent_headers_alone():
+    def job(worker):
+        tensor = torch.full((20_000,), 3.0)
+        number = worker.declare([Declaration("t", tensor.numel())])[0]
+        steps = 5
+        before = worker.stats()
+        for _ in range(steps):
+            if worker.rank == 0:
+                worker.wait(worker.push(number, tensor.data_ptr(), keep=tensor))
+            else:
+                ticket = worker.push(number, None, flags=_native.ABSENT, weight=0.0)
+                result = worker.wait(ticket)
+                assert not result.absent and not result.nonfinite
+        after = worker.stats()
+        moved = [after[name] - before[name] for name in ("bytes_pushed", "bytes_pulled")]
+        frames = [after[name] - before[name] for name in ("frames_sent", "frames_received")]
+        if worker.rank == 0:
+            assert tensor.unique().tolist() == [3.0]  # The other counts for nothing.
+            assert min(moved) >= steps * tensor.nbytes
+        else:
+            assert moved[0] == 96 * frames[0]
+            assert moved[1] <= 96 * frames[1] + 8 * frames[1], "but for the ranks of a waiting frame"
+            assert min(frames) >= steps
+
+    run_job(job, partition_bytes=32768)
 
 
 def test_stats_count_what_passes_through_each_stage():

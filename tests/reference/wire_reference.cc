@@ -88,8 +88,15 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
                     kValue = 7, kError = 8;
   if (header.type < 1 || header.type > 9) return std::nullopt;
-  const bool may_have_flags = header.type == kPush || header.type == kReply;
-  if (header.flags > (may_have_flags ? 2 : 0)) return std::nullopt;  // one of two, not both
+  constexpr uint8_t kAbsent = 1, kNonFinite = 2, kUnwanted = 4;
+  const bool has_legal_flags =
+      header.flags == 0 ||
+      (header.type == kPush && (header.flags == kAbsent || header.flags == kNonFinite ||
+                                header.flags == kAbsent + kUnwanted)) ||
+      (header.type == kReply &&
+       (header.flags == kAbsent || header.flags == kNonFinite || header.flags == kUnwanted)) ||
+      (header.type == kProbe && header.flags == kUnwanted);
+  if (!has_legal_flags) return std::nullopt;
   if (!AllZero(bytes, 80, 84)) return std::nullopt;
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
   const bool may_have_codec = header.type == kPush || header.type == kReply;

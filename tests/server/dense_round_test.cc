@@ -217,6 +217,98 @@ TEST_F(DenseRoundTest, RepliesAbsentWhenNobodyHasAGradientAndLeavesTheMemoryAlon
   EXPECT_EQ(Parts().residual, before);
 }
 
+constexpr uint8_t kDoesWithout = kFlagAbsent | kFlagUnwanted;
+
+TEST_F(DenseRoundTest, SparesWorkersThePayloadsThatTheyDoWithout) {
+  for (const std::vector<Rank>& order : {std::vector<Rank>{0, 1, 2}, {2, 0, 1}, {1, 2, 0}}) {
+    Start(3);
+    for (const Rank rank : order) {
+      if (rank == 1) {
+        PushFlagged(1, 1, kDoesWithout);
+      } else {
+        Push(rank, 1, {3, 6, 9, 12});
+      }
+    }
+    EXPECT_THAT(outbox_.sent, SizeIs(3));
+    for (const Rank rank : {0, 2}) {
+      EXPECT_EQ(Reply(rank).header.flags, 0);
+      EXPECT_THAT(Result(rank), ElementsAre(2, 4, 6, 8));  // absent counts in the denominator
+    }
+    FrameHeader expected = Reply(0).header;
+    expected.codec = 0;
+    expected.flags = kFlagUnwanted;
+    expected.payload_bytes = 0;
+    expected.payload_crc = 0;
+    EXPECT_EQ(Reply(1).header, expected);
+    EXPECT_TRUE(Reply(1).payload.empty());
+  }
+}
+
+TEST_F(DenseRoundTest, AKeptReplyIsToldAsEachAskerWantsIt) {
+  Start(2);
+  Push(0, 1, {2, 2, 2, 2});
+  PushFlagged(1, 1, kDoesWithout);
+  for (int i = 0; i < 2; ++i) {
+    outbox_.sent.clear();
+    Probe(1, 1, kFlagUnwanted);
+    EXPECT_EQ(Reply(1).header.flags, kFlagUnwanted);
+    EXPECT_TRUE(Reply(1).payload.empty());
+    Probe(0, 1);
+    EXPECT_THAT(Result(0), ElementsAre(1, 1, 1, 1));
+    outbox_.sent.clear();
+    PushFlagged(1, 1, kDoesWithout);  // the same bytes again
+    EXPECT_EQ(Reply(1).header.flags, kFlagUnwanted);
+    Push(0, 1, {2, 2, 2, 2});
+    EXPECT_THAT(Result(0), ElementsAre(1, 1, 1, 1));
+  }
+  EXPECT_EQ(shard_.stats().cached_replies, 8u);
+  EXPECT_EQ(shard_.stats().pushes, 2u);
+}
+
+TEST_F(DenseRoundTest, ARepeatThatIsUnwantedIsCountedOnce) {
+  Start(2);
+  PushFlagged(1, 1, kDoesWithout);
+  PushFlagged(1, 1, kDoesWithout);
+  EXPECT_THAT(RanksOf(Reply(1)), ElementsAre(0));
+  Probe(1, 1, kFlagUnwanted);
+  EXPECT_THAT(RanksOf(Reply(1)), ElementsAre(0));
+  outbox_.sent.clear();
+  Push(0, 1, {2, 2, 2, 2});
+  EXPECT_THAT(outbox_.sent, SizeIs(2));
+  EXPECT_EQ(Reply(1).header.flags, kFlagUnwanted);
+  Push(1, 2, {1, 1, 1, 1});  // wishes are of one step
+  Push(0, 2, {3, 3, 3, 3});
+  EXPECT_THAT(Result(1), ElementsAre(2, 2, 2, 2));
+}
+
+TEST_F(DenseRoundTest, WhatHasNoPayloadAnywayIsToldToAllAlike) {
+  Start(2);
+  PushFlagged(0, 1, kFlagAbsent);
+  PushFlagged(1, 1, kDoesWithout);
+  EXPECT_EQ(Reply(1).header.flags, kFlagAbsent);
+  PushFlagged(0, 2, kFlagNonFinite);
+  PushFlagged(1, 2, kDoesWithout);
+  EXPECT_EQ(Reply(1).header.flags, kFlagNonFinite);
+  PushFlagged(1, 3, kDoesWithout);
+  Push(0, 4, {1, 1, 1, 1});
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
+  Probe(1, 3, kFlagUnwanted);
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(DenseRoundTest, ANewEpochForgetsWhatWasUnwanted) {
+  Start(2);
+  PushFlagged(1, 1, kDoesWithout);
+  shard_.SetMembership(MakeMembership(2, 2));
+  outbox_.sent.clear();
+  for (const Rank rank : {0, 1}) {
+    Frame push = MakePush(kKey, 1, rank, {1, 1, 1, 1}, options_);
+    push.header.epoch = 2;
+    Send(push);
+  }
+  EXPECT_THAT(Result(1), ElementsAre(1, 1, 1, 1));
+}
+
 TEST_F(DenseRoundTest, ClosesNonFiniteForAllAndLeavesTheMemoryAlone) {
   Start(2, {.push = "none", .pull = "ef(onebit)"});
   Push(0, 1, {1, 2, 3, 4});

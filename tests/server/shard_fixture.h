@@ -73,8 +73,8 @@ class ShardFixture : public ::testing::Test {
     push.header.learning_rate = rate_;
     Send(MakeFrame(push.header, payload.Prefix(used)));
   }
-  void Probe(Rank rank, Step step) {
-    Send(MakeBare(FrameType::kProbe, kKey, step, rank, Elements()));
+  void Probe(Rank rank, Step step, uint8_t flags = 0) {
+    Send(MakeBare(FrameType::kProbe, kKey, step, rank, Elements(), flags));
   }
 
   FrameHeader AboutState(FrameType type, StatePart part, size_t segment, Rank rank, Step step) {

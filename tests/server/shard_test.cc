@@ -51,6 +51,13 @@ TEST_F(ShardTest, ARoundThatHasThePushOfAWorkerWhichLeavesGoesOn) {
   EXPECT_THAT(Result(0), ElementsAre(3, 3, 3, 3));
 }
 
+TEST_F(ShardTest, NoValueOfABroadcastIsAskedForAndUnwanted) {
+  Start(2, {.kind = KeyKind::kBroadcast});
+  Probe(1, 1, kFlagUnwanted);
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(Error(1).message()), HasSubstr("flags of broadcast tensor"));
+}
+
 TEST_F(ShardTest, RefusesWhatOnlyConcernsTheSenderAndGoesOn) {
   Start(2);
   Push(0, 1, {1, 1, 1, 1});

@@ -2,7 +2,9 @@
 
 #include <bit>
 #include <limits>
+#include <map>
 #include <random>
+#include <set>
 
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
@@ -88,9 +90,12 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["push_urgent"] = MakeFrame(Changed(push, [](FrameHeader& h) { h.priority = -3; }), onebit);
   frames["push_absent"] = header_only(push, kFlagAbsent, 13);
   frames["push_nonfinite"] = header_only(push, kFlagNonFinite, 14);
+  frames["push_unwanted"] = header_only(push, kFlagAbsent | kFlagUnwanted, 13);
   frames["reply"] = MakeFrame(reply, onebit);
   frames["reply_absent"] = header_only(reply, kFlagAbsent, 13);
   frames["reply_nonfinite"] = header_only(reply, kFlagNonFinite, 14);
+  frames["reply_unwanted"] = header_only(reply, kFlagUnwanted, 13);
+  frames["probe_unwanted"] = header_only(of_type(push, FrameType::kProbe), kFlagUnwanted, 12);
   frames["probe"] = header_only(of_type(push, FrameType::kProbe), 0, 12);
   frames["init"] = MakeFrame(bytes_key(FrameType::kInit, 3), raw);
   frames["fetch"] = Frame{bytes_key(FrameType::kFetch, 4), {}};
@@ -330,6 +335,25 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
     const Bytes other = With(type == 3 ? good : uncoded, 8, type);
     invalid(With(other, 84, int32_t{-3}), "priority is -3 on a");
     invalid(With(other, 84, std::numeric_limits<int32_t>::min()), "priority is -2147483648 on a");
+  }
+}
+
+TEST(FrameTest, TakesTheseFlagsTogetherAndNoOthers) {
+  const std::map<FrameType, std::set<int>> legal = {
+      {FrameType::kPush, {0, kFlagAbsent, kFlagNonFinite, kFlagAbsent | kFlagUnwanted}},
+      {FrameType::kReply, {0, kFlagAbsent, kFlagNonFinite, kFlagUnwanted}},
+      {FrameType::kProbe, {0, kFlagUnwanted}}};
+  for (int type = 1; type <= 9; ++type) {
+    FrameHeader header = PushHeader();
+    header.type = static_cast<FrameType>(type);
+    header.codec = 0;
+    const auto found = legal.find(header.type);
+    for (int flags = 0; flags < 256; ++flags) {
+      header.flags = static_cast<uint8_t>(flags);
+      const bool is_legal = found == legal.end() ? flags == 0 : found->second.contains(flags);
+      EXPECT_EQ(DecodeHeader(Span(HeaderBytes(header))).ok(), is_legal) << type << " " << flags;
+      ExpectBothAgree(HeaderBytes(header));
+    }
   }
 }
 

@@ -59,6 +59,13 @@ TEST(HeadersTest, AProbeOfAPushOrABroadcastAsksForItsStepAlone) {
   }
 }
 
+TEST(HeadersTest, AProbeDoesWithoutTheResultWhereItsPushDoes) {
+  FrameHeader push = Request(FrameType::kPush);
+  EXPECT_EQ(ProbeFor(push)->flags, 0);
+  push.flags = kFlagAbsent | kFlagUnwanted;
+  EXPECT_EQ(ProbeFor(push)->flags, kFlagUnwanted);
+}
+
 TEST(HeadersTest, AFetchIsItsOwnProbe) {
   const FrameHeader of_state = Request(FrameType::kFetch);
   EXPECT_EQ(ProbeFor(of_state), of_state);

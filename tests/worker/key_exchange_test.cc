@@ -140,7 +140,7 @@ TEST_F(KeyExchangeTest, SendsAHeaderAloneWhereNobodyHasAGradient) {
   Make({.push = "ef(onebit)"});
   Deposit(0, 1, nullptr);
   const auto push = Encode();
-  EXPECT_EQ(push.frame.header.flags, kFlagAbsent);
+  EXPECT_EQ(push.frame.header.flags, kFlagAbsent | kFlagUnwanted);
   EXPECT_TRUE(push.frame.payload.empty());
   EXPECT_TRUE(exchange_->OnAnswer(BareReplyTo(push, kFlagAbsent)).status.ok());
   EXPECT_TRUE(exchange_->Finish()->segments[0].absent_everywhere);
@@ -261,6 +261,44 @@ TEST_F(KeyExchangeTest, FetchesTheReplicaThatAReplyBuildsOn) {
   EXPECT_TRUE(next.status.ok()) << next.status;
   EXPECT_THAT(a, Each(10.0f));
   EXPECT_THAT(b, Each(11.0f));
+}
+
+// In groups, too: one segment that has data is enough.
+TEST_F(KeyExchangeTest, DoesWithoutTheResultExactlyWhereNoSegmentHasDataForIt) {
+  std::vector<float> data = {1, 2};
+  Make({.segments = {2, 2}});
+  for (const bool has_data : {false, true}) {
+    for (const size_t segment : {size_t{0}, size_t{1}}) {
+      PushRequest request;
+      request.absent = true;
+      if (has_data && segment == 1) request.data = {data.data(), DType::kFloat32, data.size()};
+      exchange_->Deposit(segment, 0, 2, has_data ? 2 : 1, /*ticket=*/segment + 1, request);
+    }
+    EXPECT_EQ(Encode().frame.header.flags, has_data ? kFlagAbsent : kFlagAbsent | kFlagUnwanted);
+    exchange_->Finish();
+  }
+}
+
+TEST_F(KeyExchangeTest, AResultThatIsUnwantedLeavesTheReplicaToTheNextReplyThatIsWanted) {
+  Make({.pull = "delta(int8)", .segments = {32}, .rule = "sgd"});
+  exchange_->AdoptReplica(0, 3, std::vector<float>(32, 1.0f));
+  Deposit(0, 4, nullptr);
+  const auto unwanted = Encode();
+  const auto end = exchange_->OnAnswer(BareReplyTo(unwanted, kFlagUnwanted));
+  EXPECT_FALSE(end.request.has_value());
+  EXPECT_TRUE(end.status.ok()) << end.status;
+  EXPECT_FALSE(exchange_->Finish()->segments[0].absent_everywhere);
+  std::vector<float> replica(32);
+  exchange_->CopyState(LinkState::kReplica, 0, replica);
+  EXPECT_THAT(replica, Each(1.0f));
+
+  std::vector<float> data(32, 1.0f);
+  Deposit(0, 5, &data);
+  Frame reply = ReplyTo(Encode(), std::vector<float>(32, 0.5f));
+  reply.header.base_step = 4;
+  const auto next = exchange_->OnAnswer(reply);
+  ASSERT_TRUE(next.request.has_value());
+  EXPECT_EQ(next.request->frame.header.type, FrameType::kFetch);
 }
 
 TEST_F(KeyExchangeTest, AReplicaIsInForceOnceAllSegmentsAreOfOneStep) {

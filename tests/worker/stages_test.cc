@@ -35,7 +35,7 @@ class StagesTest : public ::testing::Test {
   void Decode(const std::vector<float>& values) {
     Frame reply = MakePush(kKey, exchange_.step, 0, values);
     reply.header.type = FrameType::kReply;
-    ASSERT_TRUE(CheckReply(key_, exchange_.step, reply).ok());
+    ASSERT_TRUE(CheckReply(key_, exchange_, reply).ok());
     DecodeReply(key_, reply, &memory_, &exchange_);
   }
 
@@ -109,7 +109,18 @@ TEST_F(StagesTest, AReplyWithAFlagCarriesNoPayload) {
   Make({});
   Frame reply = MakePush(kKey, 1, 0, {1, 2, 3, 4});
   reply.header.flags = kFlagAbsent;
-  EXPECT_EQ(CheckReply(key_, 1, reply).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CheckReply(key_, exchange_, reply).code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(StagesTest, AReplyLacksItsPayloadOnlyWhereThePushDoesWithoutIt) {
+  Make({});
+  Frame reply;
+  reply.header.type = FrameType::kReply;
+  reply.header.flags = kFlagUnwanted;
+  exchange_.push.header.flags = kFlagAbsent;
+  EXPECT_EQ(CheckReply(key_, exchange_, reply).code(), absl::StatusCode::kInternal);
+  exchange_.push.header.flags = kFlagAbsent | kFlagUnwanted;
+  EXPECT_EQ(CheckReply(key_, exchange_, reply), absl::OkStatus());
 }
 
 TEST_F(StagesTest, LacksAReplicaOnlyWhereRepliesBuildOnOne) {

@@ -111,6 +111,42 @@ Results Train(const Links& links, int steps, bool fetch = true) {
   return results;
 }
 
+// Each step another worker does without the result, and fetches what it lacks when it wants the next.
+TEST(WeightsCluster, WhoDoesWithoutAResultHasTheSameBitsAsAllAtTheNext) {
+  for (const Links& links : {Links{"sgd", "int8"}, Links{"adamw", "int4", "delta(int4)"},
+                             Links{"sign_momentum", "int8", "sign"}}) {
+    ClusterRig rig(3, kFlags);
+    std::vector<Results> results(7, Results(3));  // [step][rank]
+    rig.OnEach([&](Worker& worker, int rank) {
+      const auto ids = Declare(worker, links);
+      ShareWeights(worker, ids);
+      for (int step = 1; step <= 6; ++step) {
+        if (step % 3 != rank) {
+          results[step][rank] = Step(worker, ids, step);
+          continue;
+        }
+        std::vector<PushRequest> pushes(ids.size());
+        for (size_t t = 0; t < ids.size(); ++t) {
+          pushes[t] = {.tensor = ids[t],
+                       .absent = true,
+                       .weight = 0,
+                       .learning_rate = 0.1f / static_cast<float>(step)};
+        }
+        std::vector<TicketId> tickets;
+        Must(worker.PushPullAll(pushes, &tickets));
+        std::vector<PushResult> ended;
+        Must(worker.WaitAll(tickets, kLong, &ended));
+      }
+    });
+    for (int step = 1; step <= 6; ++step) {
+      const int without = step % 3;
+      EXPECT_EQ(results[step][(without + 1) % 3], results[step][(without + 2) % 3])
+          << links.pull << " " << step;
+      EXPECT_NE(results[step][(without + 1) % 3], StartingWeights());
+    }
+  }
+}
+
 TEST(WeightsCluster, AllWorkersGetTheSameBitsOfEveryRule) {
   for (const Links& links : {Links{"sgd(momentum=0.9)"}, Links{"adamw", "ef(onebit)", "int8"},
                              Links{"adamw", "int4", "delta(int4)"}, Links{"average", "int8"},

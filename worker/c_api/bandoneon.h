@@ -147,13 +147,16 @@ BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size
                         uint32_t* ids, double timeout_seconds);
 
 enum {
-  BDN_ABSENT = 1 /* bdn_push.flags: no gradient this step; data is only written */
+  /* bdn_push.flags: no gradient this step; data is only written. With data NULL the result is not sent
+   * to this worker: 96 bytes a partition or group go each way, and the bdn_result says BDN_RESULT_ABSENT
+   * only where nobody had a gradient of anything that shares the frame. */
+  BDN_ABSENT = 1
 };
 
 typedef struct bdn_push {
   size_t struct_size; /* sizeof(bdn_push) */
   void* data;      /* elements of the declared type, contiguous; read, then overwritten. NULL with
-                      BDN_ABSENT when the result is not wanted */
+                      BDN_ABSENT when the result is not wanted, and so not sent */
   uint32_t tensor; /* from bdn_declare */
   uint32_t flags;
   /* Higher goes first, of what waits here and at the servers: the push, and the reply to it, which is

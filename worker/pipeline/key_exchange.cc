@@ -156,7 +156,7 @@ KeyExchange::Next KeyExchange::OnAnswer(const absl::StatusOr<Frame>& answer) {
 }
 
 KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
-  const absl::Status status = CheckReply(key_, claimed_->step, reply);
+  const absl::Status status = CheckReply(key_, *claimed_, reply);
   // It was damaged on the way. The server still has it, and takes the same push for a request to
   // send it again.
   if (absl::IsDataLoss(status) && ++claimed_->damaged_replies < kMaxDamagedReplies) {
@@ -167,6 +167,8 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
                                    .step = std::to_string(claimed_->step),
                                    .stage = "decode"}));
   }
+  // The replica stays of the step that it is of, and the next reply that is wanted finds that.
+  if (reply.header.flags & kFlagUnwanted) return End(absl::OkStatus());
   if (LacksReplica(key_, memory_, reply)) {
     NoteAbsent(key_, reply, claimed_);
     return Ask(FetchRequest(*claimed_));

@@ -146,9 +146,13 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
   header.priority = exchange->priority;
 
   bool any_present = false;
-  for (const ExchangeSegment& segment : exchange->segments) any_present |= segment.present;
+  bool is_wanted = false;
+  for (const ExchangeSegment& segment : exchange->segments) {
+    any_present |= segment.present;
+    is_wanted |= segment.data.data != nullptr;
+  }
   if (!any_present) {
-    header.flags = kFlagAbsent;
+    header.flags = is_wanted ? kFlagAbsent : kFlagAbsent | kFlagUnwanted;
     exchange->push = Frame{header, {}};
     return;
   }
@@ -173,13 +177,16 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
   exchange->push = MakeFrame(header, payload.Prefix(*used), context.with_checksum);
 }
 
-absl::Status CheckReply(const DeclaredKey& key, Step step, const Frame& reply) {
+absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const Frame& reply) {
   BDN_RETURN_IF_ERROR(CheckPayload(reply));
+  if (reply.header.flags & ~exchange.push.header.flags & kFlagUnwanted) {
+    return Internal("the server's reply lacks its payload, which was asked for");
+  }
   if (reply.header.flags != 0) {
     if (reply.payload.empty()) return absl::OkStatus();
-    return Internal("a reply that is absent or non-finite carries a payload");
+    return Internal("a reply with flags 0x%02x carries a payload", reply.header.flags);
   }
-  const SegmentedCodec& codec = key.link.codecs.Pull(step);
+  const SegmentedCodec& codec = key.link.codecs.Pull(exchange.step);
   if (reply.header.codec != static_cast<uint8_t>(codec.codec().id())) {
     return Internal("the server replied with codec %d, where %s was declared", reply.header.codec,
                     codec.codec().spec());

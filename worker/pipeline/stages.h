@@ -22,13 +22,13 @@ struct EncodeContext {
 // Fills exchange->push from the caller's tensors: p = (weight / loss_scale) * g + memory, encoded; of a
 // segment with sources g is their sum, which its data becomes.
 // A gradient that is not finite, or absent in every segment, gives a header-only push and leaves
-// the memory alone. Reads the caller's memory; three passes at most, and one of each source.
+// the memory alone; where no segment has data for the result, the push says that it is unwanted. Reads the caller's memory; three passes at most, and one of each source.
 void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
                 Exchange* exchange);
 
 // OK when `reply` may be decoded. DataLoss: damaged on the way, ask again. Internal: the server and
-// we disagree about the codec.
-absl::Status CheckReply(const DeclaredKey& key, Step step, const Frame& reply);
+// we disagree about the codec, or about whether the result is wanted.
+absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const Frame& reply);
 
 // Whether `reply` builds on a replica that this worker does not hold, so that the replica as it was
 // left by that very reply must be fetched instead.
