@@ -3,6 +3,8 @@
 Each worker leaves what it found in DIRECTORY/RANK.json.
 """
 
+import contextlib
+import copy
 import json
 import os
 import pathlib
@@ -176,6 +178,294 @@ def train_branches(worker, how, spec, to_none):
             applied[name] += before[name] - p.detach()
     owed = exchange.comm_state_dict()["tensors"]
     return {"made": made, "applied": applied, "owed": owed, "hash": model_hash(model)}
+
+
+def local_groups(worker, size):
+    """This worker's, of groups of so many, and all their ranks. Collective."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    every = [range(first, first + size) for first in range(0, worker.size, size)]
+    groups = [dist.new_group(list(ranks)) for ranks in every]
+    return groups[worker.rank // size]
+
+
+class Wide(torch.nn.Module):
+    """Tensors that are cut, one of them of no multiple of 4 elements, and small ones; a branch that only some
+    workers take, and one that nobody does."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(3)
+        self.trunk = torch.nn.Linear(601, 333)
+        self.head = torch.nn.Linear(333, 257)
+        self.sometimes = torch.nn.Linear(257, 257)
+        self.never = torch.nn.Linear(257, 300)
+        self.to(dtype)
+
+    def forward(self, batch, takes_branch):
+        hidden = self.head(self.trunk(batch).tanh())
+        return hidden + self.sometimes(hidden) if takes_branch else hidden
+
+
+def train_wide(worker, group, steps, dtype=torch.float32, lr=0.02, takes=None, **options):
+    """(model, optimizer, bytes pushed and pulled)"""
+    model = Wide(dtype)
+    inner_momentum = 0.0 if options.get("momentum") else 0.9
+    inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=inner_momentum)
+    optimizer = bdn.DistributedOptimizer(inner, model.named_parameters(), local_group=group, **options)
+    takes = takes or (lambda rank, step: (rank + step) % 3 == 0 and step != 2)
+    before = worker.stats()
+    for step in range(steps):
+        optimizer.zero_grad()
+        batch = make_batch(worker.rank, step, width=601, rows=8).to(dtype)
+        model(batch, takes(worker.rank, step)).float().square().mean().backward()
+        optimizer.step()
+    after = worker.stats()
+    moved = [after[name] - before[name] for name in ("bytes_pushed", "bytes_pulled")]
+    return model, optimizer, moved
+
+
+def shares_by_group(directory, size):
+    """The same training by plain workers and by groups of them, under several settings."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    group = local_groups(worker, int(size))
+    onebit = "ef(onebit(block=64))"
+    takers = (lambda rank, step: True, lambda rank, step: False)
+    cases = {
+        "none": dict(steps=8),
+        "onebit": dict(steps=8, push=onebit, pull=onebit),
+        "momentum and warm-up": dict(steps=8, push=onebit, pull=onebit, momentum=0.5, warmup=3, lr=0.002),
+        "weights": dict(steps=6, weight=float(1 + worker.rank)),
+        "a weight of none": dict(steps=6, weight=float(worker.rank % 3)),
+        "half": dict(steps=6, dtype=torch.bfloat16),
+        "several passes": dict(steps=6, backward_passes_per_step=2, takes=takers[0]),
+        "nobody": dict(steps=3, takes=takers[1]),
+    }
+    found = {}
+    for name, options in cases.items():
+        kept = []
+        for kind, of in (("plain", None), ("local", group), ("again", group)):
+            model, optimizer, moved = train_wide(worker, of, prefix=f"{name}/{kind}/", **options)
+            found[f"{name}, {kind}"] = dict(hash=model_hash(model), moved=moved)
+            kept.append(model.state_dict())
+            optimizer.close()
+            del optimizer
+        if worker.rank == 0:
+            torch.save(kept, f"{directory}/{name}.pt")
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def goes_on_by_group(directory, size):
+    """What else one does with an optimizer, by groups; of each case what must be alike."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    group = local_groups(worker, int(size))
+    found = {}
+    cases = (overflows, scales, joins_unevenly, accumulates, grows, resumes)
+    for case in cases:
+        found[case.__name__] = case(worker, group)
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+ONEBIT = dict(push="ef(onebit(block=64))", pull="ef(onebit(block=64))")
+
+
+def local_sgd(worker, group, model, name, **options):
+    inner = torch.optim.SGD(model.parameters(), lr=0.02)
+    return bdn.DistributedOptimizer(
+        inner, model.named_parameters(), local_group=group, prefix=f"{name}/", **options
+    )
+
+
+def loss_of_wide(worker, model, step):
+    return model(make_batch(worker.rank, step, width=601, rows=8), True).square().mean()
+
+
+def step_of(worker, model, optimizer, step):
+    optimizer.zero_grad()
+    loss_of_wide(worker, model, step).backward()
+    optimizer.step()
+
+
+def overflows(worker, group):
+    """One element of one worker's gradient is infinite once: where all see it, and that nothing is kept."""
+    model = Wide()
+    optimizer = local_sgd(worker, group, model, "overflows", **ONEBIT)
+    step_of(worker, model, optimizer, 0)
+    owed = {name: entry.get("residual") for name, entry in optimizer.comm_state_dict()["tensors"].items()}
+    optimizer.zero_grad()
+    loss = loss_of_wide(worker, model, 1)
+    if worker.rank == 1:
+        hook = model.trunk.weight.register_hook(lambda grad: grad.index_fill(0, torch.tensor([0]), torch.inf))
+    loss.backward()
+    lost = {name: bool(p.grad is not None and p.grad.isnan().any()) for name, p in model.named_parameters()}
+    rows = model.trunk.weight.grad.isnan().any(dim=1).tolist()
+    after = optimizer.comm_state_dict()["tensors"]
+    unchanged = [  # But for the rounding of what was taken back.
+        name
+        for name, e in owed.items()
+        if e is not None and torch.allclose(e, after[name]["residual"], rtol=1e-4, atol=1e-7)
+    ]
+    if worker.rank == 1:
+        hook.remove()
+    for step in (2, 3):
+        step_of(worker, model, optimizer, step)
+    optimizer.close()
+    return dict(lost=lost, rows=rows, unchanged=unchanged, hash=model_hash(model))
+
+
+def scales(worker, group):
+    """With a GradScaler whose scale grows, and without any."""
+    hashes = []
+    for name, scaler in (("scaled", torch.amp.GradScaler("cpu", 2.0**8, growth_interval=2)), ("not", None)):
+        model = Wide()
+        optimizer = local_sgd(worker, group, model, name, scaler=scaler, **ONEBIT)
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = loss_of_wide(worker, model, step)
+            if scaler is None:
+                loss.backward()
+                optimizer.step()
+            else:
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        optimizer.close()
+        hashes.append(model_hash(model))
+    return hashes
+
+
+def joins_unevenly(worker, group):
+    models = []
+    for name, of in (("joins", group), ("plainly joins", None)):
+        model = Wide()
+        optimizer = local_sgd(worker, of, model, name, weight=2.0)
+        with optimizer.join():
+            for step in range(2 + worker.rank):
+                step_of(worker, model, optimizer, step)
+        optimizer.close()
+        models.append(model)
+    for ours, plain in zip(*(model.parameters() for model in models)):
+        torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5)
+    return model_hash(models[0])
+
+
+def accumulates(worker, group):
+    """By no_sync(), and by backward_passes_per_step."""
+    hashes = []
+    for passes in (1, 2):
+        model = Wide()
+        optimizer = local_sgd(worker, group, model, f"accumulates {passes}", backward_passes_per_step=passes)
+        for step in range(3):
+            optimizer.zero_grad()
+            with optimizer.no_sync() if passes == 1 else contextlib.nullcontext():
+                loss_of_wide(worker, model, 2 * step).backward()
+            loss_of_wide(worker, model, 2 * step + 1).backward()
+            optimizer.step()
+        optimizer.close()
+        hashes.append(model_hash(model))
+    return hashes
+
+
+def grows(worker, group):
+    """A group of parameters more, at another learning rate."""
+    model, more = Wide(), make_model(width=257)
+    optimizer = local_sgd(worker, group, model, "grows", **ONEBIT)
+    step_of(worker, model, optimizer, 0)
+    names = [(f"more.{name}", p) for name, p in more.named_parameters()]
+    optimizer.add_param_group({"params": list(more.parameters()), "lr": 0.5}, names)
+    for step in (1, 2):
+        optimizer.zero_grad()
+        more(model(make_batch(worker.rank, step, width=601), False)).square().mean().backward()
+        optimizer.step()
+    optimizer.close()
+    return model_hash(model) + model_hash(more)
+
+
+def resumes(worker, group):
+    """Goes on from a state, and refuses one of another kind."""
+    options = dict(ONEBIT, momentum=0.5)
+    model = Wide()
+    optimizer = local_sgd(worker, group, model, "saves", **options)
+    for step in range(3):
+        step_of(worker, model, optimizer, step)
+    state, weights = optimizer.comm_state_dict(), copy.deepcopy(model.state_dict())
+    for step in range(3, 6):
+        step_of(worker, model, optimizer, step)
+    optimizer.close()
+    hashes = [model_hash(model)]
+    model.load_state_dict(weights)
+    optimizer = local_sgd(worker, group, model, "loads", **options)
+    optimizer.load_comm_state_dict(state)
+    for step in range(3, 6):
+        step_of(worker, model, optimizer, step)
+    optimizer.close()
+    hashes.append(model_hash(model))
+    plain = local_sgd(worker, None, model, "refuses", **options)
+    try:
+        plain.load_comm_state_dict(state)
+    except bandoneon.InvalidArgument as error:
+        refusal = str(error)
+    plain.close()
+    owned = [name for name, entry in state["tensors"].items() if "residual" in entry]
+    return dict(hashes=hashes, refusal=refusal, owned=owned)
+
+
+def refuses_groups(directory):
+    """Of 4 workers."""
+    import torch.distributed as dist
+
+    worker = bdn.init()
+    pairs = local_groups(worker, 2)
+    crossed = [dist.new_group([0, 2]), dist.new_group([1, 3])][worker.rank % 2]
+    uneven = [dist.new_group([0, 1, 2]), dist.new_group([3])][worker.rank == 3]
+    not_mine = [dist.new_group([2, 3]), dist.new_group([0, 1])][worker.rank // 2]
+    found = {}
+
+    def refused(name, group, **options):
+        model = make_model()
+        try:
+            local_sgd(worker, group, model, name, **options)
+        except bandoneon.InvalidArgument as error:
+            found[name] = str(error)
+
+    refused("crossed", crossed)
+    refused("uneven", uneven)
+    refused("not a member", not_mine)
+    refused("no group", "pairs")
+    refused("forward", pairs, overlap="forward")
+    first = local_sgd(worker, pairs, make_model(), "first")
+    refused("shared", pairs)
+    first.close()
+    second = local_sgd(worker, pairs, make_model(), "second")
+    second.close()
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def loses_a_member(directory, how):
+    """Worker 1 of 4 ends within the third step."""
+    worker = bdn.init()
+    group = local_groups(worker, 2)
+    model = Wide()
+    optimizer = local_sgd(worker, group, model, "loses", timeout=30)
+    try:
+        for step in range(5):
+            if step == 2 and worker.rank == 1:
+                os.kill(os.getpid(), int(how))
+            step_of(worker, model, optimizer, step)
+    except bandoneon.BandoneonError as error:
+        record(directory, worker, str(error))
+        raise
 
 
 def app_of(worker, name, **options):

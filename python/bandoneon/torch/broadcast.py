@@ -113,7 +113,7 @@ def check_same_weights(worker, named):
 
 def _check_same(worker, named, root, remedy):
     mine = [[name, str(t.dtype), list(t.shape), _checksum(t.detach())] for name, t in named]
-    _agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, remedy))
+    agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, remedy))
 
 
 def _differing_values(worker, mine, theirs, root, remedy):
@@ -165,10 +165,10 @@ def _named_tensors(parameters):
 
 def _check_layout(worker, named, root):
     mine = [[name, str(t.dtype), list(t.shape)] for name, t in named]
-    _agree(worker, "layout", mine, root, _differing_layout)
+    agree(worker, "layout", mine, root, _differing_layout)
 
 
-def _agree(worker, what, mine, root, difference):
+def agree(worker, what, mine, root, difference):
     """Every worker compares its list with root's by difference(worker, mine, theirs, root), an error or
     None; if any differs, all raise."""
     theirs = json.loads(broadcast_bytes(worker, what, json.dumps(mine).encode(), root))

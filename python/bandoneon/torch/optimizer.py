@@ -21,9 +21,12 @@ from .forward_overlap import (
 )
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
+from .local_group import LocalGroup
+from .local_group_synchronizer import LocalGroupSynchronizer
 from .loss_scale import AUTO, LossScale
 from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group
+from .sliced_parameters import SlicedParameterSet
 from .synchronizer import Synchronizer
 from .weight import Weight
 from .wrapped import refuse_pickling
@@ -43,6 +46,7 @@ def DistributedOptimizer(
     sparse_as_dense=False,
     overlap="backward",
     backward_passes_per_step=1,
+    local_group=None,
     prefix="",
     timeout=None,
     check=True,
@@ -81,6 +85,11 @@ def DistributedOptimizer(
         so that gradients are means over the workers of sums over the passes, as with Horovod: divide the
         losses by n for the mean. A step() that comes after fewer exchanges what there is. With a
         GradScaler, or before gradients are clipped, call synchronize() first then.
+    local_group: a torch.distributed group of this host's processes, which add up their gradients themselves and
+        exchange a slice of the sums each, 1 / P of the bytes (docs/local_group.md). Every process is a worker
+        of the job, a group's ranks follow one another, and all groups are of one size. Nothing else uses
+        the group while gradients are exchanged. InvalidArgument where it is not that, and with
+        overlap="forward".
     prefix: of the names, to tell two models of one job apart.
     timeout: seconds to wait for one gradient before DeadlineExceeded says who is missing; synchronize(),
         or step(), then waits again.
@@ -105,6 +114,11 @@ def DistributedOptimizer(
         raise InvalidArgument("this optimizer is distributed already")
     if overlap not in ("backward", "forward", True, False):
         raise InvalidArgument(f"overlap={overlap!r} is neither 'backward' nor 'forward' nor False")
+    if local_group is not None and overlap == "forward":
+        raise InvalidArgument(
+            "overlap='forward' with local_group: the members of a group gather all results in one order, not in "
+            "that of their forward passes; use overlap='backward'"
+        )
     model, named_parameters = _model_of(named_parameters)
     if overlap == "forward":
         check_steps_one_by_one(optimizer)
@@ -118,13 +132,13 @@ def DistributedOptimizer(
     links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
     names = Names(named_parameters)
     _check_momentum(optimizer.param_groups, names, links)
-    parameters = ParameterSet(
-        worker,
-        links,
-        prefix,
-        sparse_as_dense,
-        replicas_for="DistributedOptimizer" if check else None,
-    )
+    how = dict(replicas_for="DistributedOptimizer" if check else None)
+    if local_group is None:
+        make_parameters, make_synchronizer = ParameterSet, Synchronizer
+    else:
+        make_parameters, make_synchronizer = SlicedParameterSet, LocalGroupSynchronizer
+        how["group"] = LocalGroup(local_group, worker, prefix, timeout)
+    parameters = make_parameters(worker, links, prefix, sparse_as_dense, **how)
     groups = optimizer.param_groups
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(scaler, links.remembers)
@@ -134,7 +148,7 @@ def DistributedOptimizer(
     distributed = object.__new__(type(f"Distributed{cls.__name__}", (_Distributed, cls), {}))
     distributed.__dict__ = optimizer.__dict__  # One set of groups, state and step hooks.
     rates = _rates_of(optimizer, distributed)
-    synchronizer = Synchronizer(
+    synchronizer = make_synchronizer(
         parameters, scale, weights, rates, overlap, timeout, passes_per_round=backward_passes_per_step
     )
     synchronizer.add(added)
@@ -256,7 +270,7 @@ class _Distributed:
         parts = self._bandoneon
         parts.synchronizer.settle()
         parameters = parts.parameters
-        return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict(parts.timeout)}
+        return {**saved_by(parameters.worker, parts.settings), **parameters.state_dict(parts.timeout)}
 
     def load_comm_state_dict(self, state):
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
@@ -264,7 +278,7 @@ class _Distributed:
         workers load before any of them steps."""
         parts = self._bandoneon
         parts.synchronizer.settle()
-        state = fitting_state(state, _SETTINGS, parts.parameters.worker)
+        state = fitting_state(state, parts.settings, parts.parameters.worker)
         parts.parameters.load_state_dict(state, parts.timeout)
         parts.resume_check.is_settled = True
 
@@ -305,8 +319,10 @@ class _Parts:
         self.resume_check.is_settled = not parameters.links.begins_anew
         weakref.finalize(self, synchronizer.close).atexit = False
 
-
-_SETTINGS = {"algorithm": "DistributedOptimizer"}
+    @property
+    def settings(self):
+        """What a saved state must have been saved under, too."""
+        return {"algorithm": "DistributedOptimizer", "local_group": self.parameters.group_size}
 
 
 def _model_of(named_parameters):

@@ -45,7 +45,7 @@ class Member:
 
     name: str
     param: torch.Tensor
-    tensor: int  # the C library's number
+    tensor: int  # the C library's number; None of what is exchanged in slices
     priority: int  # higher goes first: parameters that the next forward pass needs early
     options: LinkOptions
     terms: Terms
@@ -64,6 +64,15 @@ class Member:
             )
 
     @property
+    def shape(self):
+        return self.param.shape
+
+    @property
+    def memories(self):
+        """Names of what this worker keeps of it between steps."""
+        return self.options.memories
+
+    @property
     def facts(self):
         """What a saved state must have been saved under, too."""
         return {**asdict(self.options), "rule": self.terms.rule}
@@ -72,6 +81,8 @@ class Member:
 class ParameterSet:
     """The parameters that one optimizer or hook exchanges, each as the LinkTable `links` says. Its
     methods are collective."""
+
+    group_size = None  # of processes that exchange slices of the parameters
 
     def __init__(
         self, worker, links, prefix="", sparse_as_dense=False, as_float32=False, replicas_for=None
@@ -101,12 +112,26 @@ class ParameterSet:
         if self.replicas_for and named:
             check_replicas(self.worker, named, self.replicas_for)
         terms = [terms.get(id(param), Terms()) for _, param in named]
+        added = self._declare(named, terms) if named else []
+        self.members += added
+        return added
+
+    @property
+    def declared(self):
+        """The Members that the C library knows, each by its `tensor`."""
+        return self.members
+
+    def _declare(self, named, terms):
         declarations = [
             self._declaration(name, param, own) for (name, param), own in zip(named, terms)
         ]
-        numbers = self.worker.declare(declarations, owner=self.reference) if declarations else []
+        return self._members(
+            named, terms, self.worker.declare(declarations, owner=self.reference)
+        )
+
+    def _members(self, named, terms, numbers):
         first = len(self.members)
-        added = [
+        return [
             Member(
                 name=name,
                 param=param,
@@ -119,8 +144,6 @@ class ParameterSet:
             )
             for i, ((name, param), number, own) in enumerate(zip(named, numbers, terms))
         ]
-        self.members += added
-        return added
 
     def release(self):
         """Frees the names for another owner."""
@@ -220,19 +243,19 @@ class ParameterSet:
     @property
     def steps(self):
         """Exchanges so far, of those that there was most of."""
-        return max((self.worker.get_step(m.tensor) for m in self.members), default=0)
+        return max((self.worker.get_step(m.tensor) for m in self.declared), default=0)
 
     def state_dict(self, timeout=None):
         """What this worker's links still owe and remember; rank 0's has what the servers hold, too.
         FailedPrecondition after an exchange() that did not end."""
         self._exchange_guard.check()
-        return {"tensors": {m.name: self._member_state(m, timeout) for m in self.members}}
+        return {"tensors": {m.name: self._member_state(m, timeout) for m in self.declared}}
 
     def resume_at(self, step, timeout=None):
         """The next exchange is the one after `step`, which is rank 0's: for codec schedules and warm-ups
         where there is no state_dict() to load. Before any worker pushes. Servers follow."""
         step = self.step_of_rank_0(step)
-        for member in self.members:
+        for member in self.declared:
             self.worker.set_step(member.tensor, step)
             if self.worker.rank == 0:
                 counters = self.worker.get_server_counters(member.tensor, timeout)
@@ -258,7 +281,7 @@ class ParameterSet:
     def load_state_dict(self, state, timeout=None):
         """Takes up what fitting_state() gives of state_dict()s; the next step is the one after it.
         Nothing is changed if it does not fit. All workers load theirs, before any of them pushes."""
-        by_name = {m.name: m for m in self.members}
+        by_name = {m.name: m for m in self.declared}
         for name, entry in state["tensors"].items():
             member = by_name.get(name)
             if member is None:
@@ -266,7 +289,7 @@ class ParameterSet:
                     f"the state has {name!r}, which is not a parameter here", tensor=name
                 )
             _check_entry(member, entry, has_servers=self.worker.rank == 0)
-        for member in self.members:
+        for member in self.declared:
             if member.name not in state["tensors"]:
                 raise InvalidArgument(f"the state has no {member.name!r}", tensor=member.name)
         for name, entry in state["tensors"].items():
@@ -275,7 +298,7 @@ class ParameterSet:
 
     def _load_member(self, member, entry, timeout):
         self.worker.set_step(member.tensor, entry["step"])
-        for what in member.options.memories:
+        for what in member.memories:
             data = entry[what].to(torch.float32).contiguous()
             self.worker.set_state(member.tensor, what, data.data_ptr(), data.numel())
         rate = torch.tensor([entry["learning_rate"]])
@@ -304,8 +327,8 @@ class ParameterSet:
             "learning_rate": rate.item(),
             "facts": member.facts,
         }
-        for what in member.options.memories:
-            out = torch.zeros(member.param.shape, dtype=torch.float32)
+        for what in member.memories:
+            out = torch.zeros(member.shape, dtype=torch.float32)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
         if self.worker.rank == 0:
@@ -316,7 +339,7 @@ class ParameterSet:
         updates, rate = self.worker.get_server_counters(member.tensor, timeout)
         state = {"updates": updates, "learning_rate": rate}
         for what in _SERVER_PARTS:
-            out = torch.empty(member.param.shape, dtype=torch.float32)
+            out = torch.empty(member.shape, dtype=torch.float32)
             try:
                 self.worker.get_server_state(
                     member.tensor, what, out.data_ptr(), out.numel(), timeout
@@ -378,10 +401,10 @@ def _check_entry(member, entry, has_servers):
                 "load a state under the options that it was saved with",
                 tensor=member.name,
             )
-    for what in member.options.memories:
-        if entry[what].numel() != member.param.numel():
+    for what in member.memories:
+        if entry[what].numel() != member.elements:
             raise InvalidArgument(
                 f"the {what} of {member.name!r} has {entry[what].numel()} elements, the parameter "
-                f"{member.param.numel()}",
+                f"{member.elements}",
                 tensor=member.name,
             )

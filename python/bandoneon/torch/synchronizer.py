@@ -29,7 +29,9 @@ class _Slot:
         # Where all are awaited together, what comes first goes first: then workers whose gradients come at
         # different times still send in one order, and nothing waits at a server for its counterpart.
         priority = member.priority if is_awaited_alone else -member.priority
-        self.push = Push(member.tensor, None, priority=priority)  # made once, filled in each round
+        # Made once, filled in each round; None of a parameter that is exchanged in slices.
+        is_whole = member.tensor is not None
+        self.push = Push(member.tensor, None, priority=priority) if is_whole else None
         self.num_bytes = member.elements * member.dtype.itemsize
         self.hooks = []  # on the parameter
         self.accumulation_hooks = []  # on what adds to its gradient, where that is a mean
@@ -67,7 +69,9 @@ class _Slot:
         self.ticket = None  # of the exchange in flight, once it has left
         self.flags = 0  # of its push
         self.grad = None  # what is pushed, and where the mean goes
-        self.host = self.push.keep = None  # the memory that C reads and writes for it
+        self.host = None  # the memory that C reads and writes for it
+        if self.push is not None:
+            self.push.keep = None
 
     @property
     def leaves_at_once(self):

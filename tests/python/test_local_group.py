@@ -1,0 +1,117 @@
+"""Processes of a host that share the exchange of their gradients, by torch.distributed over gloo."""
+
+import pytest
+import torch
+
+from test_processes import run_processes
+
+OPTIONS = ["--set", "min-compress-bytes=1KiB"]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """(directory, what each of 4 workers in 2 groups recorded)"""
+    directory = tmp_path_factory.mktemp("shared")
+    return directory, run_processes(directory, "shares_by_group", 2, workers=4, options=OPTIONS)
+
+
+CASES = {
+    "none": 1e-5,
+    "weights": 1e-5,
+    "a weight of none": 1e-5,
+    "half": 2e-2,
+    "several passes": 1e-5,
+    "nobody": 1e-5,
+}
+
+
+def test_all_workers_have_the_same_bits_and_have_them_again(shared):
+    _, workers = shared
+    for case in workers[0]:
+        assert len({worker[case]["hash"] for worker in workers}) == 1, case
+        if case.endswith("again"):
+            assert workers[0][case]["hash"] == workers[0][case.replace("again", "local")]["hash"], case
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_groups_equal_plain_workers_to_rounding(shared, case):
+    plain, local, _ = torch.load(shared[0] / f"{case}.pt", weights_only=True)
+    start = torch.load(shared[0] / "none.pt", weights_only=True)[0]
+    assert any(not torch.equal(local[name], start[name]) for name in local) or case == "none"
+    for name, value in plain.items():
+        torch.testing.assert_close(local[name], value, rtol=CASES[case], atol=CASES[case])
+
+
+@pytest.mark.parametrize("case", ["none", "onebit"])
+def test_each_moves_its_share_of_the_bytes(shared, case):
+    for worker in shared[1]:
+        for plain, local in zip(worker[f"{case}, plain"]["moved"], worker[f"{case}, local"]["moved"]):
+            assert 0.45 * plain < local < 0.6 * plain
+
+
+@pytest.fixture(scope="module")
+def gone_on(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("gone_on")
+    return run_processes(directory, "goes_on_by_group", 2, workers=4, options=OPTIONS)
+
+
+def of_all(workers, case):
+    """What is alike in all workers."""
+    first = workers[0][case]
+    assert all(worker[case] == first for worker in workers)
+    return first
+
+
+def test_what_overflows_in_one_is_nan_in_all_and_nothing_of_it_is_kept(gone_on):
+    alike = [{k: v for k, v in w["overflows"].items() if k != "unchanged"} for w in gone_on]
+    assert all(one == alike[0] for one in alike)
+    assert alike[0]["lost"]["trunk.weight"]
+    assert alike[0]["rows"][0] and not all(alike[0]["rows"]), "the other slice is another frame"
+    for rank, worker in enumerate(gone_on):
+        own = f"trunk.weight/slice {rank % 2}"
+        assert (own in worker["overflows"]["unchanged"]) == (rank % 2 == 0)
+
+
+def test_a_loss_scale_changes_no_bit(gone_on):
+    scaled, unscaled = of_all(gone_on, "scales")
+    assert scaled == unscaled
+
+
+def test_a_member_without_batches_takes_part_until_all_are_done(gone_on):
+    of_all(gone_on, "joins_unevenly")  # And each has compared it with plain workers.
+
+
+def test_passes_add_up_before_they_are_shared(gone_on):
+    by_no_sync, by_count = of_all(gone_on, "accumulates")
+    assert by_no_sync == by_count
+
+
+def test_parameters_may_be_added(gone_on):
+    of_all(gone_on, "grows")
+
+
+def test_each_saves_its_slices_and_goes_on_from_them(gone_on):
+    for rank, worker in enumerate(gone_on):
+        went_on, resumed = worker["resumes"]["hashes"]
+        assert went_on == resumed == gone_on[0]["resumes"]["hashes"][0]
+        assert "local_group=2, and here it is local_group=None" in worker["resumes"]["refusal"]
+        assert worker["resumes"]["owned"] == gone_on[rank % 2]["resumes"]["owned"]
+    first, second = (set(worker["resumes"]["owned"]) for worker in gone_on[:2])
+    assert not first & second and "head.weight/slice 0" in first and "head.weight/slice 1" in second
+
+
+def test_groups_that_are_not_of_consecutive_workers_of_one_size_are_refused(tmp_path):
+    for rank, found in enumerate(run_processes(tmp_path, "refuses_groups", workers=4)):
+        assert f"workers [{rank % 2}, {rank % 2 + 2}], in this order" in found["crossed"]
+        assert "all groups must be of one size" in found["uneven"] or "their errors say" in found["uneven"]
+        assert "this process is not in the group" in found["not a member"]
+        assert "local_group='pairs' is not a group of processes" in found["no group"]
+        assert "use overlap='backward'" in found["forward"]
+        assert "is used by another DistributedOptimizer" in found["shared"]
+
+
+@pytest.mark.parametrize("how", [9, 11])
+def test_a_member_that_dies_is_named(tmp_path, how):
+    options = ["--set", "lease-timeout=2s"]
+    found = run_processes(tmp_path, "loses_a_member", how, workers=4, code=1, options=options)
+    assert "worker 1" in found[0], found
