@@ -267,7 +267,7 @@ def goes_on_by_group(directory, size):
     worker = bdn.init()
     group = local_groups(worker, int(size))
     found = {}
-    cases = (overflows, scales, joins_unevenly, accumulates, grows, resumes)
+    cases = (overflows, scales, joins_unevenly, accumulates, grows, resumes, waits_again)
     for case in cases:
         found[case.__name__] = case(worker, group)
     record(directory, worker, found)
@@ -417,6 +417,33 @@ def resumes(worker, group):
     plain.close()
     owned = [name for name, entry in state["tensors"].items() if "residual" in entry]
     return dict(hashes=hashes, refusal=refusal, owned=owned)
+
+
+def waits_again(worker, group):
+    """The others come to the exchange once worker 0 has given up waiting for them, a first time."""
+    import torch.distributed as dist
+
+    model = Wide()
+    optimizer = local_sgd(worker, group, model, "waits", timeout=1 if worker.rank == 0 else None)
+    if worker.rank == 0:
+        try:
+            loss_of_wide(worker, model, 0).backward()
+        except bandoneon.DeadlineExceeded as error:
+            message = str(error)
+        dist.barrier()
+        while True:
+            try:
+                optimizer.synchronize()
+                break
+            except bandoneon.DeadlineExceeded:
+                pass
+    else:
+        message = None
+        dist.barrier()
+        loss_of_wide(worker, model, 0).backward()
+    optimizer.step()
+    optimizer.close()
+    return dict(message=message, hash=model_hash(model))
 
 
 def refuses_groups(directory):

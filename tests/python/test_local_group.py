@@ -100,6 +100,11 @@ def test_each_saves_its_slices_and_goes_on_from_them(gone_on):
     assert not first & second and "head.weight/slice 0" in first and "head.weight/slice 1" in second
 
 
+def test_who_is_late_is_waited_for_again(gone_on):
+    assert len({worker["waits_again"]["hash"] for worker in gone_on}) == 1
+    assert "workers 0 to 1, one local_group, took longer than 1 seconds" in gone_on[0]["waits_again"]["message"]
+
+
 def test_groups_that_are_not_of_consecutive_workers_of_one_size_are_refused(tmp_path):
     for rank, found in enumerate(run_processes(tmp_path, "refuses_groups", workers=4)):
         assert f"workers [{rank % 2}, {rank % 2 + 2}], in this order" in found["crossed"]
