@@ -168,7 +168,7 @@ def _check_layout(worker, named, root):
     agree(worker, "layout", mine, root, _differing_layout)
 
 
-def agree(worker, what, mine, root, difference):
+def agree(worker, what, mine, root, difference, things="tensors"):
     """Every worker compares its list with root's by difference(worker, mine, theirs, root), an error or
     None; if any differs, all raise."""
     theirs = json.loads(broadcast_bytes(worker, what, json.dumps(mine).encode(), root))
@@ -177,7 +177,7 @@ def agree(worker, what, mine, root, difference):
     push_pull(verdict, f"{what}/differs", push="none", pull="none", worker=worker).wait()
     if error is None and verdict.item() > 0:
         error = InvalidArgument(
-            f"other workers' tensors differ from those of worker {root}; their errors say which"
+            f"other workers' {things} differ from those of worker {root}; their errors say which"
         )
     if error is not None:
         raise error
