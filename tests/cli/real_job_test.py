@@ -215,7 +215,8 @@ def test_bench_pushpull_checks_and_reports(real):
         result = json.loads(line)
         assert result["push"] == codec and result["iters"] == 2
         assert result["gb_per_s_slowest"] <= result["gb_per_s_per_worker"] <= result["gb_per_s_fastest"]
-        assert set(result["cpu_s_per_gb"]) == {"scheduler", "server", "worker"}
+        assert set(result["cpu_s_per_gb"]) == {"scheduler", "server", "worker", "host"}
+        assert result["hosts"] == result["cpu_s_per_gb"]["host"] == 0
         assert all(value >= 0 for value in result["cpu_s_per_gb"].values())
         for counts in ("page_faults_per_step", "context_switches_per_step"):
             assert set(result[counts]) == {"server", "worker"}
@@ -235,6 +236,23 @@ def test_bench_pushpull_checks_and_reports(real):
         assert held["sums"] == held["waiting"] == 0, "every step has closed"
         assert held["held_most"] >= held["replies"] + held["residuals"]
         check_stages(result)
+
+
+def test_bench_pushpull_sends_once_a_host(real):
+    results = []
+    for hosts in (0, 2):
+        bench = start_bench(real, "none", workers=4, hosts=hosts)
+        out, error = bench.communicate(timeout=2 * LIMIT)
+        assert bench.returncode == 0, error
+        results.append(json.loads(out))
+    plain, through = results
+    assert through["hosts"] == 2 and through["workers"] == 4
+    assert through["cpu_s_per_gb"]["host"] > 0
+    assert through["bytes_of_all_nodes"] == plain["bytes_of_all_nodes"] / 2
+    assert through["stages"]["worker"]["encode"]["items"] == plain["stages"]["worker"]["encode"]["items"] / 2
+    wrong = start_bench(real, "none", workers=4, hosts=3)
+    _, error = wrong.communicate(timeout=LIMIT)
+    assert wrong.returncode == 2 and "4 workers are not so many times anything" in error
 
 
 def check_stages(result):
@@ -284,8 +302,8 @@ def test_bench_idle_reports_a_share_of_a_core(real):
     assert 0 <= result["cores_total"] < 0.5
 
 
-def start_bench(real, codec) -> subprocess.Popen:
-    return real.start("bench", "pushpull", "--workers", 2, "--servers", 1, "--tensors", 2, "--bytes", 262144,
+def start_bench(real, codec, workers=2, hosts=0) -> subprocess.Popen:
+    return real.start("bench", "pushpull", "--workers", workers, "--hosts", hosts, "--servers", 1, "--tensors", 2, "--bytes", 262144,
                       "--push", codec, "--pull", codec, "--iters", 2, "--warmup", 1, "--json")
 
 
