@@ -150,9 +150,10 @@ def test_trains(installed):
 
     (installed.packages / "torch_of_the_tree.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
     shutil.copy(ROOT / "examples/gpt.py", installed.folder)
-    out = installed.run("bandoneon", "run", "-n", "2", "-s", "1", "--", "python", "gpt.py", "--steps", "3", "--push",
-                        "ef(onebit)", "--pull", "ef(onebit)")
-    assert "loss" in out
+    for workers in (["-n", "2"], ["--hosts", "1", "--procs-per-host", "2"]):
+        out = installed.run("bandoneon", "run", *workers, "-s", "1", "--", "python", "gpt.py", "--steps", "3", "--push",
+                            "ef(onebit)", "--pull", "ef(onebit)")
+        assert "loss" in out
     where = installed.run("python", "-c", "import bandoneon.torch; print(bandoneon.__file__)")
     assert where.startswith(str(installed.packages))
 
