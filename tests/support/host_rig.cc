@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <thread>
@@ -32,15 +33,17 @@ HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
   std::vector<std::string> flags = options.flags;
   flags.push_back("--workers=" + std::to_string(options.hosts.size()));
   cluster_ = Must(LocalCluster::Create(flags));
+  for (const int processes : options.hosts) {
+    for (int i = 0; i < std::max(processes, 1); ++i) {
+      telemetry_.push_back(std::make_unique<Registry>());
+      clients_.emplace_back();
+    }
+  }
   int first = 0;
   std::vector<std::thread> threads;
   for (size_t h = 0; h < hosts_.size(); ++h) {
     const int processes = options.hosts[h];
     const int of_host = std::max(processes, 1);
-    for (int i = 0; i < of_host; ++i) {
-      telemetry_.push_back(std::make_unique<Registry>());
-      clients_.emplace_back();
-    }
     Host& host = hosts_[h];
     if (processes > 0) {
       host.server = std::make_unique<HostServer>(

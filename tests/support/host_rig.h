@@ -38,8 +38,6 @@ class HostRig {
   Client& client(int rank) { return *clients_[rank]; }
   // Runs `body` for every rank at once, on a thread each, and waits.
   void OnEach(const std::function<void(Client& client, int rank)>& body);
-  // Ends a process without leaving, as if it had died.
-  void Kill(int rank) { clients_[rank].reset(); }
   // Ends the daemon of a host, as if it had died.
   void StopDaemon(int host);
   HostServer& daemon(int host) { return *hosts_[host].server; }
