@@ -342,8 +342,10 @@ absl::StatusOr<HostClient::Tensor*> HostClient::Find(uint32_t tensor) {
   return &found->second;
 }
 
-absl::StatusOr<HostClient::Tensor*> HostClient::FindIdle(uint32_t id) {
-  BDN_ASSIGN_OR_RETURN(Tensor * tensor, Find(id));
+absl::StatusOr<const HostClient::Tensor*> HostClient::FindIdle(uint32_t id) const {
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  const Tensor* const tensor = &found->second;
   if (tensor->pending.empty()) return tensor;
   return FailedPrecondition("tensor '%s' is in flight; wait for it first",
                             tensor->declaration.name);
@@ -414,8 +416,7 @@ absl::Status HostClient::GetState(uint32_t id, LinkState what, std::span<float> 
   call.mutable_get_state()->set_what(static_cast<uint32_t>(what));
   {
     MutexLock lock(&mu_);
-    auto* const self = const_cast<HostClient*>(this);
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, self->FindIdle(id));
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
     BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, out.size()));
   }
   return Ask(std::move(call), absl::InfiniteDuration(), BytesOf(out)).status();

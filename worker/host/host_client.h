@@ -126,7 +126,7 @@ class HostClient final : public Client {
 
   absl::Status Check() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Tensor*> Find(uint32_t tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<Tensor*> FindIdle(uint32_t tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<const Tensor*> FindIdle(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<Ready>* ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the front of the tensor's pushes, if nobody has it.

@@ -23,6 +23,7 @@ namespace wire = bandoneon::host;
 
 // For processes to hear that the job has failed, before their daemon goes.
 constexpr absl::Duration kTimeToHear = absl::Seconds(3);
+constexpr absl::Duration kMostSleep = absl::Minutes(1);
 constexpr size_t kMostConnections = 4096;
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
@@ -172,11 +173,11 @@ void HostServer::Poll() {
       fds.push_back({process->channel->socket(), static_cast<short>(POLLIN | writable), 0});
       fds.push_back({process->pidfd.get(), POLLIN, 0});
     }
-    const absl::Duration left = next - clock_->Now();
+    // A while at most, so that it fits, and past the deadline rather than before it.
+    const absl::Duration left = std::clamp(next - clock_->Now(), absl::ZeroDuration(), kMostSleep);
     const bool waits_for_ever = next == absl::InfiniteFuture();
-    const int64_t most = 60'000;
-    const int64_t milliseconds = std::clamp<int64_t>(absl::ToInt64Milliseconds(left) + 1, 0, most);
-    (void)poll(fds.data(), fds.size(), waits_for_ever ? -1 : static_cast<int>(milliseconds));
+    const int milliseconds = static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
+    (void)poll(fds.data(), fds.size(), waits_for_ever ? -1 : milliseconds);
     uint64_t woken;
     (void)!read(wake_.get(), &woken, sizeof(woken));
     for (size_t i = 0; i < processes.size(); ++i) {

@@ -67,11 +67,7 @@ absl::StatusOr<uint64_t> HostServer::ElementsOf(uint32_t id) const {
 
 // What a call brings along: nothing is there where it is 0.
 absl::StatusOr<size_t> HostServer::BytesOfData(const wire::Call& call) const {
-  const auto floats_of = [this](uint32_t id) -> absl::StatusOr<size_t> {
-    const auto found = tensors_.find(id);
-    if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-    return found->second->elements * sizeof(float);
-  };
+  uint32_t id;
   switch (call.what_case()) {
     case wire::Call::kBroadcast:
       return call.broadcast().has_data() ? call.broadcast().bytes() : 0;
@@ -79,12 +75,17 @@ absl::StatusOr<size_t> HostServer::BytesOfData(const wire::Call& call) const {
       if (call.set_state().what() == static_cast<uint32_t>(LinkState::kLearningRate)) {
         return sizeof(float);
       }
-      return floats_of(call.set_state().tensor());
+      id = call.set_state().tensor();
+      break;
     case wire::Call::kSetServerState:
-      return floats_of(call.set_server_state().tensor());
+      id = call.set_server_state().tensor();
+      break;
     default:
       return 0;
   }
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  return found->second->elements * sizeof(float);
 }
 
 absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
