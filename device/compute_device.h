@@ -37,6 +37,8 @@ class ComputeDevice {
   virtual std::string name() const = 0;
   // How many threads a block of a launch has: at most kMostThreads.
   virtual uint32_t threads() const = 0;
+  // OK where LaunchKernel works; else why it does not, and copies are all that there is.
+  virtual absl::Status kernels() const = 0;
 
   // Device memory of `bytes` > 0 bytes, aligned to 256.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
@@ -51,6 +53,8 @@ class ComputeDevice {
   virtual void FreeStream(DeviceStream stream) = 0;
   // Waits until all that was put into the stream is done; says if it failed.
   virtual absl::Status Synchronize(DeviceStream stream) = 0;
+  // Whether what is put into the stream is not done now, but kept for a graph that is run later.
+  virtual absl::StatusOr<bool> IsCapturing(DeviceStream stream) = 0;
 
   virtual absl::StatusOr<DeviceEvent> MakeEvent() = 0;
   virtual void FreeEvent(DeviceEvent event) = 0;
@@ -60,6 +64,8 @@ class ComputeDevice {
   virtual absl::Status WaitFor(DeviceEvent event, DeviceStream stream) = 0;
   // Whether all of it is done.
   virtual absl::StatusOr<bool> IsDone(DeviceEvent event) = 0;
+  // Waits, without a processor, until it is.
+  virtual absl::Status Await(DeviceEvent event) = 0;
 
   // Copies in the stream's order. The host's memory lasts, unchanged or unread, until then; only
   // pinned memory is promised to be copied without the caller waiting.

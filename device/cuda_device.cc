@@ -15,7 +15,9 @@ constexpr const char* kSymbols[] = {BDN_FOR_EACH_KERNEL(BDN_KERNEL_SYMBOL)};
 // Of the driver's headers.
 constexpr int kNotReady = 600;
 constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventSleeps = 1;  // whoever awaits it does
 constexpr unsigned kEventWithoutTiming = 2;
+constexpr int kCaptureIsOff = 0;
 constexpr unsigned kPinnedForAllContexts = 1;
 
 uint64_t AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
@@ -36,10 +38,6 @@ absl::Status CudaDevice::InContext(const std::string& what, const Call& call) co
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaOptions& options) {
-  if (options.image.empty()) {
-    return FailedPrecondition(
-        "built without kernels for GPUs: configure with -DBANDONEON_CUDA=ON, which needs nvcc");
-  }
   BDN_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open(options.library));
   std::unique_ptr<CudaDevice> device(new CudaDevice(driver, options.threads));
   BDN_RETURN_IF_ERROR(device->Initialize(options));
@@ -48,13 +46,6 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaOptions& 
 
 absl::Status CudaDevice::Initialize(const CudaOptions& options) {
   BDN_RETURN_IF_ERROR(driver_.Check(driver_.Init(0), "cuInit"));
-  int version = 0;
-  BDN_RETURN_IF_ERROR(driver_.Check(driver_.DriverGetVersion(&version), "cuDriverGetVersion"));
-  if (version < options.image_version) {
-    return FailedPrecondition(
-        "NVIDIA's driver is of CUDA %s, these kernels need that of %s or newer: update it",
-        VersionText(version), VersionText(options.image_version));
-  }
   BDN_RETURN_IF_ERROR(driver_.Check(driver_.DeviceGet(&device_, options.ordinal),
                                     absl::StrFormat("cuDeviceGet of GPU %d", options.ordinal)));
   char name[128] = "a GPU";
@@ -63,12 +54,25 @@ absl::Status CudaDevice::Initialize(const CudaOptions& options) {
   name_ = absl::StrFormat("%s (cuda:%d)", name, options.ordinal);
   BDN_RETURN_IF_ERROR(driver_.Check(driver_.DevicePrimaryCtxRetain(&context_, device_),
                                     "cuDevicePrimaryCtxRetain"));
-  return LoadKernels(options.image);
+  kernels_ = LoadKernels(options);
+  return absl::OkStatus();
 }
 
-absl::Status CudaDevice::LoadKernels(ByteSpan image) {
-  BDN_RETURN_IF_ERROR(InContext("cuModuleLoadData of the kernels for " + name_,
-                                [&] { return driver_.ModuleLoadData(&module_, image.data()); }));
+absl::Status CudaDevice::LoadKernels(const CudaOptions& options) {
+  if (options.image.empty()) {
+    return FailedPrecondition(
+        "built without kernels for GPUs: configure with -DBANDONEON_CUDA=ON, which needs nvcc");
+  }
+  int version = 0;
+  BDN_RETURN_IF_ERROR(driver_.Check(driver_.DriverGetVersion(&version), "cuDriverGetVersion"));
+  if (version < options.image_version) {
+    return FailedPrecondition(
+        "NVIDIA's driver is of CUDA %s, these kernels need that of %s or newer: update it",
+        VersionText(version), VersionText(options.image_version));
+  }
+  BDN_RETURN_IF_ERROR(InContext("cuModuleLoadData of the kernels for " + name_, [&] {
+    return driver_.ModuleLoadData(&module_, options.image.data());
+  }));
   for (uint32_t i = 0; i < kNumKernels; ++i) {
     BDN_RETURN_IF_ERROR(InContext(absl::StrFormat("cuModuleGetFunction of %s", kSymbols[i]), [&] {
       return driver_.ModuleGetFunction(&functions_[i], module_, kSymbols[i]);
@@ -125,10 +129,18 @@ absl::Status CudaDevice::Synchronize(DeviceStream stream) {
   return InContext("cuStreamSynchronize", [&] { return driver_.StreamSynchronize(stream.handle); });
 }
 
+absl::StatusOr<bool> CudaDevice::IsCapturing(DeviceStream stream) {
+  int capture = kCaptureIsOff;
+  BDN_RETURN_IF_ERROR(InContext(
+      "cuStreamIsCapturing", [&] { return driver_.StreamIsCapturing(stream.handle, &capture); }));
+  return capture != kCaptureIsOff;
+}
+
 absl::StatusOr<DeviceEvent> CudaDevice::MakeEvent() {
   DeviceEvent event;
-  BDN_RETURN_IF_ERROR(InContext(
-      "cuEventCreate", [&] { return driver_.EventCreate(&event.handle, kEventWithoutTiming); }));
+  BDN_RETURN_IF_ERROR(InContext("cuEventCreate", [&] {
+    return driver_.EventCreate(&event.handle, kEventSleeps | kEventWithoutTiming);
+  }));
   return event;
 }
 
@@ -156,6 +168,10 @@ absl::StatusOr<bool> CudaDevice::IsDone(DeviceEvent event) {
   return is_done;
 }
 
+absl::Status CudaDevice::Await(DeviceEvent event) {
+  return InContext("cuEventSynchronize", [&] { return driver_.EventSynchronize(event.handle); });
+}
+
 absl::Status CudaDevice::CopyToDevice(DeviceStream stream, ByteSpan from, void* to) {
   if (from.empty()) return absl::OkStatus();
   return InContext(absl::StrFormat("cuMemcpyHtoDAsync of %d bytes", from.size()), [&] {
@@ -180,6 +196,7 @@ absl::Status CudaDevice::CopyOnDevice(DeviceStream stream, const void* from, voi
 
 absl::Status CudaDevice::LaunchKernel(DeviceStream stream, KernelId kernel, uint32_t blocks,
                                       const void* arguments) {
+  BDN_RETURN_IF_ERROR(kernels_);
   const auto i = static_cast<uint32_t>(kernel);
   void* parameters[] = {const_cast<void*>(arguments)};
   return InContext(absl::StrFormat("cuLaunchKernel of %s on %d blocks", kSymbols[i], blocks), [&] {

@@ -25,8 +25,10 @@ struct CudaOptions {
 // streams and events are ours. Each call leaves the calling thread's context as it found it.
 class CudaDevice final : public ComputeDevice {
  public:
-  // Opens the driver and loads the kernels. FailedPrecondition: built without kernels, or the
-  // driver is too old for them. NotFound: no driver, or no such GPU. Else as ComputeDevice.
+  // Opens the driver, and loads the kernels where they are there and it takes them: kernels() is
+  // FailedPrecondition where it was built without any, or the driver is too old for them. NotFound:
+  // no driver, or no such GPU. FailedPrecondition: the driver is older than all of this. Else as
+  // ComputeDevice.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaOptions& options = {});
   // REQUIRES: its streams are done.
   ~CudaDevice() override;
@@ -35,6 +37,7 @@ class CudaDevice final : public ComputeDevice {
 
   std::string name() const override { return name_; }
   uint32_t threads() const override { return threads_; }
+  absl::Status kernels() const override { return kernels_; }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* memory) override;
@@ -44,12 +47,14 @@ class CudaDevice final : public ComputeDevice {
   absl::StatusOr<DeviceStream> MakeStream() override;
   void FreeStream(DeviceStream stream) override;
   absl::Status Synchronize(DeviceStream stream) override;
+  absl::StatusOr<bool> IsCapturing(DeviceStream stream) override;
 
   absl::StatusOr<DeviceEvent> MakeEvent() override;
   void FreeEvent(DeviceEvent event) override;
   absl::Status Record(DeviceEvent event, DeviceStream stream) override;
   absl::Status WaitFor(DeviceEvent event, DeviceStream stream) override;
   absl::StatusOr<bool> IsDone(DeviceEvent event) override;
+  absl::Status Await(DeviceEvent event) override;
 
   absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) override;
   absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) override;
@@ -60,7 +65,7 @@ class CudaDevice final : public ComputeDevice {
  private:
   CudaDevice(const CudaDriver& driver, uint32_t threads) : driver_(driver), threads_(threads) {}
   absl::Status Initialize(const CudaOptions& options);
-  absl::Status LoadKernels(ByteSpan image);
+  absl::Status LoadKernels(const CudaOptions& options);
   // Calls the driver in our context, and says how it went.
   template <class Call>
   absl::Status InContext(const std::string& what, const Call& call) const;
@@ -71,6 +76,7 @@ class CudaDevice final : public ComputeDevice {
   int device_ = 0;
   std::string name_;
   void* context_ = nullptr;
+  absl::Status kernels_;
   void* module_ = nullptr;
   std::array<void*, device_kernels::kNumKernels> functions_{};
 };

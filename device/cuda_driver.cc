@@ -55,11 +55,13 @@ absl::StatusOr<CudaDriver> CudaDriver::Open(const std::string& library) {
   find("cuStreamCreate", &driver.StreamCreate);
   find("cuStreamDestroy_v2", &driver.StreamDestroy);
   find("cuStreamSynchronize", &driver.StreamSynchronize);
+  find("cuStreamIsCapturing", &driver.StreamIsCapturing);
   find("cuStreamWaitEvent", &driver.StreamWaitEvent);
   find("cuEventCreate", &driver.EventCreate);
   find("cuEventDestroy_v2", &driver.EventDestroy);
   find("cuEventRecord", &driver.EventRecord);
   find("cuEventQuery", &driver.EventQuery);
+  find("cuEventSynchronize", &driver.EventSynchronize);
   find("cuLaunchKernel", &driver.LaunchKernel);
   if (!status.ok()) return status;
   return driver;

@@ -37,11 +37,13 @@ struct CudaDriver {
   int (*StreamCreate)(void** stream, unsigned flags);
   int (*StreamDestroy)(void* stream);
   int (*StreamSynchronize)(void* stream);
+  int (*StreamIsCapturing)(void* stream, int* capture);
   int (*StreamWaitEvent)(void* stream, void* event, unsigned flags);
   int (*EventCreate)(void** event, unsigned flags);
   int (*EventDestroy)(void* event);
   int (*EventRecord)(void* event, void* stream);
   int (*EventQuery)(void* event);
+  int (*EventSynchronize)(void* event);
   int (*LaunchKernel)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                       void* stream, void** parameters, void** extra);

@@ -20,6 +20,7 @@ class HostDevice final : public ComputeDevice {
 
   std::string name() const override { return "host"; }
   uint32_t threads() const override { return threads_; }
+  absl::Status kernels() const override { return absl::OkStatus(); }
 
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* memory) override;
@@ -29,6 +30,7 @@ class HostDevice final : public ComputeDevice {
   absl::StatusOr<DeviceStream> MakeStream() override { return DeviceStream(); }
   void FreeStream(DeviceStream /*stream*/) override {}
   absl::Status Synchronize(DeviceStream /*stream*/) override { return absl::OkStatus(); }
+  absl::StatusOr<bool> IsCapturing(DeviceStream /*stream*/) override { return false; }
 
   absl::StatusOr<DeviceEvent> MakeEvent() override { return DeviceEvent(); }
   void FreeEvent(DeviceEvent /*event*/) override {}
@@ -39,6 +41,7 @@ class HostDevice final : public ComputeDevice {
     return absl::OkStatus();
   }
   absl::StatusOr<bool> IsDone(DeviceEvent /*event*/) override { return true; }
+  absl::Status Await(DeviceEvent /*event*/) override { return absl::OkStatus(); }
 
   absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) override;
   absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) override;

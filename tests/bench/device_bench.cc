@@ -149,9 +149,10 @@ int Main(const Options& options) {
   std::unique_ptr<CudaDevice> gpu;
   if (!options.host) {
     auto opened = CudaDevice::Open();
-    if (!opened.ok()) {
+    const absl::Status status = opened.ok() ? (*opened)->kernels() : opened.status();
+    if (!status.ok()) {
       std::printf("no GPU for codecs here, nothing was measured: %s\n",
-                  std::string(opened.status().message()).c_str());
+                  std::string(status.message()).c_str());
       return 0;
     }
     gpu = std::move(*opened);

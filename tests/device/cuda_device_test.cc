@@ -40,9 +40,13 @@ TEST(CudaDevice, SaysWhatTheDriverLacks) {
 
 TEST(CudaDevice, SaysThatTheDriverIsTooOldAndWhatItTakes) {
   const auto device = CudaDevice::Open(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_old.so"));
-  EXPECT_EQ(device.status(), absl::FailedPreconditionError(
-                                 "NVIDIA's driver is of CUDA 12.4, these kernels need that "
-                                 "of 13.0 or newer: update it"));
+  ASSERT_TRUE(device.ok()) << device.status();
+  const auto too_old = absl::FailedPreconditionError(
+      "NVIDIA's driver is of CUDA 12.4, these kernels need that of 13.0 or newer: update it");
+  EXPECT_EQ((*device)->kernels(), too_old);
+  // What copies needs none.
+  EXPECT_EQ((*device)->LaunchKernel({}, device_kernels::KernelId{}, 1, nullptr), too_old);
+  EXPECT_TRUE((*device)->MakeStream().ok());
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpu) {
@@ -64,8 +68,9 @@ TEST(CudaDevice, SaysThatItWasBuiltWithoutKernels) {
   CudaOptions options = With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so");
   options.image = {};
   const auto device = CudaDevice::Open(options);
-  EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(device.status()), HasSubstr("BANDONEON_CUDA=ON"));
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->kernels().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf((*device)->kernels()), HasSubstr("BANDONEON_CUDA=ON"));
 }
 
 TEST(CudaDevice, SaysThatMemoryIsOutAndHowMuchWasWanted) {
@@ -106,8 +111,10 @@ TEST(CudaDevice, CopiesInTheOrderOfTheStream) {
     ASSERT_TRUE(device.Record(event, stream).ok());
     ASSERT_TRUE(device.WaitFor(event, {}).ok());
     EXPECT_EQ(*device.IsDone(event), false);
-    ASSERT_TRUE(device.Synchronize(stream).ok());
+    ASSERT_TRUE(device.Await(event).ok());
     EXPECT_EQ(*device.IsDone(event), true);
+    EXPECT_TRUE(device.Synchronize(stream).ok());
+    EXPECT_EQ(*device.IsCapturing(stream), false);
   }
   EXPECT_EQ(got, sent);
   device.FreeEvent(event);

@@ -1,14 +1,16 @@
 // A driver in place of libcuda.so.1, for machines without a GPU. What is put into a stream waits
 // until somebody synchronizes or frees, as on a GPU it may; kernels run on the calling thread. Its
 // build says what is wrong with it: BDN_FAKE_VERSION, BDN_FAKE_MEMORY (bytes it has),
-// BDN_FAKE_NO_GPU, BDN_FAKE_LACKS_LAUNCH.
+// BDN_FAKE_NO_GPU, BDN_FAKE_LACKS_LAUNCH. Thread-safe. The Fake... functions at the end are for tests.
 
+#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,15 +41,21 @@ struct Kernel {
   {"bdn_" #Name, KernelId::k##Name, sizeof(bdn::device_kernels::Name::Arguments)},
 const Kernel kKernels[] = {BDN_FOR_EACH_KERNEL(BDN_FAKE_KERNEL)};
 
-// One thread at a time, as the tests are.
 struct State {
-  int context = 0;   // its address is the context
-  int contexts = 0;  // how many are pushed
+  std::mutex mu;
+  std::condition_variable changed;
+  int context = 0;         // its address is the context
+  int contexts_left = 0;   // that were pushed and not popped, of all threads
+  bool is_held = false;    // no work is done
+  bool fails = false;      // copies
+  bool captures = false;   // every stream
+  bool takes_all = false;  // host memory passes for the device's
   std::map<uint64_t, size_t> memory;
   size_t held = 0;
   std::deque<std::function<void()>> work;
 
-  void Finish() {
+  void Finish(std::unique_lock<std::mutex>& lock) {
+    changed.wait(lock, [this] { return !is_held; });
     for (; !work.empty(); work.pop_front()) work.front()();
   }
 };
@@ -55,16 +63,20 @@ State& state() {
   static State* const state = new State();
   return *state;
 }
+thread_local int contexts = 0;  // that this thread has pushed
+
+using Lock = std::unique_lock<std::mutex>;
 
 // Whether [at, at + bytes) is memory of the device.
 bool IsOurs(uint64_t at, size_t bytes) {
+  if (state().takes_all) return true;
   auto found = state().memory.upper_bound(at);
   if (found == state().memory.begin()) return false;
   --found;
   return at + bytes <= found->first + found->second;
 }
 
-int InContext() { return state().contexts > 0 ? kSuccess : kInvalidContext; }
+int InContext() { return contexts > 0 ? kSuccess : kInvalidContext; }
 
 }  // namespace
 
@@ -110,18 +122,18 @@ BDN_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
 }
 BDN_EXPORT int cuCtxPushCurrent_v2(void* context) {
   if (context != &state().context) return kInvalidContext;
-  ++state().contexts;
+  const Lock lock(state().mu);
+  ++contexts;
+  ++state().contexts_left;
   return kSuccess;
 }
 BDN_EXPORT int cuCtxPopCurrent_v2(void** context) {
   *context = &state().context;
-  --state().contexts;
+  const Lock lock(state().mu);
+  --contexts;
+  --state().contexts_left;
   return kSuccess;
 }
-// How many contexts the driver's callers left on the stack.
-BDN_EXPORT int FakeContexts() { return state().contexts; }
-// How many bytes of memory nobody freed.
-BDN_EXPORT size_t FakeHeldBytes() { return state().held; }
 
 BDN_EXPORT int cuModuleLoadData(void** module, const void* image) {
   *module = const_cast<void*>(image);
@@ -139,6 +151,7 @@ BDN_EXPORT int cuModuleGetFunction(void** function, void* /*module*/, const char
 
 BDN_EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
   if (bytes == 0) return kInvalidValue;
+  const Lock lock(state().mu);
   if (bytes > BDN_FAKE_MEMORY - state().held) return kOutOfMemory;
   // Other bytes each time, as nothing may rest on what is there.
   void* const block = std::malloc(bytes);
@@ -149,7 +162,8 @@ BDN_EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
   return InContext();
 }
 BDN_EXPORT int cuMemFree_v2(uint64_t memory) {
-  state().Finish();
+  Lock lock(state().mu);
+  state().Finish(lock);
   const auto found = state().memory.find(memory);
   if (found == state().memory.end()) return kInvalidValue;
   state().held -= found->second;
@@ -166,17 +180,20 @@ BDN_EXPORT int cuMemFreeHost(void* memory) {
   return InContext();
 }
 BDN_EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* /*stream*/) {
-  if (!IsOurs(to, bytes)) return kInvalidValue;
+  const Lock lock(state().mu);
+  if (state().fails || !IsOurs(to, bytes)) return kInvalidValue;
   state().work.emplace_back([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
   return InContext();
 }
 BDN_EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* /*stream*/) {
-  if (!IsOurs(from, bytes)) return kInvalidValue;
+  const Lock lock(state().mu);
+  if (state().fails || !IsOurs(from, bytes)) return kInvalidValue;
   state().work.emplace_back([=] { std::memcpy(to, reinterpret_cast<void*>(from), bytes); });
   return InContext();
 }
 BDN_EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* /*stream*/) {
-  if (!IsOurs(from, bytes) || !IsOurs(to, bytes)) return kInvalidValue;
+  const Lock lock(state().mu);
+  if (state().fails || !IsOurs(from, bytes) || !IsOurs(to, bytes)) return kInvalidValue;
   state().work.emplace_back(
       [=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
   return InContext();
@@ -188,7 +205,13 @@ BDN_EXPORT int cuStreamCreate(void** stream, unsigned /*flags*/) {
 }
 BDN_EXPORT int cuStreamDestroy_v2(void* /*stream*/) { return InContext(); }
 BDN_EXPORT int cuStreamSynchronize(void* /*stream*/) {
-  state().Finish();
+  Lock lock(state().mu);
+  state().Finish(lock);
+  return InContext();
+}
+BDN_EXPORT int cuStreamIsCapturing(void* /*stream*/, int* capture) {
+  const Lock lock(state().mu);
+  *capture = state().captures ? 1 : 0;
   return InContext();
 }
 BDN_EXPORT int cuStreamWaitEvent(void* /*stream*/, void* /*event*/, unsigned /*flags*/) {
@@ -200,17 +223,26 @@ BDN_EXPORT int cuEventCreate(void** event, unsigned /*flags*/) {
   return InContext();
 }
 BDN_EXPORT int cuEventDestroy_v2(void* event) {
-  state().Finish();
+  Lock lock(state().mu);
+  state().Finish(lock);
   delete static_cast<bool*>(event);
   return InContext();
 }
 BDN_EXPORT int cuEventRecord(void* event, void* /*stream*/) {
+  const Lock lock(state().mu);
   *static_cast<bool*>(event) = false;
   state().work.emplace_back([=] { *static_cast<bool*>(event) = true; });
   return InContext();
 }
 BDN_EXPORT int cuEventQuery(void* event) {
+  const Lock lock(state().mu);
   return *static_cast<bool*>(event) ? InContext() : kNotReady;
+}
+
+BDN_EXPORT int cuEventSynchronize(void* event) {
+  Lock lock(state().mu);
+  if (!*static_cast<bool*>(event)) state().Finish(lock);
+  return InContext();
 }
 
 #ifndef BDN_FAKE_LACKS_LAUNCH
@@ -225,9 +257,40 @@ BDN_EXPORT int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, 
   const Kernel& kernel = *static_cast<const Kernel*>(function);
   std::vector<std::byte> arguments(kernel.arguments_bytes);
   std::memcpy(arguments.data(), parameters[0], arguments.size());
+  const Lock lock(state().mu);
   state().work.emplace_back([=] {
     bdn::LaunchOnHost(kernel.id, grid_x, block_x, bdn::LaunchOrder::kForward, arguments.data());
   });
   return InContext();
 }
 #endif
+
+// How many contexts the driver's callers left on the stack.
+BDN_EXPORT int FakeContexts() {
+  const Lock lock(state().mu);
+  return state().contexts_left;
+}
+// How many bytes of memory nobody freed.
+BDN_EXPORT size_t FakeHeldBytes() {
+  const Lock lock(state().mu);
+  return state().held;
+}
+// While it is held no work is done, as where a stream has not come to it yet.
+BDN_EXPORT void FakeHold(int is_held) {
+  const Lock lock(state().mu);
+  state().is_held = is_held != 0;
+  state().changed.notify_all();
+}
+BDN_EXPORT void FakeFailCopies(int fails) {
+  const Lock lock(state().mu);
+  state().fails = fails != 0;
+}
+BDN_EXPORT void FakeCapture(int captures) {
+  const Lock lock(state().mu);
+  state().captures = captures != 0;
+}
+// Any memory passes for the device's from now on.
+BDN_EXPORT void FakeTakeAllMemory() {
+  const Lock lock(state().mu);
+  state().takes_all = true;
+}
