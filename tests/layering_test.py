@@ -35,11 +35,11 @@ MAY_INCLUDE = {
     KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, "proto"},
     "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
-    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
+    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", KERNELS},
     HOST: {BASE, TELEMETRY, WIRE, TRANSPORT, SHM, CLUSTER, "compressors", KERNELS, "proto", "worker"},
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
-    C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "scheduler", "server", "worker"},
+    C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", "scheduler", "server", "worker"},
     "cli": {C_API, CERTS},
     "examples": {C_API},
     "proto": set(),

@@ -87,6 +87,8 @@ class Client {
   virtual absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                         absl::Duration timeout) = 0;
 
+  // The name of a tensor. NotFound: it was not declared.
+  virtual absl::StatusOr<std::string> NameOf(uint32_t tensor) const = 0;
   // `data` as a view of the tensor's declared type and size. NotFound: it was not declared.
   virtual absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const = 0;
   // Starts exchanges, in order, up to the first that is refused; `tickets` gets those that are in
@@ -104,6 +106,9 @@ class Client {
   // names what it waits for. NotFound: no such ticket. Those behind it are as they were.
   virtual absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                                std::vector<PushResult>* results) = 0;
+  // What a ticket is in flight for, as the error of a WaitAll that has timed out. NotFound: it has
+  // ended.
+  virtual absl::Status DescribeWait(TicketId ticket) = 0;
   absl::StatusOr<PushResult> Wait(TicketId ticket, absl::Duration timeout) {
     std::vector<PushResult> results;
     BDN_RETURN_IF_ERROR(WaitAll({&ticket, 1}, timeout, &results));

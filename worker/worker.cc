@@ -245,6 +245,12 @@ void Worker::SayUncompressed(const DeclareResult& declared) {
       all.tensors, all.of_tensors, all.bytes, all.of_bytes, joined_.config.min_compress_bytes);
 }
 
+absl::StatusOr<std::string> Worker::NameOf(uint32_t id) const {
+  MutexLock lock(tensors_.mutex());
+  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
+  return tensor->declaration.name;
+}
+
 absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {
   MutexLock lock(tensors_.mutex());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
@@ -319,7 +325,7 @@ absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration t
   return exchanges_->WaitAll(tickets, timeout, results);
 }
 
-absl::Status Worker::DescribeWait(TicketId ticket) const {
+absl::Status Worker::DescribeWait(TicketId ticket) {
   return exchanges_->DescribeWait(ticket);
 }
 

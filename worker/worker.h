@@ -57,8 +57,6 @@ class Worker final : public Client {
   uint64_t run_seed() const { return joined_.config.run_seed; }
   // Its place among the workers, which are hosts where daemons take part for their processes.
   Rank place() const { return joined_.rank; }
-  // What a ticket is in flight for, as the error of a Wait that has timed out.
-  absl::Status DescribeWait(TicketId ticket) const;
   // As of the join.
   const std::vector<NodeInfo>& servers() const { return joined_.membership->servers; }
 
@@ -69,11 +67,13 @@ class Worker final : public Client {
   std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
+  absl::StatusOr<std::string> NameOf(uint32_t tensor) const override;
   absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;
   absl::Status PushPullAll(std::span<PushRequest> requests,
                            std::vector<TicketId>* tickets) override;
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results) override;
+  absl::Status DescribeWait(TicketId ticket) override;
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;

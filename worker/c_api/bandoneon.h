@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 5
+#define BDN_ABI_VERSION 6
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -153,6 +153,10 @@ enum {
   BDN_ABSENT = 1
 };
 
+/* bdn_push.device. BDN_CUDA(n) is the GPU that CUDA calls n in this process (and PyTorch cuda:n). */
+#define BDN_HOST 0
+#define BDN_CUDA(n) (1 + (n))
+
 typedef struct bdn_push {
   size_t struct_size; /* sizeof(bdn_push) */
   void* data;      /* elements of the declared type, contiguous; read, then overwritten. NULL with
@@ -162,8 +166,9 @@ typedef struct bdn_push {
   /* Higher goes first, of what waits here and at the servers: the push, and the reply to it, which is
    * as urgent as the most urgent push of the step. No result depends on it. */
   int32_t priority;
-  int32_t device; /* reserved, 0: host memory */
-  void* stream;   /* reserved, NULL */
+  int32_t device; /* where data lies: BDN_HOST, or BDN_CUDA(n) for the memory of a GPU */
+  void* stream;   /* of a GPU, its CUstream or cudaStream_t: the exchange begins once it gets here.
+                     NULL is the default one. NULL of the host */
   float weight;   /* of this worker's contribution, >= 0, usually 1 */
   float
       loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
@@ -171,17 +176,20 @@ typedef struct bdn_push {
   float reserved;      /* 0 */
   /* Optional, float32[elements]: gets what the codec leaves out of this push, data (times weight /
    * loss_scale) minus what its encoding decodes to. Only where push has neither ef(...) nor
-   * momentum. Valid as long as data. */
+   * momentum, and of the host. Valid as long as data. */
   float* left_out;
-  /* Optional. Runs on a thread of ours, must neither block nor free the worker, and gives the
-   * ticket up: bdn_wait is then not for it. */
+  /* Optional. Runs on a thread of ours once the result is in data, must neither block nor free the
+   * worker, and gives the ticket up: bdn_wait is then not for it. */
   void (*done)(void* user_data, bdn_ticket ticket, int code);
   void* user_data;
 } bdn_push;
 
 /* Starts the exchange of one tensor, in place, and returns at once. `data` must stay valid and
  * untouched until the ticket is done. A second call for a tensor before the first is done queues
- * behind it. Tensors that were fused wait for each other's push of the same step. */
+ * behind it. Tensors that were fused wait for each other's push of the same step. Of a GPU's tensor
+ * nothing is waited for, and NVIDIA's driver is opened when the first comes: BDN_NOT_FOUND where there is
+ * none, or no such GPU; BDN_FAILED_PRECONDITION while its stream is being captured into a graph. What is
+ * wrong with its other numbers is told by bdn_wait. */
 BDN_API int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket);
 /* As `count` calls of it, in order, at the cost of one: *started (may be NULL) gets how many are in
  * flight, with tickets[0] to tickets[*started - 1]. The error is that of the next one, at which it
@@ -214,6 +222,16 @@ BDN_API int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_secon
  * theirs. The error is that of the next one, at which it stopped; those behind it are as they were. */
 BDN_API int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
                          double timeout_seconds, bdn_result* results, size_t* ended);
+
+/* As bdn_wait, but of a GPU's tensor it returns once the result has come to this worker: what is put into
+ * `stream` (as bdn_push.stream; of any GPU) from now on waits until it is in the GPU's memory, and the
+ * CPU does not. Of a tensor of the host it is bdn_wait. */
+BDN_API int bdn_wait_stream(bdn_worker* worker, bdn_ticket ticket, void* stream,
+                            double timeout_seconds, bdn_result* result);
+/* As bdn_wait_all; streams[i] is that of tickets[i]. */
+BDN_API int bdn_wait_stream_all(bdn_worker* worker, const bdn_ticket* tickets, void* const* streams,
+                                size_t count, double timeout_seconds, bdn_result* results,
+                                size_t* ended);
 
 /* Memory that gradients are best made of, 64-byte aligned: a process that takes part through its host's
  * daemon (setting attach) shares it with the daemon, and what is pushed out of it is not copied. Of any

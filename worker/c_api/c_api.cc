@@ -31,6 +31,7 @@ struct bdn_cluster {
 struct bdn_worker {
   std::shared_ptr<bdn::LocalCluster> cluster;  // which outlives the worker; null outside of one
   bdn::ClientContext context;
+  std::unique_ptr<bdn::DeviceExchanges> exchanges;  // by the client, which goes first
   std::unique_ptr<bdn::Client> client;
   mutable bdn::OpenCalls calls;
   pid_t owner = getpid();
@@ -64,6 +65,17 @@ int Call(Body body) {
   }
 }
 
+// What every new handle ends with.
+absl::Status Open(const Config& config, absl::StatusOr<std::unique_ptr<Client>> client,
+                  std::unique_ptr<bdn_worker> handle, bdn_worker** out) {
+  BDN_RETURN_IF_ERROR(client.status());
+  handle->client = *std::move(client);
+  BDN_ASSIGN_OR_RETURN(handle->exchanges,
+                       MakeDeviceExchanges(config, handle->client.get(), &handle->context));
+  *out = handle.release();
+  return absl::OkStatus();
+}
+
 absl::Status Inherited(const char* what) {
   return FailedPrecondition(
       "this process was forked from the one that made the %s; use it there only", what);
@@ -78,6 +90,29 @@ int CallOn(const bdn_worker* handle, Body body) {
   const int code = Call([&] { return body(*handle->client); });
   handle->calls.Exit();
   return code;
+}
+
+int WaitAll(bdn_worker* worker, std::span<const TicketId> tickets,
+            std::span<const DeviceStream> streams, double timeout_seconds, bdn_result* results,
+            size_t* ended) {
+  if (ended != nullptr) *ended = 0;
+  return CallOn(worker, [&](Client&) -> absl::Status {
+    if (!tickets.empty() && tickets.data() == nullptr) return InvalidArgument("tickets is null");
+    for (size_t i = 0; results != nullptr && i < tickets.size(); ++i) {
+      BDN_RETURN_IF_ERROR(CheckStruct(results + i, "bdn_result"));
+    }
+    std::vector<PushResult> done;
+    const absl::Status status =
+        worker->exchanges->WaitAll(tickets, streams, Timeout(timeout_seconds), &done);
+    for (size_t i = 0; results != nullptr && i < done.size(); ++i) {
+      results[i].step = done[i].step;
+      results[i].flags =
+          (done[i].absent ? BDN_RESULT_ABSENT : 0) | (done[i].nonfinite ? BDN_RESULT_NONFINITE : 0);
+      results[i].reserved = 0;
+    }
+    if (ended != nullptr) *ended = done.size();
+    return status;
+  });
 }
 
 }  // namespace
@@ -112,9 +147,8 @@ int bdn_create(const bdn_options* options, bdn_worker** out) {
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
     auto handle = std::make_unique<bdn_worker>();
-    BDN_ASSIGN_OR_RETURN(handle->client, bdn::ConnectWorker(config, &handle->context));
-    *out = handle.release();
-    return absl::OkStatus();
+    auto client = bdn::ConnectWorker(config, &handle->context);
+    return bdn::Open(config, std::move(client), std::move(handle), out);
   });
 }
 
@@ -126,10 +160,8 @@ int bdn_create_local(bdn_cluster* cluster, const bdn_options* options, bdn_worke
     handle->cluster = cluster->cluster;  // which may be freed while this call waits for the others
     BDN_ASSIGN_OR_RETURN(const auto flags, bdn::Flags(options));
     BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
-    BDN_ASSIGN_OR_RETURN(handle->client,
-                         bdn::ConnectLocalWorker(config, &handle->context, handle->cluster.get()));
-    *out = handle.release();
-    return absl::OkStatus();
+    auto client = bdn::ConnectLocalWorker(config, &handle->context, handle->cluster.get());
+    return bdn::Open(config, std::move(client), std::move(handle), out);
   });
 }
 
@@ -137,8 +169,10 @@ void bdn_free(bdn_worker* worker) {
   if (worker == nullptr || worker->owner != getpid()) return;
   (void)Call([&] {
     worker->calls.Close();
+    worker->exchanges->Close();
     worker->client->Close();
     worker->calls.AwaitNone();
+    worker->exchanges->Stop();
     delete worker;
     return absl::OkStatus();
   });
@@ -198,14 +232,14 @@ int bdn_push_pull_all(bdn_worker* worker, const bdn_push* pushes, size_t count, 
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
     if (count > 0 && tickets == nullptr) return bdn::InvalidArgument("tickets is null");
     absl::Status refused;
-    std::vector<bdn::PushRequest> requests;
+    std::vector<bdn::DeviceExchanges::Push> checked;
     for (size_t i = 0; i < count && refused.ok(); ++i) {
-      auto request = bdn::ToRequest(w, pushes == nullptr ? nullptr : pushes + i);
-      refused = request.status();
-      if (refused.ok()) requests.push_back(*std::move(request));
+      auto push = bdn::ToPush(w, pushes == nullptr ? nullptr : pushes + i);
+      refused = push.status();
+      if (refused.ok()) checked.push_back(*std::move(push));
     }
     std::vector<bdn::TicketId> opened;
-    const absl::Status status = w.PushPullAll(std::span(requests), &opened);
+    const absl::Status status = worker->exchanges->PushPullAll(std::span(checked), &opened);
     std::copy(opened.begin(), opened.end(), tickets);
     if (started != nullptr) *started = opened.size();
     return status.ok() ? refused : status;
@@ -218,23 +252,20 @@ int bdn_wait(bdn_worker* worker, bdn_ticket ticket, double timeout_seconds, bdn_
 
 int bdn_wait_all(bdn_worker* worker, const bdn_ticket* tickets, size_t count,
                  double timeout_seconds, bdn_result* results, size_t* ended) {
-  if (ended != nullptr) *ended = 0;
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    if (count > 0 && tickets == nullptr) return bdn::InvalidArgument("tickets is null");
-    for (size_t i = 0; results != nullptr && i < count; ++i) {
-      BDN_RETURN_IF_ERROR(bdn::CheckStruct(results + i, "bdn_result"));
-    }
-    std::vector<bdn::PushResult> done;
-    const absl::Status status = w.WaitAll({tickets, count}, bdn::Timeout(timeout_seconds), &done);
-    for (size_t i = 0; results != nullptr && i < done.size(); ++i) {
-      results[i].step = done[i].step;
-      results[i].flags =
-          (done[i].absent ? BDN_RESULT_ABSENT : 0) | (done[i].nonfinite ? BDN_RESULT_NONFINITE : 0);
-      results[i].reserved = 0;
-    }
-    if (ended != nullptr) *ended = done.size();
-    return status;
-  });
+  return bdn::WaitAll(worker, {tickets, count}, {}, timeout_seconds, results, ended);
+}
+
+int bdn_wait_stream(bdn_worker* worker, bdn_ticket ticket, void* stream, double timeout_seconds,
+                    bdn_result* result) {
+  return bdn_wait_stream_all(worker, &ticket, &stream, 1, timeout_seconds, result, nullptr);
+}
+
+int bdn_wait_stream_all(bdn_worker* worker, const bdn_ticket* tickets, void* const* streams,
+                        size_t count, double timeout_seconds, bdn_result* results, size_t* ended) {
+  if (count > 0 && streams == nullptr) return bdn::Return(bdn::InvalidArgument("streams is null"));
+  std::vector<bdn::DeviceStream> of_tickets(count);
+  for (size_t i = 0; i < count; ++i) of_tickets[i].handle = streams[i];
+  return bdn::WaitAll(worker, {tickets, count}, of_tickets, timeout_seconds, results, ended);
 }
 
 int bdn_alloc(bdn_worker* worker, uint64_t bytes, void** out) {

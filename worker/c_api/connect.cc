@@ -11,6 +11,7 @@
 #include "common/cluster/settings.h"
 #include "common/cluster/status_fetch.h"
 #include "common/transport/throttled.h"
+#include "device/cuda_device.h"
 #include "worker/host/host_address.h"
 #include "worker/host/host_client.h"
 #include "worker/host/host_messages.h"
@@ -26,6 +27,16 @@ constexpr absl::Duration kReportAfter = absl::Seconds(5);
 absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
   BDN_RETURN_IF_ERROR(config.Int("threads", 1, 1024).status());
   return ReadWorkerOptions(config);
+}
+
+absl::StatusOr<DeviceExchanges::Options> ReadDeviceOptions(const Config& config) {
+  DeviceExchanges::Options options;
+  BDN_ASSIGN_OR_RETURN(options.max_pinned_bytes, config.Bytes("max-pinned-bytes"));
+  options.open = [library = config.Text("cuda-driver")](
+                     int ordinal) -> absl::StatusOr<std::unique_ptr<ComputeDevice>> {
+    return CudaDevice::Open({.ordinal = ordinal, .library = library});
+  };
+  return options;
 }
 
 struct AttachOptions {
@@ -80,6 +91,7 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
   LogLevel level;
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &level));
   BDN_RETURN_IF_ERROR(ReadOptions(config).status());
+  BDN_RETURN_IF_ERROR(ReadDeviceOptions(config).status());
   if (!config.Text("attach").empty()) BDN_RETURN_IF_ERROR(ReadAttachOptions(config).status());
   return config;
 }
@@ -101,6 +113,14 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
   if (!config.Text("attach").empty()) return AttachToHost(config, context);
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
   return JoinAsWorker(config, options, &context->clock, &context->telemetry);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceExchanges>> MakeDeviceExchanges(const Config& config,
+                                                                     Client* client,
+                                                                     ClientContext* context) {
+  BDN_ASSIGN_OR_RETURN(DeviceExchanges::Options options, ReadDeviceOptions(config));
+  return std::make_unique<DeviceExchanges>(std::move(options), client, &context->clock,
+                                           &context->telemetry);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,

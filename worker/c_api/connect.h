@@ -10,6 +10,7 @@
 #include "common/base/config.h"
 #include "common/telemetry/registry.h"
 #include "worker/client.h"
+#include "worker/device/device_exchanges.h"
 #include "worker/local/local_cluster.h"
 
 // From settings to a client of a job: a worker over gRPC and ZeroMQ, or inside a local cluster.
@@ -33,6 +34,11 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config, Clie
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,
                                                            ClientContext* context,
                                                            LocalCluster* cluster);
+
+// For its tensors in the memory of NVIDIA's GPUs. All outlive it.
+absl::StatusOr<std::unique_ptr<DeviceExchanges>> MakeDeviceExchanges(const Config& config,
+                                                                     Client* client,
+                                                                     ClientContext* context);
 
 }  // namespace bdn
 

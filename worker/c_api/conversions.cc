@@ -91,10 +91,14 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
                            .group = given.group};
 }
 
-absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push) {
+absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_push* push) {
   BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
-  if (push->device != 0 || push->stream != nullptr || push->reserved != 0) {
-    return Unimplemented("bdn_push: device, stream and reserved must be 0: host memory only");
+  if (push->reserved != 0) return InvalidArgument("bdn_push: reserved is not 0");
+  if (push->device < BDN_HOST) {
+    return InvalidArgument("bdn_push: device %d is neither BDN_HOST nor BDN_CUDA(n)", push->device);
+  }
+  if (push->device == BDN_HOST && push->stream != nullptr) {
+    return InvalidArgument("bdn_push: a stream, of data of the host");
   }
   if (push->flags & ~static_cast<uint32_t>(BDN_ABSENT)) {
     return InvalidArgument("bdn_push: unknown flags %#x", push->flags);
@@ -115,7 +119,9 @@ absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push
       done(user_data, ticket, static_cast<int>(result.status().code()));
     };
   }
-  return request;
+  static_assert(BDN_CUDA(DevicePlace::kHost) == BDN_HOST);
+  return DeviceExchanges::Push{std::move(request),
+                               {push->device - BDN_CUDA(0), DeviceStream{push->stream}}};
 }
 
 }  // namespace bdn

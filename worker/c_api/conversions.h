@@ -13,6 +13,7 @@
 #include "compressors/codec_schedule.h"
 #include "worker/c_api/bandoneon.h"
 #include "worker/client.h"
+#include "worker/device/device_exchanges.h"
 
 // What the C interface was given, checked, as the worker's own types; and back.
 
@@ -39,7 +40,7 @@ absl::Duration Timeout(double seconds);
 absl::StatusOr<LinkState> StateNamed(const char* what);
 absl::StatusOr<StatePart> PartNamed(const char* what);
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
-absl::StatusOr<PushRequest> ToRequest(const Client& client, const bdn_push* push);
+absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_push* push);
 
 // BDN_CODEC_..., or-ed.
 uint32_t TraitsOf(const CodecSchedule& schedule);

@@ -402,6 +402,13 @@ absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDecl
   return ids;
 }
 
+absl::StatusOr<std::string> HostClient::NameOf(uint32_t id) const {
+  MutexLock lock(&mu_);
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  return found->second.declaration.name;
+}
+
 absl::StatusOr<MutableView> HostClient::ViewOf(uint32_t id, void* data) const {
   MutexLock lock(&mu_);
   const auto found = tensors_.find(id);
@@ -593,17 +600,19 @@ absl::Status HostClient::WaitAll(std::span<const TicketId> tickets, absl::Durati
   results->clear();
   for (const TicketId ticket : tickets) {
     const auto result = tickets_.Wait(ticket, deadline);
-    if (!result.has_value()) {
-      BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
-      wire::Call call;
-      call.set_describe(subject.tensor);
-      const absl::Status described = Ask(std::move(call), kTimeToDescribe).status();
-      return described.ok() ? DeadlineExceeded("still in flight") : described;
-    }
+    if (!result.has_value()) return DescribeWait(ticket);
     BDN_RETURN_IF_ERROR(result->status());
     results->push_back(**result);
   }
   return absl::OkStatus();
+}
+
+absl::Status HostClient::DescribeWait(TicketId ticket) {
+  BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
+  wire::Call call;
+  call.set_describe(subject.tensor);
+  const absl::Status described = Ask(std::move(call), kTimeToDescribe).status();
+  return described.ok() ? DeadlineExceeded("still in flight") : described;
 }
 
 // ---- With all others

@@ -58,11 +58,13 @@ class HostClient final : public Client {
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
+  absl::StatusOr<std::string> NameOf(uint32_t tensor) const override;
   absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;
   absl::Status PushPullAll(std::span<PushRequest> requests,
                            std::vector<TicketId>* tickets) override;
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                        std::vector<PushResult>* results) override;
+  absl::Status DescribeWait(TicketId ticket) override;
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;

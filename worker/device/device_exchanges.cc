@@ -1,0 +1,434 @@
+#include "worker/device/device_exchanges.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "worker/error_fields.h"
+
+namespace bdn {
+namespace {
+
+constexpr Metric kMetrics[] = {
+    {"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed"},
+    {"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices"},
+    {"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
+    {"device_unpinned_pushes", Metric::Kind::kCounter,
+     "that went through slower memory, for want of it"},
+};
+
+absl::Status WhileClosing() { return Cancelled("the worker is being closed"); }
+
+}  // namespace
+
+// A device with what its tensors go through.
+struct DeviceExchanges::Device {
+  Device(std::unique_ptr<ComputeDevice> opened, size_t max_pinned_bytes)
+      : compute(std::move(opened)), pinned(*compute, max_pinned_bytes) {}
+  ~Device() {
+    for (const DeviceEvent event : free_events) compute->FreeEvent(event);
+    if (has_streams) {
+      compute->FreeStream(out);
+      compute->FreeStream(back);
+    }
+  }
+  absl::Status MakeStreams() {
+    BDN_ASSIGN_OR_RETURN(out, compute->MakeStream());
+    const auto second = compute->MakeStream();
+    if (!second.ok()) {
+      compute->FreeStream(out);
+      return second.status();
+    }
+    back = *second;
+    has_streams = true;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<DeviceEvent> TakeEvent() {
+    MutexLock lock(&mu);
+    if (free_events.empty()) return compute->MakeEvent();
+    const DeviceEvent event = free_events.back();
+    free_events.pop_back();
+    return event;
+  }
+  void GiveBack(DeviceEvent event) {
+    MutexLock lock(&mu);
+    free_events.push_back(event);
+  }
+
+  const std::unique_ptr<ComputeDevice> compute;
+  PinnedPool pinned;
+  bool has_streams = false;
+  DeviceStream out;
+  DeviceStream back;
+  Mutex mu;
+  std::vector<DeviceEvent> free_events ABSL_GUARDED_BY(mu);
+  bool has_warned ABSL_GUARDED_BY(mu) = false;
+};
+
+// One tensor on its way. Who has it in hand (its pusher, a lane, the client) changes it without a lock,
+// but for what waits look at.
+struct DeviceExchanges::Ticket {
+  ~Ticket() {
+    if (has_event) device->GiveBack(event);
+  }
+
+  TicketId id = 0;
+  PushRequest request;  // until the client has it; its data is what that reads and writes
+  uint32_t tensor = 0;
+  std::string name;          // of the tensor
+  Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
+  void* data = nullptr;      // the device's
+  std::optional<PinnedPool::Block> pinned;
+  std::unique_ptr<std::byte[]> unpinned;
+  MutableByteSpan staging;
+  bool has_event = false;
+  DeviceEvent event;  // the last that its streams are asked for
+  std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)> done;
+
+  enum class Stage { kLeaving, kExchanging, kComingBack, kDone };
+  // Under the lock of the exchanges.
+  Stage stage = Stage::kLeaving;
+  TicketId inner = 0;  // the client's
+  absl::StatusOr<PushResult> result = PushResult();
+
+  // The error, with the tensor's name.
+  absl::Status Named(const absl::Status& status) const {
+    return WithFields(status, {.tensor = name, .stage = "copy"});
+  }
+};
+
+DeviceExchanges::DeviceExchanges(Options options, Client* client, const Clock* clock,
+                                 Registry* telemetry)
+    : options_(std::move(options)), client_(client), clock_(clock) {
+  metrics_ = telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
+}
+
+DeviceExchanges::~DeviceExchanges() {
+  metrics_.reset();
+  Close();
+  Stop();
+  back_.reset();
+}
+
+void DeviceExchanges::ReadMetrics(std::span<uint64_t> values) const {
+  MutexLock lock(&mu_);
+  values[0] = bytes_out_;
+  values[1] = bytes_back_;
+  values[2] = 0;
+  for (const auto& [ordinal, device] : devices_) values[2] += device->pinned.held_bytes();
+  values[3] = unpinned_;
+}
+
+absl::StatusOr<DeviceExchanges::Device*> DeviceExchanges::DeviceOf(int ordinal) {
+  MutexLock lock(&mu_);
+  const auto found = devices_.find(ordinal);
+  if (found != devices_.end()) return found->second.get();
+  BDN_ASSIGN_OR_RETURN(auto opened, options_.open(ordinal));
+  auto device = std::make_unique<Device>(std::move(opened), options_.max_pinned_bytes);
+  BDN_RETURN_IF_ERROR(device->MakeStreams());
+  if (out_ == nullptr) {
+    out_ =
+        std::make_unique<Lane>("bdn-device-out", [this](auto items) { OnLeft(std::move(items)); });
+    back_ =
+        std::make_unique<Lane>("bdn-device-back", [this](auto items) { OnBack(std::move(items)); });
+  }
+  return (devices_[ordinal] = std::move(device)).get();
+}
+
+// ---- Out
+
+absl::Status DeviceExchanges::PushPullAll(std::span<Push> pushes, std::vector<TicketId>* tickets) {
+  tickets->clear();
+  tickets->reserve(pushes.size());
+  const auto goes_straight = [this](const Push& push) {
+    if (push.place.ordinal != DevicePlace::kHost && push.request.data.data != nullptr) return false;
+    MutexLock lock(&mu_);
+    return !leaving_.contains(push.request.tensor);
+  };
+  std::vector<PushRequest> straight;
+  std::vector<TicketId> opened;
+  const auto push_straight = [&] {
+    const absl::Status status = client_->PushPullAll(std::span(straight), &opened);
+    tickets->insert(tickets->end(), opened.begin(), opened.end());
+    straight.clear();
+    return status;
+  };
+  for (Push& push : pushes) {
+    if (goes_straight(push)) {
+      straight.push_back(std::move(push.request));
+      continue;
+    }
+    if (!straight.empty()) BDN_RETURN_IF_ERROR(push_straight());
+    BDN_ASSIGN_OR_RETURN(const TicketId ticket, Leave(&push));
+    tickets->push_back(ticket);
+  }
+  return straight.empty() ? absl::OkStatus() : push_straight();
+}
+
+absl::StatusOr<TicketId> DeviceExchanges::Leave(Push* push) {
+  auto ticket = std::make_shared<Ticket>();
+  BDN_ASSIGN_OR_RETURN(ticket->name, client_->NameOf(push->request.tensor));
+  ticket->tensor = push->request.tensor;
+  ticket->done = std::exchange(push->request.done, nullptr);
+  ticket->request = std::move(push->request);
+  Lane::Item item{.what = ticket};
+  if (push->place.ordinal != DevicePlace::kHost) {
+    if (ticket->request.left_out != nullptr) {
+      return Unimplemented("tensor '%s': left_out is for tensors of the host", ticket->name);
+    }
+    const absl::StatusOr<Device*> device = DeviceOf(push->place.ordinal);
+    if (!device.ok()) return ticket->Named(device.status());
+    ticket->device = *device;
+    const absl::Status status = CopyOut(ticket.get(), push->place.stream);
+    if (!status.ok()) return ticket->Named(status);
+    item.device = ticket->device->compute.get();
+    item.event = ticket->event;
+  }
+  {
+    MutexLock lock(&mu_);
+    if (is_closed_) return WhileClosing();
+    ticket->id = ++last_ticket_;
+    tickets_[ticket->id] = ticket;
+    ++leaving_[ticket->tensor];
+  }
+  out_->Post(std::move(item));
+  return ticket->id;
+}
+
+// Puts the copy into our stream, unless it must be waited for.
+absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
+  Device& device = *ticket->device;
+  ComputeDevice& compute = *device.compute;
+  BDN_ASSIGN_OR_RETURN(const bool is_capturing, compute.IsCapturing(stream));
+  if (is_capturing) {
+    return FailedPrecondition(
+        "its stream is being captured into a CUDA graph, which cannot hold an exchange: push outside of "
+        "the graph (torch.cuda.graph, make_graphed_callables)");
+  }
+  MutableView& data = ticket->request.data;
+  ticket->data = data.data;
+  const size_t bytes = data.n * DTypeSize(data.dtype);
+  absl::StatusOr<PinnedPool::Block> block = device.pinned.Take(bytes);
+  if (block.ok()) {
+    ticket->pinned.emplace(*std::move(block));
+    ticket->staging = ticket->pinned->bytes().first(bytes);
+  } else {
+    if (!absl::IsResourceExhausted(block.status())) return block.status();
+    ticket->unpinned = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    ticket->staging = {ticket->unpinned.get(), bytes};
+    bool says_so;
+    {
+      MutexLock lock(&device.mu);
+      says_so = !std::exchange(device.has_warned, true);
+    }
+    if (says_so) {
+      LogWarning(
+          "%s: %s; what finds none goes through memory that is not pinned, more slowly (setting "
+          "max-pinned-bytes)",
+          compute.name(), block.status().message());
+    }
+  }
+  data.data = ticket->staging.data();
+  BDN_ASSIGN_OR_RETURN(ticket->event, device.TakeEvent());
+  ticket->has_event = true;
+  BDN_RETURN_IF_ERROR(compute.Record(ticket->event, stream));
+  {
+    MutexLock lock(&mu_);
+    if (!ticket->request.absent) bytes_out_ += bytes;
+    if (ticket->unpinned != nullptr) ++unpinned_;
+  }
+  if (ticket->request.absent || ticket->unpinned != nullptr) return absl::OkStatus();
+  BDN_RETURN_IF_ERROR(compute.WaitFor(ticket->event, device.out));
+  BDN_RETURN_IF_ERROR(compute.CopyToHost(device.out, ticket->data, ticket->staging));
+  return compute.Record(ticket->event, device.out);
+}
+
+void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
+  bool is_closed;
+  {
+    MutexLock lock(&mu_);
+    is_closed = is_closed_;
+  }
+  std::vector<std::shared_ptr<Ticket>> ready;
+  for (Lane::Item& item : items) {
+    Ticket& ticket = *item.what;
+    if (item.status.ok() && ticket.unpinned != nullptr && !ticket.request.absent) {
+      item.status = item.device->CopyToHost(ticket.device->out, ticket.data, ticket.staging);
+      if (item.status.ok()) item.status = item.device->Synchronize(ticket.device->out);
+    }
+    if (item.status.ok() && is_closed) item.status = WhileClosing();
+    if (item.status.ok()) {
+      ready.push_back(item.what);
+    } else {
+      End(item.what, ticket.Named(item.status));
+    }
+  }
+  std::vector<PushRequest> requests;
+  for (const auto& ticket : ready) {
+    requests.push_back(std::move(ticket->request));
+    requests.back().done = [this, ticket](TicketId, const absl::StatusOr<PushResult>& result) {
+      OnAnswer(ticket, result);
+    };
+    MutexLock lock(&mu_);
+    ticket->stage = Ticket::Stage::kExchanging;
+  }
+  // One that is refused does not keep the others from leaving.
+  std::vector<TicketId> opened;
+  for (size_t begun = 0; begun < ready.size(); begun += opened.size()) {
+    const absl::Status status = client_->PushPullAll(std::span(requests).subspan(begun), &opened);
+    for (size_t i = 0; i < opened.size(); ++i) {
+      MutexLock lock(&mu_);
+      ready[begun + i]->inner = opened[i];
+    }
+    if (status.ok()) break;
+    End(ready[begun + opened.size()], status);
+    ++begun;
+  }
+  MutexLock lock(&mu_);
+  for (const Lane::Item& item : items) {
+    const auto left = leaving_.find(item.what->tensor);
+    if (--left->second == 0) leaving_.erase(left);
+  }
+}
+
+// ---- Back
+
+void DeviceExchanges::OnAnswer(const std::shared_ptr<Ticket>& ticket,
+                               const absl::StatusOr<PushResult>& result) {
+  const bool is_wanted = result.ok() && !result->absent && ticket->device != nullptr;
+  if (!is_wanted) return End(ticket, result);
+  const absl::Status status = CopyBack(ticket.get());
+  if (!status.ok()) return End(ticket, ticket->Named(status));
+  {
+    MutexLock lock(&mu_);
+    bytes_back_ += ticket->staging.size();
+    ticket->stage = Ticket::Stage::kComingBack;
+    ticket->result = *result;
+    changed_.SignalAll();
+  }
+  back_->Post({.what = ticket, .device = ticket->device->compute.get(), .event = ticket->event});
+}
+
+absl::Status DeviceExchanges::CopyBack(Ticket* ticket) {
+  Device& device = *ticket->device;
+  BDN_RETURN_IF_ERROR(device.compute->CopyToDevice(device.back, ticket->staging, ticket->data));
+  return device.compute->Record(ticket->event, device.back);
+}
+
+void DeviceExchanges::OnBack(std::vector<Lane::Item> items) {
+  for (const Lane::Item& item : items) {
+    if (item.status.ok()) {
+      End(item.what, item.what->result);
+    } else {
+      End(item.what, item.what->Named(item.status));
+    }
+  }
+}
+
+void DeviceExchanges::End(const std::shared_ptr<Ticket>& ticket,
+                          absl::StatusOr<PushResult> result) {
+  {
+    MutexLock lock(&mu_);
+    ticket->stage = Ticket::Stage::kDone;
+    ticket->result = result;
+    ticket->pinned.reset();
+    ticket->unpinned.reset();
+    changed_.SignalAll();
+  }
+  if (ticket->done == nullptr) return;
+  ticket->done(ticket->id, result);
+  MutexLock lock(&mu_);
+  tickets_.erase(ticket->id);
+}
+
+// ---- Waiting
+
+absl::Status DeviceExchanges::WaitAll(std::span<const TicketId> tickets,
+                                      std::span<const DeviceStream> streams, absl::Duration timeout,
+                                      std::vector<PushResult>* results) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  results->clear();
+  results->reserve(tickets.size());
+  std::vector<PushResult> of_client;
+  for (size_t i = 0; i < tickets.size();) {
+    if (IsOurs(tickets[i])) {
+      const auto result = Wait(tickets[i], streams.empty() ? nullptr : &streams[i], deadline);
+      if (!result.has_value()) return Describe(tickets[i]);
+      BDN_RETURN_IF_ERROR(result->status());
+      results->push_back(**result);
+      ++i;
+      continue;
+    }
+    const auto end = std::find_if(tickets.begin() + i, tickets.end(), IsOurs);
+    const auto theirs = tickets.subspan(i, end - tickets.begin() - i);
+    const absl::Status status = client_->WaitAll(theirs, deadline - clock_->Now(), &of_client);
+    results->insert(results->end(), of_client.begin(), of_client.end());
+    BDN_RETURN_IF_ERROR(status);
+    i += theirs.size();
+  }
+  return absl::OkStatus();
+}
+
+std::optional<absl::StatusOr<PushResult>> DeviceExchanges::Wait(TicketId id,
+                                                                const DeviceStream* stream,
+                                                                absl::Time deadline) {
+  MutexLock lock(&mu_);
+  for (;;) {
+    const auto found = tickets_.find(id);
+    if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
+    const std::shared_ptr<Ticket> ticket = found->second;
+    const bool comes_back = ticket->stage == Ticket::Stage::kComingBack;
+    if (ticket->stage == Ticket::Stage::kDone || (comes_back && stream != nullptr)) {
+      tickets_.erase(found);
+      // Under the lock: the event is still of this ticket.
+      if (comes_back) {
+        const absl::Status status = ticket->device->compute->WaitFor(ticket->event, *stream);
+        if (!status.ok()) return ticket->Named(status);
+      }
+      return ticket->result;
+    }
+    if (is_closed_) return WhileClosing();
+    if (clock_->Now() >= deadline) return std::nullopt;
+    clock_->WaitUntil(&changed_, &mu_, deadline);
+  }
+}
+
+absl::Status DeviceExchanges::Describe(TicketId id) const {
+  std::shared_ptr<const Ticket> ticket;
+  TicketId inner = 0;
+  bool is_leaving = false;
+  {
+    MutexLock lock(&mu_);
+    const auto found = tickets_.find(id);
+    if (found == tickets_.end()) return NotFound("no ticket %d is in flight", id);
+    ticket = found->second;
+    is_leaving = ticket->stage == Ticket::Stage::kLeaving;
+    if (ticket->stage == Ticket::Stage::kExchanging) inner = ticket->inner;
+  }
+  if (inner != 0) {
+    const absl::Status described = client_->DescribeWait(inner);
+    if (absl::IsDeadlineExceeded(described)) return described;
+  }
+  const std::string device = ticket->device == nullptr ? "a" : ticket->device->compute->name();
+  return WithFields(
+      DeadlineExceeded("still in flight"),
+      {.tensor = ticket->name,
+       .stage = "copy",
+       .waiting_for = is_leaving ? "a stream of " + device + " to come to the push" : device});
+}
+
+// ---- The end
+
+void DeviceExchanges::Close() {
+  MutexLock lock(&mu_);
+  is_closed_ = true;
+  changed_.SignalAll();
+}
+
+void DeviceExchanges::Stop() {
+  if (out_ != nullptr) out_->Stop();
+}
+
+}  // namespace bdn
