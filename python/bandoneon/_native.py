@@ -10,13 +10,15 @@ from ctypes import c_uint64, c_void_p, sizeof
 
 from . import errors
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 OK = 0
 CANCELLED = 1
 DEADLINE_EXCEEDED = 4
 
 FLOAT32, FLOAT16, BFLOAT16, FLOAT64 = range(4)
+
+HOST = 0  # Push.device; that of GPU n is n + 1.
 
 FUSE = 1
 ABSENT = 1
@@ -113,6 +115,18 @@ _FUNCTIONS = {
     "bdn_wait_all": (
         c_int,
         [c_void_p, POINTER(c_uint64), c_size_t, c_double, POINTER(Result), POINTER(c_size_t)],
+    ),
+    "bdn_wait_stream_all": (
+        c_int,
+        [
+            c_void_p,
+            POINTER(c_uint64),
+            POINTER(c_void_p),
+            c_size_t,
+            c_double,
+            POINTER(Result),
+            POINTER(c_size_t),
+        ],
     ),
     "bdn_alloc": (c_int, [c_void_p, c_uint64, POINTER(c_void_p)]),
     "bdn_free_memory": (None, [c_void_p]),

@@ -44,8 +44,8 @@ class Declaration:
 
 class Push(_native.Push):
     """One exchange to start: of the memory at address `data`, which `keep` keeps alive, or of none where it
-    is absent and its result not wanted. `left_out`: address of float32 memory for what the codec leaves
-    out."""
+    is absent and its result not wanted. It is the host's, or of the GPU n where `device` is n + 1: there from
+    `stream`, a CUstream, on. `left_out`: address of float32 memory for what the codec leaves out."""
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class Push(_native.Push):
         loss_scale=1.0,
         learning_rate=0.0,
         left_out=None,
+        device=_native.HOST,
+        stream=None,
     ):
         super().__init__(
             sizeof(_native.Push),
@@ -65,8 +67,8 @@ class Push(_native.Push):
             tensor,
             flags,
             priority,
-            0,  # device
-            None,  # stream
+            device,
+            stream,
             weight,
             loss_scale,
             learning_rate,
@@ -255,24 +257,27 @@ class Worker:
             return
         self._completions.expect(tickets, callback, error, timeout)
 
-    def wait(self, ticket, timeout=None):
-        """The Result of an exchange. DeadlineExceeded leaves the ticket valid."""
-        results, error = self.wait_all([ticket], timeout)
+    def wait(self, ticket, timeout=None, stream=None):
+        """The Result of an exchange. DeadlineExceeded leaves the ticket valid. stream: as wait_all's."""
+        results, error = self.wait_all([ticket], timeout, None if stream is None else [stream])
         if error is not None:
             raise error
         return results[0]
 
-    def wait_all(self, tickets, timeout=None):
+    def wait_all(self, tickets, timeout=None, streams=None):
         """The Results of exchanges, in order, up to the first that ends in an error or not at all; and
         that error, or None. DeadlineExceeded, where none has ended for `timeout` seconds, leaves its
-        ticket valid, as are those behind it."""
+        ticket valid, as are those behind it. streams: of GPUs, as CUstreams, one a ticket; what is put into
+        them from now on finds the results, which may be on their way to their GPU yet."""
         results = []
         deadline = time.monotonic() + _seconds(timeout)
         report = time.monotonic() + _REPORT_SECONDS
         while True:
             left = deadline - time.monotonic()
             ended, error = self._wait_slice(
-                tickets[len(results) :], min(max(left, 0.0), SLICE_SECONDS)
+                tickets[len(results) :],
+                min(max(left, 0.0), SLICE_SECONDS),
+                None if streams is None else streams[len(results) :],
             )
             results += ended
             if not isinstance(error, errors.DeadlineExceeded):
@@ -428,15 +433,20 @@ class Worker:
 
         run_interruptibly(run)
 
-    def _wait_slice(self, tickets, seconds):
+    def _wait_slice(self, tickets, seconds, streams=None):
         """As wait_all, without a look at signals in between."""
         count = len(tickets)
         results = (_native.Result * count).from_buffer_copy(_EMPTY_RESULT * count)
         ended = c_size_t()
         with self._call() as (lib, handle):
-            code = lib.bdn_wait_all(
-                handle, (c_uint64 * count)(*tickets), count, seconds, results, byref(ended)
-            )
+            items = (c_uint64 * count)(*tickets)
+            if streams is None:
+                code = lib.bdn_wait_all(handle, items, count, seconds, results, byref(ended))
+            else:
+                of_items = (c_void_p * count)(*streams)
+                code = lib.bdn_wait_stream_all(
+                    handle, items, of_items, count, seconds, results, byref(ended)
+                )
             error = _native.last_error(code) if code else None
         over = ended.value + (
             error is not None and not isinstance(error, errors.DeadlineExceeded)

@@ -281,6 +281,10 @@ BDN_EXPORT void FakeHold(int is_held) {
   state().is_held = is_held != 0;
   state().changed.notify_all();
 }
+BDN_EXPORT void FakeFinish() {
+  Lock lock(state().mu);
+  state().Finish(lock);
+}
 BDN_EXPORT void FakeFailCopies(int fails) {
   const Lock lock(state().mu);
   state().fails = fails != 0;

@@ -15,13 +15,13 @@ from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition, Inval
 from ..interrupts import SLICE_SECONDS
 from ..session import default_worker
 from ..worker import Push
-from . import backward_pass
+from . import backward_pass, devices
 from .comm_state import fitting_state, saved_by
 from .exchange_guard import ExchangeGuard
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
-from .tensors import copy_back, host_copy_or_self
+from .tensors import copy_back, fill, memory_for
 from .weight import Weight
 
 
@@ -222,7 +222,8 @@ class _Round:
 
     def exchange(self, parameters, members, bucket):
         """The bucket's future, due when all its gradients are back."""
-        future, buffer = torch.futures.Future(), bucket.buffer()
+        buffer = bucket.buffer()
+        future = devices.future_of(buffer)
 
         def end(error):
             if error is None or self._has_pass:
@@ -239,8 +240,8 @@ class _Round:
 
         def done(error):
             if error is None:
-                for host, grad in places:
-                    copy_back(host, grad)
+                for memory, grad in places:
+                    copy_back(memory, grad)
             else:
                 self._fail(error)
             end(error)
@@ -266,19 +267,19 @@ class _Round:
             grad = parameters.dense(member, grad)
             if not self._weight:
                 grad.zero_()  # What DDP goes on with where no worker's weight is more.
-            host = host_copy_or_self(grad, exclusive=True)
-            places.append((host, grad))
+            memory = memory_for(grad, exclusive=True)
+            places.append((memory, grad))
             pushes.append(
                 Push(
                     tensor=member.tensor,
-                    data=host.data_ptr(),
-                    keep=host,
+                    data=None,
                     flags=0 if is_present else _native.ABSENT,
                     priority=-member.priority,  # the order of the buckets: all are awaited together
                     weight=self._weight,
                     loss_scale=self._loss_scale,
                 )
             )
+            fill(pushes[-1], memory)
         return pushes, places
 
     def _end(self):

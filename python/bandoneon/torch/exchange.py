@@ -4,18 +4,18 @@ import torch
 
 from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
-from ..worker import Declaration
-from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
+from ..worker import Declaration, Push
+from .tensors import check_exchangeable, copy_back, dtype_number, fill, memory_for, streams_for
 
 
 class Handle:
     """A tensor on its way. It holds the tensor until the mean has arrived."""
 
-    def __init__(self, worker, ticket, tensor, host):
+    def __init__(self, worker, ticket, tensor, memory):
         self._worker = worker
         self._ticket = ticket
         self._tensor = tensor
-        self._host = host
+        self._memory = memory
 
     def is_done(self):
         """Whether wait() would return at once."""
@@ -24,19 +24,21 @@ class Handle:
         return self._ticket is None
 
     def wait(self, timeout=None):
-        """The tensor, now the workers' mean; NaN where a worker's values were not finite.
+        """The tensor, now the workers' mean; NaN where a worker's values were not finite. On a GPU it is
+        for who uses it in the current stream.
 
         DeadlineExceeded after `timeout` seconds says who is missing; wait again for longer.
         """
         if self._ticket is not None:
-            self._worker.wait(self._ticket, timeout)
+            streams = streams_for([self._memory])
+            self._worker.wait(self._ticket, timeout, streams and streams[0])
             self._finish()
         return self._tensor
 
     def _finish(self):
         self._ticket = None
-        copy_back(self._host, self._tensor)
-        self._host = None
+        copy_back(self._memory, self._tensor)
+        self._memory = None
 
     def __del__(self):
         if getattr(self, "_ticket", None) is not None:
@@ -67,9 +69,13 @@ def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0
             f"priority={priority!r} of {name!r} is no int32; higher goes first", tensor=name
         )
     number = worker.declare_once(declaration)
-    host = host_copy_or_self(tensor, exclusive=True)
-    ticket = worker.push(number, host.data_ptr(), keep=host, priority=priority, learning_rate=learning_rate)
-    return Handle(worker, ticket, tensor, host)
+    memory = memory_for(tensor, exclusive=True)
+    push = Push(number, None, priority=priority, learning_rate=learning_rate)
+    fill(push, memory)
+    tickets, error = worker.push_all([push])
+    if error is not None:
+        raise error
+    return Handle(worker, tickets[0], tensor, memory)
 
 
 def empty(*size, dtype=torch.float32, worker=None):

@@ -10,7 +10,15 @@ from ..errors import InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration, Push
 from .broadcast import broadcast_bytes, check_replicas, check_same_weights
 from .link_options import LinkOptions
-from .tensors import check_exchangeable, copy_back, dtype_number, host_copy_or_self
+from .tensors import (
+    check_exchangeable,
+    copy_back,
+    dtype_number,
+    fill,
+    host_copy,
+    memory_for,
+    streams_for,
+)
 from .exchange_guard import ExchangeGuard
 
 
@@ -179,34 +187,35 @@ class ParameterSet:
             return self._exchange(tensors, timeout, rates, absent, left_out, weight)
 
     def _exchange(self, tensors, timeout, rates, absent, left_out, weight):
-        hosts = [host_copy_or_self(tensor) for tensor in tensors]
-        nothing = [None] * len(hosts)
+        nothing = [None] * len(tensors)
+        # What is left out of a push is kept for tensors of the host alone.
+        memories = [host_copy(t) if left_out and not t.is_cpu else memory_for(t) for t in tensors]
+        rests = [r if r is None or r.is_cpu else host_copy(r) for r in left_out or nothing]
         pushes = [
             Push(
                 m.tensor,
-                host.data_ptr(),
-                keep=(host, rest),
+                None,
                 flags=_native.ABSENT if is_absent or not weight else 0,
                 priority=m.priority,
                 weight=weight,
                 learning_rate=rate or 0.0,
                 left_out=None if rest is None else rest.data_ptr(),
             )
-            for m, host, rate, is_absent, rest in zip(
-                self.members,
-                hosts,
-                rates or nothing,
-                absent or nothing,
-                left_out or nothing,
+            for m, rate, is_absent, rest in zip(
+                self.members, rates or nothing, absent or nothing, rests
             )
         ]
+        for push, memory, rest in zip(pushes, memories, rests):
+            fill(push, memory)
+            push.keep = memory, rest
         tickets, error = self.worker.push_all(pushes)
         if error is None:
-            results, error = self.worker.wait_all(tickets, timeout)
+            results, error = self.worker.wait_all(tickets, timeout, streams_for(memories))
         if error is not None:
             raise error
-        for host, tensor in zip(hosts, tensors):
-            copy_back(host, tensor)
+        for memory, tensor in zip(memories + rests, list(tensors) + list(left_out or nothing)):
+            if memory is not None:
+                copy_back(memory, tensor)
         return results
 
     def update_weights(self, tensors, timeout=None, **facts):

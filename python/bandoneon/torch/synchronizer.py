@@ -12,7 +12,7 @@ from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push
 from . import backward_pass
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
-from .tensors import copy_back, host_copy_or_self
+from .tensors import copy_back, fill, memory_for, streams_for
 
 
 # Gradients leave together when they are this many bytes: a call for each would cost small ones more than
@@ -69,7 +69,7 @@ class _Slot:
         self.ticket = None  # of the exchange in flight, once it has left
         self.flags = 0  # of its push
         self.grad = None  # what is pushed, and where the mean goes
-        self.host = None  # the memory that C reads and writes for it
+        self.memory = None  # that C reads and writes for it
         if self.push is not None:
             self.push.keep = None
 
@@ -263,7 +263,7 @@ class Synchronizer:
     def _leave_in_flight(self):
         settle = weakref.WeakMethod(self._settle_for_reader)
         for slot in self._slots:
-            if slot.host is not None:
+            if slot.memory is not None:
                 slot.pending = slot.param.grad = PendingGradient(slot.grad, settle)
         self._is_in_flight = True
         self._had_pass = True
@@ -499,14 +499,13 @@ class Synchronizer:
         """The error of the first that cannot be exchanged; it and those behind it are not sent then."""
         try:
             for done, slot in enumerate(batch):
-                host = None
+                memory = None
                 if slot.grad is not None:
                     slot.grad = self._parameters.dense(slot.member, slot.grad)
-                    host = host_copy_or_self(slot.grad)
-                slot.host = host
+                    memory = memory_for(slot.grad)
+                slot.memory = memory
                 push = slot.push
-                push.keep = host
-                push.data = None if host is None else host.data_ptr()
+                fill(push, memory)
                 push.flags = slot.flags if self._weight else _native.ABSENT
                 push.weight = self._weight
                 push.loss_scale = self._scale
@@ -521,7 +520,11 @@ class Synchronizer:
         """Waits for what is on its way of these. What had come before another one was late is not waited
         for again."""
         slots = [slot for slot in slots if slot.ticket is not None]
-        results, error = self._worker.wait_all([slot.ticket for slot in slots], self._timeout)
+        results, error = self._worker.wait_all(
+            [slot.ticket for slot in slots],
+            self._timeout,
+            streams_for([slot.memory for slot in slots]) if is_wanted else None,
+        )
         for slot, result in zip(slots, results):
             slot.ticket = None
             if is_wanted:
@@ -535,12 +538,12 @@ class Synchronizer:
         if slot.fired == 1:
             slot.seen_alone = True
         mean = slot.earlier
-        if slot.host is not None and not result.absent:
-            copy_back(slot.host, slot.grad)
+        if slot.memory is not None and not result.absent:
+            copy_back(slot.memory, slot.grad)
             mean = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
         if slot.pending is not None:
             self._arrive(slot, mean)
-        elif slot.host is not None:
+        elif slot.memory is not None:
             slot.leave_mean(mean)
         if self._is_in_flight:
             slot.clear_round()

@@ -1,9 +1,10 @@
-"""What may be exchanged, and the host memory that stands in for a tensor while it is."""
+"""What may be exchanged, and the memory that stands in for a tensor while it is."""
 
 import torch
 
 from .. import _native
 from ..errors import InvalidArgument, Unimplemented
+from . import devices
 
 DTYPES = {
     torch.float32: _native.FLOAT32,
@@ -51,26 +52,54 @@ def check_exchangeable(tensor, name):
         )
 
 
-def host_copy_or_self(tensor, exclusive=False):
-    """Contiguous host memory with the tensor's values: the tensor's own where that is safe.
+def memory_for(tensor, exclusive=False):
+    """Contiguous memory with the tensor's values, the host's or a GPU's: the tensor's own where that is
+    safe.
 
-    It is not where the memory is another device's, not in row-major order (which is the order that
+    It is not where the memory is of another kind of device, not in row-major order (which is the order that
     all workers share), or seen through another tensor as well; `exclusive` rules the latter out.
     """
-    if tensor.is_cpu and tensor.is_contiguous():
+    is_device = devices.is_pushable(tensor)
+    if (tensor.is_cpu or is_device) and tensor.is_contiguous():
         if exclusive or not _is_shared(tensor):
             return tensor
-    host = torch.empty(
-        tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type == "cuda"
-    )
-    return host.copy_(tensor)
+    if is_device:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return host_copy(tensor)
 
 
-def copy_back(host, tensor):
-    """The result, which came to `host`, into the tensor it belongs to."""
-    if host is not tensor:
+def host_copy(tensor):
+    """As memory_for(), of the host and never the tensor's own."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
+
+
+def fill(push, memory):
+    """Makes the push one of that memory as it is by now; None: of none."""
+    push.keep = memory
+    push.data = None if memory is None else memory.data_ptr()
+    if memory is not None and devices.is_pushable(memory):
+        push.device, push.stream = devices.place_of(memory)
+    else:
+        push.device, push.stream = _native.HOST, None
+
+
+def streams_for(memories):
+    """For Worker.wait_all(): the current streams of those on GPUs; None where none is."""
+    streams = [
+        devices.place_of(m)[1] if m is not None and devices.is_pushable(m) else None
+        for m in memories
+    ]
+    return None if all(stream is None for stream in streams) else streams
+
+
+def copy_back(memory, tensor):
+    """The result, which came to `memory`, into the tensor it belongs to. On a GPU in the order of the
+    current stream, which waits for it."""
+    if devices.is_pushable(memory):
+        devices.used_in_current_stream(memory)
+    if memory is not tensor:
         with torch.no_grad():
-            tensor.copy_(host)
+            tensor.copy_(memory)
 
 
 def _is_shared(tensor):

@@ -1,0 +1,34 @@
+"""GPUs whose memory is pushed as it is, and the streams that its exchanges keep to."""
+
+import torch
+
+_IS_CUDA = torch.version.cuda is not None  # Not ROCm, which calls itself so as well.
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def is_pushable(tensor):
+    """Whether the library reads and writes the tensor's memory where it is, though it is not the host's."""
+    return _IS_CUDA and tensor.is_cuda
+
+
+def place_of(tensor):
+    """What Push calls the tensor's device, and the stream in which the tensor is ready by now."""
+    index = tensor.device.index
+    return index + 1, current_stream(index)
+
+
+def current_stream(index):
+    if _raw_stream is not None:
+        return _raw_stream(index)
+    return torch.cuda.current_stream(index).cuda_stream
+
+
+def used_in_current_stream(tensor):
+    """What is freed from now on is not used again before the current stream has come here: it waits for
+    the result, and the stream that the memory was made in may not."""
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def future_of(tensor):
+    """A future of the tensor, as who waits for it wants it: one that knows its device."""
+    return torch.futures.Future(devices=[tensor.device] if tensor.is_cuda else [])

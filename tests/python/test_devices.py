@@ -1,0 +1,181 @@
+"""Tensors of GPUs. There is none where tests run: the driver is the fake of tests/device/fake_cuda.cc, for
+which any memory is a GPU's, and whose streams do nothing before somebody waits for them; that a tensor is a
+GPU's is what devices.py says. Real tensors, autograd, workers and servers are between the two."""
+
+import ctypes
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import bandoneon
+import bandoneon.torch as bdn
+from bandoneon import _native
+from bandoneon.torch import devices
+from forward_overlap_helpers import distributed
+from cluster_helpers import ONEBIT, assert_same, make_batch, make_model, model_hash, run_job, sgd, train
+
+LIBRARY = _native.library_paths()[-1].parent.parent / "tests" / "device" / "libfake_cuda.so"
+STREAM = 0  # the default one
+
+
+class FakeGpu:
+    def __init__(self):
+        self._driver = ctypes.CDLL(str(LIBRARY))
+        self._driver.FakeTakeAllMemory()
+        self.told = []  # addresses of memory that the current stream uses
+
+    def reach(self, tensor):
+        """In place of telling a stream, which computes later: all comes before what the host does now."""
+        self.told.append(tensor.data_ptr())
+        self._driver.FakeFinish()
+
+    def hold(self, on):
+        self._driver.FakeHold(int(on))
+
+    def capture(self, on):
+        self._driver.FakeCapture(int(on))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    fake = FakeGpu()
+    monkeypatch.setenv("BANDONEON_CUDA_DRIVER", str(LIBRARY))
+    monkeypatch.setattr(devices, "is_pushable", lambda tensor: True)
+    monkeypatch.setattr(devices, "place_of", lambda tensor: (1, STREAM))
+    monkeypatch.setattr(devices, "used_in_current_stream", fake.reach)
+    yield fake
+    fake.hold(False)
+    fake.capture(False)
+
+
+def counted(worker):
+    stats = worker.stats()
+    return stats["device_bytes_out"], stats["device_bytes_back"]
+
+
+def test_push_pull_averages_where_the_tensor_is(gpu):
+    def job(worker):
+        tensor = torch.full((1000,), float(worker.rank))
+        strided = torch.full((50, 2), 4.0 * worker.rank).t()
+        handles = [
+            bdn.push_pull(tensor, "w", worker=worker),
+            bdn.push_pull(strided, "v", worker=worker),
+        ]
+        assert bdn.synchronize(handles)[0].data_ptr() == tensor.data_ptr()
+        assert (tensor == 0.5).all() and (strided == 2.0).all()
+        assert counted(worker) == (4400, 4400)
+        return tensor.data_ptr()
+
+    addresses = run_job(job)
+    assert set(addresses) <= set(gpu.told), "memory may be used again before its result has come"
+
+
+def test_push_pull_returns_before_the_stream_is_there(gpu):
+    def job(worker):
+        tensor = torch.ones(10)
+        gpu.hold(True)
+        handle = bdn.push_pull(tensor, "w", worker=worker)
+        assert not handle.is_done()
+        with pytest.raises(bandoneon.DeadlineExceeded) as late:
+            handle.wait(0.01)
+        assert late.value.tensor == "w" and "stream" in late.value.waiting_for
+        gpu.hold(False)
+        return handle.wait()
+
+    (mean,) = run_job(job, workers=1)
+    assert (mean == 1.0).all()
+
+
+def test_a_graph_that_is_captured_refuses_an_exchange(gpu):
+    def job(worker):
+        gpu.capture(True)
+        with pytest.raises(bandoneon.FailedPrecondition, match="CUDA graph") as refused:
+            bdn.push_pull(torch.ones(10), "w", worker=worker)
+        assert refused.value.tensor == "w"
+        gpu.capture(False)
+        return bdn.push_pull(torch.ones(10), "w", worker=worker).wait()
+
+    run_job(job, workers=1)
+
+
+@pytest.mark.parametrize("overlap", [False, "backward", "forward"])
+def test_training_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, overlap):
+    def job(worker):
+        model = make_model()
+        optimizer = distributed(worker, model, overlap, **ONEBIT)
+        train(worker, model, optimizer, steps=5)
+        optimizer.synchronize()
+        stats = worker.stats()
+        return model_hash(model), stats["device_bytes_out"]
+
+    there = run_job(job, min_compress_bytes=0)
+    monkeypatch.setattr(devices, "is_pushable", lambda tensor: False)
+    here = run_job(job, min_compress_bytes=0)
+    assert {model for model, _ in there + here} == {here[0][0]}
+    assert here[0][1] == 0 and there[0][1] > 0
+
+
+def test_the_hook_of_ddp_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, tmp_path):
+    building = threading.Lock()
+
+    def job(worker):
+        model = make_model()
+        with building:
+            wrapped = DistributedDataParallel(model, bucket_cap_mb=0.0001)
+        state = bdn.DDPState(model.named_parameters(), worker=worker, scaler=None)
+        wrapped.register_comm_hook(state, bdn.ddp_hook)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
+        for step in range(4):
+            optimizer.zero_grad()
+            wrapped(make_batch(worker.rank, step)).square().mean().backward()
+            optimizer.step()
+        return model_hash(model)
+
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", None)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        there = run_job(job)
+        monkeypatch.setattr(devices, "is_pushable", lambda tensor: False)
+        assert set(there) == set(run_job(job))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_pass_that_broke_off_leaves_nothing_in_flight(gpu):
+    """Its exchanges are waited for in full: their memory goes back to who may use it at once."""
+
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        train(worker, model, optimizer, steps=2)
+        hook = model[0].weight.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(make_batch(worker.rank)).sum().backward()
+        hook.remove()
+        optimizer.zero_grad()
+        train(worker, model, optimizer, steps=2)
+        return model_hash(model)
+
+    assert len(set(run_job(job))) == 1
+
+
+def test_without_a_driver_the_error_names_the_tensor(gpu, monkeypatch):
+    monkeypatch.setenv("BANDONEON_CUDA_DRIVER", "libnone.so.1")
+
+    def job(worker):
+        with pytest.raises(bandoneon.NotFound, match="no NVIDIA driver on this machine") as missing:
+            bdn.push_pull(torch.ones(10), "w", worker=worker)
+        assert missing.value.tensor == "w"
+
+    run_job(job, workers=1)
+
+
+def test_tensors_of_the_host_know_no_driver(monkeypatch):
+    monkeypatch.setenv("BANDONEON_CUDA_DRIVER", "libnone.so.1")
+    tensor = torch.ones(4)
+    assert not devices.is_pushable(tensor)
+    run_job(lambda worker: bdn.push_pull(tensor.clone(), "w", worker=worker).wait(), workers=1)
+    assert_same({"w": tensor}, {"w": torch.ones(4)})
