@@ -2,13 +2,15 @@
 
 import torch
 
-_IS_CUDA = torch.version.cuda is not None  # Not ROCm, which calls itself so as well.
+# Whether there may be any: not ROCm's, which calls itself CUDA as well. Asked before anything else of here:
+# where there is none, it costs a gradient no call.
+ARE_HERE = torch.version.cuda is not None
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def is_pushable(tensor):
     """Whether the library reads and writes the tensor's memory where it is, though it is not the host's."""
-    return _IS_CUDA and tensor.is_cuda
+    return tensor.is_cuda
 
 
 def place_of(tensor):

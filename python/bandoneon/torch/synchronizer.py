@@ -10,9 +10,9 @@ import torch
 from .. import _native
 from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push
-from . import backward_pass
+from . import backward_pass, devices
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
-from .tensors import copy_back, fill, memory_for, streams_for
+from .tensors import copy_back, memory_for, place, streams_for
 
 
 # Gradients leave together when they are this many bytes: a call for each would cost small ones more than
@@ -505,7 +505,10 @@ class Synchronizer:
                     memory = memory_for(slot.grad)
                 slot.memory = memory
                 push = slot.push
-                fill(push, memory)
+                push.keep = memory
+                push.data = None if memory is None else memory.data_ptr()
+                if devices.ARE_HERE:
+                    place(push, memory)
                 push.flags = slot.flags if self._weight else _native.ABSENT
                 push.weight = self._weight
                 push.loss_scale = self._scale
@@ -523,7 +526,7 @@ class Synchronizer:
         results, error = self._worker.wait_all(
             [slot.ticket for slot in slots],
             self._timeout,
-            streams_for([slot.memory for slot in slots]) if is_wanted else None,
+            streams_for(slot.memory for slot in slots) if is_wanted else None,
         )
         for slot, result in zip(slots, results):
             slot.ticket = None

@@ -59,7 +59,7 @@ def memory_for(tensor, exclusive=False):
     It is not where the memory is of another kind of device, not in row-major order (which is the order that
     all workers share), or seen through another tensor as well; `exclusive` rules the latter out.
     """
-    is_device = devices.is_pushable(tensor)
+    is_device = devices.ARE_HERE and devices.is_pushable(tensor)
     if (tensor.is_cpu or is_device) and tensor.is_contiguous():
         if exclusive or not _is_shared(tensor):
             return tensor
@@ -77,6 +77,12 @@ def fill(push, memory):
     """Makes the push one of that memory as it is by now; None: of none."""
     push.keep = memory
     push.data = None if memory is None else memory.data_ptr()
+    if devices.ARE_HERE:
+        place(push, memory)
+
+
+def place(push, memory):
+    """The part of fill() that has to do with GPUs."""
     if memory is not None and devices.is_pushable(memory):
         push.device, push.stream = devices.place_of(memory)
     else:
@@ -85,6 +91,8 @@ def fill(push, memory):
 
 def streams_for(memories):
     """For Worker.wait_all(): the current streams of those on GPUs; None where none is."""
+    if not devices.ARE_HERE:
+        return None
     streams = [
         devices.place_of(m)[1] if m is not None and devices.is_pushable(m) else None
         for m in memories
@@ -95,7 +103,7 @@ def streams_for(memories):
 def copy_back(memory, tensor):
     """The result, which came to `memory`, into the tensor it belongs to. On a GPU in the order of the
     current stream, which waits for it."""
-    if devices.is_pushable(memory):
+    if devices.ARE_HERE and devices.is_pushable(memory):
         devices.used_in_current_stream(memory)
     if memory is not tensor:
         with torch.no_grad():
