@@ -22,6 +22,8 @@
 
 namespace bdn {
 
+class CodecDevice;
+
 // One push and pull in flight, as its caller knows it. 0 is none.
 using TicketId = uint64_t;
 
@@ -62,6 +64,9 @@ struct PushRequest {
   // = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
   // own.
   float* left_out = nullptr;
+  // Not null: `data` lies in this device's memory, and CodecForDevices of the tensor is not null. Without
+  // sources and left_out.
+  CodecDevice* device = nullptr;
   // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
   std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)> done;
 };
@@ -89,6 +94,9 @@ class Client {
 
   // The name of a tensor. NotFound: it was not declared.
   virtual absl::StatusOr<std::string> NameOf(uint32_t tensor) const = 0;
+  // The codec of the tensor's pushes, where a CodecDevice can stand for the host in its exchanges;
+  // else null. Lives as long as the client.
+  virtual const Codec* CodecForDevices(uint32_t tensor) const = 0;
   // `data` as a view of the tensor's declared type and size. NotFound: it was not declared.
   virtual absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const = 0;
   // Starts exchanges, in order, up to the first that is refused; `tickets` gets those that are in

@@ -27,7 +27,8 @@ absl::Status GetLinkState(TensorTable* tensors, uint32_t id, LinkState what, std
     return absl::OkStatus();
   }
   for (const TensorPart& part : tensor->parts) {
-    part.exchange->CopyState(what, part.segment, out.subspan(part.offset, part.elements));
+    BDN_RETURN_IF_ERROR(
+        part.exchange->CopyState(what, part.segment, out.subspan(part.offset, part.elements)));
   }
   return absl::OkStatus();
 }
@@ -44,7 +45,8 @@ absl::Status SetLinkState(TensorTable* tensors, uint32_t id, LinkState what,
     if (what == LinkState::kLearningRate) {
       part.exchange->set_previous_learning_rate(in[0]);
     } else {
-      part.exchange->SetState(what, part.segment, in.subspan(part.offset, part.elements));
+      BDN_RETURN_IF_ERROR(
+          part.exchange->SetState(what, part.segment, in.subspan(part.offset, part.elements)));
     }
   }
   return absl::OkStatus();

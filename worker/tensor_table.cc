@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "worker/pipeline/device_stages.h"
 
 namespace bdn {
 
@@ -89,6 +90,7 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
   }
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
   BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
+  key.runs_on_device = RunsOnDevice(key);
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
   const KeySegments& segments = exchange->key().entry.segments;
   for (size_t i = 0; i < segments.size(); ++i) {

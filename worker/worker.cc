@@ -251,6 +251,16 @@ absl::StatusOr<std::string> Worker::NameOf(uint32_t id) const {
   return tensor->declaration.name;
 }
 
+const Codec* Worker::CodecForDevices(uint32_t id) const {
+  MutexLock lock(tensors_.mutex());
+  const absl::StatusOr<Tensor*> tensor = tensors_.FindDense(id);
+  if (!tensor.ok()) return nullptr;
+  for (const TensorPart& part : (*tensor)->parts) {
+    if (!part.exchange->key().runs_on_device) return nullptr;
+  }
+  return &(*tensor)->parts[0].exchange->key().link.codecs.push->codec();
+}
+
 absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {
   MutexLock lock(tensors_.mutex());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
@@ -325,9 +335,7 @@ absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration t
   return exchanges_->WaitAll(tickets, timeout, results);
 }
 
-absl::Status Worker::DescribeWait(TicketId ticket) {
-  return exchanges_->DescribeWait(ticket);
-}
+absl::Status Worker::DescribeWait(TicketId ticket) { return exchanges_->DescribeWait(ticket); }
 
 void Worker::ReadMetrics(std::span<uint64_t> values) const {
   const TransportStats traffic = transport_->stats();

@@ -169,6 +169,8 @@ constexpr Setting kWorkerSettings[] = {
     kWaitTimeout,
     kProbeInterval,
     kMaxBytesInFlight,
+    {"codec-device", "auto",
+     "where gradients of GPUs are encoded: cpu, gpu, or auto: where a measurement of the codec says"},
     {"max-pinned-bytes", "1GiB",
      "of the host's memory that each GPU's gradients go through; beyond it they go more slowly"},
     {"cuda-driver", "libcuda.so.1",

@@ -117,7 +117,7 @@ class World {
     for (Rank rank = 0; rank < kWorkers; ++rank) {
       const WorkerState& worker = workers_[rank];
       Floats residual(kElements);
-      worker.exchange->CopyState(LinkState::kResidual, 0, residual);
+      EXPECT_TRUE(worker.exchange->CopyState(LinkState::kResidual, 0, residual).ok());
       const bool is_under_way = worker.exchange->is_in_flight() && !worker.sent.empty() &&
                                 !counted_[rank].contains(worker.step);
       for (size_t i = 0; i < kElements; ++i) {
@@ -154,7 +154,7 @@ class World {
         absl::StrAppendFormat(&text, "%d", worker.exchange->claimed().counted);
       }
       Floats residual(kElements);
-      worker.exchange->CopyState(LinkState::kResidual, 0, residual);
+      EXPECT_TRUE(worker.exchange->CopyState(LinkState::kResidual, 0, residual).ok());
       for (const float x : residual) absl::StrAppendFormat(&text, "%g,", x);
       for (const Step step : counted_[rank]) absl::StrAppendFormat(&text, "c%d", step);
       absl::StrAppendFormat(&text, "ticks%d;", worker.ticks);
@@ -200,7 +200,7 @@ class World {
     worker.exchange->Deposit(0, 0, kElements, step, /*ticket=*/step,
                              {.data = {worker.data->data(), DType::kFloat32, kElements}});
     if (!worker.exchange->Claim()) trouble_ += "an exchange cannot be claimed\n";
-    RequestTable::Request push = worker.exchange->Encode({.rank = rank, .pool = &pool_});
+    RequestTable::Request push = worker.exchange->Encode({.rank = rank, .pool = &pool_}).value();
     worker.sent.clear();
     if (push.frame.header.flags == 0) {
       worker.sent = ValuesOf(

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <future>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "device/cuda_device.h"
@@ -27,10 +28,12 @@ using ::testing::HasSubstr;
 using Floats = std::vector<float>;
 constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr const char* kLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda.so";
+constexpr const char* kSmallLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda_small.so";
 
 // The driver that all devices here are of.
 class FakeDriver {
  public:
+  explicit FakeDriver(const char* library = kLibrary) : library_(dlopen(library, RTLD_NOW)) {}
   ~FakeDriver() {
     Hold(false);
     FailCopies(false);
@@ -48,31 +51,37 @@ class FakeDriver {
   F* Function(const char* name) {
     return reinterpret_cast<F*>(dlsym(library_, name));
   }
-  void* const library_ = dlopen(kLibrary, RTLD_NOW);
+  void* const library_;
 };
 
-absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenFake(int ordinal) {
+absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenFake(int ordinal,
+                                                        const std::string& library = kLibrary) {
   static const std::byte kImage[1] = {};
   return CudaDevice::Open(
-      {.ordinal = ordinal, .library = kLibrary, .image = kImage, .image_version = 13000});
+      {.ordinal = ordinal, .library = library, .image = kImage, .image_version = 13000});
 }
 
 // One of the workers with what it has of the device.
 class Trainer {
  public:
-  Trainer(Worker& worker, DeviceExchanges::Options options)
-      : worker_(worker), device_(OpenFake(0).value()) {
-    if (!options.open) options.open = OpenFake;
+  // Encodes on the host unless the options say otherwise.
+  Trainer(ClusterRig& rig, int rank,
+          DeviceExchanges::Options options = {.codecs = CodecPlace::kHost},
+          const std::string& library = kLibrary)
+      : rig_(rig), rank_(rank), device_(OpenFake(0, library).value()) {
+    if (!options.open) options.open = [](int ordinal) { return OpenFake(ordinal); };
     exchanges_ =
-        std::make_unique<DeviceExchanges>(std::move(options), &worker, &clock_, &telemetry_);
+        std::make_unique<DeviceExchanges>(std::move(options), &worker(), &clock_, &telemetry_);
   }
-  explicit Trainer(Worker& worker) : Trainer(worker, {}) {}
   ~Trainer() {
     exchanges_->Close();
-    worker_.Close();  // nothing of it comes after this
+    worker().Close();
+    exchanges_->Stop();
+    rig_.Kill(rank_);  // with what it has on the device
     exchanges_.reset();
   }
 
+  Worker& worker() { return rig_.worker(rank_); }
   DeviceExchanges& exchanges() { return *exchanges_; }
   CudaDevice& device() { return static_cast<CudaDevice&>(*device_); }
 
@@ -133,7 +142,8 @@ class Trainer {
   }
 
  private:
-  Worker& worker_;
+  ClusterRig& rig_;
+  const int rank_;
   const SteadyClock clock_;
   Registry telemetry_;
   std::unique_ptr<ComputeDevice> device_;
@@ -152,7 +162,7 @@ TEST(DeviceExchanges, GiveTheBitsOfTensorsOfTheHost) {
       ClusterRig rig(
           2, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096", "--seed=5"});
       rig.OnEach([&](Worker& worker, int rank) {
-        Trainer trainer(worker);
+        Trainer trainer(rig, rank);
         const uint32_t id = Declare(worker, Tensor("w", 3000, codec, codec));
         for (int step = 1; step <= 3; ++step) {
           Floats values = Normal(3000, 10 * step + rank);
@@ -177,8 +187,8 @@ TEST(DeviceExchanges, GiveTheBitsOfTensorsOfTheHost) {
 TEST(DeviceExchanges, MixWithTensorsOfTheHostInOneFrame) {
   FakeDriver driver;
   ClusterRig rig(2);
-  rig.OnEach([](Worker& worker, int rank) {
-    Trainer trainer(worker);
+  rig.OnEach([&](Worker& worker, int rank) {
+    Trainer trainer(rig, rank);
     TensorDeclaration a = Tensor("a", 100), b = Tensor("b", 50);
     a.fuse = b.fuse = true;
     const auto ids = worker.Declare({a, b}, kLong).value();
@@ -203,7 +213,7 @@ TEST(DeviceExchanges, MixWithTensorsOfTheHostInOneFrame) {
 TEST(DeviceExchanges, BeginWhenTheStreamIsThereAndNobodyWaitsForIt) {
   FakeDriver driver;
   ClusterRig rig(1);
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
   const Trainer::Array first = trainer.Make(Floats(10, 1.0f));
   driver.Hold(true);
@@ -227,7 +237,7 @@ TEST(DeviceExchanges, AStreamWaitsForWhatTheCpuDoesNot) {
   ClusterRig rig(2);
   std::vector<uint32_t> ids(2);
   rig.OnEach([&](Worker& worker, int rank) { ids[rank] = Declare(worker, Tensor("w", 10)); });
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const Trainer::Array array = trainer.Make(Floats(10, 1.0f));
   const TicketId ticket = trainer.Start(Trainer::PushOf(ids[0], array)).value();
   trainer.AwaitSent(ticket);
@@ -251,7 +261,7 @@ TEST(DeviceExchanges, AStreamWaitsForWhatTheCpuDoesNot) {
 TEST(DeviceExchanges, TellOfTheEndOnceTheResultIsThere) {
   FakeDriver driver;
   ClusterRig rig(1);
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
   const Trainer::Array array = trainer.Make(Floats(10, 5.0f));
   DeviceExchanges::Push push = Trainer::PushOf(id, array);
@@ -268,8 +278,8 @@ TEST(DeviceExchanges, TellOfTheEndOnceTheResultIsThere) {
 TEST(DeviceExchanges, LeaveWhatNobodyHasAndSayWhatIsNotFinite) {
   FakeDriver driver;
   ClusterRig rig(2);
-  rig.OnEach([](Worker& worker, int rank) {
-    Trainer trainer(worker);
+  rig.OnEach([&](Worker& worker, int rank) {
+    Trainer trainer(rig, rank);
     const uint32_t id = Declare(worker, Tensor("w", 10));
     const Trainer::Array array = trainer.Make(Floats(10, 7.0f));
     const auto step = [&](bool absent) {
@@ -292,7 +302,7 @@ TEST(DeviceExchanges, LeaveWhatNobodyHasAndSayWhatIsNotFinite) {
 TEST(DeviceExchanges, GoThroughOtherMemoryWherePinnedMemoryIsOut) {
   FakeDriver driver;
   ClusterRig rig(1);
-  Trainer trainer(rig.worker(0), {.max_pinned_bytes = 4096});
+  Trainer trainer(rig, 0, {.codecs = CodecPlace::kHost, .max_pinned_bytes = 4096});
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 5000));
   const Trainer::Array array = trainer.Make(Floats(5000, 3.0f));
   ::testing::internal::CaptureStderr();
@@ -310,7 +320,7 @@ TEST(DeviceExchanges, GoThroughOtherMemoryWherePinnedMemoryIsOut) {
 TEST(DeviceExchanges, AreRefusedWhileAGraphIsCaptured) {
   FakeDriver driver;
   ClusterRig rig(1);
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
   const Trainer::Array array = trainer.Make(Floats(10, 1.0f));
   driver.Capture(true);
@@ -326,7 +336,7 @@ TEST(DeviceExchanges, AreRefusedWhileAGraphIsCaptured) {
 TEST(DeviceExchanges, NameTheTensorAndTheCallThatFailed) {
   FakeDriver driver;
   ClusterRig rig(1);
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
   const Trainer::Array array = trainer.Make(Floats(10, 1.0f));
   driver.FailCopies(true);
@@ -349,7 +359,7 @@ TEST(DeviceExchanges, SayThatThereIsNoDeviceOrNoDriver) {
   FakeDriver driver;
   ClusterRig rig(1);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 4));
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const Trainer::Array array = trainer.Make(Floats(4, 1.0f));
   DeviceExchanges::Push push = Trainer::PushOf(id, array);
   push.place.ordinal = 3;
@@ -363,7 +373,7 @@ TEST(DeviceExchanges, SayThatThereIsNoDriver) {
   FakeDriver driver;
   ClusterRig rig(1);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 4));
-  Trainer trainer(rig.worker(0),
+  Trainer trainer(rig, 0,
                   {.open = [](int ordinal) -> absl::StatusOr<std::unique_ptr<ComputeDevice>> {
                     return CudaDevice::Open({.ordinal = ordinal, .library = "libnone.so"});
                   }});
@@ -377,7 +387,7 @@ TEST(DeviceExchanges, EndWithTheWorker) {
   FakeDriver driver;
   ClusterRig rig(1);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
-  Trainer trainer(rig.worker(0));
+  Trainer trainer(rig, 0);
   const Trainer::Array array = trainer.Make(Floats(10, 1.0f));
   driver.Hold(true);
   const TicketId ticket = trainer.Start(Trainer::PushOf(id, array)).value();
@@ -387,6 +397,176 @@ TEST(DeviceExchanges, EndWithTheWorker) {
   EXPECT_EQ(trainer.Start(Trainer::PushOf(id, array)).status().code(),
             absl::StatusCode::kCancelled);
   driver.Hold(false);
+}
+
+// ---- Encoded on the device
+
+struct Outcomes {
+  std::vector<Floats> results;  // of rank 0, by step
+  Floats residual;
+  Floats momentum;
+  bool operator==(const Outcomes&) const = default;
+};
+
+// What rank 0 of two gets of six steps, some of them with what a training meets, where gradients are
+// encoded at a place; nothing: they are the host's.
+Outcomes Train(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
+               std::vector<std::string> flags = {}) {
+  flags.insert(flags.end(), {"--servers=2", "--min-compress-bytes=0", "--seed=5"});
+  ClusterRig rig(2, flags);
+  Outcomes outcomes;
+  rig.OnEach([&](Worker& worker, int rank) {
+    Trainer trainer(rig, rank, {.codecs = place.value_or(CodecPlace::kHost)});
+    const uint32_t id = Declare(worker, tensor);
+    for (int step = 1; step <= 6; ++step) {
+      Floats values = Normal(tensor.elements, 10 * step + rank);
+      if (step == 3 && rank == 1) values[7] = std::numeric_limits<float>::quiet_NaN();
+      Trainer::Array array;
+      if (place.has_value()) array = trainer.Make(values);
+      DeviceExchanges::Push push =
+          place.has_value() ? Trainer::PushOf(id, array) : Trainer::PushOf(id, values);
+      push.request.absent = step == 4 && rank == 0;
+      push.request.weight = step == 5 ? 0.5f : 1.0f;
+      push.request.loss_scale = step == 6 ? 1024.0f : 1.0f;
+      push.request.learning_rate = 0.1f / step;
+      const auto result = trainer.Exchange(std::move(push));
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->nonfinite, step == 3);
+      if (rank == 0) outcomes.results.push_back(place.has_value() ? array.Read() : values);
+    }
+    if (rank == 0) {
+      outcomes.residual.resize(tensor.elements);
+      outcomes.momentum.resize(tensor.elements);
+      ASSERT_TRUE(worker.GetState(id, LinkState::kResidual, std::span(outcomes.residual)).ok());
+      ASSERT_TRUE(worker.GetState(id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
+    }
+    if (place == CodecPlace::kDevice) EXPECT_EQ(trainer.Count("device_encoded_pushes"), 6u);
+    ASSERT_TRUE(worker.Leave(kLong).ok());
+  });
+  // NaN is equal to nothing; that there was one was seen.
+  if (outcomes.results.size() == 6) outcomes.results.erase(outcomes.results.begin() + 2);
+  return outcomes;
+}
+
+TEST(DeviceExchanges, GiveTheSameBitsWhereverTheyAreEncoded) {
+  FakeDriver driver;
+  for (const std::string codec :
+       {"none", "fp16", "bf16", "sign", "onebit", "onebit(block=64)", "ef(onebit(block=64))",
+        "ef(onebit,correction=lr)", "ef(topk(ratio=0.05))", "topk(ratio=0.1,select=sampled)",
+        "ef(randomk(ratio=0.1,unbiased=false))", "ef(blocks(ratio=0.1))",
+        "int8(group=128,hadamard=32)", "ef(int4)", "dither", "ef(dither(kind=natural))",
+        "none for 2; ef(onebit)"}) {
+    TensorDeclaration tensor =
+        Tensor("w", 3000, codec, codec.starts_with("none for") ? "fp16" : codec);
+    const Outcomes here = Train(tensor, std::nullopt);
+    EXPECT_EQ(Train(tensor, CodecPlace::kDevice), here) << codec;
+    EXPECT_EQ(here.residual != Floats(3000), codec.find("ef(") != std::string::npos) << codec;
+  }
+}
+
+TEST(DeviceExchanges, GiveTheSameBitsWithMomentumWarmUpAndPartitions) {
+  FakeDriver driver;
+  TensorDeclaration tensor = Tensor("w", 3000, "ef(onebit(block=64))", "ef(onebit(block=64))");
+  tensor.momentum = 0.9f;
+  tensor.warmup_steps = 2;
+  const Outcomes here = Train(tensor, std::nullopt, {"--partition-bytes=4096"});
+  EXPECT_EQ(Train(tensor, CodecPlace::kDevice, {"--partition-bytes=4096"}), here);
+  EXPECT_NE(here.momentum, Floats(3000));
+}
+
+TEST(DeviceExchanges, CarryTheirMemoryWithThemFromPlaceToPlace) {
+  FakeDriver driver;
+  std::vector<Floats> results[2];
+  for (const bool moves : {false, true}) {
+    ClusterRig rig(1, {"--min-compress-bytes=0"});
+    Trainer trainer(rig, 0, {.codecs = CodecPlace::kDevice});
+    const uint32_t id = Declare(trainer.worker(), Tensor("w", 500, "ef(onebit)", "none"));
+    for (int step = 1; step <= 6; ++step) {
+      Floats values = Normal(500, step);
+      if (moves && step % 3 != 0) {
+        const Trainer::Array array = trainer.Make(values);
+        ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+        values = array.Read();
+      } else {
+        ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, values)).ok());
+      }
+      results[moves].push_back(values);
+      if (step != 4) continue;
+      // A checkpoint: what was saved is what is set.
+      Floats residual(500);
+      ASSERT_TRUE(trainer.worker().GetState(id, LinkState::kResidual, std::span(residual)).ok());
+      ASSERT_TRUE(trainer.worker().SetState(id, LinkState::kResidual, residual).ok());
+    }
+    ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDeviceHasNoKernelsForThem) {
+  FakeDriver driver;
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Trainer trainer(rig, 0, {.codecs = CodecPlace::kDevice});
+  TensorDeclaration a = Tensor("a", 100, "fp16"), b = Tensor("b", 100, "fp16");
+  a.fuse = b.fuse = true;
+  const auto ids = trainer.worker()
+                       .Declare({a, b, Tensor("c", 100, "sketch(rows=2,columns=64)", "none")}, kLong)
+                       .value();
+  const Trainer::Array array = trainer.Make(Floats(100, 1.0f));
+  const Trainer::Array second = trainer.Make(Floats(100, 1.0f));
+  const TicketId first = trainer.Start(Trainer::PushOf(ids[0], array)).value();
+  EXPECT_TRUE(trainer.Exchange(Trainer::PushOf(ids[1], second)).ok());
+  EXPECT_TRUE(trainer.Wait(first).ok());
+  EXPECT_TRUE(trainer.Exchange(Trainer::PushOf(ids[2], array)).ok());
+  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 0u);
+  ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+}
+
+TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDevicesMemoryIsOut) {
+  FakeDriver driver(kSmallLibrary);
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Trainer trainer(rig, 0,
+                  {.codecs = CodecPlace::kDevice,
+                   .open = [](int ordinal) { return OpenFake(ordinal, kSmallLibrary); }},
+                  kSmallLibrary);
+  // 4096 bytes are there: the gradient's, but not the residual's.
+  const uint32_t id = Declare(trainer.worker(), Tensor("w", 600, "ef(onebit)", "none"));
+  const Trainer::Array array = trainer.Make(Floats(600, 2.0f));
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(trainer.Exchange(Trainer::PushOf(id, array)).value().step, 1u);
+  EXPECT_EQ(trainer.Exchange(Trainer::PushOf(id, array)).value().step, 2u);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(array.Read(), Each(2.0f));
+  EXPECT_THAT(log, HasSubstr("tensor 'w' is encoded by processors"));
+  EXPECT_THAT(log, HasSubstr("cuMemAlloc of 2400 bytes on Fake GPU (cuda:0)"));
+  EXPECT_EQ(log.find("by processors"), log.rfind("by processors")) << "it is said once";
+  ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+}
+
+TEST(DeviceExchanges, AreMeasuredWhereNobodySaysWhereToEncode) {
+  FakeDriver driver;
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Trainer trainer(rig, 0, {.codecs = CodecPlace::kAuto});
+  const uint32_t id = Declare(trainer.worker(), Tensor("w", 1000, "onebit", "none"));
+  const Trainer::Array array = trainer.Make(Floats(1000, 2.0f));
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 0u)
+      << "this device is the host, which runs kernels more slowly than its own loops";
+  ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+}
+
+TEST(DeviceExchanges, FailWithTheDevicesErrorWhereItBreaksOnTheWay) {
+  FakeDriver driver;
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Trainer trainer(rig, 0, {.codecs = CodecPlace::kDevice});
+  const uint32_t id = Declare(trainer.worker(), Tensor("w", 1000, "onebit", "none"));
+  const Trainer::Array array = trainer.Make(Floats(1000, 2.0f));
+  driver.FailCopies(true);
+  const absl::Status broken = trainer.Exchange(Trainer::PushOf(id, array)).status();
+  driver.FailCopies(false);
+  EXPECT_EQ(broken.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(GetErrorField(broken, "tensor"), "w");
+  EXPECT_EQ(GetErrorField(broken, "stage"), "encode");
+  EXPECT_THAT(std::string(broken.message()), HasSubstr("cuMemcpyDtoHAsync"));
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ class KeyExchangeTest : public ::testing::Test {
   // A whole exchange up to its push.
   RequestTable::Request Encode() {
     EXPECT_TRUE(exchange_->Claim());
-    return exchange_->Encode({.run_seed = 1, .rank = 0, .pool = &pool_});
+    return exchange_->Encode({.run_seed = 1, .rank = 0, .pool = &pool_}).value();
   }
   // What a server would reply to `push` with these values.
   Frame ReplyTo(const RequestTable::Request& push, const std::vector<float>& values) {
@@ -67,7 +67,7 @@ class KeyExchangeTest : public ::testing::Test {
   }
   std::vector<float> Residual() {
     std::vector<float> residual(options_.segments[0]);
-    exchange_->CopyState(LinkState::kResidual, 0, residual);
+    EXPECT_TRUE(exchange_->CopyState(LinkState::kResidual, 0, residual).ok());
     return residual;
   }
 
@@ -289,7 +289,7 @@ TEST_F(KeyExchangeTest, AResultThatIsUnwantedLeavesTheReplicaToTheNextReplyThatI
   EXPECT_TRUE(end.status.ok()) << end.status;
   EXPECT_FALSE(exchange_->Finish()->segments[0].absent_everywhere);
   std::vector<float> replica(32);
-  exchange_->CopyState(LinkState::kReplica, 0, replica);
+  EXPECT_TRUE(exchange_->CopyState(LinkState::kReplica, 0, replica).ok());
   EXPECT_THAT(replica, Each(1.0f));
 
   std::vector<float> data(32, 1.0f);
@@ -329,7 +329,7 @@ TEST_F(KeyExchangeTest, AReplicaIsInForceOnceAllSegmentsAreOfOneStep) {
 
 TEST_F(KeyExchangeTest, AStateThatWasSetIsWhatTheNextPushAdds) {
   Make({.push = "ef(onebit)"});
-  exchange_->SetState(LinkState::kResidual, 0, std::vector<float>{1, -1, 1, -1});
+  EXPECT_TRUE(exchange_->SetState(LinkState::kResidual, 0, std::vector<float>{1, -1, 1, -1}).ok());
   std::vector<float> data = {0, 0, 0, 0};
   Deposit(0, 1, &data);
   const auto push = Encode();

@@ -89,20 +89,20 @@ TEST_F(StagesTest, WhatTheCodecLeavesOutGoesToWhoAsksForIt) {
 
 TEST_F(StagesTest, AnUndoneStepLeavesTheMemoryAsItWas) {
   Make({.push = "ef(onebit,correction=lr)"}, /*momentum=*/0.5f);
-  memory_.residual = {1, 0, -1, 0};
-  memory_.momentum = {0, 2, 0, 2};
+  const std::vector<float> residual = {1, 0, -1, 0}, momentum = {0, 2, 0, 2};
+  memory_.residual = residual;
+  memory_.momentum = momentum;
   memory_.previous_learning_rate = 0.25f;
-  const LinkMemory before = memory_;
   exchange_.learning_rate = 0.5f;
   std::vector<float> data = {4, -4, 8, -8};
   Encode(&data);
-  EXPECT_NE(memory_.residual, before.residual);
+  EXPECT_NE(memory_.residual, residual);
   UndoPush(key_, &memory_, &exchange_);
-  EXPECT_EQ(memory_.residual, before.residual);
-  EXPECT_EQ(memory_.momentum, before.momentum);
-  EXPECT_EQ(memory_.previous_learning_rate, before.previous_learning_rate);
+  EXPECT_EQ(memory_.residual, residual);
+  EXPECT_EQ(memory_.momentum, momentum);
+  EXPECT_EQ(memory_.previous_learning_rate, 0.25f);
   UndoPush(key_, &memory_, &exchange_);  // only once
-  EXPECT_EQ(memory_.residual, before.residual);
+  EXPECT_EQ(memory_.residual, residual);
 }
 
 TEST_F(StagesTest, AReplyWithAFlagCarriesNoPayload) {

@@ -32,6 +32,14 @@ absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
 absl::StatusOr<DeviceExchanges::Options> ReadDeviceOptions(const Config& config) {
   DeviceExchanges::Options options;
   BDN_ASSIGN_OR_RETURN(options.max_pinned_bytes, config.Bytes("max-pinned-bytes"));
+  const std::string& place = config.Text("codec-device");
+  if (place == "cpu") {
+    options.codecs = CodecPlace::kHost;
+  } else if (place == "gpu") {
+    options.codecs = CodecPlace::kDevice;
+  } else if (place != "auto") {
+    return InvalidArgument("codec-device=%s is none of auto, cpu, gpu", place);
+  }
   options.open = [library = config.Text("cuda-driver")](
                      int ordinal) -> absl::StatusOr<std::unique_ptr<ComputeDevice>> {
     return CudaDevice::Open({.ordinal = ordinal, .library = library});

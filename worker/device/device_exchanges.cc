@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/device/codec_device.h"
 #include "worker/error_fields.h"
 
 namespace bdn {
@@ -15,6 +16,7 @@ constexpr Metric kMetrics[] = {
     {"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed"},
     {"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices"},
     {"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
+    {"device_encoded_pushes", Metric::Kind::kCounter, "that were encoded on their device"},
     {"device_unpinned_pushes", Metric::Kind::kCounter,
      "that went through slower memory, for want of it"},
 };
@@ -26,7 +28,9 @@ absl::Status WhileClosing() { return Cancelled("the worker is being closed"); }
 // A device with what its tensors go through.
 struct DeviceExchanges::Device {
   Device(std::unique_ptr<ComputeDevice> opened, size_t max_pinned_bytes)
-      : compute(std::move(opened)), pinned(*compute, max_pinned_bytes) {}
+      : compute(std::move(opened)),
+        pinned(*compute, max_pinned_bytes),
+        codecs(compute.get(), &pinned) {}
   ~Device() {
     for (const DeviceEvent event : free_events) compute->FreeEvent(event);
     if (has_streams) {
@@ -59,6 +63,7 @@ struct DeviceExchanges::Device {
 
   const std::unique_ptr<ComputeDevice> compute;
   PinnedPool pinned;
+  CodecDevice codecs;
   bool has_streams = false;
   DeviceStream out;
   DeviceStream back;
@@ -79,7 +84,8 @@ struct DeviceExchanges::Ticket {
   uint32_t tensor = 0;
   std::string name;          // of the tensor
   Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
-  void* data = nullptr;      // the device's
+  void* data = nullptr;      // the device's, where it is copied
+  bool stays = false;        // it is encoded there
   std::optional<PinnedPool::Block> pinned;
   std::unique_ptr<std::byte[]> unpinned;
   MutableByteSpan staging;
@@ -118,7 +124,8 @@ void DeviceExchanges::ReadMetrics(std::span<uint64_t> values) const {
   values[1] = bytes_back_;
   values[2] = 0;
   for (const auto& [ordinal, device] : devices_) values[2] += device->pinned.held_bytes();
-  values[3] = unpinned_;
+  values[3] = encoded_there_;
+  values[4] = unpinned_;
 }
 
 absl::StatusOr<DeviceExchanges::Device*> DeviceExchanges::DeviceOf(int ordinal) {
@@ -207,6 +214,16 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
         "its stream is being captured into a CUDA graph, which cannot hold an exchange: push outside of "
         "the graph (torch.cuda.graph, make_graphed_callables)");
   }
+  BDN_ASSIGN_OR_RETURN(ticket->event, device.TakeEvent());
+  ticket->has_event = true;
+  BDN_RETURN_IF_ERROR(compute.Record(ticket->event, stream));
+  BDN_ASSIGN_OR_RETURN(ticket->stays, StaysOnDevice(ticket));
+  if (ticket->stays) {
+    ticket->request.device = &device.codecs;
+    MutexLock lock(&mu_);
+    ++encoded_there_;
+    return absl::OkStatus();
+  }
   MutableView& data = ticket->request.data;
   ticket->data = data.data;
   const size_t bytes = data.n * DTypeSize(data.dtype);
@@ -231,9 +248,6 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
     }
   }
   data.data = ticket->staging.data();
-  BDN_ASSIGN_OR_RETURN(ticket->event, device.TakeEvent());
-  ticket->has_event = true;
-  BDN_RETURN_IF_ERROR(compute.Record(ticket->event, stream));
   {
     MutexLock lock(&mu_);
     if (!ticket->request.absent) bytes_out_ += bytes;
@@ -243,6 +257,16 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
   BDN_RETURN_IF_ERROR(compute.WaitFor(ticket->event, device.out));
   BDN_RETURN_IF_ERROR(compute.CopyToHost(device.out, ticket->data, ticket->staging));
   return compute.Record(ticket->event, device.out);
+}
+
+absl::StatusOr<bool> DeviceExchanges::StaysOnDevice(Ticket* ticket) const {
+  if (options_.codecs == CodecPlace::kHost) return false;
+  Device& device = *ticket->device;
+  const absl::Status works = device.compute->kernels();
+  if (!works.ok() && options_.codecs == CodecPlace::kDevice) return works;
+  const Codec* const codec = client_->CodecForDevices(ticket->tensor);
+  if (!works.ok() || codec == nullptr) return false;
+  return options_.codecs == CodecPlace::kDevice || device.codecs.Pays(*codec, *clock_);
 }
 
 void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
@@ -297,8 +321,9 @@ void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
 
 void DeviceExchanges::OnAnswer(const std::shared_ptr<Ticket>& ticket,
                                const absl::StatusOr<PushResult>& result) {
-  const bool is_wanted = result.ok() && !result->absent && ticket->device != nullptr;
-  if (!is_wanted) return End(ticket, result);
+  const bool comes_back =
+      result.ok() && !result->absent && ticket->device != nullptr && !ticket->stays;
+  if (!comes_back) return End(ticket, result);
   const absl::Status status = CopyBack(ticket.get());
   if (!status.ok()) return End(ticket, ticket->Named(status));
   {

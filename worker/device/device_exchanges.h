@@ -32,16 +32,25 @@ struct DevicePlace {
   DeviceStream stream;  // the data is there once the stream is here
 };
 
-// Exchanges of tensors that lie in devices' memory, beside those of the host's, by a Client that knows
-// the host's alone. A tensor of a device goes through pinned memory and streams of our own:
+// Where gradients of devices are encoded: as measured, on the host, on the device.
+enum class CodecPlace { kAuto, kHost, kDevice };
+
+// Exchanges of tensors that lie in devices' memory, beside those of the host's. Where they are encoded on
+// the host, by a Client that need not know of devices, a tensor goes through pinned memory and streams of
+// our own:
 //
 //   caller's stream -> copy out -> Client -> copy back -> who waits, or a stream of theirs
+//
+// Where they are encoded on the device, it is the Client's when the caller's stream is there, until the
+// result is in its place.
 //
 // No call but a wait waits for a device, and nothing synchronises one. Of one device, and of one
 // tensor, exchanges begin in the order in which they were pushed. Thread-safe.
 class DeviceExchanges {
  public:
   struct Options {
+    // kDevice: what has no kernels is encoded on the host; a device that cannot run them is an error.
+    CodecPlace codecs = CodecPlace::kAuto;
     // Of each device. Beyond it gradients go through memory that is not pinned, which is slower.
     size_t max_pinned_bytes = size_t{1} << 30;
     // A device, when a tensor of its first comes. Errors as CudaDevice::Open.
@@ -86,6 +95,7 @@ class DeviceExchanges {
   absl::StatusOr<Device*> DeviceOf(int ordinal);
   absl::StatusOr<TicketId> Leave(Push* push);
   absl::Status CopyOut(Ticket* ticket, DeviceStream stream);
+  absl::StatusOr<bool> StaysOnDevice(Ticket* ticket) const;
   void OnLeft(std::vector<Lane::Item> items);
   void OnAnswer(const std::shared_ptr<Ticket>& ticket, const absl::StatusOr<PushResult>& result);
   absl::Status CopyBack(Ticket* ticket);
@@ -112,6 +122,7 @@ class DeviceExchanges {
   uint64_t bytes_out_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_back_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t unpinned_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t encoded_there_ ABSL_GUARDED_BY(mu_) = 0;
 
   std::unique_ptr<Lane> out_;   // made with the first device
   std::unique_ptr<Lane> back_;  // as well

@@ -11,6 +11,7 @@
 #include "common/link/key_link.h"
 #include "common/wire/frame.h"
 #include "worker/client.h"
+#include "worker/device/codec_device.h"
 
 // What the stages of the pipeline work on: plain data.
 
@@ -23,6 +24,7 @@ struct DeclaredKey {
   KeyLink link;
   NodeId server = 0;  // which sums it
   uint32_t catalogue_version = 0;
+  bool runs_on_device = false;  // RunsOnDevice of it
 
   bool has_memory() const { return link.codecs.push_feedback.on || entry.momentum > 0; }
 };
@@ -36,6 +38,12 @@ struct LinkMemory {
   // and the step that left it so. None yet: it is fetched when the first reply comes.
   std::vector<float> replica;
   std::optional<Step> replica_step;
+  // Where an exchange of a device's tensor was the last: residual and momentum are there, and the
+  // arrays above are empty.
+  CodecDevice* device = nullptr;
+  size_t elements = 0;
+  DeviceMemory device_residual;
+  DeviceMemory device_momentum;
 };
 
 // One tensor's part of an exchange, as its caller handed it over.
@@ -47,7 +55,7 @@ struct ExchangeSegment {
   std::shared_ptr<const PushSources> sources;
   uint64_t source_offset = 0;
   uint64_t source_elements = 0;  // of the tensor
-  float* left_out = nullptr;  // float32[data.n]: where what the codec leaves out goes, if wanted
+  float* left_out = nullptr;     // float32[data.n]: where what the codec leaves out goes, if wanted
   float loss_scale = 1.0f;
   TicketId ticket = 0;
   // The result.
@@ -61,6 +69,13 @@ struct Exchange {
   float weight = 1.0f;
   float learning_rate = 0.0f;
   std::vector<ExchangeSegment> segments;
+  // Not null: data lies in this device's memory, and the key is of one segment.
+  CodecDevice* device = nullptr;
+  // Of a device's exchange that is carried out by the host, as memory there was out: where its result
+  // goes, and what stands for it meanwhile.
+  void* device_data = nullptr;
+  std::vector<std::byte> staging;
+  bool is_on_device() const { return device != nullptr && staging.empty(); }
   size_t num_filled = 0;
   bool is_complete() const { return num_filled == segments.size(); }
 

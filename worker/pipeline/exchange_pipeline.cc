@@ -16,7 +16,8 @@ enum LaneIndex : size_t { kEncodeLane, kDecodeLane, kNumLanes };
 constexpr uint64_t kShortKey = 16 << 10;
 
 bool IsShort(const KeyExchange& exchange, const SegmentedCodec& codec) {
-  return codec.bounds_itself() && KeyBytes(exchange.key().entry) <= kShortKey;
+  return codec.bounds_itself() && exchange.claimed().device == nullptr &&
+         KeyBytes(exchange.key().entry) <= kShortKey;
 }
 
 std::array<StageQueue::Lane, kNumLanes> Lanes(size_t max_bytes_in_flight) {
@@ -61,9 +62,11 @@ void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
   StageLaps laps(options_.stages);
   EncodeContext context = options_.context;
   context.with_checksum = requests_->needs_checksums();
-  RequestTable::Request push = exchange->Encode(context);
+  absl::StatusOr<RequestTable::Request> push = exchange->Encode(context);
   laps.End(Stage::kEncode, 1, bytes);
-  Send(exchange, std::move(push), std::move(sent));
+  if (push.ok()) return Send(exchange, *std::move(push), std::move(sent));
+  sent();
+  callbacks_.over(exchange, push.status());
 }
 
 void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request,
@@ -95,7 +98,10 @@ void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answe
   const uint64_t bytes = KeyBytes(exchange->key().entry);
   if (answer.ok()) queued.End(Stage::kDecodeQueue, answer->payload.size());
   StageLaps laps(options_.stages);
-  if (answer.ok() && !exchange->key().link.codecs.Pull(exchange->claimed().step).bounds_itself()) {
+  const bool may_change =
+      exchange->key().link.codecs.Pull(exchange->claimed().step).bounds_itself() &&
+      !exchange->claimed().is_on_device();
+  if (answer.ok() && !may_change) {
     Own(&*answer);
   }
   KeyExchange::Next next = exchange->OnAnswer(answer);

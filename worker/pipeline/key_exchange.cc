@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "worker/error_fields.h"
+#include "worker/pipeline/device_stages.h"
 
 namespace bdn {
 namespace {
@@ -69,6 +71,7 @@ void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, St
   filled.present = !request.absent;
   if (request.data.data != nullptr) filled.data = request.data.Sub(offset, elements);
   filled.sources = request.sources;
+  exchange.device = request.device;
   filled.source_offset = offset;
   filled.source_elements = request.data.n;
   if (request.left_out != nullptr) filled.left_out = request.left_out + offset;
@@ -125,9 +128,27 @@ RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
           .of_exchange = true};
 }
 
-RequestTable::Request KeyExchange::Encode(const EncodeContext& context) {
-  EncodePush(context, key_, &memory_, claimed_);
+absl::StatusOr<RequestTable::Request> KeyExchange::Encode(const EncodeContext& context) {
+  absl::Status status;
+  if (claimed_->is_on_device()) {
+    status = EncodePushOnDevice(context, key_, &memory_, claimed_);
+    if (absl::IsResourceExhausted(status)) {
+      claimed_->device->SayThatMemoryIsOut(key_.tensor_names[0], status);
+      status = StageOnHost(claimed_);
+    }
+  }
+  if (!claimed_->is_on_device()) {
+    if (status.ok()) status = BringHome(&memory_);
+    if (status.ok()) EncodePush(context, key_, &memory_, claimed_);
+  }
+  if (!status.ok()) return Named(status, "encode");
   return asked_ = PushRequestOf(*claimed_);
+}
+
+absl::Status KeyExchange::Named(const absl::Status& status, const char* stage) const {
+  return WithFields(
+      status,
+      {.tensor = key_.tensor_names[0], .step = std::to_string(claimed_->step), .stage = stage});
 }
 
 KeyExchange::Next KeyExchange::Ask(RequestTable::Request request) {
@@ -162,19 +183,21 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
   if (absl::IsDataLoss(status) && ++claimed_->damaged_replies < kMaxDamagedReplies) {
     return Ask(PushRequestOf(*claimed_));
   }
-  if (!status.ok()) {
-    return End(WithFields(status, {.tensor = key_.tensor_names[0],
-                                   .step = std::to_string(claimed_->step),
-                                   .stage = "decode"}));
-  }
+  if (!status.ok()) return End(Named(status, "decode"));
   // The replica stays of the step that it is of, and the next reply that is wanted finds that.
   if (reply.header.flags & kFlagUnwanted) return End(absl::OkStatus());
   if (LacksReplica(key_, memory_, reply)) {
     NoteAbsent(key_, reply, claimed_);
     return Ask(FetchRequest(*claimed_));
   }
-  DecodeReply(key_, reply, &memory_, claimed_);
-  return End(absl::OkStatus());
+  absl::Status decoded;
+  if (claimed_->is_on_device()) {
+    decoded = DecodeReplyOnDevice(key_, reply, &memory_, claimed_);
+  } else {
+    DecodeReply(key_, reply, &memory_, claimed_);
+    if (claimed_->device != nullptr) decoded = DeliverStaged(claimed_);
+  }
+  return End(Named(decoded, "decode"));
 }
 
 KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
@@ -185,13 +208,21 @@ KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
 }
 
 KeyExchange::Next KeyExchange::End(const absl::Status& status) {
-  if (!status.ok() && !claimed_->counted) UndoPush(key_, &memory_, claimed_);
+  if (!status.ok() && !claimed_->counted) {
+    if (claimed_->is_on_device()) {
+      const absl::Status undone = UndoPushOnDevice(key_, &memory_, claimed_);
+      if (!undone.ok()) LogError("%s", Named(undone, "undo").message());
+    } else {
+      UndoPush(key_, &memory_, claimed_);
+    }
+  }
   return {std::nullopt, status};
 }
 
 // ---- The memory
 
-void KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out) const {
+absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out) {
+  BDN_RETURN_IF_ERROR(BringHome(&memory_));
   const std::vector<float>& state = memory_.*ArrayOf(what);
   // Without feedback the residual is scratch.
   const bool is_kept =
@@ -202,14 +233,17 @@ void KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out
     std::copy_n(state.begin() + key_.link.codecs.push->segment_offset(segment), out.size(),
                 out.begin());
   }
+  return absl::OkStatus();
 }
 
-void KeyExchange::SetState(LinkState what, size_t segment, std::span<const float> in) {
+absl::Status KeyExchange::SetState(LinkState what, size_t segment, std::span<const float> in) {
+  BDN_RETURN_IF_ERROR(BringHome(&memory_));
   // A replica of one's own making fits no reply: the next fetches it.
   if (what == LinkState::kReplica) memory_.replica_step.reset();
   std::vector<float>& state = memory_.*ArrayOf(what);
   state.resize(key_.entry.elements);
   std::copy(in.begin(), in.end(), state.begin() + key_.link.codecs.push->segment_offset(segment));
+  return absl::OkStatus();
 }
 
 void KeyExchange::AdoptReplica(size_t segment, Step step, std::span<const float> weights) {

@@ -82,8 +82,8 @@ class KeyExchange {
   const Exchange& claimed() const { return *claimed_; }
   // Most bytes that Encode's payload may have.
   size_t MaxPushBytes() const { return key_.link.codecs.Push(claimed_->step).MaxEncodedBytes(); }
-  // The push, encoded. Once for each exchange.
-  RequestTable::Request Encode(const EncodeContext& context);
+  // The push, encoded. Once for each exchange. An error is a device's, and the end.
+  absl::StatusOr<RequestTable::Request> Encode(const EncodeContext& context);
   // What an answer to the last request leads to: the next request, or the end and how it came. A
   // request with an error: there was no answer in time, and the callers must not wait for it.
   struct Next {
@@ -99,9 +99,9 @@ class KeyExchange {
 
   float previous_learning_rate() const { return memory_.previous_learning_rate; }
   void set_previous_learning_rate(float rate) { memory_.previous_learning_rate = rate; }
-  // A segment's part, float32[its elements]; zeros where there is none.
-  void CopyState(LinkState what, size_t segment, std::span<float> out) const;
-  void SetState(LinkState what, size_t segment, std::span<const float> in);
+  // A segment's part, float32[its elements]; zeros where there is none. An error is a device's.
+  absl::Status CopyState(LinkState what, size_t segment, std::span<float> out);
+  absl::Status SetState(LinkState what, size_t segment, std::span<const float> in);
   // The replica of one segment, as the exchange of `step` left it. It is complete, and replies may
   // build on it, once all segments are of one step.
   void AdoptReplica(size_t segment, Step step, std::span<const float> weights);
@@ -113,6 +113,7 @@ class KeyExchange {
   Next OnReply(const Frame& reply);
   Next OnReplica(const Frame& value);
   Next End(const absl::Status& status);
+  absl::Status Named(const absl::Status& status, const char* stage) const;
 
   const DeclaredKey key_;
   std::deque<std::unique_ptr<Exchange>> queue_;  // by step

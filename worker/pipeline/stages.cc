@@ -18,10 +18,6 @@
 namespace bdn {
 namespace {
 
-float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
-  return segment.sources != nullptr ? 1.0f : exchange.weight / segment.loss_scale;
-}
-
 // data <- the sum of its sources, a cache's worth at a time: each is read once.
 void SumSources(const ExchangeSegment& segment) {
   const PushSources& sources = *segment.sources;
@@ -96,14 +92,9 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
     }
     return codec.Encode(inputs, draw, out);
   }
-  const LinkFeedback& link = key.link.codecs.push_feedback;
   memory->residual.resize(key.entry.elements);
   if (key.entry.momentum > 0) memory->momentum.resize(key.entry.elements);
-  // Without feedback the residual is scratch.
-  exchange->feedback_decay =
-      link.on ? FeedbackDecay(link.decay, link.learning_rate_correction,
-                              memory->previous_learning_rate, exchange->learning_rate)
-              : 0.0f;
+  exchange->feedback_decay = PushDecay(key, *memory, *exchange);
   std::vector<SegmentedCodec::FeedbackInput> inputs;
   for (size_t i = 0; i < exchange->segments.size(); ++i) {
     inputs.push_back({SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory),
@@ -111,10 +102,46 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
   }
   auto used = codec.EncodeFeedback(inputs, draw, out);
   if (!used.ok()) return used;
+  NoteMemoryUsed(memory, exchange);
+  return used;
+}
+
+}  // namespace
+
+FrameHeader PushHeaderOf(const DeclaredKey& key, const Exchange& exchange) {
+  FrameHeader header = PushHeader(key.entry.key, exchange.step, key.entry.elements);
+  header.weight = exchange.weight;
+  header.learning_rate = exchange.learning_rate;
+  header.priority = exchange.priority;
+  return header;
+}
+
+Draw PushDraw(const EncodeContext& context, const DeclaredKey& key, const Exchange& exchange) {
+  const bool shared = key.link.codecs.Push(exchange.step).codec().shares_draw();
+  return Draw({.run_seed = context.run_seed,
+               .tensor_name_hash = key.link.name_hash,
+               .partition = key.entry.key.partition(),
+               .step = exchange.step,
+               .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kWorkerEncode,
+               .rank = shared ? Draw::kSharedRank : context.rank});
+}
+
+float PushScale(const Exchange& exchange, const ExchangeSegment& segment) {
+  return segment.sources != nullptr ? 1.0f : exchange.weight / segment.loss_scale;
+}
+
+// Without feedback the residual is scratch.
+float PushDecay(const DeclaredKey& key, const LinkMemory& memory, const Exchange& exchange) {
+  const LinkFeedback& link = key.link.codecs.push_feedback;
+  if (!link.on) return 0.0f;
+  return FeedbackDecay(link.decay, link.learning_rate_correction, memory.previous_learning_rate,
+                       exchange.learning_rate);
+}
+
+void NoteMemoryUsed(LinkMemory* memory, Exchange* exchange) {
   exchange->uses_memory = true;
   exchange->replaced_learning_rate = memory->previous_learning_rate;
   memory->previous_learning_rate = exchange->learning_rate;
-  return used;
 }
 
 void FillNaN(MutableView y) {
@@ -135,16 +162,10 @@ void FillNaN(MutableView y) {
   }
 }
 
-}  // namespace
-
 void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
                 Exchange* exchange) {
   const SegmentedCodec& codec = key.link.codecs.Push(exchange->step);
-  FrameHeader header = PushHeader(key.entry.key, exchange->step, key.entry.elements);
-  header.weight = exchange->weight;
-  header.learning_rate = exchange->learning_rate;
-  header.priority = exchange->priority;
-
+  FrameHeader header = PushHeaderOf(key, *exchange);
   bool any_present = false;
   bool is_wanted = false;
   for (const ExchangeSegment& segment : exchange->segments) {
@@ -159,15 +180,9 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
   for (const ExchangeSegment& segment : exchange->segments) {
     if (segment.present && segment.sources != nullptr) SumSources(segment);
   }
-  const bool shared = codec.codec().shares_draw();
-  const Draw draw({.run_seed = context.run_seed,
-                   .tensor_name_hash = key.link.name_hash,
-                   .partition = key.entry.key.partition(),
-                   .step = exchange->step,
-                   .purpose = shared ? DrawPurpose::kShared : DrawPurpose::kWorkerEncode,
-                   .rank = shared ? Draw::kSharedRank : context.rank});
   Buffer payload = context.pool->Get(codec.MaxEncodedBytes());
-  const auto used = EncodePayload(codec, draw, key, memory, exchange, payload.mutable_span());
+  const auto used = EncodePayload(codec, PushDraw(context, key, *exchange), key, memory, exchange,
+                                  payload.mutable_span());
   if (!used.ok()) {
     header.flags = kFlagNonFinite;
     exchange->push = Frame{header, {}};

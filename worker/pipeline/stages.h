@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/buffer.h"
+#include "common/base/draw.h"
 #include "worker/pipeline/exchange.h"
 
 // The arithmetic of an exchange, as plain functions of a key, its memory and the exchange, which
@@ -26,6 +27,15 @@ struct EncodeContext {
 void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory* memory,
                 Exchange* exchange);
 
+// What EncodePush begins with, whatever carries it out: the header without codec and flags, the draw,
+// what a segment's data is times, and what the residual is times.
+FrameHeader PushHeaderOf(const DeclaredKey& key, const Exchange& exchange);
+Draw PushDraw(const EncodeContext& context, const DeclaredKey& key, const Exchange& exchange);
+float PushScale(const Exchange& exchange, const ExchangeSegment& segment);
+float PushDecay(const DeclaredKey& key, const LinkMemory& memory, const Exchange& exchange);
+// And ends with, where it has changed the memory.
+void NoteMemoryUsed(LinkMemory* memory, Exchange* exchange);
+
 // OK when `reply` may be decoded. DataLoss: damaged on the way, ask again. Internal: the server and
 // we disagree about the codec, or about whether the result is wanted.
 absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const Frame& reply);
@@ -46,6 +56,9 @@ absl::Status TakeReplica(const DeclaredKey& key, const Frame& value, LinkMemory*
 // weights. A non-finite round fills them with NaN and takes this worker's own memory back.
 void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
                  Exchange* exchange);
+
+// What a tensor holds where some worker's gradient was not finite.
+void FillNaN(MutableView y);
 
 // Takes back what EncodePush did to the memory, when the round came to nothing. Reads the caller's
 // tensors, which must still hold the gradients. No-op when the memory was not used. Where the
