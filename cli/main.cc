@@ -19,7 +19,7 @@ constexpr char kHelp[] =
     "  bench pushpull   measure exchanges\n"
     "  bench idle       measure what a job costs that does nothing\n"
     "  bench codecs     measure codecs alone\n\n"
-    "  --version        print the version\n"
+    "  --version        print the version, and the GPUs that are there\n"
     "  -h, --help       this text; bandoneon COMMAND --help has each command's\n\n"
     "Examples:\n"
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
@@ -50,7 +50,9 @@ int Main(const std::vector<std::string>& args) {
     return args.empty() ? kUsage : 0;
   }
   if (args[0] == "--version") {
-    printf("bandoneon %s\n", bdn_version());
+    char devices[4096] = "";
+    const bool asked = bdn_describe_devices(nullptr, devices, sizeof(devices), nullptr) == BDN_OK;
+    printf("bandoneon %s\n%s", bdn_version(), asked ? devices : "");
     return 0;
   }
   std::string name = args[0];

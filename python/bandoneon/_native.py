@@ -128,6 +128,7 @@ _FUNCTIONS = {
             POINTER(c_size_t),
         ],
     ),
+    "bdn_describe_devices": (c_int, [POINTER(Options), c_char_p, c_size_t, POINTER(c_size_t)]),
     "bdn_alloc": (c_int, [c_void_p, c_uint64, POINTER(c_void_p)]),
     "bdn_free_memory": (None, [c_void_p]),
     "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),

@@ -3,6 +3,8 @@ which any memory is a GPU's, and whose streams do nothing before somebody waits 
 GPU's is what devices.py says. Real tensors, autograd, workers and servers are between the two."""
 
 import ctypes
+import os
+import subprocess
 import threading
 
 import pytest
@@ -102,21 +104,27 @@ def test_a_graph_that_is_captured_refuses_an_exchange(gpu):
     run_job(job, workers=1)
 
 
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
 @pytest.mark.parametrize("overlap", [False, "backward", "forward"])
-def test_training_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, overlap):
+def test_training_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, overlap, place):
+    monkeypatch.setenv("BANDONEON_CODEC_DEVICE", place)
+
     def job(worker):
         model = make_model()
         optimizer = distributed(worker, model, overlap, **ONEBIT)
         train(worker, model, optimizer, steps=5)
         optimizer.synchronize()
         stats = worker.stats()
-        return model_hash(model), stats["device_bytes_out"]
+        return model_hash(model), stats["device_bytes_out"], stats["device_encoded_pushes"]
 
-    there = run_job(job, min_compress_bytes=0)
+    # Where tensors share a frame they are encoded on the host.
+    unfused = dict(min_compress_bytes=0, fusion_bytes=0)
+    there = run_job(job, **unfused)
     monkeypatch.setattr(devices, "is_pushable", lambda tensor: False)
-    here = run_job(job, min_compress_bytes=0)
-    assert {model for model, _ in there + here} == {here[0][0]}
-    assert here[0][1] == 0 and there[0][1] > 0
+    here = run_job(job, **unfused)
+    assert {model for model, *_ in there + here} == {here[0][0]}
+    assert here[0][1:] == (0, 0)
+    assert (there[0][1] > 0, there[0][2] > 0) == (place == "cpu", place == "gpu")
 
 
 def test_the_hook_of_ddp_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, tmp_path):
@@ -179,3 +187,16 @@ def test_tensors_of_the_host_know_no_driver(monkeypatch):
     tensor = torch.ones(4)
     run_job(lambda worker: bdn.push_pull(tensor.clone(), "w", worker=worker).wait(), workers=1)
     assert_same({"w": tensor}, {"w": torch.ones(4)})
+
+
+def test_what_gpus_there_are_is_said_with_the_version():
+    command = [str(LIBRARY.parents[2] / "bin" / "bandoneon"), "--version"]
+
+    def said(driver):
+        environment = dict(os.environ, BANDONEON_CUDA_DRIVER=driver)
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    version, gpus = said("libnone.so.1").splitlines()
+    assert version.startswith("bandoneon ")
+    assert gpus.startswith("GPUs: none: no NVIDIA driver on this machine")
+    assert said(str(LIBRARY)).splitlines()[1].startswith("GPU: Fake GPU (cuda:0), encodes: ")

@@ -100,7 +100,7 @@ def test_shows_and_shares_no_symbol_that_is_not_of_its_interface(installed):
 
 
 def test_the_command_is_on_the_path(installed):
-    assert re.fullmatch(r"bandoneon [\d.]+\n", installed.run("bandoneon", "--version"))
+    assert re.fullmatch(r"bandoneon [\d.]+\nGPUs?: .+\n", installed.run("bandoneon", "--version"))
     assert installed.run(installed.bin / "python", "-m", "bandoneon", "--version").startswith("bandoneon ")
     assert '"gb_per_s_per_worker"' in installed.run("bandoneon", "bench", "pushpull", "--bytes=65536", "--iters=2", "--json")
 

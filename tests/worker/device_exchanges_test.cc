@@ -12,11 +12,13 @@
 #include <optional>
 #include <thread>
 
+#include "compressors/codec_spec.h"
 #include "device/cuda_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/worker_rig.h"
+#include "worker/device/codec_device.h"
 #include "worker/error_fields.h"
 
 namespace bdn::testing {
@@ -440,7 +442,7 @@ Outcomes Train(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
       ASSERT_TRUE(worker.GetState(id, LinkState::kResidual, std::span(outcomes.residual)).ok());
       ASSERT_TRUE(worker.GetState(id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
     }
-    if (place == CodecPlace::kDevice) EXPECT_EQ(trainer.Count("device_encoded_pushes"), 6u);
+    EXPECT_EQ(trainer.Count("device_encoded_pushes"), place == CodecPlace::kDevice ? 6u : 0u);
     ASSERT_TRUE(worker.Leave(kLong).ok());
   });
   // NaN is equal to nothing; that there was one was seen.
@@ -509,7 +511,7 @@ TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDeviceHasNoKernelsForThem) {
   TensorDeclaration a = Tensor("a", 100, "fp16"), b = Tensor("b", 100, "fp16");
   a.fuse = b.fuse = true;
   const auto ids = trainer.worker()
-                       .Declare({a, b, Tensor("c", 100, "sketch(rows=2,columns=64)", "none")}, kLong)
+                       .Declare({a, b, Tensor("c", 100, "sketch(columns=0.5)", "none")}, kLong)
                        .value();
   const Trainer::Array array = trainer.Make(Floats(100, 1.0f));
   const Trainer::Array second = trainer.Make(Floats(100, 1.0f));
@@ -548,10 +550,30 @@ TEST(DeviceExchanges, AreMeasuredWhereNobodySaysWhereToEncode) {
   Trainer trainer(rig, 0, {.codecs = CodecPlace::kAuto});
   const uint32_t id = Declare(trainer.worker(), Tensor("w", 1000, "onebit", "none"));
   const Trainer::Array array = trainer.Make(Floats(1000, 2.0f));
-  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+  }
   EXPECT_EQ(trainer.Count("device_encoded_pushes"), 0u)
       << "this device is the host, which runs kernels more slowly than its own loops";
   ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+}
+
+TEST(CodecDevice, MeasuresACodecOnce) {
+  FakeDriver driver;
+  const SteadyClock clock;
+  const auto device = OpenFake(0).value();
+  PinnedPool pinned(*device, size_t{64} << 20);
+  CodecDevice codecs(device.get(), &pinned);
+  const auto codec = [](const char* spec) { return ParseCodecSpec(spec).value().codec; };
+  const auto onebit = codec("onebit");
+  EXPECT_EQ(codecs.Pays(*onebit), std::nullopt);
+  codecs.MeasureWhetherItPays(*onebit, clock);
+  EXPECT_EQ(codecs.Pays(*onebit), false) << "it is the host, by way of kernels";
+  EXPECT_EQ(codecs.Pays(*codec("onebit")), false) << "its equal";
+  EXPECT_EQ(codecs.Pays(*codec("fp16")), std::nullopt);
+  driver.FailCopies(true);
+  codecs.MeasureWhetherItPays(*codec("fp16"), clock);
+  EXPECT_EQ(codecs.Pays(*codec("fp16")), false) << "what fails does not pay";
 }
 
 TEST(DeviceExchanges, FailWithTheDevicesErrorWhereItBreaksOnTheWay) {

@@ -307,6 +307,11 @@ BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 BDN_API int bdn_status_json(const bdn_options* options, double timeout_seconds, char* out,
                             size_t capacity, size_t* needed);
 
+/* The GPUs that bdn_push can be of, a line each, and whether they encode; or a line that says why there is
+ * none. Opens the driver (of the settings, cuda-driver). */
+BDN_API int bdn_describe_devices(const bdn_options* options, char* out, size_t capacity,
+                                 size_t* needed);
+
 /* Whether a codec spec is right; *canonical (may be NULL) gets its canonical form, as
  * bdn_stats_json. */
 BDN_API int bdn_check_codec(const char* spec, char* canonical, size_t capacity);

@@ -410,6 +410,16 @@ int bdn_status_json(const bdn_options* options, double timeout_seconds, char* ou
   });
 }
 
+int bdn_describe_devices(const bdn_options* options, char* out, size_t capacity, size_t* needed) {
+  return Call([&]() -> absl::Status {
+    BDN_ASSIGN_OR_RETURN(const std::vector<std::string> flags, bdn::Flags(options));
+    BDN_ASSIGN_OR_RETURN(const bdn::Config config, bdn::LoadWorkerConfig(flags));
+    const size_t size = bdn::CopyText(bdn::DescribeDevices(config), out, capacity);
+    if (needed != nullptr) *needed = size;
+    return absl::OkStatus();
+  });
+}
+
 const char* bdn_codecs_help(void) {
   static const std::string help = bdn::DescribeCodecs();
   return help.c_str();

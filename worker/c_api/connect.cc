@@ -131,6 +131,20 @@ absl::StatusOr<std::unique_ptr<DeviceExchanges>> MakeDeviceExchanges(const Confi
                                            &context->telemetry);
 }
 
+std::string DescribeDevices(const Config& config) {
+  std::string lines;
+  for (int ordinal = 0;; ++ordinal) {
+    const auto device =
+        CudaDevice::Open({.ordinal = ordinal, .library = config.Text("cuda-driver")});
+    if (!device.ok()) {
+      return lines.empty() ? absl::StrFormat("GPUs: none: %s\n", device.status().message()) : lines;
+    }
+    const absl::Status kernels = (*device)->kernels();
+    absl::StrAppendFormat(&lines, "GPU: %s, encodes: %s\n", (*device)->name(),
+                          kernels.ok() ? "yes" : "no: " + std::string(kernels.message()));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,
                                                            ClientContext* context,
                                                            LocalCluster* cluster) {

@@ -40,6 +40,9 @@ absl::StatusOr<std::unique_ptr<DeviceExchanges>> MakeDeviceExchanges(const Confi
                                                                      Client* client,
                                                                      ClientContext* context);
 
+// NVIDIA's GPUs, a line each; or one that says why there is none.
+std::string DescribeDevices(const Config& config);
+
 }  // namespace bdn
 
 #endif  // BANDONEON_WORKER_C_API_CONNECT_H_

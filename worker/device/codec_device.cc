@@ -187,21 +187,23 @@ void CodecDevice::SayThatMemoryIsOut(const std::string& tensor, const absl::Stat
       tensor, device_->name(), status.message());
 }
 
-bool CodecDevice::Pays(const Codec& codec, const Clock& clock) {
-  MutexLock lock(&measuring_);
-  const auto known = known_.find(&codec);
-  if (known != known_.end()) return known->second;
+std::optional<bool> CodecDevice::Pays(const Codec& codec) const {
   const std::string spec = codec.spec();
+  MutexLock lock(&mu_);
   const auto found = pays_.find(spec);
-  if (found == pays_.end()) {
-    const absl::StatusOr<bool> pays = Measure(codec, clock);
-    if (!pays.ok()) {
-      LogWarning("codec-device=auto: %s is encoded on processors: %s", spec,
-                 pays.status().message());
-    }
-    pays_[spec] = pays.value_or(false);
+  if (found == pays_.end()) return std::nullopt;
+  return found->second;
+}
+
+void CodecDevice::MeasureWhetherItPays(const Codec& codec, const Clock& clock) {
+  if (Pays(codec).has_value()) return;
+  const absl::StatusOr<bool> pays = Measure(codec, clock);
+  if (!pays.ok()) {
+    LogWarning("codec-device=auto: %s is encoded by processors: %s", codec.spec(),
+               pays.status().message());
   }
-  return known_[&codec] = pays_[spec];
+  MutexLock lock(&mu_);
+  pays_[codec.spec()] = pays.value_or(false);
 }
 
 absl::StatusOr<bool> CodecDevice::Measure(const Codec& codec, const Clock& clock) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,10 @@ class CodecDevice {
   void SayThatMemoryIsOut(const std::string& tensor, const absl::Status& status);
 
   // Whether encoding there and copying payloads takes less time than copying what is encoded and one
-  // thread's encoding it here. Measured at the first call for a codec, a few milliseconds; false where
-  // that fails.
-  bool Pays(const Codec& codec, const Clock& clock);
+  // thread's encoding it here. Nothing: nobody has measured it.
+  std::optional<bool> Pays(const Codec& codec) const;
+  // Measures that, unless it is known: some milliseconds. Where it fails, encoding there does not pay.
+  void MeasureWhetherItPays(const Codec& codec, const Clock& clock);
 
  private:
   struct Lane;
@@ -73,14 +75,12 @@ class CodecDevice {
   ComputeDevice* const device_;
   PinnedPool* const pinned_;
   std::atomic<bool> has_said_{false};
-  Mutex mu_;
+  mutable Mutex mu_;
   std::vector<std::unique_ptr<Lane>> idle_ ABSL_GUARDED_BY(mu_);
   // By spec: codecs of several keys are one another's equals.
   std::map<std::string, std::unique_ptr<DeviceCodec>> kernels_ ABSL_GUARDED_BY(mu_);
   std::map<const Codec*, const DeviceCodec*> found_ ABSL_GUARDED_BY(mu_);
-  Mutex measuring_;
-  std::map<std::string, bool> pays_ ABSL_GUARDED_BY(measuring_);
-  std::map<const Codec*, bool> known_ ABSL_GUARDED_BY(measuring_);
+  std::map<std::string, bool> pays_ ABSL_GUARDED_BY(mu_);  // by spec
 };
 
 }  // namespace bdn

@@ -86,6 +86,7 @@ struct DeviceExchanges::Ticket {
   Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
   void* data = nullptr;      // the device's, where it is copied
   bool stays = false;        // it is encoded there
+  const Codec* to_measure = nullptr;  // whether that pays, for those to come
   std::optional<PinnedPool::Block> pinned;
   std::unique_ptr<std::byte[]> unpinned;
   MutableByteSpan staging;
@@ -266,7 +267,10 @@ absl::StatusOr<bool> DeviceExchanges::StaysOnDevice(Ticket* ticket) const {
   if (!works.ok() && options_.codecs == CodecPlace::kDevice) return works;
   const Codec* const codec = client_->CodecForDevices(ticket->tensor);
   if (!works.ok() || codec == nullptr) return false;
-  return options_.codecs == CodecPlace::kDevice || device.codecs.Pays(*codec, *clock_);
+  if (options_.codecs == CodecPlace::kDevice) return true;
+  const std::optional<bool> pays = device.codecs.Pays(*codec);
+  if (!pays.has_value()) ticket->to_measure = codec;
+  return pays.value_or(false);
 }
 
 void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
@@ -309,6 +313,10 @@ void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
     if (status.ok()) break;
     End(ready[begun + opened.size()], status);
     ++begun;
+  }
+  for (const auto& ticket : ready) {
+    if (ticket->to_measure == nullptr) continue;
+    ticket->device->codecs.MeasureWhetherItPays(*ticket->to_measure, *clock_);
   }
   MutexLock lock(&mu_);
   for (const Lane::Item& item : items) {
