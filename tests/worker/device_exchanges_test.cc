@@ -1,11 +1,13 @@
-// Tensors in the memory of a device, through workers that know the host's: the driver is the fake of
-// tests/device/fake_cuda.cc, which does what is put into streams only when somebody waits for it.
+// Tensors in the memory of a device, through workers and servers in this process. The driver is the fake of
+// tests/device/fake_cuda.cc, which does what is put into streams only when somebody waits for it; or, for
+// scripts/test_gpu, that of this machine's GPU: then what only a fake can be made to do is left out.
 
 #include "worker/device/device_exchanges.h"
 
 #include <dlfcn.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <limits>
@@ -32,11 +34,17 @@ constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr const char* kLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda.so";
 constexpr const char* kSmallLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda_small.so";
 
+bool IsReal() { return std::getenv("BDN_TEST_REAL_GPU") != nullptr; }
+#define BDN_NEEDS_FAKE() \
+  if (IsReal()) GTEST_SKIP() << "a GPU cannot be made to do that"
+
 // The driver that all devices here are of.
 class FakeDriver {
  public:
-  explicit FakeDriver(const char* library = kLibrary) : library_(dlopen(library, RTLD_NOW)) {}
+  explicit FakeDriver(const char* library = kLibrary)
+      : library_(IsReal() ? nullptr : dlopen(library, RTLD_NOW)) {}
   ~FakeDriver() {
+    if (IsReal()) return;
     Hold(false);
     FailCopies(false);
     Capture(false);
@@ -58,6 +66,7 @@ class FakeDriver {
 
 absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenFake(int ordinal,
                                                         const std::string& library = kLibrary) {
+  if (IsReal()) return CudaDevice::Open({.ordinal = ordinal});
   static const std::byte kImage[1] = {};
   return CudaDevice::Open(
       {.ordinal = ordinal, .library = library, .image = kImage, .image_version = 13000});
@@ -91,14 +100,23 @@ class Trainer {
   struct Array {
     DeviceMemory memory;
     size_t n = 0;
+    ComputeDevice* device = nullptr;
+    // As it is now: a fake's memory is the host's, and is not waited for.
     Floats Read() const {
       Floats values(n);
-      std::memcpy(values.data(), memory.get(), n * sizeof(float));  // which it is, being a fake's
+      if (IsReal()) {
+        const auto out = std::as_writable_bytes(std::span(values));
+        EXPECT_TRUE(device->CopyToHost({}, memory.get(), out).ok());
+        EXPECT_TRUE(device->Synchronize({}).ok());
+      } else {
+        std::memcpy(values.data(), memory.get(), n * sizeof(float));
+      }
       return values;
     }
   };
   Array Make(const Floats& values) {
-    Array array{DeviceMemory::Make(device(), values.size() * sizeof(float)).value(), values.size()};
+    Array array{DeviceMemory::Make(device(), values.size() * sizeof(float)).value(), values.size(),
+                &device()};
     Write(values, array);
     return array;
   }
@@ -213,6 +231,7 @@ TEST(DeviceExchanges, MixWithTensorsOfTheHostInOneFrame) {
 }
 
 TEST(DeviceExchanges, BeginWhenTheStreamIsThereAndNobodyWaitsForIt) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1);
   Trainer trainer(rig, 0);
@@ -235,6 +254,7 @@ TEST(DeviceExchanges, BeginWhenTheStreamIsThereAndNobodyWaitsForIt) {
 }
 
 TEST(DeviceExchanges, AStreamWaitsForWhatTheCpuDoesNot) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(2);
   std::vector<uint32_t> ids(2);
@@ -320,6 +340,7 @@ TEST(DeviceExchanges, GoThroughOtherMemoryWherePinnedMemoryIsOut) {
 }
 
 TEST(DeviceExchanges, AreRefusedWhileAGraphIsCaptured) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1);
   Trainer trainer(rig, 0);
@@ -336,6 +357,7 @@ TEST(DeviceExchanges, AreRefusedWhileAGraphIsCaptured) {
 }
 
 TEST(DeviceExchanges, NameTheTensorAndTheCallThatFailed) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1);
   Trainer trainer(rig, 0);
@@ -358,6 +380,7 @@ TEST(DeviceExchanges, NameTheTensorAndTheCallThatFailed) {
 }
 
 TEST(DeviceExchanges, SayThatThereIsNoDeviceOrNoDriver) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 4));
@@ -386,6 +409,7 @@ TEST(DeviceExchanges, SayThatThereIsNoDriver) {
 }
 
 TEST(DeviceExchanges, EndWithTheWorker) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1);
   const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
@@ -524,6 +548,7 @@ TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDeviceHasNoKernelsForThem) {
 }
 
 TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDevicesMemoryIsOut) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver(kSmallLibrary);
   ClusterRig rig(1, {"--min-compress-bytes=0"});
   Trainer trainer(rig, 0,
@@ -545,6 +570,7 @@ TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDevicesMemoryIsOut) {
 }
 
 TEST(DeviceExchanges, AreMeasuredWhereNobodySaysWhereToEncode) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1, {"--min-compress-bytes=0"});
   Trainer trainer(rig, 0, {.codecs = CodecPlace::kAuto});
@@ -559,6 +585,7 @@ TEST(DeviceExchanges, AreMeasuredWhereNobodySaysWhereToEncode) {
 }
 
 TEST(CodecDevice, MeasuresACodecOnce) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   const SteadyClock clock;
   const auto device = OpenFake(0).value();
@@ -577,6 +604,7 @@ TEST(CodecDevice, MeasuresACodecOnce) {
 }
 
 TEST(DeviceExchanges, FailWithTheDevicesErrorWhereItBreaksOnTheWay) {
+  BDN_NEEDS_FAKE();
   FakeDriver driver;
   ClusterRig rig(1, {"--min-compress-bytes=0"});
   Trainer trainer(rig, 0, {.codecs = CodecPlace::kDevice});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/float_guard.h"
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
 #include "device/compute_device.h"
@@ -53,6 +54,7 @@ class EventLane {
 
  private:
   void Run() {
+    const FloatGuard guard;
     std::vector<Item> passed;
     while (TakeNext(&passed)) {
       Item& first = passed.front();
