@@ -16,6 +16,7 @@ import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native
 from bandoneon.torch import devices
+from bandoneon.worker import Declaration
 from forward_overlap_helpers import distributed
 from cluster_helpers import ONEBIT, assert_same, make_batch, make_model, model_hash, run_job, sgd, train
 
@@ -90,6 +91,24 @@ def test_push_pull_returns_before_the_stream_is_there(gpu):
 
     (mean,) = run_job(job, workers=1)
     assert (mean == 1.0).all()
+
+
+def test_who_leaves_has_sent_what_its_stream_had_not_come_to(gpu):
+    def job(worker):
+        tensor = torch.full((10,), float(worker.rank))
+        number = worker.declare_once(Declaration("w", 10))
+        gpu.hold(True)
+        ticket = worker.push(number, tensor.data_ptr(), keep=tensor, device=1)
+        with pytest.raises(bandoneon.FailedPrecondition, match="in flight"):
+            worker.get_state(number, "residual", tensor.data_ptr(), 10)
+        release = threading.Timer(0.1, gpu.hold, [False])
+        release.start()
+        worker.leave()
+        release.join()
+        worker.wait(ticket)
+        return tensor.tolist()
+
+    assert run_job(job) == [[0.5] * 10] * 2
 
 
 def test_a_graph_that_is_captured_refuses_an_exchange(gpu):

@@ -280,6 +280,28 @@ TEST(DeviceExchanges, AStreamWaitsForWhatTheCpuDoesNot) {
   rig.OnEach([](Worker& worker, int) { ASSERT_TRUE(worker.Leave(kLong).ok()); });
 }
 
+TEST(DeviceExchanges, SayWhetherTheirClientHasThem) {
+  BDN_NEEDS_FAKE();
+  FakeDriver driver;
+  ClusterRig rig(1);
+  Trainer trainer(rig, 0);
+  const uint32_t id = Declare(rig.worker(0), Tensor("w", 10));
+  const Trainer::Array array = trainer.Make(Floats(10, 1.0f));
+  EXPECT_TRUE(trainer.exchanges().AwaitStarted(absl::ZeroDuration()).ok());
+  driver.Hold(true);
+  const TicketId ticket = trainer.Start(Trainer::PushOf(id, array)).value();
+  EXPECT_EQ(trainer.exchanges().CheckStarted(id).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(trainer.exchanges().CheckStarted(id + 1).ok());
+  const absl::Status late = trainer.exchanges().AwaitStarted(absl::Milliseconds(1));
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(GetErrorField(late, "tensor"), "w");
+  driver.Hold(false);
+  EXPECT_TRUE(trainer.exchanges().AwaitStarted(kLong).ok());
+  EXPECT_TRUE(trainer.exchanges().CheckStarted(id).ok());
+  EXPECT_TRUE(trainer.Wait(ticket).ok());
+  ASSERT_TRUE(rig.worker(0).Leave(kLong).ok());
+}
+
 TEST(DeviceExchanges, TellOfTheEndOnceTheResultIsThere) {
   FakeDriver driver;
   ClusterRig rig(1);

@@ -179,7 +179,11 @@ void bdn_free(bdn_worker* worker) {
 }
 
 int bdn_leave(bdn_worker* worker, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) { return w.Leave(bdn::Timeout(timeout_seconds)); });
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    // Which waits, as the timeout says, for each.
+    BDN_RETURN_IF_ERROR(worker->exchanges->AwaitStarted(bdn::Timeout(timeout_seconds)));
+    return w.Leave(bdn::Timeout(timeout_seconds));
+  });
 }
 
 int bdn_abort_job(bdn_worker* worker, const char* reason) {
@@ -300,6 +304,7 @@ int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {
 int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                   uint64_t elements) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
     return w.GetState(tensor, state, {out, elements});
@@ -309,6 +314,7 @@ int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* 
 int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                   uint64_t elements) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     if (in == nullptr) return bdn::InvalidArgument("in is null");
     BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
     return w.SetState(tensor, state, {in, elements});
@@ -324,7 +330,10 @@ int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step) {
 }
 
 int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step) {
-  return CallOn(worker, [&](bdn::Client& w) { return w.SetStep(tensor, step); });
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
+    return w.SetStep(tensor, step);
+  });
 }
 
 const char* bdn_rules_help(void) {
@@ -344,6 +353,7 @@ int bdn_check_rule(const char* rule, char* canonical, size_t capacity) {
 int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
                       double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     return w.FetchWeights(tensor, {out, elements}, bdn::Timeout(timeout_seconds));
   });
@@ -352,6 +362,7 @@ int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t 
 int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                          uint64_t elements, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     if (out == nullptr) return bdn::InvalidArgument("out is null");
     BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
     return w.GetServerState(tensor, part, {out, elements}, bdn::Timeout(timeout_seconds));
@@ -361,6 +372,7 @@ int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, 
 int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                          uint64_t elements, uint64_t step, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     if (in == nullptr) return bdn::InvalidArgument("in is null");
     BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
     return w.SetServerState(tensor, part, {in, elements}, step, bdn::Timeout(timeout_seconds));
@@ -370,6 +382,7 @@ int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what, 
 int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updates,
                             float* previous_learning_rate, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     if (updates == nullptr || previous_learning_rate == nullptr) {
       return bdn::InvalidArgument("updates or previous_learning_rate is null");
     }
@@ -383,7 +396,8 @@ int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updat
 
 int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
                             float previous_learning_rate, uint64_t step, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
     return w.SetServerCounters(tensor, {updates, previous_learning_rate}, step,
                                bdn::Timeout(timeout_seconds));
   });

@@ -323,6 +323,7 @@ void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
     const auto left = leaving_.find(item.what->tensor);
     if (--left->second == 0) leaving_.erase(left);
   }
+  changed_.SignalAll();
 }
 
 // ---- Back
@@ -450,6 +451,31 @@ absl::Status DeviceExchanges::Describe(TicketId id) const {
       {.tensor = ticket->name,
        .stage = "copy",
        .waiting_for = is_leaving ? "a stream of " + device + " to come to the push" : device});
+}
+
+absl::Status DeviceExchanges::AwaitStarted(absl::Duration timeout) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  TicketId late = 0;
+  {
+    MutexLock lock(&mu_);
+    while (!leaving_.empty() && !is_closed_ && clock_->Now() < deadline) {
+      clock_->WaitUntil(&changed_, &mu_, deadline);
+    }
+    if (leaving_.empty()) return absl::OkStatus();
+    if (is_closed_) return WhileClosing();
+    for (const auto& [id, ticket] : tickets_) {
+      if (ticket->stage == Ticket::Stage::kLeaving) late = id;
+    }
+  }
+  const absl::Status described = Describe(late);
+  return absl::IsNotFound(described) ? DeadlineExceeded("a push has not left its device")
+                                     : described;
+}
+
+absl::Status DeviceExchanges::CheckStarted(uint32_t tensor) const {
+  MutexLock lock(&mu_);
+  if (!leaving_.contains(tensor)) return absl::OkStatus();
+  return FailedPrecondition("tensor %d is in flight: its push has not left its device", tensor);
 }
 
 // ---- The end

@@ -77,6 +77,12 @@ class DeviceExchanges {
   absl::Status WaitAll(std::span<const TicketId> tickets, std::span<const DeviceStream> streams,
                        absl::Duration timeout, std::vector<PushResult>* results);
 
+  // Until the client has all that was pushed. DeadlineExceeded names a tensor that a stream has not come
+  // to; Cancelled after Close.
+  absl::Status AwaitStarted(absl::Duration timeout);
+  // FailedPrecondition: the client does not have all of the tensor's pushes.
+  absl::Status CheckStarted(uint32_t tensor) const;
+
   // Every wait ends with Cancelled, and nothing new is taken.
   void Close();
   // Waits until devices have done what they were asked, and nothing more is asked of the client: to be
