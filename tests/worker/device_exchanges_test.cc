@@ -242,6 +242,8 @@ TEST(DeviceExchanges, BeginWhenTheStreamIsThereAndNobodyWaitsForIt) {
   // One of the host comes behind it, as it is of the same tensor.
   Floats second(10, 2.0f);
   const TicketId behind = trainer.Start(Trainer::PushOf(id, second)).value();
+  DeviceExchanges::Push unwanted{{.tensor = id, .absent = true}, {0, {}}};
+  const TicketId last = trainer.Start(unwanted).value();
   const absl::Status late = trainer.Wait(ticket, absl::Milliseconds(1)).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(GetErrorField(late, "tensor"), "w");
@@ -250,6 +252,7 @@ TEST(DeviceExchanges, BeginWhenTheStreamIsThereAndNobodyWaitsForIt) {
   driver.Hold(false);
   EXPECT_EQ(trainer.Wait(ticket).value().step, 1u);
   EXPECT_EQ(trainer.Wait(behind).value().step, 2u);
+  EXPECT_EQ(trainer.Wait(last).value().step, 3u);
   ASSERT_TRUE(rig.worker(0).Leave(kLong).ok());
 }
 

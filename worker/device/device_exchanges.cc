@@ -21,6 +21,11 @@ constexpr Metric kMetrics[] = {
      "that went through slower memory, for want of it"},
 };
 
+// What has no data is the host's, whatever its place says.
+bool IsOfDevice(const DeviceExchanges::Push& push) {
+  return push.place.ordinal != DevicePlace::kHost && push.request.data.data != nullptr;
+}
+
 absl::Status WhileClosing() { return Cancelled("the worker is being closed"); }
 
 }  // namespace
@@ -151,7 +156,7 @@ absl::Status DeviceExchanges::PushPullAll(std::span<Push> pushes, std::vector<Ti
   tickets->clear();
   tickets->reserve(pushes.size());
   const auto goes_straight = [this](const Push& push) {
-    if (push.place.ordinal != DevicePlace::kHost && push.request.data.data != nullptr) return false;
+    if (IsOfDevice(push)) return false;
     MutexLock lock(&mu_);
     return !leaving_.contains(push.request.tensor);
   };
@@ -180,9 +185,10 @@ absl::StatusOr<TicketId> DeviceExchanges::Leave(Push* push) {
   BDN_ASSIGN_OR_RETURN(ticket->name, client_->NameOf(push->request.tensor));
   ticket->tensor = push->request.tensor;
   ticket->done = std::exchange(push->request.done, nullptr);
+  const bool is_of_device = IsOfDevice(*push);
   ticket->request = std::move(push->request);
   Lane::Item item{.what = ticket};
-  if (push->place.ordinal != DevicePlace::kHost) {
+  if (is_of_device) {
     if (ticket->request.left_out != nullptr) {
       return Unimplemented("tensor '%s': left_out is for tensors of the host", ticket->name);
     }
