@@ -23,6 +23,7 @@ class Answer;
 class Call;
 class Ended;
 class Push;
+class ToDaemon;
 }  // namespace bandoneon::host
 
 namespace bdn {
@@ -115,6 +116,10 @@ class HostClient final : public Client {
   void ReadMetrics(std::span<uint64_t> values) const;
   void ReadDaemonsMetrics(std::span<uint64_t> values) const;
 
+  // Any thread: what the socket takes no more now, the receiving one sends.
+  void Send(const bandoneon::host::ToDaemon& message) const;
+  void Wake() const;
+
   // ---- The receiving thread
 
   void Receive();
@@ -122,6 +127,7 @@ class HostClient final : public Client {
   absl::Status OnEnded(const bandoneon::host::Ended& ended);
   void CopyResult(const Tensor& tensor, const Pending& pending,
                   const bandoneon::host::Ended& ended);
+  absl::Status OnAnswer(bandoneon::host::Answer answer);
   // Ends all that waits, and what is asked from now on, with this.
   void Fail(const absl::Status& status);
 

@@ -1,0 +1,414 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/cluster/control_messages.h"
+#include "common/cluster/declaration_list.h"
+#include "compressors/codec_schedule.h"
+#include "proto/host.pb.h"
+#include "worker/host/host_client.h"
+#include "worker/host/host_messages.h"
+#include "worker/link_states.h"
+#include "worker/tensor_table.h"
+
+// What a process asks of its host's daemon.
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::host;
+
+// For the daemon to say that a call's time is over.
+constexpr absl::Duration kAnswerGrace = absl::Seconds(10);
+constexpr absl::Duration kTimeToCount = absl::Seconds(2);
+
+// Metrics of the process itself, in the order of ReadMetrics; those of the daemon follow.
+constexpr Metric kMetrics[] = {
+    {"rank", Metric::Kind::kGauge, "of this worker"},
+    {"size", Metric::Kind::kGauge, "workers of the job"},
+    {"tickets_done", Metric::Kind::kCounter, "exchanges of whole tensors that ended"},
+    {"bytes_staged", Metric::Kind::kCounter, "copied for the daemon to read"},
+    {"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors"},
+};
+
+std::span<std::byte> BytesOf(std::span<float> floats) { return std::as_writable_bytes(floats); }
+
+}  // namespace
+
+struct HostClient::Caller {
+  bool is_answered = false;
+  wire::Answer answer;
+  std::span<std::byte> out;  // where data goes
+};
+
+// ---- Asking
+
+absl::StatusOr<wire::Answer> HostClient::Ask(wire::Call call, absl::Duration timeout,
+                                             std::span<std::byte> out) const {
+  Caller caller{.out = out};
+  call.set_timeout_ms(TimeoutToMilliseconds(timeout));
+  const absl::Time deadline = clock_->Now() + timeout + kAnswerGrace;
+  wire::ToDaemon message;
+  {
+    MutexLock lock(&mu_);
+    if (!over_.ok()) return over_;
+    call.set_id(++last_call_);
+    callers_[call.id()] = &caller;
+  }
+  const uint64_t id = call.id();
+  *message.mutable_call() = std::move(call);
+  Send(message);
+  MutexLock lock(&mu_);
+  while (!caller.is_answered && over_.ok() && clock_->Now() < deadline) {
+    clock_->WaitUntil(&changed_, &mu_, deadline);
+  }
+  callers_.erase(id);
+  if (!caller.is_answered) {
+    if (!over_.ok()) return over_;
+    return DeadlineExceeded("the daemon of this host, at %s, does not answer", options_.address);
+  }
+  BDN_RETURN_IF_ERROR(Read(caller.answer.status()));
+  return std::move(caller.answer);
+}
+
+absl::Status HostClient::OnAnswer(wire::Answer answer) {
+  const uint64_t id = answer.id();
+  const bool has_data = answer.has_data();
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    const auto caller = callers_.find(id);
+    if (caller != callers_.end()) {
+      const std::span<std::byte> out = caller->second->out;
+      if (has_data && !out.empty()) {
+        const auto data = channel_->Resolve(Read(answer.data()), out.size());
+        status = data.status();
+        if (data.ok()) std::memcpy(out.data(), data->span.data(), out.size());
+      }
+      caller->second->answer = std::move(answer);
+      caller->second->is_answered = true;
+      callers_.erase(caller);
+      changed_.SignalAll();
+    }
+  }
+  if (has_data) {
+    wire::ToDaemon taken;
+    taken.set_taken(id);
+    channel_->Send(taken);
+  }
+  return status;
+}
+
+absl::StatusOr<Buffer> HostClient::Lend(ByteSpan bytes, HostPlace* place) const {
+  const Buffer copy = pool_.Get(bytes.size());
+  std::memcpy(copy.data(), bytes.data(), bytes.size());
+  const auto found = channel_->Find(copy.span());
+  if (!found.has_value()) {
+    return ResourceExhausted("%d bytes of shared memory for the daemon to read are not to be had",
+                             bytes.size());
+  }
+  *place = *found;
+  return copy;
+}
+
+absl::StatusOr<const HostClient::Tensor*> HostClient::FindIdle(uint32_t id) const {
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  const Tensor* const tensor = &found->second;
+  if (tensor->pending.empty()) return tensor;
+  return FailedPrecondition("tensor '%s' is in flight; wait for it first",
+                            tensor->declaration.name);
+}
+
+// ---- Tensors
+
+absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDeclaration> tensors,
+                                                          absl::Duration timeout) {
+  std::vector<TensorDeclaration> fresh;
+  MutexLock one_at_a_time(&declaring_);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    for (TensorDeclaration& tensor : tensors) {
+      BDN_RETURN_IF_ERROR(TensorTable::Canonicalize(&tensor));
+      const auto known = ids_.find(tensor.name);
+      if (known == ids_.end()) {
+        fresh.push_back(tensor);
+        continue;
+      }
+      const TensorDeclaration& before = tensors_.at(known->second).declaration;
+      if (before == tensor) continue;
+      return InvalidArgument("tensor '%s' was declared with %s, and now with %s", tensor.name,
+                             DescribeDifference(before, tensor),
+                             DescribeDifference(tensor, before));
+    }
+  }
+  BDN_RETURN_IF_ERROR(CheckDeclarations(fresh));
+  wire::Answer answer;
+  if (!fresh.empty()) {
+    wire::Call call;
+    Write(DeclarationPart{.count = static_cast<uint32_t>(fresh.size()), .tensors = fresh},
+          call.mutable_declare());
+    BDN_ASSIGN_OR_RETURN(answer, Ask(std::move(call), timeout));
+    if (static_cast<size_t>(answer.tensors_size()) != fresh.size()) {
+      return Internal("the daemon declared %d tensors, of %d", answer.tensors_size(), fresh.size());
+    }
+  }
+  MutexLock lock(&mu_);
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    const wire::DeclaredTensor& declared = answer.tensors(static_cast<int>(i));
+    Tensor& tensor = tensors_[declared.id()];
+    const bool is_double = fresh[i].dtype == DType::kFloat64;
+    const size_t bytes = fresh[i].elements * (is_double ? sizeof(double) : sizeof(float));
+    BDN_ASSIGN_OR_RETURN(tensor.result, channel_->Resolve(Read(declared.result()), bytes));
+    BDN_ASSIGN_OR_RETURN(const CodecSchedule push, ParseCodecSchedule(fresh[i].push_spec.str()));
+    tensor.keeps_left_out = fresh[i].momentum > 0 || push.last().error_feedback;
+    ids_[fresh[i].name] = declared.id();
+    tensor.declaration = std::move(fresh[i]);
+  }
+  std::vector<uint32_t> ids;
+  for (const TensorDeclaration& tensor : tensors) ids.push_back(ids_.at(tensor.name));
+  return ids;
+}
+
+absl::StatusOr<std::string> HostClient::NameOf(uint32_t id) const {
+  MutexLock lock(&mu_);
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  return found->second.declaration.name;
+}
+
+absl::StatusOr<MutableView> HostClient::ViewOf(uint32_t id, void* data) const {
+  MutexLock lock(&mu_);
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  const TensorDeclaration& declared = found->second.declaration;
+  return MutableView{data, declared.dtype, declared.elements};
+}
+
+absl::Status HostClient::GetState(uint32_t id, LinkState what, std::span<float> out) const {
+  wire::Call call;
+  call.mutable_get_state()->set_tensor(id);
+  call.mutable_get_state()->set_what(static_cast<uint32_t>(what));
+  {
+    MutexLock lock(&mu_);
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
+    BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, out.size()));
+  }
+  return Ask(std::move(call), absl::InfiniteDuration(), BytesOf(out)).status();
+}
+
+absl::Status HostClient::SetState(uint32_t id, LinkState what, std::span<const float> in) {
+  wire::Call call;
+  call.mutable_set_state()->set_tensor(id);
+  call.mutable_set_state()->set_what(static_cast<uint32_t>(what));
+  {
+    MutexLock lock(&mu_);
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
+    BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, in.size()));
+  }
+  HostPlace place;
+  BDN_ASSIGN_OR_RETURN(const Buffer lent, Lend(std::as_bytes(in), &place));
+  Write(place, call.mutable_set_state()->mutable_data());
+  return Ask(std::move(call), absl::InfiniteDuration()).status();
+}
+
+absl::StatusOr<Step> HostClient::GetStep(uint32_t id) const {
+  MutexLock lock(&mu_);
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
+  return found->second.pushed;
+}
+
+absl::Status HostClient::SetStep(uint32_t id, Step step) {
+  wire::Call call;
+  call.mutable_set_step()->set_tensor(id);
+  call.mutable_set_step()->set_step(step);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(FindIdle(id).status());
+  }
+  BDN_RETURN_IF_ERROR(Ask(std::move(call), absl::InfiniteDuration()).status());
+  MutexLock lock(&mu_);
+  tensors_.at(id).pushed = step;
+  return absl::OkStatus();
+}
+
+// ---- With all others
+
+absl::Status HostClient::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
+                                   absl::Duration timeout) {
+  if (root < 0 || root >= size()) {
+    return InvalidArgument("broadcast '%s': root %d is not one of %d workers", name, root, size());
+  }
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+  }
+  if (data.empty()) return absl::OkStatus();
+  wire::Call call;
+  call.mutable_broadcast()->set_name(name);
+  call.mutable_broadcast()->set_bytes(data.size());
+  call.mutable_broadcast()->set_root(root);
+  Buffer lent;
+  if (root == rank()) {
+    HostPlace place;
+    BDN_ASSIGN_OR_RETURN(lent, Lend(data, &place));
+    Write(place, call.mutable_broadcast()->mutable_data());
+  }
+  return Ask(std::move(call), timeout, data).status();
+}
+
+absl::Status HostClient::Barrier(const std::string& name, absl::Duration timeout) {
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+  }
+  wire::Call call;
+  call.set_barrier(name);
+  return Ask(std::move(call), timeout).status();
+}
+
+absl::Status HostClient::Leave(absl::Duration timeout) {
+  {
+    MutexLock lock(&mu_);
+    if (has_left_) return absl::OkStatus();
+    BDN_RETURN_IF_ERROR(over_);
+    is_leaving_ = true;
+  }
+  wire::Call call;
+  call.mutable_leave();
+  const absl::Status status = Ask(std::move(call), timeout).status();
+  {
+    MutexLock lock(&mu_);
+    has_left_ = status.ok();
+    is_leaving_ = !over_.ok();
+  }
+  if (status.ok()) Fail(Aborted("all workers have left the job"));
+  return status;
+}
+
+absl::Status HostClient::Abort(const std::string& reason) {
+  wire::Call call;
+  call.set_abort(reason);
+  return Ask(std::move(call), absl::InfiniteDuration()).status();
+}
+
+// ---- What servers hold
+
+absl::Status HostClient::SetServerState(uint32_t id, StatePart part, std::span<const float> values,
+                                        Step step, absl::Duration timeout) {
+  wire::Call call;
+  wire::ServerState* state = call.mutable_set_server_state();
+  state->set_tensor(id);
+  state->set_part(static_cast<uint32_t>(part));
+  state->set_step(step);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
+    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, values.size()));
+  }
+  HostPlace place;
+  BDN_ASSIGN_OR_RETURN(const Buffer lent, Lend(std::as_bytes(values), &place));
+  Write(place, state->mutable_data());
+  return Ask(std::move(call), timeout).status();
+}
+
+absl::Status HostClient::GetServerState(uint32_t id, StatePart part, std::span<float> out,
+                                        absl::Duration timeout) {
+  wire::Call call;
+  call.mutable_get_server_state()->set_tensor(id);
+  call.mutable_get_server_state()->set_part(static_cast<uint32_t>(part));
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
+    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
+  }
+  return Ask(std::move(call), timeout, BytesOf(out)).status();
+}
+
+absl::Status HostClient::SetServerCounters(uint32_t id, const StateCounters& counters, Step step,
+                                           absl::Duration timeout) {
+  wire::Call call;
+  wire::ServerState* state = call.mutable_set_server_counters();
+  state->set_tensor(id);
+  state->set_step(step);
+  state->mutable_counters()->set_updates(counters.updates);
+  state->mutable_counters()->set_previous_learning_rate(counters.previous_learning_rate);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    BDN_RETURN_IF_ERROR(FindIdle(id).status());
+  }
+  return Ask(std::move(call), timeout).status();
+}
+
+absl::StatusOr<StateCounters> HostClient::GetServerCounters(uint32_t id, absl::Duration timeout) {
+  wire::Call call;
+  call.mutable_get_server_counters()->set_tensor(id);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    BDN_RETURN_IF_ERROR(FindIdle(id).status());
+  }
+  BDN_ASSIGN_OR_RETURN(const wire::Answer answer, Ask(std::move(call), timeout));
+  return StateCounters{answer.counters().updates(), answer.counters().previous_learning_rate()};
+}
+
+absl::Status HostClient::FetchWeights(uint32_t id, std::span<float> out, absl::Duration timeout) {
+  wire::Call call;
+  call.set_fetch_weights(id);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
+    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
+  }
+  return Ask(std::move(call), timeout, BytesOf(out)).status();
+}
+
+// ---- What is counted
+
+absl::Status HostClient::CountWhatTheDaemonCounts(Registry* telemetry) {
+  wire::Call call;
+  call.mutable_stats();
+  BDN_ASSIGN_OR_RETURN(const wire::Answer answer, Ask(std::move(call), options_.attach_timeout));
+  for (const wire::Number& number : answer.numbers()) {
+    const bool is_ours = std::any_of(std::begin(kMetrics), std::end(kMetrics),
+                                     [&](const Metric& one) { return one.name == number.name(); });
+    if (is_ours) continue;
+    const std::string& name = texts_.emplace_back(number.name());
+    const std::string& help = texts_.emplace_back(number.help());
+    daemons_metrics_.push_back({name.c_str(),
+                                number.kind() == 0 ? Metric::Kind::kCounter : Metric::Kind::kGauge,
+                                help.c_str()});
+  }
+  metrics_.push_back(telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
+  metrics_.push_back(
+      telemetry->Add(daemons_metrics_, [this](auto values) { ReadDaemonsMetrics(values); }));
+  return absl::OkStatus();
+}
+
+void HostClient::ReadMetrics(std::span<uint64_t> values) const {
+  MutexLock lock(&mu_);
+  const uint64_t now[] = {static_cast<uint64_t>(rank_), static_cast<uint64_t>(size_),
+                          tickets_.num_ended(), bytes_staged_, bytes_results_};
+  static_assert(std::size(now) == std::size(kMetrics));
+  std::copy(std::begin(now), std::end(now), values.begin());
+}
+
+// Zeros once the daemon is gone.
+void HostClient::ReadDaemonsMetrics(std::span<uint64_t> values) const {
+  wire::Call call;
+  call.mutable_stats();
+  const auto answer = Ask(std::move(call), kTimeToCount);
+  if (!answer.ok()) return;
+  std::map<std::string_view, uint64_t> found;
+  for (const wire::Number& number : answer->numbers()) found[number.name()] = number.value();
+  for (size_t i = 0; i < daemons_metrics_.size(); ++i) values[i] = found[daemons_metrics_[i].name];
+}
+
+}  // namespace bdn
