@@ -1,15 +1,6 @@
 // bandoneon-server: holds a shard of the keys, sums what the workers push, and answers.
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <fstream>
 #include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/config.h"
@@ -19,6 +10,7 @@
 #include "common/cluster/health.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
+#include "common/telemetry/job_report.h"
 #include "common/transport/transport_factory.h"
 #include "server/server.h"
 #include "server/server_options.h"
@@ -43,51 +35,35 @@ constexpr char kUsage[] =
     "\n"
     "settings:\n";
 
-struct Served {
-  absl::Status result;
-  bool started = false;  // the job had begun
-  bool signalled = false;
-};
-
 // Starts the server and waits for the job's end, until a signal on `signal_fd`.
-Served ServeUntil(int signal_fd, Server* server, ControlPlane* control, HealthServer* health) {
-  Served served;
-  absl::Status& result = served.result;
-  bool& started = served.started;
-  const int over_fd = eventfd(0, EFD_CLOEXEC);
-  std::thread job([&] {
-    result = server->Start();
-    started = result.ok();
-    if (started) {
-      if (health != nullptr) health->SetServing(true);
-      result = server->Wait();
-    }
-    const uint64_t one = 1;
-    (void)!write(over_fd, &one, sizeof(one));
-  });
-  pollfd fds[] = {{signal_fd, POLLIN, 0}, {over_fd, POLLIN, 0}};
-  while (poll(fds, 2, -1) < 0) continue;  // interrupted
-  served.signalled = fds[1].revents == 0;
-  if (served.signalled) {
-    LogInfo("ending on a signal");
-    control->Close();
-    server->Stop();
-  }
-  job.join();
-  close(over_fd);
+ServedJob ServeUntil(int signal_fd, Server* server, ControlPlane* control, HealthServer* health) {
+  ServedJob served;
+  served.signalled = RunUntilSignal(
+      signal_fd,
+      [&] {
+        served.result = server->Start();
+        served.started = served.result.ok();
+        if (!served.started) return;
+        if (health != nullptr) health->SetServing(true);
+        served.result = server->Wait();
+      },
+      [&] {
+        control->Close();
+        server->Stop();
+      });
   if (health != nullptr) health->SetServing(false);
   if (served.signalled) {
-    result = absl::OkStatus();
-    return served;
+    served.result = absl::OkStatus();
+  } else if (served.started && served.result.ok()) {
+    // The job is done: part in peace, so that the scheduler need not look for us.
+    (void)control->Leave(absl::OkStatus(), absl::Seconds(2));
   }
-  // The job is done: part in peace, so that the scheduler need not look for us.
-  if (started && result.ok()) (void)control->Leave(absl::OkStatus(), absl::Seconds(2));
   return served;
 }
 
 // One job, with a transport, keys and memory of its own: nothing of it is left for the next.
-absl::StatusOr<Served> ServeJob(const ServerOptions& options, int signal_fd, const Clock* clock,
-                                HealthServer* health) {
+absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, int signal_fd, const Clock* clock,
+                                   HealthServer* health) {
   BDN_ASSIGN_OR_RETURN(
       auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, clock));
   TransportOptions transport_options = options.transport;
@@ -96,23 +72,10 @@ absl::StatusOr<Served> ServeJob(const ServerOptions& options, int signal_fd, con
                        MakeTransport(options.server.listen, transport_options));
   Registry telemetry;
   Server server(options.server, &telemetry, control.get(), transport.get());
-  Served served = ServeUntil(signal_fd, &server, control.get(), health);
-  const std::vector<Sample> counted = telemetry.Collect();
-  if (!counted.empty()) LogInfo("%s", ToText(counted));
-  if (!options.metrics_file.empty()) {
-    std::ofstream(options.metrics_file) << ToJson(counted) << "\n";
-  }
+  ServedJob served = ServeUntil(signal_fd, &server, control.get(), health);
+  ReportJob(telemetry, options.metrics_file);
   if (!served.result.ok()) LogError("%s", served.result.message());
   return served;
-}
-
-// Whether another job may end otherwise. What was wrong before one began, and was not that others
-// did not come, is wrong with this server.
-bool MayServeNext(const Served& served) {
-  if (served.signalled) return false;
-  const absl::Status& result = served.result;
-  return served.started || absl::IsAborted(result) || absl::IsUnavailable(result) ||
-         absl::IsDeadlineExceeded(result);
 }
 
 absl::StatusOr<int> Serve(const Config& config) {
@@ -128,7 +91,8 @@ absl::StatusOr<int> Serve(const Config& config) {
     LogInfo("health service at port %d", health->port());
   }
   for (;;) {
-    BDN_ASSIGN_OR_RETURN(const Served served, ServeJob(options, signal_fd, &clock, health.get()));
+    BDN_ASSIGN_OR_RETURN(const ServedJob served,
+                         ServeJob(options, signal_fd, &clock, health.get()));
     if (options.exit_when_done || !MayServeNext(served)) return served.result.ok() ? 0 : 1;
     LogInfo("ready for the next job");
   }

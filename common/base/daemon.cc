@@ -1,12 +1,17 @@
 #include "common/base/daemon.h"
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "common/base/descriptors.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -56,6 +61,33 @@ int BlockEndSignals() {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+bool RunUntilSignal(int signal_fd, const std::function<void()>& job,
+                    const std::function<void()>& end) {
+  const int over_fd = eventfd(0, EFD_CLOEXEC);
+  std::thread thread([&] {
+    job();
+    const uint64_t one = 1;
+    (void)!write(over_fd, &one, sizeof(one));
+  });
+  pollfd fds[] = {{signal_fd, POLLIN, 0}, {over_fd, POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0) continue;  // interrupted
+  const bool signalled = fds[1].revents == 0;
+  if (signalled) {
+    LogInfo("ending on a signal");
+    end();
+  }
+  thread.join();
+  close(over_fd);
+  return signalled;
+}
+
+bool MayServeNext(const ServedJob& served) {
+  if (served.signalled) return false;
+  const absl::Status& result = served.result;
+  return served.started || absl::IsAborted(result) || absl::IsUnavailable(result) ||
+         absl::IsDeadlineExceeded(result);
 }
 
 }  // namespace bdn

@@ -26,13 +26,27 @@ struct Daemon {
 };
 
 // Answers --help, --version and --check-config, reads the settings, raises the limit of open
-// descriptors, serves. The process's exit
-// code.
+// descriptors, serves. The process's exit code.
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args);
 
 // SIGTERM and SIGINT as a descriptor to poll. Before the first thread, so that all inherit the
 // mask.
 int BlockEndSignals();
+
+// Runs `job` on a thread of its own until it returns. Where a signal comes first, on `signal_fd`, calls
+// `end`, after which `job` returns soon. Whether one did.
+bool RunUntilSignal(int signal_fd, const std::function<void()>& job,
+                    const std::function<void()>& end);
+
+// What came of one job.
+struct ServedJob {
+  absl::Status result;
+  bool started = false;  // the job had begun
+  bool signalled = false;
+};
+// Whether another job may end otherwise. What was wrong before one began, and was not that others
+// did not come, is wrong with this daemon.
+bool MayServeNext(const ServedJob& served);
 
 }  // namespace bdn
 

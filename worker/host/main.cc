@@ -1,13 +1,8 @@
 // bandoneon-worker: takes part in a job for all processes of its host.
 
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <memory>
-#include <string>
-#include <thread>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -17,6 +12,7 @@
 #include "common/base/processors.h"
 #include "common/base/status.h"
 #include "common/cluster/settings.h"
+#include "common/telemetry/job_report.h"
 #include "worker/host/host_options.h"
 #include "worker/host/host_server.h"
 #include "worker/host/worker_join.h"
@@ -45,46 +41,32 @@ constexpr char kUsage[] =
     "\n"
     "settings:\n";
 
-struct Served {
-  absl::Status result;
-  bool started = false;  // the job had begun
-  bool signalled = false;
-};
-
 // One job, with a worker and memory of its own: nothing of it is left for the next.
-Served ServeJob(const Config& config, const HostOptions& options, int signal_fd,
-                HostListener* listener, const Clock* clock) {
-  Served served;
+ServedJob ServeJob(const Config& config, const HostOptions& options, int signal_fd,
+                   HostListener* listener, const Clock* clock) {
+  ServedJob served;
   Registry telemetry;
   HostServer server(options.server, clock);
   std::unique_ptr<Worker> worker;
-  const int over_fd = eventfd(0, EFD_CLOEXEC);
   Mutex mu;  // of worker
-  std::thread job([&] {
+  const auto take_part = [&] {
     Worker::Options of_worker = options.worker;
     of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
     auto joined = JoinAsWorker(config, of_worker, clock, &telemetry);
     served.result = joined.status();
-    if (joined.ok()) {
-      {
-        MutexLock lock(&mu);
-        worker = *std::move(joined);
-      }
-      served.started = true;
-      LogInfo("host %d of the job: takes %d processes, workers %d to %d, at %s", worker->place(),
-              options.server.processes, worker->rank(),
-              worker->rank() + options.server.processes - 1, options.address.text);
-      server.Start(listener, worker.get(), &telemetry);
-      served.result = server.Wait();
+    if (!joined.ok()) return;
+    {
+      MutexLock lock(&mu);
+      worker = *std::move(joined);
     }
-    const uint64_t one = 1;
-    (void)!write(over_fd, &one, sizeof(one));
-  });
-  pollfd fds[] = {{signal_fd, POLLIN, 0}, {over_fd, POLLIN, 0}};
-  while (poll(fds, 2, -1) < 0) continue;  // interrupted
-  served.signalled = fds[1].revents == 0;
-  if (served.signalled) {
-    LogInfo("ending on a signal");
+    served.started = true;
+    LogInfo("host %d of the job: takes %d processes, workers %d to %d, at %s", worker->place(),
+            options.server.processes, worker->rank(), worker->rank() + options.server.processes - 1,
+            options.address.text);
+    server.Start(listener, worker.get(), &telemetry);
+    served.result = server.Wait();
+  };
+  const auto end = [&] {
     const absl::Status why =
         Unavailable("bandoneon-worker at %s was stopped by a signal", options.address.text);
     MutexLock lock(&mu);
@@ -94,31 +76,16 @@ Served ServeJob(const Config& config, const HostOptions& options, int signal_fd,
       _exit(0);
     }
     server.OnFailure(why);
-  }
-  job.join();
-  close(over_fd);
+  };
+  served.signalled = RunUntilSignal(signal_fd, take_part, end);
   if (worker != nullptr) {
     worker->Close();
     server.Close();
   }
-  const std::vector<Sample> counted = telemetry.Collect();
-  worker.reset();
-  if (!counted.empty()) LogInfo("%s", ToText(counted));
-  if (!options.metrics_file.empty()) {
-    std::ofstream(options.metrics_file) << ToJson(counted) << "\n";
-  }
+  ReportJob(telemetry, options.metrics_file);
   if (served.signalled) served.result = absl::OkStatus();
   if (!served.result.ok()) LogError("%s", served.result.message());
   return served;
-}
-
-// Whether another job may end otherwise. What was wrong before one began, and was not that others
-// did not come, is wrong with this daemon.
-bool MayServeNext(const Served& served) {
-  if (served.signalled) return false;
-  const absl::Status& result = served.result;
-  return served.started || absl::IsAborted(result) || absl::IsUnavailable(result) ||
-         absl::IsDeadlineExceeded(result);
 }
 
 absl::StatusOr<int> Serve(const Config& config) {
@@ -129,7 +96,7 @@ absl::StatusOr<int> Serve(const Config& config) {
   BDN_RETURN_IF_ERROR(KeepToProcessors(options.processors));  // and all threads to come
   BDN_ASSIGN_OR_RETURN(HostListener listener, HostListener::ListenAt(options.address));
   for (;;) {
-    const Served served = ServeJob(config, options, signal_fd, &listener, &clock);
+    const ServedJob served = ServeJob(config, options, signal_fd, &listener, &clock);
     if (options.exit_when_done || !MayServeNext(served)) {
       if (!served.result.ok()) HostServer::Refuse(&listener, served.result);
       return served.result.ok() ? 0 : served.started ? 1 : 2;
