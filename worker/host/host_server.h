@@ -41,8 +41,10 @@ namespace bdn {
 // local ranks, and exchanges it through one worker, so that each key is encoded, crosses the network and
 // is decoded once for all of them. What the processes call together it calls once.
 //
-// One thread polls the processes' sockets; calls that wait have threads of their own. The lock is taken
-// before no other of ours, and nothing of the worker is called under it. Thread-safe.
+// One thread polls the processes' sockets; calls that wait have threads of their own. Thread-safe.
+//
+// Locks, in the order in which they are taken: setting_; mu_, or one of the worker's; then those of a
+// channel, the pool and the arena. Of the worker nothing is called under mu_ but what never changes.
 class HostServer {
  public:
   struct Options {
