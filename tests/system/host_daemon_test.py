@@ -6,6 +6,7 @@ Each process is started by hand, over the real sockets and shared memory. Needs 
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import socket
@@ -309,6 +310,25 @@ def test_memory_that_is_not_to_be_had_is_named_with_its_size(job):
     for name in ("worker 0", "worker 1"):
         assert f"tensor 'w': {4 * elements} bytes of shared memory for the sum of this host are not to be had" in (
             outputs[name]), outputs[name]
+
+
+def test_a_flood_of_strangers_neither_keeps_the_daemon_busy_nor_fills_its_log(job):
+    job.start_scheduler(hosts=1)
+    daemon = job.start_host(0, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80)))
+    daemon.wait_for("takes 2 processes")
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(100)]
+    for stranger in strangers:
+        stranger.connect("\0" + f"{job.name}-0")
+    # One line in a second says how often it was refused a descriptor meanwhile.
+    daemon.wait_for("lines like this before)")
+    tries = int(re.search(r"accept: .*and (\d+) lines like this before", "".join(daemon.lines)).group(1))
+    assert 1 <= tries <= 20
+    for stranger in strangers:
+        stranger.close()
+    for local_rank in range(2):
+        job.start_process(0, local_rank, "leave")
+    job.ends()
+    assert daemon.child.returncode == 0
 
 
 @pytest.mark.parametrize("bytes_sent", [

@@ -25,6 +25,7 @@ namespace wire = bandoneon::host;
 constexpr absl::Duration kTimeToHear = absl::Seconds(3);
 constexpr absl::Duration kMostSleep = absl::Minutes(1);
 constexpr size_t kMostConnections = 4096;
+constexpr absl::Duration kAcceptBackoff = absl::Milliseconds(100);
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
 FileDescriptor OpenPidfd(int pid) {
@@ -50,7 +51,8 @@ HostServer::HostServer(const Options& options, const Clock* clock)
       clock_(clock),
       arena_(std::make_shared<ShmArena>(kNoLimit)),
       pool_(ArenaOrHeap(arena_)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      peer_log_(clock) {
   arena_->Enable();
 }
 
@@ -110,8 +112,8 @@ void HostServer::Wake() {
 void HostServer::Refuse(HostListener* listener, const absl::Status& why) {
   for (;;) {
     absl::StatusOr<FileDescriptor> socket = listener->Accept();
-    if (!socket.ok()) continue;  // another user's
-    if (!socket->is_open()) return;
+    if (absl::IsPermissionDenied(socket.status())) continue;  // another user's
+    if (!socket.ok() || !socket->is_open()) return;
     HostChannel channel(*std::move(socket), std::make_shared<ShmArena>(), EncodeSegmentToProcess);
     (void)Refusal(&channel, why);
   }
@@ -167,6 +169,10 @@ void HostServer::Poll() {
       processes = processes_;
       next = NextTime();
     }
+    if (takes_more && clock_->Now() < accepts_at_) {
+      takes_more = false;
+      next = std::min(next, accepts_at_);
+    }
     fds.push_back({takes_more ? listener_->fd() : -1, POLLIN, 0});
     for (const ProcessRef& process : processes) {
       const short writable = process->channel->has_waiting() ? POLLOUT : 0;
@@ -204,7 +210,10 @@ void HostServer::Accept() {
     if (is_ending_) return;
   }
   absl::StatusOr<FileDescriptor> socket = listener_->Accept();
-  if (!socket.ok()) return LogWarning("%s", socket.status().message());
+  if (!socket.ok()) {
+    if (absl::IsResourceExhausted(socket.status())) accepts_at_ = clock_->Now() + kAcceptBackoff;
+    return peer_log_.Warning("%s", socket.status().message());
+  }
   if (!socket->is_open()) return;
   MutexLock lock(&mu_);
   Add(*std::move(socket));
@@ -353,7 +362,7 @@ void HostServer::OnGone(const ProcessRef& process, const absl::Status& why) {
     }
     changed_.SignalAll();
   }
-  if (!absl::IsUnavailable(why)) LogWarning("a process was cut off: %s", why.message());
+  if (!absl::IsUnavailable(why)) peer_log_.Warning("a process was cut off: %s", why.message());
   if (!reason.empty()) AbortJob(reason);
 }
 

@@ -19,6 +19,7 @@
 #include "common/base/buffer.h"
 #include "common/base/clock.h"
 #include "common/base/file_descriptor.h"
+#include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/telemetry/registry.h"
 #include "worker/host/call_threads.h"
@@ -73,7 +74,8 @@ class HostServer {
   // waits end.
   void Close();
 
-  // Tells everybody who waits at `listener` why there is nobody to serve him.
+  // Tells everybody who waits at `listener` why there is nobody to serve him, as far as there are
+  // descriptors for it.
   static void Refuse(HostListener* listener, const absl::Status& why);
 
  private:
@@ -175,6 +177,10 @@ class HostServer {
   Worker* worker_ = nullptr;
   const Registry* telemetry_ = nullptr;
   absl::Time attach_deadline_;
+
+  // The polling thread's: nobody is accepted before, for there were no descriptors.
+  absl::Time accepts_at_ = absl::InfinitePast();
+  LimitedLog peer_log_;  // of what strangers and processes can cause
 
   Mutex setting_;  // one state at a time; taken before mu_
   mutable Mutex mu_;
