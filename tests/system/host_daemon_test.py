@@ -201,9 +201,7 @@ def test_all_leave_and_everything_ends_well(job, tmp_path):
 
 def test_a_second_daemon_of_a_host_and_job_is_refused(job):
     job.start_scheduler()
-    job.start_host(0)
-    while not is_listening(f"{job.name}-0"):
-        time.sleep(0.01)
+    job.start_host(0).wait_for(f"processes attach at {job.attach(0)}; joining the job of the scheduler at 127.0.0.1")
     second = job.start("second", [BIN / "bandoneon-worker", f"--attach={job.attach(0)}"])
     output = job.ends("second")["second"]
     assert second.child.returncode == 2

@@ -95,6 +95,8 @@ absl::StatusOr<int> Serve(const Config& config) {
   const SteadyClock clock;
   BDN_RETURN_IF_ERROR(KeepToProcessors(options.processors));  // and all threads to come
   BDN_ASSIGN_OR_RETURN(HostListener listener, HostListener::ListenAt(options.address));
+  LogInfo("processes attach at %s; joining the job of the scheduler at %s", options.address.text,
+          config.Text("scheduler"));
   for (;;) {
     const ServedJob served = ServeJob(config, options, signal_fd, &listener, &clock);
     if (options.exit_when_done || !MayServeNext(served)) {
