@@ -188,6 +188,17 @@ def test_a_daemon_that_is_told_to_end_says_so_to_its_processes(job):
     assert job.processes["host 0"].child.returncode == 0
 
 
+@pytest.mark.parametrize("local_rank", [-1, 1])
+def test_a_process_that_waits_for_others_is_told_what_happened_meanwhile(job, local_rank):
+    job.start_scheduler(hosts=1)
+    job.start_host(0, "--log-level=debug")
+    job.start_process(0, local_rank)
+    job.processes["host 0"].wait_for(f"has come, of local rank {local_rank}: 1 of 2")
+    job.processes["host 0"].child.send_signal(signal.SIGTERM)
+    (output,) = job.ends(f"worker {local_rank}").values()
+    assert "was stopped by a signal" in output, output
+
+
 def test_all_leave_and_everything_ends_well(job, tmp_path):
     job.start_scheduler(hosts=1)
     job.start_host(0, f"--metrics-file={tmp_path / 'metrics'}")
@@ -252,13 +263,14 @@ def test_who_does_not_belong_to_the_daemon_is_refused_and_told_why(job):
     job.processes["worker 0"].wait_for("rank 0 of 2")
 
 
-def test_processes_that_do_not_come_are_named(job):
+@pytest.mark.parametrize("local_rank, missing", [(1, "0"), (-1, "1")])
+def test_processes_that_do_not_come_are_named(job, local_rank, missing):
     job.start_scheduler(hosts=1)
     job.start_host(0, "--join-timeout=2s")
-    job.start_process(0, 1)
+    job.start_process(0, local_rank)
     outputs = job.ends()
-    for name in ("worker 1", "host 0"):
-        assert "of the 2 processes of this host, local rank 0 did not attach" in outputs[name], outputs[name]
+    for name in (f"worker {local_rank}", "host 0"):
+        assert f"of the 2 processes of this host, local rank {missing} did not attach" in outputs[name], outputs[name]
     assert job.processes["host 0"].child.returncode == 1
 
 

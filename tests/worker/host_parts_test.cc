@@ -164,14 +164,18 @@ TEST_F(HostRoundsTest, TheOldestIsWhatHasWaitedLongest) {
 TEST(HostGather, TheLastToComeBringsAllOfThem) {
   HostGather gather(2, /*first=*/4);
   EXPECT_FALSE(gather.Arrive("barrier 'b'", {1, 100, At(9)})->has_value());
-  EXPECT_EQ(gather.MissingAt("barrier 'b'"), "worker 4");
   EXPECT_TRUE(absl::IsInvalidArgument(gather.Arrive("barrier 'b'", {1, 101, At(9)}).status()));
   const auto all = gather.Arrive("barrier 'b'", {0, 200, At(9)});
   ASSERT_TRUE(all.ok() && all->has_value());
   EXPECT_EQ((*all)->at(0).call, 200u);
   EXPECT_EQ((*all)->at(1).call, 100u);
-  EXPECT_EQ(gather.MissingAt("barrier 'b'"), "");
   EXPECT_EQ(gather.NextDeadline(), absl::InfiniteFuture());
+  // Nobody of them is there any more: the same name is another call.
+  EXPECT_FALSE(gather.Arrive("barrier 'b'", {1, 102, At(9)})->has_value());
+  const auto late = gather.Expire(At(9));
+  ASSERT_THAT(late, SizeIs(1));
+  EXPECT_EQ(Message(late[0].status), "barrier 'b': waiting for worker 4");
+  EXPECT_FALSE(late[0].was_leaving);
 }
 
 TEST(HostGather, TheNthOfEachBelongsToTheNthOfTheOthers) {
@@ -207,7 +211,11 @@ TEST(HostGather, WhoLeavesIsNotWaitedForButWhereAllLeave) {
   ASSERT_THAT(ended, SizeIs(1));
   EXPECT_TRUE(absl::IsAborted(ended[0].status));
   EXPECT_TRUE(absl::IsAborted(gather.Arrive("barrier 'c'", {2, 3, At(9)}).status()));
-  EXPECT_EQ(gather.MissingAt(kLeaving), "worker 0, worker 2");
+  const auto late = gather.Expire(At(9));
+  ASSERT_THAT(late, SizeIs(1));
+  EXPECT_EQ(Message(late[0].status), "leaving: waiting for worker 0, worker 2");
+  EXPECT_TRUE(late[0].was_leaving);
+  ASSERT_TRUE(gather.Arrive(kLeaving, {1, 4, At(9)}).ok());
   EXPECT_THAT(gather.TakeAll(Aborted("over")), SizeIs(1));
 }
 

@@ -3,22 +3,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 
 namespace bdn {
 
-std::string HostGather::MissingOf(const Gathering& gathering) const {
-  std::string names;
-  for (int process = 0; process < processes_; ++process) {
-    if (gathering.members.contains(process)) continue;
-    names += absl::StrFormat("%sworker %d", names.empty() ? "" : ", ", first_ + process);
-  }
-  return names;
+std::string WorkerNames(const std::vector<int>& processes, Rank first) {
+  return absl::StrJoin(processes, ", ", [first](std::string* names, int process) {
+    absl::StrAppendFormat(names, "worker %d", first + process);
+  });
 }
 
-std::string HostGather::MissingAt(const std::string& name) const {
-  const auto found = open_.find(name);
-  return found == open_.end() ? "" : MissingOf(found->second);
+std::string HostGather::MissingOf(const Gathering& gathering) const {
+  std::vector<int> missing;
+  for (int process = 0; process < processes_; ++process) {
+    if (!gathering.members.contains(process)) missing.push_back(process);
+  }
+  return WorkerNames(missing, first_);
 }
 
 absl::StatusOr<std::optional<HostGather::Members>> HostGather::Join(const std::string& name,
@@ -68,7 +70,7 @@ std::vector<HostGather::Ended> HostGather::Expire(absl::Time now) {
     }
     const absl::Status status = DeadlineExceeded("%s: waiting for %s", name, MissingOf(gathering));
     for (const Member& member : late) {
-      ended.push_back({member, status});
+      ended.push_back({member, status, name == kLeaving});
       gathering.members.erase(member.process);
       if (!gathering.kind.empty()) --counts_[gathering.kind][member.process];
     }
@@ -103,7 +105,9 @@ std::vector<HostGather::Ended> HostGather::OnLeaving(int process) {
 std::vector<HostGather::Ended> HostGather::TakeAll(const absl::Status& status) {
   std::vector<Ended> ended;
   for (const auto& [name, gathering] : open_) {
-    for (const auto& [process, member] : gathering.members) ended.push_back({member, status});
+    for (const auto& [process, member] : gathering.members) {
+      ended.push_back({member, status, name == kLeaving});
+    }
   }
   open_.clear();
   return ended;

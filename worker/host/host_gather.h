@@ -14,6 +14,9 @@
 
 namespace bdn {
 
+// "worker 11, worker 13" for {1, 3}: processes by their ranks, of which the host's first is `first`.
+std::string WorkerNames(const std::vector<int>& processes, Rank first);
+
 // Calls that the host makes once, when each of its processes has made it: declarations, broadcasts,
 // barriers, leaving. Who comes waits for the others until its own deadline. A state machine; not
 // thread-safe.
@@ -38,6 +41,7 @@ class HostGather {
   struct Ended {
     Member member;
     absl::Status status;
+    bool was_leaving = false;  // the call was kLeaving
   };
   // Those whose deadline has come; they have not come to the call.
   std::vector<Ended> Expire(absl::Time now);
@@ -46,9 +50,6 @@ class HostGather {
   std::vector<Ended> OnLeaving(int process);
   // Everybody, who is told `status`.
   std::vector<Ended> TakeAll(const absl::Status& status);
-
-  // "worker 1, worker 3": who has not come. Empty where nobody waits for the call.
-  std::string MissingAt(const std::string& name) const;
 
  private:
   struct Gathering {

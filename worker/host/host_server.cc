@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
@@ -122,7 +123,7 @@ void HostServer::Refuse(HostListener* listener, const absl::Status& why) {
 void HostServer::OnFailure(const absl::Status& status) {
   std::vector<HostRound> rounds;
   std::vector<HostGather::Ended> ended;
-  std::vector<ProcessRef> processes;
+  std::vector<std::shared_ptr<HostChannel>> told;
   {
     MutexLock lock(&mu_);
     if (!failed_.ok()) return;
@@ -131,14 +132,14 @@ void HostServer::OnFailure(const absl::Status& status) {
     failed_at_ = clock_->Now();
     if (rounds_.has_value()) rounds = rounds_->TakeAll();
     if (gather_.has_value()) ended = gather_->TakeAll(status);
-    processes = processes_;
+    for (const ProcessRef& process : processes_) {
+      if (process->said_hello) told.push_back(process->channel);
+    }
     changed_.SignalAll();
   }
   wire::ToProcess message;
   Write(status, message.mutable_failed());
-  for (const ProcessRef& process : processes) {
-    if (process->local_rank >= 0) process->channel->Send(message);
-  }
+  for (const auto& channel : told) channel->Send(message);
   for (const HostRound& round : rounds) EndRound(round, status);
   EndGathered(ended);
   Wake();
@@ -316,6 +317,8 @@ absl::Status HostServer::OnHello(const ProcessRef& process, const wire::Hello& h
   process->local_rank = hello.local_rank();
   const auto come = std::count_if(processes_.begin(), processes_.end(),
                                   [](const ProcessRef& one) { return one->said_hello; });
+  LogDebug("process %d has come, of local rank %d: %d of %d", process->channel->peer_pid(),
+           process->local_rank, come, options_.processes);
   if (come == options_.processes) WelcomeAll();
   return absl::OkStatus();
 }
@@ -366,6 +369,23 @@ void HostServer::OnGone(const ProcessRef& process, const absl::Status& why) {
   if (!reason.empty()) AbortJob(reason);
 }
 
+std::vector<int> HostServer::NotAttached() const {
+  std::vector<bool> is_taken(options_.processes);
+  size_t missing = options_.processes;
+  for (const ProcessRef& process : processes_) {
+    if (!process->said_hello) continue;
+    --missing;
+    if (process->local_rank >= 0) is_taken[process->local_rank] = true;
+  }
+  std::vector<int> free;
+  for (int rank = 0; rank < options_.processes; ++rank) {
+    if (!is_taken[rank]) free.push_back(rank);
+  }
+  // Those of any rank will have the first of them.
+  free.erase(free.begin(), free.end() - static_cast<std::ptrdiff_t>(missing));
+  return free;
+}
+
 absl::Time HostServer::NextTime() const {
   if (!failed_.ok()) return absl::InfiniteFuture();
   absl::Time next = gather_->NextDeadline();
@@ -387,35 +407,21 @@ void HostServer::OnTime() {
     ended = gather_->Expire(now);
     const std::optional<uint32_t> oldest = rounds_->Oldest();
     if (attached_.empty() && now >= attach_deadline_) {
-      std::string missing;
-      for (int rank = 0; rank < options_.processes; ++rank) {
-        const bool has_come =
-            std::any_of(processes_.begin(), processes_.end(), [rank](const ProcessRef& process) {
-              return process->said_hello && process->local_rank == rank;
-            });
-        if (!has_come) missing += absl::StrFormat("%s%d", missing.empty() ? "" : ", ", rank);
-      }
       reason = absl::StrFormat("of the %d processes of this host, local rank %s did not attach",
-                               options_.processes, missing);
+                               options_.processes, absl::StrJoin(NotAttached(), ", "));
       attach_deadline_ = absl::InfiniteFuture();
       for (const ProcessRef& process : processes_) {
         (void)Refusal(process->channel.get(), DeadlineExceeded("%s", reason));
       }
     } else if (oldest.has_value() && now >= rounds_->BegunAt(*oldest) + options_.wait_timeout) {
-      std::string missing;
-      for (const int process : rounds_->Missing(*oldest)) {
-        missing +=
-            absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ", worker_->rank() + process);
-      }
       reason = absl::StrFormat("tensor '%s': %s did not push it within the wait-timeout",
-                               tensors_.at(*oldest)->name, missing);
+                               tensors_.at(*oldest)->name,
+                               WorkerNames(rounds_->Missing(*oldest), worker_->rank()));
     }
   }
   for (const HostGather::Ended& one : ended) {
     // It counts as leaving, and the others can do nothing without it.
-    if (one.status.message().substr(0, sizeof(kLeaving) - 1) == kLeaving) {
-      reason = std::string(one.status.message());
-    }
+    if (one.was_leaving) reason = std::string(one.status.message());
   }
   EndGathered(ended);
   if (!reason.empty()) AbortJob(reason);
@@ -559,16 +565,11 @@ absl::Status HostServer::DescribePush(uint32_t id) const {
     const auto found = tensors_.find(id);
     if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
     if (rounds_->IsOpen(id)) {
-      std::string missing;
-      for (const int process : rounds_->Missing(id)) {
-        missing +=
-            absl::StrFormat("%sworker %d", missing.empty() ? "" : ", ", worker_->rank() + process);
-      }
       return WithFields(DeadlineExceeded("still in flight"),
                         {.tensor = found->second->name,
                          .step = std::to_string(rounds_->step(id) + 1),
                          .stage = "assemble",
-                         .waiting_for = missing});
+                         .waiting_for = WorkerNames(rounds_->Missing(id), worker_->rank())});
     }
     ticket = found->second->ticket;
   }

@@ -83,7 +83,8 @@ class HostServer {
     explicit Process(std::shared_ptr<HostChannel> its) : channel(std::move(its)) {}
     const std::shared_ptr<HostChannel> channel;
     FileDescriptor pidfd;  // none where the kernel or its namespace has none
-    int local_rank = -1;   // of those who said hello
+    // Of those who said hello; -1: any. Under mu_ until all are welcome, and the same from then on.
+    int local_rank = -1;
     bool said_hello = false;
     std::string codec_spec;  // of what it pushes
     bool has_left = false;
@@ -166,6 +167,8 @@ class HostServer {
   void AbortJob(const std::string& reason);
   std::string NameOf(const Process& process) const;
   std::string NameOf(uint32_t tensor) const;
+  // The local ranks that are free, rising, as many as have not attached.
+  std::vector<int> NotAttached() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   const Clock* const clock_;
