@@ -3,25 +3,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <iostream>
-#include <thread>
 
+#include "tests/support/rig_parts.h"
 #include "worker/host/host_messages.h"
 
 namespace bdn::testing {
-namespace {
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    std::cerr << value.status() << std::endl;
-    std::abort();
-  }
-  return *std::move(value);
-}
-
-}  // namespace
 
 std::pair<FileDescriptor, FileDescriptor> SocketPair() {
   int ends[2];
@@ -39,86 +25,63 @@ HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
       clients_.emplace_back();
     }
   }
-  int first = 0;
-  std::vector<std::thread> threads;
+  std::vector<int> first;  // rank of each host
+  int ranks = 0;
   for (size_t h = 0; h < hosts_.size(); ++h) {
-    const int processes = options.hosts[h];
-    const int of_host = std::max(processes, 1);
-    Host& host = hosts_[h];
-    if (processes > 0) {
-      host.server = std::make_unique<HostServer>(
-          HostServer::Options{
-              .processes = processes, .job_id = "job", .wait_timeout = options.wait_timeout},
-          &clock_);
-    }
-    threads.emplace_back([this, &options, &host, h, first, processes, of_host] {
-      Worker::Options of_worker = options.worker;
-      of_worker.join.wanted_rank = static_cast<Rank>(h);
-      of_worker.join.host = "host " + std::to_string(h) + " of the test";
-      of_worker.join.processes = of_host;
-      if (host.server != nullptr) {
-        of_worker.failed = [&host](const absl::Status& status) { host.server->OnFailure(status); };
-      }
-      Registry* const telemetry = processes > 0 ? &host.telemetry : telemetry_[first].get();
-      host.worker = Must(Worker::Create(of_worker, &clock_, telemetry, cluster_->Connect(),
-                                        cluster_->MakeTransport()));
-      if (host.server == nullptr) {
-        clients_[first] = std::shared_ptr<Client>(host.worker.get(), [](Client*) {});
-        return;
-      }
-      host.server->Start(nullptr, host.worker.get(), &host.telemetry);
-      std::vector<std::thread> attaching;
-      for (int i = 0; i < processes; ++i) {
-        attaching.emplace_back([this, &options, &host, first, i, processes] {
-          auto [theirs, ours] = SocketPair();
-          host.server->Adopt(std::move(ours));
-          clients_[first + i] = Must(HostClient::Attach(
-              {.address = "unix:@test",
-               .local_rank = i,
-               .local_size = processes,
-               .codec = options.codec.empty() ? nullptr : Must(ParseHostCodec(options.codec))},
-              std::move(theirs), &clock_, telemetry_[first + i].get()));
-        });
-      }
-      for (std::thread& thread : attaching) thread.join();
-    });
-    first += of_host;
+    first.push_back(ranks);
+    ranks += std::max(options.hosts[h], 1);
+    if (options.hosts[h] == 0) continue;
+    hosts_[h].server = std::make_unique<HostServer>(
+        HostServer::Options{
+            .processes = options.hosts[h], .job_id = "job", .wait_timeout = options.wait_timeout},
+        &clock_);
   }
-  for (std::thread& thread : threads) thread.join();
+  AtOnce(hosts_.size(), [&](size_t h) { Start(options, static_cast<int>(h), first[h]); });
+}
+
+void HostRig::Start(const Options& options, int h, int first) {
+  const int processes = options.hosts[h];
+  Host& host = hosts_[h];
+  Worker::Options of_worker = options.worker;
+  of_worker.join.wanted_rank = h;
+  of_worker.join.host = "host " + std::to_string(h) + " of the test";
+  of_worker.join.processes = std::max(processes, 1);
+  if (host.server != nullptr) {
+    of_worker.failed = [&host](const absl::Status& status) { host.server->OnFailure(status); };
+  }
+  Registry* const telemetry = processes > 0 ? &host.telemetry : telemetry_[first].get();
+  host.worker = Must(Worker::Create(of_worker, &clock_, telemetry, cluster_->Connect(),
+                                    cluster_->MakeTransport()));
+  if (host.server == nullptr) {
+    clients_[first] = std::shared_ptr<Client>(host.worker.get(), [](Client*) {});
+    return;
+  }
+  host.server->Start(nullptr, host.worker.get(), &host.telemetry);
+  AtOnce(processes, [&](size_t i) {
+    auto [theirs, ours] = SocketPair();
+    host.server->Adopt(std::move(ours));
+    clients_[first + i] = Must(HostClient::Attach(
+        {.address = "unix:@test",
+         .local_rank = static_cast<int>(i),
+         .local_size = processes,
+         .codec = options.codec.empty() ? nullptr : Must(ParseHostCodec(options.codec))},
+        std::move(theirs), &clock_, telemetry_[first + i].get()));
+  });
 }
 
 HostRig::~HostRig() {
-  // Leaving waits for the others: all at once. Those who cannot, go without.
-  std::vector<std::thread> threads;
-  for (auto& client : clients_) {
-    if (client == nullptr) continue;
-    threads.emplace_back([&client] {
-      (void)client->Leave(absl::Seconds(10));
-      client.reset();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  threads.clear();
-  for (Host& host : hosts_) {
-    threads.emplace_back([&host] {
-      host.worker->Close();  // ends the waits of the daemon's calls
-      if (host.server != nullptr) host.server->Close();
-      host.worker.reset();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  LeaveAll(&clients_);
+  AtOnce(hosts_.size(), [this](size_t h) {
+    Host& host = hosts_[h];
+    host.worker->Close();  // ends the waits of the daemon's calls
+    if (host.server != nullptr) host.server->Close();
+    host.worker.reset();
+  });
 }
 
 void HostRig::StopDaemon(int host) { hosts_[host].server->Close(); }
 
-void HostRig::OnEach(const std::function<void(Client&, int)>& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (clients_[rank] == nullptr) continue;
-    threads.emplace_back([this, rank, &body] { body(*clients_[rank], rank); });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
+void HostRig::OnEach(const std::function<void(Client&, int)>& body) { OnEachOf(&clients_, body); }
 
 uint64_t HostRig::Counter(int rank, const std::string& name) const {
   for (const Sample& sample : telemetry_[rank]->Collect()) {

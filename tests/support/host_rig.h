@@ -41,7 +41,6 @@ class HostRig {
   // Ends the daemon of a host, as if it had died.
   void StopDaemon(int host);
   HostServer& daemon(int host) { return *hosts_[host].server; }
-  Worker& worker(int host) { return *hosts_[host].worker; }
   // A counter of that process, or of its daemon.
   uint64_t Counter(int rank, const std::string& name) const;
 
@@ -51,6 +50,9 @@ class HostRig {
     std::unique_ptr<HostServer> server;  // null: there is none
     std::unique_ptr<Worker> worker;
   };
+
+  // The host's worker, its daemon, if it has one, and its processes, of ranks from `first` on.
+  void Start(const Options& options, int host, int first);
 
   const SteadyClock clock_;
   std::unique_ptr<LocalCluster> cluster_;

@@ -1,22 +1,8 @@
 #include "tests/support/worker_rig.h"
 
-#include <cstdlib>
-#include <iostream>
-#include <thread>
+#include "tests/support/rig_parts.h"
 
 namespace bdn::testing {
-namespace {
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    std::cerr << value.status() << std::endl;
-    std::abort();
-  }
-  return *std::move(value);
-}
-
-}  // namespace
 
 ClusterRig::ClusterRig(int workers, std::vector<std::string> flags, Worker::Options options,
                        LocalCluster::TransportFactory make_transport)
@@ -24,38 +10,19 @@ ClusterRig::ClusterRig(int workers, std::vector<std::string> flags, Worker::Opti
   flags.push_back("--workers=" + std::to_string(workers));
   cluster_ = Must(make_transport ? LocalCluster::Create(flags, std::move(make_transport))
                                  : LocalCluster::Create(flags));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < workers; ++rank) {
-    threads.emplace_back([this, rank, options]() mutable {
-      options.join.wanted_rank = rank;
-      options.join.host = "worker " + std::to_string(rank) + " of the test";
-      workers_[rank] = Must(Worker::Create(options, &clock_, &telemetry_, cluster_->Connect(),
-                                           cluster_->MakeTransport()));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  AtOnce(workers_.size(), [this, &options](size_t rank) {
+    Worker::Options of_worker = options;
+    of_worker.join.wanted_rank = static_cast<Rank>(rank);
+    of_worker.join.host = "worker " + std::to_string(rank) + " of the test";
+    workers_[rank] = Must(Worker::Create(of_worker, &clock_, &telemetry_, cluster_->Connect(),
+                                         cluster_->MakeTransport()));
+  });
 }
 
-ClusterRig::~ClusterRig() {
-  // Leaving waits for the others: all at once. Those who cannot, go without.
-  std::vector<std::thread> threads;
-  for (auto& worker : workers_) {
-    if (worker == nullptr) continue;
-    threads.emplace_back([&worker] {
-      (void)worker->Leave(absl::Seconds(10));
-      worker.reset();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
+ClusterRig::~ClusterRig() { LeaveAll(&workers_); }
 
 void ClusterRig::OnEach(const std::function<void(Worker&, int)>& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size(); ++rank) {
-    if (workers_[rank] == nullptr) continue;
-    threads.emplace_back([this, rank, &body] { body(*workers_[rank], rank); });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnEachOf(&workers_, body);
 }
 
 TensorDeclaration Tensor(const std::string& name, uint64_t elements, const std::string& push,

@@ -377,7 +377,7 @@ TEST(HostMessages, AStatusTravelsWithItsFacts) {
 TEST(HostAddressTest, IsANameOrAPath) {
   EXPECT_EQ(ParseHostAddress("unix:@job")->path, std::string("\0job", 4));
   EXPECT_EQ(ParseHostAddress("unix:/run/job")->path, "/run/job");
-  for (const std::string wrong :
+  for (const std::string& wrong :
        {std::string(), std::string("unix:"), std::string("unix:@"), std::string("unix:/"),
         std::string("unix:job"), std::string("/run/job"), "unix:@" + std::string(200, 'x'),
         std::string("unix:@a\0b", 9)}) {
