@@ -675,6 +675,69 @@ TEST(HostCluster, ProcessesThatPushUnequallyOftenEndTheJob) {
   });
 }
 
+TEST(HostCluster, ARoundWhoseLearningRatesDifferFailsAndIsPushedAgain) {
+  HostRig rig({2, 2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 4)}, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    Floats data(4, static_cast<float>(rank));
+    if (rank < 2) {  // twice: the second push waits for the first
+      std::vector<PushRequest> requests(2, {.tensor = ids->at(0),
+                                            .data = {data.data(), DType::kFloat32, data.size()},
+                                            .learning_rate = rank == 1 ? 0.25f : 0.5f});
+      std::vector<TicketId> tickets;
+      ASSERT_TRUE(client.PushPullAll(requests, &tickets).ok());
+      for (const TicketId ticket : tickets) {
+        const absl::Status status = client.Wait(ticket, kLong).status();
+        EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+        EXPECT_THAT(
+            std::string(status.message()),
+            HasSubstr("tensor 'w' step 1: worker 0 (local rank 0) pushed with learning rate "
+                      "0.5, and worker 1 (local rank 1) with 0.25"));
+        EXPECT_EQ(GetErrorField(status, "tensor"), "w");
+        EXPECT_EQ(GetErrorField(status, "step"), "1");
+      }
+      EXPECT_THAT(data, Each(static_cast<float>(rank)));
+      EXPECT_EQ(*client.GetStep(ids->at(0)), 0u);
+    }
+    for (int step = 1; step <= 3; ++step) {
+      data.assign(4, static_cast<float>(rank * step));
+      const auto result = PushPull(client, ids->at(0), data, {.learning_rate = 0.5f});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->step, static_cast<Step>(step));
+      EXPECT_THAT(data, Each(1.5f * step));
+    }
+  });
+}
+
+TEST(HostCluster, APushThatDoesNotFitItsFusedGroupFailsAndIsPushedAgain) {
+  HostRig rig({2});
+  rig.OnEach([](Client& client, int rank) {
+    std::vector<TensorDeclaration> tensors = {Tensor("a", 3), Tensor("b", 2)};
+    for (auto& tensor : tensors) tensor.fuse = true;
+    const auto ids = client.Declare(tensors, kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    Floats a(3, static_cast<float>(rank)), b(2, static_cast<float>(rank));
+    const auto first = client.PushPull({.tensor = ids->at(0),
+                                        .data = {a.data(), DType::kFloat32, a.size()},
+                                        .learning_rate = 0.5f});
+    ASSERT_TRUE(first.ok()) << first.status();
+    const absl::Status status =
+        PushPull(client, ids->at(1), b, {.weight = 1.0f + rank, .learning_rate = 0.5f}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("tensor 'b': weight 3 and learning rate 0.5, where others of its "
+                                "fused group have 2 and 0.5 in step 1"),
+                      HasSubstr("worker 1: weight 2, learning rate 0.5")));
+    const auto again = PushPull(client, ids->at(1), b, {.learning_rate = 0.5f});
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ(again->step, 1u);
+    EXPECT_THAT(b, Each(0.5f));
+    ASSERT_TRUE(client.Wait(*first, kLong).ok());
+    EXPECT_THAT(a, Each(0.5f));
+  });
+}
+
 TEST(HostCluster, OneThatDoesNotPushForTooLongEndsTheJobAndIsNamed) {
   HostRig::Options options{.hosts = {2}};
   options.wait_timeout = absl::Milliseconds(100);

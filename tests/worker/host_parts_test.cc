@@ -109,10 +109,6 @@ TEST_F(HostRoundsTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
               HasSubstr("worker 11 pushed step 2 where its host stands at step 0"));
   EXPECT_THAT(Message(Add(0, PushOf(1)).status()),
               HasSubstr("worker 10 pushed the same step twice"));
-  HostPush rate = PushOf(1);
-  rate.learning_rate = 1;
-  EXPECT_THAT(Message(Add(1, rate).status()),
-              HasSubstr("worker 11 pushed with learning rate 1, worker 10 with 0"));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const auto& change : std::vector<std::function<void(HostPush*)>>{
            [](HostPush* push) { push->weight = -1; }, [](HostPush* push) { push->weight = NAN; },
@@ -125,6 +121,34 @@ TEST_F(HostRoundsTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
     EXPECT_TRUE(absl::IsInvalidArgument(Add(1, push).status()));
   }
   EXPECT_THAT(rounds_.Missing(kTensor), ElementsAre(1, 2));
+}
+
+TEST_F(HostRoundsTest, ARoundWhosePushesDoNotAgreeNamesTwoOfThemAndIsTakenBack) {
+  HostPush other = PushOf(1);
+  other.learning_rate = 0.25f;
+  ASSERT_TRUE(Add(2, other).ok());
+  ASSERT_TRUE(Add(0, PushOf(1)).ok());
+  const auto round = Add(1, PushOf(1));
+  ASSERT_TRUE(round.ok() && round->has_value());
+  const absl::Status agrees = (*round)->CheckAgrees("w", 10);
+  EXPECT_TRUE(absl::IsInvalidArgument(agrees));
+  EXPECT_THAT(
+      Message(agrees),
+      HasSubstr("tensor 'w' step 1: worker 10 (local rank 0) pushed with learning rate 0, and "
+                "worker 12 (local rank 2) with 0.25"));
+  EXPECT_EQ((*round)->Describe(10),
+            "worker 10: weight 1, learning rate 0; worker 11: weight 1, learning rate 0; "
+            "worker 12: weight 1, learning rate 0.25");
+  EXPECT_EQ(rounds_.step(kTensor), 1u);
+  EXPECT_TRUE(rounds_.TakeBack(**round));
+  EXPECT_FALSE(rounds_.TakeBack(**round)) << "once";
+  EXPECT_EQ(rounds_.step(kTensor), 0u);
+  for (int process = 0; process < 2; ++process) ASSERT_TRUE(Add(process, PushOf(1)).ok());
+  const auto again = Add(2, PushOf(1));
+  ASSERT_TRUE(again.ok() && again->has_value());
+  EXPECT_TRUE((*again)->CheckAgrees("w", 10).ok());
+  ASSERT_TRUE(Add(1, PushOf(2)).ok());
+  EXPECT_FALSE(rounds_.TakeBack(**again)) << "the next step has begun";
 }
 
 TEST_F(HostRoundsTest, StepsGoOnFromWhereTheyAreSet) {

@@ -219,10 +219,19 @@ absl::Status HostClient::OnEnded(const wire::Ended& ended) {
     Tensor& mutable_tensor = tensors_.at(found->second);
     tensor_of_.erase(found);
     mutable_tensor.pending.pop_front();
-    TakeReady(&mutable_tensor, &ready);
     tickets_.EndPart(ended.ticket(),
                      {.status = status, .absent = ended.absent(), .nonfinite = ended.nonfinite()},
                      &tickets);
+    if (!status.ok() && ended.undone()) {
+      // Those behind it were to be the steps after it.
+      for (const auto& behind : mutable_tensor.pending) {
+        tensor_of_.erase(behind->ticket);
+        tickets_.EndPart(behind->ticket, {.status = status}, &tickets);
+      }
+      mutable_tensor.pending.clear();
+      mutable_tensor.pushed = pending->step - 1;
+    }
+    TakeReady(&mutable_tensor, &ready);
   }
   SendPushes(ready);
   tickets_.Deliver(tickets);

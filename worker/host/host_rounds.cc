@@ -5,11 +5,39 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "worker/error_fields.h"
 
 namespace bdn {
 
 // ---- A round
+
+absl::Status HostRound::CheckAgrees(const std::string& name, Rank first) const {
+  const float learning_rate = pushes.front()->learning_rate;
+  for (size_t i = 1; i < pushes.size(); ++i) {
+    const float other = pushes[i]->learning_rate;
+    if (std::bit_cast<uint32_t>(other) == std::bit_cast<uint32_t>(learning_rate)) continue;
+    return WithFields(
+        InvalidArgument(
+            "worker %d (local rank 0) pushed with learning rate %g, and worker %d (local "
+            "rank %d) with %g: all processes push a tensor with one",
+            first, learning_rate, first + static_cast<Rank>(i), i, other),
+        {.tensor = name, .step = std::to_string(step)});
+  }
+  return absl::OkStatus();
+}
+
+std::string HostRound::Describe(Rank first) const {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(pushes.size(), kMost); ++i) {
+    absl::StrAppendFormat(&text, "%sworker %d: weight %g, learning rate %g", i > 0 ? "; " : "",
+                          first + static_cast<Rank>(i), pushes[i]->weight,
+                          pushes[i]->learning_rate);
+  }
+  return pushes.size() > kMost ? text + "; ..." : text;
+}
 
 bool HostRound::wants_left_out() const {
   return std::any_of(pushes.begin(), pushes.end(),
@@ -64,16 +92,6 @@ absl::Status HostRounds::Check(int process, const std::string& name, Step next,
   }
   if (round == nullptr) return absl::OkStatus();
   if (round->pushes[process].has_value()) return bad("pushed the same step twice");
-  for (int other = 0; other < processes_; ++other) {
-    const auto& theirs = round->pushes[other];
-    if (!theirs.has_value()) continue;
-    if (std::bit_cast<uint32_t>(theirs->learning_rate) ==
-        std::bit_cast<uint32_t>(push.learning_rate)) {
-      return absl::OkStatus();
-    }
-    return bad(absl::StrFormat("pushed with learning rate %g, worker %d with %g",
-                               push.learning_rate, first_ + other, theirs->learning_rate));
-  }
   return absl::OkStatus();
 }
 
@@ -107,6 +125,12 @@ absl::StatusOr<std::optional<HostRound>> HostRounds::Add(int process, uint32_t t
   open_.erase(tensor);
   steps_[tensor] = next;
   return complete;
+}
+
+bool HostRounds::TakeBack(const HostRound& round) {
+  if (step(round.tensor) != round.step || IsOpen(round.tensor)) return false;
+  steps_[round.tensor] = round.step - 1;
+  return true;
 }
 
 absl::Status HostRounds::SetStep(uint32_t tensor, Step to) {

@@ -40,6 +40,11 @@ struct HostRound {
   absl::Time begun;
   std::vector<std::optional<HostPush>> pushes;
 
+  // OK if what they say of the push fits together. InvalidArgument names two that do not agree, by their
+  // ranks, of which the host's first is `first`.
+  absl::Status CheckAgrees(const std::string& name, Rank first) const;
+  // "worker 4: weight 1, learning rate 0.1; worker 5: ...": the first eight of them.
+  std::string Describe(Rank first) const;
   bool wants_left_out() const;
   // What the host pushes for all: the sum of those that are present, in the order of local ranks, with
   // the weight of all, absent ones included. Where `data` and what is left out go is the caller's to say.
@@ -61,6 +66,9 @@ class HostRounds {
   absl::StatusOr<std::optional<HostRound>> Add(int process, uint32_t tensor,
                                                const std::string& name, HostPush push,
                                                absl::Time now);
+  // The round, which was complete, is not exchanged: its step is the tensor's next again. False where
+  // somebody has pushed the next already.
+  bool TakeBack(const HostRound& round);
   // The tensor stands at this step from now on, for all processes. InvalidArgument: it is past that, or
   // that is none. FailedPrecondition: some have pushed the next.
   absl::Status SetStep(uint32_t tensor, Step step);

@@ -498,35 +498,61 @@ absl::Status HostServer::FillRequest(const HostRound& round, PushRequest* reques
 }
 
 void HostServer::StartRounds(std::vector<HostRound> rounds) {
-  if (rounds.empty()) return;
   std::vector<std::shared_ptr<const HostRound>> shared;
   std::vector<PushRequest> requests;
   absl::Status status;
-  for (HostRound& round : rounds) {
-    shared.push_back(std::make_shared<const HostRound>(std::move(round)));
-  }
-  for (const auto& round : shared) {
+  for (HostRound& one : rounds) {
+    const auto round = std::make_shared<const HostRound>(std::move(one));
+    const absl::Status agrees = round->CheckAgrees(NameOf(round->tensor), worker_->rank());
+    if (!agrees.ok()) {
+      Refuse(*round, agrees);
+      continue;
+    }
+    shared.push_back(round);
+    if (!status.ok()) continue;
     PushRequest request;
     MutexLock lock(&mu_);
     status = FillRequest(*round, &request);
-    if (!status.ok()) break;
+    if (!status.ok()) continue;
     request.done = [this, round](TicketId, const auto& result) { EndRound(*round, result); };
     requests.push_back(std::move(request));
   }
-  std::vector<TicketId> tickets;
-  const absl::Status pushed = worker_->PushPullAll(requests, &tickets);
-  {
-    MutexLock lock(&mu_);
-    for (size_t i = 0; i < tickets.size(); ++i) {
-      tensors_.at(shared[i]->tensor)->ticket = tickets[i];
+  size_t next = 0;
+  while (next < requests.size()) {
+    std::vector<TicketId> tickets;
+    const absl::Status pushed = worker_->PushPullAll(std::span(requests).subspan(next), &tickets);
+    {
+      MutexLock lock(&mu_);
+      for (const TicketId ticket : tickets) tensors_.at(shared[next++]->tensor)->ticket = ticket;
     }
+    if (pushed.ok()) continue;
+    if (!absl::IsInvalidArgument(pushed) && !absl::IsFailedPrecondition(pushed)) {
+      status = pushed;
+      break;
+    }
+    const HostRound& round = *shared[next++];
+    const absl::Status why(pushed.code(), absl::StrFormat("%s (%s)", pushed.message(),
+                                                          round.Describe(worker_->rank())));
+    Refuse(round,
+           AttachFields(why, {.tensor = NameOf(round.tensor), .step = std::to_string(round.step)}));
   }
-  if (!pushed.ok()) status = pushed;
-  for (size_t i = tickets.size(); i < shared.size(); ++i) EndRound(*shared[i], status);
-  if (!status.ok()) AbortJob(std::string(status.message()));
+  if (status.ok()) return;
+  for (; next < shared.size(); ++next) EndRound(*shared[next], status);
+  AbortJob(std::string(status.message()));
 }
 
-void HostServer::EndRound(const HostRound& round, const absl::StatusOr<PushResult>& result) {
+void HostServer::Refuse(const HostRound& round, const absl::Status& why) {
+  bool undone;
+  {
+    MutexLock lock(&mu_);
+    undone = rounds_->TakeBack(round);
+  }
+  EndRound(round, why, undone);
+  if (!undone) AbortJob(std::string(why.message()));
+}
+
+void HostServer::EndRound(const HostRound& round, const absl::StatusOr<PushResult>& result,
+                          bool undone) {
   std::vector<ProcessRef> attached;
   std::byte* left_out = nullptr;
   uint64_t bytes = 0;
@@ -544,6 +570,7 @@ void HostServer::EndRound(const HostRound& round, const absl::StatusOr<PushResul
     wire::Ended* ended = message.mutable_ended();
     ended->set_ticket(round.pushes[i]->ticket);
     Write(result.status(), ended->mutable_status());
+    ended->set_undone(undone);
     const bool has_left_out = result.ok() && round.pushes[i]->wants_left_out && left_out != nullptr;
     if (result.ok()) {
       ended->set_absent(result->absent);

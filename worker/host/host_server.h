@@ -135,7 +135,10 @@ class HostServer {
   void StartRounds(std::vector<HostRound> rounds);
   absl::Status FillRequest(const HostRound& round, PushRequest* request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndRound(const HostRound& round, const absl::StatusOr<PushResult>& result);
+  // The worker does not take it, as its pushes do not fit: its processes may push the step again.
+  void Refuse(const HostRound& round, const absl::Status& why);
+  void EndRound(const HostRound& round, const absl::StatusOr<PushResult>& result,
+                bool undone = false);
 
   // ---- Calls, each on a thread of its own
 
