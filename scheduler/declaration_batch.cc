@@ -13,14 +13,14 @@ absl::Status DeclarationBatch::Add(const RosterMember& member, DeclarationPart p
     said.digest = std::move(part.digest);
     said.count = part.count;
   } else if (said.digest != part.digest || said.count != part.count) {
-    return FailedPrecondition("worker %d declares other tensors before its last call was answered",
-                              member.rank);
+    return FailedPrecondition("%s declares other tensors before its last call was answered",
+                              NameOf(member));
   }
   if (Wants(member)) {
     const size_t known = part.first == 0 ? 0 : said.tensors.size();
     if (part.first != known || part.tensors.size() > said.count - known) {
       absl::Status status = InvalidArgument(
-          "worker %d: a part of %d tensors from %d of %d, where %d came before", member.rank,
+          "%s: a part of %d tensors from %d of %d, where %d came before", NameOf(member),
           part.tensors.size(), part.first, said.count, said.tensors.size());
       if (is_new) said_.erase(found);
       return status;
@@ -46,7 +46,7 @@ std::optional<uint32_t> DeclarationBatch::WantedFrom(const RosterMember& member)
 }
 
 void DeclarationBatch::OnList(const RosterMember& member, Said* said) {
-  failure_ = check_(member.rank, said->tensors);
+  failure_ = check_(member, said->tensors);
   if (!failure_.ok()) return;
   if (member == first_) {
     has_list_ = true;
@@ -73,8 +73,8 @@ void DeclarationBatch::AskNext() {
 }
 
 absl::Status DeclarationBatch::CompareLists(const RosterMember& member, const Said& said) const {
-  return CompareDeclarations(said_.at(first_).tensors, absl::StrFormat("worker %d", first_.rank),
-                             said.tensors, absl::StrFormat("worker %d", member.rank));
+  return CompareDeclarations(said_.at(first_).tensors, NameOf(first_), said.tensors,
+                             NameOf(member));
 }
 
 }  // namespace bdn

@@ -24,7 +24,8 @@ namespace bdn {
 class DeclarationBatch {
  public:
   // What is checked of a list alone.
-  using Check = std::function<absl::Status(Rank, const std::vector<TensorDeclaration>&)>;
+  using Check =
+      std::function<absl::Status(const RosterMember&, const std::vector<TensorDeclaration>&)>;
 
   // REQUIRES: somebody is expected.
   DeclarationBatch(Roster expected, Check check)

@@ -33,7 +33,8 @@ void Declarations::Begin(std::shared_ptr<const Membership> membership) {
   }
 }
 
-absl::Status Declarations::Check(Rank rank, const std::vector<TensorDeclaration>& tensors) const {
+absl::Status Declarations::Check(const RosterMember& member,
+                                 const std::vector<TensorDeclaration>& tensors) const {
   std::vector<const TensorDeclaration*> fresh;
   std::unordered_set<std::string_view> names;
   for (const TensorDeclaration& tensor : tensors) {
@@ -44,14 +45,14 @@ absl::Status Declarations::Check(Rank rank, const std::vector<TensorDeclaration>
                                    absl::StrFormat("tensor '%s'", tensor.name)));
     }
     if (!names.insert(tensor.name).second) {
-      return InvalidArgument("tensor '%s': worker %d declares it twice", tensor.name, rank);
+      return InvalidArgument("tensor '%s': %s declares it twice", tensor.name, NameOf(member));
     }
     const auto known = tensors_.find(tensor.name);
     if (known == tensors_.end()) {
       fresh.push_back(&tensor);
     } else if (const TensorDeclaration& before = *known->second; !(before == tensor)) {
-      return InvalidArgument("tensor '%s': all workers declared %s before, worker %d now says %s",
-                             tensor.name, DescribeDifference(before, tensor), rank,
+      return InvalidArgument("tensor '%s': all workers declared %s before, %s now says %s",
+                             tensor.name, DescribeDifference(before, tensor), NameOf(member),
                              DescribeDifference(tensor, before));
     }
   }
@@ -83,7 +84,8 @@ absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>
 
 Declarations::Batch* Declarations::BatchOf(const RosterMember& member, uint64_t number) {
   const auto [found, is_new] = batches_.try_emplace(
-      number, roster_, [this](Rank rank, const auto& list) { return Check(rank, list); });
+      number, roster_,
+      [this](const RosterMember& of, const auto& list) { return Check(of, list); });
   if (is_new) {
     for (const RosterMember& other : leaving_) {
       if (other != member) FailWithout(number, &found->second, other);
@@ -107,14 +109,14 @@ std::optional<absl::StatusOr<DeclarationAnswer>> Declarations::LastAnswerOf(
 absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, DeclarationPart part) {
   if (part.count > limits_.max_tensors) {
     return ResourceExhausted(
-        "worker %d declares %d tensors, more than max-tensors of its scheduler, "
+        "%s declares %d tensors, more than max-tensors of its scheduler, "
         "which is %d",
-        member.rank, part.count, limits_.max_tensors);
+        NameOf(member), part.count, limits_.max_tensors);
   }
   Latest& latest = latest_[member.node];
   const uint64_t number = latest.next_batch;
   if (leaving_.count(member) > 0 && batches_.count(number) == 0) {
-    return Aborted("declaring tensors: worker %d is leaving the job", member.rank);
+    return Aborted("declaring tensors: %s is leaving the job", NameOf(member));
   }
   Batch& batch = *BatchOf(member, number);
   DeclarationBatch& declared = batch.declared;
@@ -243,8 +245,7 @@ void Declarations::FailWithout(uint64_t number, Batch* batch, const RosterMember
   if (batch->version.has_value() || batch->declared.Has(member)) return;
   batch->answered.Arrive(member);
   if (!batch->declared.failure().ok()) return;
-  batch->declared.Fail(
-      Aborted("declaring tensors: worker %d is leaving the job instead", member.rank));
+  batch->declared.Fail(Aborted("declaring tensors: %s is leaving the job instead", NameOf(member)));
   changed_.insert(number);
 }
 

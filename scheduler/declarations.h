@@ -100,7 +100,8 @@ class Declarations {
 
   Batch* BatchOf(const RosterMember& member, uint64_t number);
   void FailWithout(uint64_t number, Batch* batch, const RosterMember& member);
-  absl::Status Check(Rank rank, const std::vector<TensorDeclaration>& tensors) const;
+  absl::Status Check(const RosterMember& member,
+                     const std::vector<TensorDeclaration>& tensors) const;
   absl::Status CheckRoom(const std::vector<const TensorDeclaration*>& fresh) const;
   absl::Status Plan(Batch* batch);
   // What all servers have installed.

@@ -121,7 +121,9 @@ void Job::EndWait(CallId call_id, const absl::Status& status) {
 
 // ---- checks
 
-RosterMember Job::MemberOf(NodeId node) const { return {table_.Find(node)->info.rank, node}; }
+RosterMember Job::MemberOf(NodeId node) const {
+  return *roster_.find({table_.Find(node)->info.rank, node});
+}
 
 absl::Status Job::CheckMember(NodeId node) const {
   if (!failure_.ok()) return failure_;
@@ -224,7 +226,7 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
       Complete(call_id, Cancelled("the same declaration came again"));
     }
   } else if (calls_.Declares(node)) {
-    return Refuse(FailedPrecondition("worker %d declares twice at once", member.rank));
+    return Refuse(FailedPrecondition("%s declares twice at once", NameOf(member)));
   }
   const PlacementVersion before = declarations_.version();
   const auto batch = declarations_.Declare(member, std::move(part));
@@ -299,8 +301,7 @@ void Job::EndBarrier(const std::string& name, const absl::Status& status) {
 
 void Job::AbortIfLeaving(const std::string& name, const RosterMember& member) {
   if (barriers_.at(name).Has(member)) return;
-  EndBarrier(name,
-             Aborted("barrier '%s': worker %d is leaving the job instead", name, member.rank));
+  EndBarrier(name, Aborted("barrier '%s': %s is leaving the job instead", name, NameOf(member)));
 }
 
 CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now) {
@@ -378,7 +379,10 @@ void Job::Lost(NodeId node, const std::string& how) {
     return;
   }
   lost_ = &member->info;
-  Fail(Aborted("%s %s", MembershipTable::Describe(member->info), how));
+  const std::string name = member->info.role == Role::kWorker
+                               ? NameOf(MemberOf(node), member->info)
+                               : MembershipTable::Describe(member->info);
+  Fail(Aborted("%s %s", name, how));
 }
 
 void Job::Stop(const std::string& why) {

@@ -1,18 +1,45 @@
 #include "scheduler/roster.h"
 
 #include "absl/strings/str_format.h"
+#include "scheduler/membership_table.h"
 
 namespace bdn {
 namespace {
 
 constexpr size_t kMostNames = 8;  // in one text
 
+bool IsHost(const RosterMember& member) {
+  return member.processes > 1 || member.first_process != member.rank;
+}
+
+// "ranks 2-3"
+std::string RanksOf(const RosterMember& member) {
+  if (member.processes == 1) return absl::StrFormat("rank %d", member.first_process);
+  return absl::StrFormat("ranks %d-%d", member.first_process,
+                         member.first_process + member.processes - 1);
+}
+
 }  // namespace
 
 Roster RosterOf(const Membership& membership) {
   Roster roster;
-  for (const NodeInfo& worker : membership.workers) roster.insert({worker.rank, worker.id});
+  Rank first = 0;
+  for (const NodeInfo& worker : membership.workers) {
+    roster.insert({worker.rank, worker.id, first, worker.processes});
+    first += worker.processes;
+  }
   return roster;
+}
+
+std::string NameOf(const RosterMember& member) {
+  if (!IsHost(member)) return absl::StrFormat("worker %d", member.rank);
+  return absl::StrFormat("host %d (%s)", member.rank, RanksOf(member));
+}
+
+std::string NameOf(const RosterMember& member, const NodeInfo& info) {
+  if (!IsHost(member)) return MembershipTable::Describe(info);
+  return absl::StrFormat("host %d (%s; node %d, %s)", member.rank, RanksOf(member), info.id,
+                         info.host);
 }
 
 std::string NamesOf(const Roster& roster) {
@@ -22,7 +49,7 @@ std::string NamesOf(const Roster& roster) {
     if (named == kMostNames) {
       return names + absl::StrFormat(" and %d more", roster.size() - named);
     }
-    names += absl::StrFormat("%sworker %d", named == 0 ? "" : ", ", member.rank);
+    names += (named == 0 ? "" : ", ") + NameOf(member);
     ++named;
   }
   return names;

@@ -24,7 +24,9 @@ TensorDeclaration Tensor(const std::string& name) {
   return tensor;
 }
 
-absl::Status Fine(Rank, const std::vector<TensorDeclaration>&) { return absl::OkStatus(); }
+absl::Status Fine(const RosterMember&, const std::vector<TensorDeclaration>&) {
+  return absl::OkStatus();
+}
 
 using List = std::vector<TensorDeclaration>;
 
@@ -116,8 +118,8 @@ TEST(DeclarationBatch, AWorkerCannotChangeWhatItSaid) {
 }
 
 TEST(DeclarationBatch, WhatIsWrongWithAListAloneFailsTheBatch) {
-  DeclarationBatch batch(TwoWorkers(), [](Rank rank, const List& list) {
-    return absl::InvalidArgumentError(std::to_string(rank) + list[0].name);
+  DeclarationBatch batch(TwoWorkers(), [](const RosterMember& of, const List& list) {
+    return absl::InvalidArgumentError(std::to_string(of.rank) + list[0].name);
   });
   ASSERT_TRUE(batch.Add(kFirst, WithList({Tensor("a")})).ok());
   EXPECT_EQ(batch.failure().message(), "0a");

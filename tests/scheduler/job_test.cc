@@ -11,6 +11,7 @@ namespace bdn {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
@@ -43,9 +44,18 @@ class JobTest : public ::testing::Test {
     for (Rank rank = 0; rank < servers; ++rank) Join(Role::kServer, rank);
     Collect();
   }
-  CallId Join(Role role, Rank rank, double deadline = kNever, double now = 0) {
+  // Hosts whose daemons push for so many processes, and a server.
+  void FillHosts(const std::vector<int>& hosts) {
+    const int count = static_cast<int>(hosts.size());
+    Start(count, 1);
+    for (Rank rank = 0; rank < count; ++rank) Join(Role::kWorker, rank, kNever, 0, hosts[rank]);
+    Join(Role::kServer, 0);
+    Collect();
+  }
+  CallId Join(Role role, Rank rank, double deadline = kNever, double now = 0, int processes = 1) {
     JoinRequest request;
     request.role = role;
+    request.processes = processes;
     request.wanted_rank = rank;
     request.host = "host:" + std::to_string(rank);
     if (role == Role::kServer) request.data_address = "tcp://x";
@@ -160,6 +170,27 @@ TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   EXPECT_EQ(job_->ViewOf(3).failure, job_->failure());
   EXPECT_EQ(job_->Heartbeat(1, {}, At(6)), job_->failure());
   EXPECT_EQ(job_->NextDeadline(), absl::InfiniteFuture());
+}
+
+TEST_F(JobTest, AHostOfSeveralProcessesIsNamedWithTheirRanks) {
+  FillHosts({2, 3, 1});
+  const CallId barrier = job_->ArriveAtBarrier(1, "b", At(2), At(1));
+  job_->Advance(At(2));
+  EXPECT_EQ(MessageOf(barrier), "barrier 'b': waiting for host 1 (ranks 2-4), host 2 (rank 5)");
+  const CallId declaration = Declare(2, {Tensor("a")}, 3, 2);
+  job_->Advance(At(3));
+  EXPECT_EQ(MessageOf(declaration),
+            "waiting for host 0 (ranks 0-1), host 2 (rank 5) to declare the same tensors");
+  for (const NodeId node : {1, 3, 4}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
+  job_->Advance(At(8));
+  EXPECT_EQ(Failure(), "host 1 (ranks 2-4; node 2, host:1) stopped answering 8.0 s ago");
+  EXPECT_THAT(job_->WhoWent(), ElementsAre("worker 1")) << "as bandoneon run calls its nodes";
+}
+
+TEST_F(JobTest, AHostOfOneProcessIsAWorkerWhereTheirRanksAreTheSame) {
+  FillHosts({1, 1, 2});
+  job_->Lost(2, "vanished");
+  EXPECT_EQ(Failure(), "worker 1 (node 2, host:1) vanished");
 }
 
 TEST_F(JobTest, ABrokenConnectionShortensTheLeaseUntilTheNodeIsHeardAgain) {

@@ -143,7 +143,7 @@ def test_a_killed_daemon_is_named_by_its_processes_and_leaves_nothing(job):
         assert f"bandoneon-worker at {job.attach(1)}, has gone" in output, output
         assert job.processes[f"worker {rank}"].child.returncode == 3
     for name in ("worker 0", "worker 1", "host 0", "server 0"):
-        assert "worker 1 (node" in outputs[name], outputs[name]  # the second host, as the job counts it
+        assert "host 1 (ranks 2-3; node" in outputs[name], outputs[name]
     assert job.processes["host 0"].child.returncode == 1
     assert shared_files() == before
     assert not is_listening(f"{job.name}-1")
