@@ -118,20 +118,23 @@ absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
     }
     if (refused.ok() && !failed_.ok()) refused = failed_;
     const HostGather::Member member{process->local_rank, call->id(), open.deadline};
-    if (!refused.ok()) {
-      is_gathered = false;
-    } else if (call->has_declare()) {
-      members = gather_->ArriveNext("declaration", member);
-    } else if (call->has_broadcast()) {
-      members = gather_->ArriveNext("broadcast", member);
-    } else if (call->what_case() == wire::Call::kBarrier) {
-      members = gather_->Arrive(absl::StrFormat("barrier '%s'", call->barrier()), member);
-    } else if (call->has_leave()) {
-      members = gather_->Arrive(kLeaving, member);
-      ended = gather_->OnLeaving(process->local_rank);
-      rounds = rounds_->OnLeaving(process->local_rank);
-    } else {
-      is_gathered = false;
+    switch (refused.ok() ? call->what_case() : wire::Call::WHAT_NOT_SET) {
+      case wire::Call::kDeclare:
+        members = gather_->ArriveNext("declaration", member);
+        break;
+      case wire::Call::kBroadcast:
+        members = gather_->ArriveNext("broadcast", member);
+        break;
+      case wire::Call::kBarrier:
+        members = gather_->Arrive(absl::StrFormat("barrier '%s'", call->barrier()), member);
+        break;
+      case wire::Call::kLeave:
+        members = gather_->Arrive(kLeaving, member);
+        ended = gather_->OnLeaving(process->local_rank);
+        rounds = rounds_->OnLeaving(process->local_rank);
+        break;
+      default:
+        is_gathered = false;
     }
     if (is_gathered) refused = members.status();
     if (is_gathered && refused.ok()) {
