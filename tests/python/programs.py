@@ -678,11 +678,16 @@ def trains_in_attempts(directory):
     record(directory, worker, dict(attempt=attempt, steps=steps))
 
 
-def trains_by(directory, name):
-    """A few steps by one of the algorithms, and what its own model has come to."""
+def trains_by(directory, *names):
+    """A few steps by each of the algorithms, one after the other, and what its own model has come to."""
     worker = bdn.init()
+    record(directory, worker, {name: train_by(worker, name) for name in names})
+    bdn.shutdown()
+
+
+def train_by(worker, name):
     model = make_model(width=600)
-    named = list(model.named_parameters())
+    named = [(f"{name}.{tensor}", parameter) for tensor, parameter in model.named_parameters()]
     sgd = torch.optim.SGD(model.parameters(), lr=0.01)
     onebit = "ef(onebit(block=64))"
     optimizer = {
@@ -703,8 +708,7 @@ def trains_by(directory, name):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    record(directory, worker, {"hash": model_hash(model), "losses": losses})
-    bdn.shutdown()
+    return {"hash": model_hash(model), "losses": losses}
 
 
 def pushes_in_place(directory):

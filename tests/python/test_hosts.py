@@ -39,10 +39,20 @@ def test_a_host_of_one_process_trains_as_a_worker_does_bit_for_bit(tmp_path):
     assert run_processes(tmp_path, "equals_ddp", spec, hosts=2, options=COMPRESSED) == plain
 
 
-@pytest.mark.parametrize("name", ["DistributedOptimizer", "ServerOptimizer", "CSER", "LocalSteps", "OneBitAdam"])
-def test_every_algorithm_trains_through_daemons(tmp_path, name):
-    found = run_processes(tmp_path, "trains_by", name, workers=4, hosts=2, options=COMPRESSED)
-    plain = run_processes(tmp_path, "trains_by", name, workers=4, options=COMPRESSED)
+ALGORITHMS = ["DistributedOptimizer", "ServerOptimizer", "CSER", "LocalSteps", "OneBitAdam"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What four processes record of all algorithms, on two hosts with daemons and by themselves: a process takes
+    longer to start than to train."""
+    return [run_processes(tmp_path_factory.mktemp("trained"), "trains_by", *ALGORITHMS, workers=4, hosts=hosts,
+                          options=COMPRESSED) for hosts in (2, 0)]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_through_daemons(trained, name):
+    found, plain = ([entry[name] for entry in run] for run in trained)
     for entry, other in zip(found, plain):
         assert all(map(math.isfinite, entry["losses"]))
         assert entry["losses"][0] == other["losses"][0]
