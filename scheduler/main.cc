@@ -1,9 +1,6 @@
 // bandoneon-scheduler: the control plane of one job.
 
-#include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +36,7 @@ constexpr char kUsage[] =
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"
     "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when it\n"
-    "could not start. With --exit-when-done=false only a signal ends it.\n"
+    "could not start. With --exit-when-done=false only a signal ends it. A second signal ends it at once.\n"
     "\n"
     "settings:\n";
 
@@ -64,9 +61,12 @@ absl::Status WriteFile(const char* setting, const std::string& path, const std::
 // The daemon after its start: waits for the job's end or a signal.
 class DaemonLoop {
  public:
-  DaemonLoop(SchedulerService* service, int signal_fd, const SchedulerOptions& options)
+  DaemonLoop(SchedulerService* service, MainLoop* main, HealthServer* health, const Clock* clock,
+             const SchedulerOptions& options)
       : service_(service),
-        signal_fd_(signal_fd),
+        main_(main),
+        health_(health),
+        clock_(clock),
         changed_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         options_(options) {}
   ~DaemonLoop() { close(changed_fd_); }
@@ -85,17 +85,20 @@ class DaemonLoop {
     service_->Close();
   }
   bool failed() const { return failed_; }
-  bool signalled() const { return signalled_; }
 
  private:
   void HandleNext() {
-    pollfd fds[] = {{signal_fd_, POLLIN, 0}, {changed_fd_, POLLIN, 0}};
-    const int timeout_ms =
-        waiting_ ? static_cast<int>(absl::ToInt64Milliseconds(kMissingInterval)) : -1;
-    const int ready = poll(fds, 2, timeout_ms);
-    if (ready < 0) return;  // interrupted
-    if (ready == 0) return LogMissingNodes();
-    if (fds[0].revents != 0) return OnSignal();
+    const absl::Time next_report =
+        waiting_ ? clock_->Now() + kMissingInterval : absl::InfiniteFuture();
+    const auto pulse = [this] { service_->host()->Read([](const Job&, absl::Time) {}); };
+    switch (main_->Wait(changed_fd_, std::min(next_report, drained_by_), pulse)) {
+      case MainLoop::Woken::kByTime:
+        return clock_->Now() < drained_by_ ? LogMissingNodes() : StopJob();
+      case MainLoop::Woken::kBySignal:
+        return OnSignal();
+      case MainLoop::Woken::kByEvent:
+        break;
+    }
     uint64_t count;
     (void)!read(changed_fd_, &count, sizeof(count));
     OnChange();
@@ -106,17 +109,26 @@ class DaemonLoop {
     service_->host()->Read([&](const Job& job, absl::Time) {
       if (job.state() == Job::State::kWaiting) missing = job.MissingNodes();
     });
-    if (!missing.empty()) LogInfo("waiting for %s", missing);
+    if (missing.empty()) return;
+    LogInfo("waiting for %s", missing);
+    main_->supervisor().Status("waiting for " + missing);
   }
 
   void OnSignal() {
-    signalfd_siginfo info;
-    (void)!read(signal_fd_, &info, sizeof(info));
-    const char* name = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
-    LogInfo("ending on %s", name);
-    service_->host()->Stop(absl::StrFormat("the scheduler was stopped by %s", name));
+    service_->EndHealth();
+    if (health_ != nullptr) health_->SetServing(false);
+    LogInfo("ending on %s", main_->signal());
+    if (waiting_ || options_.drain_timeout == absl::ZeroDuration()) return StopJob();
+    LogInfo("the job that runs has %s to end by itself",
+            absl::FormatDuration(options_.drain_timeout));
+    main_->supervisor().Status("draining: a job runs");
+    drained_by_ = clock_->Now() + options_.drain_timeout;
+  }
+
+  void StopJob() {
+    service_->host()->Stop(absl::StrFormat("the scheduler was stopped by %s", main_->signal()));
     service_->AwaitFailureDelivered(kDeliveryTimeout);
-    signalled_ = over_ = true;
+    over_ = true;
   }
 
   void OnChange() {
@@ -128,7 +140,10 @@ class DaemonLoop {
       failure = job.failure();
       waiting = job.state() == Job::State::kWaiting;
     });
-    if (waiting_ && !waiting && failure.ok()) LogInfo("all nodes have joined");
+    if (waiting_ && !waiting && failure.ok()) {
+      LogInfo("all nodes have joined");
+      main_->supervisor().Status("a job runs");
+    }
     waiting_ = waiting;
     if (!failure.ok() && !failed_) {
       failed_ = true;
@@ -154,12 +169,15 @@ class DaemonLoop {
   }
 
   SchedulerService* const service_;
-  const int signal_fd_;
+  MainLoop* const main_;
+  HealthServer* const health_;
+  const Clock* const clock_;
   const int changed_fd_;
   const SchedulerOptions& options_;
   bool waiting_ = true;
   bool failed_ = false;
-  bool signalled_ = false;
+  absl::Time drained_by_ =
+      absl::InfiniteFuture();  // a signal has come, and until then the job may run
   bool over_ = false;
 };
 
@@ -169,9 +187,10 @@ absl::StatusOr<int> Serve(const Config& config) {
   BDN_RETURN_IF_ERROR(CheckDescriptors(static_cast<uint64_t>(job.num_workers + job.num_servers),
                                        "the scheduler of this job"));
   InitLog(options.log_level, "scheduler");
-  const int signal_fd = BlockEndSignals();
-  RouteGrpcLog();
   const SteadyClock clock;
+  MainLoop main(&clock);
+  RouteGrpcLog();
+  BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
   std::string listen = options.listen;
   for (bool is_first = true;; is_first = false) {
     // Each job has a service of its own: nothing of one, secrets included, is left in the next.
@@ -182,10 +201,13 @@ absl::StatusOr<int> Serve(const Config& config) {
     }
     LogInfo("job %s listens at port %d (%s) for %d worker(s) and %d server(s)", job.job_id,
             service->port(), options.listen, job.num_workers, job.num_servers);
-    DaemonLoop loop(service.get(), signal_fd, options);
+    if (health != nullptr) health->SetServing(true);
+    main.supervisor().Ready();
+    main.supervisor().Status("waiting for a job's nodes to join");
+    DaemonLoop loop(service.get(), &main, health.get(), &clock, options);
     loop.Run();
+    if (main.signal() != nullptr) return 0;
     if (options.exit_when_done) return loop.failed() ? 1 : 0;
-    if (loop.signalled()) return 0;
     LogInfo("ready for the next job");
     listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), service->port());
   }

@@ -24,6 +24,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   JobConfig& job = options.job.config;
   options.listen = config.Text("listen");
   options.port_file = config.Text("port-file");
+  options.health_listen = config.Text("health-listen");
   options.failure_file = config.Text("failure-file");
   BDN_ASSIGN_OR_RETURN(options.job.credentials, Credentials::Load(config, "scheduler"));
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
@@ -31,6 +32,7 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   BDN_RETURN_IF_ERROR(options.job.credentials.CheckMayListen("listen", options.listen));
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
+  BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));
   options.job.is_followed = !options.exit_when_done;
   BDN_ASSIGN_OR_RETURN(options.job.join_timeout, config.Duration("join-timeout"));
   BDN_ASSIGN_OR_RETURN(const int64_t workers, config.Int("workers", 1, kMostNodes));

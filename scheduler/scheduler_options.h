@@ -15,8 +15,10 @@ struct SchedulerOptions {
   std::string listen;
   std::string port_file;
   std::string failure_file;
+  std::string health_listen;  // empty: no health service
   JobOptions job;
   bool exit_when_done = true;
+  absl::Duration drain_timeout;
   LogLevel log_level = LogLevel::kInfo;
 };
 

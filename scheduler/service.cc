@@ -44,6 +44,7 @@ class ServiceImpl final : public SchedulerService {
   absl::Status Listen(const std::string& listen);
 
   int port() const override { return listener_->port(); }
+  void EndHealth() override { server_->GetHealthCheckService()->SetServingStatus(false); }
   JobHost* host() override { return core_.host(); }
   void PostWork(std::function<void()> task) override { core_.work()->Post(std::move(task)); }
   uint64_t accept_failures() const override { return listener_->failures(); }

@@ -34,6 +34,8 @@ class SchedulerService {
   virtual ~SchedulerService() = default;
 
   virtual int port() const = 0;
+  // The health service beside it says NOT_SERVING from now on; all else goes on.
+  virtual void EndHealth() = 0;
   virtual JobHost* host() = 0;
   // Runs `task` where calls are served, but for heartbeats: those that come wait until it is done.
   virtual void PostWork(std::function<void()> task) = 0;

@@ -1,11 +1,19 @@
 // bandoneon-server: holds a shard of the keys, sums what the workers push, and answers.
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
 #include "common/cluster/scheduler_client.h"
@@ -31,38 +39,86 @@ constexpr char kUsage[] =
     "  bandoneon-server --scheduler 127.0.0.1:7000 --check-config\n"
     "\n"
     "Ends with 0 when all workers have left or on SIGTERM, with 1 when the job failed, with 2 when it\n"
-    "could not start. With --exit-when-done=false it joins the next job instead, until a signal comes.\n"
+    "could not start. With --exit-when-done=false it joins the next job instead, until a signal comes. A\n"
+    "second signal ends it at once.\n"
     "\n"
     "settings:\n";
 
-// Starts the server and waits for the job's end, until a signal on `signal_fd`.
-ServedJob ServeUntil(int signal_fd, Server* server, ControlPlane* control, HealthServer* health) {
-  ServedJob served;
-  served.signalled = RunUntilSignal(
-      signal_fd,
-      [&] {
-        served.result = server->Start();
-        served.started = served.result.ok();
-        if (!served.started) return;
-        if (health != nullptr) health->SetServing(true);
-        served.result = server->Wait();
-      },
-      [&] {
-        control->Close();
-        server->Stop();
-      });
-  if (health != nullptr) health->SetServing(false);
-  if (served.signalled) {
-    served.result = absl::OkStatus();
-  } else if (served.started && served.result.ok()) {
-    // The job is done: part in peace, so that the scheduler need not look for us.
-    (void)control->Leave(absl::OkStatus(), absl::Seconds(2));
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+
+// Whether the job has begun, as main() and the job's thread see it; health says so until a signal.
+class Progress {
+ public:
+  explicit Progress(HealthServer* health) : health_(health) {}
+  void Start() {
+    MutexLock lock(&mu_);
+    started_ = true;
+    if (health_ != nullptr && !ending_) health_->SetServing(true);
   }
+  // Whether it had begun.
+  bool End() {
+    MutexLock lock(&mu_);
+    ending_ = true;
+    if (health_ != nullptr) health_->SetServing(false);
+    return started_;
+  }
+
+ private:
+  HealthServer* const health_;
+  Mutex mu_;
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// Starts the server and waits for the job's end. After a signal a job that has begun may end by itself
+// for `drain_timeout`; then the scheduler is told who went, and why.
+ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, const Clock* clock,
+                     Server* server, const Registry* telemetry, ControlPlane* control,
+                     HealthServer* health) {
+  ServedJob served;
+  Progress progress(health);
+  const int over_fd = eventfd(0, EFD_CLOEXEC);
+  std::thread job([&] {
+    served.result = server->Start();
+    served.started = served.result.ok();
+    if (served.started) {
+      progress.Start();
+      main->supervisor().Status("serving a job");
+      served.result = server->Wait();
+    }
+    const uint64_t one = 1;
+    (void)!write(over_fd, &one, sizeof(one));
+  });
+  const auto pulse = [telemetry] { (void)telemetry->Collect(); };
+  MainLoop::Woken woken = main->Wait(over_fd, absl::InfiniteFuture(), pulse);
+  const bool had_begun = progress.End();
+  if (woken == MainLoop::Woken::kBySignal) {
+    LogInfo("ending on %s", main->signal());
+    if (had_begun && drain_timeout > absl::ZeroDuration()) {
+      LogInfo("the job that runs has %s to end by itself", absl::FormatDuration(drain_timeout));
+      main->supervisor().Status("draining: a job runs");
+      woken = main->Wait(over_fd, clock->Now() + drain_timeout, pulse);
+    }
+  }
+  if (woken != MainLoop::Woken::kByEvent) {
+    const absl::Status why = Unavailable("bandoneon-server was stopped by %s", main->signal());
+    if (had_begun) (void)control->Leave(why, kLeaveTimeout);
+    control->Close();
+    server->Stop();
+  }
+  job.join();
+  close(over_fd);
+  if (woken != MainLoop::Woken::kByEvent) {
+    served.result = absl::OkStatus();
+    return served;
+  }
+  // The job is done: part in peace, so that the scheduler need not look for us.
+  if (served.started && served.result.ok()) (void)control->Leave(absl::OkStatus(), kLeaveTimeout);
   return served;
 }
 
 // One job, with a transport, keys and memory of its own: nothing of it is left for the next.
-absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, int signal_fd, const Clock* clock,
+absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main, const Clock* clock,
                                    HealthServer* health) {
   BDN_ASSIGN_OR_RETURN(
       auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, clock));
@@ -71,8 +127,14 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, int signal_fd, 
   BDN_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
                        MakeTransport(options.server.listen, transport_options));
   Registry telemetry;
-  Server server(options.server, &telemetry, control.get(), transport.get());
-  ServedJob served = ServeUntil(signal_fd, &server, control.get(), health);
+  Server::Options of_server = options.server;
+  of_server.on_listening = [main] {
+    main->supervisor().Ready();
+    main->supervisor().Status("waiting for a job's nodes to join");
+  };
+  Server server(of_server, &telemetry, control.get(), transport.get());
+  ServedJob served =
+      ServeUntil(main, options.drain_timeout, clock, &server, &telemetry, control.get(), health);
   ReportJob(telemetry, options.metrics_file);
   if (!served.result.ok()) LogError("%s", served.result.message());
   return served;
@@ -81,19 +143,16 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, int signal_fd, 
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadServerOptions(config));
   InitLog(options.log_level, "server");
-  const int signal_fd = BlockEndSignals();
+  const SteadyClock clock;
+  MainLoop main(&clock);
   RouteGrpcLog();
   PrepareProcessForTransports();
-  const SteadyClock clock;
-  std::unique_ptr<HealthServer> health;
-  if (!options.health_listen.empty()) {
-    BDN_ASSIGN_OR_RETURN(health, HealthServer::Start(options.health_listen));
-    LogInfo("health service at port %d", health->port());
-  }
+  BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
   for (;;) {
-    BDN_ASSIGN_OR_RETURN(const ServedJob served,
-                         ServeJob(options, signal_fd, &clock, health.get()));
-    if (options.exit_when_done || !MayServeNext(served)) return served.result.ok() ? 0 : 1;
+    BDN_ASSIGN_OR_RETURN(const ServedJob served, ServeJob(options, &main, &clock, health.get()));
+    if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
+      return served.result.ok() ? 0 : 1;
+    }
     LogInfo("ready for the next job");
   }
 }

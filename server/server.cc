@@ -107,6 +107,7 @@ absl::Status Server::Start() {
         "server only where something forwards it",
         join.data_address, bound);
   }
+  if (options_.on_listening != nullptr) options_.on_listening();
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));
   // A connection of each worker; a transport without a key never leaves the process.
   if (!join.public_key.empty()) {

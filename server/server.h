@@ -1,6 +1,7 @@
 #ifndef BANDONEON_SERVER_SERVER_H_
 #define BANDONEON_SERVER_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -45,6 +46,7 @@ class Server {
     uint64_t max_frame_bytes = kMaxPayloadBytes;               // what the transport lets through
     uint64_t max_bytes_in_flight = uint64_t{16} << 20;         // of replies, to one worker
     const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
+    std::function<void()> on_listening;  // inside Start, before it joins; may be null
   };
   struct Stats {
     ShardStats shards;

@@ -30,6 +30,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
   options.health_listen = config.Text("health-listen");
   options.metrics_file = config.Text("metrics-file");
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
+  BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));
   options.server.listen = config.Text("listen");
   options.server.advertise = config.Text("advertise");
   options.server.join.job_id = config.Text("job-id");

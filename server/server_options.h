@@ -18,6 +18,7 @@ struct ServerOptions {
   std::string health_listen;  // empty: no health service
   std::string metrics_file;   // empty: none
   bool exit_when_done = true;
+  absl::Duration drain_timeout;
   TransportOptions transport;  // without its clock
   LogLevel log_level = LogLevel::kInfo;
 };

@@ -2,13 +2,12 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
-#include <thread>
 
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
@@ -45,6 +44,26 @@ absl::StatusOr<int> Run(const Daemon& daemon, std::vector<std::string> args) {
   return 0;
 }
 
+sigset_t EndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+int BlockEndSignals() {
+  const sigset_t signals = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+// For poll: never before the time is over; -1 for ever.
+int MillisecondsUntil(absl::Duration left) {
+  if (left == absl::InfiniteDuration()) return -1;
+  return static_cast<int>(std::clamp(std::ceil(absl::ToDoubleMilliseconds(left)), 0.0, 1e9));
+}
+
 }  // namespace
 
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args) {
@@ -54,37 +73,51 @@ int RunDaemon(const Daemon& daemon, std::vector<std::string> args) {
   return 2;
 }
 
-int BlockEndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signalfd(-1, &signals, SFD_CLOEXEC);
+MainLoop::MainLoop(const Clock* clock)
+    : clock_(clock),
+      signal_fd_(BlockEndSignals()),
+      next_alive_(supervisor_.alive_interval() == absl::InfiniteDuration() ? absl::InfiniteFuture()
+                                                                           : absl::InfinitePast()) {
 }
 
-bool RunUntilSignal(int signal_fd, const std::function<void()>& job,
-                    const std::function<void()>& end) {
-  const int over_fd = eventfd(0, EFD_CLOEXEC);
-  std::thread thread([&] {
-    job();
-    const uint64_t one = 1;
-    (void)!write(over_fd, &one, sizeof(one));
-  });
-  pollfd fds[] = {{signal_fd, POLLIN, 0}, {over_fd, POLLIN, 0}};
-  while (poll(fds, 2, -1) < 0) continue;  // interrupted
-  const bool signalled = fds[1].revents == 0;
-  if (signalled) {
-    LogInfo("ending on a signal");
-    end();
+MainLoop::~MainLoop() { close(signal_fd_); }
+
+MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
+                               const std::function<void()>& pulse) {
+  for (;;) {
+    const absl::Time now = clock_->Now();
+    if (now >= next_alive_) {
+      if (pulse != nullptr) pulse();
+      supervisor_.Alive();
+      next_alive_ = now + supervisor_.alive_interval();
+    }
+    pollfd fds[] = {{event_fd, POLLIN, 0}, {signal_ == nullptr ? signal_fd_ : -1, POLLIN, 0}};
+    const int ready = poll(fds, 2, MillisecondsUntil(std::min(deadline, next_alive_) - now));
+    if (ready < 0) continue;  // interrupted
+    if (fds[0].revents != 0) return Woken::kByEvent;
+    if (fds[1].revents != 0) {
+      TakeSignal();
+      return Woken::kBySignal;
+    }
+    if (clock_->Now() >= deadline) return Woken::kByTime;
   }
-  thread.join();
-  close(over_fd);
-  return signalled;
+}
+
+void MainLoop::TakeSignal() {
+  signalfd_siginfo info = {};
+  (void)!read(signal_fd_, &info, sizeof(info));
+  signal_ = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
+  // A handler, for the default would not end the first process of a container.
+  struct sigaction end = {};
+  end.sa_handler = [](int number) { _exit(128 + number); };
+  sigaction(SIGTERM, &end, nullptr);
+  sigaction(SIGINT, &end, nullptr);
+  const sigset_t signals = EndSignals();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  supervisor_.Stopping();
 }
 
 bool MayServeNext(const ServedJob& served) {
-  if (served.signalled) return false;
   const absl::Status& result = served.result;
   return served.started || absl::IsAborted(result) || absl::IsUnavailable(result) ||
          absl::IsDeadlineExceeded(result);

@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/config.h"
+#include "common/base/supervisor.h"
 
 // What the daemons' main() have in common.
 
@@ -29,20 +32,45 @@ struct Daemon {
 // descriptors, serves. The process's exit code.
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args);
 
-// SIGTERM and SIGINT as a descriptor to poll. Before the first thread, so that all inherit the
-// mask.
-int BlockEndSignals();
+// What a daemon's main thread waits for: the job, an end signal, time. While it waits it tells the
+// supervisor that the daemon is alive. Made and used by main() alone, before its first other thread:
+// all inherit that SIGTERM and SIGINT are blocked.
+class MainLoop {
+ public:
+  enum class Woken { kByEvent, kBySignal, kByTime };
 
-// Runs `job` on a thread of its own until it returns. Where a signal comes first, on `signal_fd`, calls
-// `end`, after which `job` returns soon. Whether one did.
-bool RunUntilSignal(int signal_fd, const std::function<void()>& job,
-                    const std::function<void()>& end);
+  // `clock` is borrowed.
+  explicit MainLoop(const Clock* clock);
+  ~MainLoop();
+  MainLoop(const MainLoop&) = delete;
+  MainLoop& operator=(const MainLoop&) = delete;
+
+  const Supervisor& supervisor() const { return supervisor_; }
+
+  // Until `event_fd` is readable (and is left so), SIGTERM or SIGINT comes, or the clock says `deadline`.
+  // That signal is the only one that is told, here once: the next one ends the process at once,
+  // with 128 and its number.
+  // `pulse` takes the locks that the daemon's work needs: the supervisor hears of a daemon only while
+  // that returns. May be null.
+  Woken Wait(int event_fd, absl::Time deadline, const std::function<void()>& pulse);
+
+  // "SIGTERM" or "SIGINT"; null until one has come.
+  const char* signal() const { return signal_; }
+
+ private:
+  void TakeSignal();
+
+  const Clock* const clock_;
+  const int signal_fd_;
+  const Supervisor supervisor_{Supervisor::FromEnvironment()};
+  absl::Time next_alive_;
+  const char* signal_ = nullptr;
+};
 
 // What came of one job.
 struct ServedJob {
   absl::Status result;
   bool started = false;  // the job had begun
-  bool signalled = false;
 };
 // Whether another job may end otherwise. What was wrong before one began, and was not that others
 // did not come, is wrong with this daemon.

@@ -26,6 +26,7 @@ class HealthServerImpl final : public HealthServer {
         acceptor_(std::move(acceptor)),
         server_(std::move(server)),
         listener_(std::move(listener)) {
+    server_->GetHealthCheckService()->SetServingStatus("liveness", true);
     SetServing(false);
     listener_->Start([this](int fd) {
       Acceptor::NewConnectionParameters connection;
@@ -41,7 +42,8 @@ class HealthServerImpl final : public HealthServer {
   int port() const override { return listener_->port(); }
   uint64_t accept_failures() const override { return listener_->failures(); }
   void SetServing(bool serving) override {
-    server_->GetHealthCheckService()->SetServingStatus(serving);
+    server_->GetHealthCheckService()->SetServingStatus("readiness", serving);
+    server_->GetHealthCheckService()->SetServingStatus("", serving);
   }
 
  private:
@@ -58,6 +60,7 @@ void RouteGrpcLog() {
 }
 
 absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::string& listen) {
+  if (listen.empty()) return nullptr;
   BDN_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
@@ -69,6 +72,7 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
       Connections::FROM_FD, grpc::InsecureServerCredentials());
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return Unavailable("cannot serve at %s: gRPC did not start", listen);
+  LogInfo("health service at port %d", listener->port());
   return std::make_unique<HealthServerImpl>(std::move(nothing_else), std::move(acceptor),
                                             std::move(server), std::move(listener));
 }

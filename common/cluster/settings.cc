@@ -52,6 +52,13 @@ constexpr Setting kMetricsFile = {"metrics-file", "",
 constexpr Setting kExitWhenDone = {
     "exit-when-done", "true",
     "end when the job has ended, done or failed; else serve the next one"};
+constexpr Setting kDrainTimeout = {
+    "drain-timeout", "0s",
+    "after SIGTERM, how long a job that runs may go on until it ends by itself; a second signal ends it "
+    "at once"};
+constexpr Setting kHealthListen = {
+    "health-listen", "",
+    "host:port of a gRPC health service in the clear, e.g. 0.0.0.0:7080; empty for none"};
 constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for all nodes to join"};
 
 constexpr Setting kSchedulerSettings[] = {
@@ -71,7 +78,9 @@ constexpr Setting kSchedulerSettings[] = {
     {"max-name-bytes", "255", "longest name, codec spec, rule or address, 64 to 4096"},
     {"max-request-bytes", "64KiB", "largest request of a node, but for declarations"},
     {"max-declaration-bytes", "4MiB", "largest part of a declaration in one request"},
+    kHealthListen,
     kExitWhenDone,
+    kDrainTimeout,
     kJobId,
     kToken,
     kTokenFile,
@@ -102,12 +111,14 @@ constexpr Setting kServerSettings[] = {
     kIoThreads,
     kConnectionTimeout,
     kLink,
-    {"health-listen", "127.0.0.1:0", "host:port of the gRPC health service; empty for none"},
+    {"health-listen", "127.0.0.1:0",
+     "host:port of a gRPC health service in the clear; empty for none"},
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     kStageTimes,
     kMetricsFile,
     kExitWhenDone,
+    kDrainTimeout,
     kJobId,
     kToken,
     kTokenFile,
@@ -137,8 +148,10 @@ constexpr Setting kHostSettings[] = {
     kProbeInterval,
     kMaxBytesInFlight,
     kStageTimes,
+    kHealthListen,
     kMetricsFile,
     kExitWhenDone,
+    kDrainTimeout,
     kJobId,
     kToken,
     kTokenFile,

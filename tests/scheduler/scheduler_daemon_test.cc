@@ -17,6 +17,7 @@
 #include "common/cluster/control_channel.h"
 #include "common/cluster/scheduler_client.h"
 #include "proto/control.grpc.pb.h"
+#include "tests/cluster/ask_health.h"
 
 // The daemon as a process: its exit codes, its log, and what its sudden death does to others.
 
@@ -74,12 +75,14 @@ class Process {
   }
   pid_t pid() const { return pid_; }
   const std::string& output() const { return output_; }
-  int port() const {
-    const size_t at = output_.find("listens at port ");
-    return at == std::string::npos ? 0 : std::atoi(output_.c_str() + at + 16);
-  }
+  int port() const { return NumberBehind("listens at port "); }
+  int health_port() const { return NumberBehind("health service at port "); }
 
  private:
+  int NumberBehind(const std::string& text) const {
+    const size_t at = output_.find(text);
+    return at == std::string::npos ? 0 : std::atoi(output_.c_str() + at + text.size());
+  }
   bool ReadMore() {
     pollfd ready{output_fd_, POLLIN, 0};
     if (poll(&ready, 1, 30000) <= 0) {
@@ -194,6 +197,45 @@ TEST_F(SchedulerDaemonTest, SigtermEndsItCleanlyAndTellsTheNodes) {
   daemon_->Kill(SIGTERM);
   EXPECT_THAT(std::string(worker_failure_.get_future().get().message()), HasSubstr("SIGTERM"));
   EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+TEST_F(SchedulerDaemonTest, DrainsAJobThatRunsAndSaysSo) {
+  Start({"--drain-timeout=1h", "--health-listen=127.0.0.1:0", "--exit-when-done=false"});
+  const std::string health = "127.0.0.1:" + std::to_string(daemon_->health_port());
+  Fill();
+  EXPECT_EQ(AskHealth(health, "readiness"), kServing);
+  daemon_->Kill(SIGTERM);
+  ASSERT_TRUE(daemon_->AwaitOutput("the job that runs has 1h to end by itself"));
+  EXPECT_EQ(AskHealth(health, "readiness"), kNotServing);
+  EXPECT_EQ(AskHealth(health, "liveness"), kServing);
+  EXPECT_EQ(AskHealth(address()), kNotServing);
+  EXPECT_TRUE(worker_->Leave(absl::OkStatus(), kLong).ok());
+  work_done_.get_future().get();
+  EXPECT_TRUE(server_->Leave(absl::OkStatus(), kLong).ok());
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+TEST_F(SchedulerDaemonTest, DrainsNoLongerThanItIsTold) {
+  Start({"--drain-timeout=100ms"});
+  Fill();
+  daemon_->Kill(SIGTERM);
+  EXPECT_THAT(std::string(worker_failure_.get_future().get().message()), HasSubstr("SIGTERM"));
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+TEST_F(SchedulerDaemonTest, DrainsNothingWhereNoJobRuns) {
+  Start({"--drain-timeout=1h"});
+  daemon_->Kill(SIGTERM);
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+TEST_F(SchedulerDaemonTest, ASecondSignalEndsItAtOnce) {
+  Start({"--drain-timeout=1h"});
+  Fill();
+  daemon_->Kill(SIGTERM);
+  ASSERT_TRUE(daemon_->AwaitOutput("to end by itself"));
+  daemon_->Kill(SIGTERM);
+  EXPECT_EQ(daemon_->Wait(), 128 + SIGTERM);
 }
 
 TEST_F(SchedulerDaemonTest, NamesWhoIsMissingAtTheDeadline) {

@@ -35,6 +35,8 @@ TEST(SchedulerOptions, ReadsEverySetting) {
                                   "--token=secret",
                                   "--insecure",
                                   "--exit-when-done=false",
+                                  "--drain-timeout=30s",
+                                  "--health-listen=0.0.0.0:7080",
                                   "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   const JobConfig& job = options->job.config;
@@ -56,6 +58,8 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_EQ(job.job_id, "gpt");
   EXPECT_EQ(options->job.credentials.token(), "secret");
   EXPECT_FALSE(options->exit_when_done);
+  EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
+  EXPECT_EQ(options->health_listen, "0.0.0.0:7080");
   EXPECT_EQ(options->log_level, LogLevel::kError);
 }
 

@@ -23,6 +23,7 @@
 #include "common/cluster/status_fetch.h"
 #include "proto/control.grpc.pb.h"
 #include "scheduler/service.h"
+#include "tests/cluster/ask_health.h"
 
 // The service beyond ControlPlane's contract: bytes from strangers, status, health, addresses.
 
@@ -440,29 +441,11 @@ TEST_F(GrpcServiceTest, AFailureReachesEveryNodeBeforeTheEnd) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// The health protocol, by hand: its generated code is not installed.
-std::string AskHealth(const std::string& address) {
-  const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
-                                         grpc::internal::RpcMethod::NORMAL_RPC);
-  grpc::ByteBuffer reply;
-  const grpc::Status status = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
-      channel.get(), method, &context, grpc::ByteBuffer(nullptr, 0), &reply);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  grpc::Slice slice;
-  if (!reply.DumpToSingleSlice(&slice).ok()) return "";
-  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
-}
-
-// HealthCheckResponse{status: ...}, field 1.
-constexpr char kServing[] = "\x08\x01";
-constexpr char kNotServing[] = "\x08\x02";
-
 TEST_F(GrpcServiceTest, AnswersTheStandardHealthCheck) {
   Start();
   EXPECT_EQ(AskHealth(address()), kServing);
+  service_->EndHealth();
+  EXPECT_EQ(AskHealth(address()), kNotServing);
 }
 
 TEST(GrpcHealthServer, SaysWhatItIsTold) {
@@ -470,8 +453,21 @@ TEST(GrpcHealthServer, SaysWhatItIsTold) {
   ASSERT_TRUE(health.ok()) << health.status();
   const std::string address = "127.0.0.1:" + std::to_string((*health)->port());
   EXPECT_EQ(AskHealth(address), kNotServing);
+  EXPECT_EQ(AskHealth(address, "readiness"), kNotServing);
+  EXPECT_EQ(AskHealth(address, "liveness"), kServing);
   (*health)->SetServing(true);
-  EXPECT_EQ(AskHealth(address), kServing);
+  for (const char* service : {"", "readiness", "liveness"}) {
+    EXPECT_EQ(AskHealth(address, service), kServing) << service;
+  }
+  (*health)->SetServing(false);
+  EXPECT_EQ(AskHealth(address, "readiness"), kNotServing);
+  EXPECT_EQ(AskHealth(address, "liveness"), kServing);
+}
+
+TEST(GrpcHealthServer, IsNoneWithoutAnAddress) {
+  const auto health = HealthServer::Start("");
+  ASSERT_TRUE(health.ok()) << health.status();
+  EXPECT_EQ(*health, nullptr);
 }
 
 TEST(GrpcHealthServer, TakesConnectionsAgainOnceThereAreDescriptors) {

@@ -184,7 +184,7 @@ def test_a_daemon_that_is_told_to_end_says_so_to_its_processes(job):
     job.processes["host 0"].child.send_signal(signal.SIGTERM)
     outputs = job.ends()
     for rank in (0, 1):
-        assert "was stopped by a signal" in outputs[f"worker {rank}"], outputs[f"worker {rank}"]
+        assert "was stopped by SIGTERM" in outputs[f"worker {rank}"], outputs[f"worker {rank}"]
     assert job.processes["host 0"].child.returncode == 0
 
 

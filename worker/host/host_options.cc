@@ -45,8 +45,10 @@ absl::StatusOr<HostOptions> ReadHostOptions(const Config& config) {
   options.server.wait_timeout = options.worker.wait_timeout;
   BDN_RETURN_IF_ERROR(Credentials::Load(config, "worker").status());
   BDN_RETURN_IF_ERROR(ReadConnectorOptions(config, nullptr).status());
+  options.health_listen = config.Text("health-listen");
   options.metrics_file = config.Text("metrics-file");
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
+  BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));
   return options;
 }
 

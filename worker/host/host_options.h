@@ -20,7 +20,9 @@ struct HostOptions {
   Worker::Options worker;
   std::vector<int> processors;  // that it keeps to
   std::string metrics_file;
+  std::string health_listen;  // empty: no health service
   bool exit_when_done = true;
+  absl::Duration drain_timeout;
   LogLevel log_level = LogLevel::kInfo;
 };
 

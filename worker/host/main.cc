@@ -1,16 +1,21 @@
 // bandoneon-worker: takes part in a job for all processes of its host.
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <memory>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/processors.h"
 #include "common/base/status.h"
+#include "common/cluster/health.h"
 #include "common/cluster/settings.h"
 #include "common/telemetry/job_report.h"
 #include "worker/host/host_options.h"
@@ -37,38 +42,67 @@ constexpr char kUsage[] =
     "Processes find it by the setting attach, as BANDONEON_ATTACH, and must be of its user. The job counts\n"
     "it as one worker: give bandoneon-scheduler the number of hosts as --workers. Ends with 0 when all\n"
     "processes have left or on SIGTERM, with 1 when the job failed, with 2 when it could not start. With\n"
-    "--exit-when-done=false it joins the next job instead, until a signal comes.\n"
+    "--exit-when-done=false it joins the next job instead, until a signal comes. A second signal ends it at\n"
+    "once.\n"
     "\n"
     "settings:\n";
 
-// One job, with a worker and memory of its own: nothing of it is left for the next.
-ServedJob ServeJob(const Config& config, const HostOptions& options, int signal_fd,
-                   HostListener* listener, const Clock* clock) {
+// One job, with a worker and memory of its own: nothing of it is left for the next. After a signal a job
+// that has begun may end by itself for a while.
+ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* main,
+                   HostListener* listener, const Clock* clock, HealthServer* health) {
   ServedJob served;
   Registry telemetry;
   HostServer server(options.server, clock);
   std::unique_ptr<Worker> worker;
-  Mutex mu;  // of worker
-  const auto take_part = [&] {
+  bool ending = false;
+  const int over_fd = eventfd(0, EFD_CLOEXEC);
+  Mutex mu;  // of worker, and of what health says
+  std::thread job([&] {
     Worker::Options of_worker = options.worker;
     of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
     auto joined = JoinAsWorker(config, of_worker, clock, &telemetry);
     served.result = joined.status();
-    if (!joined.ok()) return;
-    {
-      MutexLock lock(&mu);
-      worker = *std::move(joined);
+    if (joined.ok()) {
+      {
+        MutexLock lock(&mu);
+        worker = *std::move(joined);
+        if (health != nullptr && !ending) health->SetServing(true);
+      }
+      served.started = true;
+      main->supervisor().Status("taking part in a job");
+      LogInfo("host %d of the job: takes %d processes, workers %d to %d, at %s", worker->place(),
+              options.server.processes, worker->rank(),
+              worker->rank() + options.server.processes - 1, options.address.text);
+      server.Start(listener, worker.get(), &telemetry);
+      served.result = server.Wait();
     }
-    served.started = true;
-    LogInfo("host %d of the job: takes %d processes, workers %d to %d, at %s", worker->place(),
-            options.server.processes, worker->rank(), worker->rank() + options.server.processes - 1,
-            options.address.text);
-    server.Start(listener, worker.get(), &telemetry);
-    served.result = server.Wait();
-  };
-  const auto end = [&] {
-    const absl::Status why =
-        Unavailable("bandoneon-worker at %s was stopped by a signal", options.address.text);
+    const uint64_t one = 1;
+    (void)!write(over_fd, &one, sizeof(one));
+  });
+  const auto pulse = [&telemetry] { (void)telemetry.Collect(); };
+  main->supervisor().Status("waiting for a job's nodes to join");
+  MainLoop::Woken woken = main->Wait(over_fd, absl::InfiniteFuture(), pulse);
+  bool had_begun = false;
+  {
+    MutexLock lock(&mu);
+    ending = true;
+    had_begun = worker != nullptr;
+    if (health != nullptr) health->SetServing(false);
+  }
+  if (woken == MainLoop::Woken::kBySignal) {
+    LogInfo("ending on %s", main->signal());
+    if (had_begun && options.drain_timeout > absl::ZeroDuration()) {
+      LogInfo("the job that runs has %s to end by itself",
+              absl::FormatDuration(options.drain_timeout));
+      main->supervisor().Status("draining: a job runs");
+      woken = main->Wait(over_fd, clock->Now() + options.drain_timeout, pulse);
+    }
+  }
+  const bool stopped = woken != MainLoop::Woken::kByEvent;
+  if (stopped) {
+    const absl::Status why = Unavailable("bandoneon-worker at %s was stopped by %s",
+                                         options.address.text, main->signal());
     MutexLock lock(&mu);
     if (worker == nullptr) {  // it is joining: nothing is lost with it
       HostServer::Refuse(listener, why);
@@ -76,14 +110,16 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, int signal_
       _exit(0);
     }
     server.OnFailure(why);
-  };
-  served.signalled = RunUntilSignal(signal_fd, take_part, end);
+  }
+  job.join();
+  close(over_fd);
   if (worker != nullptr) {
     worker->Close();
     server.Close();
   }
   ReportJob(telemetry, options.metrics_file);
-  if (served.signalled) served.result = absl::OkStatus();
+  worker.reset();
+  if (stopped) served.result = absl::OkStatus();
   if (!served.result.ok()) LogError("%s", served.result.message());
   return served;
 }
@@ -91,15 +127,18 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, int signal_
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const HostOptions options, ReadHostOptions(config));
   InitLog(options.log_level, "host");
-  const int signal_fd = BlockEndSignals();
   const SteadyClock clock;
+  MainLoop main(&clock);
   BDN_RETURN_IF_ERROR(KeepToProcessors(options.processors));  // and all threads to come
   BDN_ASSIGN_OR_RETURN(HostListener listener, HostListener::ListenAt(options.address));
+  RouteGrpcLog();
+  BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
+  main.supervisor().Ready();
   LogInfo("processes attach at %s; joining the job of the scheduler at %s", options.address.text,
           config.Text("scheduler"));
   for (;;) {
-    const ServedJob served = ServeJob(config, options, signal_fd, &listener, &clock);
-    if (options.exit_when_done || !MayServeNext(served)) {
+    const ServedJob served = ServeJob(config, options, &main, &listener, &clock, health.get());
+    if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
       if (!served.result.ok()) HostServer::Refuse(&listener, served.result);
       return served.result.ok() ? 0 : served.started ? 1 : 2;
     }
