@@ -4,10 +4,12 @@ The supervisor is a socket such as systemd's. Needs the release build; no torch.
 """
 
 import os
+import re
 import signal
 import socket
 import sys
 
+import ask_health
 import pytest
 from process_helpers import BIN, Process
 
@@ -162,6 +164,34 @@ def test_ready_comes_only_once_the_address_is_taken(daemons):
         assert end(daemon) == 1
     assert not daemons.supervisors["server"].hears_more(0)
     assert "in use" in daemon.output()
+
+
+def test_health_tells_who_lives_from_who_is_in_a_job(daemons):
+    daemons.start_job("--drain-timeout=1h", "--health-listen=127.0.0.1:0", of_worker=("--processes=1",))
+    roles = list(daemons.supervisors)
+
+    def health(service):
+        ports = [re.search(r"health service at port (\d+)", "".join(daemons.processes[role].lines))[1] for role in roles]
+        return {ask_health.ask(f"127.0.0.1:{port}", service) for port in ports}
+
+    program = daemons.train("wait")
+    assert health("readiness") == health("liveness") == health("") == {"SERVING"}
+    for role in roles:
+        daemons.processes[role].child.send_signal(signal.SIGTERM)
+        daemons.supervisors[role].wait_for("STATUS=draining: a job runs")
+    assert health("readiness") == health("") == {"NOT_SERVING"}
+    assert health("liveness") == {"SERVING"}
+    program.child.stdin.write("go on\n")
+    program.child.stdin.flush()
+    assert end(program) == 0, program.output()
+
+
+def test_who_waits_for_a_job_lives_and_is_not_ready(daemons):
+    server = daemons.start("server", "--scheduler=127.0.0.1:1")
+    server.wait_for("health service at port")
+    address = "127.0.0.1:" + re.search(r"health service at port (\d+)", "".join(server.lines))[1]
+    assert [ask_health.ask(address, service) for service in ("liveness", "readiness", "")] == ["SERVING", "NOT_SERVING", "NOT_SERVING"]
+    assert ask_health.ask(address, "unknown") == "NO ANSWER"
 
 
 @pytest.mark.parametrize("of_worker", [(), ("--processes=1",)], ids=["alone", "through a host's daemon"])
