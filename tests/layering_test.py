@@ -62,7 +62,7 @@ THIRD_PARTY = [
 ONLY_IN_SOURCES = {name for name, _, _ in THIRD_PARTY} - {"absl"}
 
 # Names that more than one directory may have.
-REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "main.cc"}
+REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "kustomization.yaml", "main.cc"}
 # The compiled and the scripted tree: what is not ours (build/, .git/) is outside of it.
 TOP = ["common", "kernels", "compressors", "device", "proto", "scheduler", "server", "worker", "cli", "python",
        "examples", "tests", "deploy", "docs", "scripts", "cmake"]

