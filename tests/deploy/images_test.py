@@ -1,0 +1,100 @@
+"""deploy/docker, by reading: what its files say against the tree, the daemons and each other."""
+
+import re
+
+import pytest
+import yaml
+from deploy_helpers import DEPLOY, ROLES, ROOT, check_config, issue_certificates, seconds
+
+VERSION = re.search(r"project\(bandoneon VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
+DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES = COMPOSE["services"]
+
+
+def stage(name):
+    return re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)[1]
+
+
+def of_role(role):
+    return [name for name in SERVICES if re.fullmatch(rf"{role}(-\d+)?", name)]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return issue_certificates(tmp_path_factory.mktemp("certs"), "compose")
+
+
+def test_every_base_is_the_argument():
+    bases = re.findall(r"^FROM (\S+) AS (\w+)", DOCKERFILE, re.MULTILINE)
+    stages = [name for _, name in bases]
+    assert stages == ["build", "daemons", "venv", "torch"]
+    assert all(base in ("${BASE}", *stages) for base, _ in bases)
+
+
+def test_all_that_is_built_is_copied():
+    modules = re.findall(r"^add_subdirectory\((\w+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = re.findall(r"^COPY (\S+) /src/", stage("build"), re.MULTILINE)
+    assert set(copied) == set(modules) | {"CMakeLists.txt", "cmake"}
+
+
+def test_builds_with_what_bootstrap_installs():
+    installed = (ROOT / "scripts" / "bootstrap").read_text(encoding="utf-8").split("install_packages", 1)[1].split("\n\n")[0]
+    packages = re.search(r"--no-install-recommends (.*?)\nCOPY", stage("build"), re.DOTALL)[1].replace("\\", "").split()
+    assert packages and set(packages) <= set(installed.replace("\\", "").split())
+
+
+@pytest.mark.parametrize("target", ["daemons", "torch"])
+def test_nobody_runs_as_root(target):
+    assert re.findall(r"^USER (.*)$", stage(target), re.MULTILINE)[-1] == "65532:65532"
+
+
+def test_versions_are_the_trees():
+    assert re.findall(r"^ARG VERSION=(.*)$", DOCKERFILE, re.MULTILINE) == [VERSION]
+    assert {service["image"] for service in SERVICES.values()} == {f"bandoneon:{VERSION}", f"bandoneon-torch:{VERSION}"}
+    assert f"-t bandoneon:{VERSION} ." in DOCKERFILE and f"-t bandoneon-torch:{VERSION} ." in DOCKERFILE
+    pins = (ROOT / "scripts" / "requirements.txt").read_text(encoding="utf-8").split()
+    assert set(re.search(r'^ARG TORCH="(.*)"$', DOCKERFILE, re.MULTILINE)[1].split()) <= set(pins)
+
+
+@pytest.mark.parametrize("name", of_role("scheduler") + of_role("server"))
+def test_daemons_accept_what_they_are_started_with(certificates, name):
+    service = SERVICES[name]
+    folder = str(certificates[name.split("-")[0]])
+    variables = {key: value.replace("/certs", folder) for key, value in service["environment"].items()}
+    settings = check_config(service["command"], variables)
+    assert settings["job-id"] == "compose" and settings["insecure"] == "false"
+    assert seconds(service["stop_grace_period"]) > seconds(settings["drain-timeout"])
+
+
+def test_the_job_is_as_large_as_the_scheduler_is_told():
+    environment = SERVICES["scheduler"]["environment"]
+    assert int(environment["BANDONEON_WORKERS"]) == len(of_role("worker")) > 0
+    assert int(environment["BANDONEON_SERVERS"]) == len(of_role("server")) > 0
+
+
+def test_addresses_are_of_services_that_listen_there():
+    port = SERVICES["scheduler"]["environment"]["BANDONEON_LISTEN"].rsplit(":", 1)[1]
+    for name in of_role("server") + of_role("worker"):
+        assert SERVICES[name]["environment"]["BANDONEON_SCHEDULER"] == f"scheduler:{port}"
+    for name in of_role("server"):
+        port = SERVICES[name]["environment"]["BANDONEON_LISTEN"].rsplit(":", 1)[1]
+        assert f"--advertise=tcp://{name}:{port}" in SERVICES[name]["command"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_can_do_no_more_than_it_must(name):
+    service = SERVICES[name]
+    assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"] and "privileged" not in service
+    if name != "certs":
+        assert len(service["volumes"]) == 1 and re.fullmatch(r"(\w+)-certs:/certs:ro", service["volumes"][0])[1] == name.split("-")[0]
+        assert service["depends_on"]["certs"]["condition"] == "service_completed_successfully"
+
+
+def test_certificates_are_made_for_each_role():
+    script = SERVICES["certs"]["command"][-1]
+    assert f"for role in {' '.join(ROLES)}; do" in script and "--job compose" in script
+    assert set(COMPOSE["volumes"]) == {f"{role}-certs" for role in ROLES}
+    for role in ROLES:
+        assert f"{role}-certs:/certs/{role}" in SERVICES["certs"]["volumes"]
