@@ -141,18 +141,19 @@ class Composed:
         (folder / "hosts").write_text(self._network.hosts())
         self._started = []
 
-    def start(self, name, **env):
+    def start(self, name, command=None, image=None, mounts=(), **env):
+        """A service, or what else runs beside it, at its address."""
         service = self._services[name]
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["security_opt"] == ["no-new-privileges:true"]
-        mounts = [tmpfs(path) for path in service["tmpfs"]] + [bind(self._folder / "hosts", "/etc/hosts")]
+        mounts = [*mounts, *(tmpfs(path) for path in service["tmpfs"]), bind(self._folder / "hosts", "/etc/hosts")]
         for volume in service["volumes"]:
             source, path, *mode = volume.split(":")
             (self._folder / source).mkdir(exist_ok=True)
             os.chown(self._folder / source, 65532, 65532)
             mounts.append(bind(self._folder / source, path, mode == ["ro"]))
         variables = service.get("environment", {}) | env
-        container = Container(self._images[service["image"].split(":")[0]], self._folder, name,
-                              [word.replace("$$", "$") for word in service["command"]],
+        container = Container(self._images[image or service["image"].split(":")[0]], self._folder, name,
+                              command or [word.replace("$$", "$") for word in service["command"]],
                               env=[f"{key}={value}" for key, value in variables.items()], mounts=mounts,
                               namespace=self._network.namespace(name), cwd=service.get("working_dir"))
         self._started.append(container)
@@ -208,5 +209,26 @@ def test_a_second_signal_ends_the_first_process_of_a_container(daemons, torch, t
         services["server-0"].signal("TERM")
         assert services["server-0"].wait(10)[0] == 128 + 15
         assert all(code != 0 for code, _ in (worker.wait() for worker in workers))
+    finally:
+        composed.close()
+
+
+def test_processes_of_a_pod_train_through_their_sidecar(daemons, torch, tmp_path):
+    """As the component worker-daemon has it: other containers, with process ids of their own, a network and a folder in common."""
+    composed = Composed(tmp_path, {"bandoneon": daemons, "bandoneon-torch": torch})
+    attach = tmp_path / "attach"
+    attach.mkdir(mode=0o2770)
+    os.chown(attach, 65532, 65532)
+    shared, address = [bind(attach, "/run/bandoneon", read_only=False)], "unix:/run/bandoneon/attach"
+    try:
+        assert composed.start("certs").wait()[0] == 0
+        services = [composed.start("scheduler", BANDONEON_WORKERS="1", BANDONEON_SERVERS="1"), composed.start("server-0")]
+        daemon = composed.start("worker-0", ["bandoneon-worker"], "bandoneon", shared, BANDONEON_ATTACH=address, BANDONEON_PROCESSES="2")
+        daemon.wait_for("takes 2 processes")
+        train = composed.start("worker-0", ["torchrun", "--nproc-per-node=2", "byteps_compress.py", "--steps", "20"], None, shared,
+                               BANDONEON_ATTACH=address)
+        code, output = train.wait(300)
+        assert code == 0 and len(set(re.findall(r"model (\w+)", output))) == 1 and output.count("validation loss") == 2, output
+        assert [container.wait()[0] for container in (daemon, *services)] == [0, 0, 0]
     finally:
         composed.close()
