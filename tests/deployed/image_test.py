@@ -20,7 +20,8 @@ DAEMONS = ("scheduler", "server-0", "server-1")
 
 
 def has_image(name):
-    return subprocess.run(["buildah", "inspect", "--type", "image", name], capture_output=True, check=False).returncode == 0
+    done = subprocess.run(["buildah", "inspect", "--type", "image", name], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def build(target, tag, base, *options):
