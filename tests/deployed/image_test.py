@@ -25,8 +25,11 @@ def has_image(name):
 
 
 def build(target, tag, base, *options):
+    # All targets by the same arguments, or what they share is built again.
+    arguments = {"BASE": base, "VERSION": VERSION, "JOBS": os.cpu_count()}
     run("buildah", "bud", "--layers", "--isolation", "chroot", "--pull-never", "-f", DOCKER / "Dockerfile", "--target", target,
-        "--build-arg", f"BASE={base}", "--build-arg", f"VERSION={VERSION}", "--build-arg", f"JOBS={os.cpu_count()}", *options, "-t", tag, ROOT, timeout=3600)
+        *(word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")), *options, "-t", tag, ROOT,
+        timeout=3600)
     return Image(tag)
 
 
