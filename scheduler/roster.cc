@@ -1,6 +1,7 @@
 #include "scheduler/roster.h"
 
 #include "absl/strings/str_format.h"
+#include "common/cluster/worker_names.h"
 #include "scheduler/membership_table.h"
 
 namespace bdn {
@@ -10,13 +11,6 @@ constexpr size_t kMostNames = 8;  // in one text
 
 bool IsHost(const RosterMember& member) {
   return member.processes > 1 || member.first_process != member.rank;
-}
-
-// "ranks 2-3"
-std::string RanksOf(const RosterMember& member) {
-  if (member.processes == 1) return absl::StrFormat("rank %d", member.first_process);
-  return absl::StrFormat("ranks %d-%d", member.first_process,
-                         member.first_process + member.processes - 1);
 }
 
 }  // namespace
@@ -32,14 +26,13 @@ Roster RosterOf(const Membership& membership) {
 }
 
 std::string NameOf(const RosterMember& member) {
-  if (!IsHost(member)) return absl::StrFormat("worker %d", member.rank);
-  return absl::StrFormat("host %d (%s)", member.rank, RanksOf(member));
+  return NameOfWorker(member.rank, member.first_process, member.processes);
 }
 
 std::string NameOf(const RosterMember& member, const NodeInfo& info) {
   if (!IsHost(member)) return MembershipTable::Describe(info);
-  return absl::StrFormat("host %d (%s; node %d, %s)", member.rank, RanksOf(member), info.id,
-                         info.host);
+  return absl::StrFormat("host %d (%s; node %d, %s)", member.rank,
+                         RanksOfWorker(member.first_process, member.processes), info.id, info.host);
 }
 
 std::string NamesOf(const Roster& roster) {

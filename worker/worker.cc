@@ -84,6 +84,7 @@ absl::Status Worker::Start(Registry* telemetry) {
   requests_ = std::make_unique<RequestRunner>(
       RequestTable::Options{.self = joined_.node,
                             .rank = joined_.rank,
+                            .processes = joined_.processes,
                             .job_id = joined_.config.job_id,
                             .token = joined_.data_secret,
                             .probe_interval = options_.probe_interval,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/cluster/worker_names.h"
+
 namespace bdn {
 namespace {
 
@@ -24,6 +26,17 @@ TEST(Membership, ACopyFindsItsOwnNodes) {
   membership.MakeIndex();
   const Membership copy = membership;
   EXPECT_EQ(copy.Find(9), &copy.workers[0]);
+}
+
+TEST(NameOfWorker, IsOfAHostWhereRanksAreOfProcesses) {
+  EXPECT_EQ(NameOfWorker(1, {}), "worker 1");
+  const std::vector<int> alone = {1, 1}, mixed = {1, 2, 1};
+  EXPECT_EQ(NameOfWorker(1, alone), "worker 1");
+  EXPECT_EQ(NameOfWorker(0, mixed), "worker 0");
+  EXPECT_EQ(NameOfWorker(1, mixed), "host 1 (ranks 1-2)");
+  EXPECT_EQ(NameOfWorker(2, mixed), "host 2 (rank 3)") << "worker 3, of the processes' ranks";
+  EXPECT_EQ(NameOfWorker(7, mixed), "worker 7") << "what a server says may be anything";
+  EXPECT_EQ(NameOfWorker(-1, mixed), "worker -1");
 }
 
 }  // namespace

@@ -738,6 +738,34 @@ TEST(HostCluster, APushThatDoesNotFitItsFusedGroupFailsAndIsPushedAgain) {
   });
 }
 
+TEST(HostCluster, AHostThatIsWaitedForIsNamedWithItsRanks) {
+  HostRig rig({2, 2});
+  std::vector<uint32_t> ids(4);
+  rig.OnEach([&](Client& client, int rank) {
+    ids[rank] = client.Declare({Tensor("w", 10)}, kLong).value().at(0);
+  });
+  std::vector<Floats> data(4, Floats(10, 1.0f));
+  const auto push = [&](int rank) {
+    return rig.client(rank)
+        .PushPull({.tensor = ids[rank], .data = {data[rank].data(), DType::kFloat32, 10}})
+        .value();
+  };
+  std::vector<TicketId> tickets = {push(0), push(1)};
+  // At first it is the server that is waited for, which has not said whom it waits for.
+  std::string waiting_for;
+  do {
+    const absl::Status late = rig.client(0).Wait(tickets[0], absl::Milliseconds(1)).status();
+    waiting_for = GetErrorField(late, "waiting_for");
+  } while (waiting_for == "server 0");
+  EXPECT_EQ(waiting_for, "host 1 (ranks 2-3)");
+  tickets.push_back(push(2));
+  tickets.push_back(push(3));
+  rig.OnEach([&](Client& client, int rank) {
+    EXPECT_TRUE(client.Wait(tickets[rank], kLong).ok());
+    EXPECT_TRUE(client.Leave(kLong).ok());
+  });
+}
+
 TEST(HostCluster, OneThatDoesNotPushForTooLongEndsTheJobAndIsNamed) {
   HostRig::Options options{.hosts = {2}};
   options.wait_timeout = absl::Milliseconds(100);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/cluster/worker_names.h"
 #include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "worker/error_fields.h"
@@ -414,8 +415,9 @@ std::string RequestTable::WaitingFor(const Open& open) const {
   }
   if (!server_answers || ranks.empty()) return ServerName(open.request.server);
   std::string names;
-  for (const Rank rank : ranks)
-    names += (names.empty() ? "worker " : ", worker ") + std::to_string(rank);
+  for (const Rank rank : ranks) {
+    names += (names.empty() ? "" : ", ") + NameOfWorker(rank, options_.processes);
+  }
   return names;
 }
 

@@ -35,6 +35,7 @@ class RequestTable {
   struct Options {
     NodeId self = 0;
     Rank rank = 0;
+    std::vector<int> processes;  // that push through each worker, for errors; empty: one each
     std::string job_id;
     std::string token;  // what servers are shown: the job's data secret
     absl::Duration probe_interval = absl::Seconds(1);
