@@ -196,7 +196,7 @@ def test_a_process_that_waits_for_others_is_told_what_happened_meanwhile(job, lo
     job.processes["host 0"].wait_for(f"has come, of local rank {local_rank}: 1 of 2")
     job.processes["host 0"].child.send_signal(signal.SIGTERM)
     (output,) = job.ends(f"worker {local_rank}").values()
-    assert "was stopped by a signal" in output, output
+    assert "was stopped by SIGTERM" in output, output
 
 
 def test_all_leave_and_everything_ends_well(job, tmp_path):
