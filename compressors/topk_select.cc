@@ -192,8 +192,11 @@ absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection*
   const size_t n = source.n();
   const size_t capacity = CandidateCapacity(n, k);
   const bool all = capacity == n && !sampled;
-  // The guess is at most the key of infinity, so that whatever is not finite is a candidate.
-  const uint32_t guess = all ? 0 : std::min(GuessLeastKey(source, k, sampled), kNonFiniteKey);
+  // The guess is at most the key of infinity, so that whatever is not finite is a candidate; and where
+  // there are too many zeros to collect, everything else.
+  uint32_t guess = all ? 0 : std::min(GuessLeastKey(source, k, sampled), kNonFiniteKey);
+  const bool all_but_zeros = guess == 0 && !all && !sampled;
+  if (all_but_zeros) guess = 1;
   Tiles tiles(source);
   const bool collected = Collect(tiles, n, guess, capacity, chosen);
   const std::span<const float> candidates = chosen->value.span().first(chosen->size);
@@ -203,6 +206,8 @@ absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection*
   if (collected && sampled && candidates.size() <= 2 * k) return absl::OkStatus();
   if (collected && candidates.size() >= k) {
     Choose(ThresholdAmong(candidates, k), chosen);
+  } else if (collected && all_but_zeros) {
+    ChooseFromAll(tiles, n, {.key = 0, .ties = k - candidates.size()}, chosen);
   } else {
     ChooseFromAll(tiles, n, ThresholdByHistogram(tiles, n, k), chosen);
   }

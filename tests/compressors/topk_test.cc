@@ -61,6 +61,18 @@ TEST(TopK, IsExactWhereTheSampleSeesOnlyTheSmallest) {
   for (const double ratio : {0.001, 0.01, 0.125}) ExpectReference(x, ratio);
 }
 
+TEST(TopK, IsExactAmongZeros) {
+  // As a server's sum of one push has them: as many others as are sent, or fewer, or more.
+  const size_t n = 200000, k = 2000;
+  const auto normal = MakeData("normal", n);
+  for (const size_t others : {size_t{0}, size_t{1}, k / 2, k - 1, k, k + 1, 5 * k, 20 * k}) {
+    std::vector<float> x(n);
+    for (size_t i = 0; i < n; i += 3) x[i] = -0.0f;
+    for (size_t i = 0; i < others; ++i) x[(i * 7919 + 11) % n] = normal[i];
+    ExpectReference(x, 0.01);
+  }
+}
+
 TEST(TopK, IsExactWhereMagnitudesDifferInTheLastBitOnly) {
   std::vector<float> x(100000, 1.0f);
   for (size_t i = 0; i < x.size(); ++i) {
