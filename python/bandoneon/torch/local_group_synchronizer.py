@@ -214,7 +214,7 @@ class LocalGroupSynchronizer(Synchronizer):
     def _push(self, slot, grad, flags=0):
         """Into its bucket. All that can go on goes on."""
         slot.grad = None if grad is None else self._parameters.dense(slot.member, grad)
-        slot.host = slot.grad
+        slot.memory = slot.grad
         slot.flags = flags
         slot.sent = True
         self._bucket_of[slot].missing -= 1
