@@ -86,16 +86,13 @@ absl::StatusOr<CodecDevice::Lease> CodecDevice::TakeLane() {
 }
 
 absl::StatusOr<const DeviceCodec*> CodecDevice::KernelsOf(const Codec& codec) {
+  const std::string spec = codec.spec();
   MutexLock lock(&mu_);
-  const DeviceCodec*& found = found_[&codec];
-  if (found == nullptr) {
-    std::unique_ptr<DeviceCodec>& kernels = kernels_[codec.spec()];
-    if (kernels == nullptr) {
-      BDN_ASSIGN_OR_RETURN(kernels, MakeDeviceCodec(codec));
-    }
-    found = kernels.get();
+  std::unique_ptr<DeviceCodec>& kernels = kernels_[spec];
+  if (kernels == nullptr) {
+    BDN_ASSIGN_OR_RETURN(kernels, MakeDeviceCodec(codec));
   }
-  return found;
+  return kernels.get();
 }
 
 absl::StatusOr<DeviceMemory> CodecDevice::MakeZeros(size_t bytes) {

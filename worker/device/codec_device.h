@@ -79,7 +79,6 @@ class CodecDevice {
   std::vector<std::unique_ptr<Lane>> idle_ ABSL_GUARDED_BY(mu_);
   // By spec: codecs of several keys are one another's equals.
   std::map<std::string, std::unique_ptr<DeviceCodec>> kernels_ ABSL_GUARDED_BY(mu_);
-  std::map<const Codec*, const DeviceCodec*> found_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, bool> pays_ ABSL_GUARDED_BY(mu_);  // by spec
 };
 
