@@ -16,6 +16,7 @@ ZMQ, SHM = "common/transport/zmq", "common/transport/shm"
 LOCAL, C_API, HOST = "worker/local", "worker/c_api", "worker/host"
 TELEMETRY = "common/telemetry"
 CERTS = "common/certs"
+HTTP = "common/http"
 DEVICE_KERNELS = "device/kernels"
 
 # Whose headers a module may include besides its own.
@@ -28,15 +29,16 @@ MAY_INCLUDE = {
     SHM: {BASE, WIRE, TRANSPORT},
     CERTS: {BASE},
     CLUSTER: {BASE, CERTS, TELEMETRY, "proto"},
+    HTTP: {BASE, CLUSTER, TELEMETRY},
     LINK: {BASE, CLUSTER, "compressors"},
     "compressors": {BASE, KERNELS},
     "device": {BASE, "compressors", KERNELS, DEVICE_KERNELS},
     DEVICE_KERNELS: {KERNELS},
     KERNELS: {BASE},
-    "scheduler": {BASE, CLUSTER, "proto"},
-    "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", KERNELS},
+    "scheduler": {BASE, CLUSTER, HTTP, TELEMETRY, "proto"},
+    "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, HTTP, LINK, "compressors", KERNELS},
     "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", KERNELS},
-    HOST: {BASE, TELEMETRY, WIRE, TRANSPORT, SHM, CLUSTER, "compressors", KERNELS, "proto", "worker"},
+    HOST: {BASE, TELEMETRY, WIRE, TRANSPORT, SHM, CLUSTER, HTTP, "compressors", KERNELS, "proto", "worker"},
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
     C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", "scheduler", "server", "worker"},
@@ -56,6 +58,7 @@ THIRD_PARTY = [
      {CLUSTER, "scheduler", HOST}),
     ("OpenSSL", re.compile(r"openssl/"), {CERTS}),
     ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, TELEMETRY, "cli"}),
+    ("CivetWeb or prometheus-cpp", re.compile(r"(civetweb\.h|prometheus/)"), {HTTP}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
     ("Google Benchmark", re.compile(r"benchmark/"), set()),
 ]

@@ -1,0 +1,97 @@
+#include "common/http/http_server.h"
+
+#include <civetweb.h>
+
+#include <string_view>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/base/status.h"
+#include "common/cluster/listen_address.h"
+
+namespace bdn {
+namespace {
+
+class HttpServerImpl final : public HttpServer {
+ public:
+  explicit HttpServerImpl(Handler handler) : handler_(std::move(handler)) {}
+  ~HttpServerImpl() override {
+    if (context_ != nullptr) mg_stop(context_);
+  }
+
+  absl::Status Listen(const std::string& listen) {
+    const char* settings[] = {"listening_ports",
+                              listen.c_str(),
+                              "num_threads",
+                              "2",
+                              "request_timeout_ms",
+                              "10000",
+                              "max_request_size",
+                              "16384",
+                              "enable_keep_alive",
+                              "no",
+                              "connection_queue",
+                              "64",
+                              nullptr};
+    mg_callbacks callbacks = {};
+    callbacks.log_message = [](const mg_connection*, const char* message) {
+      LogDebug("http: %s", message);
+      return 1;
+    };
+    callbacks.log_access = [](const mg_connection*, const char*) { return 1; };
+    context_ = mg_start(&callbacks, nullptr, settings);
+    if (context_ == nullptr) return ListenError(listen);
+    mg_server_port port = {};
+    if (mg_get_server_ports(context_, 1, &port) < 1) return ListenError(listen);
+    port_ = port.port;
+    mg_set_request_handler(context_, "**", &HttpServerImpl::OnRequest, this);
+    return absl::OkStatus();
+  }
+
+  int port() const override { return port_; }
+
+ private:
+  static int OnRequest(mg_connection* connection, void* self) {
+    const mg_request_info* info = mg_get_request_info(connection);
+    const std::string_view method = info->request_method;
+    HttpReply reply;
+    if (method == "GET" || method == "HEAD") {
+      const char* authorization = mg_get_header(connection, "Authorization");
+      reply = static_cast<HttpServerImpl*>(self)->handler_(
+          {.path = info->local_uri == nullptr ? "" : info->local_uri,
+           .query = info->query_string == nullptr ? "" : info->query_string,
+           .authorization = authorization == nullptr ? "" : authorization});
+    } else {
+      reply = {.code = 405, .body = "only GET and HEAD are answered here\n"};
+    }
+    std::string head = absl::StrFormat(
+        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
+        "Referrer-Policy: no-referrer\r\n",
+        reply.code, mg_get_response_code_text(connection, reply.code), reply.content_type,
+        reply.body.size());
+    if (reply.code == 405) head += "Allow: GET, HEAD\r\n";
+    if (!reply.challenge.empty()) head += "WWW-Authenticate: " + reply.challenge + "\r\n";
+    head += "\r\n";
+    mg_write(connection, head.data(), head.size());
+    if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
+    return reply.code;
+  }
+
+  const Handler handler_;
+  mg_context* context_ = nullptr;
+  int port_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
+                                                              Handler handler) {
+  if (listen.empty()) return nullptr;
+  BDN_RETURN_IF_ERROR(CheckAddress(listen));
+  auto server = std::make_unique<HttpServerImpl>(std::move(handler));
+  BDN_RETURN_IF_ERROR(server->Listen(listen));
+  return server;
+}
+
+}  // namespace bdn

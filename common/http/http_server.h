@@ -1,0 +1,45 @@
+#ifndef BANDONEON_COMMON_HTTP_HTTP_SERVER_H_
+#define BANDONEON_COMMON_HTTP_HTTP_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace bdn {
+
+// What a browser or a scraper asks for.
+struct HttpRequest {
+  std::string path;           // "/api/status", decoded
+  std::string query;          // behind the "?", as it was sent; or empty
+  std::string authorization;  // the header, or empty
+};
+
+struct HttpReply {
+  int code = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body;
+  std::string challenge;  // WWW-Authenticate, with 401; or empty
+};
+
+// Answers GET and HEAD in the clear; every other method gets 405. For few who ask seldom: two threads, and
+// requests of at most 16 KiB. What it answers, nobody may keep or show inside pages of others. Thread-safe.
+class HttpServer {
+ public:
+  // Runs on the server's threads, on both at once.
+  using Handler = std::function<HttpReply(const HttpRequest&)>;
+
+  // `listen` is host:port, port 0 for a free one; empty for no service, null. Unavailable says why nobody
+  // can listen there.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& listen,
+                                                           Handler handler);
+  // Stops, after the last call of the handler.
+  virtual ~HttpServer() = default;
+
+  virtual int port() const = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_HTTP_HTTP_SERVER_H_
