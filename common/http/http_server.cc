@@ -2,7 +2,10 @@
 
 #include <civetweb.h>
 
+#include <atomic>
+#include <chrono>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "common/base/log.h"
@@ -16,7 +19,20 @@ class HttpServerImpl final : public HttpServer {
  public:
   explicit HttpServerImpl(Handler handler) : handler_(std::move(handler)) {}
   ~HttpServerImpl() override {
-    if (context_ != nullptr) mg_stop(context_);
+    if (context_ == nullptr) return;
+    // CivetWeb looks whether it is to end every 2 s, and whenever somebody connects.
+    std::atomic<bool> stopped = false;
+    std::thread stopper([&] {
+      mg_stop(context_);
+      stopped = true;
+    });
+    while (port_ != 0 && !stopped) {
+      char error[128];
+      mg_connection* caller = mg_connect_client(host_.c_str(), port_, 0, error, sizeof(error));
+      if (caller != nullptr) mg_close_connection(caller);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    stopper.join();
   }
 
   absl::Status Listen(const std::string& listen) {
@@ -44,6 +60,7 @@ class HttpServerImpl final : public HttpServer {
     mg_server_port port = {};
     if (mg_get_server_ports(context_, 1, &port) < 1) return ListenError(listen);
     port_ = port.port;
+    host_ = IsWildcardAddress(listen) ? "127.0.0.1" : listen.substr(0, listen.rfind(':'));
     mg_set_request_handler(context_, "**", &HttpServerImpl::OnRequest, this);
     return absl::OkStatus();
   }
@@ -80,6 +97,7 @@ class HttpServerImpl final : public HttpServer {
 
   const Handler handler_;
   mg_context* context_ = nullptr;
+  std::string host_;  // where this process reaches itself
   int port_ = 0;
 };
 

@@ -65,7 +65,7 @@ TEST_F(HttpServerTest, AnswersWithWhatTheHandlerSays) {
 
 TEST_F(HttpServerTest, AHeadHasNoBody) {
   const std::string answer = Ask(port(), "HEAD /a HTTP/1.1\r\nHost: me\r\n\r\n");
-  EXPECT_THAT(answer, HasSubstr("Content-Length: 14\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Content-Length: 15\r\n"));
   EXPECT_THAT(answer, EndsWith("\r\n\r\n"));
 }
 
