@@ -9,7 +9,7 @@ Four workers are threads of this process and talk through the C++ library's loop
 0.14 M parameters, for runs of thousands of steps 0.05 M. All methods start from the same model and see
 the same data, seed by seed. Every learning rate of a grid is tried with the first seed, further ones
 while the best is at the edge; the other seeds run at the best rate. --out (build/convergence) gets
-results.json, loss_by_steps.png and loss_by_bytes.png. --confirm repeats a run a method over real
+results.json, loss_by_steps.png, loss_by_bytes.png and frontier.png. --confirm repeats a run a method over real
 processes, which must give the same bits.
 """
 
@@ -158,6 +158,7 @@ def show(methods, plan, results, out):
     print(f"{report.rates_table(summaries)}\n")
     report.draw_by_steps(summaries, out / "loss_by_steps.png")
     report.draw_by_bytes(summaries, out / "loss_by_bytes.png")
+    report.draw_frontier(summaries, out / "frontier.png")
     everything = [r for of_method in records.values() for r in of_method]
     seconds = sum(r["seconds"] for r in everything)
     print(f"{len(everything)} runs, {duration(seconds)} of training; pictures are in {out}")

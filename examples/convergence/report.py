@@ -242,6 +242,52 @@ def draw_by_bytes(summaries, path):
     pyplot.close(figure)
 
 
+def frontier(summaries):
+    """Those that no other one beats in both bytes and loss, from the fewest bytes on."""
+    best, found = math.inf, []
+    for summary in sorted(summaries, key=lambda s: (s.megabytes, s.loss)):
+        if summary.loss < best:
+            best = summary.loss
+            found.append(summary)
+    return found
+
+
+def draw_frontier(summaries, path):
+    """Loss against bytes where most methods were tried: those at the frontier by name, all others grey."""
+    pyplot = _pyplot()
+    by_scale = {}
+    for summary in summaries.values():
+        if summary.by_seed:
+            by_scale.setdefault(summary.scale, []).append(summary)
+    scale, drawn = max(by_scale.items(), key=lambda item: len(item[1]))
+    named = frontier(drawn)
+    dense = [s for s in drawn if s.method.baseline is None and s not in named]
+    figure, axes = pyplot.subplots(figsize=(9, 4.8), dpi=100)
+    for summary in drawn:
+        if summary not in named:
+            _line(axes, summary, 1, color="#d0d0d0", lw=0.8)
+            axes.plot(*summary.curve[-1][1:], marker="o", ms=3, color="#b0b0b0")
+    for i, summary in enumerate(named):
+        _line(axes, summary, 1, color=COLOURS[i % len(COLOURS)], lw=1.2, alpha=0.8)
+        axes.plot(*summary.curve[-1][1:], marker="o", ms=6, color=COLOURS[i % len(COLOURS)])
+    axes.plot([s.megabytes for s in named], [s.loss for s in named], color="black", lw=1.2, ls=":", label="the frontier")
+    for summary in dense:
+        axes.plot(*summary.curve[-1][1:], marker="s", ms=5, color="black")
+    _plain(axes, drawn)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("MB pushed and pulled by one worker, whole run")
+    axes.set_ylabel("held-out loss, nats a byte")
+    axes.set_title(f"GPT of {scale}; grey: what others beat in both, squares: dense", fontsize=10)
+    key = [f"{summary.loss:.3f}, {_short(summary.megabytes)} MB: {summary.method.name}" for summary in named]
+    for i, (text, summary) in enumerate(zip(key, named)):
+        style = dict(fontsize=8.5, color=COLOURS[i % len(COLOURS)], va="top", transform=axes.transAxes)
+        axes.text(1.02, 1 - 0.06 * i, text, weight="bold", **style)
+    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
+    figure.savefig(path, bbox_inches="tight")
+    pyplot.close(figure)
+
+
 def _draw_panel(figure, axes, drawn):
     """{number: summary}"""
     groups = list(dict.fromkeys(s.method.group for s in drawn.values()))

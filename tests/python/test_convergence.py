@@ -161,6 +161,13 @@ def test_the_table_shows_gaps_ratios_and_what_diverged():
     assert "| coded | 0.2: **2.100** |" in report.rates_table(summaries)
 
 
+def test_the_frontier_is_what_nothing_beats_in_both():
+    dense, coded = summaries_of({1: 2.0}, {1: 2.1}).values()  # 16 MB and 2 MB
+    assert report.frontier([dense, coded]) == [coded, dense]
+    dense, coded = summaries_of({1: 2.1}, {1: 2.0}).values()
+    assert report.frontier([dense, coded]) == [coded]
+
+
 # ---- Runs ----
 
 
@@ -278,7 +285,7 @@ def test_the_program_resumes_and_draws(tmp_path, capsys):
     assert "int8, rate 0.004, seed 1: loss" in first and "| int8 | 2 | 0.004 | 1 |" in first
     main(arguments)
     assert "seed 1: loss" not in capsys.readouterr().out
-    for picture in ("loss_by_steps.png", "loss_by_bytes.png"):
+    for picture in ("loss_by_steps.png", "loss_by_bytes.png", "frontier.png"):
         assert (tmp_path / picture).stat().st_size > 10_000
 
 
