@@ -72,9 +72,8 @@ class Progress {
 
 // Starts the server and waits for the job's end. After a signal a job that has begun may end by itself
 // for `drain_timeout`; then the scheduler is told who went, and why.
-ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, const Clock* clock,
-                     Server* server, const Registry* telemetry, ControlPlane* control,
-                     HealthServer* health) {
+ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* server,
+                     const Registry* telemetry, ControlPlane* control, HealthServer* health) {
   ServedJob served;
   Progress progress(health);
   const int over_fd = eventfd(0, EFD_CLOEXEC);
@@ -94,11 +93,7 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, const Clock* 
   const bool had_begun = progress.End();
   if (woken == MainLoop::Woken::kBySignal) {
     LogInfo("ending on %s", main->signal());
-    if (had_begun && drain_timeout > absl::ZeroDuration()) {
-      LogInfo("the job that runs has %s to end by itself", absl::FormatDuration(drain_timeout));
-      main->supervisor().Status("draining: a job runs");
-      woken = main->Wait(over_fd, clock->Now() + drain_timeout, pulse);
-    }
+    if (had_begun) woken = main->Drain(over_fd, drain_timeout, pulse);
   }
   if (woken != MainLoop::Woken::kByEvent) {
     const absl::Status why = Unavailable("bandoneon-server was stopped by %s", main->signal());
@@ -134,7 +129,7 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
   };
   Server server(of_server, &telemetry, control.get(), transport.get());
   ServedJob served =
-      ServeUntil(main, options.drain_timeout, clock, &server, &telemetry, control.get(), health);
+      ServeUntil(main, options.drain_timeout, &server, &telemetry, control.get(), health);
   ReportJob(telemetry, options.metrics_file);
   if (!served.result.ok()) LogError("%s", served.result.message());
   return served;

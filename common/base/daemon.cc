@@ -103,6 +103,14 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
   }
 }
 
+MainLoop::Woken MainLoop::Drain(int event_fd, absl::Duration timeout,
+                                const std::function<void()>& pulse) {
+  if (timeout <= absl::ZeroDuration()) return Woken::kByTime;
+  LogInfo("the job that runs has %s to end by itself", absl::FormatDuration(timeout));
+  supervisor_.Status("draining: a job runs");
+  return Wait(event_fd, clock_->Now() + timeout, pulse);
+}
+
 void MainLoop::TakeSignal() {
   signalfd_siginfo info = {};
   (void)!read(signal_fd_, &info, sizeof(info));

@@ -54,6 +54,10 @@ class MainLoop {
   // that returns. May be null.
   Woken Wait(int event_fd, absl::Time deadline, const std::function<void()>& pulse);
 
+  // After Wait said that a signal came: lets the job that runs end by itself for `timeout`, 0 for not at
+  // all, and says so in the log and to the supervisor. kByEvent when it has.
+  Woken Drain(int event_fd, absl::Duration timeout, const std::function<void()>& pulse);
+
   // "SIGTERM" or "SIGINT"; null until one has come.
   const char* signal() const { return signal_; }
 

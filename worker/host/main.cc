@@ -92,12 +92,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
   }
   if (woken == MainLoop::Woken::kBySignal) {
     LogInfo("ending on %s", main->signal());
-    if (had_begun && options.drain_timeout > absl::ZeroDuration()) {
-      LogInfo("the job that runs has %s to end by itself",
-              absl::FormatDuration(options.drain_timeout));
-      main->supervisor().Status("draining: a job runs");
-      woken = main->Wait(over_fd, clock->Now() + options.drain_timeout, pulse);
-    }
+    if (had_begun) woken = main->Drain(over_fd, options.drain_timeout, pulse);
   }
   const bool stopped = woken != MainLoop::Woken::kByEvent;
   if (stopped) {
