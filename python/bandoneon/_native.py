@@ -1,12 +1,26 @@
 """The C library by ctypes: worker/c_api/bandoneon.h, name for name. Nothing else calls into C."""
 
+from __future__ import annotations
+
 import ctypes
 import enum
 import functools
 import os
 import pathlib
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint32
-from ctypes import c_uint64, c_void_p, sizeof
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
 
 from . import errors
 
@@ -261,7 +275,7 @@ def read_text(fill):
     return buffer.value.decode()
 
 
-def check_codec(spec):
+def check_codec(spec: str) -> str:
     """The canonical form of a codec spec; InvalidArgument shows where it is wrong."""
     capacity = len(spec) + 4096
     canonical = ctypes.create_string_buffer(capacity)
@@ -270,7 +284,7 @@ def check_codec(spec):
 
 
 @functools.lru_cache(maxsize=None)
-def codec_traits(spec):
+def codec_traits(spec: str) -> CodecTraits:
     """The CodecTraits of a codec spec; InvalidArgument shows where it is wrong.
 
     Of a schedule: the promises that all its stages make, and its memory.

@@ -1,9 +1,12 @@
 """A whole job in this process."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import threading
 from ctypes import byref, c_void_p
+from typing import Any, Callable
 
 from . import _native, errors
 from .interrupts import SLICE_SECONDS
@@ -17,7 +20,7 @@ class LocalCluster:
     results = cluster.run(lambda worker: train(worker))
     """
 
-    def __init__(self, workers, servers=1, seed=0, **settings):
+    def __init__(self, workers: int, servers: int = 1, seed: int = 0, **settings: Any) -> None:
         self._pid = os.getpid()
         self._lib = _native.library()
         self._handle = c_void_p()
@@ -27,12 +30,12 @@ class LocalCluster:
         _native.check(self._lib.bdn_local_cluster_create(byref(facts), byref(pointer)))
         self._handle = pointer
 
-    def worker(self, rank=None, **settings):
+    def worker(self, rank: int | None = None, **settings: Any) -> Worker:
         """Joins as one worker; waits until all have, so call it from one thread each."""
         facts = _native.options(dict(rank=rank, **settings))
         return Worker(lambda out: self._lib.bdn_create_local(self._handle, byref(facts), out))
 
-    def run(self, function, **settings):
+    def run(self, function: Callable[[Worker], Any], **settings: Any) -> list[Any]:
         """[function(worker of rank 0), function(worker of rank 1), ...], each on a thread of its own.
 
         The first failure ends the job and is raised here; so does Ctrl-C.
@@ -89,7 +92,7 @@ class LocalCluster:
             raise failures[0]
         return results
 
-    def close(self):
+    def close(self) -> None:
         """Ends the cluster, once the last of its workers is closed."""
         if os.getpid() == self._pid and self._handle:
             handle, self._handle = self._handle, c_void_p()

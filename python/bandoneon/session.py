@@ -1,11 +1,14 @@
 """The usual case: one worker a process, found by the environment."""
 
+from __future__ import annotations
+
 import atexit
 import difflib
 import os
 import re
 import sys
 import threading
+from typing import Any
 
 from . import _native, errors
 from .worker import Worker
@@ -23,7 +26,13 @@ _LEFT_BEFORE = (
 )
 
 
-def init(scheduler=None, rank=None, *, config=None, **settings):
+def init(
+    scheduler: str | None = None,
+    rank: int | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Worker:
     """Joins the job and waits until everybody has come; returns this process's worker.
 
     Under `bandoneon run` there is nothing to say. Under torchrun the rank is torchrun's, and the
@@ -72,7 +81,7 @@ def init(scheduler=None, rank=None, *, config=None, **settings):
         return worker
 
 
-def shutdown(timeout=None):
+def shutdown(timeout: float | None = None) -> None:
     """Waits until all workers are done, then leaves the job. Harmless when there is none."""
     global _worker, _left
     with _lock:
@@ -86,11 +95,11 @@ def shutdown(timeout=None):
         worker.close()
 
 
-def is_initialized():
+def is_initialized() -> bool:
     return _worker is not None
 
 
-def default_worker():
+def default_worker() -> Worker:
     """This process's worker; FailedPrecondition before init()."""
     if _worker is None:
         raise errors.FailedPrecondition(
@@ -105,26 +114,26 @@ def default_codec(direction):
     return _codecs.get(direction) or os.environ.get(f"BANDONEON_{direction.upper()}") or "none"
 
 
-def rank():
+def rank() -> int:
     return default_worker().rank
 
 
-def size():
+def size() -> int:
     return default_worker().size
 
 
-def local_rank():
+def local_rank() -> int:
     """This process's number among the job's workers on its host, to choose a device by: LOCAL_RANK, as
     `bandoneon run` and torchrun set it."""
     return _place_on_host()[0]
 
 
-def local_size():
+def local_size() -> int:
     """How many of the job's workers run on this host: LOCAL_WORLD_SIZE."""
     return _place_on_host()[1]
 
 
-def settings_help():
+def settings_help() -> str:
     """Names, defaults and meanings of a worker's settings."""
     return _native.library().bdn_settings_help().decode()
 

@@ -1,5 +1,7 @@
 """A worker: this process's, or one of several in a LocalCluster. Speaks in pointers; knows no torch."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import ctypes
@@ -12,7 +14,7 @@ import time
 import weakref
 from ctypes import POINTER, byref, c_float, c_size_t, c_uint32, c_uint64, c_void_p, sizeof
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 from . import _native, errors
 from .completions import FOREVER_SECONDS, Completions
@@ -116,7 +118,7 @@ class Worker:
 
     # ---- Life ----
 
-    def leave(self, timeout=None):
+    def leave(self, timeout: float | None = None) -> None:
         """Says that this worker is done, once the servers have all that it has started, and waits until
         all workers have said so. What needs it from then on fails in the others."""
         for owner in list(self._unsettled):
@@ -128,12 +130,12 @@ class Worker:
         """leave() calls owner.settle() first, which takes in what it has in flight; keeps no owner alive."""
         self._unsettled.add(owner)
 
-    def abort_job(self, reason):
+    def abort_job(self, reason: str) -> None:
         """Ends the job for everybody with an error that names this worker and `reason`."""
         with self._call() as (lib, handle):
             _native.check(lib.bdn_abort_job(handle, reason.encode()))
 
-    def close(self):
+    def close(self) -> None:
         """Gives everything back. Without leave() before, this ends the job for everybody."""
         if os.getpid() != self._pid or not self._handle:
             return
@@ -173,7 +175,7 @@ class Worker:
 
     # ---- Tensors ----
 
-    def alloc(self, num_bytes):
+    def alloc(self, num_bytes: int):
         """Memory that is best pushed from, a ctypes array: through a host's daemon it is not copied before the
         sum. It is given back when nobody has the array any more, which may be after close()."""
         block = c_void_p()
@@ -183,7 +185,9 @@ class Worker:
         weakref.finalize(memory, _give_back, lib, block, self._pid).atexit = False
         return memory
 
-    def declare(self, declarations, timeout=None, owner=None):
+    def declare(
+        self, declarations: Iterable[Declaration], timeout: float | None = None, owner: Any = None
+    ) -> list[int]:
         """Ids of the tensors. Collective: every worker declares the same ones in the same call.
 
         A name that another live `owner` exchanges is refused: two models must not share a tensor.
@@ -222,7 +226,7 @@ class Worker:
         for name in [name for name, held in list(self._owners.items()) if held is owner]:
             self._owners.pop(name, None)
 
-    def push(self, tensor, data, **how):
+    def push(self, tensor: int, data: int, **how: Any) -> int:
         """Starts one exchange, as push_all; the ticket."""
         tickets, error = self.push_all([Push(tensor, data, **how)])
         if error is not None:
@@ -257,7 +261,7 @@ class Worker:
             return
         self._completions.expect(tickets, callback, error, timeout)
 
-    def wait(self, ticket, timeout=None, stream=None):
+    def wait(self, ticket: int, timeout: float | None = None, stream: int | None = None) -> Result:
         """The Result of an exchange. DeadlineExceeded leaves the ticket valid. stream: as wait_all's."""
         results, error = self.wait_all([ticket], timeout, None if stream is None else [stream])
         if error is not None:
@@ -290,19 +294,21 @@ class Worker:
                 _log.warning("still waiting: %s", error)
                 report += _REPORT_SECONDS
 
-    def is_done(self, ticket):
+    def is_done(self, ticket: int) -> bool:
         """The Result of an exchange if it has ended, else None."""
         results, error = self._wait_slice([ticket], 0.0)
         if error is not None and not isinstance(error, errors.DeadlineExceeded):
             raise error
         return results[0] if results else None
 
-    def drop(self, ticket):
+    def drop(self, ticket: int) -> None:
         """Nobody will wait for the ticket; what it keeps alive lives until it has ended."""
         if os.getpid() == self._pid and not self._closing:
             self._dropped.append(ticket)
 
-    def broadcast(self, name, data, num_bytes, root, timeout=None):
+    def broadcast(
+        self, name: str, data: int, num_bytes: int, root: int, timeout: float | None = None
+    ) -> None:
         """Overwrites memory with root's. Collective, in the same order everywhere. Each name and size is
         declared at its first use, and costs the same however often it is used."""
         with lent(data, num_bytes, is_read=True, is_written=True) as copy:
@@ -312,7 +318,7 @@ class Worker:
                 )
             )
 
-    def barrier(self, name="barrier", timeout=None):
+    def barrier(self, name: str = "barrier", timeout: float | None = None) -> None:
         """Waits for all workers."""
         self._blocking(
             lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout))
@@ -389,7 +395,7 @@ class Worker:
             )
         )
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """Counters of this worker: bytes_pushed, bytes_pulled and others.
 
         `stages` has for each stage that a key passes through (docs/thread_model.md) its `items`, their `bytes`,

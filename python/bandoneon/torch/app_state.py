@@ -1,13 +1,18 @@
 """A whole training as torch.distributed.checkpoint takes it."""
 
+from __future__ import annotations
+
 import io
+from typing import Any
 
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from ..worker import Worker
 from .checkpoint import has_local_models, split_module
 from .comm_state import CommState, base_rank, check_saved_size
+from .ddp import DDPState
 
 
 class AppState:
@@ -24,7 +29,15 @@ class AppState:
     saved_size: workers of the job that saved, to load it where there are more or fewer now: see load().
     """
 
-    def __init__(self, model, optimizer, hook=None, *, saved_size=None, worker=None):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        hook: DDPState | None = None,
+        *,
+        saved_size: int | None = None,
+        worker: Worker | None = None,
+    ) -> None:
         owner = optimizer if hook is None else hook
         if not hasattr(owner, "comm_state_dict"):
             raise InvalidArgument(
@@ -38,14 +51,14 @@ class AppState:
         self._comm = CommState(owner, saved_size=saved_size, worker=worker)
         self._is_local = has_local_models([optimizer])
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         parameters, buffers = split_module(self._model)
         own = {"parameters": parameters, "optimizer": _to_bytes(self._optimizer.state_dict())}
         mine = {"buffers": buffers, **(own if self._is_local else {})}
         common = {} if self._is_local else own
         return {**common, self._own_key: mine, "comm": self._comm.state_dict()}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         mine = state_dict[self._own_key]
         own = mine if self._is_local else state_dict
         self._model.load_state_dict({**own["parameters"], **mine["buffers"]})

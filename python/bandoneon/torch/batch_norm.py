@@ -1,15 +1,20 @@
 """Running statistics of BatchNorm, which stay local in training."""
 
+from __future__ import annotations
+
 import torch
 
 from ..session import default_worker
+from ..worker import Worker
 from .broadcast import broadcast_parameters
 from .exchange import push_pull
 
 _BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
 
 
-def average_batch_norm(model, *, prefix="", worker=None):
+def average_batch_norm(
+    model: torch.nn.Module, *, prefix: str = "", worker: Worker | None = None
+) -> None:
     """Gives every worker the mean of all workers' running means and variances, and rank 0's counts of
     batches: before evaluating or saving. Collective."""
     worker = worker or default_worker()

@@ -1,15 +1,19 @@
 """One worker's values to all: parameters, buffers, the optimizer's state, any object."""
 
+from __future__ import annotations
+
 import ctypes
 import io
 import json
 import pickle
 import zlib
+from typing import Any
 
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from ..worker import Worker
 from .exchange import push_pull
 from .tensors import check_exchangeable
 
@@ -18,7 +22,7 @@ _BATCH_BYTES = 64 << 20
 _ALIGNMENT = 16
 
 
-def broadcast_parameters(parameters, root=0, *, worker=None):
+def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | None = None) -> None:
     """Overwrites parameters and buffers of any type with those of worker `root`. Collective.
 
     `parameters` is a module, a state_dict, or (name, tensor) pairs. What differs in name, shape or
@@ -34,7 +38,9 @@ def broadcast_parameters(parameters, root=0, *, worker=None):
             _broadcast_batch(worker, batch, root)
 
 
-def broadcast_optimizer_state(optimizer, root=0, *, worker=None):
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root: int = 0, *, worker: Worker | None = None
+) -> None:
     """Gives every worker the optimizer's state and hyperparameters of worker `root`. Collective."""
     worker = worker or default_worker()
     payload = b""
@@ -48,7 +54,7 @@ def broadcast_optimizer_state(optimizer, root=0, *, worker=None):
         optimizer.load_state_dict(state)
 
 
-def broadcast_object(obj=None, root=0, *, worker=None):
+def broadcast_object(obj: Any = None, root: int = 0, *, worker: Worker | None = None) -> Any:
     """What worker `root` gave, at every worker: anything that pickle takes. Collective; what the others
     give is not looked at. Root gets its own object back, the others get copies.
 
@@ -62,7 +68,7 @@ def broadcast_object(obj=None, root=0, *, worker=None):
     return obj if worker.rank == root else _unpickled(payload, root)
 
 
-def allgather_object(obj, *, worker=None):
+def allgather_object(obj: Any, *, worker: Worker | None = None) -> list[Any]:
     """[the object of worker 0, of worker 1, ...] at every worker. Collective: a broadcast from each, in
     turn, so keep them few and small. As broadcast_object in all else."""
     worker = worker or default_worker()

@@ -1,15 +1,19 @@
 """A whole training in one directory: models, optimizers and what every rank's links remember."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import re
 import secrets
+from typing import Any
 
 import torch
 
 from ..errors import BandoneonError, DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from ..session import default_worker
+from ..worker import Worker
 from .broadcast import broadcast_bytes
 from .comm_state import base_rank, ranks_for
 from .exchange import push_pull
@@ -19,7 +23,7 @@ _MANIFEST = "checkpoint.json"
 _FILE = re.compile(r"([0-9a-f]{16})\.(shared|rank\d+)\.pt(\.partial)?")
 
 
-def save(directory, state, *, worker=None):
+def save(directory: str | os.PathLike[str], state: dict[str, Any], *, worker: Worker | None = None):
     """Saves all of `state`, with every rank's comm_state_dict(), into a directory that all workers see.
     Collective, between steps; returns when it is complete.
 
@@ -53,7 +57,13 @@ def save(directory, state, *, worker=None):
             files.remove_others()
 
 
-def load(directory, state, *, weights_only=True, worker=None):
+def load(
+    directory: str | os.PathLike[str],
+    state: dict[str, Any],
+    *,
+    weights_only: bool = True,
+    worker: Worker | None = None,
+):
     """Puts what save() left back into `state`, by name; the values, which have no load_state_dict(), are
     what it returns, as {name: value}. Collective, before any worker steps.
 

@@ -1,11 +1,15 @@
 """Saved states of what is exchanged: what they are saved under, and whose of them a worker takes up."""
 
+from __future__ import annotations
+
 import warnings
+from typing import Any
 
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from ..worker import Worker
 from .link_options import corrects_by_rate
 
 _FORMAT = 2
@@ -150,12 +154,14 @@ class CommState:
     optimizer has no state yet: give them `inner`, whose steps do not count.
     """
 
-    def __init__(self, owner, *, saved_size=None, worker=None):
+    def __init__(
+        self, owner: Any, *, saved_size: int | None = None, worker: Worker | None = None
+    ) -> None:
         self._owner = owner
         self._worker = worker or default_worker()
         self._saved_size = check_saved_size(saved_size, self._worker)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """Of this rank; where saved_size is another, of the ranks that it would take up."""
         rank, size, saved_size = self._worker.rank, self._worker.size, self._saved_size
         own = self._owner.comm_state_dict()
@@ -164,7 +170,7 @@ class CommState:
         ranks = {base_rank(rank, saved_size), *ranks_for(rank, size, saved_size)}
         return {f"rank{r}": _shaped_as(own, with_servers=rank == r == 0) for r in sorted(ranks)}
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         states = [state_dict[key] for key in sorted(state_dict)]
         key = f"rank{self._worker.rank}"
         if self._saved_size == self._worker.size and key not in state_dict:

@@ -1,14 +1,19 @@
 """CSER: compressed gradients, and errors that are put right by resetting them now and then."""
 
+from __future__ import annotations
+
 import contextlib
+from typing import Any
 
 import torch
 
 from .. import _native
 from ..errors import InvalidArgument, OutOfRange
 from ..session import default_worker
+from ..worker import Worker
 from .broadcast import broadcast_parameters
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .hints import Closure, NamedParameters, Overrides
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -60,19 +65,19 @@ class CSER(WrappedOptimizer):
 
     def __init__(
         self,
-        optimizer,
-        named_parameters=None,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters | None = None,
         *,
-        reset,
-        gradient=None,
-        period=1,
-        block=1024,
-        implementation="residual",
-        overrides=None,
-        prefix="",
-        timeout=None,
-        worker=None,
-    ):
+        reset: str,
+        gradient: str | None = None,
+        period: int = 1,
+        block: int = 1024,
+        implementation: str = "residual",
+        overrides: Overrides | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        worker: Worker | None = None,
+    ) -> None:
         check_steps(period=period, block=block)
         if implementation not in ("residual", "model"):
             raise InvalidArgument(
@@ -119,7 +124,7 @@ class CSER(WrappedOptimizer):
         return [member.param for member in self._reset.members]
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Closure | None = None) -> Any:
         residual = self._common is not None
         before = [_host(p).clone() for p in self._params] if residual and self._gradient else None
         self._resume_check.before_step(self.inner, lambda: self.steps)
@@ -206,7 +211,7 @@ class CSER(WrappedOptimizer):
                 for param, values in zip(self._params, own):
                     param.copy_(values)
 
-    def comm_state_dict(self):
+    def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): xhat and steps."""
         links = dict(reset=self._reset, gradient=self._gradient)
         state = {**saved_by(self._worker, dict(self.settings)), "steps": self.steps}
@@ -216,7 +221,7 @@ class CSER(WrappedOptimizer):
             state["common"] = dict(zip(names, (c.clone() for c in self._common)))
         return state
 
-    def load_comm_state_dict(self, state):
+    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective. Not of another
         number of workers: each has drifted by itself."""
         state = fitting_state(
@@ -235,7 +240,7 @@ class CSER(WrappedOptimizer):
         self.steps = state["steps"]
         self._resume_check.is_settled = True
 
-    def resume_at(self, step=None):
+    def resume_at(self, step: int | None = None) -> None:
         """For a checkpoint without comm_state_dict(), once the same model is loaded in all workers, best what
         was saved inside averaged_weights(): it becomes xhat, and no worker has drifted from it. Resets and
         codec schedules go on after `step`, rank 0's, by default the most that its optimizer state counts.
@@ -252,7 +257,7 @@ class CSER(WrappedOptimizer):
         self.steps = step
         self._resume_check.is_settled = True
 
-    def close(self):
+    def close(self) -> None:
         """Frees the parameters' names for another optimizer."""
         for own in (self._reset, self._gradient, self._mean):
             if own:

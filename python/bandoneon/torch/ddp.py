@@ -4,9 +4,12 @@ state = bandoneon.torch.DDPState(ddp_model.module.named_parameters(), push="ef(o
 ddp_model.register_comm_hook(state, bandoneon.torch.ddp_hook)
 """
 
+from __future__ import annotations
+
 import threading
 import warnings
 import weakref
+from typing import Any
 
 import torch
 
@@ -14,10 +17,11 @@ from .. import _native
 from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition, InvalidArgument
 from ..interrupts import SLICE_SECONDS
 from ..session import default_worker
-from ..worker import Push
+from ..worker import Push, Worker
 from . import backward_pass, devices
 from .comm_state import fitting_state, saved_by
 from .exchange_guard import ExchangeGuard
+from .hints import NamedParameters, Overrides, Weighting
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .parameters import ParameterSet
@@ -45,20 +49,20 @@ class DDPState:
 
     def __init__(
         self,
-        named_parameters,
+        named_parameters: NamedParameters,
         *,
-        push=None,
-        pull=None,
-        momentum=0.0,
-        warmup=0,
-        overrides=None,
-        scaler=AUTO,
-        weight=None,
-        prefix="",
-        timeout=None,
-        check=True,
-        worker=None,
-    ):
+        push: str | None = None,
+        pull: str | None = None,
+        momentum: float = 0.0,
+        warmup: int = 0,
+        overrides: Overrides | None = None,
+        scaler: Any = AUTO,
+        weight: Weighting | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        check: bool = True,
+        worker: Worker | None = None,
+    ) -> None:
         self._timeout = timeout
         self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
         self._links.check_without_correction("DDPState")
@@ -66,7 +70,15 @@ class DDPState:
         self._loaded = None
         self.attach(named_parameters, scaler=scaler, weight=weight, check=check, worker=worker)
 
-    def attach(self, named_parameters, *, scaler=AUTO, weight=None, check=True, worker=None):
+    def attach(
+        self,
+        named_parameters: NamedParameters,
+        *,
+        scaler: Any = AUTO,
+        weight: Weighting | None = None,
+        check: bool = True,
+        worker: Worker | None = None,
+    ) -> None:
         """Declares the parameters with this process's worker. Collective."""
         self._weight = Weight(weight)
         self._parameters = ParameterSet(
@@ -86,24 +98,24 @@ class DDPState:
             self.load_comm_state_dict(self._loaded)
             self._loaded = None
 
-    def comm_state_dict(self):
+    def comm_state_dict(self) -> dict[str, Any]:
         """This rank's residuals, momentum and steps; of rank 0, what the servers owe, too."""
         self._guard.check()
         parameters = self._parameters
         return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict()}
 
-    def load_comm_state_dict(self, state, timeout=None):
+    def load_comm_state_dict(self, state: dict[str, Any], timeout: float | None = None) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
         where there were more or fewer workers; the next step is the one after it. Collective."""
         state = fitting_state(state, _SETTINGS, self._parameters.worker)
         self._parameters.load_state_dict(state, timeout)
 
-    def resume_at(self, step, timeout=None):
+    def resume_at(self, step: int, timeout: float | None = None) -> None:
         """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`,
         rank 0's; residuals and momentum begin at 0. Collective, before any worker's first backward()."""
         self._parameters.resume_at(step, timeout)
 
-    def close(self):
+    def close(self) -> None:
         """Frees the parameters' names for another owner."""
         self._reached.close()
         self._parameters.release()

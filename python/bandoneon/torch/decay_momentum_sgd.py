@@ -1,5 +1,9 @@
 """The half of dist-EF-SGDM that comes after the pull."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 from .hyperparameters import check_decays, check_not_negative
@@ -26,7 +30,9 @@ class DecayMomentumSGD(PerParameterOptimizer):
     decay_momentum: 0.9, mu; the `momentum` of DistributedOptimizer.
     """
 
-    def __init__(self, params, lr, weight_decay=0.0, decay_momentum=0.9):
+    def __init__(
+        self, params: Any, lr: float, weight_decay: float = 0.0, decay_momentum: float = 0.9
+    ) -> None:
         check_not_negative(lr=lr, weight_decay=weight_decay)
         check_decays(decay_momentum=decay_momentum)
         super().__init__(

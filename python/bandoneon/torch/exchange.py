@@ -1,10 +1,14 @@
 """Single tensors: push_pull and its handle."""
 
+from __future__ import annotations
+
+from typing import Iterable
+
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
-from ..worker import Declaration, Push
+from ..worker import Declaration, Push, Worker
 from .tensors import check_exchangeable, copy_back, dtype_number, fill, memory_for, streams_for
 
 
@@ -17,13 +21,13 @@ class Handle:
         self._tensor = tensor
         self._memory = memory
 
-    def is_done(self):
+    def is_done(self) -> bool:
         """Whether wait() would return at once."""
         if self._ticket is not None and self._worker.is_done(self._ticket) is not None:
             self._finish()
         return self._ticket is None
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> torch.Tensor:
         """The tensor, now the workers' mean; NaN where a worker's values were not finite. On a GPU it is
         for who uses it in the current stream.
 
@@ -45,7 +49,16 @@ class Handle:
             self._worker.drop(self._ticket)
 
 
-def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0.0, worker=None):
+def push_pull(
+    tensor: torch.Tensor,
+    name: str,
+    *,
+    push: str | None = None,
+    pull: str | None = None,
+    priority: int = 0,
+    learning_rate: float = 0.0,
+    worker: Worker | None = None,
+) -> Handle:
     """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
 
     The first use of a name declares it, so all workers must use new names in the same order.
@@ -78,7 +91,7 @@ def push_pull(tensor, name, *, push=None, pull=None, priority=0, learning_rate=0
     return Handle(worker, tickets[0], tensor, memory)
 
 
-def empty(*size, dtype=torch.float32, worker=None):
+def empty(*size: int, dtype: torch.dtype = torch.float32, worker: Worker | None = None) -> torch.Tensor:
     """As torch.empty(), in memory that push_pull() is best called on: through a host's daemon (docs/hosts.md)
     it is not copied before the sum. Of any other worker it is a tensor like others."""
     worker = worker or default_worker()
@@ -89,12 +102,14 @@ def empty(*size, dtype=torch.float32, worker=None):
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
-def barrier(name="barrier", *, timeout=None, worker=None):
+def barrier(
+    name: str = "barrier", *, timeout: float | None = None, worker: Worker | None = None
+) -> None:
     """Waits until all workers have come."""
     (worker or default_worker()).barrier(name, timeout)
 
 
-def synchronize(handles):
+def synchronize(handles: Iterable[Handle]):
     """Waits for several handles; their tensors."""
     return [handle.wait() for handle in handles]
 

@@ -1,5 +1,9 @@
 """AdamW that stops learning its second moment."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 from .hyperparameters import check_decays, check_not_negative, check_steps
@@ -32,8 +36,15 @@ class FrozenAdamW(PerParameterOptimizer):
     """
 
     def __init__(
-        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, *, freeze_after
-    ):
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        freeze_after: int,
+    ) -> None:
         check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         check_decays(beta1=betas[0], beta2=betas[1])
         check_steps(freeze_after=freeze_after)

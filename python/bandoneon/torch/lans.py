@@ -1,5 +1,9 @@
 """LANS, and CLAN: LANS on gradients that were compressed both ways."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 from .hyperparameters import check_decays, check_not_negative
@@ -35,13 +39,13 @@ class LANS(PerParameterOptimizer):
 
     def __init__(
         self,
-        params,
-        lr,
-        betas=(0.9, 0.999),
-        eps=1e-6,
-        weight_decay=0.01,
-        normalize_grad=False,
-    ):
+        params: Any,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        normalize_grad: bool = False,
+    ) -> None:
         check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         check_decays(beta1=betas[0], beta2=betas[1])
         defaults = dict(

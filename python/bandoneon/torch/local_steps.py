@@ -1,14 +1,19 @@
 """LocalSteps: workers step by themselves, and meet every tau steps."""
 
+from __future__ import annotations
+
 import contextlib
 import warnings
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .hints import Closure, NamedParameters, OuterRule, Overrides, Weighting
 from .hyperparameters import check_decays, check_not_negative, check_steps, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -124,19 +129,19 @@ class LocalSteps(WrappedOptimizer):
 
     def __init__(
         self,
-        optimizer,
-        named_parameters=None,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters | None = None,
         *,
-        tau,
-        outer,
-        push="none",
-        pull=None,
-        weight=None,
-        overrides=None,
-        prefix="",
-        timeout=None,
-        worker=None,
-    ):
+        tau: int,
+        outer: OuterRule,
+        push: str = "none",
+        pull: str | None = None,
+        weight: Weighting | None = None,
+        overrides: Overrides | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        worker: Worker | None = None,
+    ) -> None:
         check_steps(tau=tau)
         if not hasattr(outer, "rule"):
             raise InvalidArgument(
@@ -165,7 +170,7 @@ class LocalSteps(WrappedOptimizer):
             m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members
         ]
 
-    def step(self, closure=None):
+    def step(self, closure: Closure | None = None) -> Any:
         self._resume_check.before_step(self.inner, lambda: self.local_steps)
         loss = self.inner.step(closure)
         self.local_steps += 1
@@ -174,7 +179,7 @@ class LocalSteps(WrappedOptimizer):
         return loss
 
     @torch.no_grad()
-    def synchronize(self):
+    def synchronize(self) -> None:
         """Meets the others now. Collective."""
         members = self._links.members
         # From where each began: the common weights, rounded to the parameter's type.
@@ -213,7 +218,7 @@ class LocalSteps(WrappedOptimizer):
     def _settings(self):
         return {"algorithm": "LocalSteps", "tau": self.tau}
 
-    def comm_state_dict(self):
+    def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place
         between meetings and common weights; of rank 0, weights and moments on the servers, too."""
         place = {**saved_by(self._links.worker, self._settings), "local_steps": self.local_steps}
@@ -221,7 +226,7 @@ class LocalSteps(WrappedOptimizer):
         common = dict(zip(names, (c.clone() for c in self._common)))
         return {**place, "common": common, **self._links.state_dict(self._timeout)}
 
-    def load_comm_state_dict(self, state):
+    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up this rank's comm_state_dict(). Load this rank's model, too. Collective.
 
         Where there were more or fewer workers: of the list of all ranks' what falls to this one. All go
@@ -236,7 +241,7 @@ class LocalSteps(WrappedOptimizer):
         if state["size"] != worker.size:
             self._leave_steps_since_meeting(state["size"])
 
-    def resume_at(self, step=None):
+    def resume_at(self, step: int | None = None) -> None:
         """For a checkpoint without comm_state_dict(), once the same model is loaded in all workers: it becomes
         the common weights, and `step`, rank 0's, by default the most that its optimizer state counts, says
         where codec schedules and the place between meetings go on. The outer step's moments begin at 0, and
@@ -270,7 +275,7 @@ class LocalSteps(WrappedOptimizer):
                 stacklevel=3,
             )
 
-    def close(self):
+    def close(self) -> None:
         """Frees the parameters' names for another optimizer."""
         self._links.release()
 

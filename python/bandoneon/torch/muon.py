@@ -1,11 +1,15 @@
 """Muon: orthogonalised momentum for matrices, AdamW for everything else."""
 
+from __future__ import annotations
+
 import itertools
 import math
+from typing import Any
 
 import torch
 
 from ..errors import InvalidArgument
+from .hints import Closure
 from .hyperparameters import check_decays, check_not_negative
 from .per_parameter import PerParameterOptimizer
 from .tensors import DTYPES
@@ -69,16 +73,16 @@ class Muon(PerParameterOptimizer):
 
     def __init__(
         self,
-        params,
-        lr,
-        momentum=0.95,
-        betas=(0.9, 0.95),
-        eps=1e-8,
-        weight_decay=0.01,
-        matrices=True,
+        params: Any,
+        lr: float,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        matrices: bool = True,
         *,
-        batched=True,
-    ):
+        batched: bool = True,
+    ) -> None:
         defaults = dict(
             lr=lr,
             momentum=momentum,
@@ -94,7 +98,7 @@ class Muon(PerParameterOptimizer):
     def steps_one_by_one(self):
         return not self._batched
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)  # First, for it makes lists of what can be read only once.
         try:
             self._check_group(len(self.param_groups) - 1)
@@ -127,7 +131,7 @@ class Muon(PerParameterOptimizer):
         return f"parameter {index} of group {number} (shape {list(group['params'][index].shape)})"
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
         for number, group in enumerate(self.param_groups):
             for index, param in enumerate(group["params"]):
@@ -180,7 +184,7 @@ class Muon(PerParameterOptimizer):
                 state[name] = torch.zeros_like(param, dtype=_dtype_of(param))
         return [state[name] for state in states]
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         # Which has rounded the moments to their parameters' types.
         groups = (state_dict["param_groups"], self.param_groups)

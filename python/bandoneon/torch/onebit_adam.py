@@ -1,11 +1,17 @@
 """1-bit Adam: the workers exchange momentum in place of gradients."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 from ..errors import Unimplemented
 from ..session import default_worker
+from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .frozen_adam import descend, new_moments
+from .hints import Closure, NamedParameters, Overrides
 from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -50,22 +56,22 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params,
-        lr=1e-3,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        weight_decay=0.0,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
         *,
-        warmup,
-        push="ef(onebit)",
-        pull="ef(onebit)",
-        named_parameters=None,
-        overrides=None,
-        prefix="",
-        timeout=None,
-        check=True,
-        worker=None,
-    ):
+        warmup: int,
+        push: str = "ef(onebit)",
+        pull: str = "ef(onebit)",
+        named_parameters: NamedParameters | None = None,
+        overrides: Overrides | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        check: bool = True,
+        worker: Worker | None = None,
+    ) -> None:
         check_not_negative(lr=lr, eps=eps, weight_decay=weight_decay)
         check_decays(beta1=betas[0], beta2=betas[1])
         check_steps(warmup=warmup)
@@ -85,13 +91,13 @@ class OneBitAdam(torch.optim.Optimizer):
         self._timeout = timeout
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
 
-    def add_param_group(self, param_group):
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._links is not None:
             raise Unimplemented("OneBitAdam takes all its parameters when it is constructed")
         super().add_param_group(param_group)
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
         self._resume_check.before_step(self, lambda: self._links.steps)
         groups = {id(param): group for group in self.param_groups for param in group["params"]}
@@ -129,13 +135,13 @@ class OneBitAdam(torch.optim.Optimizer):
     def _is_warm(self, step):
         return step <= self._warmup
 
-    def comm_state_dict(self):
+    def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside state_dict(): this rank's residuals and steps; of rank 0, what
         the servers owe, too."""
         header = saved_by(self._links.worker, self._settings)
         return {**header, **self._links.state_dict(self._timeout)}
 
-    def load_comm_state_dict(self, state):
+    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
         where there were more or fewer workers; the next step is the one after it. Collective: all
         workers load before any of them steps."""
@@ -143,7 +149,7 @@ class OneBitAdam(torch.optim.Optimizer):
         self._links.load_state_dict(state, self._timeout)
         self._resume_check.is_settled = True
 
-    def resume_at(self, step=None):
+    def resume_at(self, step: int | None = None) -> None:
         """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`, by
         default the most that rank 0's optimizer state counts; residuals begin at 0.
         Collective, before any worker steps."""
@@ -157,6 +163,6 @@ class OneBitAdam(torch.optim.Optimizer):
     def __reduce_ex__(self, protocol):
         refuse_pickling(self)
 
-    def close(self):
+    def close(self) -> None:
         """Frees the parameters' names for another optimizer."""
         self._links.release()

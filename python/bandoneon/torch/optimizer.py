@@ -1,15 +1,19 @@
 """DistributedOptimizer: any torch optimizer, stepping on the mean of all workers' gradients."""
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import warnings
 import weakref
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import FailedPrecondition, InvalidArgument, Unimplemented
 from ..session import default_worker
+from ..worker import Worker
 from .attendance import Attendance
 from .broadcast import check_replicas
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
@@ -19,6 +23,7 @@ from .forward_overlap import (
     check_steps_one_by_one,
     has_other_hooks,
 )
+from .hints import NamedParameters, Overrides, Weighting
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .local_group import LocalGroup
@@ -33,25 +38,25 @@ from .wrapped import refuse_pickling
 
 
 def DistributedOptimizer(
-    optimizer,
-    named_parameters=None,
+    optimizer: torch.optim.Optimizer,
+    named_parameters: NamedParameters | None = None,
     *,
-    push=None,
-    pull=None,
-    momentum=0.0,
-    warmup=0,
-    overrides=None,
-    scaler=AUTO,
-    weight=None,
-    sparse_as_dense=False,
-    overlap="backward",
-    backward_passes_per_step=1,
-    local_group=None,
-    prefix="",
-    timeout=None,
-    check=True,
-    worker=None,
-):
+    push: str | None = None,
+    pull: str | None = None,
+    momentum: float = 0.0,
+    warmup: int = 0,
+    overrides: Overrides | None = None,
+    scaler: Any = AUTO,
+    weight: Weighting | None = None,
+    sparse_as_dense: bool = False,
+    overlap: str | bool = "backward",
+    backward_passes_per_step: int = 1,
+    local_group: Any = None,
+    prefix: str = "",
+    timeout: float | None = None,
+    check: bool = True,
+    worker: Worker | None = None,
+) -> Any:
     """The optimizer, made distributed. Collective: all workers construct the same, in the same order.
 
     From now on loss.backward() returns with every gradient being the mean over all workers. The

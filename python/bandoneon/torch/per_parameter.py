@@ -1,6 +1,12 @@
 """What optimizers have in common whose step changes every parameter by itself."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
+
+from .hints import Closure
 
 
 class PerParameterOptimizer(torch.optim.Optimizer):
@@ -11,7 +17,7 @@ class PerParameterOptimizer(torch.optim.Optimizer):
     steps_one_by_one = True
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Closure | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,10 +1,16 @@
 """ServerOptimizer: the update runs on the servers, which hold the weights."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 from ..errors import InvalidArgument
 from ..session import default_worker
+from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by
+from .hints import Closure, NamedParameters, Overrides, Weighting
 from .hyperparameters import check_not_negative, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
@@ -44,19 +50,19 @@ class ServerOptimizer(WrappedOptimizer):
 
     def __init__(
         self,
-        optimizer,
-        named_parameters=None,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters | None = None,
         *,
-        push=None,
-        pull=None,
-        warmup=0,
-        overrides=None,
-        weight=None,
-        max_norm=None,
-        prefix="",
-        timeout=None,
-        worker=None,
-    ):
+        push: str | None = None,
+        pull: str | None = None,
+        warmup: int = 0,
+        overrides: Overrides | None = None,
+        weight: Weighting | None = None,
+        max_norm: float | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        worker: Worker | None = None,
+    ) -> None:
         if max_norm is not None:
             check_not_negative(max_norm=max_norm)
         super().__init__(optimizer)
@@ -75,7 +81,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._links.share_weights(timeout)
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
         self._resume_check.before_step(self.inner, lambda: self._links.steps)
         members = self._links.members
@@ -110,7 +116,7 @@ class ServerOptimizer(WrappedOptimizer):
         grad = self._links.dense(member, grad)
         return torch.empty(param.shape, dtype=torch.float32).copy_(grad)
 
-    def comm_state_dict(self):
+    def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model: residuals, steps and parameters of this rank; of rank
         0, weights and moments on the servers, too."""
         params = {m.name: m.param.detach().to("cpu", copy=True) for m in self._links.members}
@@ -118,7 +124,7 @@ class ServerOptimizer(WrappedOptimizer):
         return {**saved_by(self._links.worker, _SETTINGS), "parameters": params, **links}
 
     @torch.no_grad()
-    def load_comm_state_dict(self, state):
+    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up this rank's comm_state_dict(), parameters included, or of the list of all ranks' what
         falls to this one, where there were more or fewer workers. Collective."""
         state = fitting_state(state, _SETTINGS, self._links.worker)
@@ -128,7 +134,7 @@ class ServerOptimizer(WrappedOptimizer):
             member.param.copy_(state["parameters"][member.name])
         self._resume_check.is_settled = True
 
-    def resume_at(self, step):
+    def resume_at(self, step: int) -> None:
         """For a checkpoint without comm_state_dict(), once its model is loaded: codec schedules and warm-ups
         go on after `step`, rank 0's, and the servers take up the parameters, the same in all workers.
         Moments, which only the servers had, begin at 0 as in a new optimizer (so the first steps of AdamW
@@ -136,7 +142,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._links.resume_weights_at(step, self._timeout)
         self._resume_check.is_settled = True
 
-    def close(self):
+    def close(self) -> None:
         """Frees the parameters' names for another optimizer."""
         self._links.release()
 
