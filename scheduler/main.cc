@@ -18,6 +18,9 @@
 #include "common/base/status.h"
 #include "common/cluster/health.h"
 #include "common/cluster/settings.h"
+#include "common/http/metrics_page.h"
+#include "common/telemetry/registry.h"
+#include "scheduler/job_metrics.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/service.h"
 
@@ -191,10 +194,14 @@ absl::StatusOr<int> Serve(const Config& config) {
   MainLoop main(&clock);
   RouteGrpcLog();
   BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
+  Registry telemetry;
+  BDN_ASSIGN_OR_RETURN(const auto metrics, StartMetrics(options.metrics_listen,
+                                                        {"scheduler", BDN_VERSION}, &telemetry));
   std::string listen = options.listen;
   for (bool is_first = true;; is_first = false) {
     // Each job has a service of its own: nothing of one, secrets included, is left in the next.
     BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(listen, options.job, &clock));
+    const auto counted = AddJobMetrics(service.get(), &telemetry);
     if (is_first && !options.port_file.empty()) {
       BDN_RETURN_IF_ERROR(
           WriteFile("port-file", options.port_file, absl::StrFormat("%d\n", service->port())));

@@ -25,6 +25,8 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   options.listen = config.Text("listen");
   options.port_file = config.Text("port-file");
   options.health_listen = config.Text("health-listen");
+  options.metrics_listen = config.Text("metrics-listen");
+  BDN_RETURN_IF_ERROR(CheckOptionalAddress("metrics-listen", options.metrics_listen));
   options.failure_file = config.Text("failure-file");
   BDN_ASSIGN_OR_RETURN(options.job.credentials, Credentials::Load(config, "scheduler"));
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");

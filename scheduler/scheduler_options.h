@@ -15,7 +15,8 @@ struct SchedulerOptions {
   std::string listen;
   std::string port_file;
   std::string failure_file;
-  std::string health_listen;  // empty: no health service
+  std::string health_listen;   // empty: no health service
+  std::string metrics_listen;  // empty: no metrics
   JobOptions job;
   bool exit_when_done = true;
   absl::Duration drain_timeout;

@@ -205,14 +205,20 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
             {KindOf(header.flags), header.weight, header.learning_rate,
              is_small ? Buffer::CopyOf(frame.payload.span()) : frame.payload});
   ++shard_.stats.pushes;
-  if (shard_.stages != nullptr) round.BeginHold(StageSpan(shard_.stages), frame.payload.size());
+  if (!frame.payload.empty()) {
+    shard_.stats.bytes_pushed += frame.payload.size();
+    shard_.stats.bytes_pushed_plain += KeyBytes(plan_.entry);
+  }
+  if (shard_.stages != nullptr) {
+    round.BeginHold(StageSpan(shard_.stages), rank, frame.payload.size());
+  }
   laps->End(Stage::kSum, 1, KeyBytes(plan_.entry));
   return round.IsComplete() ? CloseRound(laps) : Sends();
 }
 
 Sends DenseKey::CloseRound(StageLaps* laps) {
   Round& round = state_.round;
-  round.EndHold();
+  round.EndHold(shard_.waits);
   // Everybody has pushed this step, so nobody asks for the one before any more.
   state_.last_reply = Frame();
   const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch, laps};
@@ -235,6 +241,11 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   Sends sends = shard_.ToAllWorkers(state_.last_reply);
   for (const Rank rank : round.unwanted()) {
     sends[rank].frame = WithoutPayload(state_.last_reply);
+  }
+  if (const size_t bytes = state_.last_reply.payload.size(); bytes > 0) {
+    const uint64_t wanted = sends.size() - std::min(sends.size(), round.unwanted().size());
+    shard_.stats.bytes_replied += wanted * bytes;
+    shard_.stats.bytes_replied_plain += wanted * KeyBytes(plan_.entry);
   }
   round.Close();
   return sends;

@@ -18,6 +18,7 @@
 #include "common/cluster/health.h"
 #include "common/cluster/scheduler_client.h"
 #include "common/cluster/settings.h"
+#include "common/http/metrics_page.h"
 #include "common/telemetry/job_report.h"
 #include "common/transport/transport_factory.h"
 #include "server/server.h"
@@ -114,23 +115,22 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
 
 // One job, with a transport, keys and memory of its own: nothing of it is left for the next.
 absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main, const Clock* clock,
-                                   HealthServer* health) {
+                                   HealthServer* health, Registry* telemetry) {
   BDN_ASSIGN_OR_RETURN(
       auto control, SchedulerClient::Create(options.scheduler, options.server.credentials, clock));
   TransportOptions transport_options = options.transport;
   transport_options.clock = clock;
   BDN_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport,
                        MakeTransport(options.server.listen, transport_options));
-  Registry telemetry;
   Server::Options of_server = options.server;
   of_server.on_listening = [main] {
     main->supervisor().Ready();
     main->supervisor().Status("waiting for a job's nodes to join");
   };
-  Server server(of_server, &telemetry, control.get(), transport.get());
+  Server server(of_server, telemetry, control.get(), transport.get());
   ServedJob served =
-      ServeUntil(main, options.drain_timeout, &server, &telemetry, control.get(), health);
-  ReportJob(telemetry, options.metrics_file);
+      ServeUntil(main, options.drain_timeout, &server, telemetry, control.get(), health);
+  ReportJob(*telemetry, options.metrics_file);
   if (!served.result.ok()) LogError("%s", served.result.message());
   return served;
 }
@@ -143,8 +143,12 @@ absl::StatusOr<int> Serve(const Config& config) {
   RouteGrpcLog();
   PrepareProcessForTransports();
   BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
+  Registry telemetry;
+  BDN_ASSIGN_OR_RETURN(const auto metrics,
+                       StartMetrics(options.metrics_listen, {"server", BDN_VERSION}, &telemetry));
   for (;;) {
-    BDN_ASSIGN_OR_RETURN(const ServedJob served, ServeJob(options, &main, &clock, health.get()));
+    BDN_ASSIGN_OR_RETURN(const ServedJob served,
+                         ServeJob(options, &main, &clock, health.get(), &telemetry));
     if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
       return served.result.ok() ? 0 : 1;
     }

@@ -8,6 +8,7 @@
 #include "common/base/ids.h"
 #include "common/telemetry/stage_times.h"
 #include "server/prefix_sum.h"
+#include "server/rank_waits.h"
 
 namespace bdn {
 
@@ -46,13 +47,16 @@ class Round {
   const std::vector<Rank>& unwanted() const { return unwanted_; }
 
   // A contribution was taken: until the round has all of them it is held, which EndHold counts of
-  // each. Without the first the second counts nothing.
-  void BeginHold(const StageSpan& span, uint64_t bytes) {
+  // each, with how long it was waited for, unless `waits` is null. Without the first the second counts nothing.
+  void BeginHold(const StageSpan& span, Rank rank, uint64_t bytes) {
     if (held_.empty()) held_.reserve(roster_size_);
-    held_.push_back({span, bytes});
+    held_.push_back({span, bytes, rank});
   }
-  void EndHold() {
-    for (const Held& held : held_) held.span.End(Stage::kHold, held.bytes);
+  void EndHold(RankWaits* waits) {
+    for (const Held& held : held_) {
+      held.span.End(Stage::kHold, held.bytes);
+      if (waits != nullptr) waits->Add(held.rank, held.span.NsAfter(held_.front().span));
+    }
     held_.clear();
   }
 
@@ -88,6 +92,7 @@ class Round {
   struct Held {
     StageSpan span;
     uint64_t bytes;
+    Rank rank;
   };
 
   void Take(const PrefixSum::Context& context, Contribution contribution);

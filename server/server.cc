@@ -15,6 +15,29 @@ namespace {
 
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
+// What exporters show in families: push is from workers, pull is to them.
+constexpr Family kRefusals = {"refusals", kCounter, "frames and connections that came to nothing",
+                              "reason"};
+constexpr Family kFrames = {"frames", kCounter, "from and to the workers", "direction"};
+constexpr Family kTraffic = {"traffic_bytes", kCounter, "from and to the workers, with headers",
+                             "direction"};
+constexpr Family kPayload = {"payload_bytes", kCounter,
+                             "of pushes in a round, and of its replies to each worker",
+                             "direction"};
+constexpr Family kPlain = {"uncompressed_bytes", kCounter,
+                           "of the float32 values that these payloads stand for", "direction"};
+constexpr Family kQueued = {"queued_bytes", kGauge, "to the workers, now"};
+constexpr Family kHeld = {"held_bytes", kGauge, "held for keys now, by what for", "purpose"};
+constexpr Family kHeldMost = {"held_most_bytes", kGauge,
+                              "the most that the shards ever held, added up"};
+constexpr Family kHeldLimit = {"held_limit_bytes", kGauge, "that may be held: setting max-bytes"};
+constexpr Family kPool = {"pool_bytes", kGauge, "blocks of the pool of replies and sums",
+                          "purpose"};
+constexpr Family kRankWaits = {"rank_wait_seconds", kCounter,
+                               "from a round's first push to this rank's, of the ranks most waited "
+                               "for, with stage-times",
+                               "rank"};
+
 // In the order of ReadMetrics.
 constexpr Metric kMetrics[] = {
     {"pushes", kCounter, "that were added to a round"},
@@ -24,30 +47,45 @@ constexpr Metric kMetrics[] = {
     {"pushes_repeated", kCounter, "that were in their open round already"},
     {"replies_cached", kCounter, "requests about a closed step, answered by what was kept"},
     {"probes", kCounter, "received"},
-    {"frames_refused", kCounter, "answered with an error"},
-    {"frames_unauthenticated", kCounter, "on connections that have not said hello"},
-    {"frames_forged", kCounter, "whose sender is not their connection's node"},
-    {"frames_dropped", kCounter, "for which no room was left to wait for their shard"},
-    {"frames_malformed", kCounter, "received, that were no frames"},
-    {"frames_received", kCounter, "from the workers"},
-    {"frames_sent", kCounter, "to the workers"},
-    {"bytes_received", kCounter, "with headers"},
-    {"bytes_sent", kCounter, "with headers"},
-    {"connections_refused", kCounter, "that ended before they had brought a frame: strangers'"},
-    {"connections_cut", kCounter, "that broke the rules, took nothing, or left the roster"},
+    {"frames_refused", kCounter, "answered with an error", &kRefusals, "error"},
+    {"frames_unauthenticated", kCounter, "on connections that have not said hello", &kRefusals,
+     "unauthenticated"},
+    {"frames_forged", kCounter, "whose sender is not their connection's node", &kRefusals,
+     "forged"},
+    {"frames_dropped", kCounter, "for which no room was left to wait for their shard", &kRefusals,
+     "queue_full"},
+    {"frames_malformed", kCounter, "received, that were no frames", &kRefusals, "malformed"},
+    {"frames_received", kCounter, "from the workers", &kFrames, "push"},
+    {"frames_sent", kCounter, "to the workers", &kFrames, "pull"},
+    {"bytes_received", kCounter, "with headers", &kTraffic, "push"},
+    {"bytes_sent", kCounter, "with headers", &kTraffic, "pull"},
+    {"payload_bytes_pushed", kCounter, "of pushes that were added to a round", &kPayload, "push"},
+    {"plain_bytes_pushed", kCounter, "of float32 that those stand for", &kPlain, "push"},
+    {"payload_bytes_replied", kCounter, "of rounds' replies, to each worker", &kPayload, "pull"},
+    {"plain_bytes_replied", kCounter, "of float32 that those stand for", &kPlain, "pull"},
+    {"connections_refused", kCounter, "that ended before they had brought a frame: strangers'",
+     &kRefusals, "stranger"},
+    {"connections_cut", kCounter, "that broke the rules, took nothing, or left the roster",
+     &kRefusals, "cut"},
     {"connections_open", kGauge, "of workers, now"},
-    {"bytes_queued", kGauge, "to the workers, now"},
-    {"bytes_weights", kGauge, "held: weights of keys with an update rule"},
-    {"bytes_replicas", kGauge, "held: what the workers have of weights that go as differences"},
-    {"bytes_moments", kGauge, "held: of update rules"},
-    {"bytes_residuals", kGauge, "held: what replies still owe by error feedback"},
-    {"bytes_sums", kGauge, "held: sums of steps that some workers have not pushed yet"},
-    {"bytes_waiting", kGauge, "held: pushes that are not added yet"},
-    {"bytes_replies", kGauge, "held: replies until the next step, but for those that are weights"},
-    {"bytes_values", kGauge, "held: values of broadcasts"},
-    {"bytes_held_most", kGauge, "the most of all of these that the shards ever held, added up"},
-    {"bytes_pool_used", kGauge, "blocks of the pool of replies and sums that are in use"},
-    {"bytes_pool_idle", kGauge, "blocks of that pool that wait for their next use"},
+    {"bytes_queued", kGauge, "to the workers, now", &kQueued},
+    {"bytes_weights", kGauge, "held: weights of keys with an update rule", &kHeld, "weights"},
+    {"bytes_replicas", kGauge, "held: what the workers have of weights that go as differences",
+     &kHeld, "replicas"},
+    {"bytes_moments", kGauge, "held: of update rules", &kHeld, "moments"},
+    {"bytes_residuals", kGauge, "held: what replies still owe by error feedback", &kHeld,
+     "residuals"},
+    {"bytes_sums", kGauge, "held: sums of steps that some workers have not pushed yet", &kHeld,
+     "sums"},
+    {"bytes_waiting", kGauge, "held: pushes that are not added yet", &kHeld, "waiting"},
+    {"bytes_replies", kGauge, "held: replies until the next step, but for those that are weights",
+     &kHeld, "replies"},
+    {"bytes_values", kGauge, "held: values of broadcasts", &kHeld, "values"},
+    {"bytes_held_most", kGauge, "the most of all of these that the shards ever held, added up",
+     &kHeldMost},
+    {"bytes_pool_used", kGauge, "blocks of the pool of replies and sums that are in use", &kPool,
+     "used"},
+    {"bytes_pool_idle", kGauge, "blocks of that pool that wait for their next use", &kPool, "idle"},
 };
 
 // Of two TCP addresses.
@@ -114,10 +152,11 @@ absl::Status Server::Start() {
     BDN_RETURN_IF_ERROR(
         CheckDescriptors(static_cast<uint64_t>(joined.config.num_workers), "this server"));
   }
+  waits_ = std::make_unique<RankWaits>(static_cast<size_t>(joined.config.num_workers));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
         ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_, stages_.get(),
-                             [this] { return transport_->needs_checksums(); }},
+                             waits_.get(), [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
   {
@@ -135,13 +174,7 @@ absl::Status Server::Start() {
       .on_failure = [this](const absl::Status& status) { Finish(status); },
       .on_finished = [this] { Finish(absl::OkStatus()); },
   });
-  metrics_.push_back(telemetry_->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
-  if (stages_ != nullptr) {
-    for (auto& source : AddStages(ServerStages(), stages_.get(), telemetry_)) {
-      metrics_.push_back(std::move(source));
-    }
-    control_->ReportStages([this] { return stages_->Read(); });
-  }
+  AddMetrics();
   LogInfo("server %d of job '%s' is ready (node %d)", joined.rank, joined.config.job_id,
           joined.node);
   return absl::OkStatus();
@@ -372,6 +405,26 @@ void Server::GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& 
   while (pending > 0) all_done.Wait(&mu);
 }
 
+void Server::AddMetrics() {
+  metrics_.push_back(telemetry_->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
+  metrics_.push_back(telemetry_->AddFamily(&kHeldLimit, [this] {
+    return std::vector<Series>{{"", static_cast<double>(options_.max_bytes)}};
+  }));
+  if (stages_ == nullptr) return;
+  for (auto& source : AddStages(ServerStages(), stages_.get(), telemetry_)) {
+    metrics_.push_back(std::move(source));
+  }
+  metrics_.push_back(telemetry_->AddFamily(&kRankWaits, [this] {
+    std::vector<Series> all;
+    for (size_t rank = 0; rank < waits_->size(); ++rank) {
+      all.push_back({absl::StrFormat("%d", rank), static_cast<double>(waits_->ns_of(rank)) * 1e-9});
+    }
+    KeepLargest(&all);
+    return all;
+  }));
+  control_->ReportStages([this] { return stages_->Read(); });
+}
+
 void Server::ReadMetrics(std::span<uint64_t> values) const {
   const Stats now = stats();
   const uint64_t all[] = {now.shards.pushes,
@@ -390,6 +443,10 @@ void Server::ReadMetrics(std::span<uint64_t> values) const {
                           now.transport.frames_sent,
                           now.transport.bytes_received,
                           now.transport.bytes_sent,
+                          now.shards.bytes_pushed,
+                          now.shards.bytes_pushed_plain,
+                          now.shards.bytes_replied,
+                          now.shards.bytes_replied_plain,
                           now.transport.connections_refused,
                           now.transport.connections_cut,
                           now.transport.connections_open,

@@ -20,6 +20,7 @@
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
+#include "server/rank_waits.h"
 #include "server/reply_queue.h"
 #include "server/session_table.h"
 #include "server/shard_map.h"
@@ -104,6 +105,7 @@ class Server {
   void GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans);
   void Finish(const absl::Status& status);
   void ReadMetrics(std::span<uint64_t> values) const;
+  void AddMetrics();
 
   const Options options_;
   Registry* const telemetry_;
@@ -114,6 +116,7 @@ class Server {
   MemoryBudget budget_;
   WaitingFrames waiting_;
   ReplyQueue replies_;
+  std::unique_ptr<RankWaits> waits_;                  // const once shards_ are there
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 
   // Of the control plane's thread.

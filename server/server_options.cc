@@ -28,6 +28,8 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
         "bandoneon-scheduler printed it");
   }
   options.health_listen = config.Text("health-listen");
+  options.metrics_listen = config.Text("metrics-listen");
+  BDN_RETURN_IF_ERROR(CheckOptionalAddress("metrics-listen", options.metrics_listen));
   options.metrics_file = config.Text("metrics-file");
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));

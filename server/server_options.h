@@ -14,9 +14,10 @@ namespace bdn {
 // The daemon's settings, checked.
 struct ServerOptions {
   Server::Options server;
-  std::string scheduler;      // host:port
-  std::string health_listen;  // empty: no health service
-  std::string metrics_file;   // empty: none
+  std::string scheduler;       // host:port
+  std::string health_listen;   // empty: no health service
+  std::string metrics_listen;  // empty: no metrics
+  std::string metrics_file;    // empty: none
   bool exit_when_done = true;
   absl::Duration drain_timeout;
   TransportOptions transport;  // without its clock

@@ -27,6 +27,7 @@ class ServerShard {
     BufferPool* pool = nullptr;      // borrowed; null: the heap
     MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
     StageTimes* stages = nullptr;    // borrowed; null: none are counted
+    RankWaits* waits = nullptr;      // as well, and with stages alone
     std::function<bool()> needs_checksums = [] { return true; };  // replies, now
   };
 
@@ -36,6 +37,7 @@ class ServerShard {
                  .pool = options.pool,
                  .budget = options.budget,
                  .stages = options.stages,
+                 .waits = options.waits,
                  .needs_checksums = options.needs_checksums} {}
 
   // A new roster. Open rounds start over: their contributors learn from a probe that they are

@@ -17,6 +17,10 @@ ShardStats& ShardStats::operator+=(const ShardStats& other) {
   cached_replies += other.cached_replies;
   probes += other.probes;
   refused += other.refused;
+  bytes_pushed += other.bytes_pushed;
+  bytes_pushed_plain += other.bytes_pushed_plain;
+  bytes_replied += other.bytes_replied;
+  bytes_replied_plain += other.bytes_replied_plain;
   return *this;
 }
 

@@ -14,6 +14,7 @@
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "server/memory_budget.h"
+#include "server/rank_waits.h"
 
 namespace bdn {
 
@@ -26,6 +27,11 @@ struct ShardStats {
   uint64_t cached_replies = 0;  // answers for a closed step
   uint64_t probes = 0;
   uint64_t refused = 0;  // frames answered with an error
+  // Of payloads, and of the float32 that they stand for.
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_pushed_plain = 0;
+  uint64_t bytes_replied = 0;
+  uint64_t bytes_replied_plain = 0;
 
   ShardStats& operator+=(const ShardStats& other);
 };
@@ -47,6 +53,7 @@ struct ShardContext {
   BufferPool* pool = nullptr;                                   // borrowed; null: the heap
   MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
   StageTimes* stages = nullptr;                                 // borrowed; null: none are counted
+  RankWaits* waits = nullptr;                                   // as well, and with stages alone
   std::function<bool()> needs_checksums = [] { return true; };  // replies, now
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();

@@ -21,6 +21,10 @@ constexpr uint64_t kWorthSaying = 100;
 
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
+constexpr Family kTraffic = {"traffic_bytes", kCounter, "to and from the servers, with headers",
+                             "direction"};
+constexpr Family kFrames = {"frames", kCounter, "to and from the servers", "direction"};
+constexpr Family kRefusals = {"refusals", kCounter, "frames that came to nothing", "reason"};
 // In the order of ReadMetrics.
 constexpr Metric kMetrics[] = {
     {"rank", kGauge, "of this worker"},
@@ -28,12 +32,12 @@ constexpr Metric kMetrics[] = {
     {"step", kGauge, "the highest step that ended here"},
     {"tensors", kGauge, "declared, broadcasts included"},
     {"tickets_done", kCounter, "exchanges of whole tensors that ended"},
-    {"bytes_pushed", kCounter, "sent to the servers, with headers"},
-    {"bytes_pulled", kCounter, "received from the servers, with headers"},
-    {"frames_sent", kCounter, "to the servers"},
-    {"frames_received", kCounter, "from the servers"},
-    {"frames_malformed", kCounter, "received, that were no frames"},
-    {"frames_dropped", kCounter, "answers that nobody waited for"},
+    {"bytes_pushed", kCounter, "sent to the servers, with headers", &kTraffic, "push"},
+    {"bytes_pulled", kCounter, "received from the servers, with headers", &kTraffic, "pull"},
+    {"frames_sent", kCounter, "to the servers", &kFrames, "push"},
+    {"frames_received", kCounter, "from the servers", &kFrames, "pull"},
+    {"frames_malformed", kCounter, "received, that were no frames", &kRefusals, "malformed"},
+    {"frames_dropped", kCounter, "answers that nobody waited for", &kRefusals, "unasked"},
     {"probes_sent", kCounter, "because an answer was late"},
     {"resends", kCounter, "of requests that a server had lost"},
     {"reconnects", kCounter, "to servers that were silent"},

@@ -52,6 +52,12 @@ absl::Status CheckAddress(const std::string& address) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOptionalAddress(const std::string& setting, const std::string& address) {
+  if (address.empty()) return absl::OkStatus();
+  const absl::Status status = CheckAddress(address);
+  return status.ok() ? status : Annotate(status, "setting " + setting);
+}
+
 bool IsLocalAddress(std::string_view address) {
   if (HasOtherScheme(address)) return true;  // ipc, or inside the process
   const std::string host = HostOf(address);

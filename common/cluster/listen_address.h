@@ -12,6 +12,9 @@ namespace bdn {
 // InvalidArgument where `address` is not host:port with a port of 0 to 65535.
 absl::Status CheckAddress(const std::string& address);
 
+// The same of a setting that may be empty, which the error names.
+absl::Status CheckOptionalAddress(const std::string& setting, const std::string& address);
+
 // Of host:port or of a transport's address ("tcp://host:port", "ipc://path"): whether nobody on
 // another host can reach it. A host's name is not looked up: only "localhost" is one of this host.
 bool IsLocalAddress(std::string_view address);

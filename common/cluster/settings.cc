@@ -56,6 +56,9 @@ constexpr Setting kDrainTimeout = {
     "drain-timeout", "0s",
     "after SIGTERM, how long a job that runs may go on until it ends by itself; a second signal ends it "
     "at once"};
+constexpr Setting kMetricsListen = {
+    "metrics-listen", "",
+    "host:port of GET /metrics for Prometheus, in the clear, e.g. 0.0.0.0:7090; empty for none"};
 constexpr Setting kHealthListen = {
     "health-listen", "",
     "host:port of a gRPC health service in the clear, e.g. 0.0.0.0:7080; empty for none"};
@@ -79,6 +82,7 @@ constexpr Setting kSchedulerSettings[] = {
     {"max-request-bytes", "64KiB", "largest request of a node, but for declarations"},
     {"max-declaration-bytes", "4MiB", "largest part of a declaration in one request"},
     kHealthListen,
+    kMetricsListen,
     kExitWhenDone,
     kDrainTimeout,
     kJobId,
@@ -113,6 +117,7 @@ constexpr Setting kServerSettings[] = {
     kLink,
     {"health-listen", "127.0.0.1:0",
      "host:port of a gRPC health service in the clear; empty for none"},
+    kMetricsListen,
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     kStageTimes,
@@ -149,6 +154,7 @@ constexpr Setting kHostSettings[] = {
     kMaxBytesInFlight,
     kStageTimes,
     kHealthListen,
+    kMetricsListen,
     kMetricsFile,
     kExitWhenDone,
     kDrainTimeout,

@@ -1,6 +1,9 @@
 #include "common/telemetry/registry.h"
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -17,6 +20,13 @@ std::unique_ptr<Registry::Source> Registry::Add(std::span<const Metric> metrics,
   return source;
 }
 
+std::unique_ptr<Registry::Source> Registry::AddFamily(const Family* family, ReadSeriesFn read) {
+  std::unique_ptr<Source> source(new Source(this, family, std::move(read)));
+  MutexLock lock(&mu_);
+  sources_.push_back(source.get());
+  return source;
+}
+
 Registry::Source::~Source() {
   MutexLock lock(&registry_->mu_);
   registry_->sources_.remove(this);
@@ -26,6 +36,7 @@ std::vector<Sample> Registry::Collect() const {
   std::vector<Sample> samples;
   MutexLock lock(&mu_);
   for (const Source* source : sources_) {
+    if (source->family_ != nullptr) continue;
     std::vector<uint64_t> values(source->metrics_.size(), 0);
     source->read_(values);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -33,6 +44,43 @@ std::vector<Sample> Registry::Collect() const {
     }
   }
   return samples;
+}
+
+std::vector<FamilySamples> Registry::CollectFamilies() const {
+  std::vector<FamilySamples> families;
+  std::map<std::string_view, size_t> places;
+  const auto samples_of = [&](const Family& family) -> std::vector<Series>& {
+    const auto [place, is_new] = places.try_emplace(family.name, families.size());
+    if (is_new) families.push_back({.family = family, .series = {}});
+    return families[place->second].series;
+  };
+  MutexLock lock(&mu_);
+  for (const Source* source : sources_) {
+    if (source->family_ != nullptr) {
+      for (Series& series : source->read_series_()) {
+        samples_of(*source->family_).push_back(std::move(series));
+      }
+      continue;
+    }
+    std::vector<uint64_t> values(source->metrics_.size(), 0);
+    source->read_(values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Metric& metric = source->metrics_[i];
+      if (metric.of == &kNotExported) continue;
+      const Family own = {metric.name, metric.kind, metric.help};
+      const Family& family = metric.of == nullptr ? own : *metric.of;
+      samples_of(family).push_back(
+          {metric.label_value, static_cast<double>(values[i]) * family.unit});
+    }
+  }
+  return families;
+}
+
+void KeepLargest(std::vector<Series>* series, size_t most) {
+  if (series->size() <= most) return;
+  std::stable_sort(series->begin(), series->end(),
+                   [](const Series& a, const Series& b) { return a.value > b.value; });
+  series->resize(most);
 }
 
 std::string ToJson(std::span<const Sample> samples) {

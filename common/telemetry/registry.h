@@ -13,23 +13,61 @@
 
 namespace bdn {
 
+struct Family;
+
 // One number that a process counts: said once, wherever it is shown.
 struct Metric {
   enum class Kind : uint8_t {
-    kCounter,  // only rises
-    kGauge,    // goes up and down
+    kCounter,    // only rises
+    kGauge,      // goes up and down
+    kHistogram,  // how many were how large; of families alone
   };
   // snake_case, with its unit where it has one: "bytes_pushed". One of many that belong together
   // has the place of an object's member: "stages.encode.items".
   const char* name;
   Kind kind;
   const char* help;  // one line, for people
+  // For exporters: it is one series of a family, by this value of the family's label. Without a family
+  // it is one of its own, by its name.
+  const Family* of = nullptr;
+  const char* label_value = "";
 };
 
 struct Sample {
   const Metric* metric;
   uint64_t value;
 };
+
+// For exporters: numbers of one kind that differ in at most one label. Whoever reports it bounds how many
+// there are.
+struct Family {
+  const char* name;  // in base units, which end it: "held_bytes", "stage_seconds"
+  Metric::Kind kind;
+  const char* help;                     // one line
+  const char* label = nullptr;          // "purpose"; null where there is one series
+  double unit = 1;                      // of a Metric's value, in the name's: 1e-9 for nanoseconds
+  std::span<const double> bounds = {};  // of a histogram: what each bucket reaches, rising
+};
+
+// Of a Metric that exporters leave out, because a family tells more.
+inline constexpr Family kNotExported = {"", Metric::Kind::kGauge, ""};
+
+// One of a family.
+struct Series {
+  std::string label_value;
+  double value = 0;  // of a histogram the sum
+  // Of a histogram: items by bucket, each counted once; one more than there are bounds.
+  std::vector<uint64_t> counts = {};
+};
+
+struct FamilySamples {
+  Family family;
+  std::vector<Series> series;
+};
+
+// A label that may have more values than anybody wants to store has so many, those of the largest values.
+inline constexpr size_t kMostSeries = 256;
+void KeepLargest(std::vector<Series>* series, size_t most = kMostSeries);
 
 // What a process counts, by whoever counts it: main() makes one and hands it down, and what shows
 // numbers (statistics, the log, an exporter) asks it alone. Components keep their counters where
@@ -39,6 +77,8 @@ class Registry {
   // Writes the values of a source's metrics, in their order. Runs under the registry's lock: takes
   // no lock under which the registry is called.
   using ReadFn = std::function<void(std::span<uint64_t> values)>;
+  // Says all series of a family as of now. As above.
+  using ReadSeriesFn = std::function<std::vector<Series>()>;
 
   // A source that is registered for as long as this lives. The registry outlives it.
   class Source {
@@ -51,9 +91,13 @@ class Registry {
     friend class Registry;
     Source(Registry* registry, std::span<const Metric> metrics, ReadFn read)
         : registry_(registry), metrics_(metrics), read_(std::move(read)) {}
+    Source(Registry* registry, const Family* family, ReadSeriesFn read)
+        : registry_(registry), family_(family), read_series_(std::move(read)) {}
     Registry* const registry_;
     const std::span<const Metric> metrics_;
     const ReadFn read_;
+    const Family* const family_ = nullptr;  // instead of metrics
+    const ReadSeriesFn read_series_;
   };
 
   Registry() = default;
@@ -63,8 +107,13 @@ class Registry {
   // The metrics of one source are read at once, so that they agree. They outlive the source.
   [[nodiscard]] std::unique_ptr<Source> Add(std::span<const Metric> metrics, ReadFn read);
 
+  // For exporters alone: in no Sample. The family outlives the source.
+  [[nodiscard]] std::unique_ptr<Source> AddFamily(const Family* family, ReadSeriesFn read);
+
   // Everything as of now, in the order of registration.
   std::vector<Sample> Collect() const;
+  // The same for exporters: each family once, where its first series was registered.
+  std::vector<FamilySamples> CollectFamilies() const;
 
  private:
   mutable Mutex mu_;

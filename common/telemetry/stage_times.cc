@@ -1,6 +1,7 @@
 #include "common/telemetry/stage_times.h"
 
 #include <algorithm>
+#include <bit>
 #include <ctime>
 #include <iterator>
 #include <string>
@@ -33,6 +34,14 @@ constexpr StageNumber kNumbers[] = {
     {"cpu_ns", "of the threads that worked on them", &StageCount::cpu_ns},
 };
 
+constexpr Family kStageBytes = {"stage_bytes", Metric::Kind::kCounter,
+                                "of the items that passed through a stage", "stage"};
+constexpr Family kStageCpu = {"stage_cpu_seconds", Metric::Kind::kCounter,
+                              "of the threads that worked on a stage's items", "stage", 1e-9};
+// The histogram has items and wall time.
+constexpr const Family* kFamilies[] = {&kNotExported, &kStageBytes, &kNotExported, &kStageCpu};
+static_assert(std::size(kFamilies) == std::size(kNumbers));
+
 // Of all stages, by Stage and then by kNumbers. Samples point into it.
 const std::vector<Metric>& StageMetrics() {
   static const std::vector<std::string> names = [] {
@@ -48,11 +57,23 @@ const std::vector<Metric>& StageMetrics() {
     std::vector<Metric> all;
     for (const std::string& name : names) {
       const StageNumber& number = kNumbers[all.size() % std::size(kNumbers)];
-      all.push_back({name.c_str(), Metric::Kind::kCounter, number.help});
+      const char* stage = kNames[all.size() / std::size(kNumbers)].data();
+      all.push_back({name.c_str(), Metric::Kind::kCounter, number.help,
+                     kFamilies[all.size() % std::size(kNumbers)], stage});
     }
     return all;
   }();
   return metrics;
+}
+
+const Family& StageSeconds() {
+  static const Family family = {"stage_seconds",
+                                Metric::Kind::kHistogram,
+                                "that items took in a stage, one after the other",
+                                "stage",
+                                1,
+                                StageBoundsInSeconds()};
+  return family;
 }
 
 int64_t ReadClock(clockid_t id) {
@@ -78,6 +99,22 @@ uint64_t Elapsed(int64_t from, int64_t to) {
 }
 
 }  // namespace
+
+size_t StageBucketOf(uint64_t ns) {
+  const uint64_t us = ns / 1000 + (ns % 1000 > 0 ? 1 : 0);  // up: a bound is in its bucket
+  if (us <= 1) return 0;
+  return std::min(kNumStageBounds, static_cast<size_t>(std::bit_width(us - 1) + 1) / 2);
+}
+
+std::span<const double> StageBoundsInSeconds() {
+  static const auto bounds = [] {
+    std::array<double, kNumStageBounds> all = {};
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = static_cast<double>(uint64_t{1} << (2 * i)) / 1e6;
+    return all;
+  }();
+  return bounds;
+}
 
 std::string_view StageName(Stage stage) { return kNames[static_cast<size_t>(stage)]; }
 
@@ -108,7 +145,10 @@ absl::StatusOr<const StageClock*> ParseStageTimes(std::string_view text) {
 
 void StageTimes::Add(Stage stage, const StageCount& more) {
   Cell& cell = cells_[static_cast<size_t>(stage)];
-  cell.items.fetch_add(more.items, std::memory_order_relaxed);
+  if (more.items > 0) {
+    cell.items[StageBucketOf(more.wall_ns / more.items)].fetch_add(more.items,
+                                                                   std::memory_order_relaxed);
+  }
   cell.bytes.fetch_add(more.bytes, std::memory_order_relaxed);
   cell.wall_ns.fetch_add(more.wall_ns, std::memory_order_relaxed);
   if (more.cpu_ns > 0) cell.cpu_ns.fetch_add(more.cpu_ns, std::memory_order_relaxed);
@@ -117,12 +157,23 @@ void StageTimes::Add(Stage stage, const StageCount& more) {
 StageCounts StageTimes::Read() const {
   StageCounts counts;
   for (size_t i = 0; i < kNumStages; ++i) {
-    counts.by_stage[i] = {.items = cells_[i].items.load(std::memory_order_relaxed),
+    uint64_t items = 0;
+    for (const auto& bucket : cells_[i].items) items += bucket.load(std::memory_order_relaxed);
+    counts.by_stage[i] = {.items = items,
                           .bytes = cells_[i].bytes.load(std::memory_order_relaxed),
                           .wall_ns = cells_[i].wall_ns.load(std::memory_order_relaxed),
                           .cpu_ns = cells_[i].cpu_ns.load(std::memory_order_relaxed)};
   }
   return counts;
+}
+
+StageBuckets StageTimes::ReadBuckets(Stage stage) const {
+  StageBuckets buckets = {};
+  const Cell& cell = cells_[static_cast<size_t>(stage)];
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    buckets[i] = cell.items[i].load(std::memory_order_relaxed);
+  }
+  return buckets;
 }
 
 StageSpan StageSpan::End(Stage stage, uint64_t bytes) const {
@@ -163,6 +214,17 @@ std::vector<std::unique_ptr<Registry::Source>> AddStages(std::span<const Stage> 
       for (size_t i = 0; i < kEach; ++i) values[i] = count.*kNumbers[i].value;
     }));
   }
+  const std::vector<Stage> of_role(stages.begin(), stages.end());
+  sources.push_back(registry->AddFamily(&StageSeconds(), [times, of_role] {
+    std::vector<Series> all;
+    for (const Stage stage : of_role) {
+      const StageBuckets buckets = times->ReadBuckets(stage);
+      all.push_back({std::string(StageName(stage)),
+                     static_cast<double>(times->Read()[stage].wall_ns) * 1e-9,
+                     {buckets.begin(), buckets.end()}});
+    }
+    return all;
+  }));
   return sources;
 }
 

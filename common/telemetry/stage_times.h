@@ -39,6 +39,13 @@ std::optional<Stage> FindStage(uint32_t number);
 std::span<const Stage> WorkerStages();
 std::span<const Stage> ServerStages();
 
+// How long items took, by powers of four from a microsecond: bucket i has those that took at most 4^i us,
+// the last one all others.
+inline constexpr size_t kNumStageBounds = 14;  // to 67 s
+using StageBuckets = std::array<uint64_t, kNumStageBounds + 1>;
+size_t StageBucketOf(uint64_t ns);
+std::span<const double> StageBoundsInSeconds();
+
 // What has passed through one stage.
 struct StageCount {
   uint64_t items = 0;
@@ -84,11 +91,14 @@ class StageTimes {
   // their end.
   void Add(Stage stage, const StageCount& more);
   StageCounts Read() const;
+  // Items of several that were added at once count as if each had taken the same. What was added
+  // without an item is in none.
+  StageBuckets ReadBuckets(Stage stage) const;
 
  private:
   struct alignas(64) Cell {  // a line of the cache: stages run on different threads
     // Relaxed: they publish nothing but themselves.
-    std::atomic<uint64_t> items = 0;
+    std::array<std::atomic<uint64_t>, kNumStageBounds + 1> items = {};  // by StageBucketOf
     std::atomic<uint64_t> bytes = 0;
     std::atomic<uint64_t> wall_ns = 0;
     std::atomic<uint64_t> cpu_ns = 0;
@@ -108,6 +118,10 @@ class StageSpan {
   StageSpan() = default;
   explicit StageSpan(StageTimes* times) : StageSpan(times, Now(times)) {}
 
+  // How much later this one began, in ns; 0 where it did not.
+  uint64_t NsAfter(const StageSpan& earlier) const {
+    return begun_ns_ > earlier.begun_ns_ ? static_cast<uint64_t>(begun_ns_ - earlier.begun_ns_) : 0;
+  }
   // The end: counts one item. The span that begins where this one ended.
   StageSpan End(Stage stage, uint64_t bytes) const;
 
@@ -138,7 +152,8 @@ class StageLaps {
   int64_t cpu_ns_ = 0;
 };
 
-// Reports the stages as the metrics stages.NAME.items, .bytes, .wall_ns and .cpu_ns, while the
+// Reports the stages as the metrics stages.NAME.items, .bytes, .wall_ns and .cpu_ns, and to exporters as
+// the histogram stage_seconds and what was counted of bytes and CPU time, while the
 // sources live. `times` and `registry` are borrowed and outlive them.
 std::vector<std::unique_ptr<Registry::Source>> AddStages(std::span<const Stage> stages,
                                                          const StageTimes* times,

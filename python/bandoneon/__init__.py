@@ -4,6 +4,7 @@
 the worker of this process, and `LocalCluster` for a whole job inside one process.
 """
 
+from . import metrics
 from ._native import CodecTraits, check_codec, codec_traits
 from .errors import (
     AlreadyExists,
@@ -66,6 +67,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "metrics",
     "rank",
     "settings_help",
     "shutdown",

@@ -39,6 +39,9 @@ STRICT = {
     "ClusterTrainingRuntime": {
         "mlPolicy": {"numNodes": int, "torch": {}},
         "template": {"spec": {"replicatedJobs": [{"name": str, "template": {"metadata": dict, "spec": dict}}]}}},
+    "PodMonitor": {"selector": {"matchLabels": dict}, "podMetricsEndpoints": [{"port": str, "interval": str}]},
+    "PrometheusRule": {"groups": [{"name": str, "rules": [{"record": str, "alert": str, "expr": str, "for": str,
+                                                           "labels": dict, "annotations": dict}]}]},
     "Issuer": {"selfSigned": dict, "ca": {"secretName": str}},
     "Certificate": {"isCA": bool, "commonName": str, "secretName": str, "uris": [str], "usages": [str], "duration": str,
                     "renewBefore": str, "privateKey": {"algorithm": str, "size": int, "encoding": str},
@@ -210,7 +213,7 @@ def test_daemons_accept_what_they_are_started_with(objects, certificates):
             settings = check_config(container["command"], variables)
             assert template["spec"].get("terminationGracePeriodSeconds", 10**6) > seconds(settings["drain-timeout"])
             for listens, named in (("listen", {"scheduler": "control", "server": "data"}.get(role_of(template))),
-                                   ("health-listen", "health")):
+                                   ("health-listen", "health"), ("metrics-listen", "metrics")):
                 if listens in settings and settings[listens] and "ports" in container:
                     port = int(settings[listens].rsplit(":", 1)[1])
                     assert {"name": named, "containerPort": port} in container["ports"]
@@ -280,9 +283,57 @@ def test_who_talks_to_whom_is_let_through_and_nobody_else(rendered, name):
     wanted = {("server", "scheduler", 7000), ("worker", "scheduler", 7000), ("worker", "server", 7100)}
     for one in labels:
         for other in labels:
-            for port in (7000, 7100, 7080, 22):
+            for port in (7000, 7100, 7080, 7090, 22):
                 through = allows("out", one, other, port) and allows("in", other, one, port)
                 assert through == ((one, other, port) in wanted or one == other == "worker"), (one, other, port)
+
+
+@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+def test_prometheus_comes_to_the_metrics_from_its_namespace_and_no_further(rendered, name):
+    objects = rendered(name)
+    policy = only(objects, "NetworkPolicy", "bandoneon-metrics")["spec"]
+    (rule,) = policy["ingress"]
+    (source,) = rule["from"]
+    assert source == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    for _, template in pods(objects):
+        assert matches(policy["podSelector"], template["metadata"]["labels"])
+    told = environment(objects, containers(template_of(only(objects, "Deployment")))[0])
+    assert [port["port"] for port in rule["ports"]] == [int(told["BANDONEON_METRICS_LISTEN"].rsplit(":", 1)[1])]
+
+
+def monitored(tmp_path, overlay):
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({
+        "resources": [os.path.relpath(K8S / overlay, tmp_path)],
+        "components": [os.path.relpath(K8S / "components/monitoring", tmp_path)]}), encoding="utf-8")
+    return objects_of([kubectl(), "kustomize", tmp_path])
+
+
+def check_monitoring(objects, daemons):
+    monitor, rule = only(objects, "PodMonitor")["spec"], only(objects, "PrometheusRule")["spec"]
+    jsonschema.validate(monitor, schema(STRICT["PodMonitor"]))
+    jsonschema.validate(rule, schema(STRICT["PrometheusRule"]))
+    assert rule == yaml.safe_load((DEPLOY / "observability" / "rules.yml").read_text(encoding="utf-8"))
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    scraped = [container["command"][0] for _, template in pods(objects)
+               if matches(monitor["selector"], template["metadata"]["labels"])
+               for container in containers(template)
+               if endpoint["port"] in [port["name"] for port in container.get("ports", [])]]
+    assert sorted(scraped) == sorted(f"bandoneon-{role}" for role in daemons)
+    board = only(objects, "ConfigMap", "bandoneon-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    (text,) = board["data"].values()
+    assert text.strip() == (DEPLOY / "observability" / "dashboard.json").read_text(encoding="utf-8").strip()
+
+
+@pytest.mark.parametrize("overlay, daemons", [("overlays/dev", ["scheduler", "server"]),
+                                              ("overlays/prod-tcp", ["scheduler", "server", "worker"])])
+def test_monitoring_scrapes_every_daemon_and_brings_rules_and_dashboard(tmp_path, overlay, daemons):
+    check_monitoring(monitored(tmp_path, overlay), daemons)
+
+
+def test_the_charts_monitoring_is_the_components():
+    objects = objects_of([helm(), "template", "release", CHART, "--set", "monitoring.enabled=true"])
+    check_monitoring(objects, ["scheduler", "server"])
 
 
 @pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
@@ -412,7 +463,7 @@ def test_values_fit_their_schema():
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     jsonschema.Draft7Validator.check_schema(rules)
     jsonschema.validate(values, rules)
-    for wrong in ({"job": values["job"] | {"worker": 2}}, {"job": values["job"] | {"workers": 0}}, {"extra": 1},
+    for wrong in ({"job": values["job"] | {"worker": 2}}, {"job": values["job"] | {"workers": 0}}, {"extra": 1}, {"monitoring": values["monitoring"] | {"namespace": "Not One"}},
                   {"images": values["images"] | {"torch": {"repository": "x", "tag": "latest", "digest": ""}}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(values | wrong, rules)

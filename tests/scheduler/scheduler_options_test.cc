@@ -37,6 +37,7 @@ TEST(SchedulerOptions, ReadsEverySetting) {
                                   "--exit-when-done=false",
                                   "--drain-timeout=30s",
                                   "--health-listen=0.0.0.0:7080",
+                                  "--metrics-listen=0.0.0.0:7090",
                                   "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   const JobConfig& job = options->job.config;
@@ -60,6 +61,7 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_FALSE(options->exit_when_done);
   EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
   EXPECT_EQ(options->health_listen, "0.0.0.0:7080");
+  EXPECT_EQ(options->metrics_listen, "0.0.0.0:7090");
   EXPECT_EQ(options->log_level, LogLevel::kError);
 }
 

@@ -28,6 +28,61 @@ TEST_F(DenseRoundTest, AnswersEveryWorkerWithTheMeanOnceAllHavePushed) {
   EXPECT_EQ(outbox_.LastTo(0)->header.weight, 2.0f);
 }
 
+TEST_F(DenseRoundTest, CountsWhatPayloadsStandForEachWay) {
+  Start(3, {.push = "fp16", .pull = "onebit", .segments = {64}});
+  Push(0, 1, Floats(64, 1.0f));
+  PushFlagged(1, 1, kFlagAbsent);
+  Push(2, 1, Floats(64, 1.0f));
+  EXPECT_EQ(shard_.stats().bytes_pushed, 2 * 64 * 2u);
+  EXPECT_EQ(shard_.stats().bytes_pushed_plain, 2 * 64 * 4u) << "an absent worker sent none";
+  EXPECT_EQ(shard_.stats().bytes_replied, 3 * outbox_.LastTo(0)->payload.size());
+  EXPECT_EQ(shard_.stats().bytes_replied_plain, 3 * 64 * 4u);
+}
+
+class SteppedStageClock final : public StageClock {
+ public:
+  int64_t WallNs() const override { return now; }
+  int64_t ThreadCpuNs() const override { return 0; }
+  int64_t now = 0;
+};
+
+class RankWaitsTest : public ShardFixture {
+ protected:
+  ServerShard::Options OptionsOfShard() override {
+    return {.self = kServerNode, .stages = &stages_, .waits = &waits_};
+  }
+  void PushAt(int64_t ns, Rank rank, Step step) {
+    clock_.now = ns;
+    Push(rank, step, {1, 1, 1, 1});
+  }
+  SteppedStageClock clock_;
+  StageTimes stages_{&clock_};
+  RankWaits waits_{3};
+};
+
+TEST_F(RankWaitsTest, TellsFromTheFirstPushToEachRanksOfRoundsThatAreComplete) {
+  Start(3);
+  PushAt(100, 1, 1);
+  PushAt(150, 0, 1);
+  PushAt(900, 2, 1);
+  EXPECT_EQ(waits_.ns_of(1), 0u);
+  EXPECT_EQ(waits_.ns_of(0), 50u);
+  EXPECT_EQ(waits_.ns_of(2), 800u);
+  PushAt(1000, 0, 2);
+  PushAt(1007, 2, 2);
+  EXPECT_EQ(waits_.ns_of(2), 800u) << "its round is open";
+  PushAt(1010, 1, 2);
+  EXPECT_EQ(waits_.ns_of(2), 807u);
+  EXPECT_EQ(waits_.ns_of(1), 10u);
+  EXPECT_EQ(waits_.ns_of(0), 50u);
+}
+
+TEST_F(RankWaitsTest, ARankThatIsNoneCountsNothing) {
+  waits_.Add(-1, 5);
+  waits_.Add(3, 5);
+  for (size_t rank = 0; rank < waits_.size(); ++rank) EXPECT_EQ(waits_.ns_of(rank), 0u);
+}
+
 TEST_F(DenseRoundTest, SumsInRankOrderWhateverTheOrderOfArrival) {
   const Floats values[3] = {{1e8f, 1, 1, 1}, {-1e8f, 2, 2, 2}, {0.5f, 3, 3, 3}};
   std::vector<std::vector<Rank>> orders = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}};

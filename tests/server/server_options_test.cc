@@ -23,6 +23,7 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
                                   "--shards=5",
                                   "--link=1Gbit",
                                   "--health-listen=",
+                                  "--metrics-listen=127.0.0.1:7090",
                                   "--max-bytes=3GiB",
                                   "--metrics-file=counted.json",
                                   "--job-id=gpt",
@@ -52,6 +53,7 @@ TEST(ServerOptionsTest, ReadsEverySetting) {
   EXPECT_EQ(options->transport.max_frame_bytes, uint64_t{5} << 20);
   EXPECT_EQ(options->server.max_frame_bytes, uint64_t{5} << 20);
   EXPECT_EQ(options->health_listen, "");
+  EXPECT_EQ(options->metrics_listen, "127.0.0.1:7090");
   EXPECT_EQ(options->server.max_bytes, uint64_t{3} << 30);
   EXPECT_EQ(options->metrics_file, "counted.json");
   EXPECT_EQ(options->server.join.job_id, "gpt");

@@ -36,7 +36,7 @@ class ShardFixture : public ::testing::Test {
     options_ = options;
     outbox_.sent.clear();
     requests_ = 0;
-    shard_ = ServerShard({.self = kServerNode});
+    shard_ = ServerShard(OptionsOfShard());
     shard_.SetMembership(MakeMembership(workers));
     shard_.AddKey(MakePlan(kKey, options));
     shard_.SetCatalogueVersion(1);
@@ -111,6 +111,9 @@ class ShardFixture : public ::testing::Test {
   const Frame& Reply(Rank rank = 0) { return *outbox_.LastTo(rank); }
   Floats Result(Rank rank) { return ValuesOf(Reply(rank), options_); }
   absl::Status Error(Rank rank) { return ErrorOf(Reply(rank)); }
+
+  // Of the shards that Start makes.
+  virtual ServerShard::Options OptionsOfShard() { return {.self = kServerNode}; }
 
   KeyOptions options_;
   float rate_ = 0.5f;

@@ -63,5 +63,44 @@ TEST(Registry, ASourceThatHasGoneIsNeverReadAgain) {
   EXPECT_TRUE(registry.Collect().empty());
 }
 
+constexpr Family kBytes = {"traffic_bytes", Metric::Kind::kCounter, "of frames", "direction"};
+constexpr Family kWaits = {"wait_seconds", Metric::Kind::kGauge, "by rank", "rank"};
+constexpr Family kTime = {"busy_seconds", Metric::Kind::kCounter, "of threads", nullptr, 1e-9};
+constexpr Metric kMixed[] = {{"bytes_in", Metric::Kind::kCounter, "in", &kBytes, "in"},
+                             {"busy_ns", Metric::Kind::kCounter, "busy", &kTime},
+                             {"waiting", Metric::Kind::kGauge, "tasks that wait"},
+                             {"hidden", Metric::Kind::kGauge, "told elsewhere", &kNotExported},
+                             {"bytes_out", Metric::Kind::kCounter, "out", &kBytes, "out"}};
+
+TEST(Registry, FamiliesAreForExportersAloneAndEachIsThereOnce) {
+  Registry registry;
+  const auto mixed = registry.Add(kMixed, [](std::span<uint64_t> values) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * (i + 1);
+  });
+  const auto waits = registry.AddFamily(&kWaits, [] {
+    return std::vector<Series>{{"0", 1.5}, {"7", 2}};
+  });
+  EXPECT_EQ(ToJson(registry.Collect()),
+            R"({"bytes_in":2,"busy_ns":4,"waiting":6,"hidden":8,"bytes_out":10})");
+  const std::vector<FamilySamples> families = registry.CollectFamilies();
+  ASSERT_EQ(families.size(), 4u);
+  EXPECT_STREQ(families[0].family.name, "traffic_bytes");
+  ASSERT_EQ(families[0].series.size(), 2u);
+  EXPECT_EQ(families[0].series[1].label_value, "out");
+  EXPECT_EQ(families[0].series[1].value, 10);
+  EXPECT_DOUBLE_EQ(families[1].series[0].value, 4e-9);
+  EXPECT_STREQ(families[2].family.name, "waiting");
+  EXPECT_EQ(families[3].series[1].label_value, "7");
+}
+
+TEST(KeepLargest, LeavesTheLargestSoThatTheNumberIsBounded) {
+  std::vector<Series> series;
+  for (int i = 0; i < 300; ++i) series.push_back({std::to_string(i), (i * 7) % 300 * 1.0});
+  KeepLargest(&series);
+  ASSERT_EQ(series.size(), kMostSeries);
+  EXPECT_EQ(series.front().value, 299);
+  EXPECT_EQ(series.back().value, 300 - 256);
+}
+
 }  // namespace
 }  // namespace bdn

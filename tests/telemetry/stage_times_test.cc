@@ -54,6 +54,28 @@ TEST(StageTimes, LosesNothingOfThreadsThatAddAtOnce) {
   EXPECT_EQ(times.Read()[Stage::kEncode], expected);
 }
 
+TEST(StageTimes, BucketsReachPowersOfFourMicroseconds) {
+  EXPECT_EQ(StageBucketOf(0), 0u);
+  const auto bounds = StageBoundsInSeconds();
+  ASSERT_EQ(bounds.size(), kNumStageBounds);
+  uint64_t bound_ns = 1000;
+  for (size_t i = 0; i < bounds.size(); ++i, bound_ns *= 4) {
+    EXPECT_DOUBLE_EQ(bounds[i], static_cast<double>(bound_ns) / 1e9);
+    EXPECT_EQ(StageBucketOf(bound_ns), i);
+    EXPECT_EQ(StageBucketOf(bound_ns + 1), i + 1);
+  }
+  EXPECT_EQ(StageBucketOf(UINT64_MAX), kNumStageBounds);
+}
+
+TEST(StageTimes, WhatIsAddedWithoutAnItemIsTimeInNoBucket) {
+  ManualStageClock clock;
+  StageTimes times(&clock);
+  times.Add(Stage::kSum, {.items = 0, .wall_ns = 5000});
+  times.Add(Stage::kSum, {.items = 3, .wall_ns = 3000});
+  EXPECT_EQ(times.ReadBuckets(Stage::kSum), (StageBuckets{3}));
+  EXPECT_EQ(times.Read()[Stage::kSum].wall_ns, 8000u);
+}
+
 TEST(StageSpan, TakesWallTimeFromOneEndToTheNext) {
   ManualStageClock clock;
   StageTimes times(&clock);

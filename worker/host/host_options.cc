@@ -6,6 +6,7 @@
 #include "common/base/processors.h"
 #include "common/base/status.h"
 #include "common/cluster/credentials.h"
+#include "common/cluster/listen_address.h"
 #include "common/cluster/membership.h"
 #include "common/transport/transport_factory.h"
 #include "worker/host/worker_join.h"
@@ -46,6 +47,8 @@ absl::StatusOr<HostOptions> ReadHostOptions(const Config& config) {
   BDN_RETURN_IF_ERROR(Credentials::Load(config, "worker").status());
   BDN_RETURN_IF_ERROR(ReadConnectorOptions(config, nullptr).status());
   options.health_listen = config.Text("health-listen");
+  options.metrics_listen = config.Text("metrics-listen");
+  BDN_RETURN_IF_ERROR(CheckOptionalAddress("metrics-listen", options.metrics_listen));
   options.metrics_file = config.Text("metrics-file");
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));

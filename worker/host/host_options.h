@@ -20,7 +20,8 @@ struct HostOptions {
   Worker::Options worker;
   std::vector<int> processors;  // that it keeps to
   std::string metrics_file;
-  std::string health_listen;  // empty: no health service
+  std::string health_listen;   // empty: no health service
+  std::string metrics_listen;  // empty: no metrics
   bool exit_when_done = true;
   absl::Duration drain_timeout;
   LogLevel log_level = LogLevel::kInfo;

@@ -17,6 +17,7 @@
 #include "common/base/status.h"
 #include "common/cluster/health.h"
 #include "common/cluster/settings.h"
+#include "common/http/metrics_page.h"
 #include "common/telemetry/job_report.h"
 #include "worker/host/host_options.h"
 #include "worker/host/host_server.h"
@@ -50,9 +51,9 @@ constexpr char kUsage[] =
 // One job, with a worker and memory of its own: nothing of it is left for the next. After a signal a job
 // that has begun may end by itself for a while.
 ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* main,
-                   HostListener* listener, const Clock* clock, HealthServer* health) {
+                   HostListener* listener, const Clock* clock, HealthServer* health,
+                   Registry* telemetry) {
   ServedJob served;
-  Registry telemetry;
   HostServer server(options.server, clock);
   std::unique_ptr<Worker> worker;
   bool ending = false;
@@ -61,7 +62,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
   std::thread job([&] {
     Worker::Options of_worker = options.worker;
     of_worker.failed = [&](const absl::Status& status) { server.OnFailure(status); };
-    auto joined = JoinAsWorker(config, of_worker, clock, &telemetry);
+    auto joined = JoinAsWorker(config, of_worker, clock, telemetry);
     served.result = joined.status();
     if (joined.ok()) {
       {
@@ -74,13 +75,13 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
       LogInfo("host %d of the job: takes %d processes, workers %d to %d, at %s", worker->place(),
               options.server.processes, worker->rank(),
               worker->rank() + options.server.processes - 1, options.address.text);
-      server.Start(listener, worker.get(), &telemetry);
+      server.Start(listener, worker.get(), telemetry);
       served.result = server.Wait();
     }
     const uint64_t one = 1;
     (void)!write(over_fd, &one, sizeof(one));
   });
-  const auto pulse = [&telemetry] { (void)telemetry.Collect(); };
+  const auto pulse = [telemetry] { (void)telemetry->Collect(); };
   main->supervisor().Status("waiting for a job's nodes to join");
   MainLoop::Woken woken = main->Wait(over_fd, absl::InfiniteFuture(), pulse);
   bool had_begun = false;
@@ -112,7 +113,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     worker->Close();
     server.Close();
   }
-  ReportJob(telemetry, options.metrics_file);
+  ReportJob(*telemetry, options.metrics_file);
   worker.reset();
   if (stopped) served.result = absl::OkStatus();
   if (!served.result.ok()) LogError("%s", served.result.message());
@@ -128,11 +129,15 @@ absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(HostListener listener, HostListener::ListenAt(options.address));
   RouteGrpcLog();
   BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
+  Registry telemetry;
+  BDN_ASSIGN_OR_RETURN(const auto metrics,
+                       StartMetrics(options.metrics_listen, {"worker", BDN_VERSION}, &telemetry));
   main.supervisor().Ready();
   LogInfo("processes attach at %s; joining the job of the scheduler at %s", options.address.text,
           config.Text("scheduler"));
   for (;;) {
-    const ServedJob served = ServeJob(config, options, &main, &listener, &clock, health.get());
+    const ServedJob served =
+        ServeJob(config, options, &main, &listener, &clock, health.get(), &telemetry);
     if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
       if (!served.result.ok()) HostServer::Refuse(&listener, served.result);
       return served.result.ok() ? 0 : served.started ? 1 : 2;

@@ -12,6 +12,7 @@ BANDONEON_SCHEDULER: "bandoneon-scheduler:7000"
 BANDONEON_EXIT_WHEN_DONE: "false"
 BANDONEON_DRAIN_TIMEOUT: {{ .Values.job.drainTimeout | quote }}
 BANDONEON_HEALTH_LISTEN: "0.0.0.0:7080"
+BANDONEON_METRICS_LISTEN: "0.0.0.0:7090"
 BANDONEON_TLS_CA: /certs/ca.crt
 BANDONEON_TLS_CERT: /certs/tls.crt
 BANDONEON_TLS_KEY: /certs/tls.key

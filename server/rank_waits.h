@@ -1,0 +1,35 @@
+#ifndef BANDONEON_SERVER_RANK_WAITS_H_
+#define BANDONEON_SERVER_RANK_WAITS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace bdn {
+
+// How long rounds waited for each rank: from their first push to that rank's, over all rounds that are
+// complete. Thread-safe.
+class RankWaits {
+ public:
+  explicit RankWaits(size_t ranks) : ns_(ranks) {}
+  RankWaits(const RankWaits&) = delete;
+  RankWaits& operator=(const RankWaits&) = delete;
+
+  size_t size() const { return ns_.size(); }
+  // A rank that is none of the job's counts nothing.
+  void Add(Rank rank, uint64_t ns) {
+    if (rank < 0 || static_cast<size_t>(rank) >= ns_.size()) return;
+    ns_[static_cast<size_t>(rank)].fetch_add(ns, std::memory_order_relaxed);
+  }
+  uint64_t ns_of(size_t rank) const { return ns_[rank].load(std::memory_order_relaxed); }
+
+ private:
+  std::vector<std::atomic<uint64_t>> ns_;  // relaxed: they publish nothing but themselves
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_SERVER_RANK_WAITS_H_
