@@ -152,6 +152,10 @@ absl::Status LocalJob::StartDaemons() {
                                    "--port-file=" + port_file,
                                    "--failure-file=" + FailureFile()};
   if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
+  if (!options_.http_listen.empty()) {
+    argv.push_back("--http-listen=" + options_.http_listen);
+    argv.push_back("--http-port-file=" + PagePortFile());
+  }
   absl::Status status = StartDaemon("scheduler", argv);
   if (status.ok()) status = AwaitPort(watch_fd, port_file);
   close(watch_fd);
@@ -187,6 +191,7 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
         int port = 0;
         if (std::ifstream(port_file) >> port && port > 0) {
           scheduler_address_ = absl::StrFormat("127.0.0.1:%d", port);
+          ReadPageUrl();
           return absl::OkStatus();
         }
         break;
@@ -204,6 +209,14 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
             "the scheduler did not say within %d s where it listens", kSchedulerStart.count()));
     }
   }
+}
+
+void LocalJob::ReadPageUrl() {
+  // The scheduler writes it before the other file.
+  int port = 0;
+  if (!(std::ifstream(PagePortFile()) >> port)) return;
+  const std::string host = options_.http_listen.substr(0, options_.http_listen.find_last_of(':'));
+  page_url_ = absl::StrFormat("http://%s:%d/", host, port);
 }
 
 absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {

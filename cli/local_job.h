@@ -21,10 +21,11 @@ struct JobOptions {
   // their own. 0: each worker takes part itself.
   int hosts = 0;
   int servers = 1;
-  std::string seed;       // of the scheduler; "" leaves it to its default
-  Variables settings;     // BANDONEON_NAME=value for every process
-  bool over_ipc = false;  // servers listen at socket files of the job's directory, else over TCP
-  bool counts = false;    // whether the servers write metrics files
+  std::string seed;         // of the scheduler; "" leaves it to its default
+  std::string http_listen;  // of the scheduler's status page; "" for none
+  Variables settings;       // BANDONEON_NAME=value for every process
+  bool over_ipc = false;    // servers listen at socket files of the job's directory, else over TCP
+  bool counts = false;      // whether the servers write metrics files
   // After one process failed the others may end with errors of their own for so long, then they get
   // SIGTERM, and `grace` later SIGKILL.
   std::chrono::milliseconds linger{6000};
@@ -63,6 +64,8 @@ class LocalJob {
   int GiveUp(const absl::Status& why);
 
   const std::string& scheduler_address() const { return scheduler_address_; }
+  // "http://127.0.0.1:7070/"; empty where there is no status page. After StartDaemons.
+  const std::string& page_url() const { return page_url_; }
   // Where the secret that this job was given lies; empty where it has one by its settings.
   const std::string& token_file() const { return token_file_; }
   // CPU time so far of all processes of a role, those that run.
@@ -93,11 +96,13 @@ class LocalJob {
   bool is_worker(size_t process) const { return process >= worker(0); }
   bool WorkersAlive() const;
   std::string FailureFile() const { return directory_ + "/failure"; }
+  std::string PagePortFile() const { return directory_ + "/http-port"; }
   void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
   void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
   absl::Status MakeToken();
   absl::Status StartDaemon(const std::string& name, std::vector<std::string> argv);
+  void ReadPageUrl();
   absl::Status AwaitPort(int watch_fd, const std::string& port_file);
   void HandleEnd(size_t process, int code);
   void SayCause();
@@ -113,6 +118,7 @@ class LocalJob {
   const std::string job_id_;
   const std::string master_port_;
   std::string scheduler_address_;
+  std::string page_url_;
   std::string token_;       // of this job's own making; empty where the settings have one
   std::string token_file_;  // for who asks about the job
   int workers_started_ = 0;

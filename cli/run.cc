@@ -15,6 +15,7 @@ constexpr Flag kFlags[] = {
     {"push", 0, "SPEC", "codec of gradients to the servers [none]"},
     {"pull", 0, "SPEC", "codec of sums back to the workers [none]"},
     {"link", 0, "RATE", "pretend that the network is this fast, e.g. 200mbit"},
+    {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
     {"linger", 0, "TIME", "after one process failed the others may end on their own so long [6s]"},
@@ -35,6 +36,7 @@ constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 2 -s 1 --push 'ef(onebit(block=256))' --pull 'ef(onebit(block=256))' \\\n"
     "    --link 200mbit -- python train.py --epochs 3\n"
+    "  bandoneon run -n 2 -s 1 --http-listen 127.0.0.1:0 -- python train.py   # with a page for browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
@@ -72,6 +74,7 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   options.workers = static_cast<int>(*hosts > 0 ? *hosts * *of_host : *workers);
   options.servers = static_cast<int>(*servers);
   options.seed = flags.Text("seed");
+  options.http_listen = flags.Text("http-listen");
   options.linger = *linger;
   options.grace = *grace;
   options.settings = *std::move(settings);
@@ -89,6 +92,7 @@ int RunJob(const JobOptions& options, const std::vector<std::string>& command,
       fprintf(stderr, "[run] see bandoneon status --scheduler %s --token-file %s\n",
               address.c_str(), job.token_file().c_str());
     }
+    if (!job.page_url().empty()) fprintf(stderr, "[run] status page %s\n", job.page_url().c_str());
   }
   for (int i = 0; status.ok() && i < options.workers; ++i) status = job.StartWorker(command);
   if (!status.ok()) return job.GiveUp(status);

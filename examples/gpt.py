@@ -169,6 +169,7 @@ def train(options):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        bdn.report("loss", losses[-1], step)
         byte_counts.append(traffic(worker))
         step_seconds.append(time.perf_counter() - start)
     optimizer.synchronize()  # With overlap="forward" the last step is still to be taken.

@@ -9,11 +9,16 @@ namespace bdn {
 namespace {
 
 constexpr size_t kMaxBarriers = 4096;
+constexpr size_t kMostWaits = 8;
 
 }  // namespace
 
 Job::Job(JobOptions options, absl::Time now)
     : options_(std::move(options)),
+      now_(now),
+      history_(options_.keeps_history ? std::make_unique<History>(options_.config.num_workers +
+                                                                  options_.config.num_servers)
+                                      : nullptr),
       join_deadline_(options_.is_followed ? absl::InfiniteFuture() : now + options_.join_timeout),
       table_(options_.config.num_workers, options_.config.num_servers,
              options_.has_leases ? options_.config.lease_timeout : absl::InfiniteDuration()),
@@ -56,6 +61,8 @@ void Job::Withdraw(const WaitingCall& call) {
           --workers_joining_ == 0) {
         join_deadline_ = absl::InfiniteFuture();
       }
+      Happened("lost",
+               MembershipTable::Describe(table_.Find(call.node)->info) + " gave up joining");
       table_.Remove(call.node);
       return;
     case WaitSubject::Kind::kDeclare:  // a later call with the same list goes on with the batch
@@ -184,6 +191,7 @@ CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadli
   if (const absl::Status status = CheckJoin(request, version); !status.ok()) return Refuse(status);
   const auto node = table_.Add(request, now);
   if (!node.ok()) return Refuse(node.status());
+  Happened("joined", MembershipTable::Describe(table_.Find(*node)->info));
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kJoin}, *node, deadline});
   if (request.role == Role::kWorker && options_.is_followed && workers_joining_++ == 0) {
     join_deadline_ = now + options_.join_timeout;
@@ -205,6 +213,8 @@ void Job::StartIfFull(absl::Time now) {
   leaving_ = Barrier(roster_);
   declarations_.Begin(table_.membership());
   ChangeForAll();
+  Happened("all joined",
+           absl::StrFormat("%d worker(s), %d server(s)", all.workers.size(), all.servers.size()));
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kJoin}), absl::OkStatus());
 }
 
@@ -339,6 +349,7 @@ CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
   if (leaving_.Has(member)) return call_id;  // it asks again
   leaving_.Arrive(member);
   leaving_ranks_.push_back(member.rank);
+  Happened("leaving", NameOf(member));
   ChangeForServers();
   for (auto next = barriers_.begin(); next != barriers_.end();) {
     const std::string name = (next++)->first;
@@ -357,6 +368,7 @@ void Job::EndWork() {
   last_view_ = std::move(view);
   for (const NodeInfo& worker : table_.membership()->workers) table_.MarkLeft(worker.id);
   ChangeForAll();
+  Happened("done", "all workers have left");
   CompleteAll(calls_.WaitingFor({WaitSubject::Kind::kLeave}), absl::OkStatus());
 }
 
@@ -364,6 +376,7 @@ void Job::EndWork() {
 
 void Job::Fail(absl::Status failure) {
   failure_ = std::move(failure);
+  Happened("failed", std::string(failure_.message()));
   ChangeForAll();
   CompleteAll(calls_.All(), failure_);
   barriers_.clear();
@@ -382,7 +395,23 @@ void Job::Lost(NodeId node, const std::string& how) {
   const std::string name = member->info.role == Role::kWorker
                                ? NameOf(MemberOf(node), member->info)
                                : MembershipTable::Describe(member->info);
+  Happened("lost", name);
   Fail(Aborted("%s %s", name, how));
+}
+
+void Job::Happened(const char* kind, std::string text) {
+  if (history_ != nullptr) history_->Happened(now_, kind, std::move(text));
+}
+
+std::vector<std::string> Job::Waits() const {
+  std::vector<std::string> texts;
+  for (const CallId call_id : calls_.All()) {
+    std::string text = WaitedFor(*calls_.Find(call_id));
+    if (std::find(texts.begin(), texts.end(), text) != texts.end()) continue;
+    texts.push_back(std::move(text));
+    if (texts.size() == kMostWaits) break;
+  }
+  return texts;
 }
 
 void Job::Stop(const std::string& why) {
@@ -394,8 +423,20 @@ absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Tim
   const MembershipTable::Member* member = table_.Find(node);
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckMember(node));
+  now_ = now;
   table_.Heard(node, now);
   table_.Report(node, progress);
+  if (history_ != nullptr) history_->Progressed(now, node, member->info.role, progress);
+  return absl::OkStatus();
+}
+
+absl::Status Job::Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now) {
+  const MembershipTable::Member* member = table_.Find(node);
+  // As of heartbeats.
+  const bool has_left = failure_.ok() && member != nullptr && member->left;
+  if (!has_left) BDN_RETURN_IF_ERROR(CheckWorker(node, "report"));
+  now_ = now;
+  if (history_ != nullptr) history_->Reported(now, values);
   return absl::OkStatus();
 }
 
@@ -421,6 +462,7 @@ void Job::ExpireLeases(absl::Time now) {
 }
 
 void Job::Advance(absl::Time now) {
+  now_ = now;
   ExpireLeases(now);
   ExpireCalls(now);
   if (state() == State::kWaiting && now >= join_deadline_) {

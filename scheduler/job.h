@@ -12,6 +12,7 @@
 #include "common/cluster/control_plane.h"
 #include "scheduler/barrier.h"
 #include "scheduler/declarations.h"
+#include "scheduler/history.h"
 #include "scheduler/job_options.h"
 #include "scheduler/membership_table.h"
 #include "scheduler/roster.h"
@@ -69,6 +70,8 @@ class Job {
 
   absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
+  // What a worker's program reported, of names that are right.
+  absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
   // The node's connection broke: it has a short while to be heard again.
   void ConnectionBroke(NodeId node, absl::Time now);
   // The node is known to be gone. The job fails unless its work is done.
@@ -107,6 +110,10 @@ class Job {
   const JobOptions& options() const { return options_; }
   const MembershipTable& table() const { return table_; }
   const Declarations& declarations() const { return declarations_; }
+  // Null where the options want none.
+  const History* history() const { return history_.get(); }
+  // What open calls wait for, each text once, some of them.
+  std::vector<std::string> Waits() const;
 
  private:
   CallId Refuse(const absl::Status& status);
@@ -141,7 +148,12 @@ class Job {
   void ExpireCalls(absl::Time now);
   void ExpireLeases(absl::Time now);
 
+  // Keeps it for who looks, as of the latest time that was told.
+  void Happened(const char* kind, std::string text);
+
   const JobOptions options_;
+  absl::Time now_;
+  const std::unique_ptr<History> history_;  // may be null
   absl::Time join_deadline_;
   int workers_joining_ = 0;
 

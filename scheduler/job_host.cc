@@ -78,6 +78,11 @@ absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
   return job_.Heartbeat(node, progress, clock_->Now());
 }
 
+absl::Status JobHost::Report(NodeId node, const std::vector<ReportedValue>& values) {
+  MutexLock lock(&mu_);
+  return job_.Report(node, values, clock_->Now());
+}
+
 void JobHost::ConnectionBroke(NodeId node) {
   MutexLock lock(&mu_);
   job_.ConnectionBroke(node, clock_->Now());
@@ -86,12 +91,14 @@ void JobHost::ConnectionBroke(NodeId node) {
 
 void JobHost::Lost(NodeId node, const std::string& how) {
   MutexLock lock(&mu_);
+  job_.Advance(clock_->Now());  // events of its end have their time
   job_.Lost(node, how);
   changed_.SignalAll();
 }
 
 void JobHost::Stop(const std::string& why) {
   MutexLock lock(&mu_);
+  job_.Advance(clock_->Now());
   job_.Stop(why);
   changed_.SignalAll();
 }

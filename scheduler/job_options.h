@@ -36,6 +36,7 @@ struct JobOptions {
   // Whether another job of the same nodes comes after this one: who would join meanwhile is asked to
   // come again, and the time to join begins with the first worker.
   bool is_followed = false;
+  bool keeps_history = false;  // for the status page
   bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
 };
 

@@ -102,6 +102,11 @@ class LocalControlPlane final : public ControlPlane {
     read_stages_ = std::move(read);
   }
 
+  absl::Status ReportValue(const ReportedValue& value) override {
+    BDN_RETURN_IF_ERROR(CheckReportName(value.name));
+    return host_->Report(node(), {value});
+  }
+
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override {
     const absl::Status status = Wait([&](JobHost::Done callback) {
                                   return host_->Leave(node(), reason, timeout, std::move(callback));

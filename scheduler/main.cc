@@ -23,6 +23,7 @@
 #include "scheduler/job_metrics.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/service.h"
+#include "scheduler/status_page.h"
 
 namespace bdn {
 namespace {
@@ -35,6 +36,7 @@ constexpr char kUsage[] =
     "examples:\n"
     "  bandoneon-scheduler --listen 127.0.0.1:7000 --workers 2 --servers 2\n"
     "  bandoneon-scheduler --workers 2 --port-file /tmp/port   # takes a free port and says which\n"
+    "  bandoneon-scheduler --workers 2 --http-listen 127.0.0.1:7070   # with a page for browsers\n"
     "  bandoneon-scheduler --workers 2 --exit-when-done=false   # one job after another, as restarts need\n"
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"
@@ -197,11 +199,18 @@ absl::StatusOr<int> Serve(const Config& config) {
   Registry telemetry;
   BDN_ASSIGN_OR_RETURN(const auto metrics, StartMetrics(options.metrics_listen,
                                                         {"scheduler", BDN_VERSION}, &telemetry));
+  BDN_ASSIGN_OR_RETURN(const auto page,
+                       StatusPage::Start(options.http_listen, options.job.credentials));
+  if (page != nullptr && !options.http_port_file.empty()) {
+    BDN_RETURN_IF_ERROR(
+        WriteFile("http-port-file", options.http_port_file, absl::StrFormat("%d\n", page->port())));
+  }
   std::string listen = options.listen;
   for (bool is_first = true;; is_first = false) {
     // Each job has a service of its own: nothing of one, secrets included, is left in the next.
     BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(listen, options.job, &clock));
     const auto counted = AddJobMetrics(service.get(), &telemetry);
+    const StatusPage::Shown shown(page.get(), service->host());
     if (is_first && !options.port_file.empty()) {
       BDN_RETURN_IF_ERROR(
           WriteFile("port-file", options.port_file, absl::StrFormat("%d\n", service->port())));

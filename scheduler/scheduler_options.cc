@@ -32,6 +32,14 @@ absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config) {
   job.job_id = config.Text("job-id").empty() ? RandomJobId() : config.Text("job-id");
   BDN_RETURN_IF_ERROR(CheckAddress(options.listen));
   BDN_RETURN_IF_ERROR(options.job.credentials.CheckMayListen("listen", options.listen));
+  options.http_listen = config.Text("http-listen");
+  options.http_port_file = config.Text("http-port-file");
+  if (!options.http_listen.empty()) {
+    BDN_RETURN_IF_ERROR(CheckAddress(options.http_listen));
+    BDN_RETURN_IF_ERROR(
+        options.job.credentials.CheckMayListenInClear("http-listen", options.http_listen));
+    options.job.keeps_history = true;
+  }
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &options.log_level));
   BDN_ASSIGN_OR_RETURN(options.exit_when_done, config.Bool("exit-when-done"));
   BDN_ASSIGN_OR_RETURN(options.drain_timeout, config.Duration("drain-timeout"));

@@ -17,6 +17,8 @@ struct SchedulerOptions {
   std::string failure_file;
   std::string health_listen;   // empty: no health service
   std::string metrics_listen;  // empty: no metrics
+  std::string http_listen;     // empty: no status page
+  std::string http_port_file;
   JobOptions job;
   bool exit_when_done = true;
   absl::Duration drain_timeout;

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/thread.h"
@@ -176,9 +177,17 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!status.ok()) return call->FinishNow(status);
   const absl::StatusOr<StageCounts> stages = Read(message.stages());
   if (!stages.ok()) return call->FinishNow(Annotate(stages.status(), "heartbeat"));
-  return call->FinishNow(core_.host()->Heartbeat(
-      message.caller().node(), {message.step(), message.bytes_sent(), message.bytes_received(),
-                                Read(message.held()), *stages}));
+  const absl::StatusOr<std::vector<ReportedValue>> reports = ReadReports(message);
+  if (!reports.ok()) return call->FinishNow(Annotate(reports.status(), "heartbeat"));
+  const NodeId node = message.caller().node();
+  if (!reports->empty()) {
+    if (const absl::Status told = core_.host()->Report(node, *reports); !told.ok()) {
+      return call->FinishNow(told);
+    }
+  }
+  return call->FinishNow(
+      core_.host()->Heartbeat(node, {message.step(), message.bytes_sent(), message.bytes_received(),
+                                     Read(message.held()), *stages}));
 }
 
 CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {

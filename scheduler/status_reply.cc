@@ -22,6 +22,35 @@ const char* StateName(Job::State state) {
 
 }  // namespace
 
+void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* message) {
+  if (job.history() == nullptr) return;
+  const History& history = *job.history();
+  message->set_steps_per_second(history.StepsPerSecond().value_or(-1));
+  for (const std::string& text : job.Waits()) message->add_waits(text);
+  for (const History::Window& window : history.Windows()) {
+    bandoneon::control::History::Window* added = message->add_windows();
+    added->set_node(window.node);
+    added->set_steps(window.steps);
+    for (const uint64_t wall_ns : window.wall_ns) added->add_wall_ns(wall_ns);
+  }
+  for (const auto& [name, curve] : history.curves()) {
+    bandoneon::control::History::Curve* added = message->add_curves();
+    added->set_name(name);
+    added->set_steps_per_point(curve.steps_per_point());
+    for (const Curve::Point& point : curve.Points()) {
+      bandoneon::control::History::Point* place = added->add_points();
+      place->set_step(point.step);
+      place->set_value(point.value);
+    }
+  }
+  for (const History::Event& event : history.events()) {
+    bandoneon::control::History::Event* added = message->add_events();
+    added->set_seconds_ago(absl::ToDoubleSeconds(now - event.when));
+    added->set_kind(event.kind);
+    added->set_text(event.text);
+  }
+}
+
 void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply* reply) {
   Write(job.config(), reply->mutable_config());
   reply->set_state(StateName(job.state()));

@@ -5,13 +5,16 @@
 #include "scheduler/job.h"
 
 namespace bandoneon::control {
+class History;
 class StatusReply;
-}
+}  // namespace bandoneon::control
 
 namespace bdn {
 
 // The state of the job for people and tools.
 void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply* reply);
+// What it went through; nothing where the job keeps none.
+void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* message);
 
 }  // namespace bdn
 

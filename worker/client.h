@@ -17,6 +17,7 @@
 #include "common/base/memory_domain.h"
 #include "common/base/status.h"
 #include "common/cluster/catalogue.h"
+#include "common/cluster/reports.h"
 #include "common/wire/message.h"
 #include "compressors/codec.h"
 
@@ -128,6 +129,10 @@ class Client {
   virtual absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                                  absl::Duration timeout) = 0;
   virtual absl::Status Barrier(const std::string& name, absl::Duration timeout) = 0;
+
+  // Says a value of the program, for who looks at the job: it goes with the next heartbeat. Never waits. Errors
+  // as of ControlPlane::ReportValue.
+  virtual absl::Status ReportValue(const ReportedValue& value) = 0;
 
   // Waits until the servers have all that was started here, then until all workers are leaving, up
   // to `timeout` each. DeadlineExceeded of the first wait names what is in flight and has changed

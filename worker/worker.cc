@@ -177,6 +177,11 @@ absl::Status Worker::Barrier(const std::string& name, absl::Duration timeout) {
   return control_->Barrier(name, timeout);
 }
 
+absl::Status Worker::ReportValue(const ReportedValue& value) {
+  BDN_RETURN_IF_ERROR(CheckTakesPart());
+  return control_->ReportValue(value);
+}
+
 absl::Status Worker::Leave(absl::Duration timeout) {
   {
     MutexLock lock(tensors_.mutex());

@@ -289,6 +289,15 @@ void Write(const StageCounts& counts, wire::StageCounts* message) {
   }
 }
 
+void Write(const std::vector<ReportedValue>& reports, wire::HeartbeatRequest* message) {
+  for (const ReportedValue& value : reports) {
+    wire::Report* report = message->add_reports();
+    report->set_name(value.name);
+    report->set_step(value.step);
+    report->set_value(value.value);
+  }
+}
+
 void Write(PlacementVersion version, wire::PlacementVersion* message) {
   message->set_epoch(version.epoch);
   message->set_catalogue_version(version.catalogue);
@@ -412,6 +421,20 @@ HeldBytes Read(const wire::HeldBytes& message) {
           .replies = message.replies(),
           .values = message.values()};
 }
+absl::StatusOr<std::vector<ReportedValue>> ReadReports(const wire::HeartbeatRequest& message) {
+  if (static_cast<size_t>(message.reports_size()) > kMostReports) {
+    return InvalidArgument("%d reports: a heartbeat has at most %d", message.reports_size(),
+                           kMostReports);
+  }
+  std::vector<ReportedValue> reports;
+  reports.reserve(static_cast<size_t>(message.reports_size()));
+  for (const wire::Report& report : message.reports()) {
+    BDN_RETURN_IF_ERROR(CheckReportName(report.name()));
+    reports.push_back({report.name(), report.step(), report.value()});
+  }
+  return reports;
+}
+
 PlacementVersion Read(const wire::PlacementVersion& message) {
   return {message.epoch(), message.catalogue_version()};
 }

@@ -18,6 +18,7 @@ class CataloguePiece;
 class DeclareReply;
 class DeclareRequest;
 class Failure;
+class HeartbeatRequest;
 class HeldBytes;
 class JobConfig;
 class JoinReply;
@@ -49,6 +50,9 @@ void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
 void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
+// Its reports alone.
+void Write(const std::vector<ReportedValue>& reports,
+           bandoneon::control::HeartbeatRequest* message);
 void Write(PlacementVersion version, bandoneon::control::PlacementVersion* message);
 // Of the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts it.
 void Write(const CatalogueDelta& delta, bandoneon::control::CataloguePiece* message);
@@ -62,6 +66,8 @@ absl::StatusOr<JobConfig> Read(const bandoneon::control::JobConfig& message);
 absl::StatusOr<Membership> Read(const bandoneon::control::Membership& message);
 HeldBytes Read(const bandoneon::control::HeldBytes& message);
 absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);
+absl::StatusOr<std::vector<ReportedValue>> ReadReports(
+    const bandoneon::control::HeartbeatRequest& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
 // Adds what one piece says to what those before it said: CheckDelta is for the whole. After an error
 // some of it was added.

@@ -14,11 +14,12 @@
 #include "common/cluster/catalogue.h"
 #include "common/cluster/held_bytes.h"
 #include "common/cluster/membership.h"
+#include "common/cluster/reports.h"
 #include "common/telemetry/stage_times.h"
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 9;
+inline constexpr uint32_t kControlVersion = 10;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -45,7 +46,7 @@ struct JoinRequest {
   std::string host;            // "hostname:pid"
   PublicKey public_key;        // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
-  int processes = 1;  // workers: how many processes push through it
+  int processes = 1;                                 // workers: how many processes push through it
 };
 
 struct JoinResult {
@@ -53,7 +54,7 @@ struct JoinResult {
   Rank rank = 0;
   JobConfig config;
   std::shared_ptr<const Membership> membership;
-  std::string data_secret;  // what the job's nodes show each other on the data plane
+  std::string data_secret;     // what the job's nodes show each other on the data plane
   std::vector<int> processes;  // of each worker, by rank
 };
 
@@ -122,6 +123,10 @@ class ControlPlane {
   // What goes out of this node's stages with each heartbeat from now on. `read` runs on a thread of
   // the control plane, or inside ReportProgress, until Close.
   virtual void ReportStages(std::function<StageCounts()> read) = 0;
+
+  // A value that the program of this worker named, for who looks at the job. Goes with the next heartbeat;
+  // never waits. InvalidArgument says what is wrong with the name; ResourceExhausted: too many names.
+  virtual absl::Status ReportValue(const ReportedValue& value) = 0;
 
   // Leaves: with OK after the job's work is done (a worker's, once all workers are leaving
   // or `timeout` passed, which ends the job), with an error to end the job for everybody, naming

@@ -105,6 +105,16 @@ absl::Status Credentials::CheckMayListen(const std::string& setting,
       setting, address, kWhatToDo);
 }
 
+absl::Status Credentials::CheckMayListenInClear(const std::string& setting,
+                                                const std::string& address) const {
+  if (IsLocalAddress(address) || (insecure_ && !token_.empty())) return absl::OkStatus();
+  return InvalidArgument(
+      "%s is %s, which other hosts reach, and what it shows goes in the clear: listen at 127.0.0.1 and "
+      "come through a tunnel, as ssh -L makes one, or give a token (token-file) and say insecure where "
+      "nobody else reads the network",
+      setting, address);
+}
+
 absl::Status Credentials::CheckMayAsk(const std::string& address) const {
   if (has_tls() || (insecure_ && !token_.empty()) || IsLocalAddress(address))
     return absl::OkStatus();

@@ -42,6 +42,9 @@ class Credentials {
   // Whether a process with these may listen at `address`, the value of `setting`: off this host
   // only with certificates, or with a token and `insecure`. InvalidArgument says what to do.
   absl::Status CheckMayListen(const std::string& setting, const std::string& address) const;
+  // The same where certificates are of no use, as nothing there is encrypted: off this host only with a token
+  // and `insecure`.
+  absl::Status CheckMayListenInClear(const std::string& setting, const std::string& address) const;
   // The same for asking a scheduler there.
   absl::Status CheckMayAsk(const std::string& address) const;
 

@@ -48,6 +48,7 @@ class GrpcControlPlane final : public ControlPlane {
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
   void ReportProgress(const NodeProgress& progress) override;
   void ReportStages(std::function<StageCounts()> read) override;
+  absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
   void Close() override;
 
@@ -71,6 +72,7 @@ class GrpcControlPlane final : public ControlPlane {
   uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;  // the number of the one whose end is not known
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
   std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: nothing to say of them
+  ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
@@ -213,6 +215,11 @@ void GrpcControlPlane::ReportStages(std::function<StageCounts()> read) {
   read_stages_ = std::move(read);
 }
 
+absl::Status GrpcControlPlane::ReportValue(const ReportedValue& value) {
+  MutexLock lock(&mu_);
+  return reports_waiting_.Add(value);
+}
+
 absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration timeout) {
   wire::LeaveRequest message;
   calls_.SetCaller(message.mutable_caller());
@@ -242,8 +249,10 @@ absl::Status GrpcControlPlane::SendHeartbeat() {
   calls_.SetCaller(message.mutable_caller());
   absl::Duration patience;
   std::function<StageCounts()> read_stages;
+  std::vector<ReportedValue> reports;
   {
     MutexLock lock(&mu_);
+    reports = reports_waiting_.Take();
     message.set_step(progress_.step);
     message.set_bytes_sent(progress_.bytes_sent);
     message.set_bytes_received(progress_.bytes_received);
@@ -252,7 +261,14 @@ absl::Status GrpcControlPlane::SendHeartbeat() {
     read_stages = read_stages_;
   }
   if (read_stages) Write(read_stages(), message.mutable_stages());
-  return calls_.Heartbeat(message, patience);
+  Write(reports, &message);
+  const absl::Status status = calls_.Heartbeat(message, patience);
+  // Those that arrived though the answer did not come a second time: a curve has a mean of the step.
+  if (!status.ok() && !reports.empty()) {
+    MutexLock lock(&mu_);
+    reports_waiting_.GiveBack(reports);
+  }
+  return status;
 }
 
 void GrpcControlPlane::RunHeartbeats() {

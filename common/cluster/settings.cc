@@ -67,6 +67,9 @@ constexpr Setting kJoinTimeout = {"join-timeout", "120s", "how long to wait for 
 constexpr Setting kSchedulerSettings[] = {
     {"listen", "127.0.0.1:0", "host:port to listen at; port 0 takes a free one"},
     {"port-file", "", "write the port listened at to this file"},
+    {"http-listen", "",
+     "host:port of the status page for browsers, in the clear, e.g. 127.0.0.1:7070; empty for none"},
+    {"http-port-file", "", "write the port of the status page to this file"},
     {"failure-file", "", "when the job has failed, write to this file who went before, in order"},
     {"workers", "1", "number of workers of the job"},
     {"servers", "1", "number of servers of the job"},

@@ -73,20 +73,24 @@ class HttpServerImpl final : public HttpServer {
     const std::string_view method = info->request_method;
     HttpReply reply;
     if (method == "GET" || method == "HEAD") {
-      const char* authorization = mg_get_header(connection, "Authorization");
+      const auto header = [connection](const char* name) -> std::string {
+        const char* text = mg_get_header(connection, name);
+        return text == nullptr ? "" : text;
+      };
       reply = static_cast<HttpServerImpl*>(self)->handler_(
           {.path = info->local_uri == nullptr ? "" : info->local_uri,
            .query = info->query_string == nullptr ? "" : info->query_string,
-           .authorization = authorization == nullptr ? "" : authorization});
+           .authorization = header("Authorization"),
+           .host = header("Host")});
     } else {
       reply = {.code = 405, .body = "only GET and HEAD are answered here\n"};
     }
     std::string head = absl::StrFormat(
         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n"
         "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
-        "Referrer-Policy: no-referrer\r\n",
+        "Referrer-Policy: no-referrer\r\nContent-Security-Policy: %s\r\n",
         reply.code, mg_get_response_code_text(connection, reply.code), reply.content_type,
-        reply.body.size());
+        reply.body.size(), reply.content_policy);
     if (reply.code == 405) head += "Allow: GET, HEAD\r\n";
     if (!reply.challenge.empty()) head += "WWW-Authenticate: " + reply.challenge + "\r\n";
     head += "\r\n";

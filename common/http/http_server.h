@@ -14,6 +14,7 @@ struct HttpRequest {
   std::string path;           // "/api/status", decoded
   std::string query;          // behind the "?", as it was sent; or empty
   std::string authorization;  // the header, or empty
+  std::string host;           // whom the asker means, "localhost:8080"; or empty
 };
 
 struct HttpReply {
@@ -21,6 +22,8 @@ struct HttpReply {
   std::string content_type = "text/plain; charset=utf-8";
   std::string body;
   std::string challenge;  // WWW-Authenticate, with 401; or empty
+  // What the body may load and run in a browser, as Content-Security-Policy says it: nothing.
+  std::string content_policy = "default-src 'none'; frame-ancestors 'none'";
 };
 
 // Answers GET and HEAD in the clear; every other method gets 405. For few who ask seldom: two threads, and

@@ -24,7 +24,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 OK = 0
 CANCELLED = 1
@@ -147,6 +147,7 @@ _FUNCTIONS = {
     "bdn_free_memory": (None, [c_void_p]),
     "bdn_broadcast": (c_int, [c_void_p, c_char_p, c_void_p, c_uint64, c_int, c_double]),
     "bdn_barrier": (c_int, [c_void_p, c_char_p, c_double]),
+    "bdn_report": (c_int, [c_void_p, c_char_p, c_uint64, c_double]),
     "bdn_get_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
     "bdn_set_state": (c_int, [c_void_p, c_uint32, c_char_p, POINTER(c_float), c_uint64]),
     "bdn_get_step": (c_int, [c_void_p, c_uint32, POINTER(c_uint64)]),

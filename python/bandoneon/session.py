@@ -133,6 +133,11 @@ def local_size() -> int:
     return _place_on_host()[1]
 
 
+def report(name: str, value: float, step: int | None = None) -> None:
+    """Says a value of this program, its loss, for the scheduler's status page: Worker.report."""
+    default_worker().report(name, value, step)
+
+
 def settings_help() -> str:
     """Names, defaults and meanings of a worker's settings."""
     return _native.library().bdn_settings_help().decode()

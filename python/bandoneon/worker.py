@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import logging
+import operator
 import os
 import struct
 import threading
@@ -97,6 +98,7 @@ class Worker:
         self._lib = _native.library()
         self._handle = c_void_p()
         self._idle = threading.Condition()
+        self._next_steps = {}  # of reports without a step, by name
         self._calls = 0
         self._closing = False
         self._left = False
@@ -323,6 +325,21 @@ class Worker:
         self._blocking(
             lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout))
         )
+
+    def report(self, name, value, step=None):
+        """Says a value of this program, its loss, for the scheduler's status page: it goes with the next heartbeat, and
+        this never waits. `name` is up to 64 printable ASCII characters without quotes, backslashes and spaces; a job has
+        at most 64 names. Without `step` it is one more than that of the name's value before, from 0. What workers say of
+        one step is shown as their mean; a value that is not finite, as a gap.
+        """
+        with self._idle:  # Any thread may report.
+            at = self._next_steps.get(name, 0) if step is None else operator.index(step)
+        if not 0 <= at < 1 << 64:
+            raise errors.InvalidArgument(f"report {name!r}: step {at} is not one of 0 to 2**64 - 1")
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_report(handle, name.encode(), at, float(value)))
+        with self._idle:
+            self._next_steps[name] = at + 1
 
     # ---- State and statistics ----
 

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 6
+#define BDN_ABI_VERSION 7
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -247,6 +247,12 @@ BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint
 
 /* Waits for all workers. */
 BDN_API int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds);
+
+/* Says a value of this program, its loss of a step, for the scheduler's status page: it goes with the next
+ * heartbeat, and this never waits. `name` is 1 to 64 bytes of printable ASCII without quotes, backslashes and
+ * spaces; a job has at most 64 names. A value that is not finite is shown as a gap. What several workers say of
+ * one step is shown as their mean. */
+BDN_API int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value);
 
 /* ---- Weights that servers hold ---- */
 

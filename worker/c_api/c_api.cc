@@ -301,6 +301,12 @@ int bdn_barrier(bdn_worker* worker, const char* name, double timeout_seconds) {
   });
 }
 
+int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value) {
+  return CallOn(worker, [&](bdn::Client& w) {
+    return w.ReportValue({name == nullptr ? "" : name, step, value});
+  });
+}
+
 int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                   uint64_t elements) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {

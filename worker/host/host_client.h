@@ -70,6 +70,7 @@ class HostClient final : public Client {
   absl::Status Broadcast(const std::string& name, MutableByteSpan data, Rank root,
                          absl::Duration timeout) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
+  absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;
   void Close() override;

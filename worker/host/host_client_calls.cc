@@ -270,6 +270,20 @@ absl::Status HostClient::Barrier(const std::string& name, absl::Duration timeout
   return Ask(std::move(call), timeout).status();
 }
 
+absl::Status HostClient::ReportValue(const ReportedValue& value) {
+  BDN_RETURN_IF_ERROR(CheckReportName(value.name));
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+  }
+  wire::ToDaemon message;
+  message.mutable_report()->set_name(value.name);
+  message.mutable_report()->set_step(value.step);
+  message.mutable_report()->set_value(value.value);
+  Send(message);
+  return absl::OkStatus();
+}
+
 absl::Status HostClient::Leave(absl::Duration timeout) {
   {
     MutexLock lock(&mu_);

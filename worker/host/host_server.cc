@@ -260,9 +260,18 @@ absl::Status HostServer::OnMessage(const ProcessRef& process, const std::string&
       process->answers.erase(message.taken());
       return absl::OkStatus();
     }
+    case wire::ToDaemon::kReport:
+      return OnReport(message.report());
     default:
       return InvalidArgument("a message of no known kind");
   }
+}
+
+absl::Status HostServer::OnReport(const bandoneon::control::Report& report) {
+  BDN_RETURN_IF_ERROR(CheckReportName(report.name()));
+  // Nobody waits for the answer: of a job that is over, or of a name too many, nothing is kept.
+  (void)worker_->ReportValue({report.name(), report.step(), report.value()});
+  return absl::OkStatus();
 }
 
 // ---- Attaching

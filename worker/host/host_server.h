@@ -29,6 +29,9 @@
 #include "worker/host/host_rounds.h"
 #include "worker/worker.h"
 
+namespace bandoneon::control {
+class Report;
+}
 namespace bandoneon::host {
 class Answer;
 class Call;
@@ -123,6 +126,7 @@ class HostServer {
   absl::Status OnHello(const ProcessRef& process, const bandoneon::host::Hello& hello);
   absl::Status CheckHello(const bandoneon::host::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WelcomeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnReport(const bandoneon::control::Report& report);
   absl::Status OnPushes(const ProcessRef& process, const bandoneon::host::Pushes& pushes);
   absl::Status OnCall(const ProcessRef& process, bandoneon::host::Call call);
   void OnGone(const ProcessRef& process, const absl::Status& why);

@@ -22,6 +22,7 @@ from ..session import (
     local_rank,
     local_size,
     rank,
+    report,
     shutdown,
     size,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "local_size",
     "push_pull",
     "rank",
+    "report",
     "save",
     "shutdown",
     "size",

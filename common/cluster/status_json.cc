@@ -1,0 +1,150 @@
+#include "common/cluster/status_json.h"
+
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/base/ids.h"
+#include "common/base/status.h"
+#include "common/cluster/control_messages.h"
+#include "proto/control.pb.h"
+
+namespace bdn {
+namespace {
+
+namespace wire = bandoneon::control;
+
+using Json = nlohmann::ordered_json;
+
+// JSON is UTF-8, and names here are bytes of no known encoding: each becomes the character of its
+// number, as in Latin-1.
+std::string AsUtf8(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xc0 | (byte >> 6));
+      text += static_cast<char>(0x80 | (byte & 0x3f));
+    }
+  }
+  return text;
+}
+
+Json HeldJson(const wire::HeldBytes& held) {
+  return {
+      {"total", Read(held).total()}, {"weights", held.weights()},     {"replicas", held.replicas()},
+      {"moments", held.moments()},   {"residuals", held.residuals()}, {"sums", held.sums()},
+      {"waiting", held.waiting()},   {"replies", held.replies()},     {"values", held.values()}};
+}
+
+Json StagesJson(const StageCounts& counts, Role role) {
+  Json json = Json::object();
+  for (const Stage stage : role == Role::kServer ? ServerStages() : WorkerStages()) {
+    const StageCount& count = counts[stage];
+    json[std::string(StageName(stage))] = {{"items", count.items},
+                                           {"bytes", count.bytes},
+                                           {"wall_ns", count.wall_ns},
+                                           {"cpu_ns", count.cpu_ns}};
+  }
+  return json;
+}
+
+absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
+  const auto role = static_cast<Role>(node.info().role());
+  BDN_ASSIGN_OR_RETURN(const StageCounts stages, Read(node.stages()));
+  Json json = {{"role", RoleName(role)},
+               {"rank", node.info().rank()},
+               {"node", node.info().id()},
+               {"host", AsUtf8(node.info().host())},
+               {"processes", node.info().processes()},
+               {"address", AsUtf8(node.info().data_address())},
+               {"listen_address", AsUtf8(node.info().listen_address())},
+               {"left", node.left()},
+               {"step", node.step()},
+               {"bytes_sent", node.bytes_sent()},
+               {"bytes_received", node.bytes_received()},
+               {"seconds_since_heard", node.seconds_since_heard()},
+               {"keys", node.keys()},
+               {"key_bytes", node.key_bytes()},
+               {"server_bytes", node.server_bytes()}};
+  if (node.has_held()) json["held"] = HeldJson(node.held());
+  json["stages"] = StagesJson(stages, role);
+  return json;
+}
+
+Json WindowJson(const wire::History::Window& window, Role role) {
+  Json wall_ns = Json::object();
+  for (const Stage stage : role == Role::kServer ? ServerStages() : WorkerStages()) {
+    const int place = static_cast<int>(stage);
+    wall_ns[std::string(StageName(stage))] =
+        place < window.wall_ns_size() ? window.wall_ns(place) : 0;
+  }
+  return {{"node", window.node()}, {"steps", window.steps()}, {"wall_ns", std::move(wall_ns)}};
+}
+
+Json CurveJson(const wire::History::Curve& curve) {
+  Json points = Json::array();
+  for (const wire::History::Point& point : curve.points()) {
+    // JSON has no number that is none.
+    points.push_back(Json::array(
+        {point.step(), std::isfinite(point.value()) ? Json(point.value()) : Json(nullptr)}));
+  }
+  return {{"name", AsUtf8(curve.name())},
+          {"steps_per_point", curve.steps_per_point()},
+          {"points", std::move(points)}};
+}
+
+Json HistoryJson(const wire::StatusReply& status) {
+  const wire::History& history = status.history();
+  std::map<uint32_t, Role> roles;
+  for (const auto& node : status.nodes()) {
+    roles[node.info().id()] = static_cast<Role>(node.info().role());
+  }
+  Json waits = Json::array();
+  for (const std::string& text : history.waits()) waits.push_back(AsUtf8(text));
+  Json windows = Json::array();
+  for (const auto& window : history.windows()) {
+    windows.push_back(WindowJson(window, roles[window.node()]));
+  }
+  Json curves = Json::array();
+  for (const auto& curve : history.curves()) curves.push_back(CurveJson(curve));
+  Json events = Json::array();
+  for (const auto& event : history.events()) {
+    events.push_back({{"seconds_ago", event.seconds_ago()},
+                      {"kind", AsUtf8(event.kind())},
+                      {"text", AsUtf8(event.text())}});
+  }
+  const double rate = history.steps_per_second();
+  return {{"steps_per_second", rate < 0 ? Json(nullptr) : Json(rate)},
+          {"waits", std::move(waits)},
+          {"windows", std::move(windows)},
+          {"curves", std::move(curves)},
+          {"events", std::move(events)}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> StatusToJson(const wire::StatusReply& status) {
+  Json nodes = Json::array();
+  for (const auto& node : status.nodes()) {
+    BDN_ASSIGN_OR_RETURN(Json json, NodeJson(node));
+    nodes.push_back(std::move(json));
+  }
+  Json json = {{"job_id", AsUtf8(status.config().job_id())},
+               {"state", AsUtf8(status.state())},
+               {"missing", AsUtf8(status.missing())},
+               {"failure", AsUtf8(status.failure().message())},
+               {"epoch", status.epoch()},
+               {"catalogue_version", status.catalogue_version()},
+               {"tensors", status.tensors()},
+               {"keys", status.keys()},
+               {"nodes", std::move(nodes)}};
+  if (status.has_history()) json["history"] = HistoryJson(status);
+  constexpr bool kAsciiOnly = true;
+  return json.dump(-1, ' ', kAsciiOnly);
+}
+
+}  // namespace bdn

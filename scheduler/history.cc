@@ -1,0 +1,108 @@
+#include "scheduler/history.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace bdn {
+namespace {
+
+constexpr absl::Duration kPaceWindow = absl::Seconds(10);
+constexpr absl::Duration kPaceInterval = absl::Milliseconds(500);
+
+// Of all nodes together, and of one.
+constexpr uint64_t kMostSamples = 32768;
+constexpr uint64_t kMostOfNode = 10;
+constexpr uint64_t kLeastOfNode = 2;
+
+uint64_t StepsApart(int num_nodes) {
+  const uint64_t nodes = static_cast<uint64_t>(std::max(num_nodes, 1));
+  return History::kWindowSteps / std::clamp(kMostSamples / nodes, kLeastOfNode, kMostOfNode);
+}
+
+History::WallTimes WallTimesOf(const StageCounts& stages) {
+  History::WallTimes times;
+  for (size_t i = 0; i < kNumStages; ++i) times[i] = stages.by_stage[i].wall_ns;
+  return times;
+}
+
+bool NeverFalls(const History::WallTimes& before, const History::WallTimes& now) {
+  for (size_t i = 0; i < kNumStages; ++i) {
+    if (now[i] < before[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+History::History(int num_nodes) : steps_apart_(StepsApart(num_nodes)) {}
+
+void History::Happened(absl::Time now, const char* kind, std::string text) {
+  if (text.size() > kMostTextBytes) text.replace(kMostTextBytes, std::string::npos, " ...");
+  events_.push_back({now, kind, std::move(text)});
+  if (events_.size() > kMostEvents) events_.pop_front();
+}
+
+void History::Progressed(absl::Time now, NodeId node, Role role, const NodeProgress& progress) {
+  if (role == Role::kWorker) {
+    const Step step = pace_.empty() ? progress.step : std::max(pace_.back().step, progress.step);
+    // The latest one moves on until it is far enough from the one before.
+    const size_t size = pace_.size();
+    if (size >= 2 && pace_[size - 1].when - pace_[size - 2].when < kPaceInterval) pace_.pop_back();
+    pace_.push_back({now, step});
+    while (pace_.size() > 2 && now - pace_[1].when >= kPaceWindow) pace_.pop_front();
+  }
+  std::deque<Sample>& samples = samples_[node];
+  const Sample latest = {progress.step, WallTimesOf(progress.stages)};
+  // What counts goes on: a node that says otherwise is not to be subtracted from.
+  if (!samples.empty() &&
+      (latest.step < samples.back().step || !NeverFalls(samples.back().wall_ns, latest.wall_ns))) {
+    samples.clear();
+  }
+  const size_t size = samples.size();
+  if (size >= 2 && samples[size - 1].step - samples[size - 2].step < steps_apart_) {
+    samples.pop_back();
+  }
+  samples.push_back(latest);
+  while (samples.size() > 2 && latest.step - samples[1].step >= kWindowSteps) samples.pop_front();
+}
+
+void History::Reported(absl::Time now, const std::vector<ReportedValue>& values) {
+  for (const ReportedValue& value : values) {
+    auto curve = curves_.find(value.name);
+    if (curve == curves_.end() && curves_.size() >= kMostReportNames) {
+      if (std::exchange(has_ignored_, true)) continue;
+      Happened(now, "ignored",
+               absl::StrFormat("report '%s': the job has %d names, which is the most there may be",
+                               value.name, kMostReportNames));
+      continue;
+    }
+    if (curve == curves_.end()) curve = curves_.try_emplace(value.name).first;
+    curve->second.Add(value.step, value.value);
+  }
+}
+
+std::optional<double> History::StepsPerSecond() const {
+  if (pace_.size() < 2) return std::nullopt;
+  const double seconds = absl::ToDoubleSeconds(pace_.back().when - pace_.front().when);
+  if (seconds <= 0) return std::nullopt;
+  return static_cast<double>(pace_.back().step - pace_.front().step) / seconds;
+}
+
+std::vector<History::Window> History::Windows() const {
+  std::vector<Window> windows;
+  for (const auto& [node, samples] : samples_) {
+    const Sample& first = samples.front();
+    const Sample& last = samples.back();
+    if (last.step == first.step) continue;
+    Window window = {.node = node, .steps = last.step - first.step};
+    for (size_t i = 0; i < kNumStages; ++i) {
+      window.wall_ns[i] = last.wall_ns[i] - first.wall_ns[i];
+    }
+    windows.push_back(window);
+  }
+  return windows;
+}
+
+}  // namespace bdn
