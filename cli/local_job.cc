@@ -16,14 +16,31 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace bdn::cli {
 namespace {
 
 constexpr std::chrono::seconds kSchedulerStart{30};
+constexpr int kSshFailed = 255;
+
+using Json = nlohmann::ordered_json;
+
+// Lines of daemons are such objects already.
+std::string AsJson(std::string_view tag, std::string_view line) {
+  if (!line.empty() && line.front() == '{' && Json::accept(line)) return std::string(line);
+  const Json object = {
+      {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone())},
+      {"level", "info"},
+      {"role", tag},
+      {"message", line}};
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 std::string RandomJobId() {
   uint64_t number = 0;
@@ -101,6 +118,7 @@ void LocalJob::HandleLine(size_t process, ProcessGroup::Stream stream, std::stri
 void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line) {
   std::string text = "[";
   text.append(tag).append("] ").append(line).append("\n");
+  if (options_.json_lines) text = AsJson(tag, line) + "\n";
   const int fd = stream == ProcessGroup::Stream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   if (output_lost_ || WriteAll(fd, text)) return;
   // As a program ends by SIGPIPE when its reader goes, but with everything it started.
@@ -148,7 +166,7 @@ absl::Status LocalJob::StartDaemons() {
   std::vector<std::string> argv = {"bandoneon-scheduler",
                                    absl::StrFormat("--workers=%d", nodes),
                                    absl::StrFormat("--servers=%d", options_.servers),
-                                   "--listen=127.0.0.1:0",
+                                   "--listen=" + Advertised(0),
                                    "--port-file=" + port_file,
                                    "--failure-file=" + FailureFile()};
   if (!options_.seed.empty()) argv.push_back("--seed=" + options_.seed);
@@ -162,7 +180,7 @@ absl::Status LocalJob::StartDaemons() {
   for (int i = 0; status.ok() && i < options_.servers; ++i) {
     const std::string listen = options_.over_ipc
                                    ? absl::StrFormat("ipc://%s/server-%d", directory_, i)
-                                   : "tcp://127.0.0.1:0";
+                                   : "tcp://" + Advertised(0);
     argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=" + listen};
     if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
     status = StartDaemon(absl::StrFormat("server %d", i), argv);
@@ -173,6 +191,22 @@ absl::Status LocalJob::StartDaemons() {
     status = StartDaemon(absl::StrFormat("host %d", i), argv);
   }
   return status;
+}
+
+std::string LocalJob::Advertised(int port) const {
+  const bool has_colons = options_.advertise.find(':') != std::string::npos;
+  return absl::StrFormat(has_colons ? "[%s]:%d" : "%s:%d", options_.advertise, port);
+}
+
+std::pair<size_t, int> LocalJob::NextPlace() const {
+  if (options_.remote.empty()) {
+    return {static_cast<size_t>(workers_started_ / workers_per_host()),
+            workers_started_ % workers_per_host()};
+  }
+  size_t host = 0;
+  int before = workers_started_;
+  while (before >= options_.remote[host].workers) before -= options_.remote[host++].workers;
+  return {host, before};
 }
 
 std::string LocalJob::HostAddress(int number) const {
@@ -190,7 +224,7 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
         }
         int port = 0;
         if (std::ifstream(port_file) >> port && port > 0) {
-          scheduler_address_ = absl::StrFormat("127.0.0.1:%d", port);
+          scheduler_address_ = Advertised(port);
           ReadPageUrl();
           return absl::OkStatus();
         }
@@ -222,10 +256,11 @@ void LocalJob::ReadPageUrl() {
 absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wants_input) {
   const std::string rank = absl::StrFormat("%d", workers_started_);
   const std::string size = absl::StrFormat("%d", options_.workers);
-  const int of_host = workers_per_host();
-  const std::string local_rank = absl::StrFormat("%d", workers_started_ % of_host);
-  const std::string local_size = absl::StrFormat("%d", of_host);
-  const int host = workers_started_ / of_host;
+  const auto [host, before] = NextPlace();
+  const bool is_here = options_.remote.empty();
+  const std::string local_rank = absl::StrFormat("%d", before);
+  const std::string local_size =
+      absl::StrFormat("%d", is_here ? workers_per_host() : options_.remote[host].workers);
   ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input};
   Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
                          {"BANDONEON_JOB_ID", job_id_},
@@ -235,23 +270,38 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
                          {"GROUP_RANK", absl::StrFormat("%d", host)},
                          {"WORLD_SIZE", size},
                          {"LOCAL_WORLD_SIZE", local_size},
-                         {"MASTER_ADDR", "127.0.0.1"},
+                         {"MASTER_ADDR", is_here ? "127.0.0.1" : HostOf(options_.remote[0])},
                          {"MASTER_PORT", master_port_},
                          // Python would keep its lines back: its output is a pipe.
                          {"PYTHONUNBUFFERED", "1"}};
   if (options_.hosts == 0) {
     variables.emplace_back("BANDONEON_RANK", rank);
   } else {
-    variables.emplace_back("BANDONEON_ATTACH", HostAddress(host));
+    variables.emplace_back("BANDONEON_ATTACH", HostAddress(static_cast<int>(host)));
     variables.emplace_back("BANDONEON_LOCAL_RANK", local_rank);
     variables.emplace_back("BANDONEON_LOCAL_SIZE", local_size);
   }
   spec.variables.insert(spec.variables.end(), variables.begin(), variables.end());
   if (!token_.empty()) spec.variables.emplace_back("BANDONEON_TOKEN", token_);
   ++workers_started_;
+  std::string input;
+  if (!is_here) {
+    Variables all = HandedOver();
+    all.insert(all.end(), spec.variables.begin(), spec.variables.end());
+    input = RemoteInput(std::filesystem::current_path().string(), all, argv);
+    const RemoteHost& place = options_.remote[host];
+    spec = {spec.name + " at " + place.destination,
+            RemoteArgv(place, options_.ssh_options, options_.grace),
+            {},
+            true};
+  }
   const auto started = group_.Start(spec);
-  if (!started.ok()) code_ = 127;
-  return started.status();
+  if (!started.ok()) {
+    code_ = 127;
+    return started.status();
+  }
+  if (!input.empty()) group_.Write(*started, input);
+  return absl::OkStatus();
 }
 
 void LocalJob::SetTimer(Clock::time_point when, std::function<void()> task) {
@@ -266,7 +316,12 @@ void LocalJob::Enter(Phase phase, std::chrono::milliseconds limit) {
 
 void LocalJob::SignalAll(bool workers, int signal) {
   for (size_t i = 0; i < group_.size(); ++i) {
-    if (is_worker(i) == workers) group_.Signal(i, signal);
+    if (is_worker(i) != workers) continue;
+    if (is_remote(i)) {
+      group_.Write(i, absl::StrFormat("%s\n", sigabbrev_np(signal)));
+    } else {
+      group_.Signal(i, signal);
+    }
   }
 }
 
@@ -291,11 +346,15 @@ void LocalJob::HandleEnd(size_t process, int code) {
   failures_.push_back({process, code});
   Say(absl::StrFormat("%s (pid %d) %s", group_.name(process), group_.pid(process),
                       DescribeCode(code)));
+  if (is_remote(process) && code == kSshFailed) {
+    Say("255 is what ssh returns where it fails itself: try ssh -o BatchMode=yes HOST true");
+  }
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, options_.linger);
 }
 
 // A node of the job is a host, and goes when one of its workers does.
 bool LocalJob::IsNode(size_t process, const std::string& name) const {
+  if (is_remote(process)) return group_.name(process).rfind(name + " at ", 0) == 0;
   if (options_.hosts == 0) return group_.name(process) == name;
   if (process < host(0)) return group_.name(process) == name;
   const size_t number = is_worker(process)

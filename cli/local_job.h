@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "cli/process_group.h"
+#include "cli/remote_worker.h"
 
 namespace bdn::cli {
 
@@ -20,6 +21,11 @@ struct JobOptions {
   // With hosts, so many daemons through which as many workers each take part, as if they were of hosts of
   // their own. 0: each worker takes part itself.
   int hosts = 0;
+  // Where workers run, by ssh; empty: here. Their numbers add up to `workers`, and there are no `hosts`.
+  std::vector<RemoteHost> remote;
+  std::vector<std::string> ssh_options;
+  std::string advertise = "127.0.0.1";  // an address of this host that all workers reach
+  bool json_lines = false;              // whether what we print is an object a line
   int servers = 1;
   std::string seed;         // of the scheduler; "" leaves it to its default
   std::string http_listen;  // of the scheduler's status page; "" for none
@@ -32,7 +38,8 @@ struct JobOptions {
   std::chrono::milliseconds grace{5000};
 };
 
-// A whole job on this machine: a scheduler, servers and workers, from start to end. When one of
+// A whole job on this machine, but for workers that are elsewhere: a scheduler, servers and workers, from
+// start to end. When one of
 // them fails all are ended, and so are they when a signal comes for us. Not thread-safe.
 class LocalJob {
  public:
@@ -100,6 +107,10 @@ class LocalJob {
   void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
   void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
+  // Of the worker that starts next: its host, and how many of that come before it.
+  std::pair<size_t, int> NextPlace() const;
+  bool is_remote(size_t process) const { return is_worker(process) && !options_.remote.empty(); }
+  std::string Advertised(int port) const;
   absl::Status MakeToken();
   absl::Status StartDaemon(const std::string& name, std::vector<std::string> argv);
   void ReadPageUrl();

@@ -13,6 +13,7 @@ constexpr char kHelp[] =
     "usage: bandoneon COMMAND [options]\n\n"
     "  run              start a whole job on this machine\n"
     "  status           show the nodes of a running job\n"
+    "  doctor           say what is wrong with this machine, or the way to a job\n"
     "  certs init       make a job's certificate authority\n"
     "  certs issue      make a certificate for a scheduler, server, worker or observer\n"
     "  certs show       say what a certificate says\n"
@@ -24,6 +25,7 @@ constexpr char kHelp[] =
     "Examples:\n"
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
+    "  bandoneon doctor --scheduler 127.0.0.1:7000\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)' --json\n";
 
 struct Command {
@@ -33,6 +35,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", RunCommand},
     {"status", StatusCommand},
+    {"doctor", DoctorCommand},
     {"certs init", CertsInitCommand},
     {"certs issue", CertsIssueCommand},
     {"certs show", CertsShowCommand},

@@ -1,8 +1,11 @@
 #include <cstdio>
+#include <cstdlib>
 
+#include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/guardian.h"
 #include "cli/local_job.h"
+#include "cli/tcp_probe.h"
 
 namespace bdn::cli {
 namespace {
@@ -12,6 +15,9 @@ constexpr Flag kFlags[] = {
     {"hosts", 0, "COUNT", "emulate so many hosts, each with a bandoneon-worker for its processes"},
     {"procs-per-host", 0, "COUNT", "worker processes of each host; instead of --workers [1]"},
     {"servers", 's', "COUNT", "server processes [1]"},
+    {"ssh", 0, "HOST:COUNT,...", "run so many workers on each host by ssh; instead of --workers"},
+    {"ssh-option", 0, "NAME=VALUE", "an option of ssh, as of its -o, e.g. Port=2222; repeatable"},
+    {"advertise", 0, "ADDRESS", "of this host, for those hosts [by which the first is reached]"},
     {"push", 0, "SPEC", "codec of gradients to the servers [none]"},
     {"pull", 0, "SPEC", "codec of sums back to the workers [none]"},
     {"link", 0, "RATE", "pretend that the network is this fast, e.g. 200mbit"},
@@ -25,12 +31,18 @@ constexpr Flag kFlags[] = {
 constexpr char kUsageText[] =
     "usage: bandoneon run -n WORKERS -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n"
     "       bandoneon run --hosts HOSTS --procs-per-host WORKERS -s SERVERS [options] -- COMMAND ...\n"
+    "       bandoneon run --ssh HOST:WORKERS,... -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n"
     "\n"
     "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT and\n"
     "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of the\n"
     "process that failed first (128 + N when signal N ended it). The job has a secret of its own, made\n"
     "anew, unless BANDONEON_TOKEN or BANDONEON_TOKEN_FILE says another. Workers find the job by BANDONEON_...\n"
-    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as well.\n";
+    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as well.\n"
+    "\n"
+    "With --ssh the scheduler and the servers are here, and workers there: in this directory, which all hosts\n"
+    "share, with this PATH, PYTHONPATH, LD_LIBRARY_PATH and BANDONEON_... variables, and no terminal. Keys must\n"
+    "be set up: ssh asks nothing. Other hosts are served only with --set tls-ca=, tls-cert= and tls-key=, or,\n"
+    "on a network that nobody else reads, --set insecure=true. When a connection ends, so do its workers.\n";
 
 constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
@@ -38,9 +50,43 @@ constexpr char kExamples[] =
     "    --link 200mbit -- python train.py --epochs 3\n"
     "  bandoneon run -n 2 -s 1 --http-listen 127.0.0.1:0 -- python train.py   # with a page for browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
+    "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
 constexpr int64_t kMostPerHost = 1024;
+
+// Whether the job's log is to be JSON: then so is what is printed of its processes.
+bool WantsJson(const Variables& settings) {
+  const char* exported = getenv("BANDONEON_LOG_FORMAT");
+  std::string format = exported == nullptr ? "" : exported;
+  for (const auto& [name, value] : settings) {
+    if (name == "BANDONEON_LOG_FORMAT") format = value;
+  }
+  return format == "json";
+}
+
+absl::Status ReadRemote(const CommandFlags& flags, JobOptions* options) {
+  auto remote = ParseRemoteHosts(flags.Text("ssh"));
+  if (!remote.ok()) return remote.status();
+  options->remote = *std::move(remote);
+  options->ssh_options = flags.All("ssh-option");
+  options->workers = 0;
+  for (const RemoteHost& host : options->remote) options->workers += host.workers;
+  if (flags.Has("advertise")) {
+    options->advertise = flags.Text("advertise");
+    return absl::OkStatus();
+  }
+  const auto addresses = Resolve({HostOf(options->remote[0]), "22"});
+  auto own = addresses.ok() ? LocalAddressTowards(addresses->front())
+                            : absl::StatusOr<std::string>(addresses.status());
+  if (!own.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("which address of this host do the others reach? %s: say --advertise",
+                        std::string(own.status().message())));
+  }
+  options->advertise = *std::move(own);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   JobOptions options;
@@ -70,8 +116,19 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (*hosts == 0 && !flags.Text("procs-per-host").empty()) {
     return absl::InvalidArgumentError("--procs-per-host is of hosts: give --hosts, too");
   }
+  if (flags.Has("ssh")) {
+    if (flags.Has("workers") || *hosts > 0) {
+      return absl::InvalidArgumentError(
+          "--ssh says where how many workers are: no --workers, no --hosts");
+    }
+    if (absl::Status read = ReadRemote(flags, &options); !read.ok()) return read;
+  } else if (flags.Has("ssh-option") || flags.Has("advertise")) {
+    return absl::InvalidArgumentError("--ssh-option and --advertise are of --ssh");
+  }
+  options.json_lines = WantsJson(*settings);
   options.hosts = static_cast<int>(*hosts);
-  options.workers = static_cast<int>(*hosts > 0 ? *hosts * *of_host : *workers);
+  if (options.remote.empty())
+    options.workers = static_cast<int>(*hosts > 0 ? *hosts * *of_host : *workers);
   options.servers = static_cast<int>(*servers);
   options.seed = flags.Text("seed");
   options.http_listen = flags.Text("http-listen");
@@ -103,7 +160,7 @@ int RunJob(const JobOptions& options, const std::vector<std::string>& command,
 
 int RunCommand(Arguments args) {
   if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
-  constexpr std::string_view kRepeated[] = {"set"};
+  constexpr std::string_view kRepeated[] = {"set", "ssh-option"};
   const auto flags = CommandFlags::Parse(kFlags, args, kRepeated);
   if (!flags.ok()) return UsageError("run", flags.status());
   const auto options = ReadOptions(*flags);

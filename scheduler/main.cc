@@ -15,6 +15,7 @@
 #include "common/base/daemon.h"
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/status.h"
 #include "common/cluster/health.h"
 #include "common/cluster/settings.h"
@@ -144,6 +145,7 @@ class DaemonLoop {
       finished = job.finished();
       failure = job.failure();
       waiting = job.state() == Job::State::kWaiting;
+      if (job.table().membership() != nullptr) SetLogEpoch(job.table().membership()->epoch);
     });
     if (waiting_ && !waiting && failure.ok()) {
       LogInfo("all nodes have joined");
@@ -192,6 +194,7 @@ absl::StatusOr<int> Serve(const Config& config) {
   BDN_RETURN_IF_ERROR(CheckDescriptors(static_cast<uint64_t>(job.num_workers + job.num_servers),
                                        "the scheduler of this job"));
   InitLog(options.log_level, "scheduler");
+  SetLogPlace({.job = job.job_id});
   const SteadyClock clock;
   MainLoop main(&clock);
   RouteGrpcLog();

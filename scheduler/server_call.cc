@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
 
 namespace bdn {
@@ -42,6 +43,7 @@ void ServerCall::OnRead(bool ok) {
   }
   core_->requests_read.fetch_add(1, std::memory_order_relaxed);
   Serve([this] {
+    ShowControlVersion(&context_);
     handler_ = method_->serve(this);
     handler_->OnRequest(std::exchange(request_, grpc::ByteBuffer()));
   });

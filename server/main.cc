@@ -21,6 +21,7 @@
 #include "common/http/metrics_page.h"
 #include "common/telemetry/job_report.h"
 #include "common/transport/transport_factory.h"
+#include "kernels/kernel_targets.h"
 #include "server/server.h"
 #include "server/server_options.h"
 
@@ -163,7 +164,8 @@ int main(int argc, char** argv) {
   return bdn::RunDaemon(
       {.name = "bandoneon-server",
        .usage = bdn::kUsage,
-       .version = absl::StrFormat("%s, wire version %d", BDN_VERSION, bdn::kWireVersion),
+       .version = absl::StrFormat("%s, wire version %d, kernels %s", BDN_VERSION, bdn::kWireVersion,
+                                  bdn::KernelTargets().front()),
        .settings = bdn::ServerSettings(),
        .elsewhere = bdn::AllSettings(),
        .check = [](const auto& config) { return bdn::ReadServerOptions(config).status(); },

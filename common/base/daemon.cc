@@ -9,8 +9,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include "absl/time/clock.h"
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -35,6 +37,9 @@ absl::StatusOr<int> Run(const Daemon& daemon, std::vector<std::string> args) {
   const bool check_only = Take("--check-config", &args);
   BDN_ASSIGN_OR_RETURN(const Config config,
                        Config::Load(daemon.settings, args, ReadEnvironment(), daemon.elsewhere));
+  LogFormat format;
+  BDN_RETURN_IF_ERROR(ParseLogFormat(config.Text("log-format"), &format));
+  if (!check_only) SetLogFormat(format);
   BDN_RETURN_IF_ERROR(daemon.check(config));
   if (!check_only) {
     RaiseDescriptorLimit();
@@ -69,7 +74,13 @@ int MillisecondsUntil(absl::Duration left) {
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args) {
   const absl::StatusOr<int> code = Run(daemon, std::move(args));
   if (code.ok()) return *code;
-  std::fprintf(stderr, "%s: %s\n", daemon.name, std::string(code.status().message()).c_str());
+  const std::string why(code.status().message());
+  if (CurrentLogFormat() == LogFormat::kJson) {
+    const std::string line = JsonLogLine(absl::Now(), LogLevel::kError, daemon.name, why);
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return 2;
+  }
+  std::fprintf(stderr, "%s: %s\n", daemon.name, why.c_str());
   return 2;
 }
 

@@ -4,6 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include "absl/strings/ascii.h"
+#include "absl/time/clock.h"
+#include "common/base/log_context.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -25,16 +28,37 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
-// The one mutable global: the log's sink. Never destroyed, so that late threads may still log.
+std::string TextPattern(std::string_view who) {
+  return "%Y-%m-%d %H:%M:%S.%e %L " + std::string(who) + ": %v";
+}
+
+spdlog::logger* MakeLogger(const std::string& pattern) {
+  auto* made = new spdlog::logger("bandoneon", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  made->set_level(spdlog::level::warn);
+  made->set_pattern(pattern);
+  made->flush_on(spdlog::level::trace);
+  return made;
+}
+
+// The one mutable global: the log's sinks. Never destroyed, so that late threads may still log.
 spdlog::logger& Sink() {
-  static auto* logger = [] {
-    auto* made = new spdlog::logger("bandoneon", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    made->set_level(spdlog::level::warn);
-    made->set_pattern("%Y-%m-%d %H:%M:%S.%e %L bandoneon: %v");
-    made->flush_on(spdlog::level::trace);
-    return made;
-  }();
+  static auto* logger = MakeLogger(TextPattern("bandoneon"));
   return *logger;
+}
+
+// Takes lines as they are; both write to one stream, whose lock is spdlog's.
+spdlog::logger& JsonSink() {
+  static auto* logger = MakeLogger("%v");
+  return *logger;
+}
+
+struct Named {
+  Mutex mu;
+  std::string who ABSL_GUARDED_BY(mu) = "bandoneon";
+};
+Named& Process() {
+  static auto* named = new Named;
+  return *named;
 }
 
 // Control characters would begin lines of others' making, or move a terminal's cursor.
@@ -57,7 +81,10 @@ std::string OnOneLine(const std::string& text) {
 
 void InitLog(LogLevel level, std::string_view who) {
   Sink().set_level(ToSpdlog(level));
-  Sink().set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + std::string(who) + ": %v");
+  Sink().set_pattern(TextPattern(who));
+  JsonSink().set_level(ToSpdlog(level));
+  MutexLock lock(&Process().mu);
+  Process().who = who;
 }
 
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
@@ -80,7 +107,17 @@ absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
 }
 
 void LogLine(LogLevel level, const std::string& line) {
-  if (Sink().should_log(ToSpdlog(level))) Sink().log(ToSpdlog(level), OnOneLine(line));
+  if (!Sink().should_log(ToSpdlog(level))) return;
+  if (CurrentLogFormat() == LogFormat::kText) {
+    Sink().log(ToSpdlog(level), OnOneLine(line));
+    return;
+  }
+  std::string who;
+  {
+    MutexLock lock(&Process().mu);
+    who = Process().who;
+  }
+  JsonSink().log(ToSpdlog(level), JsonLogLine(absl::Now(), level, who, line));
 }
 
 }  // namespace bdn

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "common/base/status.h"
 #include "common/cluster/control_messages.h"
+#include "common/cluster/control_plane.h"
 
 namespace bdn {
 namespace {
@@ -20,6 +22,8 @@ namespace tls = grpc::experimental;
 
 // The metadata of every call that carries the job's token.
 constexpr char kTokenMetadata[] = "bandoneon-token";
+// Of every answer: the scheduler's version of control.
+constexpr char kVersionMetadata[] = "bandoneon-control-version";
 
 // How soon a file that has changed is read again. gRPC looks at them on a thread of its own.
 constexpr unsigned kReloadSeconds = 5;
@@ -77,6 +81,21 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials& 
 
 void ShowToken(const Credentials& credentials, grpc::ClientContext* context) {
   if (!credentials.token().empty()) context->AddMetadata(kTokenMetadata, credentials.token());
+}
+
+void ShowControlVersion(grpc::ServerContextBase* context) {
+  context->AddTrailingMetadata(kVersionMetadata, absl::StrFormat("%d", kControlVersion));
+}
+
+uint32_t ControlVersionOf(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto found = metadata.find(kVersionMetadata);
+  uint32_t version = 0;
+  if (found == metadata.end() ||
+      !absl::SimpleAtoi(std::string(found->second.data(), found->second.size()), &version)) {
+    return 0;
+  }
+  return version;
 }
 
 absl::Status CheckCaller(const Credentials& credentials, const grpc::ServerContextBase& context) {

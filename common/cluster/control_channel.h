@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_CLUSTER_CONTROL_CHANNEL_H_
 #define BANDONEON_COMMON_CLUSTER_CONTROL_CHANNEL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +25,10 @@ namespace bdn {
 // calls is known before a byte of the request is read.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials& credentials);
 void ShowToken(const Credentials& credentials, grpc::ClientContext* context);
+// A scheduler says, with each answer to who may ask, what version of control it speaks; 0 where the one that
+// was asked did not. Of a caller, once its call has ended.
+void ShowControlVersion(grpc::ServerContextBase* context);
+uint32_t ControlVersionOf(const grpc::ClientContext& context);
 // Whether the caller showed the job's token and, where there are certificates, one of the job's.
 // PermissionDenied says who it was.
 absl::Status CheckCaller(const Credentials& credentials, const grpc::ServerContextBase& context);

@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
@@ -124,6 +125,11 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
                     result.processes.size(), result.config.num_workers);
   }
   calls_.SetSelf(result.node, reply.caller().incarnation());
+  SetLogPlace({.role = std::string(RoleName(request.role)),
+               .job = result.config.job_id,
+               .node = result.node,
+               .rank = result.rank,
+               .epoch = result.membership->epoch});
   MutexLock lock(&mu_);
   if (calls_.is_closed()) return Cancelled("the connection to the scheduler was closed");
   rank_ = result.rank;
@@ -206,6 +212,7 @@ absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration t
 }
 
 void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {
+  SetLogStep(progress.step);
   MutexLock lock(&mu_);
   progress_ = progress;
 }
@@ -310,8 +317,10 @@ void GrpcControlPlane::Watch(Events events) {
 
 void GrpcControlPlane::ReadEvents(EventDelivery delivery) {
   do {
-    const absl::Status end =
-        calls_.Watch([&](const wire::Event& event) { return delivery.Deliver(event); });
+    const absl::Status end = calls_.Watch([&](const wire::Event& event) {
+      if (event.has_membership()) SetLogEpoch(event.membership().epoch());
+      return delivery.Deliver(event);
+    });
     const bool is_broken =
         end.ok() || absl::IsUnavailable(end) || absl::IsCancelled(end) || absl::IsUnknown(end);
     if (!is_broken) calls_.Fail(end);  // the scheduler does not know us

@@ -21,6 +21,8 @@ constexpr Setting kTlsKey = {"tls-key", "", "its private key, e.g. certs/node/ke
 constexpr Setting kInsecure = {
     "insecure", "false", "take part across hosts without certificates: the token in the clear"};
 constexpr Setting kLogLevel = {"log-level", "info", "debug, info, warning, error or off"};
+constexpr Setting kLogFormat = {"log-format", "text",
+                                "text, or json: each line of the log an object"};
 constexpr Setting kScheduler = {"scheduler", "", "where the scheduler listens, e.g. 10.0.0.1:7000"};
 constexpr Setting kRank = {"rank", "-1",
                            "place among the nodes of its role, from 0; -1 for any free one"};
@@ -97,6 +99,7 @@ constexpr Setting kSchedulerSettings[] = {
     kInsecure,
     kJoinTimeout,
     kLogLevel,
+    kLogFormat,
 };
 
 constexpr Setting kServerSettings[] = {
@@ -136,6 +139,7 @@ constexpr Setting kServerSettings[] = {
     kInsecure,
     kJoinTimeout,
     kLogLevel,
+    kLogFormat,
 };
 
 constexpr Setting kHostSettings[] = {
@@ -170,6 +174,7 @@ constexpr Setting kHostSettings[] = {
     kInsecure,
     kJoinTimeout,
     kLogLevel,
+    kLogFormat,
 };
 
 constexpr Setting kWorkerSettings[] = {
@@ -208,6 +213,7 @@ constexpr Setting kWorkerSettings[] = {
     kInsecure,
     kJoinTimeout,
     kLogLevel,
+    kLogFormat,
 };
 
 constexpr auto kAllSettings = [] {

@@ -2,9 +2,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/status.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
+#include "common/cluster/control_plane.h"
 #include "common/cluster/listen_address.h"
 #include "common/cluster/status_json.h"
 #include "proto/control.grpc.pb.h"
@@ -29,12 +32,16 @@ absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
   if (!status.ok()) {
     return Annotate(FromGrpc(status), absl::StrFormat("status of the scheduler at %s", address));
   }
-  absl::StatusOr<std::string> json = StatusToJson(reply);
+  const absl::StatusOr<std::string> json = StatusToJson(reply);
   if (!json.ok()) {
     return Internal("the status of the scheduler at %s is not understood: %s", address,
                     json.status().message());
   }
-  return json;
+  auto with_versions = nlohmann::ordered_json::parse(*json);
+  with_versions["control_version"] = ControlVersionOf(context);
+  with_versions["own_control_version"] = kControlVersion;
+  constexpr bool kAsciiOnly = true;
+  return with_versions.dump(-1, ' ', kAsciiOnly);
 }
 
 }  // namespace bdn

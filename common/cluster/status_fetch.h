@@ -9,7 +9,9 @@
 
 namespace bdn {
 
-// The state of the job whose scheduler listens at `address`, as StatusToJson (status_json.h) has it.
+// The state of the job whose scheduler listens at `address`, as StatusToJson (status_json.h) has it, with
+// two members more: "control_version" is what the scheduler speaks, 0 where it does not say;
+// "own_control_version" what this process speaks: nodes join only where they are the same.
 // InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or
 // DeadlineExceeded where nobody answers in time.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,

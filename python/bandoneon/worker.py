@@ -326,7 +326,7 @@ class Worker:
             lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout))
         )
 
-    def report(self, name, value, step=None):
+    def report(self, name: str, value: float, step: int | None = None) -> None:
         """Says a value of this program, its loss, for the scheduler's status page: it goes with the next heartbeat, and
         this never waits. `name` is up to 64 printable ASCII characters without quotes, backslashes and spaces; a job has
         at most 64 names. Without `step` it is one more than that of the name's value before, from 0. What workers say of

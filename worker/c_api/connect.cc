@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/log_context.h"
 #include "common/base/status.h"
 #include "common/cluster/credentials.h"
 #include "common/cluster/health.h"
@@ -45,6 +46,12 @@ absl::StatusOr<DeviceExchanges::Options> ReadDeviceOptions(const Config& config)
     return CudaDevice::Open({.ordinal = ordinal, .library = library});
   };
   return options;
+}
+
+absl::StatusOr<LogFormat> ReadLogFormat(const Config& config) {
+  LogFormat format;
+  BDN_RETURN_IF_ERROR(ParseLogFormat(config.Text("log-format"), &format));
+  return format;
 }
 
 struct AttachOptions {
@@ -98,6 +105,7 @@ absl::StatusOr<Config> LoadWorkerConfig(const std::vector<std::string>& flags) {
                        Config::Load(WorkerSettings(), flags, ReadEnvironment(), AllSettings()));
   LogLevel level;
   BDN_RETURN_IF_ERROR(ParseLogLevel(config.Text("log-level"), &level));
+  BDN_RETURN_IF_ERROR(ReadLogFormat(config).status());
   BDN_RETURN_IF_ERROR(ReadOptions(config).status());
   BDN_RETURN_IF_ERROR(ReadDeviceOptions(config).status());
   if (!config.Text("attach").empty()) BDN_RETURN_IF_ERROR(ReadAttachOptions(config).status());
@@ -118,7 +126,13 @@ absl::StatusOr<std::string> AskStatus(const std::vector<std::string>& flags,
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectWorker(const Config& config,
                                                       ClientContext* context) {
-  if (!config.Text("attach").empty()) return AttachToHost(config, context);
+  BDN_ASSIGN_OR_RETURN(const LogFormat format, ReadLogFormat(config));
+  SetLogFormat(format);
+  if (!config.Text("attach").empty()) {
+    BDN_ASSIGN_OR_RETURN(auto client, AttachToHost(config, context));
+    SetLogPlace({.role = "worker", .job = config.Text("job-id"), .rank = client->rank()});
+    return client;
+  }
   BDN_ASSIGN_OR_RETURN(const Worker::Options options, ReadOptions(config));
   return JoinAsWorker(config, options, &context->clock, &context->telemetry);
 }

@@ -114,9 +114,9 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     server.Close();
   }
   ReportJob(*telemetry, options.metrics_file);
-  worker.reset();
   if (stopped) served.result = absl::OkStatus();
   if (!served.result.ok()) LogError("%s", served.result.message());
+  worker.reset();
   return served;
 }
 

@@ -1,0 +1,246 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "cli/commands.h"
+#include "cli/doctor_checks.h"
+#include "cli/machine_facts.h"
+#include "cli/rate_probe.h"
+#include "cli/tcp_probe.h"
+#include "common/certs/small_file.h"
+
+namespace bdn::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Flag kFlags[] = {
+    {"scheduler", 0, "HOST:PORT", "look at the job of this scheduler, too [$BANDONEON_SCHEDULER]"},
+    {"rates", 0, nullptr, "time connections from here to each server of the job"},
+    {"listen", 0, "HOST:PORT", "be the other end of one --peer; port 0 takes a free one"},
+    {"peer", 0, "HOST:PORT", "measure latency and rate with a bandoneon doctor --listen there"},
+    {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
+    {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
+    {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
+    {"tls-cert", 0, "PATH", "a certificate of any role of the job [$BANDONEON_TLS_CERT]"},
+    {"tls-key", 0, "PATH", "its private key [$BANDONEON_TLS_KEY]"},
+    {"insecure", 0, nullptr, "ask another host without certificates, the token in the clear"},
+    {"timeout", 0, "TIME", "how long to wait for an answer [5s], of --listen for a peer [10m]"},
+    {"json", 0, nullptr, "print what was found as JSON"},
+};
+
+constexpr char kUsageText[] =
+    "usage: bandoneon doctor [options]\n\n"
+    "Looks for what keeps jobs from starting, or makes them slow: on this machine, and with --scheduler on the\n"
+    "way to a job: its name, port, certificates and token, version, who is missing, each server's address.\n"
+    "With --listen on one host and --peer on another it measures the network between them.\n\n"
+    "Each finding is ok, a note, a warning or an error, with what to do. Returns 0 where nothing is worse than\n"
+    "a note, 1 for warnings, 2 for errors.\n";
+
+constexpr char kExamples[] =
+    "  bandoneon doctor\n"
+    "  bandoneon doctor --scheduler 10.0.0.1:7000 --token-file job/token --insecure --rates\n"
+    "  bandoneon doctor --listen 10.0.0.1:7300 --token-file job/token    # on one host\n"
+    "  bandoneon doctor --peer 10.0.0.1:7300 --token-file job/token      # on the other\n"
+    "  bandoneon doctor --json | python3 -m json.tool\n";
+
+constexpr int kRoundTrips = 21;
+
+std::string Setting(const CommandFlags& flags, const std::string& flag, const char* variable) {
+  const char* exported = getenv(variable);
+  return flags.Text(flag, exported == nullptr ? "" : exported);
+}
+
+std::vector<std::string> AskSettings(const CommandFlags& flags) {
+  std::vector<std::string> settings;
+  for (const char* name : {"scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key"}) {
+    if (flags.Has(name)) settings.push_back(std::string(name) + "=" + flags.Text(name));
+  }
+  if (flags.Has("insecure")) settings.emplace_back("insecure=true");
+  return settings;
+}
+
+// Of those that workers can reach over the network, with a connection to each.
+std::vector<JobFacts::Server> VisitServers(const std::string& status, bool with_rates,
+                                           std::chrono::milliseconds timeout) {
+  std::vector<JobFacts::Server> servers;
+  try {
+    for (const Json& node : Json::parse(status).at("nodes")) {
+      if (node.at("role") != "server" || node.at("left").get<bool>()) continue;
+      JobFacts::Server& server = servers.emplace_back();
+      server.rank = node.at("rank").get<int>();
+      server.address = node.at("address").get<std::string>();
+      if (server.address.rfind("tcp://", 0) != 0) continue;
+      const auto place = ParseHostAndPort(server.address);
+      const auto addresses =
+          place.ok() ? Resolve(*place) : absl::StatusOr<std::vector<SocketAddress>>(place.status());
+      if (!addresses.ok()) {
+        server.failure = std::string(addresses.status().message());
+        continue;
+      }
+      for (int i = 0; i < (with_rates ? kRoundTrips : 1); ++i) {
+        const TcpAttempt attempt = ConnectTcp(addresses->front(), timeout);
+        if (attempt.fd >= 0) close(attempt.fd);
+        if (i == 0) server.attempt = attempt;
+        if (attempt.reached != Reached::kYes) break;
+        if (with_rates) server.round_trips_ms.push_back(attempt.milliseconds);
+      }
+    }
+  } catch (const Json::exception&) {
+    // CheckJob says that the answer is not understood.
+  }
+  return servers;
+}
+
+JobFacts GatherJobFacts(const CommandFlags& flags, const HostAndPort& place,
+                        std::chrono::milliseconds timeout) {
+  JobFacts facts;
+  facts.scheduler = place.host + ":" + place.port;
+  facts.with_certificates = !Setting(flags, "tls-cert", "BANDONEON_TLS_CERT").empty();
+  const auto addresses = Resolve(place);
+  if (!addresses.ok()) {
+    facts.name_failure = std::string(addresses.status().message());
+    return facts;
+  }
+  for (const SocketAddress& address : *addresses) {
+    const TcpAttempt attempt = ConnectTcp(address, timeout);
+    if (attempt.fd >= 0) close(attempt.fd);
+    facts.attempts.emplace_back(address.ToString(), attempt);
+    facts.asked = attempt.reached == Reached::kYes;
+    if (facts.asked) break;
+  }
+  if (!facts.asked) return facts;
+  const auto answer =
+      AskScheduler(AskSettings(flags), std::chrono::duration<double>(timeout).count());
+  if (!answer.ok()) {
+    facts.ask_code = answer.status().raw_code();
+    facts.ask_failure = std::string(answer.status().message());
+    return facts;
+  }
+  facts.status = *answer;
+  facts.servers = VisitServers(facts.status, flags.Has("rates"), timeout);
+  return facts;
+}
+
+absl::StatusOr<std::string> TokenOf(const CommandFlags& flags) {
+  const std::string token = Setting(flags, "token", "BANDONEON_TOKEN");
+  const std::string path = Setting(flags, "token-file", "BANDONEON_TOKEN_FILE");
+  if (path.empty() || flags.Has("token")) return token;
+  auto text = ReadSmallFile(path);
+  if (!text.ok()) return text.status();
+  while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
+  if (text->empty()) return absl::InvalidArgumentError(path + " is empty");
+  return text;
+}
+
+int Fail(const absl::Status& status) {
+  fprintf(stderr, "bandoneon doctor: %s\n", std::string(status.message()).c_str());
+  return 2;
+}
+
+void PrintRates(const Rates& rates, bool as_json, bool with_latency) {
+  Json json = {{"address", rates.address},
+               {"sent_gbit_per_s", rates.sent_gbit},
+               {"received_gbit_per_s", rates.received_gbit}};
+  std::string text = absl::StrFormat("%s: sends %.2f Gbit/s, receives %.2f Gbit/s", rates.address,
+                                     rates.sent_gbit, rates.received_gbit);
+  if (with_latency) {
+    json["latency_median_us"] = rates.median_us;
+    json["latency_p99_us"] = rates.p99_us;
+    text += absl::StrFormat("; a round trip of 64 bytes takes %.1f us (median), %.1f us (p99)",
+                            rates.median_us, rates.p99_us);
+  }
+  printf("%s\n", as_json ? json.dump().c_str() : text.c_str());
+}
+
+int Listen(const CommandFlags& flags, const HostAndPort& place, const std::string& token,
+           std::chrono::milliseconds timeout) {
+  const auto addresses = Resolve(place);
+  if (!addresses.ok()) return Fail(addresses.status());
+  const std::string numbers = addresses->front().ToString();
+  if (token.empty() && numbers.rfind("127.", 0) != 0 && numbers != "::1") {
+    return Fail(absl::InvalidArgumentError(absl::StrFormat(
+        "%s is reached by other hosts, and there is no token: give both ends --token-file",
+        numbers)));
+  }
+  int port = 0;
+  const auto listener = ListenTcp(place, &port);
+  if (!listener.ok()) return Fail(listener.status());
+  fprintf(stderr, "bandoneon doctor: listens at %s:%d\n", place.host.c_str(), port);
+  const auto deadline = Clock::now() + timeout;
+  int code = 2;
+  while (code != 0) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto rates = ServeRates(*listener, token, std::max(left, std::chrono::milliseconds(0)));
+    if (rates.ok()) {
+      PrintRates(*rates, flags.Has("json"), false);
+      code = 0;
+    } else {
+      Fail(rates.status());
+      if (rates.status().code() == absl::StatusCode::kDeadlineExceeded) break;
+    }
+  }
+  close(*listener);
+  return code;
+}
+
+int Measure(const CommandFlags& flags, const HostAndPort& place, const std::string& token,
+            std::chrono::milliseconds timeout) {
+  const auto rates = MeasureRates(place, token, timeout, std::chrono::seconds(1));
+  if (!rates.ok()) return Fail(rates.status());
+  PrintRates(*rates, flags.Has("json"), true);
+  return 0;
+}
+
+int WithPeer(const CommandFlags& flags) {
+  const bool listens = flags.Has("listen");
+  if (listens && flags.Has("peer")) {
+    return UsageError("doctor",
+                      absl::InvalidArgumentError("--listen on one host, --peer on another"));
+  }
+  const auto place = ParseHostAndPort(flags.Text(listens ? "listen" : "peer"), listens);
+  if (!place.ok()) return UsageError("doctor", place.status());
+  const auto timeout = flags.Duration(
+      "timeout", listens ? std::chrono::minutes(10) : std::chrono::milliseconds(5000));
+  if (!timeout.ok()) return UsageError("doctor", timeout.status());
+  const auto token = TokenOf(flags);
+  if (!token.ok()) return UsageError("doctor", token.status());
+  return listens ? Listen(flags, *place, *token, *timeout)
+                 : Measure(flags, *place, *token, *timeout);
+}
+
+}  // namespace
+
+int DoctorCommand(Arguments args) {
+  if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
+  const auto flags = CommandFlags::Parse(kFlags, args);
+  if (!flags.ok()) return UsageError("doctor", flags.status());
+  if (!flags->command().empty()) {
+    return UsageError("doctor", absl::InvalidArgumentError("it runs no command"));
+  }
+  if (flags->Has("listen") || flags->Has("peer")) return WithPeer(*flags);
+  const auto timeout = flags->Duration("timeout", std::chrono::seconds(5));
+  if (!timeout.ok()) return UsageError("doctor", timeout.status());
+  const std::string scheduler = Setting(*flags, "scheduler", "BANDONEON_SCHEDULER");
+  if (scheduler.empty() && flags->Has("rates")) {
+    return UsageError("doctor",
+                      absl::InvalidArgumentError("--rates of which job? say --scheduler"));
+  }
+  Findings findings = CheckMachine(GatherMachineFacts());
+  if (!scheduler.empty()) {
+    const auto place = ParseHostAndPort(scheduler);
+    if (!place.ok()) return UsageError("doctor", place.status());
+    const Findings of_job = CheckJob(GatherJobFacts(*flags, *place, *timeout));
+    findings.insert(findings.end(), of_job.begin(), of_job.end());
+  }
+  printf("%s", flags->Has("json") ? (FindingsJson(findings) + "\n").c_str()
+                                  : DescribeFindings(findings).c_str());
+  return ExitCodeOf(findings);
+}
+
+}  // namespace bdn::cli

@@ -1,0 +1,53 @@
+#ifndef BANDONEON_CLI_TCP_PROBE_H_
+#define BANDONEON_CLI_TCP_PROBE_H_
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+// Whether a TCP connection can be made, and what else is the matter.
+
+namespace bdn::cli {
+
+struct HostAndPort {
+  std::string host;  // without the brackets of an IPv6 address
+  std::string port;
+};
+// Of "host:port", "[::1]:port" or "tcp://host:port". InvalidArgument where the port is none of 1 to
+// 65535 (or 0, where `may_be_0`), or the host is empty.
+absl::StatusOr<HostAndPort> ParseHostAndPort(const std::string& address, bool may_be_0 = false);
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  std::string ToString() const;  // "10.0.0.1", without the port
+};
+// Blocks as long as the system's resolver does. NotFound in its words.
+absl::StatusOr<std::vector<SocketAddress>> Resolve(const HostAndPort& place);
+
+enum class Reached {
+  kYes,
+  kRefused,      // the host is there, and nothing listens
+  kNoAnswer,     // a firewall drops it, or the host is off
+  kUnreachable,  // no route, or the network says so
+};
+struct TcpAttempt {
+  Reached reached = Reached::kNoAnswer;
+  std::string why;  // in the system's words, where it was not reached
+  double milliseconds = 0;
+  int fd = -1;  // the caller's to close, blocking; -1 where it was not reached
+};
+TcpAttempt ConnectTcp(const SocketAddress& address, std::chrono::milliseconds timeout);
+
+// The address of this host from which `address` is reached. Unavailable where it cannot be.
+absl::StatusOr<std::string> LocalAddressTowards(const SocketAddress& address);
+
+}  // namespace bdn::cli
+
+#endif  // BANDONEON_CLI_TCP_PROBE_H_

@@ -1,0 +1,52 @@
+#include "common/base/json_text.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/str_format.h"
+
+namespace bdn {
+namespace {
+
+// Bytes of the character that `text` begins with; 0 where that is none: cut short, longer than it need
+// be, half of a pair of UTF-16, or past the last one there is.
+size_t CharacterBytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  if (first == 0xe0 && byte(1) < 0xa0) return 0;
+  if (first == 0xed && byte(1) > 0x9f) return 0;
+  if (first == 0xf0 && byte(1) < 0x90) return 0;
+  if (first == 0xf4 && byte(1) > 0x8f) return 0;
+  return bytes;
+}
+
+}  // namespace
+
+void AppendJsonText(std::string_view text, std::string* out) {
+  *out += '"';
+  while (!text.empty()) {
+    const auto first = static_cast<uint8_t>(text[0]);
+    const size_t bytes = CharacterBytes(text);
+    if (bytes == 0) {
+      *out += "\xef\xbf\xbd";
+    } else if (first == '"' || first == '\\') {
+      *out += '\\';
+      *out += text[0];
+    } else if (first < 0x20 || first == 0x7f) {
+      absl::StrAppendFormat(out, "\\u%04x", first);
+    } else {
+      out->append(text.substr(0, bytes));
+    }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  *out += '"';
+}
+
+}  // namespace bdn
