@@ -70,7 +70,8 @@ std::vector<JobFacts::Server> VisitServers(const std::string& status, bool with_
                                            std::chrono::milliseconds timeout) {
   std::vector<JobFacts::Server> servers;
   try {
-    for (const Json& node : Json::parse(status).at("nodes")) {
+    const Json job = Json::parse(status);
+    for (const Json& node : job.at("nodes")) {
       if (node.at("role") != "server" || node.at("left").get<bool>()) continue;
       JobFacts::Server& server = servers.emplace_back();
       server.rank = node.at("rank").get<int>();

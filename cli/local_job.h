@@ -67,6 +67,8 @@ class LocalJob {
   // for us. Others fail because of it, and may end before it: which was first is what the scheduler
   // has seen, and where it has seen nothing, who ended first.
   int Wait();
+  // A line of our own, to standard error.
+  void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
   // After Start... failed: says why, kills what runs, and returns the exit code.
   int GiveUp(const absl::Status& why);
 
@@ -106,7 +108,6 @@ class LocalJob {
   std::string PagePortFile() const { return directory_ + "/http-port"; }
   void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
   void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
-  void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
   // Of the worker that starts next: its host, and how many of that come before it.
   std::pair<size_t, int> NextPlace() const;
   bool is_remote(size_t process) const { return is_worker(process) && !options_.remote.empty(); }

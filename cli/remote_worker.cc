@@ -17,25 +17,28 @@ namespace {
 constexpr int kMostWorkers = 1024;  // of one host
 
 // For sh, whatever shell the user has there, and so without a single quote. $1 is the grace, in tenths of a
-// second. The command has a process group of its own, by setsid; a signal that comes before it has one
-// goes to the process alone. `go` ends what is evaluated: less than that is a connection that broke.
+// second. `go` ends what is evaluated: less than that is a connection that broke. The command has a process
+// group of its own, and is no background job, whose SIGINT a shell ignores; so its number and then its exit
+// code go to the other half of a pipe. A signal that comes before it has its group goes to the process alone.
 constexpr char kScript[] = R"(
 nl=$(printf "\nx"); nl=${nl%x}; grace=$1
 while IFS= read -r line && [ "$line" != go ]; do eval "$line" || exit 126; done
 [ "$line" = go ] || exit 126
-exec 3<&0
-setsid "$@" </dev/null 3<&- & child=$!
-{
-  while IFS= read -r name; do kill -s "$name" -- "-$child" || kill -s "$name" "$child"; done
-  kill -s TERM -- "-$child" || kill -s TERM "$child"
-  while [ "$grace" -gt 0 ] && kill -0 "$child"; do sleep 0.1; grace=$((grace - 1)); done
-  kill -s KILL -- "-$child" || kill -s KILL "$child"
-} <&3 3<&- >/dev/null 2>&1 & watcher=$!
-exec 3<&-
-wait "$child"; code=$?
-kill "$watcher"
-kill -s KILL -- "-$child" 2>/dev/null
-exit "$code"
+exec 3<&0 4>&1
+{ setsid sh -c "echo \$\$; exec \"\$@\" >&4 4>&-" sh "$@" </dev/null 3<&-; echo "$?"; } | {
+  read -r child
+  {
+    while IFS= read -r name; do kill -s "$name" -- "-$child" || kill -s "$name" "$child"; done
+    kill -s TERM -- "-$child" || kill -s TERM "$child"
+    while [ "$grace" -gt 0 ] && kill -0 "$child"; do sleep 0.1; grace=$((grace - 1)); done
+    kill -s KILL -- "-$child" || kill -s KILL "$child"
+  } <&3 3<&- 4>&- >/dev/null 2>&1 & watcher=$!
+  exec 3<&- 4>&-
+  read -r code
+  kill "$watcher"
+  kill -s KILL -- "-$child" 2>/dev/null
+  exit "${code:-126}"
+}
 )";
 
 // For the remote sh; its variable nl is a line's end.

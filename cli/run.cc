@@ -144,10 +144,10 @@ int RunJob(const JobOptions& options, const std::vector<std::string>& command,
   absl::Status status = job.StartDaemons();
   if (status.ok()) {
     const std::string& address = job.scheduler_address();
-    fprintf(stderr, "[run] scheduler at %s\n", address.c_str());
+    job.Say("scheduler at " + address);
     if (!job.token_file().empty()) {
-      fprintf(stderr, "[run] see bandoneon status --scheduler %s --token-file %s\n",
-              address.c_str(), job.token_file().c_str());
+      job.Say(absl::StrFormat("see bandoneon status --scheduler %s --token-file %s", address,
+                              job.token_file()));
     }
     if (!job.page_url().empty()) fprintf(stderr, "[run] status page %s\n", job.page_url().c_str());
   }

@@ -1,0 +1,182 @@
+"""`bandoneon doctor`, with real processes and sockets."""
+
+import json
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+from command_helpers import BIN, LIMIT, read_until
+
+CODES = {"ok": 0, "note": 0, "warning": 1, "error": 2}
+
+
+def findings(real, *args):
+    """{subject: finding}, held to the exit code."""
+    done = real.run("doctor", "--json", *args)
+    found = json.loads(done.stdout)
+    assert all(finding["remedy"] for finding in found if finding["level"] in ("warning", "error"))
+    assert done.returncode == max(CODES[finding["level"]] for finding in found), done.stdout
+    return {finding["subject"]: finding for finding in found}
+
+
+def listening(backlog=8):
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(backlog)
+    return listener, f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def scheduler(real, tmp_path):
+    """A real one that waits for a worker and a server; its address."""
+    (tmp_path / "token").write_text("sesame\n")
+    process = subprocess.Popen([BIN / "bandoneon-scheduler", f"--port-file={tmp_path}/port", "--job-id=gpt-7"],
+                               env=real.environment | {"BANDONEON_TOKEN": "sesame"}, stderr=subprocess.PIPE, text=True)
+    read_until(process.stderr, 1, "listens at port")
+    yield f"127.0.0.1:{(tmp_path / 'port').read_text().strip()}"
+    process.kill()
+    process.communicate()
+
+
+def test_looks_at_this_machine(real):
+    found = findings(real)
+    assert re.search(r"^bandoneon-server \S+, wire version \d+, kernels \w+$", found["programs"]["seen"])
+    assert found["cpu"]["seen"].endswith(found["programs"]["seen"].split()[-1])
+    assert "libzmq" in found["libraries"]["seen"] and "gRPC" in found["libraries"]["seen"]
+    assert {"memory", "memlock", "open files", "/dev/shm", "clock", "network", "rdma", "gpu"} <= found.keys()
+    text = real.run("doctor").stdout
+    assert re.search(r"^ok +programs +bandoneon-server", text, re.MULTILINE)
+
+
+def test_a_daemon_that_is_not_there_is_an_error(staged):
+    (staged.path.parent / "bandoneon-server").unlink()
+    assert findings(staged)["programs"]["level"] == "error"
+
+
+def test_a_port_where_nobody_listens(real):
+    listener, address = listening()
+    listener.close()
+    found = findings(real, "--scheduler", address)["scheduler"]
+    assert found["level"] == "error" and "refuses" in found["seen"] and "bandoneon-scheduler" in found["remedy"]
+
+
+def test_a_name_without_an_address(real):
+    found = findings(real, "--scheduler", "no-such-host.invalid:7000")
+    assert found["name"]["level"] == "error" and "no-such-host.invalid" in found["name"]["seen"]
+    assert "scheduler" not in found
+
+
+def test_a_port_that_swallows_what_comes(real):
+    # As behind a firewall: a listener whose queue is full drops who comes.
+    listener, address = listening(backlog=0)
+    callers = []
+    for _ in range(4):
+        callers.append(socket.socket())
+        callers[-1].setblocking(False)
+        callers[-1].connect_ex(listener.getsockname())
+    found = findings(real, "--scheduler", address, "--timeout", "500ms")["scheduler"]
+    assert found["level"] == "error" and "does not answer within 0.5 s" in found["seen"]
+    assert "firewall" in found["remedy"]
+    for one in (*callers, listener):
+        one.close()
+
+
+def test_what_answers_no_call(real):
+    listener, address = listening()
+    found = findings(real, "--scheduler", address, "--timeout", "1s")
+    assert found["scheduler"]["level"] == "ok" and found["handshake"]["level"] == "error"
+    assert "without certificates" in found["handshake"]["seen"] and "--tls-ca" in found["handshake"]["remedy"]
+    listener.close()
+
+
+def test_a_wrong_token(real, scheduler):
+    found = findings(real, "--scheduler", scheduler, "--token", "parsley")
+    assert found["trust"]["level"] == "error" and "wrong token" in found["trust"]["seen"]
+    assert "job" not in found
+
+
+def test_who_is_missing(real, scheduler, tmp_path):
+    found = findings(real, "--scheduler", scheduler, "--token-file", tmp_path / "token")
+    assert found["version"]["level"] == "ok"
+    assert found["job"]["level"] == "warning"
+    assert "worker rank 0" in found["job"]["seen"] and "server rank 0" in found["job"]["seen"]
+
+
+def test_a_server_whose_address_leads_nowhere(real, scheduler):
+    listener, address = listening()
+    listener.close()
+    real.environment["BANDONEON_TOKEN"] = "sesame"
+    server = subprocess.Popen([BIN / "bandoneon-server", f"--scheduler={scheduler}", f"--advertise=tcp://{address}"],
+                              env=real.environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + LIMIT
+    found = {}
+    while "server 0" not in found:
+        assert time.monotonic() < deadline, found
+        found = findings(real, "--scheduler", scheduler)
+    server.kill()
+    server.wait()
+    assert found["server 0"]["level"] == "error" and "refuses" in found["server 0"]["seen"]
+    assert "--advertise" in found["server 0"]["remedy"]
+
+
+def test_a_job_that_runs(real, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = real.start("run", "-n", 2, "-s", 2, "--linger", "0s", "--", "sh", "-c",
+                     f"mkfifo in.$RANK; exec {real.path} idle-worker 0<>in.$RANK")
+    address = read_until(run.stderr, 1, "scheduler at")[-1].split()[-1]
+    token_file = read_until(run.stderr, 1, "--token-file")[-1].split()[-1]
+    read_until(run.stdout, 2, "ready")
+    found = findings(real, "--scheduler", address, "--token-file", token_file, "--rates")
+    assert found["job"]["level"] == "ok" and "running" in found["job"]["seen"]
+    for rank in range(2):
+        assert re.search(r"answers in .* 21 connections: median [\d.]+ ms", found[f"server {rank}"]["seen"])
+    run.terminate()
+    run.communicate(timeout=LIMIT)
+
+
+def test_two_of_them_measure_the_network_between_them(real, tmp_path):
+    (tmp_path / "token").write_text("sesame\n")
+    listener = real.start("doctor", "--listen", "127.0.0.1:0", "--token-file", tmp_path / "token", "--json")
+    place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
+    wrong = real.run("doctor", "--peer", place, "--token", "parsley")
+    assert wrong.returncode == 2 and "another token" in wrong.stderr and wrong.stdout == ""
+    none = real.run("doctor", "--peer", place)
+    assert none.returncode == 2 and "another token" in none.stderr
+    right = real.run("doctor", "--peer", place, "--token-file", tmp_path / "token", "--json")
+    assert right.returncode == 0, right.stderr
+    here = json.loads(right.stdout)
+    out, error = listener.communicate(timeout=LIMIT)
+    assert listener.returncode == 0 and error.count("another token") == 2
+    there = json.loads(out)
+    assert 0 < here["latency_median_us"] <= here["latency_p99_us"]
+    for rate in (here["sent_gbit_per_s"], here["received_gbit_per_s"], there["sent_gbit_per_s"]):
+        assert rate > 0.01
+    # The same bytes in about the same time, seen from either end.
+    assert there["received_gbit_per_s"] == pytest.approx(here["sent_gbit_per_s"], rel=0.5)
+
+
+def test_a_peer_that_is_no_doctor(real):
+    listener, address = listening()
+    peer = real.start("doctor", "--peer", address)
+    connection, _ = listener.accept()
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    _, error = peer.communicate(timeout=LIMIT)
+    assert peer.returncode == 2 and "no bandoneon doctor" in error
+    connection.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("args, names", [
+    (["--listen", "0.0.0.0:0"], "there is no token"),
+    (["--listen", "127.0.0.1:0", "--timeout", "100ms"], "nobody came"),
+    (["--listen", "127.0.0.1:0", "--peer", "127.0.0.1:1"], "--peer on another"),
+    (["--peer", "127.0.0.1:0"], "expected host:port"),
+    (["--scheduler", "host"], "expected host:port"),
+    (["--rates"], "say --scheduler"),
+    (["--timeout", "soon"], "--timeout is 'soon'"),
+])
+def test_names_what_is_wrong(real, args, names):
+    done = real.run("doctor", *args)
+    assert done.returncode == 2 and names in done.stderr

@@ -1,0 +1,58 @@
+"""`log-format=json`: every line of a real job is an object that says where it is from."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+from command_helpers import BIN, LIMIT
+
+PROGRAM = pathlib.Path(__file__).with_name("train_program.py")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def objects(text):
+    found = [json.loads(line) for line in text.splitlines()]
+    assert all(TIME.fullmatch(line["time"]) and line["level"] in ("debug", "info", "warning", "error")
+               and line["role"] and isinstance(line["message"], str) for line in found)
+    return found
+
+
+def test_every_line_of_a_job_is_an_object(real):
+    real.environment["BANDONEON_LOG_FORMAT"] = "json"
+    run = real.start("run", "-n", 2, "-s", 1, "--", sys.executable, PROGRAM)
+    out, error = run.communicate(timeout=2 * LIMIT)
+    assert run.returncode == 0, error
+    (first, second) = [line["message"] for line in objects(out)]
+    assert first.startswith("trained") and first.split(" to ")[1] == second.split(" to ")[1]
+    lines = objects(error)
+    jobs = {line["job"] for line in lines if "job" in line}
+    assert len(jobs) == 1
+    ready = next(line for line in lines if "is ready" in line["message"])
+    assert (ready["role"], ready["rank"], ready["epoch"]) == ("server", 0, 1) and ready["node"] > 0
+    counted = next(line for line in lines if line["role"] == "server" and "rounds" in line["message"])
+    assert counted["step"] >= 5
+    done = next(line for line in lines if line["message"] == "the job is done")
+    assert done["role"] == "scheduler" and done["epoch"] == 1 and "rank" not in done
+
+
+def test_lines_of_programs_are_objects_whatever_is_in_them(staged):
+    line = r"""printf 'quote " back \\ bell \a bytes \377\n'; echo '{"own": 1}'"""
+    done = subprocess.run([staged.path, "run", "--set", "log-format=json", "--", "sh", "-c", line],
+                          env=staged.environment, capture_output=True, timeout=LIMIT, check=True)
+    odd, own = [json.loads(line) for line in done.stdout.decode("utf-8").splitlines()]
+    assert odd["role"] == "worker 0" and odd["message"] == 'quote " back \\ bell \a bytes \ufffd'
+    assert own == {"own": 1}
+    objects(done.stderr.decode("utf-8"))
+
+
+def test_a_daemon_that_cannot_start_says_so_in_an_object(real):
+    done = subprocess.run([BIN / "bandoneon-server", "--log-format=json"], env=real.environment, text=True,
+                          capture_output=True, timeout=LIMIT)
+    assert done.returncode == 2
+    (line,) = objects(done.stderr)
+    assert line["level"] == "error" and "setting scheduler is missing" in line["message"]
+    done = subprocess.run([BIN / "bandoneon-scheduler", "--log-format=xml"], env=real.environment, text=True,
+                          capture_output=True, timeout=LIMIT)
+    assert done.returncode == 2 and "log format 'xml' is neither text nor json" in done.stderr
