@@ -13,6 +13,7 @@ constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
 
 constexpr Family kState = {"job_state", kGauge, "1 for the state that the job is in", "state"};
+constexpr Family kJobs = {"jobs", kCounter, "that have ended", "result"};
 constexpr Family kExpected = {"nodes_expected", kGauge, "that make the job full", "role"};
 constexpr Family kNodes = {"nodes", kGauge, "that have joined and not left", "role"};
 constexpr Family kLeases = {"lease_age_seconds", kGauge,
@@ -70,6 +71,13 @@ double StepOf(const Job& job) {
 }
 
 }  // namespace
+
+JobsEnded::JobsEnded(Registry* registry)
+    : source_(registry->AddFamily(&kJobs, [this] {
+        return std::vector<Series>{
+            {"done", static_cast<double>(done_.load(std::memory_order_relaxed))},
+            {"failed", static_cast<double>(failed_.load(std::memory_order_relaxed))}};
+      })) {}
 
 std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* service,
                                                              Registry* registry) {

@@ -200,6 +200,7 @@ absl::StatusOr<int> Serve(const Config& config) {
   RouteGrpcLog();
   BDN_ASSIGN_OR_RETURN(const auto health, HealthServer::Start(options.health_listen));
   Registry telemetry;
+  JobsEnded ended(&telemetry);
   BDN_ASSIGN_OR_RETURN(const auto metrics, StartMetrics(options.metrics_listen,
                                                         {"scheduler", BDN_VERSION}, &telemetry));
   BDN_ASSIGN_OR_RETURN(const auto page,
@@ -226,6 +227,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     DaemonLoop loop(service.get(), &main, health.get(), &clock, options);
     loop.Run();
     if (main.signal() != nullptr) return 0;
+    ended.Count(loop.failed());
     if (options.exit_when_done) return loop.failed() ? 1 : 0;
     LogInfo("ready for the next job");
     listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), service->port());

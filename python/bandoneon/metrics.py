@@ -25,6 +25,12 @@ _STAGE_CPU = _Family("stage_cpu_seconds", "counter", "of the threads that worked
 _TRAFFIC = _Family("traffic_bytes", "counter", "to and from the servers, with headers", "direction")
 _FRAMES = _Family("frames", "counter", "to and from the servers", "direction")
 _REFUSALS = _Family("refusals", "counter", "frames that came to nothing", "reason")
+_HOST = _Family(
+    "host_copied_bytes", "counter", "copied for the daemon to read, and of results out of its memory", "direction"
+)
+_DEVICE = _Family(
+    "device_copied_bytes", "counter", "copied from devices, to be pushed, and of results to them", "direction"
+)
 # By the names of Worker.stats(): the family, and the value of its label.
 _FAMILIES = {
     "bytes_pushed": (_TRAFFIC, "push"),
@@ -33,6 +39,10 @@ _FAMILIES = {
     "frames_received": (_FRAMES, "pull"),
     "frames_malformed": (_REFUSALS, "malformed"),
     "frames_dropped": (_REFUSALS, "unasked"),
+    "bytes_staged": (_HOST, "push"),
+    "bytes_results": (_HOST, "pull"),
+    "device_bytes_out": (_DEVICE, "push"),
+    "device_bytes_back": (_DEVICE, "pull"),
 }
 _GAUGES = {
     "rank": "of this worker",

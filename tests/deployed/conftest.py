@@ -26,13 +26,14 @@ def debian(name, *options):
     """The folder build/deploy/NAME with a root of Debian 12."""
     need("debootstrap")
     folder = ROOT / "build" / "deploy" / name
-    if not (folder / ".made").exists():
+    made = folder / ".made"
+    if not made.exists() or made.read_text(encoding="utf-8") != " ".join(options):
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(["debootstrap", "--variant=minbase", *options, "bookworm", folder], capture_output=True,
                               text=True, timeout=900, check=False)
         assert done.returncode == 0, f"debootstrap: {done.stdout[-2000:]}{done.stderr}"
-        (folder / ".made").touch()
+        made.write_text(" ".join(options), encoding="utf-8")
     return folder
 
 

@@ -2,6 +2,8 @@
 
 import builtins
 import ctypes
+import pathlib
+import re
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -48,6 +50,21 @@ def test_the_collector_gives_prometheus_client_the_same(told):
     ours, theirs = by_sample(text), by_sample(by_client)
     assert ours.keys() == theirs.keys()
     assert theirs["bandoneon_worker_tickets_done_total", ()] == 4
+
+
+def test_kinds_and_labels_are_those_of_the_daemons_page():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    rows = {}
+    for path in ("worker/worker.cc", "worker/device/device_exchanges.cc", "worker/host/host_client_calls.cc"):
+        table = (root / path).read_text(encoding="utf-8").split("kMetrics[] = {", 1)[1].split("};", 1)[0]
+        for name, kind, family, label in re.findall(
+                r'\{"(\w+)",\s*(?:Metric::Kind::)?k(Counter|Gauge),\s*"[^"]*"(?:,\s*&k(\w+),\s*"(\w+)")?\}', table):
+            rows[name] = (kind, family, label)
+    assert len(rows) > 15
+    gauges = {name for name, (kind, _, _) in rows.items() if kind == "Gauge"}
+    assert gauges == set(bandoneon.metrics._GAUGES)
+    labelled = {name: label for name, (_, family, label) in rows.items() if family}
+    assert labelled == {name: label for name, (_, label) in bandoneon.metrics._FAMILIES.items()}
 
 
 def test_there_is_nothing_before_a_process_has_joined():

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from process_helpers import BIN, Process
+from process_helpers import BIN, ROOT, Process
 
 LIMIT = 30
 
@@ -127,6 +127,67 @@ def test_stages_are_histograms(scraped, name, stage, items):
     assert now[prefix + "_seconds_count", f'stage="{stage}"'] == items
     assert now[prefix + "_seconds_sum", f'stage="{stage}"'] > 0
     assert now[prefix + "_bytes_total", f'stage="{stage}"'] == items * 400_000
+
+
+def test_all_of_it_is_documented(scraped):
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    names = {name for text in scraped.values() for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)}
+    # What both have is written down once.
+    lacking = {name for name in names if f"`{name}`" not in page
+               and f"`{name.replace('bandoneon_worker_', 'bandoneon_server_')}`" not in page}
+    assert len(names) > 40 and not lacking
+    labels = {label for text in scraped.values() for label in re.findall(r"[{,](\w+)=", text)}
+    assert not {label for label in labels - {"le"} if f"`{label}`" not in page}
+
+
+def test_a_daemon_without_a_job_tells_of_itself_alone():
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+    server = Process("server", [str(BIN / "bandoneon-server"), "--scheduler=127.0.0.1:1", "--metrics-listen=127.0.0.1:0"], env)
+    try:
+        server.wait_for("metrics at port", LIMIT)
+        port = re.search(r"metrics at port (\d+)", "".join(server.lines))[1]
+        names = {name for name, _ in read(scrape(port))}
+        assert "process_open_fds" in names and "bandoneon_build_info" in names
+        assert not {name for name in names if name.startswith("bandoneon_server_")}
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT)
+    finally:
+        server.child.kill()
+        server.child.wait()
+        server.output()
+        server.child.stdout.close()
+
+
+def test_a_scheduler_that_goes_on_counts_the_jobs_that_ended(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+    started = []
+
+    def start(name, *command):
+        started.append(Process(name, [str(word) for word in command], env))
+        return started[-1]
+
+    try:
+        scheduler = start("scheduler", BIN / "bandoneon-scheduler", "--exit-when-done=false", "--metrics-listen=127.0.0.1:0",
+                          f"--port-file={tmp_path}/port")
+        scheduler.wait_for("listens at port", LIMIT)
+        env["BANDONEON_SCHEDULER"] = "127.0.0.1:" + (tmp_path / "port").read_text().strip()
+        server = start("server", BIN / "bandoneon-server", "--exit-when-done=false", "--metrics-listen=127.0.0.1:0")
+        for times, program in ((1, "pass"), (2, "raise SystemError('enough')")):
+            done = start("program", sys.executable, "-c", f"import bandoneon\nwith bandoneon.init():\n    {program}")
+            assert (done.child.wait(LIMIT) == 0) == (times == 1), done.output()
+            for daemon in (scheduler, server):
+                daemon.wait_for("ready for the next job", LIMIT, times=times)
+        port = re.search(r"metrics at port (\d+)", "".join(scheduler.lines))[1]
+        now = read(scrape(port))
+        assert now["bandoneon_scheduler_jobs_total", 'result="done"'] == 1
+        assert now["bandoneon_scheduler_jobs_total", 'result="failed"'] == 1
+        assert len([name for name, _ in now if name == "bandoneon_scheduler_nodes_expected"]) == 2, "of one job alone"
+    finally:
+        for process in started:
+            process.child.kill()
+            process.child.wait()
+            process.output()
+            process.child.stdout.close()
 
 
 def test_no_name_of_a_tensor_is_told(scraped):

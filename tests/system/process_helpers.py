@@ -29,11 +29,11 @@ class Process:
         with self._seen:
             self._seen.notify_all()
 
-    def wait_for(self, text, timeout=60):
+    def wait_for(self, text, timeout=60, times=1):
         with self._seen:
             found = self._seen.wait_for(
-                lambda: text in "".join(self.lines) or self.child.poll() is not None, timeout)
-            found = found and text in "".join(self.lines)
+                lambda: "".join(self.lines).count(text) >= times or self.child.poll() is not None, timeout)
+            found = found and "".join(self.lines).count(text) >= times
         assert found, f"{self.name} never said {text!r}:\n{''.join(self.lines)}"
 
     def output(self):

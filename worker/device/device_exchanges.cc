@@ -12,9 +12,14 @@
 namespace bdn {
 namespace {
 
+constexpr Family kCopied = {"device_copied_bytes", Metric::Kind::kCounter,
+                            "copied from devices, to be pushed, and of results to them",
+                            "direction"};
 constexpr Metric kMetrics[] = {
-    {"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed"},
-    {"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices"},
+    {"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed", &kCopied,
+     "push"},
+    {"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices", &kCopied,
+     "pull"},
     {"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
     {"device_encoded_pushes", Metric::Kind::kCounter, "that were encoded on their device"},
     {"device_unpinned_pushes", Metric::Kind::kCounter,

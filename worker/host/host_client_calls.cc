@@ -23,13 +23,17 @@ namespace wire = bandoneon::host;
 constexpr absl::Duration kAnswerGrace = absl::Seconds(10);
 constexpr absl::Duration kTimeToCount = absl::Seconds(2);
 
+constexpr Family kCopied = {"host_copied_bytes", Metric::Kind::kCounter,
+                            "copied for the daemon to read, and of results out of its memory",
+                            "direction"};
 // Metrics of the process itself, in the order of ReadMetrics; those of the daemon follow.
 constexpr Metric kMetrics[] = {
     {"rank", Metric::Kind::kGauge, "of this worker"},
     {"size", Metric::Kind::kGauge, "workers of the job"},
     {"tickets_done", Metric::Kind::kCounter, "exchanges of whole tensors that ended"},
-    {"bytes_staged", Metric::Kind::kCounter, "copied for the daemon to read"},
-    {"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors"},
+    {"bytes_staged", Metric::Kind::kCounter, "copied for the daemon to read", &kCopied, "push"},
+    {"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors", &kCopied,
+     "pull"},
 };
 
 std::span<std::byte> BytesOf(std::span<float> floats) { return std::as_writable_bytes(floats); }
