@@ -39,14 +39,21 @@ absl::Status ReportBuffer::Add(const ReportedValue& value) {
     place = waiting_.try_emplace(value.name).first;
   }
   if (num_waiting_ >= kMostReports) Thin();
-  place->second.push_back({value.step, value.value});
+  Series& series = place->second;
+  if (series.seen++ % stride_ != 0) {
+    series.points.back() = {value.step, value.value};
+    return absl::OkStatus();
+  }
+  series.points.push_back({value.step, value.value});
   ++num_waiting_;
   return absl::OkStatus();
 }
 
 void ReportBuffer::Thin() {
   num_waiting_ = 0;
-  for (auto& [name, points] : waiting_) {
+  stride_ *= 2;
+  for (auto& [name, series] : waiting_) {
+    std::vector<Point>& points = series.points;
     size_t kept = 0;
     // From the second on: of two the later one stays.
     for (size_t i = 1; i < points.size(); i += 2) points[kept++] = points[i];
@@ -59,12 +66,13 @@ void ReportBuffer::Thin() {
 std::vector<ReportedValue> ReportBuffer::Take() {
   std::vector<ReportedValue> values;
   values.reserve(num_waiting_);
-  for (auto& [name, points] : waiting_) {
-    for (const Point& point : std::exchange(points, {})) {
+  for (auto& [name, series] : waiting_) {
+    for (const Point& point : std::exchange(series, {}).points) {
       values.push_back({name, point.step, point.value});
     }
   }
   num_waiting_ = 0;
+  stride_ = 1;
   return values;
 }
 

@@ -2,6 +2,7 @@
 #define BANDONEON_COMMON_CLUSTER_REPORTS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -29,7 +30,8 @@ inline constexpr size_t kMostReports = 256;
 absl::Status CheckReportName(std::string_view name);
 
 // What waits at a worker for its next heartbeat: at most kMostReports values. Beyond that every name keeps
-// every second of its own, so that what goes out is thinner, not late. Not thread-safe.
+// every second of its own, then every fourth, and its latest: what goes out is thinner, not late. Not
+// thread-safe.
 class ReportBuffer {
  public:
   // Errors: CheckReportName; ResourceExhausted for a name beyond kMostReportNames.
@@ -45,9 +47,15 @@ class ReportBuffer {
     double value;
   };
 
+  struct Series {
+    std::vector<Point> points;
+    uint64_t seen = 0;  // since the last Take
+  };
+
   void Thin();
 
-  std::map<std::string, std::vector<Point>, std::less<>> waiting_;  // names stay
+  uint64_t stride_ = 1;                                 // one of so many stays
+  std::map<std::string, Series, std::less<>> waiting_;  // names stay
   size_t num_waiting_ = 0;
 };
 

@@ -22,6 +22,7 @@ HttpReply Echo(const HttpRequest& request) {
   if (request.path == "/secret" && request.authorization != "Bearer open") {
     return {.code = 401, .body = "who are you\n", .challenge = "Basic realm=\"bandoneon\""};
   }
+  if (request.path == "/host") return {.body = "host " + request.host + "\n"};
   return {.body = absl::StrFormat("path %s query %s\n", request.path, request.query)};
 }
 
@@ -41,6 +42,15 @@ TEST_F(HttpServerTest, AnswersWithWhatTheHandlerSays) {
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("Cache-Control: no-store\r\n"));
   EXPECT_THAT(answer, EndsWith("\r\n\r\npath /a b query x=1\n"));
+}
+
+TEST_F(HttpServerTest, NothingRunsInABrowserUnlessTheHandlerSaysSo) {
+  EXPECT_THAT(Ask(port(), "GET /a HTTP/1.1\r\nHost: me\r\n\r\n"),
+              HasSubstr("Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"));
+}
+
+TEST_F(HttpServerTest, SaysWhomTheAskerMeans) {
+  EXPECT_THAT(Ask(port(), "GET /host HTTP/1.1\r\nHost: me:80\r\n\r\n"), EndsWith("host me:80\n"));
 }
 
 TEST_F(HttpServerTest, AHeadHasNoBody) {

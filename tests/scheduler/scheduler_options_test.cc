@@ -38,6 +38,8 @@ TEST(SchedulerOptions, ReadsEverySetting) {
                                   "--drain-timeout=30s",
                                   "--health-listen=0.0.0.0:7080",
                                   "--metrics-listen=0.0.0.0:7090",
+                                  "--http-listen=0.0.0.0:7070",
+                                  "--http-port-file=/tmp/http-port",
                                   "--log-level=error"});
   ASSERT_TRUE(options.ok()) << options.status();
   const JobConfig& job = options->job.config;
@@ -62,7 +64,23 @@ TEST(SchedulerOptions, ReadsEverySetting) {
   EXPECT_EQ(options->drain_timeout, absl::Seconds(30));
   EXPECT_EQ(options->health_listen, "0.0.0.0:7080");
   EXPECT_EQ(options->metrics_listen, "0.0.0.0:7090");
+  EXPECT_EQ(options->http_listen, "0.0.0.0:7070");
+  EXPECT_EQ(options->http_port_file, "/tmp/http-port");
+  EXPECT_TRUE(options->job.keeps_history);
   EXPECT_EQ(options->log_level, LogLevel::kError);
+}
+
+TEST(SchedulerOptions, APageThatOthersReachNeedsATokenAndInsecure) {
+  EXPECT_FALSE(ReadFlags({})->job.keeps_history) << "nobody looks";
+  EXPECT_TRUE(ReadFlags({"--http-listen=127.0.0.1:0"}).ok());
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{"--http-listen=0.0.0.0:7070"},
+        std::vector<std::string>{"--http-listen=0.0.0.0:7070", "--token=secret"},
+        std::vector<std::string>{"--http-listen=0.0.0.0:7070", "--insecure"}}) {
+    EXPECT_THAT(std::string(ReadFlags(flags).status().message()),
+                HasSubstr("http-listen is 0.0.0.0:7070, which other hosts reach"));
+  }
+  EXPECT_TRUE(ReadFlags({"--http-listen=0.0.0.0:7070", "--token=secret", "--insecure"}).ok());
 }
 
 TEST(SchedulerOptions, JobsWithoutANameGetDifferentOnes) {
@@ -82,6 +100,7 @@ TEST(SchedulerOptions, AWrongOrContradictorySettingIsNamed) {
   expect("--servers=0", "servers");
   expect("--listen=7000", "'7000'");
   expect("--listen=host:70000", "'host:70000'");
+  expect("--http-listen=7070", "'7070'");
   expect("--partition-bytes=1", "partition-bytes");
   expect("--max-name-bytes=9", "max-name-bytes");
   expect("--max-name-bytes=1MiB", "max-name-bytes");

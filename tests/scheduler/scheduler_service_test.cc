@@ -316,6 +316,31 @@ TEST_F(GrpcServiceTest, TellsItsStatusAsJson) {
   EXPECT_THAT(*running, HasSubstr(R"("host":"raw\u0001:\u00ff")"));  // ASCII, for any terminal
 }
 
+TEST_F(GrpcServiceTest, RefusesAHeartbeatOfReportsThatAreWrong) {
+  options_.keeps_history = true;
+  Start();
+  Fill();
+  const auto report = [this](const std::string& name, int times) {
+    wire::HeartbeatRequest heartbeat;
+    *heartbeat.mutable_caller() = worker_;
+    for (int i = 0; i < times; ++i) {
+      heartbeat.add_reports()->set_name(name);
+      heartbeat.mutable_reports(i)->set_step(~uint64_t{0} - static_cast<uint64_t>(i));
+    }
+    return Call(&wire::Scheduler::Stub::Heartbeat, heartbeat);
+  };
+  EXPECT_EQ(report("loss", kMostReports + 1).error_message(),
+            "heartbeat: 257 reports: a heartbeat has at most 256");
+  EXPECT_THAT(report(std::string(65, 'x'), 1).error_message(), HasSubstr("65 bytes"));
+  EXPECT_THAT(report("<a b>", 1).error_message(), HasSubstr("0x20"));
+  EXPECT_TRUE(report("loss", kMostReports).ok());
+  EXPECT_TRUE(report(std::string(64, 'x'), kMostReports).ok());
+  size_t num_curves = 0;
+  service_->host()->Read(
+      [&](const Job& job, absl::Time) { num_curves = job.history()->curves().size(); });
+  EXPECT_EQ(num_curves, 2u);
+}
+
 TEST_F(GrpcServiceTest, RefusesAHeartbeatOfStagesThatThereAreNot) {
   Start();
   Fill();
