@@ -1,38 +1,42 @@
 #include "common/http/http_server.h"
 
 #include <civetweb.h>
+#include <netdb.h>
+#include <sys/socket.h>
 
-#include <atomic>
-#include <chrono>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "common/base/clock.h"
+#include "common/base/file_descriptor.h"
 #include "common/base/log.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/thread.h"
 #include "common/cluster/listen_address.h"
 
 namespace bdn {
 namespace {
 
+constexpr absl::Duration kKnockInterval = absl::Milliseconds(10);
+
+// Connects there and hangs up.
+void Knock(std::string host, int port) {
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  const addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), absl::StrFormat("%d", port).c_str(), &hints, &found) != 0) return;
+  const FileDescriptor fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  (void)connect(fd.get(), found->ai_addr, found->ai_addrlen);
+  freeaddrinfo(found);
+}
+
 class HttpServerImpl final : public HttpServer {
  public:
   explicit HttpServerImpl(Handler handler) : handler_(std::move(handler)) {}
   ~HttpServerImpl() override {
-    if (context_ == nullptr) return;
-    // CivetWeb looks whether it is to end every 2 s, and whenever somebody connects.
-    std::atomic<bool> stopped = false;
-    std::thread stopper([&] {
-      mg_stop(context_);
-      stopped = true;
-    });
-    while (port_ != 0 && !stopped) {
-      char error[128];
-      mg_connection* caller = mg_connect_client(host_.c_str(), port_, 0, error, sizeof(error));
-      if (caller != nullptr) mg_close_connection(caller);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    stopper.join();
+    if (context_ != nullptr) Stop();
   }
 
   absl::Status Listen(const std::string& listen) {
@@ -60,7 +64,7 @@ class HttpServerImpl final : public HttpServer {
     mg_server_port port = {};
     if (mg_get_server_ports(context_, 1, &port) < 1) return ListenError(listen);
     port_ = port.port;
-    host_ = IsWildcardAddress(listen) ? "127.0.0.1" : listen.substr(0, listen.rfind(':'));
+    host_ = listen.substr(0, listen.find_last_of(':'));
     mg_set_request_handler(context_, "**", &HttpServerImpl::OnRequest, this);
     return absl::OkStatus();
   }
@@ -68,6 +72,29 @@ class HttpServerImpl final : public HttpServer {
   int port() const override { return port_; }
 
  private:
+  // CivetWeb looks every two seconds whether it is to stop, and whenever somebody connects.
+  void Stop() {
+    Mutex mu;
+    CondVar changed;
+    bool has_stopped = false;
+    std::thread stopping = StartThread("bdn-http-stop", [&] {
+      mg_stop(context_);
+      MutexLock lock(&mu);
+      has_stopped = true;
+      changed.SignalAll();
+    });
+    const SteadyClock clock;
+    mu.Lock();
+    while (!has_stopped) {
+      mu.Unlock();
+      Knock(host_, port_);
+      mu.Lock();
+      if (!has_stopped) clock.WaitUntil(&changed, &mu, clock.Now() + kKnockInterval);
+    }
+    mu.Unlock();
+    stopping.join();
+  }
+
   static int OnRequest(mg_connection* connection, void* self) {
     const mg_request_info* info = mg_get_request_info(connection);
     const std::string_view method = info->request_method;
@@ -101,7 +128,7 @@ class HttpServerImpl final : public HttpServer {
 
   const Handler handler_;
   mg_context* context_ = nullptr;
-  std::string host_;  // where this process reaches itself
+  std::string host_;
   int port_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -85,6 +86,13 @@ TEST_F(HttpServerTest, AnAddressThatIsTakenIsNamed) {
   const auto second = HttpServer::Start(address, Echo);
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(address));
+}
+
+TEST_F(HttpServerTest, StopsAtOnce) {
+  EXPECT_THAT(Ask(port(), "GET /a HTTP/1.1\r\nHost: me\r\n\r\n"), HasSubstr("200 OK"));
+  const auto begun = std::chrono::steady_clock::now();
+  server_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(1500));
 }
 
 TEST(HttpServer, NoAddressIsNoService) {

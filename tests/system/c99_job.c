@@ -123,6 +123,7 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(bdn_wait(worker, 98765, 0.0, NULL) == BDN_NOT_FOUND, "an unknown ticket is refused");
   expect(bdn_rank(NULL) == -1, "a null worker has no rank");
   expect(bdn_barrier(NULL, "b", 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
+  expect(bdn_report(NULL, "loss", 0, 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_check_codec("onebit(blok=4)", NULL, 0) == BDN_INVALID_ARGUMENT, "a typo is refused");
   expect(strstr(bdn_last_error(), "block") != NULL, "and what was meant is named");
   expect(strstr(bdn_codecs_help(), "onebit(block=0)") != NULL, "the codecs are described");
@@ -217,6 +218,9 @@ static void* run(void* argument) {
   pthread_mutex_lock(&done.mutex);
   while (done.calls == 0) pthread_cond_wait(&done.raised, &done.mutex);
   pthread_mutex_unlock(&done.mutex);
+  must(bdn_report(worker, "loss", 7, 0.5), "bdn_report");
+  expect(bdn_report(worker, "two words", 7, 0.5) == BDN_INVALID_ARGUMENT, "a name with a space is refused");
+  expect(bdn_report(worker, NULL, 7, 0.5) == BDN_INVALID_ARGUMENT, "no name is refused");
   must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
 
   weights_on_servers(worker);
