@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <future>
 #include <memory>
 #include <ostream>
@@ -482,6 +483,14 @@ TEST_P(ControlPlaneSuite, ABarrierWaitsForAllAndItsNameServesAgain) {
   const absl::Status late = workers_[0].control->Barrier("alone", kShort);
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Text(late), AllOf(HasSubstr("'alone'"), HasSubstr("worker 1")));
+}
+
+TEST_P(ControlPlaneSuite, AValueIsTakenUnlessItsNameIsWrong) {
+  JoinAll(1, 1);
+  EXPECT_TRUE(workers_[0].control->ReportValue({"loss", 1, 2.5}).ok());
+  EXPECT_TRUE(workers_[0].control->ReportValue({"loss", 0, HUGE_VAL}).ok());
+  EXPECT_EQ(workers_[0].control->ReportValue({"two words", 1, 2.5}).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(ControlPlaneSuite, ALostNodeEndsEveryWaitWithItsName) {
