@@ -110,13 +110,16 @@ def test_a_server_whose_address_leads_nowhere(real, scheduler):
     real.environment["BANDONEON_TOKEN"] = "sesame"
     server = subprocess.Popen([BIN / "bandoneon-server", f"--scheduler={scheduler}", f"--advertise=tcp://{address}"],
                               env=real.environment, stderr=subprocess.DEVNULL)
+    worker = subprocess.Popen([real.path, "idle-worker"], env=real.environment | {"BANDONEON_SCHEDULER": scheduler},
+                              stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + LIMIT
     found = {}
     while "server 0" not in found:
         assert time.monotonic() < deadline, found
         found = findings(real, "--scheduler", scheduler)
-    server.kill()
-    server.wait()
+    for process in (worker, server):
+        process.kill()
+        process.communicate()
     assert found["server 0"]["level"] == "error" and "refuses" in found["server 0"]["seen"]
     assert "--advertise" in found["server 0"]["remedy"]
 
