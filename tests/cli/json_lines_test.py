@@ -37,6 +37,16 @@ def test_every_line_of_a_job_is_an_object(real):
     assert done["role"] == "scheduler" and done["epoch"] == 1 and "rank" not in done
 
 
+def test_every_line_of_a_hosts_daemon_is_an_object(real):
+    run = real.start("run", "--hosts", 1, "--procs-per-host", 2, "-s", 1, "--set", "log-format=json", "--",
+                     sys.executable, PROGRAM)
+    out, error = run.communicate(timeout=2 * LIMIT)
+    assert run.returncode == 0, error
+    assert [line["role"] for line in sorted(objects(out), key=lambda line: line["role"])] == ["worker 0", "worker 1"]
+    takes = next(line for line in objects(error) if "takes 2 processes" in line["message"])
+    assert (takes["role"], takes["rank"], takes["epoch"]) == ("worker", 0, 1) and takes["job"]
+
+
 def test_lines_of_programs_are_objects_whatever_is_in_them(staged):
     line = r"""printf 'quote " back \\ bell \a bytes \377\n'; echo '{"own": 1}'"""
     done = subprocess.run([staged.path, "run", "--set", "log-format=json", "--", "sh", "-c", line],

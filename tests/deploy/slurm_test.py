@@ -85,8 +85,8 @@ def test_a_job_trains(slurm):
     assert [line.split(" to ")[0] for line in lines] == ["0: trained 0 of 2", "1: trained 1 of 2"]
     assert lines[0].split(" to ")[1] == lines[1].split(" to ")[1]
     steps = pathlib.Path(slurm["FAKE_SLURM_LOG"]).read_text().splitlines()
-    assert len(steps) == 3 and "bandoneon-scheduler" in steps[0] and "bandoneon-server" in steps[1]
-    assert "--workers 2 --servers 2" in steps[0]
+    assert len(steps) == 3 and sum("exec bandoneon-server" in step for step in steps[1:]) == 1
+    assert "bandoneon-scheduler" in steps[0] and "--workers 2 --servers 2" in steps[0]
     assert left_behind(slurm) == []
 
 
@@ -111,6 +111,12 @@ def test_a_scheduler_that_does_not_start_ends_it(slurm):
     assert done.returncode == 1
     assert "BANDONEON_LEASE_TIMEOUT" in done.stderr or "lease-timeout" in done.stderr
     assert "the scheduler ended" in done.stderr and left_behind(slurm) == []
+
+
+def test_a_node_that_takes_itself_for_loopback_is_named(slurm):
+    done = submit(slurm | {"SLURM_JOB_NUM_NODES": "2"}, "true")
+    assert done.returncode == 1
+    assert 'localhost is "127.0.0.1"' in done.stderr and left_behind(slurm) == []
 
 
 def test_it_is_nothing_without_a_command(slurm):
