@@ -15,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -98,6 +99,20 @@ std::string VersionOfFile(const std::string& path) {
   return error || at == std::string::npos ? "" : real.substr(at + 4);
 }
 
+// Of the library that daemons serve browsers and scrapers with, where they do; empty else. This program does
+// not link it, so it is asked whether the daemon's file names it, and then loaded.
+std::string HttpLibraryVersion() {
+  std::ifstream file(ProgramBeside("bandoneon-scheduler"), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const size_t at = bytes.find("libcivetweb.so");
+  if (at == std::string::npos) return "";
+  void* library = dlopen(bytes.c_str() + at, RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) return "not found";
+  using Version = const char* (*)();
+  const auto ask = reinterpret_cast<Version>(dlsym(library, "mg_version"));
+  return ask == nullptr ? "?" : ask();
+}
+
 std::vector<std::pair<std::string, std::string>> Libraries() {
   std::vector<std::pair<std::string, std::string>> found;
   // Linked by libbandoneon.so, and so loaded here; a build may have them inside, which says nothing.
@@ -120,12 +135,15 @@ std::vector<std::pair<std::string, std::string>> Libraries() {
         return 0;
       },
       &paths);
-  for (const char* name : {"libgrpc++", "libprotobuf", "libcivetweb", "libcrypto"}) {
+  for (const char* name : {"libgrpc++", "libprotobuf", "libcrypto"}) {
     for (const std::string& path : paths) {
       const std::string file = fs::path(path).filename().string();
       if (file.rfind(std::string(name) + ".so", 0) != 0) continue;
       found.emplace_back(name, VersionOfFile(path));
     }
+  }
+  if (const std::string version = HttpLibraryVersion(); !version.empty()) {
+    found.emplace_back("libcivetweb", version);
   }
   return found;
 }

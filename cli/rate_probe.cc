@@ -37,11 +37,14 @@ constexpr uint64_t kMostBytes = uint64_t{64} << 30;
 constexpr char kMore = 'm';
 constexpr char kLast = 'l';
 constexpr int kPatienceSeconds = 10;
+// Of all of it; who has not shown the token yet has less.
+constexpr std::chrono::seconds kStranger{10};
+constexpr std::chrono::seconds kLifetime{60};
 
 // One connection, closed with it.
 class Line {
  public:
-  explicit Line(int fd) : fd_(fd) {
+  explicit Line(int fd) : fd_(fd), deadline_(SteadyClock::now() + kStranger) {
     const int on = 1;
     const timeval patience = {kPatienceSeconds, 0};
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -52,8 +55,11 @@ class Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
+  void Trust() { deadline_ = SteadyClock::now() + kLifetime; }
+
   absl::Status Send(std::string_view bytes) {
     while (!bytes.empty()) {
+      if (SteadyClock::now() > deadline_) return Late();
       const ssize_t size = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (size < 0 && errno == EINTR) continue;
       if (size <= 0) return Broken();
@@ -63,6 +69,7 @@ class Line {
   }
   absl::Status Receive(char* bytes, size_t count) {
     while (count > 0) {
+      if (SteadyClock::now() > deadline_) return Late();
       const ssize_t size = recv(fd_, bytes, count, 0);
       if (size < 0 && errno == EINTR) continue;
       if (size == 0) return absl::UnavailableError("the other end closed the connection");
@@ -79,6 +86,7 @@ class Line {
   }
 
  private:
+  static absl::Status Late() { return absl::UnavailableError("the other end takes too long"); }
   static absl::Status Broken() {
     const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
     return absl::UnavailableError(
@@ -86,6 +94,7 @@ class Line {
              : absl::StrFormat("the connection broke: %s", strerror(errno)));
   }
   const int fd_;
+  SteadyClock::time_point deadline_;
 };
 
 absl::StatusOr<std::string> Nonce() {
@@ -150,6 +159,7 @@ absl::Status Admit(Line* line, const std::string& token) {
     (void)line->Send(no);
     return absl::PermissionDeniedError("it has another token");
   }
+  line->Trust();
   return line->Send(std::string("y").append(ProofOf("listener", token, *own, peers)));
 }
 
@@ -173,6 +183,7 @@ absl::Status BeAdmitted(Line* line, const std::string& token) {
       !SameProof(answer->substr(1), ProofOf("listener", token, *listeners, *own))) {
     return absl::PermissionDeniedError("it has another token: give both the same");
   }
+  line->Trust();
   return absl::OkStatus();
 }
 

@@ -23,7 +23,8 @@ struct Rates {
 
 // A socket that listens at `place`, whose port may be 0; `*port` is the one it has. The caller closes it.
 absl::StatusOr<int> ListenTcp(const HostAndPort& place, int* port);
-// Serves one peer at `listener`. What stands still for 10 s, or sends more than it may, is given up. DeadlineExceeded when
+// Serves one peer at `listener`. Who has not shown the token within 10 s, is not done
+// in a minute, or sends more than it may, is given up. DeadlineExceeded when
 // none came in `timeout`; PermissionDenied of a peer with another token: the next may be served.
 absl::StatusOr<Rates> ServeRates(int listener, const std::string& token,
                                  std::chrono::milliseconds timeout);

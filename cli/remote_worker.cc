@@ -123,6 +123,13 @@ std::string RemoteInput(const std::string& directory, const Variables& variables
   return text + "\ngo\n";
 }
 
+bool IsVariableName(const std::string& name) {
+  return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+         });
+}
+
 Variables HandedOver() {
   Variables variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -130,10 +137,7 @@ Variables HandedOver() {
     const size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view name = text.substr(0, equals);
-    bool is_ours = name.rfind("BANDONEON_", 0) == 0;
-    for (const char c : name) {  // a shell does not take others
-      is_ours = is_ours && (std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_');
-    }
+    bool is_ours = name.rfind("BANDONEON_", 0) == 0 && IsVariableName(std::string(name));
     for (const char* of_paths : {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}) {
       is_ours = is_ours || name == of_paths;
     }

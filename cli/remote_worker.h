@@ -29,8 +29,11 @@ std::string HostOf(const RemoteHost& host);
 std::vector<std::string> RemoteArgv(const RemoteHost& host, const std::vector<std::string>& options,
                                     std::chrono::milliseconds grace);
 // What it is to read first. Of variables that are there twice the last one counts.
+// REQUIRES: IsVariableName of each.
 std::string RemoteInput(const std::string& directory, const Variables& variables,
                         const std::vector<std::string>& command);
+// Whether a shell takes it: letters, digits and underscores.
+bool IsVariableName(const std::string& name);
 // What of this process's environment a worker elsewhere needs: where programs and modules lie, and all
 // settings.
 Variables HandedOver();

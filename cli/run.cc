@@ -122,6 +122,11 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
           "--ssh says where how many workers are: no --workers, no --hosts");
     }
     if (absl::Status read = ReadRemote(flags, &options); !read.ok()) return read;
+    for (const auto& [name, value] : *settings) {
+      if (IsVariableName(name)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("option --set: a shell takes no variable '%s'", name));
+    }
   } else if (flags.Has("ssh-option") || flags.Has("advertise")) {
     return absl::InvalidArgumentError("--ssh-option and --advertise are of --ssh");
   }

@@ -145,6 +145,7 @@ def test_a_program_that_is_not_there_is_named(staged, sshd):
     (["--ssh", "a:2", "-n", "2"], "no --workers"),
     (["--ssh", "no-such-host.invalid"], "say --advertise"),
     (["--advertise", "10.0.0.1"], "are of --ssh"),
+    (["--ssh", "localhost", "--set", "a;b=1"], "takes no variable 'BANDONEON_A;B'"),
 ])
 def test_names_what_is_wrong_before_anything_starts(staged, args, names):
     done = staged.run("run", *args, "--", "true")
