@@ -83,8 +83,9 @@ void InitLog(LogLevel level, std::string_view who) {
   Sink().set_level(ToSpdlog(level));
   Sink().set_pattern(TextPattern(who));
   JsonSink().set_level(ToSpdlog(level));
-  MutexLock lock(&Process().mu);
-  Process().who = who;
+  Named& process = Process();
+  MutexLock lock(&process.mu);
+  process.who = who;
 }
 
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
@@ -114,8 +115,9 @@ void LogLine(LogLevel level, const std::string& line) {
   }
   std::string who;
   {
-    MutexLock lock(&Process().mu);
-    who = Process().who;
+    Named& process = Process();
+    MutexLock lock(&process.mu);
+    who = process.who;
   }
   JsonSink().log(ToSpdlog(level), JsonLogLine(absl::Now(), level, who, line));
 }

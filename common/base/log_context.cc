@@ -60,14 +60,16 @@ void SetLogFormat(LogFormat format) { Now().format.store(format, std::memory_ord
 LogFormat CurrentLogFormat() { return Now().format.load(std::memory_order_relaxed); }
 
 void SetLogPlace(LogPlace place) {
-  MutexLock lock(&Now().mu);
-  Now().place = std::move(place);
+  Context& context = Now();
+  MutexLock lock(&context.mu);
+  context.place = std::move(place);
   SetLogStep(0);
 }
 
 void SetLogEpoch(uint32_t epoch) {
-  MutexLock lock(&Now().mu);
-  Now().place.epoch = epoch;
+  Context& context = Now();
+  MutexLock lock(&context.mu);
+  context.place.epoch = epoch;
 }
 
 void SetLogStep(uint64_t step) { Now().step.store(step, std::memory_order_relaxed); }
@@ -77,15 +79,16 @@ std::string JsonLogLine(absl::Time time, LogLevel level, std::string_view who,
   std::string line = absl::StrFormat(
       "{\"time\":\"%s\",\"level\":\"%s\"",
       absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone()), LevelName(level));
-  MutexLock lock(&Now().mu);
-  const LogPlace& place = Now().place;
+  Context& context = Now();
+  MutexLock lock(&context.mu);
+  const LogPlace& place = context.place;
   AppendText("role", place.role.empty() ? who : place.role, &line);
   AppendText("message", message, &line);
   if (!place.job.empty()) AppendText("job", place.job, &line);
   if (place.node) absl::StrAppendFormat(&line, ",\"node\":%d", *place.node);
   if (place.rank) absl::StrAppendFormat(&line, ",\"rank\":%d", *place.rank);
   if (place.epoch) absl::StrAppendFormat(&line, ",\"epoch\":%d", *place.epoch);
-  const uint64_t step = Now().step.load(std::memory_order_relaxed);
+  const uint64_t step = context.step.load(std::memory_order_relaxed);
   if (step > 0) absl::StrAppendFormat(&line, ",\"step\":%d", step);
   return line + "}";
 }
