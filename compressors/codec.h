@@ -31,6 +31,7 @@ enum class CodecId : uint8_t {
   kSketch = 12,
   kExactSketch = 13,
   kSign = 14,
+  kTwoBit = 15,
 };
 
 // A codec for a flat array. Stateless, const, thread-safe: the same input and draw give the same

@@ -13,6 +13,7 @@
 #include "compressors/sign.h"
 #include "compressors/sketch.h"
 #include "compressors/topk.h"
+#include "compressors/twobit.h"
 
 namespace bdn {
 namespace {
@@ -22,6 +23,8 @@ using CodecPtr = std::shared_ptr<const Codec>;
 constexpr size_t kMostElements = size_t{1} << 30;
 
 constexpr std::array kOneBitOptions = {
+    SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
+constexpr std::array kTwoBitOptions = {
     SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
 constexpr std::array kTopKOptions = {SpecOption{"ratio", nullptr, kShareExpected},
                                      SpecOption{"select", "exact", "exact or sampled"},
@@ -67,6 +70,12 @@ const std::array kCodecs = {
              [](OptionValues& values) -> CodecPtr {
                const size_t block = values.Whole(0, 0, kMostElements, 32);
                return values.ok() ? MakeOneBit(block) : nullptr;
+             }},
+    CodecRow{"twobit", kTwoBitOptions,
+             "one of four levels, 16x less half a scale for every block elements",
+             [](OptionValues& values) -> CodecPtr {
+               const size_t block = values.Whole(0, 0, kMostElements, 32);
+               return values.ok() ? MakeTwoBit(block) : nullptr;
              }},
     CodecRow{"topk", kTopKOptions,
              "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16",

@@ -11,26 +11,12 @@
 #include "hwy/foreach_target.h"
 //
 #include "hwy/highway.h"
+#include "kernels/bit_words-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-constexpr size_t kWord = 32;
-
-using Tag = hn::CappedTag<float, 16>;
-constexpr size_t kVectorLanes = hn::MaxLanes(Tag());
-using Vector = hn::Vec<Tag>;
-
-template <class M>
-HWY_INLINE uint32_t MaskBits(const Tag d, M mask) {
-  uint8_t bytes[8] = {};
-  hn::StoreMaskBits(d, mask, bytes);
-  uint32_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return bits;
-}
 
 HWY_INLINE uint32_t WordSigns(const float* HWY_RESTRICT p) {
   const Tag d;
@@ -50,15 +36,6 @@ HWY_INLINE uint32_t WordSignsAndSubtract(float* HWY_RESTRICT p, Vector plus, Vec
     word |= MaskBits(d, negative) << i;
     hn::StoreU(hn::Sub(value, hn::IfThenElse(negative, minus, plus)), d, p + i);
   }
-  return word;
-}
-
-HWY_INLINE void StoreWord(void* words, size_t i, uint32_t word) {
-  std::memcpy(static_cast<char*>(words) + i / 8, &word, sizeof(word));
-}
-HWY_INLINE uint32_t LoadWord(const void* words, size_t i) {
-  uint32_t word;
-  std::memcpy(&word, static_cast<const char*>(words) + i / 8, sizeof(word));
   return word;
 }
 

@@ -28,6 +28,8 @@ constexpr const char* kDefaultCodecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "twobit",
+    "twobit(block=64)",
     "sign",
     "topk(ratio=0.01)",
     "topk(ratio=0.001,select=sampled)",

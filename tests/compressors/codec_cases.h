@@ -44,6 +44,11 @@ inline constexpr CodecCase kCodecs[] = {
     {"OneBitBlock256", "onebit(block=256)"},
     {"OneBitBlock1056", "onebit(block=1056)"},
     {"OneBitBlock8192", "onebit(block=8192)"},
+    {"TwoBit", "twobit"},
+    {"TwoBitBlock32", "twobit(block=32)"},
+    {"TwoBitBlock96", "twobit(block=96)"},
+    {"TwoBitBlock1056", "twobit(block=1056)"},
+    {"TwoBitBlock8192", "twobit(block=8192)"},
     // Of an element below one half it leaves more than there was.
     {"Sign", "sign", {.contracts = false}},
     {"TopKSmall", "topk(ratio=0.01)"},

@@ -32,9 +32,10 @@ TEST(CodecSpec, CanonicalFormDropsDefaultsAndSpaces) {
 }
 
 TEST(CodecSpec, CanonicalFormParsesToItself) {
-  for (const char* text : {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "ef(none)",
-                           "ef(onebit(block=256))", "topk(ratio=0.01)", "topk(ratio=1e-05)",
-                           "topk(ratio=0.3333333333333333)", "topk(ratio=1)", "sign"}) {
+  for (const char* text :
+       {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "ef(none)", "twobit",
+        "delta(twobit(block=64))", "ef(onebit(block=256))", "topk(ratio=0.01)", "topk(ratio=1e-05)",
+        "topk(ratio=0.3333333333333333)", "topk(ratio=1)", "sign"}) {
     EXPECT_EQ(SpecOf(text), text);
   }
 }
@@ -83,7 +84,7 @@ TEST(CodecSpec, PutsACaretUnderTheBadPart) {
 
 TEST(CodecSpec, ListsWhatIsKnownWhereNothingIsNear) {
   EXPECT_THAT(ErrorOf("zstandardised"),
-              HasSubstr("known: ef, delta, none, fp16, bf16, onebit, topk"));
+              HasSubstr("known: ef, delta, none, fp16, bf16, onebit, twobit, topk"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("expected a codec"));
 }
 
@@ -109,6 +110,8 @@ TEST(CodecSpec, RefusesWhatIsNoSpec) {
                            "onebit(block=99999999999999999999)",
                            "onebit(block=4294967296)",
                            "onebit(block=32,block=64)",
+                           "twobit(block=16)",
+                           "twobit(scale=bf16)",
                            "topk",
                            "topk()",
                            "topk(0.1)",

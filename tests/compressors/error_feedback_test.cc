@@ -92,7 +92,7 @@ TEST_P(ErrorFeedback, UndoRestoresResidualAndMomentum) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, ErrorFeedback,
                          ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=256)",
-                                           "topk(ratio=0.01)"));
+                                           "twobit(block=64)", "topk(ratio=0.01)"));
 
 TEST(Accumulate, ComputesEachElementInTheOrderWritten) {
   const FeedbackOptions options{.scale = 0.3f, .decay = 0.7f, .momentum = 0.9f};

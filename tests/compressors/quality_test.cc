@@ -26,6 +26,8 @@ constexpr const char* kCodecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "twobit",
+    "twobit(block=64)",
     "sign",
     "topk(ratio=0.01)",
     "topk(ratio=0.01,values=fp16)",

@@ -176,7 +176,7 @@ TEST_P(Segmented, HostileBytesAreRefusedOrSafe) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, Segmented,
                          ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)",
-                                           "topk(ratio=0.1)"));
+                                           "twobit(block=32)", "topk(ratio=0.1)"));
 
 // Bytes of another process may change once they were found valid.
 TEST_P(Segmented, WhatBoundsItselfIsDecodedSafelyWhateverTheTableBecomes) {

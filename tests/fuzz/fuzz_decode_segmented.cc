@@ -25,8 +25,13 @@ void CheckSegment(const bdn::SegmentedCodec& codec, bdn::ByteSpan in, size_t i) 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  constexpr const char* kSpecs[] = {
-      "none", "fp16", "onebit", "onebit(block=32)", "topk(ratio=0.01)", "topk(ratio=0.5)"};
+  constexpr const char* kSpecs[] = {"none",
+                                    "fp16",
+                                    "onebit",
+                                    "onebit(block=32)",
+                                    "topk(ratio=0.01)",
+                                    "topk(ratio=0.5)",
+                                    "twobit(block=32)"};
   bdn::fuzz::InputReader input(data, size);
   const uint8_t choice = input.Byte();
   std::vector<size_t> elements(1 + choice % 8);

@@ -141,7 +141,7 @@ CODECS = {
 }
 
 # Specs to converge with. One scale for a whole tensor would take longer than a test has.
-CONVERGING = ["ef(onebit(block=32))", "ef(topk(ratio=0.25))"]
+CONVERGING = ["ef(onebit(block=32))", "ef(twobit(block=32))", "ef(topk(ratio=0.25))"]
 
 
 def assert_reaches_the_optimum(make_optimizer, lr, steps=400):

@@ -55,6 +55,14 @@ def test_sgd_over_error_feedback_equals_its_reference(codec):
     )
 
 
+def test_sgd_over_two_bits_equals_its_reference():
+    """The pull is whole: means of a few levels often lie between two of the next, where a rounding decides."""
+    problem = Quadratic()
+    result = run_library(problem, distributed(lambda p: torch.optim.SGD(p, 0.02), push="ef(twobit)"))
+    rules = [algorithms.SGD(0.02) for _ in SHAPES]
+    assert_close(result, algorithms.every_step(problem.start, problem.gradient, STEPS, rules, links(algorithms.twobit)))
+
+
 def test_uncompressed_it_is_torchs_nesterov_sgd_with_weight_decay():
     problem = Quadratic()
     ours = distributed(

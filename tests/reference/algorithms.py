@@ -26,6 +26,13 @@ def onebit(p):
     return np.where(p < 0, -1.0, 1.0) * np.abs(p).mean()
 
 
+def twobit(p):
+    """Levels of -3, -1, 1 and 3 times 0.624 of the mean magnitude, which is rounded to bfloat16."""
+    bits = int(np.float32(0.624 * np.abs(p).mean()).view(np.uint32))
+    scale = np.uint32((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32).astype(p.dtype)
+    return np.where(p < 0, -1.0, 1.0) * np.where(np.abs(p) > 2 * scale, 3.0, 1.0) * scale
+
+
 def topk(ratio):
     """The k largest magnitudes, exactly (1809.07599); of equal ones the first."""
 

@@ -107,10 +107,14 @@ class SmallFloat {
   std::vector<double> values_;
 };
 
+const SmallFloat& BrainFloat() {
+  static const SmallFloat brain(7, -133, 0x7f80);
+  return brain;
+}
+
 const SmallFloat& FormatOf(const Spec& codec) {
   static const SmallFloat half(10, -24, 0x7c00);
-  static const SmallFloat brain(7, -133, 0x7f80);
-  return codec.name == "fp16" ? half : brain;
+  return codec.name == "fp16" ? half : BrainFloat();
 }
 
 double SumOfMagnitudes(const std::vector<float>& p, size_t begin, size_t end, float factor) {
@@ -166,6 +170,45 @@ std::vector<float> DecodeOneBit(const Spec& codec, const Bytes& in, size_t n) {
     const float scale = GetF32(in, 4 * (i / length));
     const bool negative = (GetU32(in, 4 * (num_blocks + i / 32)) >> (i % 32) & 1) != 0;
     decoded.push_back(negative ? -scale : scale);
+  }
+  return decoded;
+}
+
+size_t NumBlocks(const Spec& codec, size_t n) {
+  return n == 0 ? 0 : (n + BlockLength(codec, n) - 1) / BlockLength(codec, n);
+}
+
+Bytes EncodeTwoBit(const Spec& codec, const std::vector<float>& p) {
+  const size_t length = BlockLength(codec, p.size());
+  Bytes out;
+  std::vector<float> scales;
+  for (size_t b = 0; b < NumBlocks(codec, p.size()); ++b) {
+    const float mean = Mean(p, b * length, std::min(p.size(), (b + 1) * length));
+    const uint32_t bits = BrainFloat().Round(std::min(mean * 0.624f, std::ldexp(1.328125f, 126)));
+    PutU16(&out, bits);
+    scales.push_back(BrainFloat().Value(bits));
+  }
+  if (scales.size() % 2 == 1) PutU16(&out, 0);
+  const size_t num_words = (p.size() + 31) / 32;
+  std::vector<uint32_t> words(2 * num_words);
+  for (size_t i = 0; i < p.size(); ++i) {
+    if (p[i] < 0) words[i / 32] += 1u << (i % 32);
+    if (std::fabs(p[i]) > 2 * scales[i / length]) words[num_words + i / 32] += 1u << (i % 32);
+  }
+  for (const uint32_t word : words) PutU32(&out, word);
+  return out;
+}
+
+std::vector<float> DecodeTwoBit(const Spec& codec, const Bytes& in, size_t n) {
+  std::vector<float> decoded;
+  const size_t bitmaps = (NumBlocks(codec, n) + 1) / 2 * 4;
+  const auto bit = [&](size_t at, size_t i) {
+    return (GetU32(in, at + 4 * (i / 32)) >> (i % 32) & 1) != 0;
+  };
+  for (size_t i = 0; i < n; ++i) {
+    const float scale = BrainFloat().Value(GetU16(in, 2 * (i / BlockLength(codec, n))));
+    const float level = bit(bitmaps + 4 * ((n + 31) / 32), i) ? 3 * scale : scale;
+    decoded.push_back(bit(bitmaps, i) ? -level : level);
   }
   return decoded;
 }
@@ -263,6 +306,7 @@ std::vector<float> DecodeTopK(const Spec& codec, const Bytes& in, size_t n) {
 Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
   const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return EncodeOneBit(codec, p);
+  if (codec.name == "twobit") return EncodeTwoBit(codec, p);
   if (codec.name == "sign") return EncodeSign(p);
   if (codec.name == "topk") return EncodeTopK(codec, p);
   if (codec.name == "randomk" || codec.name == "blocks") return EncodeDrawn(codec, p, keys);
@@ -284,6 +328,7 @@ Bytes Encode(const std::string& text, const std::vector<float>& p, Keys keys) {
 std::vector<float> Decode(const std::string& text, const Bytes& payload, size_t n) {
   const Spec codec = Spec::Of(text);
   if (codec.name == "onebit") return DecodeOneBit(codec, payload, n);
+  if (codec.name == "twobit") return DecodeTwoBit(codec, payload, n);
   if (codec.name == "sign") return DecodeSign(payload, n);
   if (codec.name == "topk") return DecodeTopK(codec, payload, n);
   if (codec.name == "randomk" || codec.name == "blocks") return DecodeDrawn(codec, payload, n);

@@ -230,6 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
         KeyOptions{.push = "int8", .pull = "dither", .segments = {700, 90}},
         KeyOptions{.push = "int8(hadamard=32)", .pull = "none", .segments = {700, 90}},
         KeyOptions{.push = "onebit(block=32)", .pull = "onebit", .segments = {700}},
+        KeyOptions{.push = "twobit(block=32)", .pull = "ef(twobit)", .segments = {700, 90}},
         KeyOptions{.push = "topk(ratio=0.2)", .pull = "topk(ratio=0.1)", .segments = {700}},
         KeyOptions{.push = "randomk(ratio=0.3)", .pull = "randomk(ratio=0.3)", .segments = {700}},
         KeyOptions{.push = "randomk(ratio=0.3)", .pull = "none", .segments = {700}},

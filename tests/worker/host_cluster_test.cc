@@ -91,7 +91,8 @@ TEST_P(HostClusterCodecs, GivesTheSameBitsToAllProcessesAndInEachRun) {
 INSTANTIATE_TEST_SUITE_P(All, HostClusterCodecs,
                          ::testing::Values("none", "fp16", "onebit(block=64)", "topk(ratio=0.05)",
                                            "int4(group=64,hadamard=32)", "dither(levels=4)",
-                                           "ef(onebit(block=64))", "ef(topk(ratio=0.05))"));
+                                           "ef(onebit(block=64))", "ef(twobit(block=64))",
+                                           "ef(topk(ratio=0.05))"));
 
 TEST(HostCluster, SumsWhatWorkersOfTheirOwnWouldToRounding) {
   constexpr size_t kN = 3000;

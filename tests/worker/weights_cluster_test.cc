@@ -150,6 +150,7 @@ TEST(WeightsCluster, WhoDoesWithoutAResultHasTheSameBitsAsAllAtTheNext) {
 TEST(WeightsCluster, AllWorkersGetTheSameBitsOfEveryRule) {
   for (const Links& links : {Links{"sgd(momentum=0.9)"}, Links{"adamw", "ef(onebit)", "int8"},
                              Links{"adamw", "int4", "delta(int4)"}, Links{"average", "int8"},
+                             Links{"average", "ef(twobit)", "delta(twobit(block=64))"},
                              Links{"sign_momentum", "int8", "sign"}}) {
     const Results results = Train(links, 5);
     for (const int rank : {1, 2}) EXPECT_EQ(results[rank], results[0]) << links.rule;

@@ -44,8 +44,8 @@ absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& s
   BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
   if (link.error_feedback || link.delta || !link.codec->bounds_itself()) {
     return InvalidArgument(
-        "setting host is '%s': inside a host gradients go by none, fp16, bf16, onebit, int8, int4 or "
-        "int2, without a memory",
+        "setting host is '%s': inside a host gradients go by none, fp16, bf16, onebit, twobit, int8, int4 "
+        "or int2, without a memory",
         spec);
   }
   return link.codec;

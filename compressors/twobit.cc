@@ -1,0 +1,43 @@
+#include "compressors/twobit.h"
+
+#include "absl/strings/str_format.h"
+#include "compressors/block_signs.h"
+#include "kernels/twobit_kernels.h"
+
+namespace bdn {
+namespace {
+
+struct TwoBits {
+  static constexpr CodecId kId = CodecId::kTwoBit;
+  static constexpr size_t kBitmaps = 2;
+  static constexpr float kFactor = 0.624f;
+  static constexpr float kMost = 0x1.54p126f;
+  static constexpr bool kPacksByScale = true;
+
+  static void Pack(const float* p, size_t count, float scale, BitmapsFrom<std::byte> to) {
+    PackTwoBits(p, count, scale, to.first, to.first + to.bytes);
+  }
+  static void PackAndSubtract(float* p, size_t count, float scale, BitmapsFrom<std::byte> to) {
+    PackTwoBitsAndSubtract(p, count, scale, to.first, to.first + to.bytes);
+  }
+  template <bool kAdd>
+  static void Unpack(BitmapsFrom<const std::byte> from, size_t count, float scale, float factor,
+                     float* y) {
+    const std::byte* const large = from.first + from.bytes;
+    if constexpr (kAdd) {
+      UnpackTwoBitsAndAdd(from.first, large, count, factor * scale, factor * (3.0f * scale), y);
+    } else {
+      UnpackTwoBits(from.first, large, count, factor * scale, factor * (3.0f * scale), y);
+    }
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const Codec> MakeTwoBit(size_t block) {
+  return std::make_shared<BlockSignsCodec<TwoBits>>(
+      BlockScales{.block = block, .bfloat = true},
+      block == 0 ? "twobit" : absl::StrFormat("twobit(block=%d)", block));
+}
+
+}  // namespace bdn

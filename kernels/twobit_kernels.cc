@@ -1,0 +1,134 @@
+#include "kernels/twobit_kernels.h"
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/twobit_kernels.cc"
+#include "hwy/foreach_target.h"
+//
+#include "hwy/highway.h"
+#include "kernels/bit_words-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace bdn {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct CodeWords {
+  uint32_t negative = 0;
+  uint32_t large = 0;
+};
+
+// One word of each. P is float where what is left of p goes back, const float where p stays.
+template <class P>
+HWY_INLINE CodeWords WordCodes(P* HWY_RESTRICT p, Vector magnitude) {
+  const Tag d;
+  const auto two = hn::Add(magnitude, magnitude);
+  const auto three = hn::Mul(hn::Set(d, 3.0f), magnitude);
+  CodeWords words;
+  for (size_t i = 0; i < kWord; i += kVectorLanes) {
+    const auto value = hn::LoadU(d, p + i);
+    const auto negative = hn::Lt(value, hn::Zero(d));
+    const auto large = hn::Gt(hn::Abs(value), two);
+    words.negative |= MaskBits(d, negative) << i;
+    words.large |= MaskBits(d, large) << i;
+    if constexpr (!std::is_const_v<P>) {
+      const auto level = hn::IfThenElse(large, three, magnitude);
+      hn::StoreU(hn::Sub(value, hn::IfThenElse(negative, hn::Neg(level), level)), d, p + i);
+    }
+  }
+  return words;
+}
+
+template <class P>
+HWY_INLINE void PackLoop(P* HWY_RESTRICT p, size_t n, float magnitude, void* HWY_RESTRICT negative,
+                         void* HWY_RESTRICT large) {
+  const auto magnitudes = hn::Set(Tag(), magnitude);
+  const auto store = [&](size_t i, CodeWords words) HWY_ATTR {
+    StoreWord(negative, i, words.negative);
+    StoreWord(large, i, words.large);
+  };
+  size_t i = 0;
+  for (; i + kWord <= n; i += kWord) store(i, WordCodes(p + i, magnitudes));
+  if (i == n) return;
+  float tail[kWord] = {};
+  std::memcpy(tail, p + i, (n - i) * sizeof(float));
+  store(i, WordCodes<P>(tail, magnitudes));
+  if constexpr (!std::is_const_v<P>) std::memcpy(p + i, tail, (n - i) * sizeof(float));
+}
+
+void PackTwoBitsKernel(const float* p, size_t n, float magnitude, void* negative, void* large) {
+  PackLoop(p, n, magnitude, negative, large);
+}
+void PackTwoBitsAndSubtractKernel(float* p, size_t n, float magnitude, void* negative,
+                                  void* large) {
+  PackLoop(p, n, magnitude, negative, large);
+}
+
+struct LevelBits {
+  uint32_t small;
+  uint32_t differing;  // from those of the large
+};
+
+// Plain: shifts by lane, which compilers turn into vectors.
+template <bool kAdd>
+HWY_INLINE void UnpackWord(CodeWords words, LevelBits levels, size_t count, float* HWY_RESTRICT y) {
+  for (uint32_t j = 0; j < count; ++j) {
+    const uint32_t level = levels.small ^ (levels.differing & (0u - (words.large >> j & 1u)));
+    const float value = std::bit_cast<float>(level ^ (words.negative << (31 - j) & 0x80000000u));
+    y[j] = kAdd ? y[j] + value : value;
+  }
+}
+
+template <bool kAdd>
+HWY_INLINE void UnpackLoop(const void* HWY_RESTRICT negative, const void* HWY_RESTRICT large,
+                           size_t n, float small_value, float large_value, float* HWY_RESTRICT y) {
+  const auto small = std::bit_cast<uint32_t>(small_value);
+  const LevelBits levels = {small, small ^ std::bit_cast<uint32_t>(large_value)};
+  const auto load = [&](size_t i) { return CodeWords{LoadWord(negative, i), LoadWord(large, i)}; };
+  size_t i = 0;
+  for (; i + kWord <= n; i += kWord) UnpackWord<kAdd>(load(i), levels, kWord, y + i);
+  if (i < n) UnpackWord<kAdd>(load(i), levels, n - i, y + i);
+}
+
+void UnpackTwoBitsKernel(const void* negative, const void* large, size_t n, float small_value,
+                         float large_value, float* y) {
+  UnpackLoop<false>(negative, large, n, small_value, large_value, y);
+}
+void UnpackTwoBitsAndAddKernel(const void* negative, const void* large, size_t n, float small_value,
+                               float large_value, float* y) {
+  UnpackLoop<true>(negative, large, n, small_value, large_value, y);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace bdn
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace bdn {
+
+HWY_EXPORT(PackTwoBitsKernel);
+HWY_EXPORT(PackTwoBitsAndSubtractKernel);
+HWY_EXPORT(UnpackTwoBitsKernel);
+HWY_EXPORT(UnpackTwoBitsAndAddKernel);
+
+void PackTwoBits(const float* p, size_t n, float magnitude, void* negative, void* large) {
+  HWY_DYNAMIC_DISPATCH(PackTwoBitsKernel)(p, n, magnitude, negative, large);
+}
+void PackTwoBitsAndSubtract(float* p, size_t n, float magnitude, void* negative, void* large) {
+  HWY_DYNAMIC_DISPATCH(PackTwoBitsAndSubtractKernel)(p, n, magnitude, negative, large);
+}
+void UnpackTwoBits(const void* negative, const void* large, size_t n, float small_value,
+                   float large_value, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackTwoBitsKernel)(negative, large, n, small_value, large_value, y);
+}
+void UnpackTwoBitsAndAdd(const void* negative, const void* large, size_t n, float small_value,
+                         float large_value, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackTwoBitsAndAddKernel)(negative, large, n, small_value, large_value, y);
+}
+
+}  // namespace bdn
+#endif  // HWY_ONCE
