@@ -23,7 +23,8 @@ using CodecPtr = std::shared_ptr<const Codec>;
 constexpr size_t kMostElements = size_t{1} << 30;
 
 constexpr std::array kOneBitOptions = {
-    SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
+    SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"},
+    SpecOption{"scale", "fp32", "fp32 or bf16"}};
 constexpr std::array kTwoBitOptions = {
     SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
 constexpr std::array kTopKOptions = {SpecOption{"ratio", nullptr, kShareExpected},
@@ -68,8 +69,10 @@ const std::array kCodecs = {
     CodecRow{"onebit", kOneBitOptions,
              "sign and mean magnitude, 32x less a scale for every block elements",
              [](OptionValues& values) -> CodecPtr {
+               constexpr std::array kScales = {"fp32", "bf16"};
                const size_t block = values.Whole(0, 0, kMostElements, 32);
-               return values.ok() ? MakeOneBit(block) : nullptr;
+               const bool bfloat_scales = values.OneOf(1, kScales) == 1;
+               return values.ok() ? MakeOneBit(block, bfloat_scales) : nullptr;
              }},
     CodecRow{"twobit", kTwoBitOptions,
              "one of four levels, 16x less half a scale for every block elements",

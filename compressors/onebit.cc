@@ -1,8 +1,11 @@
 #include "compressors/onebit.h"
 
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/base/spec_text.h"
 #include "compressors/block_signs.h"
 #include "kernels/onebit_kernels.h"
 
@@ -13,6 +16,7 @@ struct OneBits {
   static constexpr CodecId kId = CodecId::kOneBit;
   static constexpr size_t kBitmaps = 1;
   static constexpr float kFactor = 1.0f;
+  // Rounding to bfloat16 goes no further than its own.
   static constexpr float kMost = std::numeric_limits<float>::max();
   static constexpr bool kPacksByScale = false;
 
@@ -35,10 +39,12 @@ struct OneBits {
 
 }  // namespace
 
-std::shared_ptr<const Codec> MakeOneBit(size_t block) {
+std::shared_ptr<const Codec> MakeOneBit(size_t block, bool bfloat_scales) {
+  std::vector<std::string> options;
+  if (block != 0) options.push_back(absl::StrFormat("block=%d", block));
+  if (bfloat_scales) options.push_back("scale=bf16");
   return std::make_shared<BlockSignsCodec<OneBits>>(
-      BlockScales{.block = block, .bfloat = false},
-      block == 0 ? "onebit" : absl::StrFormat("onebit(block=%d)", block));
+      BlockScales{.block = block, .bfloat = bfloat_scales}, SpecText("onebit", options));
 }
 
 }  // namespace bdn

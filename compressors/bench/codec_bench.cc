@@ -28,6 +28,7 @@ constexpr const char* kDefaultCodecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "onebit(block=64,scale=bf16)",
     "twobit",
     "twobit(block=64)",
     "sign",

@@ -64,6 +64,7 @@ std::unique_ptr<DeviceCodec> MakeTopKOf(OptionValues& values) {
 absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec) {
   const std::string spec = codec.spec();
   BDN_ASSIGN_OR_RETURN(OptionValues values, OptionsOf(spec));
+  constexpr std::array kScales = {"fp32", "bf16"};
   switch (codec.id()) {
     case CodecId::kNone:
       return MakeDeviceFloats(DType::kFloat32);
@@ -72,6 +73,7 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
     case CodecId::kBf16:
       return MakeDeviceFloats(DType::kBFloat16);
     case CodecId::kOneBit:
+      if (values.OneOf(1, kScales) == 1) break;
       return MakeDeviceOneBit(values.Whole(0, 0, kAny));
     case CodecId::kTopK:
       return MakeTopKOf(values);
@@ -90,8 +92,9 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
     case CodecId::kSign:
       return MakeDeviceSign();
     default:
-      return InvalidArgument("%s has no kernels for a device: encode it on the host", spec);
+      break;
   }
+  return InvalidArgument("%s has no kernels for a device: encode it on the host", spec);
 }
 
 absl::StatusOr<size_t> Outcome(const EncodeResult& result) {

@@ -27,6 +27,8 @@ TEST(CodecSpec, CanonicalFormDropsDefaultsAndSpaces) {
   EXPECT_EQ(SpecOf("  fp16 "), "fp16");
   EXPECT_EQ(SpecOf("onebit(block=0)"), "onebit");
   EXPECT_EQ(SpecOf("onebit( block = 256 )"), "onebit(block=256)");
+  EXPECT_EQ(SpecOf("onebit(scale=bf16, block=64)"), "onebit(block=64,scale=bf16)");
+  EXPECT_EQ(SpecOf("onebit(scale=fp32)"), "onebit");
   EXPECT_EQ(SpecOf("ef(onebit)"), "ef(onebit)");
   EXPECT_EQ(SpecOf(" ef ( topk ( ratio = 1e-2 ) ) "), "ef(topk(ratio=0.01))");
 }
@@ -110,6 +112,7 @@ TEST(CodecSpec, RefusesWhatIsNoSpec) {
                            "onebit(block=99999999999999999999)",
                            "onebit(block=4294967296)",
                            "onebit(block=32,block=64)",
+                           "onebit(scale=fp16)",
                            "twobit(block=16)",
                            "twobit(scale=bf16)",
                            "topk",

@@ -26,6 +26,8 @@ constexpr const char* kCodecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "onebit(block=64)",
+    "onebit(block=64,scale=bf16)",
     "twobit",
     "twobit(block=64)",
     "sign",

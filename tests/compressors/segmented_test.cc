@@ -176,7 +176,8 @@ TEST_P(Segmented, HostileBytesAreRefusedOrSafe) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, Segmented,
                          ::testing::Values("none", "fp16", "bf16", "onebit", "onebit(block=32)",
-                                           "twobit(block=32)", "topk(ratio=0.1)"));
+                                           "twobit(block=32)", "onebit(block=32,scale=bf16)",
+                                           "topk(ratio=0.1)"));
 
 // Bytes of another process may change once they were found valid.
 TEST_P(Segmented, WhatBoundsItselfIsDecodedSafelyWhateverTheTableBecomes) {

@@ -31,7 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                     "onebit(block=32)",
                                     "topk(ratio=0.01)",
                                     "topk(ratio=0.5)",
-                                    "twobit(block=32)"};
+                                    "twobit(block=32)",
+                                    "onebit(block=32,scale=bf16)"};
   bdn::fuzz::InputReader input(data, size);
   const uint8_t choice = input.Byte();
   std::vector<size_t> elements(1 + choice % 8);

@@ -156,6 +156,7 @@ def test_a_new_job_goes_on_with_the_same_bits(name):
 
 CODECS = [
     *("fp16", "bf16", "int8", "int4", "int4(hadamard=32)", "int2", "dither", "onebit(block=32)", "twobit(block=32)"),
+    "onebit(block=32,scale=bf16)",
     *("topk(ratio=0.1)", "randomk(ratio=0.1)", "blocks(ratio=0.5,size=8)"),
     *("sketch(columns=0.5)", "exactsketch(cells=0.5)"),
 ]

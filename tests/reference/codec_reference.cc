@@ -147,68 +147,89 @@ size_t BlockLength(const Spec& codec, size_t n) {
   return block == 0 ? n : block;
 }
 
-Bytes EncodeOneBit(const Spec& codec, const std::vector<float>& p) {
+size_t NumBlocks(const Spec& codec, size_t n) {
+  return n == 0 ? 0 : (n + BlockLength(codec, n) - 1) / BlockLength(codec, n);
+}
+
+bool HasBrainScales(const Spec& codec) {
+  return codec.name == "twobit" || codec.Word("scale", "fp32") == "bf16";
+}
+
+// The scales before the bitmaps, and what a decoder makes of them.
+size_t BytesOfScales(const Spec& codec, size_t n) {
+  const size_t num_blocks = NumBlocks(codec, n);
+  return HasBrainScales(codec) ? (num_blocks + 1) / 2 * 4 : 4 * num_blocks;
+}
+
+float ScaleOf(const Spec& codec, const Bytes& in, size_t b) {
+  return HasBrainScales(codec) ? BrainFloat().Value(GetU16(in, 2 * b)) : GetF32(in, 4 * b);
+}
+
+Bytes Scales(const Spec& codec, const std::vector<float>& p) {
+  const size_t length = BlockLength(codec, p.size());
   Bytes out;
-  for (size_t begin = 0; begin < p.size(); begin += BlockLength(codec, p.size())) {
-    PutF32(&out, Mean(p, begin, std::min(p.size(), begin + BlockLength(codec, p.size()))));
-  }
-  for (size_t begin = 0; begin < p.size(); begin += 32) {
-    uint32_t word = 0;
-    for (size_t j = 0; j < 32 && begin + j < p.size(); ++j) {
-      if (p[begin + j] < 0) word += 1u << j;
+  for (size_t begin = 0; begin < p.size(); begin += length) {
+    float scale = Mean(p, begin, std::min(p.size(), begin + length));
+    if (codec.name == "twobit") scale = std::min(scale * 0.624f, std::ldexp(1.328125f, 126));
+    if (HasBrainScales(codec)) {
+      PutU16(&out, BrainFloat().Round(scale));
+    } else {
+      PutF32(&out, scale);
     }
-    PutU32(&out, word);
   }
+  if (out.size() % 4 != 0) PutU16(&out, 0);
+  return out;
+}
+
+// A bit an element of those that `is_set` says.
+template <typename IsSet>
+void PutBitmap(Bytes* out, size_t n, const IsSet& is_set) {
+  for (size_t begin = 0; begin < n; begin += 32) {
+    uint32_t word = 0;
+    for (size_t j = 0; j < 32 && begin + j < n; ++j) {
+      if (is_set(begin + j)) word += 1u << j;
+    }
+    PutU32(out, word);
+  }
+}
+
+bool BitOf(const Bytes& in, size_t bitmap, size_t i) {
+  return (GetU32(in, bitmap + 4 * (i / 32)) >> (i % 32) & 1) != 0;
+}
+
+Bytes EncodeOneBit(const Spec& codec, const std::vector<float>& p) {
+  Bytes out = Scales(codec, p);
+  PutBitmap(&out, p.size(), [&](size_t i) { return p[i] < 0; });
   return out;
 }
 
 std::vector<float> DecodeOneBit(const Spec& codec, const Bytes& in, size_t n) {
   std::vector<float> decoded;
-  const size_t length = BlockLength(codec, n);
-  const size_t num_blocks = n == 0 ? 0 : (n + length - 1) / length;
   for (size_t i = 0; i < n; ++i) {
-    const float scale = GetF32(in, 4 * (i / length));
-    const bool negative = (GetU32(in, 4 * (num_blocks + i / 32)) >> (i % 32) & 1) != 0;
-    decoded.push_back(negative ? -scale : scale);
+    const float scale = ScaleOf(codec, in, i / BlockLength(codec, n));
+    decoded.push_back(BitOf(in, BytesOfScales(codec, n), i) ? -scale : scale);
   }
   return decoded;
 }
 
-size_t NumBlocks(const Spec& codec, size_t n) {
-  return n == 0 ? 0 : (n + BlockLength(codec, n) - 1) / BlockLength(codec, n);
-}
-
 Bytes EncodeTwoBit(const Spec& codec, const std::vector<float>& p) {
   const size_t length = BlockLength(codec, p.size());
-  Bytes out;
-  std::vector<float> scales;
-  for (size_t b = 0; b < NumBlocks(codec, p.size()); ++b) {
-    const float mean = Mean(p, b * length, std::min(p.size(), (b + 1) * length));
-    const uint32_t bits = BrainFloat().Round(std::min(mean * 0.624f, std::ldexp(1.328125f, 126)));
-    PutU16(&out, bits);
-    scales.push_back(BrainFloat().Value(bits));
-  }
-  if (scales.size() % 2 == 1) PutU16(&out, 0);
-  const size_t num_words = (p.size() + 31) / 32;
-  std::vector<uint32_t> words(2 * num_words);
-  for (size_t i = 0; i < p.size(); ++i) {
-    if (p[i] < 0) words[i / 32] += 1u << (i % 32);
-    if (std::fabs(p[i]) > 2 * scales[i / length]) words[num_words + i / 32] += 1u << (i % 32);
-  }
-  for (const uint32_t word : words) PutU32(&out, word);
+  const Bytes scales = Scales(codec, p);
+  Bytes out = scales;
+  PutBitmap(&out, p.size(), [&](size_t i) { return p[i] < 0; });
+  PutBitmap(&out, p.size(),
+            [&](size_t i) { return std::fabs(p[i]) > 2 * ScaleOf(codec, scales, i / length); });
   return out;
 }
 
 std::vector<float> DecodeTwoBit(const Spec& codec, const Bytes& in, size_t n) {
   std::vector<float> decoded;
-  const size_t bitmaps = (NumBlocks(codec, n) + 1) / 2 * 4;
-  const auto bit = [&](size_t at, size_t i) {
-    return (GetU32(in, at + 4 * (i / 32)) >> (i % 32) & 1) != 0;
-  };
+  const size_t negative = BytesOfScales(codec, n);
+  const size_t large = negative + (n + 31) / 32 * 4;
   for (size_t i = 0; i < n; ++i) {
-    const float scale = BrainFloat().Value(GetU16(in, 2 * (i / BlockLength(codec, n))));
-    const float level = bit(bitmaps + 4 * ((n + 31) / 32), i) ? 3 * scale : scale;
-    decoded.push_back(bit(bitmaps, i) ? -level : level);
+    const float scale = ScaleOf(codec, in, i / BlockLength(codec, n));
+    const float level = BitOf(in, large, i) ? 3 * scale : scale;
+    decoded.push_back(BitOf(in, negative, i) ? -level : level);
   }
   return decoded;
 }

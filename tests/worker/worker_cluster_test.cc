@@ -61,9 +61,10 @@ TEST(WorkerCluster, SaysOnceThatTensorsAreTooSmallToBeCompressed) {
 }
 
 TEST(WorkerCluster, GivesTheSameBitsToEveryWorkerForEveryCodec) {
-  for (const std::string codec : {"none", "fp16", "bf16", "onebit", "onebit(block=64)",
-                                  "twobit(block=64)", "topk(ratio=0.05)", "ef(onebit(block=64))",
-                                  "ef(twobit(block=64))", "ef(topk(ratio=0.05))"}) {
+  for (const std::string codec :
+       {"none", "fp16", "bf16", "onebit", "onebit(block=64)", "twobit(block=64)",
+        "onebit(block=64,scale=bf16)", "topk(ratio=0.05)", "ef(onebit(block=64))",
+        "ef(twobit(block=64))", "ef(topk(ratio=0.05))"}) {
     ClusterRig rig(2, {"--servers=2", "--min-compress-bytes=0"});
     Floats results[2];
     rig.OnEach([&](Worker& worker, int rank) {
