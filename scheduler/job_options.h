@@ -37,7 +37,7 @@ struct JobOptions {
   // come again, and the time to join begins with the first worker.
   bool is_followed = false;
   bool keeps_history = false;  // for the status page
-  bool has_leases = true;  // false: nodes send no heartbeats and are lost only by Lost
+  bool has_leases = true;      // false: nodes send no heartbeats and are lost only by Lost
 };
 
 // InvalidArgument names the setting that is out of range or contradicts another.

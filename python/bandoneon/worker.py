@@ -328,9 +328,9 @@ class Worker:
 
     def report(self, name: str, value: float, step: int | None = None) -> None:
         """Says a value of this program, its loss, for the scheduler's status page: it goes with the next heartbeat, and
-        this never waits. `name` is up to 64 printable ASCII characters without quotes, backslashes and spaces; a job has
-        at most 64 names. Without `step` it is one more than that of the name's value before, from 0. What workers say of
-        one step is shown as their mean; a value that is not finite, as a gap.
+        this never waits. `name` is up to 64 printable ASCII characters without quotes, backslashes and spaces; a job
+        has at most 64 names. Without `step` it is one more than that of the name's value before, from 0. What workers
+        say of one step is shown as their mean; a value that is not finite, as a gap.
         """
         with self._idle:  # Any thread may report.
             at = self._next_steps.get(name, 0) if step is None else operator.index(step)

@@ -3,8 +3,11 @@
 import asyncio
 import base64
 import contextlib
+import os
 import pathlib
+import shutil
 import subprocess
+import tempfile
 import time
 
 import aiohttp
@@ -69,9 +72,12 @@ class Page:
 
 
 @contextlib.asynccontextmanager
-async def browse(folder: pathlib.Path, program="chromium"):
-    """A Page of a browser of its own, whose files lie in `folder`."""
-    process = subprocess.Popen([program, *FLAGS[:-1], f"--user-data-dir={folder}", FLAGS[-1]], text=True,
+async def browse(program="chromium"):
+    """A Page of a browser of its own, that leaves nothing behind."""
+    # Its sockets lie in there: pytest's folders have names too long for them.
+    folder = tempfile.mkdtemp(prefix="page-")
+    process = subprocess.Popen([program, *FLAGS[:-1], f"--user-data-dir={folder}/profile", FLAGS[-1]], text=True,
+                               env=dict(os.environ, TMPDIR=folder),
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         for line in process.stderr:
@@ -95,3 +101,4 @@ async def browse(folder: pathlib.Path, program="chromium"):
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+        shutil.rmtree(folder, ignore_errors=True)

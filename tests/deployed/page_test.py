@@ -26,6 +26,8 @@ data = (ctypes.c_float * (1 << 18))()
 for step in range(150):
     worker.wait(worker.push(tensor, ctypes.addressof(data), keep=data))
     worker.report("loss<b>", float("nan") if step == 70 else 1 / (step + 1), step)
+    if step % 10 == 0:
+        worker.barrier("here")  # longer than a heartbeat or two, all together
 worker.barrier("over")
 print("ready", flush=True)
 sys.stdin.read()
@@ -55,8 +57,8 @@ def hostile():
 @pytest.fixture
 def running(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [BIN / "bandoneon", "run", "-n", 3, "-s", 2, "--linger", "0s", "--set", "heartbeat-interval=100ms", "--set",
-               "min-compress-bytes=1KiB", "--http-listen", "127.0.0.1:0", "--", "sh", "-c",
+    command = [BIN / "bandoneon", "run", "-n", 3, "-s", 2, "--linger", "0s", "--set", "heartbeat-interval=10ms",
+               "--set", "min-compress-bytes=1KiB", "--http-listen", "127.0.0.1:0", "--", "sh", "-c",
                f"mkfifo in.$RANK; exec {sys.executable} program.py 0<>in.$RANK"]
     process, url = start(command, "[run] status page ", cwd=tmp_path, stdout=subprocess.PIPE)
     for _ in range(3):
@@ -71,17 +73,22 @@ def status(url):
         return json.load(reply)
 
 
-def test_it_shows_what_the_api_says(running, tmp_path):
+def test_it_shows_what_the_api_says(running):
     async def look():
-        async with browse(tmp_path / "browser") as page:
+        async with browse() as page:
             await page.show(running)
             await page.until("document.getElementById('step')?.textContent === '150'")
+            # Two heartbeats with steps between them make a window.
+            await page.until("document.querySelectorAll('#heat-worker tbody tr').length === 3")
             job = status(running)
-            shown = await page.value("""({
+            shown = await page.value("""(() => {
+                const table = (id) => [...document.querySelectorAll(`#${id} tbody tr`)]
+                    .map((row) => [...row.cells].map((cell) => cell.textContent));
+                return {
                 job: document.getElementById('job').textContent,
                 state: document.getElementById('state').textContent,
-                nodes: [...document.querySelectorAll('#nodes tbody tr')].map((row) => [...row.cells].map((c) => c.textContent)),
-                heat: [...document.querySelectorAll('#heat-worker tbody tr')].map((row) => [...row.cells].map((c) => c.textContent)),
+                nodes: table('nodes'),
+                heat: table('heat-worker'),
                 bars: document.querySelectorAll('.bar').length,
                 curve: document.querySelector('figcaption').innerText,
                 path: document.querySelector('#curves path').getAttribute('d'),
@@ -89,7 +96,7 @@ def test_it_shows_what_the_api_says(running, tmp_path):
                 sent: document.getElementById('sent').textContent,
                 unnamed: [...document.querySelectorAll('[role=region],[role=img],section')].filter(
                     (e) => !e.getAttribute('aria-label') && !e.getAttribute('aria-labelledby')).length,
-            })""")
+            };})()""")
             assert (shown["job"], shown["state"]) == (job["job_id"], "running")
             order = sorted(job["nodes"], key=lambda node: (node["role"] != "worker", node["rank"]))
             assert [row[0] for row in shown["nodes"]] == [f"{node['role']} {node['rank']}" for node in order]
@@ -114,11 +121,11 @@ def test_it_shows_what_the_api_says(running, tmp_path):
     asyncio.run(look())
 
 
-def test_names_are_text_and_nothing_of_them_runs(hostile, tmp_path):
+def test_names_are_text_and_nothing_of_them_runs(hostile):
     _, url = hostile
 
     async def look():
-        async with browse(tmp_path / "browser") as page:
+        async with browse() as page:
             await page.show(url)
             await page.until("document.getElementById('state')?.textContent === 'waiting'")
             assert await page.value("document.getElementById('job').textContent") == HOSTILE
@@ -127,17 +134,18 @@ def test_names_are_text_and_nothing_of_them_runs(hostile, tmp_path):
             assert "worker rank 0" in await page.value("document.getElementById('waits').textContent")
             assert page.complaints == []
             # What somebody slipped in all the same does not run.
-            await page.value("document.body.append(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))")
+            await page.value("document.body.append(Object.assign(document.createElement('script'), "
+                             "{text: 'window.ran = 1'}))")
             assert await page.value("window.ran === undefined")
 
     asyncio.run(look())
 
 
-def test_it_says_when_the_scheduler_is_gone(hostile, tmp_path):
+def test_it_says_when_the_scheduler_is_gone(hostile):
     process, url = hostile
 
     async def look():
-        async with browse(tmp_path / "browser") as page:
+        async with browse() as page:
             await page.show(url)
             await page.until("document.getElementById('state')?.textContent === 'waiting'")
             assert await page.value("document.getElementById('silence').hidden")
@@ -159,9 +167,9 @@ LUMINANCE = """(() => {
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_it_fits_a_phone_and_can_be_read(running, tmp_path, is_dark):
+def test_it_fits_a_phone_and_can_be_read(running, is_dark):
     async def look():
-        async with browse(tmp_path / "browser") as page:
+        async with browse() as page:
             await page.show(running, width=360, is_dark=is_dark)
             await page.until("document.getElementById('step')?.textContent === '150'")
             assert await page.value("innerWidth") == 360

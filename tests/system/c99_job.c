@@ -219,7 +219,8 @@ static void* run(void* argument) {
   while (done.calls == 0) pthread_cond_wait(&done.raised, &done.mutex);
   pthread_mutex_unlock(&done.mutex);
   must(bdn_report(worker, "loss", 7, 0.5), "bdn_report");
-  expect(bdn_report(worker, "two words", 7, 0.5) == BDN_INVALID_ARGUMENT, "a name with a space is refused");
+  expect(bdn_report(worker, "two words", 7, 0.5) == BDN_INVALID_ARGUMENT,
+         "a name with a space is refused");
   expect(bdn_report(worker, NULL, 7, 0.5) == BDN_INVALID_ARGUMENT, "no name is refused");
   must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
 
