@@ -27,7 +27,7 @@ for step in range(150):
     worker.wait(worker.push(tensor, ctypes.addressof(data), keep=data))
     worker.report("loss<b>", float("nan") if step == 70 else 1 / (step + 1), step)
     if step % 10 == 0:
-        worker.barrier("here")  # longer than a heartbeat or two, all together
+        worker.barrier("here")  # so that the steps are spread over many heartbeats
 worker.barrier("over")
 print("ready", flush=True)
 sys.stdin.read()
