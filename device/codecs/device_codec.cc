@@ -7,11 +7,11 @@
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
 #include "compressors/codec_table.h"
+#include "device/codecs/device_block_signs.h"
 #include "device/codecs/device_dither.h"
 #include "device/codecs/device_drawn.h"
 #include "device/codecs/device_floats.h"
 #include "device/codecs/device_integers.h"
-#include "device/codecs/device_onebit.h"
 #include "device/codecs/device_sign.h"
 #include "device/codecs/device_topk.h"
 
@@ -73,8 +73,9 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
     case CodecId::kBf16:
       return MakeDeviceFloats(DType::kBFloat16);
     case CodecId::kOneBit:
-      if (values.OneOf(1, kScales) == 1) break;
-      return MakeDeviceOneBit(values.Whole(0, 0, kAny));
+      return MakeDeviceOneBit(values.Whole(0, 0, kAny), values.OneOf(1, kScales) == 1);
+    case CodecId::kTwoBit:
+      return MakeDeviceTwoBit(values.Whole(0, 0, kAny));
     case CodecId::kTopK:
       return MakeTopKOf(values);
     case CodecId::kRandomK:
@@ -92,9 +93,8 @@ absl::StatusOr<std::unique_ptr<DeviceCodec>> MakeDeviceCodec(const Codec& codec)
     case CodecId::kSign:
       return MakeDeviceSign();
     default:
-      break;
+      return InvalidArgument("%s has no kernels for a device: encode it on the host", spec);
   }
-  return InvalidArgument("%s has no kernels for a device: encode it on the host", spec);
 }
 
 absl::StatusOr<size_t> Outcome(const EncodeResult& result) {

@@ -10,9 +10,11 @@
   DO(EncodeFloats)              \
   DO(DecodeFloats)              \
   DO(SumRuns)                   \
-  DO(OneBitScales)              \
+  DO(ScaleBlocks)               \
   DO(EncodeOneBit)              \
   DO(DecodeOneBit)              \
+  DO(EncodeTwoBit)              \
+  DO(DecodeTwoBit)              \
   DO(EncodeSign)                \
   DO(EndSign)                   \
   DO(DecodeSign)                \

@@ -12,6 +12,7 @@
 #include "device/kernels/run_sums.h"
 #include "device/kernels/sign_bits.h"
 #include "device/kernels/topk_selection.h"
+#include "device/kernels/twobit_levels.h"
 
 namespace bdn::device_kernels {
 

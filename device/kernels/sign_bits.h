@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/kernels/elements.h"
 #include "device/kernels/kernel_id.h"
 #include "device/kernels/portable.h"
 #include "device/kernels/run_sums.h"
@@ -26,23 +27,47 @@ BDN_DEVICE bool BitAt(const uint32_t* words, uint32_t i) {
   return (words[i / kWordElements] >> i % kWordElements & 1u) != 0;
 }
 
-// The scales, of what SumRuns left with the factors 1 and 2^-8. A block for kTile scales; a scale
-// is one thread's.
-struct OneBitScales {
-  static constexpr KernelId kId = KernelId::kOneBitScales;
+// The scales at a payload's front, one for each block of elements.
+struct BlockScales {
+  void* scales;
+  bool bfloat;  // bfloat16, of an even number of places; else float32
+  uint32_t block;
+
+  BDN_DEVICE void Store(uint32_t b, float scale) const {
+    if (bfloat) {
+      static_cast<uint16_t*>(scales)[b] = NarrowToBFloat16(scale);
+    } else {
+      static_cast<float*>(scales)[b] = scale;
+    }
+  }
+  // Of element i.
+  BDN_DEVICE float Of(uint32_t i) const {
+    const uint32_t b = i / block;
+    return bfloat ? WidenBFloat16(static_cast<const uint16_t*>(scales)[b])
+                  : static_cast<const float*>(scales)[b];
+  }
+};
+
+// The scales, factor * the mean magnitude and at most `most`, of what SumRuns left with the factors
+// 1 and 2^-8; and their padding. A block for kTile scales; a scale is one thread's.
+struct ScaleBlocks {
+  static constexpr KernelId kId = KernelId::kScaleBlocks;
   static constexpr int kPhases = 1;
   static constexpr float kLargeFactor = 0x1p-8f;
   struct Arguments {
     RunLayout layout;
     const double* sums;
-    float* scales;
+    BlockScales scales;
+    float factor;
+    float most;
   };
   struct Shared {};
 
   template <int kPhase>
   BDN_DEVICE static void Run(const Thread& at, const Arguments& a, Shared& /*shared*/) {
     const uint32_t num_runs = a.layout.NumRuns();
-    const uint32_t end = Least(a.layout.NumBlocks(), (at.block + 1) * kTile);
+    const uint32_t num_blocks = a.layout.NumBlocks();
+    const uint32_t end = Least(num_blocks, (at.block + 1) * kTile);
     for (uint32_t b = at.block * kTile + at.thread; b < end; b += at.threads) {
       const uint32_t from = b * a.layout.RunsOfBlock();
       const uint32_t to = Least(num_runs, from + a.layout.RunsOfBlock());
@@ -50,7 +75,9 @@ struct OneBitScales {
       if (!IsFinite(sum)) sum = 0x1p8 * AddRuns(a.sums + num_runs, from, to);
       const uint32_t count = a.layout.BlockEnd(b) - b * a.layout.block;
       const double mean = sum / static_cast<double>(count);
-      a.scales[b] = static_cast<float>(Least(mean, static_cast<double>(0x1.fffffep127f)));
+      const auto finite = static_cast<float>(Least(mean, static_cast<double>(0x1.fffffep127f)));
+      a.scales.Store(b, Least(a.factor * finite, a.most));
+      if (a.scales.bfloat && b % 2 == 0 && b + 1 == num_blocks) a.scales.Store(num_blocks, 0.0f);
     }
   }
 };
@@ -61,8 +88,7 @@ struct EncodeOneBit {
   static constexpr int kPhases = 2;
   struct Arguments {
     Source source;
-    const float* scales;
-    uint32_t block;
+    BlockScales scales;
     uint32_t* words;
     EncodeResult* result;
   };
@@ -81,7 +107,7 @@ struct EncodeOneBit {
         const bool negative = p < 0.0f;
         shared.negative[j] = negative ? 1 : 0;
         if (!HasMemory(a.source)) continue;
-        const float scale = a.scales[(begin + j) / a.block];
+        const float scale = a.scales.Of(begin + j);
         Leave(a.source, begin + j, p, negative ? -scale : scale);
       }
     } else {
@@ -97,8 +123,7 @@ struct DecodeOneBit {
   static constexpr KernelId kId = KernelId::kDecodeOneBit;
   static constexpr int kPhases = 1;
   struct Arguments {
-    const float* scales;
-    uint32_t block;
+    BlockScales scales;
     const uint32_t* words;
     Target target;
   };
@@ -109,7 +134,7 @@ struct DecodeOneBit {
     const uint32_t begin = at.block * kTile;
     const uint32_t end = Least(a.target.n, begin + kTile);
     for (uint32_t i = begin + at.thread; i < end; i += at.threads) {
-      const float scale = a.scales[i / a.block];
+      const float scale = a.scales.Of(i);
       Deliver(a.target, i, BitAt(a.words, i) ? -scale : scale);
     }
   }

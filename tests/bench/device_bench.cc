@@ -38,6 +38,8 @@ constexpr const char* kSpecs[] = {
     "bf16",
     "onebit",
     "onebit(block=256)",
+    "twobit",
+    "twobit(block=64)",
     "sign",
     "int8",
     "int4",

@@ -503,7 +503,8 @@ TEST(DeviceExchanges, GiveTheSameBitsWhereverTheyAreEncoded) {
   FakeDriver driver;
   for (const std::string codec :
        {"none", "fp16", "bf16", "sign", "onebit", "onebit(block=64)", "ef(onebit(block=64))",
-        "ef(onebit,correction=lr)", "ef(topk(ratio=0.05))", "topk(ratio=0.1,select=sampled)",
+        "ef(onebit,correction=lr)", "ef(twobit(block=64))", "onebit(block=64,scale=bf16)",
+        "ef(topk(ratio=0.05))", "topk(ratio=0.1,select=sampled)",
         "ef(randomk(ratio=0.1,unbiased=false))", "ef(blocks(ratio=0.1))",
         "int8(group=128,hadamard=32)", "ef(int4)", "dither", "ef(dither(kind=natural))",
         "none for 2; ef(onebit)"}) {
