@@ -323,8 +323,14 @@ TEST(HostCluster, PushesGoByACodecOfTheirOwnInsideAHost) {
     return results[0];
   };
   const Floats exact = run("", DType::kFloat32);
-  for (const char* codec :
-       {"int8(group=128)", "int8(group=128,hadamard=32)", "int8(group=128,round=stochastic)"}) {
+  struct Coded {
+    const char* codec;
+    double most;  // of the error, beside the size
+  };
+  for (const auto& [codec, most] :
+       {Coded{"int8(group=128)", 0.03}, Coded{"int8(group=128,hadamard=32)", 0.03},
+        Coded{"int8(group=128,round=stochastic)", 0.03}, Coded{"twobit(block=64)", 0.4},
+        Coded{"onebit(block=64,scale=bf16)", 0.7}}) {
     const Floats coded = run(codec, DType::kFloat32);
     EXPECT_EQ(run(codec, DType::kFloat32), coded) << "bit for bit";
     double error = 0, size = 0;
@@ -332,7 +338,7 @@ TEST(HostCluster, PushesGoByACodecOfTheirOwnInsideAHost) {
       error += (coded[i] - exact[i]) * (coded[i] - exact[i]);
       size += exact[i] * exact[i];
     }
-    EXPECT_LT(std::sqrt(error / size), 0.03) << codec;
+    EXPECT_LT(std::sqrt(error / size), most) << codec;
     EXPECT_GT(error, 0) << codec << " was not used";
   }
   EXPECT_EQ(run("fp16", DType::kFloat16), run("", DType::kFloat16)) << "loses nothing of halves";
