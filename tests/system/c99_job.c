@@ -126,7 +126,8 @@ static void errors(bdn_worker* worker, uint32_t id) {
   expect(bdn_report(NULL, "loss", 0, 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
   expect(bdn_check_codec("onebit(blok=4)", NULL, 0) == BDN_INVALID_ARGUMENT, "a typo is refused");
   expect(strstr(bdn_last_error(), "block") != NULL, "and what was meant is named");
-  expect(strstr(bdn_codecs_help(), "onebit(block=0)") != NULL, "the codecs are described");
+  expect(strstr(bdn_codecs_help(), "onebit(block=0,scale=fp32)") != NULL,
+         "the codecs are described");
   must(bdn_codec_traits("none for 9; blocks(ratio=0.5)", &traits), "bdn_codec_traits");
   expect(traits == (BDN_CODEC_CARRIES_SUMS | BDN_CODEC_ADDS_ENCODED | BDN_CODEC_SCHEDULE),
          "the traits of all stages");
