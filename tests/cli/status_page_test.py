@@ -82,6 +82,8 @@ def test_it_says_what_status_says_and_what_was_reported(real, job, processes):
         assert time.monotonic() < deadline, found
     history = found.pop("history")
     status = json.loads(real.run("status", "--scheduler", address, "--json").stdout)
+    # The command says besides what each side speaks.
+    assert status.pop("control_version") == status.pop("own_control_version") > 0
     for one in (found, status):
         for node in one["nodes"]:
             node.pop("seconds_since_heard")

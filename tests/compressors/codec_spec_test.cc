@@ -138,7 +138,8 @@ TEST(CodecSpec, ShowsUnprintableBytesAsQuestionMarks) {
 }
 
 TEST(DescribeCodecs, NamesEveryCodecAndItsOptions) {
-  for (const char* word : {"none", "fp16", "bf16", "onebit(block=0)", "topk(ratio=", "ef("}) {
+  for (const char* word : {"none", "fp16", "bf16", "onebit(block=0,scale=fp32)", "twobit(block=0)",
+                           "topk(ratio=", "ef("}) {
     EXPECT_THAT(DescribeCodecs(), HasSubstr(word));
   }
 }

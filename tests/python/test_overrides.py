@@ -105,7 +105,7 @@ def test_a_state_of_other_options_is_refused_saying_what_differs():
         ({"*.bias": dict(psuh="none")}, r"overrides\['\*\.bias'\] has 'psuh'; it takes push, pull"),
         ({"*.bias": dict(momentum=2)}, r"overrides\['\*\.bias'\]: momentum=2"),
         ({"*.bias": dict(push="fp16")}, r"overrides\['\*\.bias'\]: .*error feedback.*'fp16'"),
-        ({"*.bias": dict(push="ef(twobit)")}, r"'0\.bias'.*twobit"),
+        ({"*.bias": dict(push="ef(threebit)")}, r"'0\.bias'.*threebit"),
     ],
     ids=["fits none", "shadowed", "unknown key", "bad momentum", "lossy momentum", "bad codec"],
 )
