@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, need
+from debian_roots import ROOT, need
 
 sys.path.insert(0, str(ROOT / "tests" / "deploy"))
 from deploy_helpers import BIN, DEPLOY, ROLES, issue_certificates  # noqa: E402

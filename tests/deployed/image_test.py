@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import yaml
-from conftest import ROOT, need
+from debian_roots import ROOT, need
 from containers import Container, Image, Network, bind, run, tmpfs
 
 DOCKER = ROOT / "deploy" / "docker"

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 from browser import browse
-from conftest import ROOT
+from debian_roots import ROOT
 
 BIN = pathlib.Path(os.environ.get("BDN_BIN_DIR", ROOT / "build" / "release" / "bin"))
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"

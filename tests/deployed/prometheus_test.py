@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 import yaml
-from conftest import ROOT
+from debian_roots import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "deploy"), str(ROOT / "tests" / "system")]
 from deploy_helpers import BIN, DEPLOY  # noqa: E402
