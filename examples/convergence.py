@@ -142,7 +142,7 @@ def duration(seconds):
 
 def show(methods, plan, results, out):
     """Prints the tables and draws the pictures; exits with an error where replicas differed."""
-    baselines = {m.baseline for m in methods}
+    baselines = {name for m in methods for name in (m.baseline, *m.dense)}
     methods = [m for m in METHODS if m in methods or m.name in baselines]
     records = {m.name: results.of(m, plan) for m in methods}
     summaries = {}
@@ -155,6 +155,8 @@ def show(methods, plan, results, out):
     scales = dict.fromkeys(plan.scale_of(m) for m in methods)
     setting = textwrap.fill(training.setting(scales), 120)
     print(f"\n{setting}\n\n{report.results_table(summaries)}\n\n{report.LEGEND}\n")
+    if dense := report.dense_table(summaries):
+        print(f"{dense}\n")
     print(f"{report.rates_table(summaries)}\n")
     report.draw_by_steps(summaries, out / "loss_by_steps.png")
     report.draw_by_bytes(summaries, out / "loss_by_bytes.png")

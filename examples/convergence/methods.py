@@ -23,7 +23,19 @@ class Rule:
     link: dict = field(default_factory=dict)  # what the rule leaves to the links
 
     def make(self, run):
-        return self.optimizer(run.model.parameters(), lr=run.lr, **self.options)
+        return self.optimizer(self.groups(run.model), lr=run.lr, **self.options)
+
+    def groups(self, model):
+        return model.parameters()
+
+
+class MuonRule(Rule):
+    """Embeddings and the output layer are no matrices to it."""
+
+    def groups(self, model):
+        blocks = [p for name, p in model.named_parameters() if name.startswith("blocks.")]
+        others = [p for name, p in model.named_parameters() if not name.startswith("blocks.")]
+        return [{"params": blocks}, {"params": others, "matrices": False}]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +45,7 @@ class Method:
     may have common_weights(), a context in which the model has the weights to be judged.
 
     `baseline` names the method that this one is compared with, None for one that is a baseline only.
+    `dense` names uncompressed runs of as many samples, which it is compared with besides.
     """
 
     name: str
@@ -43,6 +56,7 @@ class Method:
     settings: dict = field(default_factory=dict)
     steps: int = STEPS
     scale: Scale = NORMAL
+    dense: tuple = ()
 
     @property
     def quick_rate(self):
@@ -64,6 +78,7 @@ def doubling(first, count=4):
 ADAM = dict(betas=(0.9, 0.95), weight_decay=0.01)
 ADAMW = Rule(torch.optim.AdamW, doubling(0.002), dict(ADAM, fused=True))
 FROZEN_ADAMW = Rule(bdn.FrozenAdamW, ADAMW.rates, ADAM)
+MUON = MuonRule(bdn.Muon, doubling(0.008), ADAM)
 ONEBIT_ADAM = Rule(bdn.OneBitAdam, ADAMW.rates, ADAM)
 LANS = Rule(bdn.LANS, doubling(0.005))
 SGD = Rule(torch.optim.SGD, doubling(0.125))
@@ -159,6 +174,9 @@ CSER_1024 = "CSER, R = 1024"
 LOCAL = "local steps of AdamW"
 LOCAL_24 = "local steps of AdamW, tau = 24"
 UPLINKS = "sign momentum, compressed uplink"
+LOCAL_SHORT = "local steps, a short run"
+LOCAL_MEDIUM = "local steps, 2,400 steps"
+GRADIENTS_MUON = "gradients, Muon"
 
 DENSE_ADAMW = "AdamW, fp32"
 DENSE_SERVER = "AdamW on the server, fp32"
@@ -167,6 +185,9 @@ DENSE_NESTEROV = "momentum SGD, fp32"
 DENSE_LANS = "LANS, fp32"
 DENSE_LANS_LONG = "LANS, fp32, long"
 DENSE_NESTEROV_LONG = "momentum SGD, fp32, long"
+DENSE_MUON = "Muon, fp32"
+DENSE_ADAMW_MEDIUM = "AdamW, fp32, 2,400 steps"
+DENSE_MUON_MEDIUM = "Muon, fp32, 2,400 steps"
 AVERAGING = "averaging, fp32"
 AVERAGING_24 = "averaging, fp32, tau = 24"
 SIGN_MOMENTUM = "sign momentum, fp32 uplink"
@@ -177,12 +198,12 @@ RESETS_1024 = 10 * 256  # Steps of ten resets of CSER, which are 256 apart at R 
 ROUNDS = 1000  # of local steps
 
 
-def _methods(group, baseline, rule, build=distributed, steps=STEPS):
+def _methods(group, baseline, rule, build=distributed, steps=STEPS, dense=()):
     """What makes entries of one group: name and settings are left to give. Long runs are small."""
     scale = NORMAL if steps == STEPS else SMALL
 
     def method(name, **settings):
-        return Method(name, group, baseline, rule, build, settings, steps, scale)
+        return Method(name, group, baseline, rule, build, settings, steps, scale, dense)
 
     return method
 
@@ -194,6 +215,9 @@ _dense_nesterov = _methods(DENSE, None, NESTEROV)
 _dense_nesterov_long = _methods(CSER_1024, None, NESTEROV, steps=RESETS_1024)
 _dense_lans = _methods(DENSE, None, LANS)
 _dense_lans_long = _methods(CLAN_LONG, None, LANS, steps=LONG)
+_dense_muon = _methods(DENSE, None, MUON)
+_dense_adamw_medium = _methods(LOCAL_MEDIUM, None, ADAMW, steps=LONG)
+_dense_muon_medium = _methods(LOCAL_MEDIUM, None, MUON, steps=LONG)
 _near_lossless = _methods(NEAR_LOSSLESS, DENSE_ADAMW, ADAMW)
 _sdp4bit = _methods(SDP4BIT, DENSE_SERVER, ADAMW, server_optimizer)
 _adamw = _methods(COMPRESS_ADAMW, DENSE_ADAMW, ADAMW)
@@ -208,6 +232,13 @@ _averaging_24 = _methods(LOCAL_24, None, ADAMW, local_steps, ROUNDS * 24)
 _local = _methods(LOCAL, AVERAGING, ADAMW, local_steps, ROUNDS * 12)
 _local_24 = _methods(LOCAL_24, AVERAGING_24, ADAMW, local_steps, ROUNDS * 24)
 _uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, ROUNDS * 12)
+
+DENSE_SHORT = DENSE_ADAMW, DENSE_MUON
+_gradients_muon = _methods(GRADIENTS_MUON, DENSE_MUON, MUON, dense=DENSE_SHORT)
+_local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
+_local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
+DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
+_local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
 
 INT4_GRADIENTS = "int4(group=128,hadamard=32)"
 ONEBIT = both("ef(onebit)")
@@ -245,6 +276,18 @@ def _blockwise(ratio, group, settings, baseline=DENSE_NESTEROV, steps=STEPS, blo
 
 
 INT4_BOTH = dict(push="int4(hadamard=32)", pull="delta(int4(group=2048))")
+
+
+def updates(codec):
+    """What was moved, under error feedback, and what the weights differ by."""
+    return dict(push=f"ef({codec})", pull=f"delta({codec})")
+
+
+# Blocks as long as a row of the model's embedding: 64, of the small one 48.
+TWOBIT_UPDATES = updates("twobit(block=64)")
+ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
+TWOBIT_SMALL = updates("twobit(block=48)")
+ONEBIT_SMALL = updates("onebit(block=48,scale=bf16)")
 TAU = dict(tau=12)
 TAU_24 = dict(tau=24)
 AVERAGE = dict(outer="Average")
@@ -264,6 +307,7 @@ METHODS = [
     _dense_sgd(DENSE_SGD),
     _dense_nesterov(DENSE_NESTEROV),
     _dense_lans(DENSE_LANS),
+    _dense_muon(DENSE_MUON),
     _near_lossless("bf16", **both("bf16")),
     _near_lossless("int8", **both("int8")),
     _near_lossless("int4 + Hadamard", **both("int4(hadamard=32)")),
@@ -332,6 +376,24 @@ METHODS = [
     _averaging_24(AVERAGING_24, **TAU_24, **AVERAGE),
     _local_24("SlowMo, fp32, tau = 24", **TAU_24, **SLOWMO),
     _local_24("sign momentum, betas 0.9, 0.99, tau = 24", **TAU_24, **FASTER_MOMENTUM),
+    _gradients_muon("Muon, int4 + Hadamard", **both("int4(hadamard=32)")),
+    _gradients_muon("Muon, twobit(64)", **both("ef(twobit(block=64))")),
+    _gradients_muon("Muon, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
+    _local_adamw_short("AdamW, tau = 4, fp32", tau=4, **AVERAGE),
+    _local_adamw_short("AdamW, tau = 4, twobit(64)", tau=4, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_short("Muon, tau = 4, fp32", tau=4, **AVERAGE),
+    _local_muon_short("Muon, tau = 8, fp32", tau=8, **AVERAGE),
+    _local_muon_short("Muon, tau = 4, int4", tau=4, **AVERAGE, **INT4_BOTH),
+    _local_muon_short("Muon, tau = 2, twobit(64)", tau=2, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_short("Muon, tau = 4, twobit(64)", tau=4, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_short("Muon, tau = 8, twobit(64)", tau=8, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_short("Muon, tau = 8, onebit(64)", tau=8, **AVERAGE, **ONEBIT_UPDATES),
+    _local_muon_short("Muon, tau = 12, onebit(64)", tau=12, **AVERAGE, **ONEBIT_UPDATES),
+    _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
+    _dense_muon_medium(DENSE_MUON_MEDIUM),
+    _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
+    _local_muon_medium("Muon, tau = 8, twobit(48), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_SMALL),
+    _local_muon_medium("Muon, tau = 16, onebit(48), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_SMALL),
 ]
 
 

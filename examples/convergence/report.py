@@ -87,6 +87,9 @@ def megabytes_to(curve, target):
 
 # ---- Tables ----
 
+# Of the runs that Method.dense names, in this order.
+DENSE_RULES = "AdamW", "Muon"
+
 HEAD = (
     "method",
     "steps",
@@ -136,6 +139,32 @@ def _cells(summary, summaries):
         if moved and of_baseline:
             own[5] = f"{of_baseline / moved:.1f}x"
     return [name, *facts, *own]
+
+
+def dense_table(summaries):
+    """What is compared with uncompressed runs of as many samples; "" without such a method."""
+    head = ["method", "steps", "seeds", "MB", "fewer"]
+    for rule in DENSE_RULES:
+        head += [f"gap to dense {rule}, %", "MB to its last loss", "fewer"]
+    rows = []
+    for summary in summaries.values():
+        dense = [summaries.get(name) for name in summary.method.dense]
+        if summary.by_seed and dense and all(d is not None and d.by_seed for d in dense):
+            rows.append(_dense_row(summary, dense))
+    if not rows:
+        return ""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _dense_row(summary, dense):
+    row = [summary.method.name, str(summary.steps), str(len(summary.by_seed)), f"{summary.megabytes:.1f}"]
+    row.append(f"{dense[0].megabytes / summary.megabytes:.0f}x")
+    for baseline in dense:
+        moved = megabytes_to(summary.curve, baseline.loss)
+        row.append(_gap_text(paired_gap(summary, baseline)))
+        row += [f"{moved:.1f}", f"{baseline.megabytes / moved:.0f}x"] if moved else ["-", "-"]
+    return row
 
 
 def _gap_text(gap):

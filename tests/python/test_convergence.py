@@ -15,7 +15,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from convergence import report, training  # noqa: E402
-from convergence.methods import METHODS, Method, Rule, distributed  # noqa: E402
+from convergence.methods import METHODS, Method, Rule, distributed, named  # noqa: E402
 from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
 from convergence.training import NORMAL, SMALL  # noqa: E402
 
@@ -59,11 +59,18 @@ def test_names_are_unique_and_baselines_are_methods():
     names = [m.name for m in METHODS]
     assert len(names) == len(set(names))
     assert {m.baseline for m in METHODS} - {None} <= set(names)
+    assert {name for m in METHODS for name in m.dense} <= set(names)
 
 
 def test_a_method_has_its_baselines_steps_and_scale():
     size = {m.name: (m.steps, m.scale) for m in METHODS}
-    assert [m.name for m in METHODS if m.baseline and size[m.baseline] != size[m.name]] == []
+    compared = [(m.name, other) for m in METHODS for other in (m.baseline, *m.dense) if other]
+    assert [pair for pair in compared if size[pair[0]] != size[pair[1]]] == []
+
+
+def test_dense_runs_are_named_in_the_order_of_the_tables_columns():
+    rules = {tuple(named(name).rule.optimizer.__name__ for name in m.dense) for m in METHODS}
+    assert rules == {(), report.DENSE_RULES}
 
 
 def test_grids_are_four_rates_a_factor_of_two_apart():
@@ -159,6 +166,16 @@ def test_the_table_shows_gaps_ratios_and_what_diverged():
     assert dense == "| dense | 600 | 0.2 | 2 | 2.0000 | - | 16.0 | - | 14.4 | - |"
     assert coded == "| coded | 600 | 0.2 | 1 (1 diverged) | 2.1000 | +5.0 | 2.0 | 8.0x | 1.9 | 7.6x |"
     assert "| coded | 0.2: **2.100** |" in report.rates_table(summaries)
+
+
+def test_the_table_beside_dense_runs_has_bytes_to_their_last_loss():
+    method = dataclasses.replace(CODED, dense=("dense", "dense"))
+    summaries = summaries_of({1: 2.6, 2: 2.6}, {1: 2.0, 2: 2.2})
+    assert report.dense_table(summaries) == ""
+    summaries["coded"].method = method
+    row = report.dense_table(summaries).splitlines()[2]
+    each = "-19.2 ± 48.9 | 1.4 | 11x"  # From 3 at 1 MB to 2.1 at 2 MB, and 16 MB over that.
+    assert row == f"| coded | 600 | 2 | 2.0 | 8x | {each} | {each} |"
 
 
 def test_the_frontier_is_what_nothing_beats_in_both():
