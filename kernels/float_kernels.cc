@@ -9,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "kernels/float_kernels.cc"
 #include "hwy/foreach_target.h"
 //
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/float_elements-inl.h"
 
@@ -229,6 +230,50 @@ void AddScaledKernel(ConstView x, float scale, MutableView y) {
                [&](auto from) { AddLoop<decltype(from), Float32>(x.data, x.n, scale, y.data); });
 }
 
+void SumScaledKernel(std::span<const ScaledFloats> x, float* HWY_RESTRICT y, size_t n) {
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const Tag d;
+  for (; i + kStep <= n; i += kStep) {
+    Vector sum[kStepVectors];
+    const auto first = hn::Set(d, x[0].scale);
+    for (size_t v = 0; v < kStepVectors; ++v) {
+      sum[v] = hn::Mul(first, hn::LoadU(d, x[0].data + i + v * kLanes));
+    }
+    for (size_t k = 1; k < x.size(); ++k) {
+      const auto factor = hn::Set(d, x[k].scale);
+      for (size_t v = 0; v < kStepVectors; ++v) {
+        sum[v] = hn::Add(sum[v], hn::Mul(factor, hn::LoadU(d, x[k].data + i + v * kLanes)));
+      }
+    }
+    for (size_t v = 0; v < kStepVectors; ++v) hn::StoreU(sum[v], d, y + i + v * kLanes);
+  }
+#endif
+  for (; i < n; ++i) {
+    float sum = x[0].scale * x[0].data[i];
+    for (size_t k = 1; k < x.size(); ++k) sum = sum + (x[k].scale * x[k].data[i]);
+    y[i] = sum;
+  }
+}
+
+void StreamScaledKernel(const float* HWY_RESTRICT from, float scale, float* HWY_RESTRICT to,
+                        size_t n) {
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const Tag d;
+  constexpr size_t kVectorBytes = kLanes * sizeof(float);
+  for (; i < n && reinterpret_cast<uintptr_t>(to + i) % kVectorBytes != 0; ++i) {
+    to[i] = scale * from[i];
+  }
+  const auto factor = hn::Set(d, scale);
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::Stream(hn::Mul(factor, hn::LoadU(d, from + i)), d, to + i);
+  }
+  hwy::FlushStream();
+#endif
+  for (; i < n; ++i) to[i] = scale * from[i];
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace bdn
 HWY_AFTER_NAMESPACE();
@@ -240,6 +285,8 @@ HWY_EXPORT(FirstNonFiniteKernel);
 HWY_EXPORT(ConvertKernel);
 HWY_EXPORT(ConvertAndSubtractKernel);
 HWY_EXPORT(AddScaledKernel);
+HWY_EXPORT(SumScaledKernel);
+HWY_EXPORT(StreamScaledKernel);
 
 size_t FirstNonFinite(ConstView x, float scale) {
   return HWY_DYNAMIC_DISPATCH(FirstNonFiniteKernel)(x, scale);
@@ -255,6 +302,12 @@ void ConvertAndSubtract(float* p, MutableView to) {
 }
 void AddScaled(ConstView x, float scale, MutableView y) {
   HWY_DYNAMIC_DISPATCH(AddScaledKernel)(x, scale, y);
+}
+void SumScaled(std::span<const ScaledFloats> x, float* y, size_t n) {
+  HWY_DYNAMIC_DISPATCH(SumScaledKernel)(x, y, n);
+}
+void StreamScaled(const float* from, float scale, float* to, size_t n) {
+  HWY_DYNAMIC_DISPATCH(StreamScaledKernel)(from, scale, to, n);
 }
 
 }  // namespace bdn

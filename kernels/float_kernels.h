@@ -2,6 +2,7 @@
 #define BANDONEON_KERNELS_FLOAT_KERNELS_H_
 
 #include <cstddef>
+#include <span>
 
 #include "common/base/dtype.h"
 
@@ -28,6 +29,19 @@ void ConvertAndSubtract(float* p, MutableView to);
 
 // y[i] = y[i] + (scale * x[i]). y is float32, or float64 where x is.
 void AddScaled(ConstView x, float scale, MutableView y);
+
+// One of several arrays that are added up.
+struct ScaledFloats {
+  const float* data = nullptr;
+  float scale = 1.0f;
+};
+// y[i] = (x[0].scale * x[0].data[i]) + (x[1].scale * x[1].data[i]) + ..., added in order: the bits of
+// ConvertScaled of the first and AddScaled of the others, in one pass. REQUIRES: x is not empty.
+void SumScaled(std::span<const ScaledFloats> x, float* y, size_t n);
+
+// to[i] = scale * from[i], written past the caches: less traffic where `to` does not fit there, as it is not
+// read before it is written, and more where it is wanted soon after. `to` is aligned as floats are.
+void StreamScaled(const float* from, float scale, float* to, size_t n);
 
 }  // namespace bdn
 

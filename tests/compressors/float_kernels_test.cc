@@ -97,6 +97,43 @@ TEST_P(FloatKernels, AddInTwoRoundings) {
   EXPECT_TRUE(SameBits(y, expected));
 }
 
+TEST_P(FloatKernels, SumInOnePassWhatAreSeveral) {
+  for (const size_t count : {1, 2, 4, 7}) {
+    for (const size_t n : {0, 1, 17, 64, 1000, 4099}) {
+      std::vector<std::vector<float>> x;
+      std::vector<ScaledFloats> sources;
+      for (size_t k = 0; k < count; ++k) {
+        x.push_back(MakeData("normal", n + k, k + 1));
+        sources.push_back({x.back().data() + k, k == 0 ? 1.0f : 0.3f * static_cast<float>(k)});
+      }
+      std::vector<float> expected(n);
+      const MutableView sum{expected.data(), DType::kFloat32, n};
+      ConvertScaled({sources[0].data, DType::kFloat32, n}, sources[0].scale, sum);
+      for (size_t k = 1; k < count; ++k) {
+        AddScaled({sources[k].data, DType::kFloat32, n}, sources[k].scale, sum);
+      }
+      std::vector<float> y(n, NAN);
+      SumScaled(sources, y.data(), n);
+      EXPECT_EQ(y, expected) << count << " of " << n;
+    }
+  }
+}
+
+TEST_P(FloatKernels, StreamWhatConvertingWrites) {
+  const size_t most = 5000;
+  const std::vector<float> x = MakeData("normal", most);
+  for (size_t at = 0; at < 17; ++at) {
+    for (const size_t n : {0, 1, 15, 16, 33, 4096}) {
+      std::vector<float> expected(most, 7.0f);
+      std::vector<float> y = expected;
+      ConvertScaled({x.data() + 1, DType::kFloat32, n}, 0.7f,
+                    {expected.data() + at, DType::kFloat32, n});
+      StreamScaled(x.data() + 1, 0.7f, y.data() + at, n);
+      EXPECT_EQ(y, expected) << n << " at " << at;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, FloatKernels, ::testing::ValuesIn(KernelTargets()),
                          [](const auto& info) { return info.param; });
 

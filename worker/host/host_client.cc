@@ -25,6 +25,8 @@ namespace wire = bandoneon::host;
 
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 constexpr absl::Duration kTimeToDescribe = absl::Seconds(2);
+// Of a result: from here on it would not be in a core's cache when it is wanted.
+constexpr size_t kStreamBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -247,7 +249,12 @@ void HostClient::CopyResult(const Tensor& tensor, const Pending& pending,
                        to.n};
   // Weights have no loss scale.
   const bool is_aggregate = tensor.declaration.rule.str() == "mean";
-  ConvertScaled(from, is_aggregate ? pending.request.loss_scale : 1.0f, to);
+  const float scale = is_aggregate ? pending.request.loss_scale : 1.0f;
+  if (to.dtype == DType::kFloat32 && to.n * sizeof(float) >= kStreamBytes) {
+    StreamScaled(from.f32(), scale, static_cast<float*>(to.data), to.n);
+  } else {
+    ConvertScaled(from, scale, to);
+  }
   MutexLock lock(&mu_);
   bytes_results_ += to.n * DTypeSize(to.dtype);
 }

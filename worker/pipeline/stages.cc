@@ -18,9 +18,23 @@
 namespace bdn {
 namespace {
 
+// The sources' part [offset, offset + n) as they lie, where all are float32; else empty.
+std::vector<ScaledFloats> PlainSources(const PushSources& sources, uint64_t offset) {
+  std::vector<ScaledFloats> plain;
+  for (const PushSource& source : sources) {
+    if (source.codec != nullptr || source.data.dtype != DType::kFloat32) return {};
+    plain.push_back({source.data.f32() + offset, source.scale});
+  }
+  return plain;
+}
+
 // data <- the sum of its sources, a cache's worth at a time: each is read once.
 void SumSources(const ExchangeSegment& segment) {
   const PushSources& sources = *segment.sources;
+  if (const auto plain = PlainSources(sources, segment.source_offset); !plain.empty()) {
+    SumScaled(plain, static_cast<float*>(segment.data.data), segment.data.n);
+    return;
+  }
   const bool is_encoded = std::any_of(sources.begin(), sources.end(), [](const PushSource& source) {
     return source.codec != nullptr;
   });
