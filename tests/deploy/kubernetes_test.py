@@ -15,14 +15,25 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploy_helpers import DEPLOY, ROOT, check_config, issue_certificates, run, seconds
+from deploy_helpers import BIN, DEPLOY, ROOT, check_config, issue_certificates, run, seconds
 
 K8S = DEPLOY / "k8s"
 CHART = DEPLOY / "helm"
 VERSION = re.search(r"project\(bandoneon VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"))[1]
 KUBERNETES = ("1.29", "1.35")
-OVERLAYS = ("dev", "prod-tcp")
-RENDERED = ("overlays/dev", "overlays/prod-tcp", "trainer", "helm", "helm with cert-manager")
+OVERLAYS = ("dev", "prod-tcp", "prod-rdma")
+# By what the chart is to have besides, the values that say so and the components of kustomize that do.
+VARIANTS = {
+    "monitoring": (["monitoring.enabled=true"], ["monitoring"]),
+    "cert-manager": (["tls.certManager=true"], ["cert-manager"]),
+    "gpu": (["workers.gpus.count=1"], ["gpu"]),
+    "daemon": (["workers.daemon.enabled=true"], ["worker-daemon"]),
+    "gpu and daemon": (["workers.gpus.count=1", "workers.daemon.enabled=true"], ["gpu", "worker-daemon"]),
+    "rdma": (["rdma.enabled=true"], ["rdma"]),
+    "rdma and ipc-lock": (["rdma.enabled=true", "rdma.ipcLock=true"], ["rdma", "ipc-lock"]),
+}
+JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in VARIANTS))
+RENDERED = (*JOBS, "trainer")
 PART = {"app.kubernetes.io/part-of": "bandoneon"}
 # By kind, where a pod's template is.
 TEMPLATES = {
@@ -62,6 +73,19 @@ def helm():
     return program("helm")
 
 
+def chart_with(*values):
+    """The command that renders the chart with "name=value"s."""
+    return [helm(), "template", "release", CHART, *(word for value in values for word in ("--set", value))]
+
+
+def with_components(folder, overlay, *components):
+    """The objects of an overlay with components, by a kustomization in a folder of its own."""
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({
+        "resources": [os.path.relpath(K8S / "overlays" / overlay, folder)],
+        "components": [os.path.relpath(K8S / "components" / name, folder) for name in components]}), encoding="utf-8")
+    return objects_of([kubectl(), "kustomize", folder])
+
+
 def objects_of(command):
     done = run(*command)
     assert done.returncode == 0 and not done.stderr, done.stderr
@@ -74,9 +98,8 @@ def rendered():
 
     def render(name):
         if name not in known:
-            flags = ["--set", "tls.certManager=true"] if "cert-manager" in name else []
-            known[name] = objects_of([helm(), "template", "release", CHART, *flags] if name.startswith("helm")
-                                     else [kubectl(), "kustomize", K8S / name])
+            values, _ = VARIANTS.get(name.partition(" with ")[2], ([], []))
+            known[name] = objects_of(chart_with(*values) if name.startswith("helm") else [kubectl(), "kustomize", K8S / name])
         return copy.deepcopy(known[name])
     return render
 
@@ -172,6 +195,11 @@ def test_a_misspelt_field_would_be_found(rendered):
         jsonschema.validate({"failurePolicy": {"maxRestart": 3}}, schema(STRICT["JobSet"]))
 
 
+def locks_memory(template):
+    """Whether one of its containers may, against what a restricted, or baseline, namespace allows."""
+    return any("add" in container["securityContext"]["capabilities"] for container in containers(template))
+
+
 def test_pods_are_as_restricted_as_can_be(objects):
     for name, template in pods(objects):
         spec = template["spec"]
@@ -181,8 +209,10 @@ def test_pods_are_as_restricted_as_can_be(objects):
                                            "seccompProfile": {"type": "RuntimeDefault"}}
         assert all({"secret", "emptyDir"} & volume.keys() for volume in spec["volumes"])
         for container in containers(template):
-            assert container["securityContext"] == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
-                                                    "capabilities": {"drop": ["ALL"]}}
+            expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+            if locks_memory(template) and name != "bandoneon-scheduler":
+                expected |= {"runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
+            assert container["securityContext"] == expected
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted <= {volume["name"] for volume in spec["volumes"]} and {"certs", "tmp"} <= mounted
 
@@ -207,13 +237,24 @@ def test_memory_is_bounded_and_processors_are_not(objects):
             assert resources["requests"]["cpu"]
 
 
-def test_daemons_accept_what_they_are_started_with(objects, certificates):
+@pytest.fixture(scope="module")
+def speak_rdma():
+    """Whether this build's daemons know transport=rdma; if they refuse it, it is for this and nothing else."""
+    alone = {"BANDONEON_SCHEDULER": "127.0.0.1:7000", "BANDONEON_TRANSPORT": "rdma"}
+    done = run(BIN / "bandoneon-server", "--check-config", env=alone)
+    assert done.returncode == 0 or "setting transport is 'rdma': expected" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def test_daemons_accept_what_they_are_started_with(objects, certificates, speak_rdma):
     checked = 0
     for _, template in pods(objects):
         for container in containers(template):
             if not container.get("command", [""])[0].startswith("bandoneon-"):
                 continue
             variables = environment(objects, container, certificates, role_of(template))
+            if not speak_rdma and variables.get("BANDONEON_TRANSPORT") == "rdma":
+                del variables["BANDONEON_TRANSPORT"]  # all others are judged
             settings = check_config(container["command"], variables)
             assert template["spec"].get("terminationGracePeriodSeconds", 10**6) > seconds(settings["drain-timeout"])
             for listens, named in (("listen", {"scheduler": "control", "server": "data"}.get(role_of(template))),
@@ -269,7 +310,7 @@ def test_selectors_find_their_pods(objects):
     assert {template["spec"].get("serviceAccountName") for template in templates.values()} - {None} <= accounts
 
 
-@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+@pytest.mark.parametrize("name", JOBS)
 def test_who_talks_to_whom_is_let_through_and_nobody_else(rendered, name):
     objects = rendered(name)
     policies = [found["spec"] for found in objects if found["kind"] == "NetworkPolicy"]
@@ -292,7 +333,7 @@ def test_who_talks_to_whom_is_let_through_and_nobody_else(rendered, name):
                 assert through == ((one, other, port) in wanted or one == other == "worker"), (one, other, port)
 
 
-@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+@pytest.mark.parametrize("name", JOBS)
 def test_prometheus_comes_to_the_metrics_from_its_namespace_and_no_further(rendered, name):
     objects = rendered(name)
     policy = only(objects, "NetworkPolicy", "bandoneon-metrics")["spec"]
@@ -303,13 +344,6 @@ def test_prometheus_comes_to_the_metrics_from_its_namespace_and_no_further(rende
         assert matches(policy["podSelector"], template["metadata"]["labels"])
     told = environment(objects, containers(template_of(only(objects, "Deployment")))[0])
     assert [port["port"] for port in rule["ports"]] == [int(told["BANDONEON_METRICS_LISTEN"].rsplit(":", 1)[1])]
-
-
-def monitored(tmp_path, overlay):
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({
-        "resources": [os.path.relpath(K8S / overlay, tmp_path)],
-        "components": [os.path.relpath(K8S / "components/monitoring", tmp_path)]}), encoding="utf-8")
-    return objects_of([kubectl(), "kustomize", tmp_path])
 
 
 def check_monitoring(objects, daemons):
@@ -329,18 +363,19 @@ def check_monitoring(objects, daemons):
     assert text.strip() == (DEPLOY / "observability" / "dashboard.json").read_text(encoding="utf-8").strip()
 
 
-@pytest.mark.parametrize("overlay, daemons", [("overlays/dev", ["scheduler", "server"]),
-                                              ("overlays/prod-tcp", ["scheduler", "server", "worker"])])
+@pytest.mark.parametrize("overlay, daemons", [("dev", ["scheduler", "server"]), ("prod-tcp", ["scheduler", "server", "worker"]),
+                                              ("prod-rdma", ["scheduler", "server"])])
 def test_monitoring_scrapes_every_daemon_and_brings_rules_and_dashboard(tmp_path, overlay, daemons):
-    check_monitoring(monitored(tmp_path, overlay), daemons)
+    check_monitoring(with_components(tmp_path, overlay, "monitoring"), daemons)
 
 
 def test_the_charts_monitoring_is_the_components():
-    objects = objects_of([helm(), "template", "release", CHART, "--set", "monitoring.enabled=true"])
-    check_monitoring(objects, ["scheduler", "server"])
+    check_monitoring(objects_of(chart_with("monitoring.enabled=true")), ["scheduler", "server"])
+    objects = objects_of(chart_with("monitoring.enabled=true", "workers.daemon.enabled=true"))
+    check_monitoring(objects, ["scheduler", "server", "worker"])
 
 
-@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+@pytest.mark.parametrize("name", JOBS)
 def test_the_job_is_as_large_as_its_replicas(rendered, name):
     objects = rendered(name)
     scheduler = only(objects, "Deployment")
@@ -352,7 +387,7 @@ def test_the_job_is_as_large_as_its_replicas(rendered, name):
     assert job["template"]["spec"]["completions"] == job["template"]["spec"]["parallelism"] == int(told["BANDONEON_WORKERS"])
 
 
-@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+@pytest.mark.parametrize("name", JOBS)
 def test_addresses_are_of_services(rendered, name):
     objects = rendered(name)
     control = only(objects, "Service", "bandoneon-scheduler")["spec"]["ports"][0]["port"]
@@ -368,7 +403,7 @@ def gib(text):
     return float(re.fullmatch(r"(\d+)Gi?B?", text.replace("GiB", "Gi"))[1])
 
 
-@pytest.mark.parametrize("name", ["overlays/dev", "overlays/prod-tcp", "helm"])
+@pytest.mark.parametrize("name", JOBS)
 def test_keys_leave_memory_for_frames(rendered, name):
     objects = rendered(name)
     (container,) = containers(template_of(only(objects, "StatefulSet")))
@@ -377,7 +412,7 @@ def test_keys_leave_memory_for_frames(rendered, name):
 
 
 def test_secrets_are_those_that_cert_manager_makes(rendered):
-    for name in ("overlays/prod-tcp", "helm with cert-manager"):
+    for name in ("overlays/prod-tcp", "overlays/prod-rdma", "helm with cert-manager"):
         objects = rendered(name)
         made = {found["spec"]["secretName"]: found["spec"] for found in objects if found["kind"] == "Certificate"}
         told = environment(objects, containers(template_of(only(objects, "StatefulSet")))[0])
@@ -413,11 +448,12 @@ def test_a_certificate_as_cert_manager_makes_it_is_accepted(rendered, tmp_path):
                                         "BANDONEON_TLS_KEY": str(tmp_path / "tls.key")})
 
 
-def test_a_pods_processes_are_as_many_as_its_daemon_waits_for(rendered):
-    template = template_of(only(rendered("overlays/prod-tcp"), "JobSet"))
+@pytest.mark.parametrize("name", ["overlays/prod-tcp", "helm with daemon"])
+def test_a_pods_processes_are_as_many_as_its_daemon_waits_for(rendered, name):
+    objects = rendered(name)
+    template = template_of(only(objects, "JobSet"))
     (daemon,), (train,) = template["spec"]["initContainers"], template["spec"]["containers"]
     assert daemon["restartPolicy"] == "Always", "a sidecar"
-    objects = rendered("overlays/prod-tcp")
     of_daemon, of_train = environment(objects, daemon), environment(objects, train)
     assert f"--nproc-per-node={of_daemon['BANDONEON_PROCESSES']}" in train["command"]
     assert of_daemon["BANDONEON_ATTACH"] == of_train["BANDONEON_ATTACH"] == "unix:/run/bandoneon/attach"
@@ -427,19 +463,44 @@ def test_a_pods_processes_are_as_many_as_its_daemon_waits_for(rendered):
     assert set(re.findall(r"\$\((\w+)\)", " ".join(train["command"]))) <= of_train.keys()
 
 
-def test_a_gpu_is_added_by_its_component(tmp_path):
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({
-        "resources": [os.path.relpath(K8S / "overlays/dev", tmp_path)],
-        "components": [os.path.relpath(K8S / "components/gpu", tmp_path)]}), encoding="utf-8")
-    template = template_of(only(objects_of([kubectl(), "kustomize", tmp_path]), "JobSet"))
-    assert template["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+def devices(objects, kind):
+    """[{resource: count}] of the pod's containers in order, besides memory."""
+    return [{name: count for name, count in container["resources"]["limits"].items() if name != "memory"}
+            for container in containers(template_of(only(objects, kind)))]
+
+
+def test_devices_are_of_those_containers_that_use_them(rendered):
+    assert devices(rendered("overlays/dev"), "JobSet") == devices(rendered("overlays/dev"), "StatefulSet") == [{}]
+    assert devices(rendered("overlays/prod-rdma"), "JobSet") == [{"nvidia.com/gpu": 1, "rdma/hca": 1}]
+    assert devices(rendered("overlays/prod-rdma"), "StatefulSet") == [{"rdma/hca": 1}]
+    both = objects_of(chart_with("workers.gpus.count=2", "workers.daemon.enabled=true", "rdma.enabled=true", "rdma.count=4",
+                                 "rdma.resource=vpc.amazonaws.com/efa"))
+    assert devices(both, "JobSet") == [{"vpc.amazonaws.com/efa": 4}, {"nvidia.com/gpu": 2}], "the daemon speaks RDMA"
+    assert devices(both, "StatefulSet") == [{"vpc.amazonaws.com/efa": 4}] and devices(both, "Deployment") == [{}]
+
+
+def test_a_pods_processes_are_of_one_user_where_its_daemon_locks_memory():
+    """A daemon takes processes of its own user alone."""
+    objects = objects_of(chart_with("workers.daemon.enabled=true", "rdma.enabled=true", "rdma.ipcLock=true"))
+    daemon, train = (container["securityContext"] for container in containers(template_of(only(objects, "JobSet"))))
+    assert daemon["runAsUser"] == train["runAsUser"] == 0
+    assert daemon["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]} and train["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_chart_says_what_the_fabric_is():
+    objects = objects_of(chart_with("rdma.enabled=true", "rdma.provider=verbs;ofi_rxm", "rdma.domain=mlx5_0"))
+    told = only(objects, "ConfigMap")["data"]
+    assert [told[f"BANDONEON_{name}"] for name in ("TRANSPORT", "FABRIC_PROVIDER", "FABRIC_DOMAIN")] == [
+        "rdma", "verbs;ofi_rxm", "mlx5_0"]
 
 
 def test_namespaces_enforce_what_pods_promise(rendered):
     for overlay in OVERLAYS:
         objects = rendered(f"overlays/{overlay}")
         namespace = only(objects, "Namespace")["metadata"]
-        assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+        privileged = any(locks_memory(template) for _, template in pods(objects))
+        assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == ("privileged" if privileged else "restricted")
+        assert privileged == (overlay == "prod-rdma")
         assert {found["metadata"].get("namespace") for found in objects if found["kind"] != "Namespace"} == {namespace["name"]}
 
 
@@ -468,6 +529,9 @@ def test_values_fit_their_schema():
     jsonschema.Draft7Validator.check_schema(rules)
     jsonschema.validate(values, rules)
     for wrong in ({"job": values["job"] | {"worker": 2}}, {"job": values["job"] | {"workers": 0}}, {"extra": 1}, {"monitoring": values["monitoring"] | {"namespace": "Not One"}},
+                  {"rdma": values["rdma"] | {"resource": "hca"}}, {"rdma": values["rdma"] | {"count": 0}},
+                  {"workers": values["workers"] | {"gpus": {"count": -1, "resource": "nvidia.com/gpu"}}},
+                  {"workers": values["workers"] | {"daemon": values["workers"]["daemon"] | {"processes": 0}}},
                   {"images": values["images"] | {"torch": {"repository": "x", "tag": "latest", "digest": ""}}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(values | wrong, rules)
@@ -486,7 +550,8 @@ def test_the_chart_refuses_values_that_mean_nothing():
     assert done.returncode != 0 and "wrokers" in done.stderr
 
 
-def test_the_chart_says_what_kustomize_says(rendered):
+@pytest.mark.parametrize("variant", ["", *VARIANTS])
+def test_the_chart_says_what_kustomize_says(rendered, tmp_path, variant):
     def plain(objects):
         text = yaml.safe_dump([found for found in objects if found["kind"] != "Namespace"])
         found = yaml.safe_load(re.sub(r"bandoneon-job-\w+", "bandoneon-job", text))
@@ -496,7 +561,8 @@ def test_the_chart_says_what_kustomize_says(rendered):
                 template_of(one)["metadata"].pop("annotations", None)
         return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
-    ours, theirs = plain(rendered("overlays/dev")), plain(rendered("helm"))
+    _, components = VARIANTS.get(variant, ([], []))
+    ours, theirs = plain(with_components(tmp_path, "dev", *components)), plain(rendered(f"helm with {variant}"))
     # What the overlay says of a single node.
     server = template_of(ours["StatefulSet", "bandoneon-server"])["spec"]
     server["topologySpreadConstraints"][0]["whenUnsatisfiable"] = "DoNotSchedule"
