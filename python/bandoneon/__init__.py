@@ -24,6 +24,7 @@ from .errors import (
     Unavailable,
     Unimplemented,
 )
+from .json_log import JsonFormatter
 from .local_cluster import LocalCluster
 from .session import (
     default_worker,
@@ -52,6 +53,7 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "JobFailed",
+    "JsonFormatter",
     "LocalCluster",
     "NotFound",
     "OutcomeUnknown",

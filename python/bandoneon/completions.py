@@ -1,12 +1,10 @@
 """The thread of a worker that waits for exchanges to end."""
 
-import logging
 import queue
 import threading
 
 from . import errors
-
-_log = logging.getLogger("bandoneon")
+from .json_log import LOGGER as _log
 
 # "No limit" as the C library wants it: a number.
 FOREVER_SECONDS = 1e9

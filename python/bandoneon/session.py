@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 from . import _native, errors
+from .json_log import LOGGER as _log
 from .worker import Worker
 
 _lock = threading.Lock()
@@ -269,7 +270,7 @@ def _at_exit():
         else:
             worker.abort_job(f"{type(failure).__name__}: {failure}")
     except errors.BandoneonError as error:
-        print(f"bandoneon: {error}", file=sys.stderr)
+        _log.error("bandoneon: %s", error)
     finally:
         worker.close()
 

@@ -6,7 +6,6 @@ import collections
 import contextlib
 import ctypes
 import json
-import logging
 import operator
 import os
 import struct
@@ -21,8 +20,8 @@ from . import _native, errors
 from .completions import FOREVER_SECONDS, Completions
 from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
 from .interrupts import SLICE_SECONDS, lent, run_interruptibly
-
-_log = logging.getLogger("bandoneon")
+from .json_log import LOGGER as _log
+from .json_log import log_as_json
 
 _EMPTY_RESULT = bytes(_native.Result(sizeof(_native.Result)))
 _RESULT = struct.Struct("@NQII")  # as _native.Result: reading its fields one by one takes long
@@ -115,6 +114,7 @@ class Worker:
             self._handle = pointer
 
         run_interruptibly(run, undo=self.close)
+        log_as_json()
         self.rank = self._lib.bdn_rank(self._handle)
         self.size = self._lib.bdn_size(self._handle)
 

@@ -9,6 +9,7 @@ import sys
 from command_helpers import BIN, LIMIT
 
 PROGRAM = pathlib.Path(__file__).with_name("train_program.py")
+LOGGING = PROGRAM.with_name("logging_program.py")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
@@ -45,6 +46,34 @@ def test_every_line_of_a_hosts_daemon_is_an_object(real):
     assert [line["role"] for line in sorted(objects(out), key=lambda line: line["role"])] == ["worker 0", "worker 1"]
     takes = next(line for line in objects(error) if "takes 2 processes" in line["message"])
     assert (takes["role"], takes["rank"], takes["epoch"]) == ("worker", 0, 1) and takes["job"]
+
+
+def test_lines_that_python_logs_are_objects_that_say_where_they_are_from(real):
+    real.environment["BANDONEON_LOG_FORMAT"] = "json"
+    run = real.start("run", "-n", 1, "-s", 1, "--", sys.executable, LOGGING)
+    out, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    # Lines that the command made objects of, because they were none, are of "worker 0".
+    assert not [line for line in objects(out + error) if line["role"] == "worker 0"]
+    lines = [line for line in objects(out + error) if line["role"] == "worker" and line["level"] in ("warning", "error")]
+    job = next(line["job"] for line in objects(error) if line["role"] == "scheduler" and "job" in line)
+    assert all((line["job"], line["rank"], line["epoch"]) == (job, 0, 1) and line["node"] > 0 for line in lines)
+    gap, failed, warned, once, own = [(line["level"], line["message"]) for line in lines]
+    assert gap == ("warning", 'mind the "gap\nand the next line"')
+    assert failed[0] == "error" and failed[1].startswith("it failed\nTraceback") and failed[1].endswith("ValueError: odd")
+    assert warned[0] == "warning" and "UserWarning: better not" in warned[1]
+    assert once == ("warning", "own handler: bandoneon: once"), "by the program's handler alone"
+    assert own == ("error", "own handler: of the program: by its own logger")
+
+
+def test_without_json_python_logs_as_it_always_does(real):
+    run = real.start("run", "-n", 1, "-s", 1, "--", sys.executable, LOGGING)
+    out, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 0, error
+    assert 'mind the "gap' in error and "and the next line" in error
+    # The program asked for objects by its own handler: they say where they are from as far as Python knows.
+    (own,) = [line[line.index("{"):] for line in error.splitlines() if "by its own logger" in line]
+    assert objects(own)[0]["level"] == "error"
 
 
 def test_lines_of_programs_are_objects_whatever_is_in_them(staged):

@@ -223,6 +223,7 @@ static void* run(void* argument) {
   expect(bdn_report(worker, "two words", 7, 0.5) == BDN_INVALID_ARGUMENT,
          "a name with a space is refused");
   expect(bdn_report(worker, NULL, 7, 0.5) == BDN_INVALID_ARGUMENT, "no name is refused");
+  expect(bdn_json_log_line("info", "text", 0.0, NULL, 0) == 0, "the log is text unless told otherwise");
   must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
 
   weights_on_servers(worker);

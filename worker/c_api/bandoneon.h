@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 7
+#define BDN_ABI_VERSION 8
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -307,6 +307,13 @@ BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
  * explains them. Returns the bytes it needs with the final NUL; writes at most
  * `capacity`. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
+
+/* `message` as a line of the program's own log that fits the library's: the object of JSON that it writes
+ * with setting log-format=json, with job, node, rank, epoch and step where they are known, without the line's
+ * end. `level` is "debug", "info", "warning" or "error", any other counts as "info"; `unix_seconds` is when
+ * it happened. Returns as bdn_stats_json does, and 0 while log-format is text. */
+BDN_API size_t bdn_json_log_line(const char* level, const char* message, double unix_seconds,
+                                 char* out, size_t capacity);
 
 /* The scheduler's view of the job as a JSON object, asked without joining. Of the settings it takes
  * scheduler, token, token-file, tls-ca, tls-cert, tls-key and insecure. */

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/base/float_guard.h"
+#include "common/base/log_context.h"
 #include "common/base/status.h"
 #include "common/cluster/credentials.h"
 #include "common/cluster/settings.h"
@@ -416,6 +418,20 @@ size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
     return absl::OkStatus();
   });
   return bdn::CopyText(text, out, capacity);
+}
+
+size_t bdn_json_log_line(const char* level, const char* message, double unix_seconds, char* out,
+                         size_t capacity) {
+  if (bdn::CurrentLogFormat() != bdn::LogFormat::kJson) return 0;
+  bdn::LogLevel parsed = bdn::LogLevel::kInfo;
+  if (level == nullptr || !bdn::ParseLogLevel(level, &parsed).ok()) parsed = bdn::LogLevel::kInfo;
+  const absl::Time time = absl::UnixEpoch() + absl::Seconds(unix_seconds);
+  std::string line;
+  (void)Call([&] {
+    line = bdn::JsonLogLine(time, parsed, "bandoneon", message == nullptr ? "" : message);
+    return absl::OkStatus();
+  });
+  return bdn::CopyText(line, out, capacity);
 }
 
 int bdn_status_json(const bdn_options* options, double timeout_seconds, char* out, size_t capacity,
