@@ -62,18 +62,26 @@ class DeadlineExceeded(BandoneonError, TimeoutError):
 
 
 class NotFound(BandoneonError, LookupError):
+    """There is no such tensor, file or library; the message says which."""
+
     code = 5
 
 
 class AlreadyExists(BandoneonError):
+    """A name or a rank is taken."""
+
     code = 6
 
 
 class PermissionDenied(BandoneonError):
+    """A token or a certificate is wrong, or of another job or role."""
+
     code = 7
 
 
 class ResourceExhausted(BandoneonError):
+    """Memory, or a number that is bounded, is used up; the message names the bound."""
+
     code = 8
 
 
@@ -90,14 +98,20 @@ class JobFailed(BandoneonError):
 
 
 class OutOfRange(BandoneonError, IndexError):
+    """A number is outside of what there is."""
+
     code = 11
 
 
 class Unimplemented(BandoneonError, NotImplementedError):
+    """This build, or what answers, cannot do that."""
+
     code = 12
 
 
 class InternalError(BandoneonError):
+    """A mistake of Bandoneon's own: please report it."""
+
     code = 13
 
 
@@ -108,6 +122,8 @@ class Unavailable(BandoneonError, ConnectionError):
 
 
 class DataLoss(BandoneonError):
+    """What was read is damaged: a frame, or a checkpoint."""
+
     code = 15
 
 

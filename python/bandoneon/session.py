@@ -97,6 +97,7 @@ def shutdown(timeout: float | None = None) -> None:
 
 
 def is_initialized() -> bool:
+    """Whether this process has a worker: between init() and shutdown()."""
     return _worker is not None
 
 
@@ -116,10 +117,12 @@ def default_codec(direction):
 
 
 def rank() -> int:
+    """This process's number among the job's workers, from 0."""
     return default_worker().rank
 
 
 def size() -> int:
+    """How many workers the job has."""
     return default_worker().size
 
 

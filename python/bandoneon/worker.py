@@ -351,11 +351,13 @@ class Worker:
             _native.check(lib.bdn_get_state(handle, tensor, what.encode(), pointer, elements))
 
     def set_state(self, tensor, what, data, elements):
+        """Overwrites what get_state writes, from the float32[elements] at address `data`."""
         with self._call() as (lib, handle):
             pointer = ctypes.cast(data, POINTER(c_float))
             _native.check(lib.bdn_set_state(handle, tensor, what.encode(), pointer, elements))
 
     def get_step(self, tensor):
+        """How many exchanges of a tensor there were, those before a checkpoint included."""
         step = c_uint64()
         with self._call() as (lib, handle):
             _native.check(lib.bdn_get_step(handle, tensor, byref(step)))
@@ -406,6 +408,7 @@ class Worker:
         return updates.value, rate.value
 
     def set_server_counters(self, tensor, updates, learning_rate, step, timeout=None):
+        """Sets what get_server_counters gives, and the step. For one rank, between steps."""
         self._blocking(
             lambda lib, handle: lib.bdn_set_server_counters(
                 handle, tensor, updates, learning_rate, step, _seconds(timeout)

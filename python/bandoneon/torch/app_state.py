@@ -52,6 +52,7 @@ class AppState:
         self._is_local = has_local_models([optimizer])
 
     def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of this rank; torch.distributed.checkpoint calls it."""
         parameters, buffers = split_module(self._model)
         own = {"parameters": parameters, "optimizer": _to_bytes(self._optimizer.state_dict())}
         mine = {"buffers": buffers, **(own if self._is_local else {})}
@@ -59,6 +60,7 @@ class AppState:
         return {**common, self._own_key: mine, "comm": self._comm.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from what state_dict() gave; torch.distributed.checkpoint calls it."""
         mine = state_dict[self._own_key]
         own = mine if self._is_local else state_dict
         self._model.load_state_dict({**own["parameters"], **mine["buffers"]})

@@ -171,6 +171,7 @@ class CommState:
         return {f"rank{r}": _shaped_as(own, with_servers=rank == r == 0) for r in sorted(ranks)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from what state_dict() gave. InvalidArgument names the ranks that the state is of."""
         states = [state_dict[key] for key in sorted(state_dict)]
         key = f"rank{self._worker.rank}"
         if self._saved_size == self._worker.size and key not in state_dict:

@@ -46,6 +46,7 @@ class SignMomentum:
 
     @property
     def rule(self):
+        """The servers' update rule, as they read it."""
         return rule_text("sign_momentum", **asdict(self))
 
     pull = "sign"
@@ -64,6 +65,7 @@ class Nesterov:
 
     @property
     def rule(self):
+        """The servers' update rule, as they read it."""
         return rule_text("nesterov", **asdict(self))
 
     pull = "none"
@@ -82,6 +84,7 @@ class SlowMo:
 
     @property
     def rule(self):
+        """The servers' update rule, as they read it."""
         return rule_text("slowmo", **asdict(self))
 
     pull = "none"
