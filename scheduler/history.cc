@@ -46,26 +46,27 @@ void History::Happened(absl::Time now, const char* kind, std::string text) {
 
 void History::Progressed(absl::Time now, NodeId node, Role role, const NodeProgress& progress) {
   if (role == Role::kWorker) {
-    const Step step = pace_.empty() ? progress.step : std::max(pace_.back().step, progress.step);
+    const uint64_t steps =
+        pace_.empty() ? progress.ended : std::max(pace_.back().steps, progress.ended);
     // The latest one moves on until it is far enough from the one before.
     const size_t size = pace_.size();
     if (size >= 2 && pace_[size - 1].when - pace_[size - 2].when < kPaceInterval) pace_.pop_back();
-    pace_.push_back({now, step});
+    pace_.push_back({now, steps});
     while (pace_.size() > 2 && now - pace_[1].when >= kPaceWindow) pace_.pop_front();
   }
   std::deque<Sample>& samples = samples_[node];
-  const Sample latest = {progress.step, WallTimesOf(progress.stages)};
+  const Sample latest = {progress.ended, WallTimesOf(progress.stages)};
   // What counts goes on: a node that says otherwise is not to be subtracted from.
-  if (!samples.empty() &&
-      (latest.step < samples.back().step || !NeverFalls(samples.back().wall_ns, latest.wall_ns))) {
+  if (!samples.empty() && (latest.steps < samples.back().steps ||
+                           !NeverFalls(samples.back().wall_ns, latest.wall_ns))) {
     samples.clear();
   }
   const size_t size = samples.size();
-  if (size >= 2 && samples[size - 1].step - samples[size - 2].step < steps_apart_) {
+  if (size >= 2 && samples[size - 1].steps - samples[size - 2].steps < steps_apart_) {
     samples.pop_back();
   }
   samples.push_back(latest);
-  while (samples.size() > 2 && latest.step - samples[1].step >= kWindowSteps) samples.pop_front();
+  while (samples.size() > 2 && latest.steps - samples[1].steps >= kWindowSteps) samples.pop_front();
 }
 
 void History::Reported(absl::Time now, const std::vector<ReportedValue>& values) {
@@ -87,7 +88,7 @@ std::optional<double> History::StepsPerSecond() const {
   if (pace_.size() < 2) return std::nullopt;
   const double seconds = absl::ToDoubleSeconds(pace_.back().when - pace_.front().when);
   if (seconds <= 0) return std::nullopt;
-  return static_cast<double>(pace_.back().step - pace_.front().step) / seconds;
+  return static_cast<double>(pace_.back().steps - pace_.front().steps) / seconds;
 }
 
 std::vector<History::Window> History::Windows() const {
@@ -95,8 +96,8 @@ std::vector<History::Window> History::Windows() const {
   for (const auto& [node, samples] : samples_) {
     const Sample& first = samples.front();
     const Sample& last = samples.back();
-    if (last.step == first.step) continue;
-    Window window = {.node = node, .steps = last.step - first.step};
+    if (last.steps == first.steps) continue;
+    Window window = {.node = node, .steps = last.steps - first.steps};
     for (size_t i = 0; i < kNumStages; ++i) {
       window.wall_ns[i] = last.wall_ns[i] - first.wall_ns[i];
     }

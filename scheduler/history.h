@@ -55,12 +55,13 @@ class History {
   const std::map<std::string, Curve>& curves() const { return curves_; }
 
  private:
+  // Steps are counted as nodes end them: their numbers jump where a checkpoint is taken up.
   struct Pace {
     absl::Time when;
-    Step step;
+    uint64_t steps;
   };
   struct Sample {
-    Step step;
+    uint64_t steps;
     WallTimes wall_ns;
   };
 

@@ -185,9 +185,12 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
       return call->FinishNow(told);
     }
   }
-  return call->FinishNow(
-      core_.host()->Heartbeat(node, {message.step(), message.bytes_sent(), message.bytes_received(),
-                                     Read(message.held()), *stages}));
+  return call->FinishNow(core_.host()->Heartbeat(node, {.step = message.step(),
+                                                        .bytes_sent = message.bytes_sent(),
+                                                        .bytes_received = message.bytes_received(),
+                                                        .held = Read(message.held()),
+                                                        .stages = *stages,
+                                                        .ended = message.ended()}));
 }
 
 CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {

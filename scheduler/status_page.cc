@@ -55,6 +55,15 @@ HttpReply Page() {
   return reply;
 }
 
+bandoneon::control::StatusReply StatusOf(JobHost* host) {
+  bandoneon::control::StatusReply reply;
+  host->Read([&reply](const Job& job, absl::Time now) {
+    WriteStatus(job, now, &reply);
+    WriteHistory(job, now, reply.mutable_history());
+  });
+  return reply;
+}
+
 }  // namespace
 
 StatusPage::StatusPage(Credentials credentials, bool is_local)
@@ -91,7 +100,8 @@ HttpReply StatusPage::Answer(const HttpRequest& request) {
   }
   if (request.path == "/") return Page();
   if (request.path == "/api/status") return Status();
-  return {.code = 404, .body = "there are / and /api/status\n"};
+  if (request.path == "/api/previous") return Previous();
+  return {.code = 404, .body = "there are /, /api/status and /api/previous\n"};
 }
 
 HttpReply StatusPage::Status() {
@@ -99,14 +109,17 @@ HttpReply StatusPage::Status() {
   {
     MutexLock lock(&mu_);
     if (host_ == nullptr) return {.code = 503, .body = "between two jobs\n"};
-    host_->Read([&reply](const Job& job, absl::Time now) {
-      WriteStatus(job, now, &reply);
-      WriteHistory(job, now, reply.mutable_history());
-    });
+    reply = StatusOf(host_);
   }
   absl::StatusOr<std::string> json = StatusToJson(reply);
   if (!json.ok()) return {.code = 500, .body = std::string(json.status().message()) + "\n"};
   return {.content_type = "application/json", .body = *std::move(json)};
+}
+
+HttpReply StatusPage::Previous() {
+  MutexLock lock(&mu_);
+  if (previous_.empty()) return {.code = 404, .body = "no job has ended here\n"};
+  return {.content_type = "application/json", .body = previous_};
 }
 
 StatusPage::Shown::Shown(StatusPage* page, JobHost* host) : page_(page) {
@@ -118,6 +131,9 @@ StatusPage::Shown::Shown(StatusPage* page, JobHost* host) : page_(page) {
 StatusPage::Shown::~Shown() {
   if (page_ == nullptr) return;
   MutexLock lock(&page_->mu_);
+  if (absl::StatusOr<std::string> json = StatusToJson(StatusOf(page_->host_)); json.ok()) {
+    page_->previous_ = *std::move(json);
+  }
   page_->host_ = nullptr;
 }
 

@@ -44,12 +44,14 @@ class StatusPage {
  private:
   bool Admits(const HttpRequest& request) const;
   HttpReply Status();
+  HttpReply Previous();
 
   const Credentials credentials_;
   const bool is_local_;
   Mutex mu_;
   JobHost* host_ ABSL_GUARDED_BY(mu_) = nullptr;
-  std::unique_ptr<HttpServer> server_;  // goes first: it calls Answer
+  std::string previous_ ABSL_GUARDED_BY(mu_);  // the job before, as it ended; JSON
+  std::unique_ptr<HttpServer> server_;         // goes first: it calls Answer
 };
 
 }  // namespace bdn

@@ -292,12 +292,15 @@ void Server::ReportProgress(Step step) {
   const TransportStats traffic = transport_->stats();
   HeldBytes held;
   for (const auto& shard : shards_) held += shard->held();
-  Step highest;
+  NodeProgress progress = {
+      .bytes_sent = traffic.bytes_sent, .bytes_received = traffic.bytes_received, .held = held};
   {
     MutexLock lock(&mu_);
-    highest = highest_step_ = std::max(highest_step_, step);
+    if (step > highest_step_) ++ended_steps_;
+    progress.step = highest_step_ = std::max(highest_step_, step);
+    progress.ended = ended_steps_;
   }
-  control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received, held});
+  control_->ReportProgress(progress);
 }
 
 void Server::OnMembership(std::shared_ptr<const Membership> membership) {

@@ -135,6 +135,7 @@ class Server {
   uint64_t frames_unauthenticated_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frames_forged_ ABSL_GUARDED_BY(mu_) = 0;
   Step highest_step_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t ended_steps_ ABSL_GUARDED_BY(mu_) = 0;  // how often it rose
   const SteadyClock log_clock_;
   LimitedLog refusals_log_{&log_clock_};
   // They go first: they read all of the above.

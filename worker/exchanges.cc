@@ -77,9 +77,12 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
   EndedTickets ended;
   bool start_next = false;
   Step highest;
+  uint64_t ended_steps;
   {
     MutexLock lock(tensors_->mutex());
     const std::unique_ptr<Exchange> finished = exchange->Finish();
+    if (finished->step > highest_step_) ++ended_steps_;
+    ended_steps = ended_steps_;
     highest = highest_step_ = std::max(highest_step_, finished->step);
     if (!finished->given_back) tickets_.EndParts(*finished, status, &ended);
     const absl::Status& over = tensors_->participation().over;
@@ -91,7 +94,7 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
     changed_.SignalAll();
   }
   if (start_next) pipeline_.Start(exchange);
-  callbacks_.over(highest);
+  callbacks_.over(highest, ended_steps);
   tickets_.Deliver(ended);
 }
 

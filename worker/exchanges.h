@@ -27,8 +27,8 @@ namespace bdn {
 class Exchanges {
  public:
   struct Callbacks {
-    // One of a key has ended; `highest` is the highest step so far.
-    std::function<void(Step highest)> over;
+    // One of a key has ended; `highest` is the highest step so far, and `ended` how often it rose.
+    std::function<void(Step highest, uint64_t ended)> over;
     // The job cannot go on.
     std::function<void(const std::string& reason)> stuck;
     // Optional: it does not, with this.
@@ -99,6 +99,7 @@ class Exchanges {
   const Callbacks callbacks_;
   CondVar changed_;  // an exchange is over, or nothing more begins
   Step highest_step_ ABSL_GUARDED_BY(tensors_->mutex()) = 0;
+  uint64_t ended_steps_ ABSL_GUARDED_BY(tensors_->mutex()) = 0;
   TicketTable tickets_;
   ExchangePipeline pipeline_;
 };

@@ -99,14 +99,16 @@ absl::Status Worker::Start(Registry* telemetry) {
                                 .max_bytes_in_flight = options_.max_bytes_in_flight,
                                 .stages = stages_.get()},
       &tensors_, requests_.get(), executor_.get(), clock_,
-      Exchanges::Callbacks{
-          .over =
-              [this](Step highest) {
-                const TransportStats traffic = transport_->stats();
-                control_->ReportProgress({highest, traffic.bytes_sent, traffic.bytes_received});
-              },
-          .stuck = [this](const std::string& reason) { (void)Abort(reason); },
-          .failed = options_.failed});
+      Exchanges::Callbacks{.over =
+                               [this](Step highest, uint64_t ended) {
+                                 const TransportStats traffic = transport_->stats();
+                                 control_->ReportProgress({.step = highest,
+                                                           .bytes_sent = traffic.bytes_sent,
+                                                           .bytes_received = traffic.bytes_received,
+                                                           .ended = ended});
+                               },
+                           .stuck = [this](const std::string& reason) { (void)Abort(reason); },
+                           .failed = options_.failed});
   server_requests_ = std::make_unique<ServerRequests>(&tensors_, requests_.get(), clock_);
   transport_->Start(
       [this](ConnectionId from, Frame frame) { requests_->OnFrame(from, std::move(frame)); });

@@ -19,7 +19,7 @@
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 10;
+inline constexpr uint32_t kControlVersion = 11;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -69,6 +69,7 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
   StageCounts stages = {};
+  uint64_t ended = 0;  // steps that ended since it joined: `step` goes on where a checkpoint stopped
 };
 
 // A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,

@@ -38,6 +38,7 @@ class ReportBuffer {
   absl::Status Add(const ReportedValue& value);
   // All that waits, each name's in order; nothing waits then.
   std::vector<ReportedValue> Take();
+  bool is_empty() const { return num_waiting_ == 0; }
   // They could not be sent: they wait again, before what was added since.
   void GiveBack(const std::vector<ReportedValue>& values);
 

@@ -58,7 +58,9 @@ class GrpcControlPlane final : public ControlPlane {
   absl::StatusOr<SharedDelta> FetchDelta(uint32_t version, absl::Time deadline);
 
   void RunHeartbeats();
-  absl::Status SendHeartbeat();
+  absl::Status SendHeartbeat(absl::Duration patience);
+  // What the program reported last, before the node leaves: no heartbeat comes after that.
+  void FlushReports(bool is_failing);
 
   void ReadEvents(EventDelivery delivery);
 
@@ -228,6 +230,7 @@ absl::Status GrpcControlPlane::ReportValue(const ReportedValue& value) {
 }
 
 absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration timeout) {
+  FlushReports(!reason.ok());
   wire::LeaveRequest message;
   calls_.SetCaller(message.mutable_caller());
   Write(reason, message.mutable_reason());
@@ -251,20 +254,32 @@ void GrpcControlPlane::Close() {
 
 // ---- heartbeats
 
-absl::Status GrpcControlPlane::SendHeartbeat() {
+void GrpcControlPlane::FlushReports(bool is_failing) {
+  absl::Duration patience;
+  {
+    MutexLock lock(&mu_);
+    if (reports_waiting_.is_empty()) return;
+    patience = config_.lease_timeout / 2;
+  }
+  // The scheduler may be what failed.
+  if (is_failing) patience = std::min(patience, absl::Seconds(1));
+  const absl::Status status = SendHeartbeat(patience);
+  if (!status.ok()) LogDebug("what was reported last is lost: %s", status.message());
+}
+
+absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   wire::HeartbeatRequest message;
   calls_.SetCaller(message.mutable_caller());
-  absl::Duration patience;
   std::function<StageCounts()> read_stages;
   std::vector<ReportedValue> reports;
   {
     MutexLock lock(&mu_);
     reports = reports_waiting_.Take();
     message.set_step(progress_.step);
+    message.set_ended(progress_.ended);
     message.set_bytes_sent(progress_.bytes_sent);
     message.set_bytes_received(progress_.bytes_received);
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
-    patience = config_.lease_timeout / 2;
     read_stages = read_stages_;
   }
   if (read_stages) Write(read_stages(), message.mutable_stages());
@@ -288,7 +303,7 @@ void GrpcControlPlane::RunHeartbeats() {
   }
   absl::Time answered = clock_->Now();
   while (calls_.WaitInJob(clock_->Now() + interval)) {
-    const absl::Status status = SendHeartbeat();
+    const absl::Status status = SendHeartbeat(lease / 2);
     if (status.ok()) {
       answered = clock_->Now();
     } else if (status.code() != absl::StatusCode::kUnavailable &&

@@ -38,8 +38,8 @@ def job(real, tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(PROGRAM)
     started = []
 
-    def start(*options, listen="127.0.0.1:0"):
-        run = real.start("run", *options, "-s", 1, "--linger", "0s", "--set", "heartbeat-interval=50ms", "--set",
+    def start(*options, listen="127.0.0.1:0", heartbeats="50ms"):
+        run = real.start("run", *options, "-s", 1, "--linger", "0s", "--set", f"heartbeat-interval={heartbeats}", "--set",
                          "min-compress-bytes=1KiB", "--http-listen", listen, "--", "sh", "-c",
                          f"mkfifo in.$RANK; exec {sys.executable} program.py 0<>in.$RANK")
         started.append(run)
@@ -90,6 +90,31 @@ def test_it_says_what_status_says_and_what_was_reported(real, job, processes):
     assert found == status
     assert [event["kind"] for event in history["events"]] == ["joined"] * len(found["nodes"]) + ["all joined"]
     assert found["nodes"] and history["waits"] == []
+
+
+LAST_WORDS = """
+import sys
+import bandoneon
+
+worker = bandoneon.init()
+if worker.rank == 1:
+    for step in range(3):
+        bandoneon.report("loss", step / 2)
+    print("ready", flush=True)
+    bandoneon.shutdown()
+else:
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_is_reported_last_is_there_when_its_worker_leaves(job, tmp_path):
+    """No heartbeat comes in the time of this test."""
+    (tmp_path / "program.py").write_text(LAST_WORDS)
+    url, _ = job(*ALONE, "--set", "lease-timeout=1h", heartbeats="10m")
+    deadline = time.monotonic() + LIMIT
+    while curves_of(json.loads(ask(url + "api/status")[1])) != {"loss": [[0, 0.0], [1, 0.5], [2, 1.0]]}:
+        assert time.monotonic() < deadline, ask(url + "api/status")
 
 
 def test_who_asks_by_another_name_is_refused(job):

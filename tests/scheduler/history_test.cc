@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
 NodeProgress Progress(Step step, uint64_t encode_ns) {
-  NodeProgress progress{.step = step};
+  NodeProgress progress{.step = step, .ended = step};
   progress.stages[Stage::kEncode].wall_ns = encode_ns;
   return progress;
 }
@@ -89,6 +89,20 @@ TEST(History, ANodeWhoseCountsGoBackBeginsAnew) {
   history.Progressed(At(3), 7, Role::kWorker, Progress(16, 700));
   ASSERT_EQ(history.Windows().size(), 1u);
   EXPECT_EQ(EncodeOf(history.Windows()[0]), 100u);
+}
+
+TEST(History, AJobThatGoesOnFromACheckpointHasTheRatesOfItsOwnSteps) {
+  History history(1);
+  for (int second = 0; second <= 5; ++second) {
+    const uint64_t ended = static_cast<uint64_t>(4 * second);
+    NodeProgress progress{.step = ended == 0 ? 0 : 10000 + ended, .ended = ended};
+    progress.stages[Stage::kEncode].wall_ns = 1000 * ended;
+    history.Progressed(At(second), 7, Role::kWorker, progress);
+  }
+  EXPECT_DOUBLE_EQ(*history.StepsPerSecond(), 4);
+  ASSERT_EQ(history.Windows().size(), 1u);
+  EXPECT_EQ(history.Windows()[0].steps, 20u);
+  EXPECT_EQ(EncodeOf(history.Windows()[0]), 20000u);
 }
 
 TEST(History, KeepsTheLatestEventsAndTheBeginningOfTheirTexts) {

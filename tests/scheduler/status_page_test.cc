@@ -81,6 +81,26 @@ TEST_F(StatusPageTest, SaysWhoIsMissing) {
   EXPECT_TRUE(job.at("history").at("steps_per_second").is_null());
 }
 
+TEST(StatusPageOfJobs, TheJobBeforeIsShownAsItEnded) {
+  ManualClock clock;
+  StatusPage page{Credentials(), /*is_local=*/true};
+  EXPECT_EQ(page.Answer({.path = "/api/previous"}).code, 404);
+  {
+    JobHost host{Options(), &clock};
+    const StatusPage::Shown shown(&page, &host);
+    host.Join({.role = Role::kWorker, .host = "a"}, kControlVersion, absl::InfiniteDuration(),
+              [](const auto&) {});
+    EXPECT_EQ(page.Answer({.path = "/api/previous"}).code, 404) << "none has ended";
+  }
+  EXPECT_EQ(page.Answer({.path = "/api/status"}).code, 503);
+  JobHost next{Options(), &clock};
+  const StatusPage::Shown shown(&page, &next);
+  const Json before = Json::parse(page.Answer({.path = "/api/previous"}).body);
+  EXPECT_EQ(before.at("nodes").size(), 1u);
+  EXPECT_EQ(before.at("history").at("events").at(0).at("kind"), "joined");
+  EXPECT_EQ(Json::parse(page.Answer({.path = "/api/status"}).body).at("nodes").size(), 0u);
+}
+
 TEST_F(StatusPageTest, ShowsHostileNamesAsTheyAre) {
   Fill();
   const HttpReply reply = page_.Answer({.path = "/api/status"});
@@ -95,7 +115,7 @@ TEST_F(StatusPageTest, ShowsTheWayOfTheJob) {
   NodeProgress progress;
   EXPECT_TRUE(host_.Heartbeat(1, progress).ok());
   clock_.Advance(absl::Seconds(4));
-  progress.step = 8;
+  progress.step = progress.ended = 8;
   progress.bytes_sent = 123;
   progress.stages[Stage::kEncode] = {.items = 8, .bytes = 800, .wall_ns = 4000};
   EXPECT_TRUE(host_.Heartbeat(1, progress).ok());

@@ -42,7 +42,7 @@ class ExchangesTest : public ::testing::Test {
     exchanges_.emplace(
         ExchangePipeline::Options{.context = {.pool = &pool_}, .max_bytes_in_flight = 1 << 20},
         &tensors_, &*requests_, &executor_, &clock_,
-        Exchanges::Callbacks{.over = [](Step) {},
+        Exchanges::Callbacks{.over = [](Step, uint64_t) {},
                              .stuck =
                                  [this](const std::string& reason) {
                                    stuck_ = reason;
