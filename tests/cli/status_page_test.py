@@ -117,6 +117,41 @@ def test_what_is_reported_last_is_there_when_its_worker_leaves(job, tmp_path):
         assert time.monotonic() < deadline, ask(url + "api/status")
 
 
+RESUMED = """
+import ctypes, sys
+import bandoneon
+from bandoneon.worker import Declaration
+
+worker = bandoneon.init()
+tensor, = worker.declare([Declaration("w", 1 << 16)])
+worker.set_step(tensor, 10000)
+if worker.rank == 0:
+    worker.set_server_counters(tensor, 0, 0.0, 10000)
+worker.barrier("set")
+data = (ctypes.c_float * (1 << 16))(*[1.0] * (1 << 16))
+for step in range(400):
+    worker.wait(worker.push(tensor, ctypes.addressof(data), keep=data))
+worker.barrier("over")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_steps_before_a_resumption_are_in_no_rate(job, tmp_path):
+    (tmp_path / "program.py").write_text(RESUMED)
+    url, _ = job(*ALONE)
+    deadline = time.monotonic() + LIMIT
+    while True:  # heartbeats bring it
+        found = json.loads(ask(url + "api/status")[1])
+        if found["nodes"] and all(node["step"] == 10400 for node in found["nodes"]):
+            break
+        assert time.monotonic() < deadline, found
+    history = found["history"]
+    assert history["steps_per_second"] is not None
+    assert len(history["windows"]) == len(found["nodes"]) == 3
+    assert all(0 < window["steps"] <= 400 for window in history["windows"]), history["windows"]
+
+
 def test_who_asks_by_another_name_is_refused(job):
     url, _ = job(*ALONE)
     assert ask(url)[0] == 200
