@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
@@ -22,8 +23,9 @@ using Json = nlohmann::ordered_json;
 constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "look at the job of this scheduler, too [$BANDONEON_SCHEDULER]"},
     {"rates", 0, nullptr, "time connections from here to each server of the job"},
-    {"listen", 0, "HOST:PORT", "be the other end of one --peer; port 0 takes a free one"},
-    {"peer", 0, "HOST:PORT", "measure latency and rate with a bandoneon doctor --listen there"},
+    {"listen", 0, "HOST:PORT", "be the other end of a --peer; port 0 takes a free one"},
+    {"peers", 0, "COUNT", "of --listen: how many it serves, one after the other [1]"},
+    {"peer", 0, "HOST:PORT", "measure latency and rate with a doctor --listen there; repeatable"},
     {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
     {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
     {"tls-ca", 0, "PATH", "who may certify the scheduler [$BANDONEON_TLS_CA]"},
@@ -34,11 +36,13 @@ constexpr Flag kFlags[] = {
     {"json", 0, nullptr, "print what was found as JSON"},
 };
 
+constexpr std::string_view kRepeated[] = {"peer"};
+
 constexpr char kUsageText[] =
     "usage: bandoneon doctor [options]\n\n"
     "Looks for what keeps jobs from starting, or makes them slow: on this machine, and with --scheduler on the\n"
     "way to a job: its name, port, certificates and token, version, who is missing, each server's address.\n"
-    "With --listen on one host and --peer on another it measures the network between them.\n\n"
+    "With --listen on one host and --peer on others it measures the network between them.\n\n"
     "Each finding is ok, a note, a warning or an error, with what to do. Returns 0 where nothing is worse than\n"
     "a note, 1 for warnings, 2 for errors.\n";
 
@@ -159,8 +163,9 @@ void PrintRates(const Rates& rates, bool as_json, bool with_latency) {
   printf("%s\n", as_json ? json.dump().c_str() : text.c_str());
 }
 
+// 0 once so many peers were served.
 int Listen(const CommandFlags& flags, const HostAndPort& place, const std::string& token,
-           std::chrono::milliseconds timeout) {
+           std::chrono::milliseconds timeout, int64_t peers) {
   const auto addresses = Resolve(place);
   if (!addresses.ok()) return Fail(addresses.status());
   const std::string numbers = addresses->front().ToString();
@@ -174,28 +179,36 @@ int Listen(const CommandFlags& flags, const HostAndPort& place, const std::strin
   if (!listener.ok()) return Fail(listener.status());
   fprintf(stderr, "bandoneon doctor: listens at %s:%d\n", place.host.c_str(), port);
   const auto deadline = Clock::now() + timeout;
-  int code = 2;
-  while (code != 0) {
+  while (peers > 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     const auto rates = ServeRates(*listener, token, std::max(left, std::chrono::milliseconds(0)));
     if (rates.ok()) {
       PrintRates(*rates, flags.Has("json"), false);
-      code = 0;
+      fflush(stdout);
+      --peers;
     } else {
       Fail(rates.status());
       if (rates.status().code() == absl::StatusCode::kDeadlineExceeded) break;
     }
   }
   close(*listener);
-  return code;
+  return peers == 0 ? 0 : 2;
 }
 
-int Measure(const CommandFlags& flags, const HostAndPort& place, const std::string& token,
-            std::chrono::milliseconds timeout) {
-  const auto rates = MeasureRates(place, token, timeout, std::chrono::seconds(1));
-  if (!rates.ok()) return Fail(rates.status());
-  PrintRates(*rates, flags.Has("json"), true);
-  return 0;
+// 2 where one of them could not be measured; the others are.
+int Measure(const CommandFlags& flags, const std::vector<HostAndPort>& places,
+            const std::string& token, std::chrono::milliseconds timeout) {
+  int code = 0;
+  for (const HostAndPort& place : places) {
+    const auto rates = MeasureRates(place, token, timeout, std::chrono::seconds(1));
+    if (rates.ok()) {
+      PrintRates(*rates, flags.Has("json"), true);
+      fflush(stdout);
+    } else {
+      code = Fail(rates.status());
+    }
+  }
+  return code;
 }
 
 int WithPeer(const CommandFlags& flags) {
@@ -204,27 +217,36 @@ int WithPeer(const CommandFlags& flags) {
     return UsageError("doctor",
                       absl::InvalidArgumentError("--listen on one host, --peer on another"));
   }
-  const auto place = ParseHostAndPort(flags.Text(listens ? "listen" : "peer"), listens);
-  if (!place.ok()) return UsageError("doctor", place.status());
+  std::vector<HostAndPort> places;
+  for (const std::string& text : flags.All(listens ? "listen" : "peer")) {
+    auto place = ParseHostAndPort(text, listens);
+    if (!place.ok()) return UsageError("doctor", place.status());
+    places.push_back(*std::move(place));
+  }
+  if (!listens && flags.Has("peers")) {
+    return UsageError("doctor", absl::InvalidArgumentError("--peers is of --listen"));
+  }
+  const auto peers = flags.Int("peers", 1, 1, 4096);
+  if (!peers.ok()) return UsageError("doctor", peers.status());
   const auto timeout = flags.Duration(
       "timeout", listens ? std::chrono::minutes(10) : std::chrono::milliseconds(5000));
   if (!timeout.ok()) return UsageError("doctor", timeout.status());
   const auto token = TokenOf(flags);
   if (!token.ok()) return UsageError("doctor", token.status());
-  return listens ? Listen(flags, *place, *token, *timeout)
-                 : Measure(flags, *place, *token, *timeout);
+  return listens ? Listen(flags, places.front(), *token, *timeout, *peers)
+                 : Measure(flags, places, *token, *timeout);
 }
 
 }  // namespace
 
 int DoctorCommand(Arguments args) {
   if (PrintedHelp(args, kUsageText, kFlags, kExamples)) return 0;
-  const auto flags = CommandFlags::Parse(kFlags, args);
+  const auto flags = CommandFlags::Parse(kFlags, args, kRepeated);
   if (!flags.ok()) return UsageError("doctor", flags.status());
   if (!flags->command().empty()) {
     return UsageError("doctor", absl::InvalidArgumentError("it runs no command"));
   }
-  if (flags->Has("listen") || flags->Has("peer")) return WithPeer(*flags);
+  if (flags->Has("listen") || flags->Has("peer") || flags->Has("peers")) return WithPeer(*flags);
   const auto timeout = flags->Duration("timeout", std::chrono::seconds(5));
   if (!timeout.ok()) return UsageError("doctor", timeout.status());
   const std::string scheduler = Setting(*flags, "scheduler", "BANDONEON_SCHEDULER");

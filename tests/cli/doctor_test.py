@@ -160,6 +160,29 @@ def test_two_of_them_measure_the_network_between_them(real, tmp_path):
     assert there["received_gbit_per_s"] == pytest.approx(here["sent_gbit_per_s"], rel=0.5)
 
 
+def test_each_pair_of_several_hosts_is_measured(real):
+    """Three ends: two listen, each for two; each of the others measures with both."""
+    listeners = [real.start("doctor", "--listen", "127.0.0.1:0", "--peers", 2, "--json") for _ in range(2)]
+    places = [read_until(one.stderr, 1, "listens at")[-1].split()[-1] for one in listeners]
+    for _ in range(2):
+        done = real.run("doctor", "--peer", places[0], "--peer", places[1], "--json")
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["address"] for line in done.stdout.splitlines()] == places
+    for one in listeners:
+        out, _ = one.communicate(timeout=LIMIT)
+        assert one.returncode == 0 and len(out.splitlines()) == 2
+
+
+def test_one_peer_that_is_not_there_keeps_no_other_from_being_measured(real):
+    closed, gone = listening()
+    closed.close()
+    listener = real.start("doctor", "--listen", "127.0.0.1:0")
+    place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
+    done = real.run("doctor", "--peer", gone, "--peer", place)
+    assert done.returncode == 2 and gone.split(":")[1] in done.stderr and done.stdout.startswith(place)
+    listener.communicate(timeout=LIMIT)
+
+
 def test_a_peer_that_is_no_doctor(real):
     listener, address = listening()
     peer = real.start("doctor", "--peer", address)
@@ -175,6 +198,8 @@ def test_a_peer_that_is_no_doctor(real):
     (["--listen", "0.0.0.0:0"], "there is no token"),
     (["--listen", "127.0.0.1:0", "--timeout", "100ms"], "nobody came"),
     (["--listen", "127.0.0.1:0", "--peer", "127.0.0.1:1"], "--peer on another"),
+    (["--peer", "127.0.0.1:1", "--peers", 2], "--peers is of --listen"),
+    (["--listen", "127.0.0.1:0", "--peers", 0], "--peers"),
     (["--peer", "127.0.0.1:0"], "expected host:port"),
     (["--scheduler", "host"], "expected host:port"),
     (["--rates"], "say --scheduler"),
