@@ -32,7 +32,12 @@ VARIANTS = {
     "rdma": (["rdma.enabled=true"], ["rdma"]),
     "rdma and ipc-lock": (["rdma.enabled=true", "rdma.ipcLock=true"], ["rdma", "ipc-lock"]),
 }
-JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in VARIANTS))
+# What the chart alone has values for.
+CHART_ALONE = {
+    "everything": ["tls.certManager=true", "monitoring.enabled=true", "workers.gpus.count=8", "workers.daemon.enabled=true", "rdma.enabled=true",
+                   "rdma.resource=vpc.amazonaws.com/efa", "rdma.count=4", "rdma.provider=efa", "rdma.domain=rdmap0s6-rdm", "rdma.ipcLock=true"],
+}
+JOBS = (*(f"overlays/{name}" for name in OVERLAYS), "helm", *(f"helm with {name}" for name in (*VARIANTS, *CHART_ALONE)))
 RENDERED = (*JOBS, "trainer")
 PART = {"app.kubernetes.io/part-of": "bandoneon"}
 # By kind, where a pod's template is.
@@ -98,7 +103,8 @@ def rendered():
 
     def render(name):
         if name not in known:
-            values, _ = VARIANTS.get(name.partition(" with ")[2], ([], []))
+            variant = name.partition(" with ")[2]
+            values = CHART_ALONE.get(variant) or VARIANTS.get(variant, ([], []))[0]
             known[name] = objects_of(chart_with(*values) if name.startswith("helm") else [kubectl(), "kustomize", K8S / name])
         return copy.deepcopy(known[name])
     return render
@@ -210,8 +216,11 @@ def test_pods_are_as_restricted_as_can_be(objects):
         assert all({"secret", "emptyDir"} & volume.keys() for volume in spec["volumes"])
         for container in containers(template):
             expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-            if locks_memory(template) and name != "bandoneon-scheduler":
-                expected |= {"runAsNonRoot": False, "runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}}
+            if locks_memory(template):
+                expected |= {"runAsNonRoot": False, "runAsUser": 0}
+                # Of a pod's containers that which speaks RDMA.
+                if container is containers(template)[0]:
+                    expected["capabilities"]["add"] = ["IPC_LOCK"]
             assert container["securityContext"] == expected
             mounted = {mount["name"] for mount in container["volumeMounts"]}
             assert mounted <= {volume["name"] for volume in spec["volumes"]} and {"certs", "tmp"} <= mounted
@@ -253,8 +262,9 @@ def test_daemons_accept_what_they_are_started_with(objects, certificates, speak_
             if not container.get("command", [""])[0].startswith("bandoneon-"):
                 continue
             variables = environment(objects, container, certificates, role_of(template))
-            if not speak_rdma and variables.get("BANDONEON_TRANSPORT") == "rdma":
-                del variables["BANDONEON_TRANSPORT"]  # all others are judged
+            if not speak_rdma:  # all others are judged
+                variables = {name: value for name, value in variables.items()
+                             if name != "BANDONEON_TRANSPORT" and not name.startswith("BANDONEON_FABRIC_")}
             settings = check_config(container["command"], variables)
             assert template["spec"].get("terminationGracePeriodSeconds", 10**6) > seconds(settings["drain-timeout"])
             for listens, named in (("listen", {"scheduler": "control", "server": "data"}.get(role_of(template))),
@@ -487,11 +497,9 @@ def test_a_pods_processes_are_of_one_user_where_its_daemon_locks_memory():
     assert daemon["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]} and train["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_chart_says_what_the_fabric_is():
-    objects = objects_of(chart_with("rdma.enabled=true", "rdma.provider=verbs;ofi_rxm", "rdma.domain=mlx5_0"))
-    told = only(objects, "ConfigMap")["data"]
-    assert [told[f"BANDONEON_{name}"] for name in ("TRANSPORT", "FABRIC_PROVIDER", "FABRIC_DOMAIN")] == [
-        "rdma", "verbs;ofi_rxm", "mlx5_0"]
+def test_the_chart_says_what_the_fabric_is(rendered):
+    told = only(rendered("helm with everything"), "ConfigMap", "bandoneon-job")["data"]
+    assert [told[f"BANDONEON_{name}"] for name in ("TRANSPORT", "FABRIC_PROVIDER", "FABRIC_DOMAIN")] == ["rdma", "efa", "rdmap0s6-rdm"]
 
 
 def test_namespaces_enforce_what_pods_promise(rendered):
