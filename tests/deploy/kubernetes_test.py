@@ -30,6 +30,7 @@ VARIANTS = {
     "daemon": (["workers.daemon.enabled=true"], ["worker-daemon"]),
     "gpu and daemon": (["workers.gpus.count=1", "workers.daemon.enabled=true"], ["gpu", "worker-daemon"]),
     "rdma": (["rdma.enabled=true"], ["rdma"]),
+    "rdma and daemon": (["rdma.enabled=true", "workers.daemon.enabled=true"], ["worker-daemon", "rdma", "rdma-daemon"]),
     "rdma and ipc-lock": (["rdma.enabled=true", "rdma.ipcLock=true"], ["rdma", "ipc-lock"]),
 }
 # What the chart alone has values for.
