@@ -221,12 +221,21 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   round.EndHold(shard_.waits);
   // Everybody has pushed this step, so nobody asks for the one before any more.
   state_.last_reply = Frame();
-  const ReplyContext context{shard_.run_seed, shard_.pool, &shard_.scratch, laps};
+  LinkMonitor& monitor = state_.monitor;
+  if (!monitor.is_on() && plan_.codecs.pull_has_memory()) {
+    monitor.Begin(shard_.quality, plan_.entry, plan_.name);
+  }
+  const ReplyContext context{.run_seed = shard_.run_seed,
+                             .pool = shard_.pool,
+                             .scratch = &shard_.scratch,
+                             .laps = laps,
+                             .monitor = &monitor};
   state_.told.clear();  // even of a round that fails in the end: a rule may have taken its step
   absl::StatusOr<Reply> reply = EncodeReply(context, plan_, &round, &state_.parts);
   if (!reply.ok()) return FailRound(round.step(), reply.status());
   ++shard_.stats.rounds;
   if (reply->flags & kFlagNonFinite) ++shard_.stats.rounds_nonfinite;
+  if (!(reply->flags & kFlagAbsent)) monitor.CountEncoding(!(reply->flags & kFlagNonFinite));
   FrameHeader header = shard_.AnswerHeader(PushOf(round.step()), FrameType::kReply);
   header.flags = reply->flags;
   header.base_step = reply->base_step;

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/link/link_monitor.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "server/key_plan.h"
@@ -18,6 +19,7 @@ namespace bdn {
 // Everything a server holds of one dense key. A value.
 struct DenseState {
   StateParts parts;
+  LinkMonitor monitor;     // of the replies' link, where that has a memory
   Rank init_root = -1;     // the one rank that sets parts
   uint32_t last_init = 0;  // the number of its last request that was taken
 

@@ -1,6 +1,7 @@
 #include "server/reply_encoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/draw.h"
@@ -32,9 +33,12 @@ class ReplyEncoder {
   absl::StatusOr<size_t> EncodePlain(ConstView x, float scale, MutableByteSpan out) const;
   absl::StatusOr<size_t> EncodeWithFeedback(ConstView sum, MutableByteSpan out);
   absl::StatusOr<size_t> EncodeDelta(MutableByteSpan out);
+  bool IsMonitored() const { return context_.monitor != nullptr && context_.monitor->IsDue(step_); }
   absl::StatusOr<Buffer> EncodeWeights(const float* signs);
   absl::StatusOr<size_t> EncodeWholeWeights(MutableByteSpan out);
 
+  template <typename Measure>
+  void Monitor(ByteSpan payload, const Measure& measure) const;
   MutableView Sum();
   // A payload that `encode` writes, returning the bytes used.
   template <typename Encode>
@@ -51,6 +55,7 @@ class ReplyEncoder {
   StateParts& parts_;
   PrefixSum& sum_;
   const std::vector<uint8_t>& present_;  // by segment: whether anybody had it
+  std::vector<float> weights_before_;    // of a step whose delta is monitored
 };
 
 ReplyEncoder::ReplyEncoder(const ReplyContext& context, const KeyPlan& plan, Round* round,
@@ -111,6 +116,9 @@ absl::StatusOr<Reply> ReplyEncoder::EncodeStep() {
   const MutableView sum = Sum();
   BDN_RETURN_IF_ERROR(CheckMayStep());
   if (!AllFinite(sum, inverse_weight_)) return NonFinite();
+  if (plan_.codecs.Reply(step_) == ReplyKind::kDelta && IsMonitored()) {
+    weights_before_.assign(parts_.weights.begin(), parts_.weights.end());
+  }
   StepWeights(sum);
   if (context_.laps != nullptr) context_.laps->End(Stage::kRule, 1, KeyBytes(plan_.entry));
   // A rule that steps by signs has left them in the sum.
@@ -206,8 +214,26 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeWithFeedback(ConstView sum, MutableBy
                       present_[i] != 0});
   }
   auto used = pull_.EncodeFeedback(inputs, ReplyDraw(), out);
-  if (used.ok()) parts_.previous_learning_rate = learning_rate_;
+  if (!used.ok()) return used;
+  parts_.previous_learning_rate = learning_rate_;
+  if (IsMonitored()) {
+    Monitor(out.first(*used), [&](size_t i, ByteSpan payload) {
+      return MeasureFeedback(pull_.codec(), inputs[i].feedback, payload);
+    });
+  }
   return used;
+}
+
+// Measures what was just encoded, segment by segment.
+template <typename Measure>
+void ReplyEncoder::Monitor(ByteSpan payload, const Measure& measure) const {
+  LinkQuality quality;
+  SegmentedCodec::Segments segments(pull_, payload);
+  for (size_t i = 0; i < pull_.num_segments(); ++i) {
+    const std::optional<ByteSpan> of_segment = segments.Next();
+    if (of_segment.has_value()) quality += measure(i, *of_segment);
+  }
+  context_.monitor->Note(step_, quality);
 }
 
 absl::StatusOr<size_t> ReplyEncoder::EncodeDelta(MutableByteSpan out) {
@@ -217,7 +243,14 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeDelta(MutableByteSpan out) {
     inputs.push_back(
         {parts_.weights.data() + offset, parts_.replica.data() + offset, present_[i] != 0});
   }
-  return pull_.EncodeDelta(inputs, ReplyDraw(), out);
+  auto used = pull_.EncodeDelta(inputs, ReplyDraw(), out);
+  if (!used.ok() || weights_before_.empty()) return used;
+  Monitor(out.first(*used), [&](size_t i, ByteSpan payload) {
+    const ConstView weights{inputs[i].weights, DType::kFloat32, pull_.segment_elements(i)};
+    return MeasureDelta(pull_.codec(), weights, weights_before_.data() + pull_.segment_offset(i),
+                        inputs[i].replica, payload);
+  });
+  return used;
 }
 
 Draw ReplyEncoder::ReplyDraw() const {

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
+#include "common/link/link_monitor.h"
 #include "common/telemetry/stage_times.h"
 #include "server/key_plan.h"
 #include "server/round.h"
@@ -24,6 +25,7 @@ struct ReplyContext {
   // Borrowed; null: nothing is counted. What ends the sum and what the rule does are laps of it; the
   // encoding is the caller's to end, with what it still does to the reply.
   StageLaps* laps = nullptr;
+  LinkMonitor* monitor = nullptr;  // borrowed, of the replies' link; null: it is not watched
 };
 
 // What everybody is told: a payload, or one of the flags of frames.

@@ -113,7 +113,8 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       pool_(transport->memory()),
       budget_(options.max_bytes),
       waiting_(options.max_bytes_waiting),
-      replies_(transport, options.max_bytes_in_flight, stages_.get()) {}
+      replies_(transport, options.max_bytes_in_flight, stages_.get()),
+      quality_{.options = options.quality, .table = {}} {}
 
 Server::~Server() {
   metrics_.clear();
@@ -155,8 +156,14 @@ absl::Status Server::Start() {
   waits_ = std::make_unique<RankWaits>(static_cast<size_t>(joined.config.num_workers));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{joined.node, joined.config.run_seed, &pool_, &budget_, stages_.get(),
-                             waits_.get(), [this] { return transport_->needs_checksums(); }},
+        ServerShard::Options{.self = joined.node,
+                             .run_seed = joined.config.run_seed,
+                             .pool = &pool_,
+                             .budget = &budget_,
+                             .stages = stages_.get(),
+                             .waits = waits_.get(),
+                             .quality = &quality_,
+                             .needs_checksums = [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
   {
@@ -413,6 +420,11 @@ void Server::AddMetrics() {
   metrics_.push_back(telemetry_->AddFamily(&kHeldLimit, [this] {
     return std::vector<Series>{{"", static_cast<double>(options_.max_bytes)}};
   }));
+  if (options_.quality.every > 0) {
+    for (auto& source : AddQuality(&quality_.table, telemetry_)) {
+      metrics_.push_back(std::move(source));
+    }
+  }
   if (stages_ == nullptr) return;
   for (auto& source : AddStages(ServerStages(), stages_.get(), telemetry_)) {
     metrics_.push_back(std::move(source));

@@ -17,6 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/credentials.h"
+#include "common/link/link_monitor.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
@@ -47,6 +48,7 @@ class Server {
     uint64_t max_frame_bytes = kMaxPayloadBytes;               // what the transport lets through
     uint64_t max_bytes_in_flight = uint64_t{16} << 20;         // of replies, to one worker
     const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
+    QualityOptions quality;
     std::function<void()> on_listening;  // inside Start, before it joins; may be null
   };
   struct Stats {
@@ -116,6 +118,7 @@ class Server {
   MemoryBudget budget_;
   WaitingFrames waiting_;
   ReplyQueue replies_;
+  QualityWatch quality_;                              // outlives shards_
   std::unique_ptr<RankWaits> waits_;                  // const once shards_ are there
   std::vector<std::unique_ptr<ShardRunner>> shards_;  // const once sessions_ is there
 

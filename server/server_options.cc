@@ -73,6 +73,7 @@ absl::StatusOr<ServerOptions> ReadServerOptions(const Config& config) {
     BDN_ASSIGN_OR_RETURN(options.server.max_bytes, config.Bytes("max-bytes"));
   }
   BDN_ASSIGN_OR_RETURN(options.server.stage_clock, ParseStageTimes(config.Text("stage-times")));
+  BDN_ASSIGN_OR_RETURN(options.server.quality, ReadQualityOptions(config));
   // What is advertised is reached some other way than by the address listened at.
   if (!options.transport.security.has_value() && !options.server.advertise.empty()) {
     options.transport.security = LinkSecurity::kEncrypted;

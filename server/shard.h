@@ -24,10 +24,11 @@ class ServerShard {
   struct Options {
     NodeId self = 0;
     uint64_t run_seed = 0;
-    BufferPool* pool = nullptr;      // borrowed; null: the heap
-    MemoryBudget* budget = nullptr;  // borrowed; null: without a limit
-    StageTimes* stages = nullptr;    // borrowed; null: none are counted
-    RankWaits* waits = nullptr;      // as well, and with stages alone
+    BufferPool* pool = nullptr;       // borrowed; null: the heap
+    MemoryBudget* budget = nullptr;   // borrowed; null: without a limit
+    StageTimes* stages = nullptr;     // borrowed; null: none are counted
+    RankWaits* waits = nullptr;       // as well, and with stages alone
+    QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
     std::function<bool()> needs_checksums = [] { return true; };  // replies, now
   };
 
@@ -38,6 +39,7 @@ class ServerShard {
                  .budget = options.budget,
                  .stages = options.stages,
                  .waits = options.waits,
+                 .quality = options.quality,
                  .needs_checksums = options.needs_checksums} {}
 
   // A new roster. Open rounds start over: their contributors learn from a probe that they are

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
 #include "common/cluster/membership.h"
+#include "common/link/link_monitor.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
 #include "server/memory_budget.h"
@@ -54,6 +55,7 @@ struct ShardContext {
   MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
   StageTimes* stages = nullptr;                                 // borrowed; null: none are counted
   RankWaits* waits = nullptr;                                   // as well, and with stages alone
+  QualityWatch* quality = nullptr;                              // borrowed; null: none are watched
   std::function<bool()> needs_checksums = [] { return true; };  // replies, now
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();

@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     CERTS: {BASE},
     CLUSTER: {BASE, CERTS, TELEMETRY, "proto"},
     HTTP: {BASE, CLUSTER, TELEMETRY},
-    LINK: {BASE, CLUSTER, "compressors"},
+    LINK: {BASE, CLUSTER, TELEMETRY, "compressors"},
     "compressors": {BASE, KERNELS},
     "device": {BASE, "compressors", KERNELS, DEVICE_KERNELS},
     DEVICE_KERNELS: {KERNELS},

@@ -64,6 +64,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       control_(std::move(control)),
       transport_(std::move(transport)),
       stages_(MakeStageTimes(options.stage_clock)),
+      quality_{.options = options.quality, .table = {}},
       pool_(transport_->memory()) {}
 
 absl::Status Worker::Start(Registry* telemetry) {
@@ -95,7 +96,10 @@ absl::Status Worker::Start(Registry* telemetry) {
                             .timeout = options_.wait_timeout},
       transport_.get(), clock_, stages_.get());
   exchanges_ = std::make_unique<Exchanges>(
-      ExchangePipeline::Options{.context = {joined_.config.run_seed, joined_.rank, &pool_},
+      ExchangePipeline::Options{.context = {.run_seed = joined_.config.run_seed,
+                                            .rank = joined_.rank,
+                                            .pool = &pool_,
+                                            .quality = &quality_},
                                 .max_bytes_in_flight = options_.max_bytes_in_flight,
                                 .stages = stages_.get()},
       &tensors_, requests_.get(), executor_.get(), clock_,
@@ -123,6 +127,11 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_finished = [] {},
   });
   metrics_.push_back(telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
+  if (options_.quality.every > 0) {
+    for (auto& source : AddQuality(&quality_.table, telemetry)) {
+      metrics_.push_back(std::move(source));
+    }
+  }
   if (stages_ != nullptr) {
     for (auto& source : AddStages(WorkerStages(), stages_.get(), telemetry)) {
       metrics_.push_back(std::move(source));

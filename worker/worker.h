@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/executor.h"
 #include "common/cluster/control_plane.h"
+#include "common/link/link_monitor.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
@@ -40,6 +41,7 @@ class Worker final : public Client {
     // Optional: told once that the job cannot go on, under no lock.
     std::function<void(const absl::Status&)> failed;
     const StageClock* stage_clock = MachineStageClock(false);  // borrowed; null: none are counted
+    QualityOptions quality;
   };
 
   // Joins and waits until all nodes have joined. `clock` and `telemetry`, to which the worker
@@ -112,6 +114,7 @@ class Worker final : public Client {
   const std::unique_ptr<ControlPlane> control_;
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<StageTimes> stages_;  // null: none are counted
+  QualityWatch quality_;
   BufferPool pool_;
   JoinResult joined_;       // const after Start
   Rank first_process_ = 0;  // as well

@@ -38,6 +38,9 @@ constexpr Setting kStageTimes = {
     "stage-times", "wall",
     "what is counted of the stages that keys pass through: wall (items, bytes, wall time), cpu "
     "(CPU time, too) or off"};
+constexpr Setting kQualityEvery = {
+    "quality-every", "128",
+    "measure what each link with ef(...) or delta(...) leaves out in one of so many steps; 0 for never"};
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
@@ -127,6 +130,7 @@ constexpr Setting kServerSettings[] = {
     {"max-bytes", "",
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     kStageTimes,
+    kQualityEvery,
     kMetricsFile,
     kExitWhenDone,
     kDrainTimeout,
@@ -160,6 +164,7 @@ constexpr Setting kHostSettings[] = {
     kProbeInterval,
     kMaxBytesInFlight,
     kStageTimes,
+    kQualityEvery,
     kHealthListen,
     kMetricsListen,
     kMetricsFile,
@@ -203,6 +208,7 @@ constexpr Setting kWorkerSettings[] = {
     {"cuda-driver", "libcuda.so.1",
      "NVIDIA's driver, opened when the first tensor of a GPU is pushed"},
     kStageTimes,
+    kQualityEvery,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,
     kToken,

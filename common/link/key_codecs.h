@@ -49,6 +49,8 @@ struct KeyCodecs {
     const bool whole = step <= warmup_steps && reply != ReplyKind::kAggregate;
     return whole ? ReplyKind::kWeights : reply;
   }
+  // Whether the server remembers what its replies left out.
+  bool pull_has_memory() const { return pull_feedback.on || reply == ReplyKind::kDelta; }
   // Whether workers hold what replies build on.
   bool keeps_replica() const { return reply == ReplyKind::kDelta || reply == ReplyKind::kSigns; }
 

@@ -12,7 +12,7 @@ void ReportJob(const Registry& registry, const std::string& metrics_file) {
   if (!counted.empty()) LogInfo("%s", ToText(counted));
   if (metrics_file.empty()) return;
   std::ofstream file(metrics_file);
-  file << ToJson(counted) << std::endl;
+  file << registry.Json() << std::endl;
   if (!file) LogWarning("cannot write metrics-file %s", metrics_file);
 }
 

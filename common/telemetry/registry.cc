@@ -27,6 +27,13 @@ std::unique_ptr<Registry::Source> Registry::AddFamily(const Family* family, Read
   return source;
 }
 
+std::unique_ptr<Registry::Source> Registry::AddObject(const char* member, ReadObjectFn read) {
+  std::unique_ptr<Source> source(new Source(this, member, std::move(read)));
+  MutexLock lock(&mu_);
+  sources_.push_back(source.get());
+  return source;
+}
+
 Registry::Source::~Source() {
   MutexLock lock(&registry_->mu_);
   registry_->sources_.remove(this);
@@ -36,7 +43,7 @@ std::vector<Sample> Registry::Collect() const {
   std::vector<Sample> samples;
   MutexLock lock(&mu_);
   for (const Source* source : sources_) {
-    if (source->family_ != nullptr) continue;
+    if (source->read_ == nullptr) continue;
     std::vector<uint64_t> values(source->metrics_.size(), 0);
     source->read_(values);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -62,6 +69,7 @@ std::vector<FamilySamples> Registry::CollectFamilies() const {
       }
       continue;
     }
+    if (source->read_ == nullptr) continue;
     std::vector<uint64_t> values(source->metrics_.size(), 0);
     source->read_(values);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -83,7 +91,9 @@ void KeepLargest(std::vector<Series>* series, size_t most) {
   series->resize(most);
 }
 
-std::string ToJson(std::span<const Sample> samples) {
+namespace {
+
+nlohmann::ordered_json JsonOf(std::span<const Sample> samples) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Sample& sample : samples) {
     nlohmann::ordered_json* place = &json;
@@ -91,6 +101,28 @@ std::string ToJson(std::span<const Sample> samples) {
       place = &(*place)[std::string(part)];
     }
     *place = sample.value;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string ToJson(std::span<const Sample> samples) { return JsonOf(samples).dump(); }
+
+std::vector<std::pair<const char*, std::string>> Registry::Objects() const {
+  std::vector<std::pair<const char*, std::string>> objects;
+  MutexLock lock(&mu_);
+  for (const Source* source : sources_) {
+    if (source->member_ != nullptr) objects.emplace_back(source->member_, source->read_object_());
+  }
+  return objects;
+}
+
+std::string Registry::Json() const {
+  nlohmann::ordered_json json = JsonOf(Collect());
+  for (const auto& [member, text] : Objects()) {
+    auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (object.is_object()) json[member] = std::move(object);
   }
   return json.dump();
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -79,6 +80,8 @@ class Registry {
   using ReadFn = std::function<void(std::span<uint64_t> values)>;
   // Says all series of a family as of now. As above.
   using ReadSeriesFn = std::function<std::vector<Series>()>;
+  // Says a JSON object as of now. As above.
+  using ReadObjectFn = std::function<std::string()>;
 
   // A source that is registered for as long as this lives. The registry outlives it.
   class Source {
@@ -93,11 +96,15 @@ class Registry {
         : registry_(registry), metrics_(metrics), read_(std::move(read)) {}
     Source(Registry* registry, const Family* family, ReadSeriesFn read)
         : registry_(registry), family_(family), read_series_(std::move(read)) {}
+    Source(Registry* registry, const char* member, ReadObjectFn read)
+        : registry_(registry), member_(member), read_object_(std::move(read)) {}
     Registry* const registry_;
     const std::span<const Metric> metrics_;
     const ReadFn read_;
     const Family* const family_ = nullptr;  // instead of metrics
     const ReadSeriesFn read_series_;
+    const char* const member_ = nullptr;  // as well
+    const ReadObjectFn read_object_;
   };
 
   Registry() = default;
@@ -110,10 +117,17 @@ class Registry {
   // For exporters alone: in no Sample. The family outlives the source.
   [[nodiscard]] std::unique_ptr<Source> AddFamily(const Family* family, ReadSeriesFn read);
 
+  // For Json alone: its member `member`, which outlives the source.
+  [[nodiscard]] std::unique_ptr<Source> AddObject(const char* member, ReadObjectFn read);
+
   // Everything as of now, in the order of registration.
   std::vector<Sample> Collect() const;
   // The same for exporters: each family once, where its first series was registered.
   std::vector<FamilySamples> CollectFamilies() const;
+  // The objects as of now, by their members' names.
+  std::vector<std::pair<const char*, std::string>> Objects() const;
+  // ToJson of Collect(), and the objects behind; those that are no JSON are left out.
+  std::string Json() const;
 
  private:
   mutable Mutex mu_;

@@ -7,6 +7,7 @@ Names are those that `bandoneon-worker` serves at metrics-listen. A worker witho
 training program has a page already, or none.
 """
 
+import math
 from typing import NamedTuple
 
 from . import session
@@ -30,6 +31,16 @@ _HOST = _Family(
 )
 _DEVICE = _Family(
     "device_copied_bytes", "counter", "copied from devices, to be pushed, and of results to them", "direction"
+)
+# By the names in the groups of "quality".
+_QUALITY = {
+    "residual_ratio": "norm of what a link owes over that of what its codec was given: the largest of these tensors'",
+    "decoded_cosine": "of what a link's codec was given and what arrives: the smallest of these tensors'",
+    "owed_steps": "as many steps' input as a link owes: the largest of these tensors'",
+    "nonfinite_share": "of these tensors' encodings, those whose input was not finite",
+}
+_GUARDED = _Family(
+    "guarded_tensors", "gauge", "tensors whose residual grew: warned of, or uncompressed since", "guard"
 )
 # By the names of Worker.stats(): the family, and the value of its label.
 _FAMILIES = {
@@ -77,6 +88,14 @@ def families(stats):
                 add(_STAGE_SECONDS, stage, counted["wall_ns"] * 1e-9, "_sum")
                 add(_STAGE_BYTES, stage, counted["bytes"], "_total")
                 add(_STAGE_CPU, stage, counted["cpu_ns"] * 1e-9, "_total")
+        elif name == "quality":
+            for group, figures in value["groups"].items():
+                for figure in _QUALITY.keys() & figures.keys():
+                    number = math.nan if figures[figure] is None else figures[figure]
+                    add(_Family(figure, "gauge", _QUALITY[figure], "tensors"), group, number)
+            guards = [figures["guard"] for figures in value["tensors"].values() if "guard" in figures]
+            for guard in sorted(set(guards)):
+                add(_GUARDED, guard, guards.count(guard))
         elif name in _FAMILIES:
             add(*_FAMILIES[name], value, "_total")
         elif name in _GAUGES:

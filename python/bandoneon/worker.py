@@ -421,6 +421,11 @@ class Worker:
         `stages` has for each stage that a key passes through (docs/thread_model.md) its `items`, their `bytes`,
         and the nanoseconds that they took: `wall_ns`, and with the setting stage-times = cpu `cpu_ns`. It is not
         there with stage-times = off.
+
+        `quality` has what the pushes with ef(...) leave out, as docs/metrics.md explains it: of each tensor in
+        `tensors` and of runs of them in `groups` the `residual_ratio`, `decoded_cosine` and `owed_steps` of their last
+        sample (None where one overflowed), its `step`, how many `encodings` there were and their `nonfinite_share`.
+        It is not there with quality-every = 0.
         """
         with self._call() as (lib, handle):
             return json.loads(

@@ -304,7 +304,8 @@ BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
 
 /* Counters as a JSON object. Its member "stages", unless setting stage-times is off, has for each
  * stage that a key passes through {"items", "bytes", "wall_ns", "cpu_ns"}, as docs/thread_model.md
- * explains them. Returns the bytes it needs with the final NUL; writes at most
+ * explains them. Its member "quality", unless setting quality-every is 0, has what the pushes' error
+ * feedback leaves out, as docs/metrics.md explains it. Returns the bytes it needs with the final NUL; writes at most
  * `capacity`. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 

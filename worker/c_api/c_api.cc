@@ -414,7 +414,7 @@ int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t update
 size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   std::string text = "{}";
   (void)CallOn(worker, [&](bdn::Client&) {
-    text = bdn::ToJson(worker->context.telemetry.Collect());
+    text = worker->context.telemetry.Json();
     return absl::OkStatus();
   });
   return bdn::CopyText(text, out, capacity);

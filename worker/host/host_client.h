@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -116,6 +117,7 @@ class HostClient final : public Client {
   absl::Status CountWhatTheDaemonCounts(Registry* telemetry);
   void ReadMetrics(std::span<uint64_t> values) const;
   void ReadDaemonsMetrics(std::span<uint64_t> values) const;
+  std::string ReadDaemonsObject(std::string_view name) const;
 
   // Any thread: what the socket takes no more now, the receiving one sends.
   void Send(const bandoneon::host::ToDaemon& message) const;

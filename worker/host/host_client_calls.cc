@@ -407,7 +407,24 @@ absl::Status HostClient::CountWhatTheDaemonCounts(Registry* telemetry) {
   metrics_.push_back(telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
   metrics_.push_back(
       telemetry->Add(daemons_metrics_, [this](auto values) { ReadDaemonsMetrics(values); }));
+  for (const wire::CountedObject& object : answer.objects()) {
+    const char* name = texts_.emplace_back(object.name()).c_str();
+    metrics_.push_back(
+        telemetry->AddObject(name, [this, name] { return ReadDaemonsObject(name); }));
+  }
   return absl::OkStatus();
+}
+
+// Empty once the daemon is gone.
+std::string HostClient::ReadDaemonsObject(std::string_view name) const {
+  wire::Call call;
+  call.mutable_stats();
+  const auto answer = Ask(std::move(call), kTimeToCount);
+  if (!answer.ok()) return "";
+  for (const wire::CountedObject& object : answer->objects()) {
+    if (object.name() == name) return object.json();
+  }
+  return "";
 }
 
 void HostClient::ReadMetrics(std::span<uint64_t> values) const {

@@ -265,6 +265,11 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
         number->set_help(sample.metric->help);
         number->set_value(sample.value);
       }
+      for (auto& [name, json] : telemetry_->Objects()) {
+        wire::CountedObject* object = answer->add_objects();
+        object->set_name(name);
+        object->set_json(std::move(json));
+      }
       return absl::OkStatus();
     case wire::Call::kFetchWeights: {
       BDN_ASSIGN_OR_RETURN(const auto out, floats(call.fetch_weights()));

@@ -28,7 +28,8 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
 }
 
 // Of the settings of servers, those that mean something within a process.
-constexpr std::string_view kServerSettings[] = {"max-bytes-in-flight", "max-bytes-queued"};
+constexpr std::string_view kServerSettings[] = {"max-bytes-in-flight", "max-bytes-queued",
+                                                "quality-every"};
 
 struct ClusterConfig {
   JobConfig job;
@@ -51,6 +52,7 @@ absl::StatusOr<ClusterConfig> ReadClusterConfig(const std::vector<std::string>& 
   BDN_ASSIGN_OR_RETURN(server.num_shards, config.Int("shards", 1, 1024));
   BDN_ASSIGN_OR_RETURN(server.max_bytes_in_flight, config.Bytes("max-bytes-in-flight"));
   BDN_ASSIGN_OR_RETURN(server.max_bytes_waiting, config.Bytes("max-bytes-queued"));
+  BDN_ASSIGN_OR_RETURN(server.quality, ReadQualityOptions(config));
   return cluster;
 }
 

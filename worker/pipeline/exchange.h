@@ -9,6 +9,7 @@
 
 #include "common/cluster/catalogue.h"
 #include "common/link/key_link.h"
+#include "common/link/link_monitor.h"
 #include "common/wire/frame.h"
 #include "worker/client.h"
 #include "worker/device/codec_device.h"
@@ -38,6 +39,7 @@ struct LinkMemory {
   // and the step that left it so. None yet: it is fetched when the first reply comes.
   std::vector<float> replica;
   std::optional<Step> replica_step;
+  LinkMonitor monitor;  // of what the push's error feedback keeps
   // Where an exchange of a device's tensor was the last: residual and momentum are there, and the
   // arrays above are empty.
   CodecDevice* device = nullptr;

@@ -94,10 +94,26 @@ absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw
   return codec.EncodeFeedback(inputs, draw, out);
 }
 
+// Of a payload that error feedback has just written.
+void MonitorLink(const SegmentedCodec& codec, const DeclaredKey& key, const Exchange& exchange,
+                 ByteSpan payload, LinkMemory* memory) {
+  LinkQuality quality;
+  SegmentedCodec::Segments segments(codec, payload);
+  for (size_t i = 0; i < exchange.segments.size(); ++i) {
+    const std::optional<ByteSpan> of_segment = segments.Next();
+    if (!of_segment.has_value()) continue;
+    quality += MeasureFeedback(codec.codec(),
+                               SegmentFeedback(key, exchange, i, codec.segment_offset(i), memory),
+                               *of_segment);
+  }
+  memory->monitor.Note(exchange.step, quality);
+}
+
 // The bytes used, or nothing when a value is not finite.
-absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& draw,
+absl::StatusOr<size_t> EncodePayload(const EncodeContext& context, const SegmentedCodec& codec,
                                      const DeclaredKey& key, LinkMemory* memory, Exchange* exchange,
                                      MutableByteSpan out) {
+  const Draw draw = PushDraw(context, key, *exchange);
   if (!key.has_memory()) {
     if (WantsLeftOut(*exchange)) return EncodeAndLeaveOut(codec, draw, *exchange, out);
     std::vector<SegmentedCodec::Input> inputs;
@@ -114,9 +130,15 @@ absl::StatusOr<size_t> EncodePayload(const SegmentedCodec& codec, const Draw& dr
     inputs.push_back({SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory),
                       exchange->segments[i].present});
   }
+  LinkMonitor& monitor = memory->monitor;
+  if (key.link.codecs.push_feedback.on && !monitor.is_on()) {
+    monitor.Begin(context.quality, key.entry, key.tensor_names[0]);
+  }
   auto used = codec.EncodeFeedback(inputs, draw, out);
+  monitor.CountEncoding(used.ok());
   if (!used.ok()) return used;
   NoteMemoryUsed(memory, exchange);
+  if (monitor.IsDue(exchange->step)) MonitorLink(codec, key, *exchange, out.first(*used), memory);
   return used;
 }
 
@@ -195,8 +217,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     if (segment.present && segment.sources != nullptr) SumSources(segment);
   }
   Buffer payload = context.pool->Get(codec.MaxEncodedBytes());
-  const auto used = EncodePayload(codec, PushDraw(context, key, *exchange), key, memory, exchange,
-                                  payload.mutable_span());
+  const auto used = EncodePayload(context, codec, key, memory, exchange, payload.mutable_span());
   if (!used.ok()) {
     header.flags = kFlagNonFinite;
     exchange->push = Frame{header, {}};

@@ -18,6 +18,7 @@ struct EncodeContext {
   Rank rank = 0;
   BufferPool* pool = nullptr;  // borrowed
   bool with_checksum = true;
+  QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
 };
 
 // Fills exchange->push from the caller's tensors: p = (weight / loss_scale) * g + memory, encoded; of a
