@@ -126,10 +126,16 @@ absl::Status CheckFlags(const FrameHeader& header) {
     return InvalidArgument("frame header: unknown flags 0x%02x", header.flags & ~kKnownFlags);
   }
   const bool is_unwanted = (header.flags & kFlagUnwanted) != 0;
-  const uint8_t others = header.flags & ~kFlagUnwanted;
+  const uint8_t others = header.flags & ~(kFlagUnwanted | kFlagUncompressed);
   const bool is_of_round = header.type == FrameType::kPush || header.type == FrameType::kReply;
   const bool may_be_unwanted = is_of_round || header.type == FrameType::kProbe;
-  if ((others != 0 && !is_of_round) || (is_unwanted && !may_be_unwanted)) {
+  const uint8_t of_round = header.flags & ~(kFlagUnwanted | kFlagSame);
+  const bool is_same = (header.flags & kFlagSame) != 0;
+  if (is_same && (header.type != FrameType::kValue || header.flags != kFlagSame)) {
+    return InvalidArgument("frame header: flags 0x%02x on a %s: same is for values, alone",
+                           header.flags, FrameTypeName(header.type));
+  }
+  if ((of_round != 0 && !is_of_round) || (is_unwanted && !may_be_unwanted)) {
     return InvalidArgument("frame header: flags 0x%02x on a %s", header.flags,
                            FrameTypeName(header.type));
   }
@@ -166,7 +172,8 @@ absl::Status CheckPayloadFields(const FrameHeader& header) {
                            header.payload_crc);
   }
   const bool header_only =
-      header.flags != 0 || header.type == FrameType::kProbe || header.type == FrameType::kFetch;
+      !HasPayload(header.flags) || header.type == FrameType::kProbe ||
+      (header.type == FrameType::kFetch && header.payload_bytes != kDigestBytes);
   if (header_only) {
     return InvalidArgument("frame header: payload_bytes %d on a %s with flags 0x%02x, must be 0",
                            header.payload_bytes, FrameTypeName(header.type), header.flags);
@@ -203,6 +210,7 @@ const char* FrameTypeName(FrameType type) {
 uint64_t MaxPayloadBytesOf(FrameType type) {
   if (type == FrameType::kHello) return 1024;
   if (type == FrameType::kError) return 8 + 4096;
+  if (type == FrameType::kFetch) return kDigestBytes;
   return kMaxPayloadBytes;
 }
 

@@ -29,8 +29,8 @@ enum class FrameType : uint8_t {
   kReply = 3,    // the result of (key, step); also acknowledges init, then without payload
   kProbe = 4,    // asks for the state of (key, step); header only
   kInit = 5,     // sets a broadcast key's value or a StatePart; payload: raw bytes or counters
-  kFetch = 6,    // asks for a broadcast key's value or for a StatePart; header only
-  kValue = 7,    // answers fetch; payload: as init
+  kFetch = 6,    // asks for a broadcast key's value or for a StatePart; payload: none, or a digest
+  kValue = 7,    // answers fetch; payload: as init, or none where the digest is its
   kError = 8,    // answers any of the above; payload: ErrorBody
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
 };
@@ -54,8 +54,18 @@ enum FrameFlag : uint8_t {
   // Push that is absent, and its probe: a reply without its payload will do. Reply: the payload was
   // left out for that.
   kFlagUnwanted = 1 << 2,
+  // From the next step on the key goes uncompressed both ways: asked for by a push, decided by a reply.
+  // Beside any other flag, and beside a payload.
+  kFlagUncompressed = 1 << 3,
+  // Value: it is what the fetch has the digest of, and was left out for that.
+  kFlagSame = 1 << 4,
 };
-inline constexpr uint8_t kKnownFlags = kFlagAbsent | kFlagNonFinite | kFlagUnwanted;
+// A fetch that has a payload says what the asker holds already: its SHA-256.
+inline constexpr size_t kDigestBytes = 32;
+inline constexpr uint8_t kKnownFlags =
+    kFlagAbsent | kFlagNonFinite | kFlagUnwanted | kFlagUncompressed | kFlagSame;
+// Whether a push or reply with these flags has a payload.
+inline constexpr bool HasPayload(uint8_t flags) { return (flags & ~kFlagUncompressed) == 0; }
 
 // Every field means one thing, and is 0 on the types of frame that have no use for it.
 // common/wire/headers.h fills them in.

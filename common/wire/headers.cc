@@ -44,7 +44,12 @@ FrameHeader StateHeader(FrameType type, const StateSegment& segment, Step step, 
 }
 
 std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
-  if (request.type == FrameType::kFetch) return request;
+  if (request.type == FrameType::kFetch) {
+    FrameHeader again = request;
+    again.payload_bytes = 0;
+    again.payload_crc = 0;
+    return again;
+  }
   if (request.type == FrameType::kInit && request.part != StatePart::kNone) return std::nullopt;
   FrameHeader probe = About(FrameType::kProbe, request.key, request.step, request.num_elements);
   probe.flags = request.flags & kFlagUnwanted;

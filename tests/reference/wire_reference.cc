@@ -88,13 +88,15 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
                     kValue = 7, kError = 8;
   if (header.type < 1 || header.type > 9) return std::nullopt;
-  constexpr uint8_t kAbsent = 1, kNonFinite = 2, kUnwanted = 4;
+  constexpr uint8_t kAbsent = 1, kNonFinite = 2, kUnwanted = 4, kUncompressed = 8, kSame = 16;
+  const uint8_t beside = header.flags & ~kUncompressed;
   const bool has_legal_flags =
       header.flags == 0 ||
-      (header.type == kPush && (header.flags == kAbsent || header.flags == kNonFinite ||
-                                header.flags == kAbsent + kUnwanted)) ||
+      (header.type == kPush && (beside == 0 || beside == kAbsent || beside == kNonFinite ||
+                                beside == kAbsent + kUnwanted)) ||
       (header.type == kReply &&
-       (header.flags == kAbsent || header.flags == kNonFinite || header.flags == kUnwanted)) ||
+       (beside == 0 || beside == kAbsent || beside == kNonFinite || beside == kUnwanted)) ||
+      (header.type == kValue && header.flags == kSame) ||
       (header.type == kProbe && header.flags == kUnwanted);
   if (!has_legal_flags) return std::nullopt;
   if (!AllZero(bytes, 80, 84)) return std::nullopt;
@@ -111,10 +113,16 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
-  const uint32_t most = header.type == kHello ? 1024 : header.type == kError ? 4104 : 1073741824;
+  const uint32_t most = header.type == kHello   ? 1024
+                        : header.type == kError ? 4104
+                        : header.type == kFetch ? 32
+                                                : 1073741824;
   if (header.payload_bytes > most) return std::nullopt;
-  const bool has_no_payload = header.type == kProbe || header.type == kFetch || header.flags != 0;
+  const bool has_no_payload = header.type == kProbe || beside != 0;
   if (has_no_payload && header.payload_bytes != 0) return std::nullopt;
+  if (header.type == kFetch && header.payload_bytes != 0 && header.payload_bytes != 32) {
+    return std::nullopt;
+  }
   if (header.payload_bytes == 0 && header.payload_crc != 0) return std::nullopt;
   return header;
 }

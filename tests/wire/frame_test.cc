@@ -91,7 +91,12 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["push_absent"] = header_only(push, kFlagAbsent, 13);
   frames["push_nonfinite"] = header_only(push, kFlagNonFinite, 14);
   frames["push_unwanted"] = header_only(push, kFlagAbsent | kFlagUnwanted, 13);
+  frames["push_asks_uncompressed"] =
+      MakeFrame(Changed(push, [](FrameHeader& h) { h.flags = kFlagUncompressed; }), onebit);
   frames["reply"] = MakeFrame(reply, onebit);
+  frames["reply_uncompressed"] =
+      MakeFrame(Changed(reply, [](FrameHeader& h) { h.flags = kFlagUncompressed; }), onebit);
+  frames["reply_absent_uncompressed"] = header_only(reply, kFlagAbsent | kFlagUncompressed, 13);
   frames["reply_absent"] = header_only(reply, kFlagAbsent, 13);
   frames["reply_nonfinite"] = header_only(reply, kFlagNonFinite, 14);
   frames["reply_unwanted"] = header_only(reply, kFlagUnwanted, 13);
@@ -100,6 +105,10 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["init"] = MakeFrame(bytes_key(FrameType::kInit, 3), raw);
   frames["fetch"] = Frame{bytes_key(FrameType::kFetch, 4), {}};
   frames["value"] = MakeFrame(bytes_key(FrameType::kValue, 1), raw);
+  const std::vector<std::byte> digest(kDigestBytes, std::byte{0xab});
+  frames["fetch_digest"] = MakeFrame(bytes_key(FrameType::kFetch, 4), Buffer::CopyOf(digest));
+  frames["value_same"] = Frame{
+      Changed(bytes_key(FrameType::kValue, 1), [](FrameHeader& h) { h.flags = kFlagSame; }), {}};
   const auto state = [&](FrameType type, NodeId sender, StatePart part) {
     return Changed(bytes_key(type, sender), [&](FrameHeader& h) {
       h.part = part;
@@ -342,18 +351,41 @@ TEST(FrameTest, TakesTheseFlagsTogetherAndNoOthers) {
   const std::map<FrameType, std::set<int>> legal = {
       {FrameType::kPush, {0, kFlagAbsent, kFlagNonFinite, kFlagAbsent | kFlagUnwanted}},
       {FrameType::kReply, {0, kFlagAbsent, kFlagNonFinite, kFlagUnwanted}},
-      {FrameType::kProbe, {0, kFlagUnwanted}}};
+      {FrameType::kProbe, {0, kFlagUnwanted}},
+      {FrameType::kValue, {0, kFlagSame}}};
+  const auto is_legal_of = [&](FrameType type, int flags) {
+    const bool is_of_round = type == FrameType::kPush || type == FrameType::kReply;
+    if (is_of_round) flags &= ~kFlagUncompressed;
+    const auto found = legal.find(type);
+    return found == legal.end() ? flags == 0 : found->second.contains(flags);
+  };
   for (int type = 1; type <= 9; ++type) {
     FrameHeader header = PushHeader();
     header.type = static_cast<FrameType>(type);
     header.codec = 0;
-    const auto found = legal.find(header.type);
     for (int flags = 0; flags < 256; ++flags) {
       header.flags = static_cast<uint8_t>(flags);
-      const bool is_legal = found == legal.end() ? flags == 0 : found->second.contains(flags);
+      const bool is_legal = is_legal_of(header.type, flags);
       EXPECT_EQ(DecodeHeader(Span(HeaderBytes(header))).ok(), is_legal) << type << " " << flags;
       ExpectBothAgree(HeaderBytes(header));
     }
+  }
+}
+
+TEST(FrameTest, HasAPayloadBesideNoFlagButUncompressed) {
+  for (int flags = 0; flags < 256; ++flags) {
+    EXPECT_EQ(HasPayload(static_cast<uint8_t>(flags)), flags == 0 || flags == kFlagUncompressed);
+  }
+}
+
+TEST(FrameTest, FetchCarriesNothingOrADigest) {
+  FrameHeader header = PushHeader();
+  header.type = FrameType::kFetch;
+  header.codec = 0;
+  for (const uint32_t bytes : {0u, 1u, 31u, 32u, 33u, 1u << 30}) {
+    header.payload_bytes = bytes;
+    EXPECT_EQ(DecodeHeader(Span(HeaderBytes(header))).ok(), bytes == 0 || bytes == 32) << bytes;
+    ExpectBothAgree(HeaderBytes(header));
   }
 }
 
