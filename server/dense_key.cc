@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/draw.h"
+#include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 #include "server/reply_encoder.h"
@@ -24,11 +25,11 @@ using Kind = Contribution::Kind;
 
 // The same answer for who does without its payload. What has none tells all in its header.
 Frame WithoutPayload(const Frame& reply) {
-  if (reply.header.type != FrameType::kReply || reply.header.flags != 0) return reply;
+  if (reply.header.type != FrameType::kReply || !HasPayload(reply.header.flags)) return reply;
   FrameHeader header = reply.header;
   header.codec = 0;
   header.base_step = 0;
-  header.flags = kFlagUnwanted;
+  header.flags |= kFlagUnwanted;
   return MakeFrame(header, Buffer());
 }
 
@@ -200,6 +201,7 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   Round& round = state_.round;
   if (!round.is_open()) round.Open(header.step, shard_.roster_size());
   if (header.flags & kFlagUnwanted) round.NoteUnwanted(rank);
+  if (header.flags & kFlagUncompressed) round.NoteUncompressed();
   const bool is_small = frame.payload.size() <= kSmallPayload;
   round.Add(plan_, shard_.pool, rank,
             {KindOf(header.flags), header.weight, header.learning_rate,
@@ -239,6 +241,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   FrameHeader header = shard_.AnswerHeader(PushOf(round.step()), FrameType::kReply);
   header.flags = reply->flags;
   header.base_step = reply->base_step;
+  if (DecideUncompressed()) header.flags |= kFlagUncompressed;
   header.weight = static_cast<float>(round.roster_size());
   if (reply->flags == 0) {
     header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
@@ -261,6 +264,22 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
 }
 
 // Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
+// Whether the key goes uncompressed from the next step on: it did before, somebody asks for it, or the
+// guard of the replies' link does. Everybody who has this step's reply knows it before the next begins.
+bool DenseKey::DecideUncompressed() {
+  const Step next = state_.round.step() + 1;
+  const bool did = plan_.codecs.IsUncompressed(next);
+  if (!did && (state_.round.asks_uncompressed() || state_.monitor.WantsUncompressed())) {
+    plan_.codecs.GoUncompressed(next);
+    state_.monitor.NoteUncompressed();
+    if (plan_.codecs.IsUncompressed(next)) {
+      LogWarning("tensor '%s' goes uncompressed both ways from step %d on (quality-guard)",
+                 plan_.name, next);
+    }
+  }
+  return plan_.codecs.IsUncompressed(next);
+}
+
 // with the same. Somebody may still ask for the result of the step before.
 Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   ++shard_.stats.rounds_failed;
@@ -357,8 +376,8 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
 bool DenseKey::IsTold(const FrameHeader& init) const {
   const FrameHeader& reply = state_.last_reply.header;
   return (init.part == StatePart::kWeights || init.part == StatePart::kReplica) &&
-         plan_.codecs.keeps_replica() && reply.type == FrameType::kReply && reply.flags == 0 &&
-         reply.step == init.step;
+         plan_.codecs.keeps_replica() && reply.type == FrameType::kReply &&
+         HasPayload(reply.flags) && reply.step == init.step;
 }
 
 // OK for a repeat, too, which changes nothing.

@@ -54,6 +54,7 @@ class DenseKey {
   struct PushCheck {
     absl::Status status;
     bool fails_round = false;  // not for the pusher alone: the others cannot go on either
+  bool DecideUncompressed();
   };
   absl::Status CheckStep(const FrameHeader& header) const;
   // Makes a payload that is lent this process's own where its codec needs that.

@@ -12,7 +12,8 @@
 
 namespace bdn {
 
-// What was declared of a key, ready for use. Immutable; shared by copies of the key's state.
+// What was declared of a key, ready for use. Immutable but for the step that KeyCodecs may go uncompressed
+// from; shared by copies of the key's state.
 struct KeyPlan {
   KeyEntry entry;
   std::string name;        // of its first tensor, for errors

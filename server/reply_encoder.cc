@@ -227,13 +227,13 @@ absl::StatusOr<size_t> ReplyEncoder::EncodeWithFeedback(ConstView sum, MutableBy
 // Measures what was just encoded, segment by segment.
 template <typename Measure>
 void ReplyEncoder::Monitor(ByteSpan payload, const Measure& measure) const {
-  LinkQuality quality;
+  WorstOf worst;
   SegmentedCodec::Segments segments(pull_, payload);
   for (size_t i = 0; i < pull_.num_segments(); ++i) {
     const std::optional<ByteSpan> of_segment = segments.Next();
-    if (of_segment.has_value()) quality += measure(i, *of_segment);
+    if (of_segment.has_value()) worst.Add(i, measure(i, *of_segment));
   }
-  context_.monitor->Note(step_, quality);
+  context_.monitor->Note(step_, worst.all, plan_.name);
 }
 
 absl::StatusOr<size_t> ReplyEncoder::EncodeDelta(MutableByteSpan out) {

@@ -45,6 +45,9 @@ class Round {
   // This rank, which contributes to the open step, does without its result.
   void NoteUnwanted(Rank rank) { unwanted_.push_back(rank); }
   const std::vector<Rank>& unwanted() const { return unwanted_; }
+  // Somebody asks for the key to go uncompressed after this step.
+  void NoteUncompressed() { asks_uncompressed_ = true; }
+  bool asks_uncompressed() const { return asks_uncompressed_; }
 
   // A contribution was taken: until the round has all of them it is held, which EndHold counts of
   // each, with how long it was waited for, unless `waits` is null. Without the first the second counts nothing.
@@ -110,6 +113,7 @@ class Round {
   absl::btree_map<Rank, Contribution> waiting_;  // for those before them
   size_t waiting_bytes_ = 0;
   std::vector<Rank> unwanted_;  // as they came
+  bool asks_uncompressed_ = false;
   std::vector<Held> held_;
 };
 

@@ -114,7 +114,7 @@ Server::Server(const Options& options, Registry* telemetry, ControlPlane* contro
       budget_(options.max_bytes),
       waiting_(options.max_bytes_waiting),
       replies_(transport, options.max_bytes_in_flight, stages_.get()),
-      quality_{.options = options.quality, .table = {}} {}
+      quality_{.options = options.quality, .what = "reply", .table = {}} {}
 
 Server::~Server() {
   metrics_.clear();

@@ -64,7 +64,7 @@ Worker::Worker(const Options& options, const Clock* clock, std::unique_ptr<Contr
       control_(std::move(control)),
       transport_(std::move(transport)),
       stages_(MakeStageTimes(options.stage_clock)),
-      quality_{.options = options.quality, .table = {}},
+      quality_{.options = options.quality, .what = "push", .table = {}},
       pool_(transport_->memory()) {}
 
 absl::Status Worker::Start(Registry* telemetry) {

@@ -41,6 +41,9 @@ constexpr Setting kStageTimes = {
 constexpr Setting kQualityEvery = {
     "quality-every", "128",
     "measure what each link with ef(...) or delta(...) leaves out in one of so many steps; 0 for never"};
+constexpr Setting kQualityGuard = {
+    "quality-guard", "warn",
+    "where that grows without bound: warn, fall-back (send that key uncompressed from then on) or off"};
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
@@ -131,6 +134,7 @@ constexpr Setting kServerSettings[] = {
      "memory that the server may hold for keys, e.g. 64GiB; empty for all that the machine has"},
     kStageTimes,
     kQualityEvery,
+    kQualityGuard,
     kMetricsFile,
     kExitWhenDone,
     kDrainTimeout,
@@ -165,6 +169,7 @@ constexpr Setting kHostSettings[] = {
     kMaxBytesInFlight,
     kStageTimes,
     kQualityEvery,
+    kQualityGuard,
     kHealthListen,
     kMetricsListen,
     kMetricsFile,
@@ -209,6 +214,7 @@ constexpr Setting kWorkerSettings[] = {
      "NVIDIA's driver, opened when the first tensor of a GPU is pushed"},
     kStageTimes,
     kQualityEvery,
+    kQualityGuard,
     {"library", "", "libbandoneon.so that the Python package loads instead of its own"},
     kJobId,
     kToken,

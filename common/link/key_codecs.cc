@@ -100,7 +100,15 @@ size_t KeyCodecs::MaxEncodedBytes() const {
   for (const auto* stages : {&push_stages, &pull_stages}) {
     for (const CodecStage& stage : *stages) most = std::max(most, stage.codec->MaxEncodedBytes());
   }
+  if (uncompressed != nullptr) most = std::max(most, uncompressed->codec.MaxEncodedBytes());
   return most;
+}
+
+void KeyCodecs::GoUncompressed(uint64_t first_step) const {
+  if (uncompressed == nullptr) return;
+  uint64_t known = uncompressed->first_step.load();
+  while (first_step < known && !uncompressed->first_step.compare_exchange_weak(known, first_step)) {
+  }
 }
 
 absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
@@ -128,6 +136,11 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
         "pull codec %s after push codec %s would scale twice what both drew alike; leave unbiased "
         "out of the pull",
         options.pull_spec, options.push_spec);
+  }
+  if (codecs.push_feedback.on || codecs.pull_has_memory()) {
+    BDN_ASSIGN_OR_RETURN(const LinkCodec none, ParseCodecSpec("none"));
+    codecs.uncompressed = std::make_unique<KeyCodecs::Uncompressed>(
+        SegmentedCodec(none.codec, options.segment_elements, options.dtype));
   }
   codecs.push = std::move(push.last);
   codecs.pull = std::move(pull.last);

@@ -1,9 +1,11 @@
 #ifndef BANDONEON_COMMON_LINK_KEY_CODECS_H_
 #define BANDONEON_COMMON_LINK_KEY_CODECS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,7 +35,8 @@ struct CodecStage {
 };
 
 // What both ends of a key use, step by step: `none` during the warm-up, then the stages of the
-// declared schedules, then their last codecs. Immutable, thread-safe.
+// declared schedules, then their last codecs. Where a link has a memory that may grow without bound, `none`
+// from a step on that both ends have agreed on meanwhile. Thread-safe; immutable but for that step.
 struct KeyCodecs {
   std::unique_ptr<const SegmentedCodec> push;
   std::unique_ptr<const SegmentedCodec> pull;
@@ -62,8 +65,28 @@ struct KeyCodecs {
   bool adds_encoded = false;
 
   // Steps count from 1.
-  const SegmentedCodec& Push(uint64_t step) const { return At(push_stages, *push, step); }
-  const SegmentedCodec& Pull(uint64_t step) const { return At(pull_stages, *pull, step); }
+  const SegmentedCodec& Push(uint64_t step) const {
+    return IsUncompressed(step) ? uncompressed->codec : At(push_stages, *push, step);
+  }
+  const SegmentedCodec& Pull(uint64_t step) const {
+    if (reply != ReplyKind::kSigns && IsUncompressed(step)) return uncompressed->codec;
+    return At(pull_stages, *pull, step);
+  }
+
+  // Both ways from `first_step` on, for good; later ones change nothing. Signs of weights stay signs, which
+  // lose nothing. No-op of links without a memory.
+  void GoUncompressed(uint64_t first_step) const;
+  bool IsUncompressed(uint64_t step) const {
+    return uncompressed != nullptr &&
+           step >= uncompressed->first_step.load(std::memory_order_relaxed);
+  }
+  struct Uncompressed {
+    explicit Uncompressed(SegmentedCodec none) : codec(std::move(none)) {}
+    const SegmentedCodec codec;
+    // Publishes nothing but itself: who encodes a step has had its predecessor's reply.
+    std::atomic<uint64_t> first_step = UINT64_MAX;
+  };
+  std::unique_ptr<Uncompressed> uncompressed;  // null: no link of the key has a memory
   // Of a payload either way, at any step.
   size_t MaxEncodedBytes() const;
 

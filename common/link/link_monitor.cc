@@ -1,20 +1,46 @@
 #include "common/link/link_monitor.h"
 
 #include <bit>
+#include <cmath>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
 
 namespace bdn {
 namespace {
 
 constexpr int64_t kMostEvery = int64_t{1} << 40;
+// Codecs that settle may leave out more than they are given until they have: some with a few levels do so
+// while they come to owe tens of steps.
+constexpr double kMostOwedSteps = 1000;
 
 }  // namespace
 
 absl::StatusOr<QualityOptions> ReadQualityOptions(const Config& config) {
   QualityOptions options;
   BDN_ASSIGN_OR_RETURN(options.every, config.Int("quality-every", 0, kMostEvery));
+  const std::string& guard = config.Text("quality-guard");
+  if (guard == "off") {
+    options.guard = QualityGuard::kOff;
+  } else if (guard == "fall-back") {
+    options.guard = QualityGuard::kFallBack;
+  } else if (guard != "warn") {
+    return InvalidArgument("setting quality-guard is '%s': expected off, warn or fall-back", guard);
+  }
+  if (options.guard == QualityGuard::kFallBack && options.every == 0) {
+    return InvalidArgument(
+        "setting quality-guard is fall-back, and quality-every 0 measures nothing to go by: leave "
+        "one of them out");
+  }
   return options;
+}
+
+void WorstOf::Add(size_t of_segment, const LinkQuality& quality) {
+  all += quality;
+  const double one = quality.ratio();
+  if (one <= ratio || std::isnan(ratio)) return;
+  ratio = one;
+  segment = of_segment;
 }
 
 void LinkMonitor::Begin(QualityWatch* watch, const KeyEntry& key, const std::string& tensor) {
@@ -26,6 +52,7 @@ void LinkMonitor::Begin(QualityWatch* watch, const KeyEntry& key, const std::str
 
 bool LinkMonitor::IsDue(Step step) const {
   if (!is_on()) return false;
+  if (num_over_ > 0 && !has_acted_) return true;
   const uint64_t every = watch_->options.every;
   return step < every ? std::has_single_bit(step) : step % every == phase_;
 }
@@ -34,11 +61,37 @@ void LinkMonitor::CountEncoding(bool is_finite) {
   if (is_on()) link_->CountEncoding(is_finite);
 }
 
-void LinkMonitor::Note(Step step, const LinkQuality& quality) {
+void LinkMonitor::Note(Step step, const LinkQuality& quality, const std::string& tensor) {
   link_->Note({.step = step,
                .ratio = quality.ratio(),
                .cosine = quality.cosine(),
                .owed_steps = quality.owed_steps()});
+  if (watch_->options.guard != QualityGuard::kOff && !has_acted_) Guard(step, quality, tensor);
+}
+
+void LinkMonitor::Guard(Step step, const LinkQuality& quality, const std::string& tensor) {
+  const double ratio = quality.ratio();
+  const bool is_over = !(ratio <= 1);  // Overflown, too.
+  const bool grows = !(quality.residual < last_residual_);
+  last_residual_ = quality.residual;
+  num_over_ = is_over && grows ? num_over_ + 1 : 0;
+  if (num_over_ < kLeastOver || quality.owed_steps() <= kMostOwedSteps) return;
+  has_acted_ = true;
+  wants_uncompressed_ = watch_->options.guard == QualityGuard::kFallBack;
+  link_->NoteGuard("warned");
+  LogWarning(
+      "tensor '%s' step %d: what its %s leaves out grows without bound: %.3g times as much as it was "
+      "given, for %d samples in a row, and as much as %.3g steps bring in; %s",
+      tensor, step, watch_->what, ratio, num_over_, quality.owed_steps(),
+      wants_uncompressed_
+          ? "all of its key goes uncompressed soon"
+          : "use a codec that leaves out less than it is given, or quality-guard=fall-back");
+}
+
+void LinkMonitor::NoteUncompressed() {
+  has_acted_ = true;
+  wants_uncompressed_ = false;
+  if (is_on()) link_->NoteGuard("fallen back");
 }
 
 }  // namespace bdn

@@ -63,12 +63,15 @@ nlohmann::ordered_json ToJson(const QualityTable::Figures& figures) {
   return json;
 }
 
+// Nothing where nothing was encoded.
 std::string QualityJson(const QualityTable& table) {
+  const std::vector<QualityTable::Named> tensors = table.Tensors();
+  if (tensors.empty()) return "";
   auto json = nlohmann::ordered_json::object();
   json["groups"] = nlohmann::ordered_json::object();
   json["tensors"] = nlohmann::ordered_json::object();
   for (const auto& group : table.Groups()) json["groups"][group.name] = ToJson(group.figures);
-  for (const auto& tensor : table.Tensors()) json["tensors"][tensor.name] = ToJson(tensor.figures);
+  for (const auto& tensor : tensors) json["tensors"][tensor.name] = ToJson(tensor.figures);
   return json.dump();
 }
 

@@ -257,7 +257,19 @@ def check(code):
 
 
 def options(settings):
-    """bdn_options of a dict of settings; underscores in names stand for dashes."""
+def _guard_setting(guard):
+    known = {None: "off", "warn": "warn", "fall back": "fall-back"}
+    if guard not in known:
+        raise errors.InvalidArgument(f'guard={guard!r} is none of None, "warn" and "fall back"')
+    return known[guard]
+
+
+    """bdn_options of a dict of settings; underscores in names stand for dashes. guard=None, "warn" or "fall
+    back" says quality_guard."""
+    if "guard" in settings:
+        settings = {name: value for name, value in settings.items() if name != "guard"} | {
+            "quality-guard": _guard_setting(settings["guard"])
+        }
     lines = [
         f"{name.replace('_', '-')}={_setting(value)}".encode()
         for name, value in settings.items()

@@ -43,6 +43,41 @@ TEST(KeyCodecs, AddsUndecodedOnlyWhereBothWaysHaveTheSameCodec) {
   EXPECT_TRUE(codecs->AddsEncoded(3));
 }
 
+TEST(KeyCodecs, GoUncompressedFromTheEarliestStepThatIsAgreedOn) {
+  const auto codecs = MakeKeyCodecs(
+      {.push_spec = "ef(topk(ratio=0.5))", .pull_spec = "int8", .segment_elements = {100, 7}});
+  ASSERT_TRUE(codecs.ok()) << codecs.status();
+  EXPECT_FALSE(codecs->IsUncompressed(uint64_t{1} << 60));
+  codecs->GoUncompressed(5);
+  codecs->GoUncompressed(9);
+  EXPECT_EQ(PushAt(*codecs, 4), "topk(ratio=0.5)");
+  EXPECT_EQ(codecs->Pull(4).codec().id(), CodecId::kInt8);
+  EXPECT_EQ(PushAt(*codecs, 5), "none");
+  EXPECT_EQ(codecs->Pull(5).codec().spec(), "none");
+  EXPECT_EQ(codecs->Pull(5).segment_offset(1), 100u);
+  EXPECT_EQ(codecs->MaxEncodedBytes(), codecs->Push(5).MaxEncodedBytes());
+}
+
+TEST(KeyCodecs, WithoutAMemoryStayAsTheyAre) {
+  const auto codecs =
+      MakeKeyCodecs({.push_spec = "onebit", .pull_spec = "int8", .segment_elements = {100}});
+  codecs->GoUncompressed(1);
+  EXPECT_EQ(PushAt(*codecs, 3), "onebit");
+  EXPECT_EQ(codecs->uncompressed, nullptr);
+}
+
+TEST(KeyCodecs, SignsStaySigns) {
+  const auto codecs = MakeKeyCodecs({.push_spec = "ef(onebit)",
+                                     .pull_spec = "sign",
+                                     .segment_elements = {100},
+                                     .holds_weights = true,
+                                     .steps_by_signs = true});
+  ASSERT_TRUE(codecs.ok()) << codecs.status();
+  codecs->GoUncompressed(2);
+  EXPECT_EQ(PushAt(*codecs, 2), "none");
+  EXPECT_EQ(codecs->Pull(2).codec().id(), CodecId::kSign);
+}
+
 TEST(KeyCodecs, WeightsArePulledByOneCodec) {
   const auto codecs = MakeKeyCodecs({.push_spec = "none",
                                      .pull_spec = "none for 2; delta(int4)",

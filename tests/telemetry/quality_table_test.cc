@@ -103,6 +103,13 @@ TEST(QualityTable, IsAnObjectAmongTheNumbers) {
       R"("residual_ratio":null,"decoded_cosine":null,"owed_steps":null}}}})");
 }
 
+TEST(QualityTable, IsNoObjectBeforeTheFirstEncoding) {
+  Rig rig;
+  EXPECT_EQ(rig.registry.Json(), "{}");
+  rig.table.Add("w", 0);
+  EXPECT_EQ(rig.registry.Json(), "{}");
+}
+
 TEST(QualityTable, CountsTensorsThatTheGuardHasSeen) {
   Rig rig;
   EXPECT_EQ(SeriesOf(rig.registry, "guarded_tensors"), "");

@@ -29,7 +29,7 @@ absl::StatusOr<JobConfig> ReadJobConfig(const Config& config) {
 
 // Of the settings of servers, those that mean something within a process.
 constexpr std::string_view kServerSettings[] = {"max-bytes-in-flight", "max-bytes-queued",
-                                                "quality-every"};
+                                                "quality-every", "quality-guard"};
 
 struct ClusterConfig {
   JobConfig job;

@@ -25,7 +25,7 @@ class LocalCluster {
   using TransportFactory = std::function<std::unique_ptr<Transport>()>;
 
   // Settings as flags ("--workers=4"): the scheduler's, and of each server `shards`,
-  // `max-bytes-in-flight`, `max-bytes-queued` and `quality-every`.
+  // `max-bytes-in-flight`, `max-bytes-queued`, `quality-every` and `quality-guard`.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(
       const std::vector<std::string>& flags);
   // Over another network, whose transports know "loopback://" addresses and which outlives the

@@ -77,6 +77,7 @@ bool RunsOnDevice(const DeclaredKey& key) {
     return false;
   }
   bool all = HasKernels(*codecs.push) && HasKernels(*codecs.pull);
+  if (codecs.uncompressed != nullptr) all = all && HasKernels(codecs.uncompressed->codec);
   for (const CodecStage& stage : codecs.push_stages) all = all && HasKernels(*stage.codec);
   for (const CodecStage& stage : codecs.pull_stages) all = all && HasKernels(*stage.codec);
   return all;
@@ -118,7 +119,7 @@ absl::Status DecodeReplyOnDevice(const DeclaredKey& key, const Frame& reply, Lin
     return exchange->device->CopyToDevice(values, segment.data.data);
   }
   NoteAbsent(key, reply, exchange);
-  if (reply.header.flags != 0 || !is_wanted) return absl::OkStatus();
+  if (!HasPayload(reply.header.flags) || !is_wanted) return absl::OkStatus();
   const bool is_aggregate = key.link.codecs.reply == ReplyKind::kAggregate;
   return exchange->device->Decode(key.link.codecs.Pull(exchange->step).codec(),
                                   reply.payload.span(),

@@ -184,6 +184,10 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
     return Ask(PushRequestOf(*claimed_));
   }
   if (!status.ok()) return End(Named(status, "decode"));
+  if (reply.header.flags & kFlagUncompressed) {
+    key_.link.codecs.GoUncompressed(claimed_->step + 1);
+    memory_.monitor.NoteUncompressed();
+  }
   // The replica stays of the step that it is of, and the next reply that is wanted finds that.
   if (reply.header.flags & kFlagUnwanted) return End(absl::OkStatus());
   if (LacksReplica(key_, memory_, reply)) {

@@ -97,16 +97,15 @@ absl::StatusOr<size_t> EncodeAndLeaveOut(const SegmentedCodec& codec, const Draw
 // Of a payload that error feedback has just written.
 void MonitorLink(const SegmentedCodec& codec, const DeclaredKey& key, const Exchange& exchange,
                  ByteSpan payload, LinkMemory* memory) {
-  LinkQuality quality;
+  WorstOf worst;
   SegmentedCodec::Segments segments(codec, payload);
   for (size_t i = 0; i < exchange.segments.size(); ++i) {
     const std::optional<ByteSpan> of_segment = segments.Next();
     if (!of_segment.has_value()) continue;
-    quality += MeasureFeedback(codec.codec(),
-                               SegmentFeedback(key, exchange, i, codec.segment_offset(i), memory),
-                               *of_segment);
+    const Feedback after = SegmentFeedback(key, exchange, i, codec.segment_offset(i), memory);
+    worst.Add(i, MeasureFeedback(codec.codec(), after, *of_segment));
   }
-  memory->monitor.Note(exchange.step, quality);
+  memory->monitor.Note(exchange.step, worst.all, key.tensor_names[worst.segment]);
 }
 
 // The bytes used, or nothing when a value is not finite.
@@ -223,6 +222,7 @@ void EncodePush(const EncodeContext& context, const DeclaredKey& key, LinkMemory
     exchange->push = Frame{header, {}};
     return;
   }
+  if (memory->monitor.WantsUncompressed()) header.flags = kFlagUncompressed;
   header.codec = static_cast<uint8_t>(codec.codec().id());
   exchange->push = MakeFrame(header, payload.Prefix(*used), context.with_checksum);
 }
@@ -232,7 +232,7 @@ absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const 
   if (reply.header.flags & ~exchange.push.header.flags & kFlagUnwanted) {
     return Internal("the server's reply lacks its payload, which was asked for");
   }
-  if (reply.header.flags != 0) {
+  if (!HasPayload(reply.header.flags)) {
     if (reply.payload.empty()) return absl::OkStatus();
     return Internal("a reply with flags 0x%02x carries a payload", reply.header.flags);
   }
@@ -247,7 +247,7 @@ absl::Status CheckReply(const DeclaredKey& key, const Exchange& exchange, const 
 }
 
 bool LacksReplica(const DeclaredKey& key, const LinkMemory& memory, const Frame& reply) {
-  return key.link.codecs.keeps_replica() && reply.header.flags == 0 &&
+  return key.link.codecs.keeps_replica() && HasPayload(reply.header.flags) &&
          memory.replica_step != reply.header.base_step;
 }
 
@@ -340,9 +340,9 @@ void DecodeReply(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
   for (const ExchangeSegment& segment : exchange->segments) {
     if (exchange->nonfinite && segment.data.data != nullptr) FillNaN(segment.data);
   }
-  if (reply.header.flags == 0) DecodePayload(key, *exchange, reply.payload.span(), memory);
-  if (key.link.codecs.keeps_replica() && reply.header.flags == 0)
-    memory->replica_step = exchange->step;
+  if (!HasPayload(reply.header.flags)) return;
+  DecodePayload(key, *exchange, reply.payload.span(), memory);
+  if (key.link.codecs.keeps_replica()) memory->replica_step = exchange->step;
 }
 
 void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
