@@ -36,6 +36,7 @@ void BroadcastState::Counted(Rank rank, const Change& change) {
 
 void BroadcastState::SetRoster(size_t size) {
   fetches.assign(size, 0);
+  holds.assign(size, std::nullopt);
   had.resize(size);
   CountBehind();
 }
@@ -167,8 +168,27 @@ std::vector<Rank> BroadcastKey::RanksBehind() const {
   return behind;
 }
 
-Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
-  const absl::Status step = CheckStep(header);
+absl::Status BroadcastKey::CheckFetch(const Frame& frame) const {
+  BDN_RETURN_IF_ERROR(CheckStep(frame.header));
+  return CheckDigest(frame);
+}
+
+Frame BroadcastKey::ValueFor(Rank rank) {
+  FrameHeader header = AnswerOf(FrameType::kValue, state_.value.step);
+  if (const std::optional<Digest>& held = state_.holds[rank]; held.has_value()) {
+    std::optional<Digest>& digest = state_.value.digest;
+    if (!digest.has_value()) digest = DigestOf(state_.value.bytes.span());
+    if (*held == *digest) {
+      header.flags = kFlagSame;
+      return Frame{header, {}};
+    }
+  }
+  return MakeFrame(header, state_.value.bytes);
+}
+
+Sends BroadcastKey::OnFetch(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
+  const absl::Status step = CheckFetch(frame);
   if (!step.ok()) return shard_.Refuse(from, header, step);
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
@@ -177,10 +197,14 @@ Sends BroadcastKey::OnFetch(NodeId from, const FrameHeader& header) {
     return shard_.Refuse(from, header,
                          OutOfRange("step %d of tensor '%s' is over", header.step, plan_.name));
   }
-  state_.NoteFetch(*rank, header.step);
-  if (header.step == state_.value.step) {
-    return {{from, MakeFrame(AnswerOf(FrameType::kValue, header.step), state_.value.bytes)}};
+  // Asked again it comes without the digest, which still holds unless it is of another step.
+  std::optional<Digest>& held = state_.holds[*rank];
+  if (header.step > state_.fetches[*rank]) held.reset();
+  if (!frame.payload.empty()) {
+    std::ranges::copy(frame.payload.span(), held.emplace().begin());
   }
+  state_.NoteFetch(*rank, header.step);
+  if (header.step == state_.value.step) return {{from, ValueFor(*rank)}};
   Sends sends = PutNextInForce();
   if (header.step <= state_.value.step) return sends;  // the asker's value is among them
   const absl::Status status = CheckNobodyLeaves(header.step);
@@ -199,9 +223,9 @@ Sends BroadcastKey::PutNextInForce() {
   const Step step = state_.value.step;
   const std::vector<NodeInfo>& workers = shard_.membership->workers;
   Sends sends = {{workers[state_.value.root].id, Frame{AnswerOf(FrameType::kReply, step), {}}}};
-  const Frame value = MakeFrame(AnswerOf(FrameType::kValue, step), state_.value.bytes);
   for (size_t rank = 0; rank < state_.fetches.size(); ++rank) {
-    if (state_.fetches[rank] == step) sends.push_back({workers[rank].id, value});
+    if (state_.fetches[rank] != step) continue;
+    sends.push_back({workers[rank].id, ValueFor(static_cast<Rank>(rank))});
   }
   NoteHas(state_.value.root, step);
   return sends;

@@ -2,10 +2,12 @@
 #define BANDONEON_SERVER_BROADCAST_KEY_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/buffer.h"
+#include "common/certs/digest.h"
 #include "common/wire/frame.h"
 #include "server/key_plan.h"
 #include "server/shard_context.h"
@@ -18,6 +20,7 @@ struct BroadcastValue {
   Rank root = -1;
   Buffer bytes;  // none once everybody has it
   uint32_t crc = 0;
+  std::optional<Digest> digest;  // once it was asked for
 };
 
 // Everything a server holds of one broadcast key. A value.
@@ -27,7 +30,9 @@ struct BroadcastState {
   BroadcastValue before;      // what was in force before, without its bytes
   std::vector<Step> fetches;  // by rank: the highest step asked for
   std::vector<Step> had;      // by rank: the highest step whose value it has
-  size_t num_behind = 0;      // ranks that may still ask for the value in force
+  // By rank: what it said that it holds, of the step in `fetches`.
+  std::vector<std::optional<Digest>> holds;
+  size_t num_behind = 0;  // ranks that may still ask for the value in force
 
   // Who takes part is new, and has asked for nothing.
   void SetRoster(size_t size);
@@ -58,9 +63,13 @@ class BroadcastKey {
   // The root asks whether its value is in force: the answer is a reply, or whom that waits for, or
   // the root's own rank when the value has not come. Another says that it has the value.
   Sends OnProbe(NodeId from, const FrameHeader& header);
-  Sends OnFetch(NodeId from, const FrameHeader& header);
+  // A worker asks for the value; with the digest of what it holds it is spared that where it is the value.
+  Sends OnFetch(NodeId from, const Frame& frame);
 
  private:
+  absl::Status CheckFetch(const Frame& frame) const;
+  // The value in force as this rank needs it.
+  Frame ValueFor(Rank rank);
   absl::Status CheckStep(const FrameHeader& header) const;
   absl::Status CheckInit(const Frame& frame, Rank rank) const;
   absl::Status CheckNobodyLeaves(Step step) const;

@@ -232,6 +232,7 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
                              .scratch = &shard_.scratch,
                              .laps = laps,
                              .monitor = &monitor};
+  state_.digests.clear();
   state_.told.clear();  // even of a round that fails in the end: a rule may have taken its step
   absl::StatusOr<Reply> reply = EncodeReply(context, plan_, &round, &state_.parts);
   if (!reply.ok()) return FailRound(round.step(), reply.status());
@@ -240,8 +241,8 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   if (!(reply->flags & kFlagAbsent)) monitor.CountEncoding(!(reply->flags & kFlagNonFinite));
   FrameHeader header = shard_.AnswerHeader(PushOf(round.step()), FrameType::kReply);
   header.flags = reply->flags;
-  header.base_step = reply->base_step;
   if (DecideUncompressed()) header.flags |= kFlagUncompressed;
+  header.base_step = reply->base_step;
   header.weight = static_cast<float>(round.roster_size());
   if (reply->flags == 0) {
     header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
@@ -263,7 +264,6 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   return sends;
 }
 
-// Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
 // Whether the key goes uncompressed from the next step on: it did before, somebody asks for it, or the
 // guard of the replies' link does. Everybody who has this step's reply knows it before the next begins.
 bool DenseKey::DecideUncompressed() {
@@ -280,6 +280,7 @@ bool DenseKey::DecideUncompressed() {
   return plan_.codecs.IsUncompressed(next);
 }
 
+// Closes `step` for everybody with an error instead of a reply, and the open one, if it is another,
 // with the same. Somebody may still ask for the result of the step before.
 Sends DenseKey::FailRound(Step step, const absl::Status& why) {
   ++shard_.stats.rounds_failed;
@@ -408,6 +409,7 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   if (!HasPart(plan_, header.part)) return NotFound("there is none by this rule and codec");
   BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
   state_.told.clear();
+  state_.digests.clear();
   state_.init_root = rank;
   state_.last_init = header.request;
   state_.parts.weights_step = header.step;
@@ -419,10 +421,14 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
   return absl::OkStatus();
 }
 
-Sends DenseKey::OnFetch(NodeId from, const FrameHeader& header) {
+Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
+  const FrameHeader& header = frame.header;
   const absl::StatusOr<Rank> rank = shard_.RankOf(from, header.epoch);
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
-  const absl::StatusOr<size_t> segment = FindSegment(header);
+  absl::StatusOr<size_t> segment = FindSegment(header);
+  if (segment.ok()) {
+    if (const absl::Status digest = CheckDigest(frame); !digest.ok()) segment = digest;
+  }
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
   if (!HasPart(plan_, header.part)) {
     return shard_.Refuse(from, header,
@@ -442,7 +448,20 @@ Sends DenseKey::OnFetch(NodeId from, const FrameHeader& header) {
   }
   FrameHeader value = shard_.AnswerHeader(header, FrameType::kValue);
   value.base_step = holds_weights ? state_.parts.weights_step : state_.last_step;
-  return {{from, MakeFrame(value, TellPart(header.part, *segment))}};
+  const Buffer payload = TellPart(header.part, *segment);
+  if (Holds(frame, payload, *segment)) {
+    value.flags = kFlagSame;
+    return {{from, Frame{value, {}}}};
+  }
+  return {{from, MakeFrame(value, payload)}};
+}
+
+// Whether what is asked for is what the asker has.
+bool DenseKey::Holds(const Frame& fetch, const Buffer& payload, size_t segment) {
+  if (fetch.payload.empty()) return false;
+  const auto [known, is_new] = state_.digests.try_emplace({fetch.header.part, segment});
+  if (is_new) known->second = DigestOf(payload.span());
+  return std::ranges::equal(known->second, fetch.payload.span());
 }
 
 // The same bytes to all who ask before the state changes.

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/certs/digest.h"
 #include "common/link/link_monitor.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
@@ -29,6 +30,8 @@ struct DenseState {
   Round round;         // the open one, if any
   // Payloads of values that may still be on their way to somebody.
   absl::flat_hash_map<std::pair<StatePart, size_t>, WeakBuffer> told;  // by part and segment
+  // Of parts that somebody may hold already, and as of when `told` is.
+  absl::flat_hash_map<std::pair<StatePart, size_t>, Digest> digests;
 };
 
 // What a server does with the frames about one dense key (proto/wire_format.md, sections 7 and
@@ -45,16 +48,16 @@ class DenseKey {
   Sends OnPush(NodeId from, const Frame& frame);
   Sends OnProbe(NodeId from, const FrameHeader& header);
   Sends OnInit(NodeId from, const Frame& frame);
-  Sends OnFetch(NodeId from, const FrameHeader& header);
+  Sends OnFetch(NodeId from, const Frame& frame);
   // REQUIRES an open round. Workers are leaving: if one of them has not pushed to it, it fails and is
   // emptied.
   Sends OnLeaving();
 
  private:
+  bool DecideUncompressed();
   struct PushCheck {
     absl::Status status;
     bool fails_round = false;  // not for the pusher alone: the others cannot go on either
-  bool DecideUncompressed();
   };
   absl::Status CheckStep(const FrameHeader& header) const;
   // Makes a payload that is lent this process's own where its codec needs that.
@@ -72,6 +75,7 @@ class DenseKey {
   bool IsTold(const FrameHeader& init) const;
   absl::Status TakeInit(const Frame& frame, Rank rank, size_t segment);
   Buffer TellPart(StatePart part, size_t segment);
+  bool Holds(const Frame& fetch, const Buffer& payload, size_t segment);
 
   // What was asked of a step by everybody who pushed it.
   FrameHeader PushOf(Step step) const;

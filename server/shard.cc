@@ -94,7 +94,7 @@ Sends ServerShard::OnDenseFrame(NodeId from, const Frame& frame, KeyState* state
     case FrameType::kInit:
       return key.OnInit(from, frame);
     case FrameType::kFetch:
-      return key.OnFetch(from, frame.header);
+      return key.OnFetch(from, frame);
     default:
       return RefuseType(from, frame.header, *state->plan);
   }
@@ -117,7 +117,7 @@ Sends ServerShard::OnBroadcastFrame(NodeId from, const Frame& frame, KeyState* s
     case FrameType::kInit:
       return key.OnInit(from, frame);
     case FrameType::kFetch:
-      return key.OnFetch(from, header);
+      return key.OnFetch(from, frame);
     default:
       return RefuseType(from, header, *state->plan);
   }

@@ -8,6 +8,12 @@
 
 namespace bdn {
 
+absl::Status CheckDigest(const Frame& fetch) {
+  if (fetch.payload.empty() || fetch.payload.size() == kDigestBytes) return CheckPayload(fetch);
+  return InvalidArgument("a fetch carries nothing or a digest of %d bytes, not %d", kDigestBytes,
+                         fetch.payload.size());
+}
+
 ShardStats& ShardStats::operator+=(const ShardStats& other) {
   pushes += other.pushes;
   rounds += other.rounds;

@@ -19,6 +19,9 @@
 
 namespace bdn {
 
+// Of a fetch: no payload, or a digest that came whole.
+absl::Status CheckDigest(const Frame& fetch);
+
 struct ShardStats {
   uint64_t pushes = 0;  // that were added to a round
   uint64_t rounds = 0;  // closed with a result

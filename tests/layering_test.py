@@ -36,8 +36,8 @@ MAY_INCLUDE = {
     DEVICE_KERNELS: {KERNELS},
     KERNELS: {BASE},
     "scheduler": {BASE, CLUSTER, HTTP, TELEMETRY, "proto"},
-    "server": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, HTTP, LINK, "compressors", KERNELS},
-    "worker": {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", KERNELS},
+    "server": {BASE, CERTS, TELEMETRY, WIRE, TRANSPORT, CLUSTER, HTTP, LINK, "compressors", KERNELS},
+    "worker": {BASE, CERTS, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", KERNELS},
     HOST: {BASE, TELEMETRY, WIRE, TRANSPORT, SHM, CLUSTER, HTTP, "compressors", KERNELS, "proto", "worker"},
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},

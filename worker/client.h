@@ -173,6 +173,10 @@ class Client {
   // after they were set and before its first push (or its first reply fetches them).
   virtual absl::Status FetchWeights(uint32_t tensor, std::span<float> out,
                                     absl::Duration timeout) = 0;
+  // The same where `weights` holds what they may be: what is equal by its digest is not sent, and
+  // stays. A process with a host's daemon is sent them all.
+  virtual absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,
+                                   absl::Duration timeout) = 0;
 };
 
 }  // namespace bdn

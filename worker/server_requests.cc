@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/certs/digest.h"
 #include "common/wire/headers.h"
 #include "worker/error_fields.h"
 #include "worker/link_states.h"
@@ -32,6 +33,20 @@ auto WhereKept(StatePart part) {
 // The part that holds the weights as the workers hold them.
 std::optional<StatePart> WeightsOfWorkers(const DeclaredKey& key) {
   return key.link.codecs.reply == ReplyKind::kDelta ? StatePart::kReplica : StatePart::kWeights;
+}
+
+// Fewer are sooner sent than hashed.
+constexpr size_t kWorthAsking = 1024;
+
+// What a fetch says of the bytes that its asker holds.
+Buffer DigestPayload(ByteSpan held) {
+  if (held.size() < kWorthAsking) return Buffer();
+  return Buffer::CopyOf(DigestOf(held));
+}
+
+// Whether a value was left out because the asker holds it, of as many bytes.
+bool IsSame(const Frame& value, size_t bytes) {
+  return (value.header.flags & kFlagSame) != 0 && bytes >= kWorthAsking;
 }
 
 RequestTable::Request RequestFor(const DeclaredKey& key, Frame frame, const std::string& tensor,
@@ -183,8 +198,8 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
       const FrameHeader header =
           BroadcastHeader(is_root ? FrameType::kInit : FrameType::kFetch, part.exchange->id(),
                           kNumberedLater, part.elements);
-      Buffer payload;
-      if (is_root) payload = Buffer::CopyOf(data.subspan(part.offset, part.elements));
+      const ByteSpan own = data.subspan(part.offset, part.elements);
+      Buffer payload = is_root ? Buffer::CopyOf(own) : DigestPayload(own);
       requests.push_back(RequestFor(part.exchange->key(), MakeFrame(header, std::move(payload)),
                                     tensor.declaration.name, root));
     }
@@ -194,6 +209,7 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
   if (is_root) return absl::OkStatus();
   for (const TensorPart& part : parts) {
     const Frame& value = values.at(part.exchange->id());
+    if (IsSame(value, part.elements)) continue;
     if (value.payload.size() != part.elements) {
       return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
                       part.elements);
@@ -252,6 +268,7 @@ absl::Status ServerRequests::SetState(uint32_t id, StatePart part, std::span<con
 absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
                                                                     const PartFn& part_of,
                                                                     std::span<float> out,
+                                                                    bool may_be_equal,
                                                                     absl::Time deadline) {
   std::vector<TensorPart> parts;
   {
@@ -260,13 +277,19 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
     BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
     parts = tensor->parts;
   }
+  const auto digest = [&](const TensorPart& of) {
+    if (!may_be_equal) return Buffer();
+    return DigestPayload(std::as_bytes(out.subspan(of.offset, of.elements)));
+  };
   BDN_ASSIGN_OR_RETURN(Answers values,
-                       AskAboutState(id, FrameType::kFetch, part_of, 0, kNoPayload, deadline));
+                       AskAboutState(id, FrameType::kFetch, part_of, 0, digest, deadline));
   for (const TensorPart& of : parts) {
     const std::span<float> to = out.subspan(of.offset, of.elements);
     const auto value = values.find(of.exchange->id());
     if (value == values.end()) {
       std::fill(to.begin(), to.end(), 0.0f);
+    } else if (may_be_equal && IsSame(value->second, to.size_bytes())) {
+      continue;
     } else if (value->second.payload.size() != to.size_bytes()) {
       return Internal("a server sent %d bytes for %d elements", value->second.payload.size(),
                       to.size());
@@ -279,7 +302,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
 
 absl::Status ServerRequests::GetState(uint32_t id, StatePart part, std::span<float> out,
                                       absl::Time deadline) {
-  return FetchFloats(id, WhereKept(part), out, deadline).status();
+  return FetchFloats(id, WhereKept(part), out, /*may_be_equal=*/false, deadline).status();
 }
 
 absl::Status ServerRequests::SetCounters(uint32_t id, const StateCounters& counters, Step step,
@@ -298,8 +321,10 @@ absl::StatusOr<StateCounters> ServerRequests::GetCounters(uint32_t id, absl::Tim
   return DecodeCounters(values.begin()->second.payload.span());
 }
 
-absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, absl::Time deadline) {
-  BDN_ASSIGN_OR_RETURN(const Answers values, FetchFloats(id, WeightsOfWorkers, out, deadline));
+absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, bool may_be_equal,
+                                          absl::Time deadline) {
+  BDN_ASSIGN_OR_RETURN(const Answers values,
+                       FetchFloats(id, WeightsOfWorkers, out, may_be_equal, deadline));
   MutexLock lock(tensors_->mutex());
   const Tensor& tensor = tensors_->at(id);
   for (const TensorPart& of : tensor.parts) {

@@ -42,7 +42,9 @@ class ServerRequests {
   absl::Status SetCounters(uint32_t tensor, const StateCounters& counters, Step step,
                            absl::Time deadline);
   absl::StatusOr<StateCounters> GetCounters(uint32_t tensor, absl::Time deadline);
-  absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Time deadline);
+  // may_be_equal: `out` holds what the weights may be; those of each key that are, are not sent.
+  absl::Status FetchWeights(uint32_t tensor, std::span<float> out, bool may_be_equal,
+                            absl::Time deadline);
 
  private:
   using Answers = std::map<Key, Frame>;
@@ -78,7 +80,7 @@ class ServerRequests {
                                         Step step, const PayloadFn& payload, absl::Time deadline);
   // Asks for floats and puts them into `out`, 0 where a key has no such part.
   absl::StatusOr<Answers> FetchFloats(uint32_t tensor, const PartFn& part_of, std::span<float> out,
-                                      absl::Time deadline);
+                                      bool may_be_equal, absl::Time deadline);
 
   TensorTable* const tensors_;
   RequestRunner* const requests_;

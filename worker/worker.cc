@@ -342,7 +342,14 @@ absl::StatusOr<StateCounters> Worker::GetServerCounters(uint32_t tensor, absl::D
 }
 
 absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) {
-  return server_requests_->FetchWeights(tensor, out, clock_->Now() + timeout);
+  return server_requests_->FetchWeights(tensor, out, /*may_be_equal=*/false,
+                                        clock_->Now() + timeout);
+}
+
+absl::Status Worker::SyncWeights(uint32_t tensor, std::span<float> weights,
+                                 absl::Duration timeout) {
+  return server_requests_->FetchWeights(tensor, weights, /*may_be_equal=*/true,
+                                        clock_->Now() + timeout);
 }
 
 // ---- Exchanges

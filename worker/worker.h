@@ -96,6 +96,8 @@ class Worker final : public Client {
                                  absl::Duration timeout) override;
   absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout) override;
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
+  absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,
+                           absl::Duration timeout) override;
 
  private:
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,

@@ -155,6 +155,7 @@ _FUNCTIONS = {
     "bdn_rules_help": (c_char_p, []),
     "bdn_check_rule": (c_int, [c_char_p, c_char_p, c_size_t]),
     "bdn_fetch_weights": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64, c_double]),
+    "bdn_sync_weights": (c_int, [c_void_p, c_uint32, c_void_p, c_uint64, c_double]),
     "bdn_get_server_state": (
         c_int,
         [c_void_p, c_uint32, c_char_p, c_void_p, c_uint64, c_double],
@@ -256,7 +257,6 @@ def check(code):
         raise last_error(code)
 
 
-def options(settings):
 def _guard_setting(guard):
     known = {None: "off", "warn": "warn", "fall back": "fall-back"}
     if guard not in known:
@@ -264,6 +264,7 @@ def _guard_setting(guard):
     return known[guard]
 
 
+def options(settings):
     """bdn_options of a dict of settings; underscores in names stand for dashes. guard=None, "warn" or "fall
     back" says quality_guard."""
     if "guard" in settings:

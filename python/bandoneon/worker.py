@@ -379,6 +379,15 @@ class Worker:
                 )
             )
 
+    def sync_weights(self, tensor, data, elements, timeout=None):
+        """fetch_weights() where `data` holds what they may be: what is equal by its hash is not sent, and stays."""
+        with lent(data, elements * sizeof(c_float), is_read=True, is_written=True) as copy:
+            self._blocking(
+                lambda lib, handle: lib.bdn_sync_weights(
+                    handle, tensor, copy, elements, _seconds(timeout)
+                )
+            )
+
     def get_server_state(self, tensor, what, out, elements, timeout=None):
         """Writes "weights", "replica", "residual", "moment0" or "moment1" to the address `out`."""
         with lent(out, elements * sizeof(c_float), is_written=True) as copy:
@@ -425,7 +434,7 @@ class Worker:
         `quality` has what the pushes with ef(...) leave out, as docs/metrics.md explains it: of each tensor in
         `tensors` and of runs of them in `groups` the `residual_ratio`, `decoded_cosine` and `owed_steps` of their last
         sample (None where one overflowed), its `step`, how many `encodings` there were and their `nonfinite_share`.
-        It is not there with quality-every = 0.
+        It is not there with quality-every = 0, nor before the first such push.
         """
         with self._call() as (lib, handle):
             return json.loads(

@@ -31,9 +31,19 @@ class BroadcastKeyTest : public ::testing::Test {
     const Buffer payload = Buffer::CopyOf(std::as_bytes(std::span(bytes)));
     outbox_.Add(Target().OnInit(WorkerNode(rank), MakeFrame(bare.header, payload)));
   }
-  void Fetch(Rank rank, Step step) {
+  void Fetch(Rank rank, Step step) { FetchWith(rank, step, Buffer()); }
+  void FetchHolding(Rank rank, Step step, const std::string& held) {
+    FetchWith(rank, step, Buffer::CopyOf(DigestOf(std::as_bytes(std::span(held)))));
+  }
+  void FetchWith(Rank rank, Step step, const Buffer& payload) {
     const Frame fetch = MakeBare(FrameType::kFetch, kKey, step, rank, 4);
-    outbox_.Add(Target().OnFetch(WorkerNode(rank), fetch.header));
+    outbox_.Add(Target().OnFetch(WorkerNode(rank), MakeFrame(fetch.header, payload)));
+  }
+  // Whether a worker was told last that it has the value.
+  bool WasToldSame(Rank rank) {
+    const Frame* last = outbox_.LastTo(rank);
+    return last != nullptr && last->header.type == FrameType::kValue &&
+           last->header.flags == kFlagSame && last->payload.empty();
   }
   void Probe(Rank rank, Step step) {
     const Frame probe = MakeBare(FrameType::kProbe, kKey, step, rank, 4);
@@ -65,6 +75,40 @@ TEST_F(BroadcastKeyTest, HandsTheRootsValueToThoseWhoAskBeforeAndAfter) {
   EXPECT_EQ(Value(1), "abcd");
   Fetch(2, 1);
   EXPECT_EQ(Value(2), "abcd");
+}
+
+TEST_F(BroadcastKeyTest, SparesTheValueToWhoHasIt) {
+  FetchHolding(1, 1, "abcd");  // Before it is here,
+  Init(0, 1, "abcd");
+  EXPECT_TRUE(WasToldSame(1));
+  FetchHolding(2, 1, "abcd");  // and after.
+  EXPECT_TRUE(WasToldSame(2));
+}
+
+TEST_F(BroadcastKeyTest, HandsTheValueToWhoHasAnother) {
+  FetchHolding(1, 1, "abcx");
+  Init(0, 1, "abcd");
+  FetchHolding(2, 1, "");
+  EXPECT_EQ(Value(1), "abcd");
+  EXPECT_EQ(Value(2), "abcd");
+}
+
+TEST_F(BroadcastKeyTest, RemembersWhatAWorkerHoldsWhileItAsksAgainAndForgetsItWithTheStep) {
+  FetchHolding(1, 1, "abcd");
+  Fetch(1, 1);  // As a probe does, which says nothing of it.
+  Init(0, 1, "abcd");
+  EXPECT_TRUE(WasToldSame(1));
+  Fetch(2, 1);
+  EXPECT_EQ(Value(2), "abcd");
+  Fetch(1, 2);
+  Fetch(2, 2);
+  Init(0, 2, "abcd");
+  EXPECT_EQ(Value(1), "abcd") << "it said so of step 1";
+}
+
+TEST_F(BroadcastKeyTest, RefusesADigestOfAnotherSize) {
+  FetchWith(1, 1, Buffer::CopyOf(std::vector<std::byte>(31)));
+  EXPECT_THAT(std::string(Error(1).message()), HasSubstr("a digest of 32 bytes, not 31"));
 }
 
 TEST_F(BroadcastKeyTest, TakesARepeatAndRefusesASecondRootOrAnotherValue) {
@@ -186,7 +230,7 @@ TEST_F(BroadcastKeyTest, CountsThoseWhoMayStillAskForTheValue) {
         Init(rank, state_.value.step + 1, "abcd");
         break;
       case 1:
-        outbox_.Add(Target().OnFetch(WorkerNode(rank), frame.header));
+        outbox_.Add(Target().OnFetch(WorkerNode(rank), frame));
         break;
       default:
         frame.header.type = FrameType::kProbe;

@@ -174,6 +174,38 @@ TEST_F(DenseStateTest, RefusesInitsThatDoNotFitAndChangesNothing) {
 }
 
 // However many ask, and even while the first answers are still on their way.
+TEST_F(DenseStateTest, SparesAPartToWhoHasItUntilItChanges) {
+  Start(1, {.pull = "delta(none)", .segments = {4}, .rule = "sgd"});
+  const Floats weights = {1, 2, 3, 4};
+  SetWeights(weights);
+  const auto fetch_holding = [&](const Floats& held) -> const Frame& {
+    const Buffer digest = Buffer::CopyOf(DigestOf(std::as_bytes(std::span(held))));
+    Send(MakeFrame(AboutState(FrameType::kFetch, StatePart::kReplica, 0, 0, 0), digest));
+    return Reply();
+  };
+  for (int times = 0; times < 2; ++times) {
+    const Frame& same = fetch_holding(weights);
+    EXPECT_EQ(same.header.type, FrameType::kValue);
+    EXPECT_EQ(same.header.flags, kFlagSame);
+    EXPECT_TRUE(same.payload.empty());
+  }
+  const Frame& other = fetch_holding({1, 2, 3, 5});
+  EXPECT_EQ(other.header.flags, 0);
+  EXPECT_EQ(FloatsIn(other.payload.span()), weights);
+  Push(0, 1, {1, 1, 1, 1});
+  const Frame& stepped = fetch_holding(weights);
+  EXPECT_EQ(stepped.header.base_step, 1u);
+  EXPECT_EQ(FloatsIn(stepped.payload.span()), (Floats{0.5f, 1.5f, 2.5f, 3.5f}));
+}
+
+TEST_F(DenseStateTest, RefusesADigestOfAnotherSize) {
+  Start(1, {.rule = "sgd"});
+  SetWeights({1, 2, 3, 4});
+  Send(MakeFrame(AboutState(FrameType::kFetch, StatePart::kWeights, 0, 0, 0),
+                 Buffer::CopyOf(std::vector<std::byte>(5))));
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("a digest of 32 bytes, not 5"));
+}
+
 TEST_F(DenseStateTest, TellsAllWhoAskTheSameBlock) {
   Start(2, {.pull = "delta(int4)", .rule = "adamw"});
   SetWeights({1, 2, 3, 4});

@@ -87,6 +87,9 @@ static void weights_on_servers(bdn_worker* worker) {
   must(bdn_barrier(worker, "weights are set", 60.0), "bdn_barrier");
   memset(x, 0, sizeof x);
   must(bdn_fetch_weights(worker, id, x, 8, 60.0), "bdn_fetch_weights");
+  x[5] = -1.0f;
+  must(bdn_sync_weights(worker, id, x, 8, 60.0), "bdn_sync_weights");
+  for (i = 0; i < 8; ++i) expect(x[i] == (float)i, "what differs is fetched");
   for (i = 0; i < 8; ++i) gradient[i] = 1.0f;
   memset(&push, 0, sizeof push);
   push.struct_size = sizeof push;

@@ -240,7 +240,8 @@ BDN_API int bdn_wait_stream_all(bdn_worker* worker, const bdn_ticket* tickets, v
 BDN_API int bdn_alloc(bdn_worker* worker, uint64_t bytes, void** out);
 BDN_API void bdn_free_memory(void* memory);
 
-/* Overwrites `data` (bytes long, any element type) with root's, on every worker. Each name and size is
+/* Overwrites `data` (bytes long, any element type) with root's, on every worker. What a worker has already, by
+ * its SHA-256, is not sent to it. Each name and size is
  * declared at its first use, and stays. All workers call it in the same order. */
 BDN_API int bdn_broadcast(bdn_worker* worker, const char* name, void* data, uint64_t bytes,
                           int root, double timeout_seconds);
@@ -270,6 +271,12 @@ BDN_API int bdn_check_rule(const char* rule, char* canonical, size_t capacity);
  * them yet. */
 BDN_API int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
                               double timeout_seconds);
+
+/* The same where `weights` holds what they may be, as of a model that every worker has made from one seed:
+ * parts of it that are equal by their SHA-256 are not sent, and stay as they are. A process of a host with a
+ * daemon is sent them all. */
+BDN_API int bdn_sync_weights(bdn_worker* worker, uint32_t tensor, float* weights, uint64_t elements,
+                             double timeout_seconds);
 
 /* What the servers hold of a tensor: "weights"; "replica" (pull = delta(...)); "residual" (pull =
  * ef(...)); "moment0", "moment1" (of the rule). BDN_NOT_FOUND: this tensor has no such part.

@@ -367,6 +367,15 @@ int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t 
   });
 }
 
+int bdn_sync_weights(bdn_worker* worker, uint32_t tensor, float* weights, uint64_t elements,
+                     double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
+    if (weights == nullptr) return bdn::InvalidArgument("weights is null");
+    return w.SyncWeights(tensor, {weights, elements}, bdn::Timeout(timeout_seconds));
+  });
+}
+
 int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                          uint64_t elements, double timeout_seconds) {
   return CallOn(worker, [&](bdn::Client& w) -> absl::Status {

@@ -87,6 +87,10 @@ class HostClient final : public Client {
                                  absl::Duration timeout) override;
   absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout) override;
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
+  absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,
+                           absl::Duration timeout) override {
+    return FetchWeights(tensor, weights, timeout);
+  }
 
  private:
   // A push that is not over: with the daemon, or waiting for the one before it.

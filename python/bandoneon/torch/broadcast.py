@@ -26,7 +26,7 @@ def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | Non
     """Overwrites parameters and buffers of any type with those of worker `root`. Collective.
 
     `parameters` is a module, a state_dict, or (name, tensor) pairs. What differs in name, shape or
-    type from root's is an error that names it.
+    type from root's is an error that names it. What has root's values already, by its hash, is not sent.
     """
     worker = worker or default_worker()
     named = [(name, t) for name, t in _named_tensors(parameters) if t.numel()]
@@ -231,9 +231,9 @@ def _broadcast_batch(worker, batch, root):
         num_bytes = tensor.numel() * tensor.element_size()
         places.append(buffer[offset : offset + num_bytes].view(tensor.dtype))
         offset += _padded_bytes(tensor)
-    if worker.rank == root:
-        for place, tensor in zip(places, batch):
-            place.copy_(tensor.reshape(-1))
+    # Others' as well: who has root's values is not sent them.
+    for place, tensor in zip(places, batch):
+        place.copy_(tensor.reshape(-1))
     worker.broadcast("tensors", buffer.data_ptr(), buffer.numel(), root)
     if worker.rank != root:
         for place, tensor in zip(places, batch):

@@ -233,12 +233,14 @@ class ParameterSet:
     @torch.no_grad()
     def share_weights(self, timeout=None, step=0):
         """Rank 0's parameters become the servers' weights as of `step`, and then every worker's
-        parameters."""
+        parameters. Who has them already, by their hashes, is not sent them."""
         if self.worker.rank == 0:
             for m in self.members:
                 self._set_server_state(m, "weights", m.param, step, timeout)
         self.worker.barrier(f"{self.prefix}weights are set", timeout)
-        for m, weights in zip(self.members, self.fetch_weights(timeout)):
+        for m in self.members:
+            weights = m.param.detach().to("cpu", torch.float32, copy=True).contiguous()
+            self.worker.sync_weights(m.tensor, weights.data_ptr(), weights.numel(), timeout)
             m.param.copy_(weights)
 
     def fetch_weights(self, timeout=None):
