@@ -22,6 +22,7 @@ inline constexpr int kUsage = 2;
 int RunCommand(Arguments args);
 int StatusCommand(Arguments args);
 int DoctorCommand(Arguments args);
+int RecipesCommand(Arguments args);
 int BenchPushPullCommand(Arguments args);
 int BenchIdleCommand(Arguments args);
 int BenchCodecsCommand(Arguments args);

@@ -14,6 +14,7 @@ constexpr char kHelp[] =
     "  run              start a whole job on this machine\n"
     "  status           show the nodes of a running job\n"
     "  doctor           say what is wrong with this machine, or the way to a job\n"
+    "  recipes          list the recipes of bandoneon.torch: which setting for which network\n"
     "  certs init       make a job's certificate authority\n"
     "  certs issue      make a certificate for a scheduler, server, worker or observer\n"
     "  certs show       say what a certificate says\n"
@@ -36,6 +37,7 @@ constexpr Command kCommands[] = {
     {"run", RunCommand},
     {"status", StatusCommand},
     {"doctor", DoctorCommand},
+    {"recipes", RecipesCommand},
     {"certs init", CertsInitCommand},
     {"certs issue", CertsIssueCommand},
     {"certs show", CertsShowCommand},

@@ -2,11 +2,12 @@
 
     build/release/bin/bandoneon run -n 2 -s 2 -- build/venv/bin/python examples/gpt.py --mode onebit
 
-What is distributed about it are the six lines that say `bdn`. The text is the Python standard
+What is distributed about it are the few lines that say `bdn`. The text is the Python standard
 library's sources, or --data FILE. With --record DIR each worker leaves worker-RANK.json there.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import math
@@ -39,6 +40,9 @@ MODES = {
     "onebit": dict(push=ONEBIT, pull=ONEBIT, momentum=MOMENTUM),
     "topk": dict(push=TOPK, pull=TOPK, momentum=MOMENTUM),
 }
+# Of the modes above, and of recipes that make Muon or AdamW themselves.
+RATES = {"SGD": 0.2, "Muon": 0.016, "AdamW": 0.004}
+RECIPES = [name for name, recipe in bdn.recipes().items() if recipe.inner != "yours"]
 
 
 class Block(nn.Module):
@@ -141,25 +145,39 @@ def codecs_of(options):
     return dict(push=push, pull=pull, momentum=MOMENTUM if feeds_back else 0.0)
 
 
+def make_optimizer(options, model):
+    """(the optimizer, dense steps at the beginning)"""
+    if options.mode in RECIPES:
+        return bdn.recipe(options.mode)(model, lr=options.lr), 0
+    mode = codecs_of(options)
+    inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
+    warmup = options.warmup if mode["momentum"] else 0
+    return bdn.DistributedOptimizer(sgd, model, warmup=warmup, overlap=options.overlap, **mode), warmup
+
+
+def judged(optimizer):
+    """A context in which the model has the weights to be judged: between meetings, the common ones."""
+    return getattr(optimizer, "common_weights", contextlib.nullcontext)()
+
+
 def train(options):
     worker = bdn.init()
     torch.manual_seed(options.seed)
     train_text, held_out = load_text(options.data)
     model = GPT()
     bdn.broadcast_parameters(model, root=0)
-    mode = codecs_of(options)
-    inner = dict(momentum=0.0) if mode["momentum"] else dict(momentum=MOMENTUM, nesterov=True)
-    sgd = torch.optim.SGD(model.parameters(), lr=options.lr, **inner)
-    warmup = options.warmup if mode["momentum"] else 0
-    optimizer = bdn.DistributedOptimizer(sgd, model, warmup=warmup, overlap=options.overlap, **mode)
+    optimizer, warmup = make_optimizer(options, model)
 
     generator = torch.Generator().manual_seed(1000 * options.seed + worker.rank)
     record = dict(mode=options.mode, rank=worker.rank, warmup=warmup)
+    record["period"] = getattr(optimizer, "tau", 1)
     record["parameters"] = sum(p.numel() for p in model.parameters())
     losses, step_seconds, byte_counts, validations = [], [], [traffic(worker)], []
     for step in range(options.steps):
         if options.eval_every and step % options.eval_every == 0:
-            validations.append((step, validate(model, held_out)))
+            with judged(optimizer):
+                validations.append((step, validate(model, held_out)))
             report(worker, options, step, validations[-1][1])
         start = time.perf_counter()
         for group in optimizer.param_groups:
@@ -172,7 +190,8 @@ def train(options):
         bdn.report("loss", losses[-1], step)
         byte_counts.append(traffic(worker))
         step_seconds.append(time.perf_counter() - start)
-    optimizer.synchronize()  # With overlap="forward" the last step is still to be taken.
+    # With overlap="forward" the last step is still to be taken; local steps meet once more.
+    optimizer.synchronize()
     if options.eval_every:
         validations.append((options.steps, validate(model, held_out)))
         report(worker, options, options.steps, validations[-1][1])
@@ -200,7 +219,7 @@ def report(worker, options, step, loss):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--mode", choices=MODES, default="none")
+    parser.add_argument("--mode", choices=[*MODES, *RECIPES], default="none", help="a mode, or a recipe")
     parser.add_argument("--push", help="codec of the pushes, instead of the mode's: 'int4(group=128)'")
     parser.add_argument("--pull", help="codec of the pulls, instead of the mode's")
     parser.add_argument("--steps", type=int, default=300)
@@ -213,13 +232,16 @@ def main():
         default="backward",
         help="beside what gradients travel: the rest of the backward pass, or the next forward pass, too",
     )
-    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--lr", type=float, help="the highest; the default is one that suits the mode's optimizer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", help="a file to train on")
     parser.add_argument("--eval-every", type=int, default=50, help="0 for never")
     parser.add_argument("--record", help="directory for worker-RANK.json")
     torch.set_num_threads(1)
-    train(parser.parse_args())
+    options = parser.parse_args()
+    if options.lr is None:
+        options.lr = RATES[bdn.recipe(options.mode).inner if options.mode in RECIPES else "SGD"]
+    train(options)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
 from .muon import Muon
 from .onebit_adam import OneBitAdam
 from .optimizer import DistributedOptimizer
+from .recipes import Recipe, muon_groups, recipe, recipes
 from .server_optimizer import ServerOptimizer
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "Muon",
     "Nesterov",
     "OneBitAdam",
+    "Recipe",
     "ServerOptimizer",
     "SignMomentum",
     "SlowMo",
@@ -81,8 +83,11 @@ __all__ = [
     "load",
     "local_rank",
     "local_size",
+    "muon_groups",
     "push_pull",
     "rank",
+    "recipe",
+    "recipes",
     "report",
     "save",
     "shutdown",

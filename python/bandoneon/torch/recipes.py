@@ -1,0 +1,144 @@
+"""Recipes: compositions that have a name, a ratio and limits, for who does not want to choose codecs."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import dataclass
+from typing import Any, Iterable
+
+import torch
+
+from ..errors import InvalidArgument
+from ..worker import Worker
+from .local_steps import Average, LocalSteps
+from .muon import Muon
+from .optimizer import DistributedOptimizer
+
+_TABLE = pathlib.Path(__file__).resolve().parent.parent / "recipes.json"
+_INNER = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW, "Muon": Muon}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One line of docs/recipes.md. Printed it is the code that it stands for; called it makes that:
+
+        optimizer = bdn.recipe("updates-100x")(model, lr=0.016)
+        optimizer = bdn.recipe("gradients-8x")(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+
+    ratio: about so many times fewer bytes, both ways together, than float32 gradients both ways at every
+        step, headers counted, without the first weights, of models whose tensors are large enough to be
+        compressed (setting min-compress-bytes).
+    inner: "yours", or the optimizer that it makes itself.
+    evidence: rows of docs/benchmarks.md's table of convergence; empty where there is none yet.
+    """
+
+    name: str
+    ratio: float
+    strategy: str
+    inner: str
+    push: str
+    pull: str
+    use: str
+    limits: str
+    evidence: tuple[str, ...]
+    tau: int = 1
+    momentum: float = 0.0
+
+    def __call__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        others: Iterable[torch.Tensor] | None = None,
+        prefix: str = "",
+        worker: Worker | None = None,
+        **hyperparameters: Any,
+    ) -> Any:
+        """The model's optimizer, wrapped. Collective.
+
+        optimizer: for a recipe with an `inner` of "yours" it has to be given, and any other takes it in place of
+            the one that it would make.
+        hyperparameters: of the optimizer that the recipe makes: lr, and what else its class takes.
+        others: for Muon, the parameters that AdamW steps although they are matrices; unless given, those
+            of embeddings and of the last Linear.
+        prefix: of tensors' names, where a program has several optimizers.
+        """
+        inner = self._inner(model, optimizer, others, hyperparameters)
+        links = dict(push=self.push, pull=self.pull, prefix=prefix, worker=worker)
+        if self.strategy == "LocalSteps":
+            return LocalSteps(inner, model.named_parameters(), tau=self.tau, outer=Average(), **links)
+        return DistributedOptimizer(inner, model, momentum=self.momentum, **links)
+
+    def __repr__(self) -> str:
+        inner = "optimizer"
+        if self.inner == "Muon":
+            inner = "bdn.Muon(bdn.muon_groups(model), lr=lr)"
+        elif self.inner != "yours":
+            inner = f"torch.optim.{self.inner}(model.parameters(), lr=lr)"
+        if self.strategy == "LocalSteps":
+            what, how = "model.named_parameters()", f" tau={self.tau}, outer=bdn.Average(),"
+        else:
+            what, how = "model", f" momentum={self.momentum}," if self.momentum else ""
+        links = f'push="{self.push}", pull="{self.pull}"'
+        return f"bdn.{self.strategy}(\n    {inner}, {what},{how}\n    {links})"
+
+    def _inner(self, model, optimizer, others, hyperparameters):
+        if optimizer is not None:
+            if hyperparameters or others is not None:
+                given = ", ".join([*hyperparameters, *(["others"] if others is not None else [])])
+                raise InvalidArgument(f"recipe {self.name!r} was given an optimizer, and {given} for one of its own")
+            if self.momentum and any(group.get("momentum") for group in optimizer.param_groups):
+                raise InvalidArgument(
+                    f"recipe {self.name!r} applies momentum={self.momentum} before error feedback: give it an "
+                    "optimizer without momentum of its own"
+                )
+            return optimizer
+        if self.inner == "yours":
+            raise InvalidArgument(
+                f"recipe {self.name!r} goes around an optimizer of yours: "
+                f"bdn.recipe({self.name!r})(model, torch.optim.AdamW(model.parameters(), lr=1e-3))"
+            )
+        if "lr" not in hyperparameters:
+            raise InvalidArgument(f"recipe {self.name!r} makes {self.inner}, which needs lr=")
+        if self.inner == "Muon":
+            return Muon(muon_groups(model, others), **hyperparameters)
+        if others is not None:
+            raise InvalidArgument(f"others= is for Muon, and recipe {self.name!r} makes {self.inner}")
+        return _INNER[self.inner](model.parameters(), **hyperparameters)
+
+
+def muon_groups(model: torch.nn.Module, others: Iterable[torch.Tensor] | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for Muon: matrices, and those that AdamW steps whatever their shape: `others`, or unless given
+    the parameters of every Embedding and EmbeddingBag and of the last Linear of the model. Frozen
+    parameters are in neither."""
+    if others is None:
+        others = [
+            param
+            for module in model.modules()
+            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+            for param in module.parameters(recurse=False)
+        ]
+        linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        others += linears[-1].parameters() if linears else []
+    apart = {id(param) for param in others}
+    params = [param for param in model.parameters() if param.requires_grad]
+    groups = [
+        {"params": [param for param in params if id(param) not in apart]},
+        {"params": [param for param in params if id(param) in apart], "matrices": False},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def recipes() -> dict[str, Recipe]:
+    """All recipes by their names, from the fewest savings to the most; `bandoneon recipes` prints them."""
+    rows = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return {row["name"]: Recipe(**{**row, "evidence": tuple(row["evidence"])}) for row in rows}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name: "gradients-8x", "updates-100x" and so on."""
+    known = recipes()
+    if name not in known:
+        raise InvalidArgument(f"there is no recipe {name!r}; there are {', '.join(known)}")
+    return known[name]
