@@ -6,7 +6,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
-#include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
@@ -41,6 +40,7 @@ class AutoTransport final : public Transport {
     MutexLock lock(&mu_);
     return host_address_;
   }
+  std::string fabric_provider() const override { return network_->fabric_provider(); }
   bool needs_checksums() const override { return has_network_.load(std::memory_order_relaxed); }
   void Admit(Admission admission) override {
     host_->Admit(admission);
@@ -51,9 +51,7 @@ class AutoTransport final : public Transport {
   }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     // One that was made when all peers were of this host.
-    if (KindOf(to) == kNetwork && !frame.payload.empty() && frame.header.payload_crc == 0) {
-      frame.header.payload_crc = Crc32c(frame.payload.span());
-    }
+    if (KindOf(to) == kNetwork) AddChecksum(&frame);
     Of(to)->Send(IdWithin(to), std::move(frame), std::move(done));
   }
   // Of the network's nothing is asked but that it can be read.

@@ -47,6 +47,7 @@ class ThrottledTransport final : public Transport {
   void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
   PublicKey public_key() const override { return inner_->public_key(); }
   LinkSecurity security() const override { return inner_->security(); }
+  std::string fabric_provider() const override { return inner_->fabric_provider(); }
   void Admit(Admission admission) override { inner_->Admit(std::move(admission)); }
   PublicKey KeyOf(ConnectionId connection) const override { return inner_->KeyOf(connection); }
 

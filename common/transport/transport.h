@@ -41,6 +41,8 @@ struct PeerSecurity {
   std::string secret;  // what is shown where it is kAuthenticated
   // Where it listens for processes of its host; empty: nowhere.
   std::string host_address = {};
+  // The provider of the fabric that it offers; empty: none.
+  std::string fabric_provider = {};
 };
 
 // Who may connect to a listener.
@@ -93,6 +95,8 @@ class Transport {
   virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
   // Where the last Listen also came to listen for processes of this host; empty: nowhere.
   virtual std::string host_address() const { return {}; }
+  // The provider of the fabric that listeners offer besides; empty: none.
+  virtual std::string fabric_provider() const { return {}; }
   // Whether frames are best made with checksums: some connection leaves the host.
   virtual bool needs_checksums() const { return true; }
   // From now on these and no others may connect; connections of others are cut. Before the first

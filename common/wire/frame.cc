@@ -42,7 +42,7 @@ uint32_t HeaderCrc(ByteSpan bytes) { return Crc32c(bytes.first(kHeaderCrcAt)); }
 
 bool IsFrameType(uint8_t value) {
   return value >= static_cast<uint8_t>(FrameType::kHello) &&
-         value <= static_cast<uint8_t>(FrameType::kWaiting);
+         value <= static_cast<uint8_t>(FrameType::kFabric);
 }
 
 // What tells whether these bytes are a header of this version at all.
@@ -203,12 +203,14 @@ const char* FrameTypeName(FrameType type) {
       return "error";
     case FrameType::kWaiting:
       return "waiting";
+    case FrameType::kFabric:
+      return "fabric";
   }
   return "unknown frame";
 }
 
 uint64_t MaxPayloadBytesOf(FrameType type) {
-  if (type == FrameType::kHello) return 1024;
+  if (type == FrameType::kHello || type == FrameType::kFabric) return 1024;
   if (type == FrameType::kError) return 8 + 4096;
   if (type == FrameType::kFetch) return kDigestBytes;
   return kMaxPayloadBytes;
@@ -304,6 +306,11 @@ Frame MakeFrame(FrameHeader header, Buffer payload, bool with_checksum) {
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   header.payload_crc = with_checksum ? Crc32c(payload.span()) : 0;
   return Frame{header, std::move(payload)};
+}
+
+void AddChecksum(Frame* frame) {
+  if (frame->payload.empty() || frame->header.payload_crc != 0) return;
+  frame->header.payload_crc = Crc32c(frame->payload.span());
 }
 
 void Own(Frame* frame) {

@@ -33,6 +33,7 @@ enum class FrameType : uint8_t {
   kValue = 7,    // answers fetch; payload: as init, or none where the digest is its
   kError = 8,    // answers any of the above; payload: ErrorBody
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
+  kFabric = 10,  // of the ends' transports alone: how to meet over a fabric; payload: a handshake
 };
 
 // What a server holds of one segment of a dense key, and an init, fetch or value is about.
@@ -126,6 +127,8 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes);
 
 // Fills payload_bytes from `payload`, and payload_crc unless it crosses no network.
 Frame MakeFrame(FrameHeader header, Buffer payload, bool with_checksum = true);
+// Fills payload_crc of a frame that was made without: it crosses a network after all.
+void AddChecksum(Frame* frame);
 // Replaces a payload that is lent by a copy of it.
 void Own(Frame* frame);
 // DataLoss when the payload's size or, unless it is of the same host, its CRC is not the header's.

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/base/secret.h"
+#include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/loopback.h"
 #include "common/transport/scripted_loopback.h"
 #include "common/transport/shm/shm_transport.h"
@@ -113,6 +114,30 @@ class ShmFabric final : public Fabric {
   static inline int last_name = 0;
 };
 
+// A fabric of libfabric's beside ZeroMQ's `Network`.
+template <typename Network>
+class RdmaFabric final : public Fabric {
+ public:
+  explicit RdmaFabric(std::string provider, int extra_mr_mode = 0)
+      : provider_(std::move(provider)), extra_mr_mode_(extra_mr_mode) {}
+  std::unique_ptr<Transport> MakeTransport() override {
+    FabricOptions options;
+    options.endpoint.provider = provider_;
+    options.endpoint.extra_mr_mode = extra_mr_mode_;
+    auto made = FabricTransport::Make(network_.MakeTransport(), options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+  std::string NewAddress() override { return network_.NewAddress(); }
+  bool has_names() const override { return network_.has_names(); }
+  LinkSecurity security() const override { return network_.security(); }
+
+ private:
+  Network network_;
+  const std::string provider_;
+  const int extra_mr_mode_;
+};
+
 template <typename Inner>
 class ThrottledFabric final : public Fabric {
  public:
@@ -168,7 +193,9 @@ class TransportTest : public testing::TestWithParam<FabricParam> {
     return *client_->Connect(address_, Server());
   }
   // What the client knows of the server, and the server of the client.
-  PeerSecurity Server() const { return {fabric_->security(), server_->public_key(), kSecret}; }
+  PeerSecurity Server() const {
+    return {fabric_->security(), server_->public_key(), kSecret, "", server_->fabric_provider()};
+  }
   Admission Everybody() const { return {{client_->public_key()}, kSecret}; }
   bool is_secured() const { return fabric_->security() != LinkSecurity::kOpen; }
 
@@ -610,7 +637,7 @@ TEST_P(TransportTest, LeavesAWrongPayloadToItsReader) {
   const Frame arrived = server_inbox_.WaitFor(1).at(0).frame;
   // Of what never left the host's memory there is nothing to check.
   EXPECT_EQ(CheckPayload(arrived).code(),
-            arrived.is_lent ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
+            arrived.is_of_host ? absl::StatusCode::kOk : absl::StatusCode::kDataLoss);
 }
 
 TEST_P(TransportTest, CountsFramesAndBytes) {
@@ -650,6 +677,13 @@ std::unique_ptr<Fabric> Make() {
   return std::make_unique<T>();
 }
 
+std::unique_ptr<Fabric> MakeRdmaTcp() {
+  return std::make_unique<RdmaFabric<EncryptedTcpFabric>>("tcp;ofi_rxm");
+}
+std::unique_ptr<Fabric> MakeRdmaShm() {
+  return std::make_unique<RdmaFabric<IpcFabric<LinkSecurity::kAuthenticated>>>("shm");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, TransportTest,
     testing::Values(FabricParam{"Loopback", Make<LoopbackFabric>},
@@ -663,6 +697,7 @@ INSTANTIATE_TEST_SUITE_P(
                     FabricParam{"ZmqIpcEncrypted", Make<IpcFabric<LinkSecurity::kEncrypted>>},
                     FabricParam{"Shm", Make<ShmFabric<LinkSecurity::kOpen>>},
                     FabricParam{"ShmAuthenticated", Make<ShmFabric<LinkSecurity::kAuthenticated>>},
+                    FabricParam{"RdmaTcp", MakeRdmaTcp}, FabricParam{"RdmaShm", MakeRdmaShm},
                     FabricParam{"ThrottledLoopback", Make<ThrottledFabric<LoopbackFabric>>},
                     FabricParam{"ThrottledZmqTcp", Make<ThrottledFabric<OpenTcpFabric>>}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -22,6 +22,7 @@ namespace bdn {
 // What a completion is told by. It stays where it is from the call that began it to its completion.
 struct FabricOperation {
   alignas(8) std::array<std::byte, 64> providers{};  // scratch of the provider's
+  bool is_receive = false;                           // for who looks at events of several kinds
 };
 
 struct FabricEvent {
@@ -65,8 +66,8 @@ class FabricEndpoint {
  public:
   struct Options {
     std::string library = kFabricLibrary;
-    std::string provider;   // "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "shm"
-    std::string domain;     // the provider's name of a device ("mlx5_0", "eth0"); empty for its first
+    std::string provider;  // "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "shm"
+    std::string domain;  // the provider's name of a device ("mlx5_0", "eth0"); empty for its first
     std::string interface;  // an address or name of this host to be reached at; empty for its first
     // Asked of the provider beyond what it needs (FI_MR_*), so that a test goes each way.
     int extra_mr_mode = 0;
@@ -116,6 +117,8 @@ class FabricEndpoint {
   int wait_fd() const { return wait_fd_; }
   // Whether wait_fd() may be waited for now.
   bool MayWait();
+  // Nothing is sent or received any more, nor are buffers touched; only regions may still be closed.
+  void Close();
 
  private:
   struct Handles;

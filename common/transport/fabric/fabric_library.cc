@@ -24,12 +24,12 @@ absl::StatusOr<FabricLibrary> FabricLibrary::Open(const std::string& path) {
     return NotFound("libfabric cannot be opened: %s; install it (Debian: libfabric1)", dlerror());
   }
   FabricLibrary library;
-  const bool has_all =
-      Find(handle, "fi_getinfo", &library.getinfo) &&
-      Find(handle, "fi_freeinfo", &library.freeinfo) &&
-      Find(handle, "fi_dupinfo", &library.dupinfo) && Find(handle, "fi_fabric", &library.fabric) &&
-      Find(handle, "fi_strerror", &library.strerror) &&
-      Find(handle, "fi_version", &library.version);
+  const bool has_all = Find(handle, "fi_getinfo", &library.getinfo) &&
+                       Find(handle, "fi_freeinfo", &library.freeinfo) &&
+                       Find(handle, "fi_dupinfo", &library.dupinfo) &&
+                       Find(handle, "fi_fabric", &library.fabric) &&
+                       Find(handle, "fi_strerror", &library.strerror) &&
+                       Find(handle, "fi_version", &library.version);
   if (!has_all) return FailedPrecondition("%s is not libfabric: it lacks its functions", path);
   if (const uint32_t version = library.version(); FI_VERSION_LT(version, kOldest)) {
     return FailedPrecondition("%s is libfabric %d.%d: at least 1.9 is needed, update it", path,

@@ -50,8 +50,8 @@ absl::Status CheckGrant(const FabricGrant& grant) {
   }
   const FabricImmediate first = FabricImmediate::Decode(grant.immediate);
   if (grant.num_blocks == 0 || grant.num_blocks > kMostFabricBlocks || first.block != 0) {
-    return InvalidArgument("fabric handshake: %d blocks from immediate 0x%08x on",
-                           grant.num_blocks, grant.immediate);
+    return InvalidArgument("fabric handshake: %d blocks from immediate 0x%08x on", grant.num_blocks,
+                           grant.immediate);
   }
   if (grant.base + grant.bytes() < grant.base) {
     return InvalidArgument("fabric handshake: base 0x%x and %d bytes wrap around", grant.base,

@@ -21,9 +21,9 @@ inline constexpr uint32_t kFabricMagic = 0x4D464442u;  // "BDFM" in the order of
 inline constexpr size_t kFabricPrefixBytes = 32;
 // What lies before a payload, in a message and in a window.
 inline constexpr size_t kFabricHeadBytes = kFabricPrefixBytes + kHeaderBytes;
-inline constexpr uint32_t kMostFabricBlocks = 1u << 14;    // of a window
-inline constexpr uint32_t kMostFabricWindows = 1u << 12;   // of an endpoint, now
-inline constexpr uint32_t kFabricGenerations = 1u << 6;    // of a window's number
+inline constexpr uint32_t kMostFabricBlocks = 1u << 14;   // of a window
+inline constexpr uint32_t kMostFabricWindows = 1u << 12;  // of an endpoint, now
+inline constexpr uint32_t kFabricGenerations = 1u << 6;   // of a window's number
 inline constexpr uint32_t kLeastFabricBlockBytes = 4096;
 inline constexpr uint32_t kMostFabricBlockBytes = 1u << 20;
 
@@ -38,6 +38,9 @@ struct FabricImmediate {
     return {bits >> 20, bits >> 14 & (kFabricGenerations - 1), bits & (kMostFabricBlocks - 1)};
   }
 };
+
+// A session's name at its owner: the immediate data of its window without the block.
+inline uint32_t FabricNumber(uint32_t immediate) { return immediate >> 14; }
 
 // Memory that its owner lets one peer write to.
 struct FabricGrant {
@@ -61,8 +64,8 @@ struct FabricHandshake {
   Kind kind = Kind::kHello;
   uint64_t session = 0;  // the connector's number for this meeting, which the answer repeats; not 0
   // Of the sender, to be shown by what is sent to it; a refusal has none of what follows.
-  uint64_t token = 0;   // not 0; nobody can guess it
-  uint32_t number = 0;  // its name for the session
+  uint64_t token = 0;          // not 0; nobody can guess it
+  uint32_t number = 0;         // its name for the session
   uint32_t message_bytes = 0;  // the longest message that it takes
   FabricGrant grant;
   std::string provider;  // at most 64 bytes, not empty

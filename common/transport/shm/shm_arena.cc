@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -27,17 +26,12 @@ void ShmArena::Enable() {
 }
 
 ShmArena::Taken ShmArena::Take(Segment* segment, size_t size) {
-  for (auto range = segment->free.begin(); range != segment->free.end(); ++range) {
-    const auto [offset, bytes] = *range;
-    if (bytes < size) continue;
-    segment->free.erase(range);
-    if (bytes > size) segment->free[offset + size] = bytes - size;
-    const size_t end = offset + size;
-    const size_t untouched = std::min(size, end - std::min(end, segment->touched));
-    segment->touched = std::max(segment->touched, end);
-    return {segment->memory.get(), offset, untouched};
-  }
-  return {};
+  const std::optional<size_t> offset = segment->free.Take(size);
+  if (!offset.has_value()) return {};
+  const size_t end = *offset + size;
+  const size_t untouched = std::min(size, end - std::min(end, segment->touched));
+  segment->touched = std::max(segment->touched, end);
+  return {segment->memory.get(), *offset, untouched};
 }
 
 ShmArena::Taken ShmArena::TakeAnywhere(size_t size) {
@@ -64,7 +58,7 @@ ShmArena::Segment* ShmArena::AddSegment(size_t size) {
   }
   has_said_ = false;
   bytes_ += bytes;
-  return &segments_.emplace_back(Segment{*std::move(memory), {{0, bytes}}});
+  return &segments_.emplace_back(Segment{*std::move(memory), FreeRanges(bytes)});
 }
 
 std::byte* ShmArena::Allocate(size_t size) {
@@ -95,18 +89,7 @@ void ShmArena::Free(std::byte* block, size_t size) {
   size = RoundUp(size, kAlignment);
   MutexLock lock(&mu_);
   Segment& segment = segments_[IndexOf(block)];
-  const size_t offset = block - segment.memory->data();
-  auto range = segment.free.emplace(offset, size).first;
-  const auto next = std::next(range);
-  if (next != segment.free.end() && offset + size == next->first) {
-    range->second += next->second;
-    segment.free.erase(next);
-  }
-  if (range == segment.free.begin()) return;
-  const auto before = std::prev(range);
-  if (before->first + before->second != offset) return;
-  before->second += range->second;
-  segment.free.erase(range);
+  segment.free.Give(block - segment.memory->data(), size);
 }
 
 std::optional<ShmArena::Place> ShmArena::Find(ByteSpan bytes) const {

@@ -2,7 +2,6 @@
 #define BANDONEON_COMMON_TRANSPORT_SHM_SHM_ARENA_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "common/base/bytes.h"
 #include "common/base/memory_domain.h"
 #include "common/base/mutex.h"
+#include "common/transport/free_ranges.h"
 #include "common/transport/shm/shared_memory.h"
 #include "common/transport/shm/shm_layout.h"
 
@@ -45,7 +45,7 @@ class ShmArena final : public MemoryDomain {
  private:
   struct Segment {
     std::shared_ptr<SharedMemory> memory;
-    std::map<size_t, size_t> free;  // size by offset; neighbours are joined
+    FreeRanges free;
     size_t touched = 0;             // up to here its pages are there
   };
   // A block, and what of it has no pages yet.

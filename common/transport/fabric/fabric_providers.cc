@@ -1,0 +1,177 @@
+#include "common/transport/fabric/fabric_providers.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "common/base/status.h"
+
+namespace bdn {
+namespace {
+
+using InfoPtr = std::unique_ptr<fi_info, void (*)(fi_info*)>;
+
+struct Known {
+  std::string_view name;
+  bool is_rdma;
+};
+// Those that are asked for, in the order in which they are best.
+constexpr Known kKnown[] = {
+    {"efa", true}, {"verbs;ofi_rxm", true}, {"tcp;ofi_rxm", false}, {"shm", false}};
+
+// What the transport needs of any.
+InfoPtr MakeHints(const FabricLibrary& library, const std::string& provider,
+                  const std::string& domain) {
+  InfoPtr hints(library.dupinfo(nullptr), library.freeinfo);
+  hints->caps = FI_MSG | FI_RMA;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->ep_attr->type = FI_EP_RDM;
+  hints->domain_attr->threading = FI_THREAD_SAFE;
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->domain_attr->mr_mode =
+      FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+  hints->fabric_attr->prov_name = strdup(provider.c_str());
+  if (!domain.empty()) hints->domain_attr->name = strdup(domain.c_str());
+  return hints;
+}
+
+std::string AddressText(const fi_info& info) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  if (info.addr_format == FI_SOCKADDR_IN && info.src_addrlen >= sizeof(sockaddr_in)) {
+    const auto* address = static_cast<const sockaddr_in*>(info.src_addr);
+    inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
+  } else if (info.addr_format == FI_SOCKADDR_IN6 && info.src_addrlen >= sizeof(sockaddr_in6)) {
+    const auto* address = static_cast<const sockaddr_in6*>(info.src_addr);
+    inet_ntop(AF_INET6, &address->sin6_addr, text.data(), text.size());
+  }
+  return text.data();
+}
+
+// Of a link's own, which is none of the host's: it means nothing without the link.
+bool IsLinkLocal(const fi_info& info) {
+  if (info.addr_format != FI_SOCKADDR_IN6 || info.src_addrlen < sizeof(sockaddr_in6)) return false;
+  return IN6_IS_ADDR_LINKLOCAL(&static_cast<const sockaddr_in6*>(info.src_addr)->sin6_addr);
+}
+
+// A limit that no window fits under.
+constexpr uint64_t kLeastMemlock = uint64_t{64} << 20;
+
+std::string WhyNot(const fi_info& info) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const bool is_pinned = (info.domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+  if (is_pinned && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < kLeastMemlock) {
+    return absl::StrFormat(
+        "memlock allows %d bytes, and it pins its memory: ulimit -l unlimited, LimitMEMLOCK=infinity, or "
+        "--ulimit memlock=-1 and the capability IPC_LOCK in a container",
+        limit.rlim_cur);
+  }
+  return "";
+}
+
+std::string ReasonOf(const FabricLibrary& library, int error) {
+  if (error == -FI_ENODATA) return "no device of it is on this host, or its driver is not loaded";
+  return library.strerror(-error);
+}
+
+std::string DescribeWish(const FabricWish& wish) {
+  std::string text;
+  if (!wish.domain.empty()) absl::StrAppendFormat(&text, " with domain '%s'", wish.domain);
+  if (!wish.interface.empty()) absl::StrAppendFormat(&text, " at '%s'", wish.interface);
+  return text;
+}
+
+std::vector<FabricProvider> ListAll(const FabricLibrary& library) {
+  std::vector<FabricProvider> providers;
+  for (const Known& known : kKnown) {
+    const std::string name(known.name);
+    const InfoPtr hints = MakeHints(library, name, "");
+    fi_info* found = nullptr;
+    const int error = library.getinfo(FI_VERSION(1, 9), nullptr, nullptr, 0, hints.get(), &found);
+    const InfoPtr all(found, library.freeinfo);
+    if (error != 0) {
+      providers.push_back({.provider = name, .why_not = ReasonOf(library, error)});
+      continue;
+    }
+    for (const fi_info* info = found; info != nullptr; info = info->next) {
+      if (IsLinkLocal(*info)) continue;
+      std::string why_not = WhyNot(*info);
+      const bool is_usable = why_not.empty();
+      providers.push_back(
+          {name, info->domain_attr->name, AddressText(*info), is_usable, std::move(why_not)});
+    }
+  }
+  return providers;
+}
+
+}  // namespace
+
+bool IsRdmaProvider(std::string_view provider) {
+  return std::any_of(std::begin(kKnown), std::end(kKnown), [provider](const Known& known) {
+    return known.name == provider && known.is_rdma;
+  });
+}
+
+bool IsFabricOfHost(std::string_view provider) { return provider == "shm"; }
+
+absl::StatusOr<std::vector<FabricProvider>> ListFabricProviders(const std::string& path) {
+  BDN_ASSIGN_OR_RETURN(const FabricLibrary library, FabricLibrary::Open(path));
+  return ListAll(library);
+}
+
+absl::StatusOr<FabricProvider> FindRdmaProvider(const std::string& path) {
+  BDN_ASSIGN_OR_RETURN(const std::vector<FabricProvider> all, ListFabricProviders(path));
+  std::string reasons;
+  for (const FabricProvider& each : all) {
+    if (!IsRdmaProvider(each.provider)) continue;
+    if (each.is_usable) return each;
+    absl::StrAppendFormat(&reasons, "%s%s: %s", reasons.empty() ? "" : "; ", each.provider,
+                          each.why_not);
+  }
+  return NotFound("no RDMA device can be used (%s)", reasons);
+}
+
+absl::StatusOr<fi_info*> FindFabric(const FabricLibrary& library, const FabricWish& wish) {
+  const InfoPtr hints = MakeHints(library, wish.provider, wish.domain);
+  const char* const node = wish.interface.empty() ? nullptr : wish.interface.c_str();
+  const uint64_t flags = node == nullptr ? 0 : FI_SOURCE;
+  fi_info* found = nullptr;
+  const int error = library.getinfo(FI_VERSION(1, 9), node, nullptr, flags, hints.get(), &found);
+  const InfoPtr all(found, library.freeinfo);
+  for (const fi_info* info = found; error == 0 && info != nullptr; info = info->next) {
+    if (node != nullptr || !IsLinkLocal(*info)) return library.dupinfo(info);
+  }
+  std::string there_is;
+  for (const FabricProvider& each : ListAll(library)) {
+    absl::StrAppendFormat(&there_is, "%s%s %s%s%s", there_is.empty() ? "" : "; ", each.provider,
+                          each.domain, each.is_usable ? "" : ": ", each.why_not);
+  }
+  return NotFound("no fabric provider '%s'%s on this host: %s. There is: %s", wish.provider,
+                  DescribeWish(wish), error == 0 ? "no address" : ReasonOf(library, error),
+                  there_is);
+}
+
+absl::Status DescribeRegistrationFailure(const std::string& provider, const char* reason, int error,
+                                         uint64_t bytes, uint64_t memlock_limit) {
+  const bool is_limit = error == ENOMEM || error == EPERM || error == EAGAIN;
+  if (!is_limit || memlock_limit == RLIM_INFINITY) {
+    return Internal("fabric provider %s: registering %d bytes: %s", provider, bytes, reason);
+  }
+  return ResourceExhausted(
+      "fabric provider %s: registering %d bytes: %s; memlock allows this process %d bytes in all, "
+      "and each connection takes so many: ulimit -l unlimited, LimitMEMLOCK=infinity of a unit, or "
+      "--ulimit memlock=-1 and the capability IPC_LOCK of a container; or a smaller fabric-window",
+      provider, bytes, reason, memlock_limit);
+}
+
+}  // namespace bdn

@@ -1,0 +1,371 @@
+#include "common/transport/fabric/fabric_transport.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/thread.h"
+#include "common/transport/fabric/fabric_poller.h"
+
+namespace bdn {
+namespace {
+
+// Where there is nothing to wait for: how long it looks before it sleeps at all, and at most.
+constexpr absl::Duration kLooks = absl::Microseconds(50);
+constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
+// While the provider takes no more.
+constexpr absl::Duration kStuckNap = absl::Milliseconds(1);
+constexpr absl::Duration kLongestSleep = absl::Minutes(1);
+
+class FabricTransportImpl final : public FabricTransport {
+ public:
+  FabricTransportImpl(std::unique_ptr<Transport> network, const FabricOptions& options,
+                      FileDescriptor wake)
+      : options_(options),
+        clock_(options.clock == nullptr ? &own_clock_ : options.clock),
+        network_(std::move(network)),
+        mailbox_(std::make_shared<FabricMailbox>(std::move(wake))) {}
+  ~FabricTransportImpl() override {
+    Close();
+    Join();
+  }
+  // Once, before anything else.
+  absl::Status Open();
+
+  void Start(FrameHandler handler, GoneHandler gone) override;
+  absl::StatusOr<std::string> Listen(const std::string& address) override {
+    return network_->Listen(address);
+  }
+  absl::StatusOr<ConnectionId> Connect(const std::string& address,
+                                       const PeerSecurity& peer) override;
+  void Disconnect(ConnectionId connection) override;
+  PublicKey public_key() const override { return network_->public_key(); }
+  LinkSecurity security() const override { return network_->security(); }
+  std::string fabric_provider() const override { return options_.endpoint.provider; }
+  bool needs_checksums() const override { return !is_of_host_; }
+  void Admit(Admission admission) override { network_->Admit(std::move(admission)); }
+  PublicKey KeyOf(ConnectionId connection) const override;
+  void Send(ConnectionId to, Frame frame, SendDone done) override;
+  std::shared_ptr<MemoryDomain> memory() override { return memory_; }
+  TransportStats stats() const override;
+  void Close() override;
+  void Join() override;
+  uint64_t bytes_copied() const override { return counters_.bytes_copied.Read(); }
+  size_t num_sessions() const override { return counters_.sessions.Read(); }
+
+ private:
+  void OnNetworkFrame(ConnectionId from, Frame frame);
+  void SendByNetwork(ConnectionId to, Frame frame, SendDone done);
+  void Say(ConnectionId to, const FabricHandshake& handshake);
+  FabricPoller::Owner OwnerOfPoller();
+
+  // On the poller's thread:
+  void RunPoller();
+  void Refuse(FabricMailbox::Requests* requests);
+  void Sleep();
+  // Nothing: it should look again at once.
+  absl::Duration LongestWait();
+
+  const FabricOptions options_;
+  const SteadyClock own_clock_;
+  const Clock* const clock_;
+  const std::unique_ptr<Transport> network_;
+  const std::shared_ptr<FabricMailbox> mailbox_;
+  std::shared_ptr<MemoryDomain> memory_;  // const after Open
+  bool is_of_host_ = false;               // as well
+  FrameHandler handler_;                  // const after Start
+  GoneHandler gone_;                      // as well
+  FabricCounters counters_;
+  // What the ends say of themselves, which is no frame of the transport's users.
+  TransportCounters said_;
+
+  mutable Mutex mu_;
+  absl::flat_hash_set<ConnectionId> by_fabric_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<ConnectionId> connectors_ ABSL_GUARDED_BY(mu_);  // of these
+  absl::flat_hash_set<ConnectionId> cut_ ABSL_GUARDED_BY(mu_);  // here, while the network has them
+
+  // The poller's, from Open on.
+  std::unique_ptr<FabricPoller> fabric_;
+  absl::Time busy_at_ = absl::InfinitePast();
+  bool is_closed_ = false;
+
+  Mutex join_mu_;
+  std::thread poller_ ABSL_GUARDED_BY(join_mu_);  // last: it uses everything above
+};
+
+absl::Status FabricTransportImpl::Open() {
+  BDN_ASSIGN_OR_RETURN(fabric_, FabricPoller::Make(OwnerOfPoller()));
+  memory_ = fabric_->memory();
+  is_of_host_ = fabric_->endpoint().is_of_host();
+  MutexLock lock(&join_mu_);
+  poller_ = StartThread("bdn-fabric", [this] { RunPoller(); });
+  return absl::OkStatus();
+}
+
+FabricPoller::Owner FabricTransportImpl::OwnerOfPoller() {
+  return {.options = &options_,
+          .clock = clock_,
+          .mailbox = mailbox_,
+          .counters = &counters_,
+          .deliver = [this](ConnectionId from, Frame frame) { handler_(from, std::move(frame)); },
+          .say = [this](ConnectionId to, const FabricHandshake& handshake) { Say(to, handshake); },
+          .send_by_network =
+              [this](FabricMailbox::Outgoing outgoing) {
+                SendByNetwork(outgoing.to, std::move(outgoing.frame), std::move(outgoing.done));
+              },
+          .set_way =
+              [this](ConnectionId connection, bool by_fabric) {
+                MutexLock lock(&mu_);
+                if (by_fabric) {
+                  by_fabric_.insert(connection);
+                } else {
+                  by_fabric_.erase(connection);
+                }
+              },
+          .cut =
+              [this](ConnectionId connection) {
+                MutexLock lock(&mu_);
+                cut_.insert(connection);
+              },
+          .gone =
+              [this](ConnectionId connection) {
+                if (gone_) gone_(connection);
+              }};
+}
+
+// ---- Calls of other threads
+
+void FabricTransportImpl::Start(FrameHandler handler, GoneHandler gone) {
+  handler_ = std::move(handler);
+  gone_ = std::move(gone);
+  network_->Start(
+      [this](ConnectionId from, Frame frame) { OnNetworkFrame(from, std::move(frame)); },
+      [this](ConnectionId connection) {
+        {
+          MutexLock lock(&mu_);
+          cut_.erase(connection);
+        }
+        mailbox_->Ask([&](auto* requests) { requests->gone.push_back(connection); });
+      });
+}
+
+void FabricTransportImpl::OnNetworkFrame(ConnectionId from, Frame frame) {
+  if (frame.header.type != FrameType::kFabric) {
+    {
+      MutexLock lock(&mu_);
+      if (cut_.contains(from)) return;
+    }
+    return handler_(from, std::move(frame));
+  }
+  said_.frames_received.Add();
+  said_.bytes_received.Add(kHeaderBytes + frame.payload.size());
+  const absl::Status arrived = CheckPayload(frame);
+  absl::StatusOr<FabricHandshake> handshake =
+      arrived.ok() ? DecodeFabricHandshake(frame.payload.span()) : arrived;
+  mailbox_->Ask(
+      [&](auto* requests) { requests->handshakes.emplace_back(from, std::move(handshake)); });
+}
+
+void FabricTransportImpl::Say(ConnectionId to, const FabricHandshake& handshake) {
+  Frame frame = MakeFrame({.type = FrameType::kFabric}, EncodeFabricHandshake(handshake));
+  said_.frames_sent.Add();
+  said_.bytes_sent.Add(kHeaderBytes + frame.payload.size());
+  network_->Send(to, std::move(frame), [](const absl::Status&) {});
+}
+
+absl::StatusOr<ConnectionId> FabricTransportImpl::Connect(const std::string& address,
+                                                          const PeerSecurity& peer) {
+  const absl::StatusOr<ConnectionId> connection = network_->Connect(address, peer);
+  if (!connection.ok()) return connection;
+  const std::string& ours = options_.endpoint.provider;
+  if (peer.fabric_provider != ours) {
+    if (!options_.always) return connection;
+    network_->Disconnect(*connection);
+    if (peer.fabric_provider.empty()) {
+      return Unavailable(
+          "%s offers no fabric, and transport is rdma here: is its transport rdma, too?", address);
+    }
+    return Unavailable("%s has fabric-provider %s, and this process %s: they must be the same",
+                       address, peer.fabric_provider, ours);
+  }
+  {
+    MutexLock lock(&mu_);
+    by_fabric_.insert(*connection);
+    connectors_.insert(*connection);
+  }
+  mailbox_->Ask([&](auto* requests) { requests->connectors.push_back(*connection); });
+  return connection;
+}
+
+void FabricTransportImpl::Disconnect(ConnectionId connection) {
+  {
+    MutexLock lock(&mu_);
+    if (connectors_.erase(connection) > 0) by_fabric_.erase(connection);
+  }
+  mailbox_->Ask([&](auto* requests) { requests->ended.push_back(connection); });
+  network_->Disconnect(connection);
+}
+
+PublicKey FabricTransportImpl::KeyOf(ConnectionId connection) const {
+  {
+    MutexLock lock(&mu_);
+    if (cut_.contains(connection)) return {};
+  }
+  return network_->KeyOf(connection);
+}
+
+void FabricTransportImpl::SendByNetwork(ConnectionId to, Frame frame, SendDone done) {
+  AddChecksum(&frame);
+  network_->Send(to, std::move(frame), std::move(done));
+}
+
+void FabricTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
+  bool by_fabric;
+  bool is_cut;
+  {
+    MutexLock lock(&mu_);
+    by_fabric = by_fabric_.contains(to);
+    is_cut = cut_.contains(to);
+  }
+  if (is_cut) {
+    counters_.transport.sends_failed.Add();
+    return mailbox_->Ask([&](auto* requests) {
+      requests->done.push_back({std::move(done), Unavailable("send: connection %d is gone", to)});
+    });
+  }
+  if (!by_fabric) return SendByNetwork(to, std::move(frame), std::move(done));
+  mailbox_->Ask([&](auto* requests) {
+    requests->frames.push_back({to, std::move(frame), std::move(done)});
+  });
+}
+
+TransportStats FabricTransportImpl::stats() const {
+  const auto without = [](uint64_t all, const TransportCounter& some) {
+    return all - std::min(all, some.Read());
+  };
+  TransportStats all = network_->stats();
+  const TransportStats fabric = counters_.transport.Read();
+  all.frames_sent = without(all.frames_sent, said_.frames_sent) + fabric.frames_sent;
+  all.frames_received =
+      without(all.frames_received, said_.frames_received) + fabric.frames_received;
+  all.bytes_sent = without(all.bytes_sent, said_.bytes_sent) + fabric.bytes_sent;
+  all.bytes_received = without(all.bytes_received, said_.bytes_received) + fabric.bytes_received;
+  all.frames_malformed += fabric.frames_malformed;
+  all.sends_failed += fabric.sends_failed;
+  all.connections_cut += fabric.connections_cut;
+  all.bytes_queued += fabric.bytes_queued;
+  MutexLock lock(&mu_);
+  all.connections_open -= std::min<uint64_t>(all.connections_open, cut_.size());
+  return all;
+}
+
+void FabricTransportImpl::Close() {
+  network_->Close();
+  mailbox_->Ask([](auto* requests) { requests->is_closed = true; });
+}
+
+void FabricTransportImpl::Join() {
+  MutexLock join_lock(&join_mu_);
+  network_->Join();
+  if (!poller_.joinable()) return;
+  mailbox_->Ask([](auto* requests) { requests->is_joining = true; });
+  poller_.join();
+}
+
+// ---- The poller
+
+void FabricTransportImpl::RunPoller() {
+  while (true) {
+    FabricMailbox::Requests requests = mailbox_->Take();
+    if (!is_closed_) fabric_->Apply(&requests);
+    if (requests.is_closed && !is_closed_) {
+      fabric_->Close();
+      is_closed_ = true;
+    } else if (is_closed_) {
+      Refuse(&requests);
+    }
+    for (FabricMailbox::Done& done : requests.done) done.done(std::move(done.status));
+    if (is_closed_) {
+      if (requests.is_joining) {
+        if (!mailbox_->BeginSleep()) continue;  // something was asked meanwhile
+        mailbox_->EndSleep(false);
+        return;
+      }
+      Sleep();
+      continue;
+    }
+    const absl::Time now = clock_->Now();
+    fabric_->OnTime(now);
+    if (fabric_->Progress()) {
+      busy_at_ = now;
+    } else {
+      Sleep();
+    }
+  }
+}
+
+void FabricTransportImpl::Refuse(FabricMailbox::Requests* requests) {
+  for (FabricMailbox::Outgoing& outgoing : requests->frames) {
+    counters_.transport.sends_failed.Add();
+    outgoing.done(Unavailable("send: the transport was closed"));
+  }
+}
+
+absl::Duration FabricTransportImpl::LongestWait() {
+  if (is_closed_) return kLongestSleep;
+  const absl::Time now = clock_->Now();
+  absl::Duration wait = std::min(fabric_->NextTime() - now, kLongestSleep);
+  if (fabric_->is_stuck()) wait = std::min(wait, kStuckNap);
+  if (fabric_->endpoint().wait_fd() >= 0) {
+    return fabric_->MayWait() ? wait : absl::ZeroDuration();
+  }
+  const absl::Duration idle = now - busy_at_;
+  return idle < kLooks ? absl::ZeroDuration() : std::min({wait, idle / 4, kLongestNap});
+}
+
+void FabricTransportImpl::Sleep() {
+  const absl::Duration wait = LongestWait();
+  if (wait <= absl::ZeroDuration()) {
+    if (!is_closed_ && fabric_->endpoint().wait_fd() < 0) std::this_thread::yield();
+    return;
+  }
+  if (!mailbox_->BeginSleep()) return;
+  std::array<pollfd, 2> fds = {pollfd{mailbox_->wake_fd(), POLLIN, 0},
+                               pollfd{is_closed_ ? -1 : fabric_->endpoint().wait_fd(), POLLIN, 0}};
+  const timespec timeout = absl::ToTimespec(wait);
+  ppoll(fds.data(), fds.size(), &timeout, nullptr);
+  mailbox_->EndSleep(fds[0].revents != 0);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FabricTransport>> FabricTransport::Make(
+    std::unique_ptr<Transport> network, const FabricOptions& options) {
+  constexpr uint64_t kLeastWindow = uint64_t{1} << 20;
+  constexpr uint64_t kMostWindow = uint64_t{512} << 20;
+  if (options.window_bytes < kLeastWindow || options.window_bytes > kMostWindow ||
+      options.max_payload_bytes > kMaxPayloadBytes || options.max_frames_queued < 1) {
+    return InvalidArgument(
+        "fabric options: window_bytes %d (1 MiB to 512 MiB), max_payload_bytes %d, "
+        "max_frames_queued %d (at least 1)",
+        options.window_bytes, options.max_payload_bytes, options.max_frames_queued);
+  }
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.is_open()) return ResourceExhausted("fabric: %s", std::strerror(errno));
+  auto transport =
+      std::make_unique<FabricTransportImpl>(std::move(network), options, std::move(wake));
+  BDN_RETURN_IF_ERROR(transport->Open());
+  return transport;
+}
+
+}  // namespace bdn
