@@ -38,7 +38,9 @@ constexpr Flag kFlags[] = {
     {"iters", 0, "COUNT", "iterations that are timed [20]"},
     {"warmup", 0, "COUNT", "iterations before those [3]"},
     {"threads", 0, "COUNT", "threads of each worker that encode and decode"},
-    {"transport", 0, "NAME", "auto (shared memory where it can), shm, tcp or ipc [auto]"},
+    {"transport", 0, "NAME", "auto (shared memory where it can), shm, rdma, tcp or ipc [auto]"},
+    {"provider", 0, "NAME",
+     "libfabric's, for --transport rdma: tcp;ofi_rxm, shm, verbs;ofi_rxm, efa"},
     {"link", 0, "RATE", "pretend that the network is this fast, e.g. 1gbit"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
     {"json", 0, nullptr, "print one line of JSON"},
@@ -55,6 +57,7 @@ constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --transport tcp\n"
+    "  bandoneon bench pushpull --transport rdma --provider 'tcp;ofi_rxm'\n"
     "  bandoneon bench pushpull --workers 4 --hosts 1 --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 
@@ -80,6 +83,7 @@ struct BenchOptions {
   std::string threads;
   std::string link;
   std::string transport;
+  std::string provider;  // of a fabric
 
   // Whoever sends and receives for workers: each for itself, or a host's daemon.
   int nodes() const { return job.hosts > 0 ? job.hosts : job.workers; }
@@ -142,9 +146,17 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   options.link = flags.Text("link");
   options.transport = flags.Text("transport", "auto");
   const bool is_network = options.transport == "tcp" || options.transport == "ipc";
-  if (!is_network && options.transport != "auto" && options.transport != "shm") {
+  if (!is_network && options.transport != "auto" && options.transport != "shm" &&
+      options.transport != "rdma") {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "option --transport is '%s': expected auto, shm, tcp or ipc", options.transport));
+        "option --transport is '%s': expected auto, shm, rdma, tcp or ipc", options.transport));
+  }
+  options.provider = flags.Text("provider");
+  if (flags.Has("provider")) {
+    if (options.transport != "rdma") {
+      return absl::InvalidArgumentError("option --provider is for --transport rdma");
+    }
+    options.job.settings.emplace_back("BANDONEON_FABRIC_PROVIDER", options.provider);
   }
   if (options.transport != "auto") {
     options.job.settings.emplace_back("BANDONEON_TRANSPORT",
@@ -484,6 +496,7 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
       {"threads", options.threads.empty() ? Json() : Json::parse(options.threads)},
       {"link", options.link.empty() ? Json() : Json(options.link)},
       {"transport", options.transport},
+      {"provider", options.provider},
       {"gb_per_s_per_worker", Median(rates)},
       {"gb_per_s_slowest", rates.front()},
       {"gb_per_s_fastest", rates.back()},

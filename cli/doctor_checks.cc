@@ -158,6 +158,39 @@ void CheckClock(const MachineFacts& facts, Report* report) {
   }
 }
 
+void CheckFabrics(const MachineFacts& facts, Report* report) {
+  std::vector<std::string> usable;
+  std::vector<std::string> others;
+  bool has_rdma = false;
+  for (const MachineFacts::Fabric& fabric : facts.fabrics) {
+    if (fabric.why_not.empty()) {
+      usable.push_back(fabric.name);
+      has_rdma = has_rdma || fabric.is_rdma;
+    } else {
+      others.push_back(absl::StrFormat("%s (%s)", fabric.name, fabric.why_not));
+    }
+  }
+  const std::string devices = facts.rdma_devices.empty()
+                                  ? "no device"
+                                  : "devices " + absl::StrJoin(facts.rdma_devices, ", ");
+  const std::string seen =
+      absl::StrFormat("%s; transport=rdma can take: %s%s%s", devices,
+                      usable.empty() ? "nothing" : absl::StrJoin(usable, ", "),
+                      others.empty() ? "" : "; not: ", absl::StrJoin(others, ", "));
+  if (!facts.fabric_failure.empty()) {
+    const std::string failed = absl::StrFormat("%s; %s", devices, facts.fabric_failure);
+    if (facts.rdma_devices.empty()) {
+      report->Ok("rdma", failed);
+    } else {
+      report->Note("rdma", failed, "apt-get install libfabric1, or the vendor's own");
+    }
+  } else if (!facts.rdma_devices.empty() && !has_rdma) {
+    report->Note("rdma", seen, "docs/transports.md has what a container and its limits need");
+  } else {
+    report->Ok("rdma", seen);
+  }
+}
+
 void CheckNetwork(const MachineFacts& facts, Report* report) {
   std::vector<std::string> seen;
   for (const auto& interface : facts.interfaces) {
@@ -178,12 +211,7 @@ void CheckNetwork(const MachineFacts& facts, Report* report) {
                        ? " (jumbo frames)"
                        : ""));
   }
-  if (!facts.rdma_devices.empty()) {
-    report->Note("rdma", absl::StrJoin(facts.rdma_devices, ", ") +
-                             ": not used, there is no transport=rdma yet; jobs go over TCP");
-  } else {
-    report->Ok("rdma", "no device; and there is no transport=rdma yet");
-  }
+  CheckFabrics(facts, report);
 }
 
 // Why one TCP connection was not made, and what to do.

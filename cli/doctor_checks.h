@@ -46,6 +46,13 @@ struct MachineFacts {
   std::optional<uint64_t> cgroup_memory_bytes;
   std::string devices;  // as bdn_describe_devices
   std::vector<std::string> rdma_devices;
+  struct Fabric {
+    std::string name;     // provider, domain and address
+    std::string why_not;  // it cannot be used; empty where it can
+    bool is_rdma = false;
+  };
+  std::vector<Fabric> fabrics;  // what libfabric offers
+  std::string fabric_failure;   // why that is not known
   struct Interface {
     std::string name;
     int mtu = 0;

@@ -24,6 +24,10 @@
 #include "cli/local_job.h"
 #include "worker/c_api/bandoneon.h"
 
+#ifdef BDN_HAS_FABRIC
+#include "common/transport/fabric/fabric_providers.h"
+#endif
+
 namespace bdn::cli {
 namespace {
 
@@ -224,6 +228,18 @@ void AskNetwork(MachineFacts* facts) {
   for (const fs::path& path : EntriesOf("/sys/class/infiniband")) {
     facts->rdma_devices.push_back(path.filename().string());
   }
+#ifdef BDN_HAS_FABRIC
+  const auto fabrics = ListFabricProviders();
+  if (!fabrics.ok()) facts->fabric_failure = std::string(fabrics.status().message());
+  for (const FabricProvider& each : fabrics.ok() ? *fabrics : std::vector<FabricProvider>()) {
+    std::string name = each.provider;
+    if (!each.domain.empty()) name += " " + each.domain;
+    if (!each.address.empty()) name += " " + each.address;
+    facts->fabrics.push_back({std::move(name), each.why_not, IsRdmaProvider(each.provider)});
+  }
+#else
+  facts->fabric_failure = "built without libfabric's headers";
+#endif
   for (const fs::path& path : EntriesOf("/sys/class/net")) {
     const std::string name = path.filename().string();
     const auto mtu = NumberIn(path.string() + "/mtu");

@@ -21,6 +21,8 @@ constexpr Flag kFlags[] = {
     {"push", 0, "SPEC", "codec of gradients to the servers [none]"},
     {"pull", 0, "SPEC", "codec of sums back to the workers [none]"},
     {"link", 0, "RATE", "pretend that the network is this fast, e.g. 200mbit"},
+    {"transport", 0, "NAME", "auto, shm, rdma or network [auto]"},
+    {"provider", 0, "NAME", "libfabric's, for --transport rdma, e.g. verbs;ofi_rxm or tcp;ofi_rxm"},
     {"http-listen", 0, "HOST:PORT", "a page for browsers that shows the job, e.g. 127.0.0.1:0"},
     {"seed", 0, "NUMBER", "seed of every random draw of the run"},
     {"set", 0, "NAME=VALUE", "any other setting of scheduler, servers and workers; repeatable"},
@@ -102,6 +104,12 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (!grace.ok()) return grace.status();
   auto settings = JobSettings(flags);
   if (!settings.ok()) return settings.status();
+  if (flags.Has("transport")) {
+    settings->emplace_back("BANDONEON_TRANSPORT", flags.Text("transport"));
+  }
+  if (flags.Has("provider")) {
+    settings->emplace_back("BANDONEON_FABRIC_PROVIDER", flags.Text("provider"));
+  }
   if (flags.command().empty()) {
     return absl::InvalidArgumentError("no command to run: put it behind --");
   }

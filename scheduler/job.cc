@@ -157,6 +157,7 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
   BDN_RETURN_IF_ERROR(CheckText(options_.limits, "data address", request.data_address));
   BDN_RETURN_IF_ERROR(CheckText(options_.limits, "listen address", request.listen_address));
   BDN_RETURN_IF_ERROR(CheckText(options_.limits, "host address", request.host_address));
+  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "fabric provider", request.fabric_provider));
   BDN_RETURN_IF_ERROR(CheckText(options_.limits, "host", request.host));
   if (!request.job_id.empty() && request.job_id != config.job_id) {
     return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,

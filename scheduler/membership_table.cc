@@ -52,6 +52,7 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
                  .data_address = request.data_address,
                  .listen_address = request.listen_address,
                  .host_address = request.host_address,
+                 .fabric_provider = request.fabric_provider,
                  .host = request.host,
                  .public_key = request.public_key,
                  .data_security = request.data_security,

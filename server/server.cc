@@ -136,6 +136,7 @@ absl::Status Server::Start() {
   join.listen_address = bound;
   join.data_address = options_.advertise.empty() ? bound : options_.advertise;
   join.host_address = transport_->host_address();
+  join.fabric_provider = transport_->fabric_provider();
   join.public_key = transport_->public_key();
   join.data_security = transport_->security();
   LogInfo("listening on %s, %s; workers connect to %s; joining", bound,

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
 CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
-ZMQ, SHM = "common/transport/zmq", "common/transport/shm"
+ZMQ, SHM, FABRIC = "common/transport/zmq", "common/transport/shm", "common/transport/fabric"
 LOCAL, C_API, HOST = "worker/local", "worker/c_api", "worker/host"
 TELEMETRY = "common/telemetry"
 CERTS = "common/certs"
@@ -24,9 +24,10 @@ MAY_INCLUDE = {
     BASE: set(),
     TELEMETRY: {BASE},
     WIRE: {BASE},
-    TRANSPORT: {BASE, WIRE, ZMQ, SHM},
+    TRANSPORT: {BASE, WIRE, ZMQ, SHM, FABRIC},
     ZMQ: {BASE, WIRE, TRANSPORT},
     SHM: {BASE, WIRE, TRANSPORT},
+    FABRIC: {BASE, WIRE, TRANSPORT},
     CERTS: {BASE},
     CLUSTER: {BASE, CERTS, TELEMETRY, "proto"},
     HTTP: {BASE, CLUSTER, TELEMETRY},
@@ -42,7 +43,7 @@ MAY_INCLUDE = {
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
     C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", "scheduler", "server", "worker"},
-    "cli": {C_API, CERTS},
+    "cli": {C_API, CERTS, FABRIC},
     "examples": {C_API},
     "proto": set(),
 }
@@ -52,6 +53,7 @@ MAY_INCLUDE = {
 THIRD_PARTY = [
     ("absl", re.compile(r"absl/"), set(MAY_INCLUDE) - {"examples"}),
     ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {ZMQ}),
+    ("libfabric", re.compile(r"rdma/"), {FABRIC}),
     ("Highway", re.compile(r"hwy/"), {KERNELS}),
     ("spdlog", re.compile(r"spdlog/"), {BASE}),
     ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),

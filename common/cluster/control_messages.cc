@@ -195,6 +195,7 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   node.data_address = message.data_address();
   node.listen_address = message.listen_address();
   node.host_address = message.host_address();
+  node.fabric_provider = message.fabric_provider();
   node.host = message.host();
   BDN_ASSIGN_OR_RETURN(node.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(node.data_security, ReadSecurity(message.data_security()));
@@ -253,6 +254,7 @@ void Write(const NodeInfo& node, wire::NodeInfo* message) {
   message->set_data_address(node.data_address);
   message->set_listen_address(node.listen_address);
   message->set_host_address(node.host_address);
+  message->set_fabric_provider(node.fabric_provider);
   message->set_host(node.host);
   message->set_public_key(std::string(node.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(node.data_security));
@@ -350,6 +352,7 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_data_address(request.data_address);
   message->set_listen_address(request.listen_address);
   message->set_host_address(request.host_address);
+  message->set_fabric_provider(request.fabric_provider);
   message->set_host(request.host);
   message->set_public_key(std::string(request.public_key.view()));
   message->set_data_security(static_cast<uint32_t>(request.data_security));
@@ -485,6 +488,7 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   request.data_address = message.data_address();
   request.listen_address = message.listen_address();
   request.host_address = message.host_address();
+  request.fabric_provider = message.fabric_provider();
   request.host = message.host();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
   BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));

@@ -43,8 +43,9 @@ struct JoinRequest {
   std::string data_address;    // servers: where workers reach them
   std::string listen_address;  // servers: where they listen
   std::string host_address;    // servers: where they listen for processes of their host, if they do
-  std::string host;            // "hostname:pid"
-  PublicKey public_key;        // of the node's transport; none where that has none
+  std::string fabric_provider;  // servers: of the fabric that they offer, if they do
+  std::string host;             // "hostname:pid"
+  PublicKey public_key;         // of the node's transport; none where that has none
   LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
   int processes = 1;                                 // workers: how many processes push through it
 };

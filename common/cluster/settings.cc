@@ -33,7 +33,18 @@ constexpr Setting kIoThreads = {
 constexpr Setting kTransport = {
     "transport", "auto",
     "auto: shared memory with processes of this user on this host, the network with all others; shm: "
-    "shared memory or an error; or network"};
+    "shared memory or an error; rdma: a fabric of libfabric's or an error; or network"};
+constexpr Setting kFabricProvider = {
+    "fabric-provider", "",
+    "libfabric's provider for transport=rdma, e.g. verbs;ofi_rxm, efa, tcp;ofi_rxm or shm; empty for an "
+    "RDMA device's. With auto and one of them payloads go over it, too"};
+constexpr Setting kFabricDomain = {"fabric-domain", "",
+                                   "its device, e.g. mlx5_0 or eth0; empty for its first"};
+constexpr Setting kFabricInterface = {
+    "fabric-interface", "",
+    "address or name of this host that it is reached at; empty for its first"};
+constexpr Setting kFabricWindow = {
+    "fabric-window", "64MiB", "memory that each peer over a fabric may write to, 1MiB to 512MiB"};
 constexpr Setting kStageTimes = {
     "stage-times", "wall",
     "what is counted of the stages that keys pass through: wall (items, bytes, wall time), cpu "
@@ -124,6 +135,10 @@ constexpr Setting kServerSettings[] = {
     kRank,
     {"shards", "0", "threads that sum; 0 chooses by the machine"},
     kTransport,
+    kFabricProvider,
+    kFabricDomain,
+    kFabricInterface,
+    kFabricWindow,
     kIoThreads,
     kConnectionTimeout,
     kLink,
@@ -161,6 +176,10 @@ constexpr Setting kHostSettings[] = {
      "processors that these threads keep to, e.g. 0-3,8 or node0 for those of a NUMA node; empty for "
      "any"},
     kTransport,
+    kFabricProvider,
+    kFabricDomain,
+    kFabricInterface,
+    kFabricWindow,
     kIoThreads,
     kConnectionTimeout,
     kLink,
@@ -192,6 +211,10 @@ constexpr Setting kWorkerSettings[] = {
     kRank,
     {"threads", "2", "threads that encode and decode"},
     kTransport,
+    kFabricProvider,
+    kFabricDomain,
+    kFabricInterface,
+    kFabricWindow,
     kIoThreads,
     kConnectionTimeout,
     kLink,

@@ -7,17 +7,57 @@
 namespace bdn {
 namespace {
 
-absl::StatusOr<SharedMemoryUse> ReadSharedMemoryUse(const std::string& transport, bool has_link) {
-  // A link that is to be slow is one that frames take.
+absl::Status ReadWays(const Config& config, TransportOptions* options) {
+  const std::string& transport = config.Text("transport");
+  const bool has_link = options->link_bytes_per_second != 0;
+  if (has_link && (transport == "shm" || transport == "rdma")) {
+    return InvalidArgument("setting link is for a network, and transport is %s: leave one of them",
+                           transport);
+  }
   if (transport == "auto") {
-    return has_link ? SharedMemoryUse::kNever : SharedMemoryUse::kWherePossible;
+    // A link that is to be slow is one that frames take.
+    if (has_link) return absl::OkStatus();
+    options->shared_memory = SharedMemoryUse::kWherePossible;
+    options->fabric = FabricUse::kWherePossible;
+  } else if (transport == "shm") {
+    options->shared_memory = SharedMemoryUse::kAlways;
+  } else if (transport == "rdma") {
+    options->fabric = FabricUse::kAlways;
+  } else if (transport != "network") {
+    return InvalidArgument("setting transport is '%s': expected auto, shm, rdma or network",
+                           transport);
   }
-  if (transport == "network") return SharedMemoryUse::kNever;
-  if (transport != "shm") {
-    return InvalidArgument("setting transport is '%s': expected auto, shm or network", transport);
+  return absl::OkStatus();
+}
+
+absl::Status ReadFabric(const Config& config, TransportOptions* options) {
+  options->fabric_provider = config.Text("fabric-provider");
+  options->fabric_domain = config.Text("fabric-domain");
+  options->fabric_interface = config.Text("fabric-interface");
+  BDN_ASSIGN_OR_RETURN(options->fabric_window_bytes, config.Bytes("fabric-window"));
+  constexpr uint64_t kLeast = uint64_t{1} << 20;
+  constexpr uint64_t kMost = uint64_t{512} << 20;
+  if (options->fabric_window_bytes < kLeast || options->fabric_window_bytes > kMost) {
+    return InvalidArgument("setting fabric-window is %s: expected 1MiB to 512MiB",
+                           config.Text("fabric-window"));
   }
-  if (!has_link) return SharedMemoryUse::kAlways;
-  return InvalidArgument("setting link is for a network, and transport is shm: leave one of them");
+  return absl::OkStatus();
+}
+
+// Payloads on a fabric are not encrypted: only who has said that they need not be goes there by itself.
+absl::Status CheckFabricSecurity(const Config& config, TransportOptions* options) {
+  const bool asks_for_it = options->security == LinkSecurity::kEncrypted;
+  if (options->fabric == FabricUse::kAlways && asks_for_it) {
+    return InvalidArgument(
+        "setting data-security is %s, and transport is rdma: a fabric does not encrypt payloads. Say "
+        "data-security=authenticated on a network that nobody else reads, or another transport",
+        config.Text("data-security"));
+  }
+  const bool may_be_plain = options->security.has_value() && !asks_for_it;
+  if (options->fabric == FabricUse::kWherePossible && !may_be_plain) {
+    options->fabric = FabricUse::kNever;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -27,9 +67,8 @@ absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, cons
   BDN_ASSIGN_OR_RETURN(options.link_bytes_per_second, config.Rate("link"));
   BDN_ASSIGN_OR_RETURN(options.io_threads, config.Int("io-threads", 0, 64));
   BDN_ASSIGN_OR_RETURN(options.connection_timeout, config.Duration("connection-timeout"));
-  BDN_ASSIGN_OR_RETURN(
-      options.shared_memory,
-      ReadSharedMemoryUse(config.Text("transport"), options.link_bytes_per_second != 0));
+  BDN_RETURN_IF_ERROR(ReadWays(config, &options));
+  BDN_RETURN_IF_ERROR(ReadFabric(config, &options));
   const bool is_never = options.connection_timeout == absl::ZeroDuration();
   if (!is_never && (options.connection_timeout < absl::Seconds(1) ||
                     options.connection_timeout > absl::Hours(1))) {
@@ -51,14 +90,16 @@ absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const
                            config.Text("max-frame-bytes"));
   }
   const std::string& security = config.Text("data-security");
-  if (security == "auto") return options;
   for (const LinkSecurity each :
        {LinkSecurity::kOpen, LinkSecurity::kAuthenticated, LinkSecurity::kEncrypted}) {
     if (security == LinkSecurityName(each)) options.security = each;
   }
-  if (options.security.has_value()) return options;
-  return InvalidArgument(
-      "setting data-security is '%s': expected auto, encrypted, authenticated or open", security);
+  if (!options.security.has_value() && security != "auto") {
+    return InvalidArgument(
+        "setting data-security is '%s': expected auto, encrypted, authenticated or open", security);
+  }
+  BDN_RETURN_IF_ERROR(CheckFabricSecurity(config, &options));
+  return options;
 }
 
 }  // namespace bdn

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -20,6 +21,13 @@ enum class SharedMemoryUse {
   kAlways,         // a peer with which that is not possible is not connected to
 };
 
+// Whether payloads go over a fabric of libfabric's.
+enum class FabricUse {
+  kNever,
+  kWherePossible,  // else the network, and the log says why
+  kAlways,         // a peer with which that is not possible is not connected to
+};
+
 struct TransportOptions {
   double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
   const Clock* clock = nullptr;      // borrowed
@@ -31,12 +39,17 @@ struct TransportOptions {
   int max_frames_queued = 65536;                  // as well
   uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
   SharedMemoryUse shared_memory = SharedMemoryUse::kNever;
+  FabricUse fabric = FabricUse::kNever;
+  std::string fabric_provider = {};  // empty: of an RDMA device, if there is one
+  std::string fabric_domain = {};
+  std::string fabric_interface = {};
+  uint64_t fabric_window_bytes = uint64_t{64} << 20;
 };
 
-// Of the settings that have them: link, io-threads, connection-timeout, transport, data-security,
+// Of the settings that have them: link, io-threads, connection-timeout, transport, fabric-*, data-security,
 // max-bytes-queued, max-frames-queued and max-frame-bytes. InvalidArgument names the one that is wrong.
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock);
-// As above, of the first four.
+// As above, of the first five.
 absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock);
 
 }  // namespace bdn

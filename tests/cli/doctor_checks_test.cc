@@ -80,7 +80,16 @@ TEST(CheckMachine, NamesEachThingThatIsWrong) {
        [](auto* f) {
          f->interfaces.push_back({"tun0", 1200});
        }},
-      {"rdma", Severity::kNote, "no transport=rdma", [](auto* f) { f->rdma_devices = {"mlx5_0"}; }},
+      {"rdma", Severity::kNote, "verbs;ofi_rxm (memlock",
+       [](auto* f) {
+         f->rdma_devices = {"mlx5_0"};
+         f->fabrics = {{"verbs;ofi_rxm", "memlock allows 1 byte", true}, {"shm", "", false}};
+       }},
+      {"rdma", Severity::kNote, "cannot be opened",
+       [](auto* f) {
+         f->rdma_devices = {"mlx5_0"};
+         f->fabric_failure = "libfabric cannot be opened";
+       }},
   };
   for (const auto& one : kCases) {
     MachineFacts facts = GoodMachine();

@@ -86,8 +86,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
 
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
-                    kValue = 7, kError = 8;
-  if (header.type < 1 || header.type > 9) return std::nullopt;
+                    kValue = 7, kError = 8, kFabric = 10;
+  if (header.type < 1 || header.type > 10) return std::nullopt;
   constexpr uint8_t kAbsent = 1, kNonFinite = 2, kUnwanted = 4, kUncompressed = 8, kSame = 16;
   const uint8_t beside = header.flags & ~kUncompressed;
   const bool has_legal_flags =
@@ -103,8 +103,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
   const bool may_have_codec = header.type == kPush || header.type == kReply;
   const bool may_have_base = header.type == kReply || header.type == kValue;
-  const bool may_have_request =
-      header.type != kHello && header.type != kPush && header.type != kProbe;
+  const bool may_have_request = header.type != kHello && header.type != kPush &&
+                                header.type != kProbe && header.type != kFabric;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
   if (header.part > (is_state ? 6 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
@@ -113,7 +113,8 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
-  const uint32_t most = header.type == kHello   ? 1024
+  const bool is_short = header.type == kHello || header.type == kFabric;
+  const uint32_t most = is_short                ? 1024
                         : header.type == kError ? 4104
                         : header.type == kFetch ? 32
                                                 : 1073741824;
@@ -175,6 +176,56 @@ std::optional<Counters> ReadCounters(const Bytes& bytes) {
   if (!std::isfinite(counters.previous_learning_rate)) return std::nullopt;
   if (counters.updates > uint64_t{1} << 62) return std::nullopt;
   return counters;
+}
+
+std::optional<FabricHandshake> ReadFabricHandshake(const Bytes& bytes) {
+  if (bytes.size() < 64 || Number(bytes, 4, 4) != 1) return std::nullopt;
+  FabricHandshake said;
+  said.kind = static_cast<uint32_t>(Number(bytes, 0, 4));
+  said.session = Number(bytes, 8, 8);
+  const uint64_t text_bytes = Number(bytes, 60, 2);
+  const uint64_t address_bytes = Number(bytes, 62, 2);
+  if (said.kind < 1 || said.kind > 3 || said.session == 0) return std::nullopt;
+  if (bytes.size() != 64 + text_bytes + address_bytes) return std::nullopt;
+  said.text = Text(bytes, 64, text_bytes);
+  said.address = Text(bytes, 64 + text_bytes, address_bytes);
+  if (said.kind == 3) {
+    const bool is_plain = AllZero(bytes, 16, 60) && address_bytes == 0 && text_bytes <= 512;
+    return is_plain ? std::optional(said) : std::nullopt;
+  }
+  said.token = Number(bytes, 16, 8);
+  said.number = static_cast<uint32_t>(Number(bytes, 24, 4));
+  said.message_bytes = static_cast<uint32_t>(Number(bytes, 28, 4));
+  said.key = Number(bytes, 32, 8);
+  said.base = Number(bytes, 40, 8);
+  said.block_bytes = static_cast<uint32_t>(Number(bytes, 48, 4));
+  said.num_blocks = static_cast<uint32_t>(Number(bytes, 52, 4));
+  said.immediate = static_cast<uint32_t>(Number(bytes, 56, 4));
+  bool is_power = false;
+  for (uint32_t power = 4096; power <= 1048576; power *= 2) is_power |= said.block_bytes == power;
+  if (said.token == 0 || said.message_bytes < 128 || !is_power) return std::nullopt;
+  if (said.num_blocks < 1 || said.num_blocks > 16384) return std::nullopt;
+  if (said.immediate % 16384 != 0 || said.number != said.immediate / 16384) return std::nullopt;
+  const uint64_t window = uint64_t{said.block_bytes} * said.num_blocks;
+  if (said.base > UINT64_MAX - window) return std::nullopt;
+  if (text_bytes < 1 || text_bytes > 64 || address_bytes < 1 || address_bytes > 256) {
+    return std::nullopt;
+  }
+  return said;
+}
+
+std::optional<FabricPrefix> ReadFabricPrefix(const Bytes& bytes) {
+  if (bytes.size() < 32 || Text(bytes, 0, 4) != "BDFM") return std::nullopt;
+  FabricPrefix prefix;
+  prefix.kind = static_cast<uint32_t>(Number(bytes, 4, 4));
+  prefix.number = static_cast<uint32_t>(Number(bytes, 8, 4));
+  prefix.count = static_cast<uint32_t>(Number(bytes, 12, 4));
+  prefix.token = Number(bytes, 16, 8);
+  prefix.payload_bytes = Number(bytes, 24, 8);
+  if (prefix.kind < 1 || prefix.kind > 3) return std::nullopt;
+  if ((prefix.count != 0) != (prefix.kind == 2)) return std::nullopt;
+  if (prefix.payload_bytes != 0 && prefix.kind != 1) return std::nullopt;
+  return prefix;
 }
 
 }  // namespace wire_reference

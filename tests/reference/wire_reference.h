@@ -52,6 +52,22 @@ struct Counters {
 };
 std::optional<Counters> ReadCounters(const Bytes& bytes);
 
+// Section 2, On a fabric.
+struct FabricHandshake {
+  uint32_t kind = 0;
+  uint64_t session = 0, token = 0;
+  uint32_t number = 0, message_bytes = 0;
+  uint64_t key = 0, base = 0;
+  uint32_t block_bytes = 0, num_blocks = 0, immediate = 0;
+  std::string text, address;
+};
+std::optional<FabricHandshake> ReadFabricHandshake(const Bytes& bytes);
+struct FabricPrefix {
+  uint32_t kind, number, count;
+  uint64_t token, payload_bytes;
+};
+std::optional<FabricPrefix> ReadFabricPrefix(const Bytes& bytes);
+
 }  // namespace wire_reference
 
 #endif  // BANDONEON_TESTS_REFERENCE_WIRE_REFERENCE_H_

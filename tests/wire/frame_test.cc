@@ -419,6 +419,16 @@ TEST(FrameTest, FillsInAndChecksThePayload) {
   EXPECT_EQ(CheckPayload(shorter).code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(FrameTest, GivesAFrameThatWasMadeWithoutItsChecksum) {
+  const Frame expected = MakeFrame(PushHeader(), Buffer::CopyOf(std::vector<std::byte>(9)));
+  Frame frame = MakeFrame(PushHeader(), expected.payload, /*with_checksum=*/false);
+  AddChecksum(&frame);
+  EXPECT_EQ(frame.header, expected.header);
+  Frame empty = MakeFrame(PushHeader(), Buffer(), /*with_checksum=*/false);
+  AddChecksum(&empty);
+  EXPECT_EQ(empty.header.payload_crc, 0u);
+}
+
 TEST(FrameTest, GivesAnEmptyPayloadNoCrc) {
   const Frame frame = MakeFrame(PushHeader(), Buffer());
   EXPECT_EQ(frame.header.payload_bytes, 0u);
@@ -429,6 +439,7 @@ TEST(FrameTest, GivesAnEmptyPayloadNoCrc) {
 TEST(FrameTest, NamesEveryType) {
   EXPECT_STREQ(FrameTypeName(FrameType::kHello), "hello");
   EXPECT_STREQ(FrameTypeName(FrameType::kWaiting), "waiting");
+  EXPECT_STREQ(FrameTypeName(FrameType::kFabric), "fabric");
   EXPECT_STREQ(FrameTypeName(static_cast<FrameType>(99)), "unknown frame");
 }
 

@@ -135,8 +135,8 @@ void RequestRunner::OnFrame(ConnectionId from, Frame frame) {
 }
 
 absl::StatusOr<ConnectionId> RequestRunner::Connect(const NodeInfo& server) {
-  return transport_->Connect(
-      server.data_address, {server.data_security, server.public_key, secret_, server.host_address});
+  return transport_->Connect(server.data_address, {server.data_security, server.public_key, secret_,
+                                                   server.host_address, server.fabric_provider});
 }
 
 // On the timer's thread alone, so that the hello that follows goes out on the new connection. A

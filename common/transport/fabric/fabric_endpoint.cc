@@ -86,10 +86,10 @@ absl::Status FabricEndpoint::Choose(const Options& options) {
         "fabric provider %s: %d bytes of immediate data, %d pieces a write: 4 and 2 are needed",
         provider_, info->domain_attr->cq_data_size, info->tx_attr->iov_limit);
   }
-  info->domain_attr->mr_mode |= options.extra_mr_mode;
   domain_ = info->domain_attr->name;
   max_message_bytes_ = info->ep_attr->max_msg_size;
-  needs_registered_sends_ = (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+  needs_registered_sends_ =
+      options.register_sends || (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   is_of_host_ = IsFabricOfHost(options.provider);
   return absl::OkStatus();
 }

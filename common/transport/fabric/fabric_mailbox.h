@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@ class FabricMailbox {
     std::vector<ConnectionId> gone;   // of a listener
     std::vector<uint32_t> released;   // windows (FabricNumber) with blocks to tell of
     std::vector<Done> done;
+    std::optional<Admission> admission;
     bool is_closed = false;
     bool is_joining = false;
   };

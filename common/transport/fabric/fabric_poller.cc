@@ -13,6 +13,7 @@ namespace {
 constexpr uint32_t kBlockBytes = 32768;
 constexpr absl::Duration kHelloInterval = absl::Seconds(1);
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
+constexpr absl::Duration kMostNoRoom = absl::Milliseconds(200);
 constexpr int kMostFailures = 3;  // of meetings, where there is a network to take instead
 constexpr int kMostDrains = 256;  // so that others do not keep the end of one from being told
 constexpr char kBrokeRules[] = "it does not keep to the rules";
@@ -61,6 +62,7 @@ FabricSession* FabricPoller::Find(ConnectionId connection) const {
 
 void FabricPoller::Apply(FabricMailbox::Requests* requests) {
   for (const ConnectionId connection : requests->connectors) AddConnector(connection);
+  if (requests->admission.has_value()) Admit(*std::move(requests->admission));
   for (const auto& [from, handshake] : requests->handshakes) OnHandshake(from, handshake);
   for (Outgoing& outgoing : requests->frames) Enqueue(std::move(outgoing));
   for (const uint32_t number : requests->released) {
@@ -96,6 +98,7 @@ absl::Time FabricPoller::NextTime() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [connection, session] : sessions_) {
     if (session->is_connector) next = std::min(next, session->next_hello);
+    next = std::min(next, session->no_room_since + kMostNoRoom);
   }
   return next;
 }
@@ -199,6 +202,8 @@ void FabricPoller::OnHello(ConnectionId from, const FabricHandshake& hello) {
     return owner_.say(from, session->own);
   }
   if (session != nullptr) Remove(from, Unavailable("send: connection %d was met anew", from));
+  const std::optional<PublicKey> key = owner_.key_of(from);
+  if (!key.has_value() || !Admits(*key)) return;  // the network is about to end it
   absl::Status status;
   if (hello.provider != endpoint_->provider()) {
     status = FailedPrecondition("its fabric-provider is %s", endpoint_->provider());
@@ -207,6 +212,7 @@ void FabricPoller::OnHello(ConnectionId from, const FabricHandshake& hello) {
     session = fresh.get();
     session->connection = from;
     session->id = hello.session;
+    session->key = *key;
     sessions_[from] = std::move(fresh);
     status = Grant(session);
     if (status.ok()) status = Accept(session, hello);
@@ -259,6 +265,7 @@ void FabricPoller::OnTime(absl::Time now) {
   std::vector<FabricSession*> due;
   for (const auto& [connection, session] : sessions_) {
     if (session->is_connector && session->next_hello <= now) due.push_back(session.get());
+    if (session->no_room_since + kMostNoRoom <= now) pending_.insert(connection);
   }
   const absl::Duration silence = options_.silence_timeout;
   for (FabricSession* const session : due) {
@@ -272,6 +279,18 @@ void FabricPoller::OnTime(absl::Time now) {
       session->next_hello = now + (silence > absl::ZeroDuration() ? silence / 5 : kHelloInterval);
     }
   }
+}
+
+void FabricPoller::Admit(Admission admission) {
+  admitted_ = {admission.keys.begin(), admission.keys.end()};
+  std::vector<ConnectionId> refused;
+  for (const auto& [connection, session] : sessions_) {
+    if (!session->is_connector && !Admits(session->key)) refused.push_back(connection);
+  }
+  for (const ConnectionId connection : refused) {
+    Remove(connection, Unavailable("send: connection %d: its key has left the job", connection));
+  }
+  owner_.admit(std::move(admission));
 }
 
 // ---- Sending
@@ -347,16 +366,8 @@ FabricPoller::Sent FabricPoller::TryWrite(FabricSession* session, Outgoing* outg
     return Sent::kSent;
   }
   const auto place = session->peer_window->Take(frame_bytes);
-  if (!place.has_value()) {
-    if (!session->has_asked) {
-      const FabricPrefix want{.kind = FabricPrefix::Kind::kWantCredits,
-                              .number = session->peer.number,
-                              .token = session->peer.token};
-      session->has_asked = SendPlain(session, want, Buffer()).ok();
-      if (!session->has_asked) is_stuck_ = true;
-    }
-    return Sent::kWaits;
-  }
+  if (!place.has_value()) return OnNoRoom(session, outgoing);
+  session->no_room_since = absl::InfiniteFuture();
   const FabricPrefix prefix{.number = session->peer.number,
                             .token = session->peer.token,
                             .payload_bytes = frame.payload.size()};
@@ -377,6 +388,23 @@ FabricPoller::Sent FabricPoller::TryWrite(FabricSession* session, Outgoing* outg
   Fail(std::move(outgoing->done), Unavailable("%s", written.message()));
   EndMeeting(session, written);
   return Sent::kEnded;
+}
+
+FabricPoller::Sent FabricPoller::OnNoRoom(FabricSession* session, Outgoing* outgoing) {
+  const absl::Time now = owner_.clock->Now();
+  session->no_room_since = std::min(session->no_room_since, now);
+  if (now - session->no_room_since >= kMostNoRoom) {
+    owner_.send_by_network(std::move(*outgoing));
+    return Sent::kSent;
+  }
+  if (!session->has_asked) {
+    const FabricPrefix want{.kind = FabricPrefix::Kind::kWantCredits,
+                            .number = session->peer.number,
+                            .token = session->peer.token};
+    session->has_asked = SendPlain(session, want, Buffer()).ok();
+    if (!session->has_asked) is_stuck_ = true;
+  }
+  return Sent::kWaits;
 }
 
 absl::Status FabricPoller::SendPlain(FabricSession* session, const FabricPrefix& prefix,
@@ -564,6 +592,7 @@ void FabricPoller::Revoke(FabricSession* session, const absl::Status& why) {
   session->state = FabricSession::State::kGreeting;
   session->peer_window.reset();
   session->credits.clear();
+  session->no_room_since = absl::InfiniteFuture();
   for (Transport::SendDone& each : done) Fail(std::move(each), why);
 }
 

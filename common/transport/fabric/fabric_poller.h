@@ -41,6 +41,9 @@ class FabricPoller {
     // Frames to it go over the fabric from now on, or over the network again.
     std::function<void(ConnectionId connection, bool by_fabric)> set_way;
     std::function<void(ConnectionId connection)> cut;
+    // Whose a listener's connection is; none where nobody is asked. Nothing: it is gone.
+    std::function<std::optional<PublicKey>(ConnectionId connection)> key_of;
+    std::function<void(Admission admission)> admit;     // the network's part
     std::function<void(ConnectionId connection)> gone;  // all it sent was handed over
   };
   static absl::StatusOr<std::unique_ptr<FabricPoller>> Make(Owner owner);
@@ -90,11 +93,16 @@ class FabricPoller {
   absl::Status CheckMayWait(const FabricSession& session, uint64_t bytes) const;
   Sent TrySend(FabricSession* session, Outgoing* outgoing);
   Sent TryWrite(FabricSession* session, Outgoing* outgoing);
+  Sent OnNoRoom(FabricSession* session, Outgoing* outgoing);
   absl::Status SendPlain(FabricSession* session, const FabricPrefix& prefix, Buffer body);
   void Flush(FabricSession* session);
   // False: the session is not up any more.
   bool SendCredits(FabricSession* session);
   void Fail(Transport::SendDone done, absl::Status status);
+
+  // Ends those who may not be connected any more, before the network does.
+  void Admit(Admission admission);
+  bool Admits(const PublicKey& key) const { return key.empty() || admitted_.contains(key); }
 
   // What has come.
   bool HandleEvents();
@@ -127,6 +135,7 @@ class FabricPoller {
   absl::flat_hash_map<uint64_t, FabricSession*> by_tag_;
   absl::flat_hash_set<ConnectionId> pending_;  // with something to send
   absl::flat_hash_set<ConnectionId> cut_;
+  absl::flat_hash_set<PublicKey> admitted_;
   std::vector<FabricEvent> events_;
   uint64_t last_tag_ = 0;
   bool is_stuck_ = false;

@@ -33,6 +33,7 @@ struct FabricSession {
   State state = State::kGreeting;
   uint64_t id = 0;   // the connector's number for this meeting
   uint64_t tag = 0;  // this end's; 0 while nothing is granted
+  PublicKey key;     // of a listener's peer
   // What this end grants, and has said of itself.
   FabricHandshake own;
   std::shared_ptr<FabricWindow> window;
@@ -41,6 +42,9 @@ struct FabricSession {
   FabricEndpoint::Peer address = 0;
   std::optional<FabricPeerWindow> peer_window;
   bool has_asked = false;  // for credits
+  // Since when the first of what waits has found no room: after a while it goes over the network, as what
+  // the peer holds may wait for that very frame.
+  absl::Time no_room_since = absl::InfiniteFuture();
   bool has_heard = false;  // a frame has come since it was up
   int failures = 0;        // meetings that ended without one
 

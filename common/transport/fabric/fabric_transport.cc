@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -29,11 +29,9 @@ constexpr absl::Duration kLongestSleep = absl::Minutes(1);
 
 class FabricTransportImpl final : public FabricTransport {
  public:
-  FabricTransportImpl(std::unique_ptr<Transport> network, const FabricOptions& options,
-                      FileDescriptor wake)
+  FabricTransportImpl(const FabricOptions& options, FileDescriptor wake)
       : options_(options),
         clock_(options.clock == nullptr ? &own_clock_ : options.clock),
-        network_(std::move(network)),
         mailbox_(std::make_shared<FabricMailbox>(std::move(wake))) {}
   ~FabricTransportImpl() override {
     Close();
@@ -41,6 +39,8 @@ class FabricTransportImpl final : public FabricTransport {
   }
   // Once, before anything else.
   absl::Status Open();
+  // Once, after Open.
+  void Begin(std::unique_ptr<Transport> network);
 
   void Start(FrameHandler handler, GoneHandler gone) override;
   absl::StatusOr<std::string> Listen(const std::string& address) override {
@@ -53,13 +53,16 @@ class FabricTransportImpl final : public FabricTransport {
   LinkSecurity security() const override { return network_->security(); }
   std::string fabric_provider() const override { return options_.endpoint.provider; }
   bool needs_checksums() const override { return !is_of_host_; }
-  void Admit(Admission admission) override { network_->Admit(std::move(admission)); }
+  void Admit(Admission admission) override {
+    mailbox_->Ask([&](auto* requests) { requests->admission = std::move(admission); });
+  }
   PublicKey KeyOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   std::shared_ptr<MemoryDomain> memory() override { return memory_; }
   TransportStats stats() const override;
   void Close() override;
   void Join() override;
+  const std::string& domain() const override { return domain_; }
   uint64_t bytes_copied() const override { return counters_.bytes_copied.Read(); }
   size_t num_sessions() const override { return counters_.sessions.Read(); }
 
@@ -79,10 +82,11 @@ class FabricTransportImpl final : public FabricTransport {
   const FabricOptions options_;
   const SteadyClock own_clock_;
   const Clock* const clock_;
-  const std::unique_ptr<Transport> network_;
+  std::unique_ptr<Transport> network_;  // const after Begin
   const std::shared_ptr<FabricMailbox> mailbox_;
   std::shared_ptr<MemoryDomain> memory_;  // const after Open
   bool is_of_host_ = false;               // as well
+  std::string domain_;                    // as well
   FrameHandler handler_;                  // const after Start
   GoneHandler gone_;                      // as well
   FabricCounters counters_;
@@ -107,9 +111,14 @@ absl::Status FabricTransportImpl::Open() {
   BDN_ASSIGN_OR_RETURN(fabric_, FabricPoller::Make(OwnerOfPoller()));
   memory_ = fabric_->memory();
   is_of_host_ = fabric_->endpoint().is_of_host();
+  domain_ = fabric_->endpoint().domain();
+  return absl::OkStatus();
+}
+
+void FabricTransportImpl::Begin(std::unique_ptr<Transport> network) {
+  network_ = std::move(network);
   MutexLock lock(&join_mu_);
   poller_ = StartThread("bdn-fabric", [this] { RunPoller(); });
-  return absl::OkStatus();
 }
 
 FabricPoller::Owner FabricTransportImpl::OwnerOfPoller() {
@@ -137,6 +146,12 @@ FabricPoller::Owner FabricTransportImpl::OwnerOfPoller() {
                 MutexLock lock(&mu_);
                 cut_.insert(connection);
               },
+          .key_of = [this](ConnectionId connection) -> std::optional<PublicKey> {
+            if (network_->security() == LinkSecurity::kOpen) return PublicKey();
+            const PublicKey key = network_->KeyOf(connection);
+            return key.empty() ? std::nullopt : std::optional(key);
+          },
+          .admit = [this](Admission admission) { network_->Admit(std::move(admission)); },
           .gone =
               [this](ConnectionId connection) {
                 if (gone_) gone_(connection);
@@ -270,12 +285,14 @@ TransportStats FabricTransportImpl::stats() const {
 }
 
 void FabricTransportImpl::Close() {
+  if (network_ == nullptr) return;  // it never began
   network_->Close();
   mailbox_->Ask([](auto* requests) { requests->is_closed = true; });
 }
 
 void FabricTransportImpl::Join() {
   MutexLock join_lock(&join_mu_);
+  if (network_ == nullptr) return;
   network_->Join();
   if (!poller_.joinable()) return;
   mailbox_->Ask([](auto* requests) { requests->is_joining = true; });
@@ -350,7 +367,7 @@ void FabricTransportImpl::Sleep() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FabricTransport>> FabricTransport::Make(
-    std::unique_ptr<Transport> network, const FabricOptions& options) {
+    std::unique_ptr<Transport>&& network, const FabricOptions& options) {
   constexpr uint64_t kLeastWindow = uint64_t{1} << 20;
   constexpr uint64_t kMostWindow = uint64_t{512} << 20;
   if (options.window_bytes < kLeastWindow || options.window_bytes > kMostWindow ||
@@ -362,9 +379,9 @@ absl::StatusOr<std::unique_ptr<FabricTransport>> FabricTransport::Make(
   }
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.is_open()) return ResourceExhausted("fabric: %s", std::strerror(errno));
-  auto transport =
-      std::make_unique<FabricTransportImpl>(std::move(network), options, std::move(wake));
+  auto transport = std::make_unique<FabricTransportImpl>(options, std::move(wake));
   BDN_RETURN_IF_ERROR(transport->Open());
+  transport->Begin(std::move(network));
   return transport;
 }
 

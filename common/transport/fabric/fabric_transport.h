@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -40,10 +41,12 @@ struct FabricOptions {
 // A payload on the fabric is neither encrypted nor authenticated, whatever the network does.
 class FabricTransport : public Transport {
  public:
-  // As FabricEndpoint::Open; InvalidArgument: options out of range.
-  static absl::StatusOr<std::unique_ptr<FabricTransport>> Make(std::unique_ptr<Transport> network,
+  // As FabricEndpoint::Open; InvalidArgument: options out of range. `network` is taken if it succeeds, and
+  // stays the caller's if not.
+  static absl::StatusOr<std::unique_ptr<FabricTransport>> Make(std::unique_ptr<Transport>&& network,
                                                                const FabricOptions& options);
 
+  virtual const std::string& domain() const = 0;  // the provider's name of what it goes by
   // Bytes of payloads that were copied so far, on their way out and after they came.
   virtual uint64_t bytes_copied() const = 0;
   // Peers that are met over the fabric now.

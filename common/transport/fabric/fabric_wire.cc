@@ -42,7 +42,11 @@ std::string TextOf(ByteSpan bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-absl::Status CheckGrant(const FabricGrant& grant) {
+absl::Status CheckGrant(const FabricGrant& grant, uint32_t number) {
+  if (number != FabricNumber(grant.immediate)) {
+    return InvalidArgument("fabric handshake: number %d with immediate 0x%08x", number,
+                           grant.immediate);
+  }
   if (!std::has_single_bit(grant.block_bytes) || grant.block_bytes < kLeastFabricBlockBytes ||
       grant.block_bytes > kMostFabricBlockBytes) {
     return InvalidArgument("fabric handshake: block_bytes %d, must be a power of 2 of %d to %d",
@@ -132,7 +136,7 @@ absl::StatusOr<FabricHandshake> DecodeFabricHandshake(ByteSpan bytes) {
     return InvalidArgument("fabric handshake: message_bytes %d, at least %d",
                            handshake.message_bytes, kFabricHeadBytes);
   }
-  BDN_RETURN_IF_ERROR(CheckGrant(handshake.grant));
+  BDN_RETURN_IF_ERROR(CheckGrant(handshake.grant, handshake.number));
   const size_t provider_bytes = LoadLittle<uint16_t>(bytes, kTextBytesAt);
   const size_t address_bytes = LoadLittle<uint16_t>(bytes, kAddressBytesAt);
   if (provider_bytes == 0 || provider_bytes > kMostProviderBytes || address_bytes == 0 ||
