@@ -14,7 +14,7 @@ import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.errors import InvalidArgument
 from bandoneon.worker import Declaration
-from cluster_helpers import run_job
+from cluster_helpers import fill, run_job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
@@ -141,8 +141,8 @@ def test_so_are_those_that_settle(spec):
 
 def test_a_healthy_training_is_left_alone_in_small_groups_too():
     def job(worker):
-        torch.manual_seed(1)
         model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
+        fill(model)
         optimizer = bdn.DistributedOptimizer(
             torch.optim.SGD(model.parameters(), lr=0.05),
             model,

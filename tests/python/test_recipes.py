@@ -12,7 +12,7 @@ import torch
 
 import bandoneon.torch as bdn
 from bandoneon.errors import InvalidArgument
-from cluster_helpers import run_job
+from cluster_helpers import fill, run_job
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("BANDONEON_BIN", ROOT / "build" / "release" / "bin"))
@@ -20,8 +20,7 @@ NAMES = list(bdn.recipes())
 
 
 def make_model(width=16, vocabulary=24):
-    torch.manual_seed(3)
-    return torch.nn.Sequential(
+    model = torch.nn.Sequential(
         torch.nn.Embedding(vocabulary, width),
         torch.nn.Linear(width, width, bias=False),
         torch.nn.Tanh(),
@@ -29,6 +28,8 @@ def make_model(width=16, vocabulary=24):
         torch.nn.LayerNorm(width),
         torch.nn.Linear(width, vocabulary, bias=False),
     )
+    fill(model)
+    return model
 
 
 def make(recipe, model, **more):

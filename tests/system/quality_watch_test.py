@@ -29,7 +29,7 @@ def exchange(worker, tensor, values, step):
 with bandoneon.init() as worker:
     g, w = worker.declare([
         Declaration("gradient", {ELEMENTS}, push="ef(topk(ratio=0.25))", pull="ef(onebit(block=64))"),
-        Declaration("weights", {ELEMENTS}, push="none", pull="delta(twobit(block=64))", rule="sgd")])
+        Declaration("matrix", {ELEMENTS}, push="none", pull="delta(twobit(block=64))", rule="sgd")])
     start = np.zeros({ELEMENTS}, np.float32)
     if worker.rank == 0:
         worker.set_server_state(w, "weights", start.ctypes.data, start.size, 0)
@@ -153,7 +153,7 @@ def test_a_server_tells_of_its_replies_by_number(told):
     # Weights that move by half a gradient, of whose difference two bits are told.
     assert 0.1 < now["server_residual_ratio", "1"] < 0.6
     assert now["server_nonfinite_share", "1"] == 0
-    assert not [label for _, label in now if label in ("gradient", "weights")]
+    assert not [label for _, label in now if label in ("gradient", "matrix")]
 
 
 def test_a_daemon_tells_what_its_process_tells(told):
