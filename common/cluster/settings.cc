@@ -50,7 +50,7 @@ constexpr Setting kStageTimes = {
     "what is counted of the stages that keys pass through: wall (items, bytes, wall time), cpu "
     "(CPU time, too) or off"};
 constexpr Setting kQualityEvery = {
-    "quality-every", "128",
+    "quality-every", "256",
     "measure what each link with ef(...) or delta(...) leaves out in one of so many steps; 0 for never"};
 constexpr Setting kQualityGuard = {
     "quality-guard", "warn",
