@@ -5,13 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace bdn {
 namespace {
-
-using testing::HasSubstr;
 
 // The series of a family by the values of its label: "0=0.5 1=0.25".
 std::string SeriesOf(const Registry& registry, std::string_view name) {
@@ -60,7 +59,7 @@ TEST(QualityTable, CountsEncodingsThatWereNotFiniteMeasuredOrNot) {
 TEST(QualityTable, HasAtMostSoManyGroupsHoweverManyTensors) {
   for (const uint32_t tensors : {1u, 32u, 33u, 100u, 1000u, 70000u}) {
     Rig rig;
-    for (uint32_t i = 0; i < tensors; ++i) rig.Encoded("t" + std::to_string(i), i, 0.5);
+    for (uint32_t i = 0; i < tensors; ++i) rig.Encoded(absl::StrFormat("t%d", i), i, 0.5);
     const auto groups = rig.table.Groups();
     EXPECT_LE(groups.size(), QualityTable::kMostGroups) << tensors;
     EXPECT_GE(groups.size(), std::min<size_t>(tensors, QualityTable::kMostGroups / 2)) << tensors;
@@ -73,7 +72,7 @@ TEST(QualityTable, HasAtMostSoManyGroupsHoweverManyTensors) {
 
 TEST(QualityTable, KeepsTheTensorsOfTheLargestRatio) {
   Rig rig;
-  for (uint32_t i = 0; i < 2 * kMostSeries; ++i) rig.Encoded("t" + std::to_string(i), i, 0.5);
+  for (uint32_t i = 0; i < 2 * kMostSeries; ++i) rig.Encoded(absl::StrFormat("t%d", i), i, 0.5);
   rig.Encoded("worst", 7, std::nan(""));
   rig.Encoded("bad", 8, 3);
   const auto tensors = rig.table.Tensors();
