@@ -177,7 +177,44 @@ def test_bench_pushpull_takes_the_transport_that_it_is_told(real):
         assert results[transport]["transport"] == transport
     assert len({result["result_hash"] for result in results.values()}) == 1
     done = real.run("bench", "pushpull", "--transport=pigeon")
-    assert done.returncode == 2 and "expected auto, shm, tcp or ipc" in done.stderr
+    assert done.returncode == 2 and "expected auto, shm, rdma, tcp or ipc" in done.stderr
+
+
+def bench_over(real, *options):
+    done = real.run("bench", "pushpull", "--workers=2", "--servers=2", "--tensors=4", "--bytes=1048576", "--iters=3",
+                    "--warmup=1", "--push=ef(onebit)", "--pull=ef(onebit)", "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_fabric_brings_the_bits_that_tcp_brings(real):
+    tcp = bench_over(real, "--transport=tcp")
+    for provider in ("tcp;ofi_rxm", "shm"):
+        fabric = bench_over(real, "--transport=rdma", f"--provider={provider}")
+        assert fabric["provider"] == provider
+        assert fabric["result_hash"] == tcp["result_hash"]
+
+
+def test_a_fabric_that_is_not_there_is_an_error_that_says_what_is(real):
+    done = real.run("bench", "pushpull", "--transport=rdma", "--provider=carrier-pigeon")
+    assert done.returncode != 0
+    assert "transport is rdma: no fabric provider 'carrier-pigeon'" in done.stderr and "shm" in done.stderr
+    done = real.run("bench", "pushpull", "--transport=rdma", "--provider=shm", "--set", "data-security=encrypted")
+    assert done.returncode != 0 and "a fabric does not encrypt payloads" in done.stderr
+    done = real.run("bench", "pushpull", "--transport=rdma", "--link=1gbit")
+    assert done.returncode != 0 and "setting link is for a network, and transport is rdma" in done.stderr
+    done = real.run("bench", "pushpull", "--provider=shm")
+    assert done.returncode == 2 and "--provider is for --transport rdma" in done.stderr
+
+
+def test_auto_takes_the_fabric_that_it_is_told_of_where_it_may(real):
+    plain = ["--set", "data-security=authenticated", "--set", "log-level=info"]
+    done = real.run("bench", "pushpull", "--bytes=65536", "--iters=2", "--warmup=1", "--set",
+                    "fabric-provider=tcp;ofi_rxm", *plain)
+    assert done.returncode == 0 and "payloads go over the fabric tcp;ofi_rxm" in done.stderr, done.stderr
+    done = real.run("bench", "pushpull", "--bytes=65536", "--iters=2", "--warmup=1", "--set",
+                    "fabric-provider=carrier-pigeon", *plain)
+    assert done.returncode == 0 and "payloads go over TCP: no fabric provider" in done.stderr, done.stderr
 
 
 def test_shared_memory_that_is_insisted_on_is_an_error_where_it_cannot_be(real):

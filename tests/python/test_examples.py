@@ -40,6 +40,13 @@ def test_it_runs_under_bandoneon_run(name):
     assert_trained(run(*job, sys.executable, script, "--steps=3"))
 
 
+@pytest.mark.parametrize("provider", ["tcp;ofi_rxm", "shm"])
+def test_a_small_gpt_trains_over_a_fabric(provider):
+    job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--transport", "rdma"]
+    job += ["--provider", provider, "--"]
+    assert_trained(run(*job, sys.executable, ROOT / "examples" / "byteps_compress.py", "--steps=3"))
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_torchrun_needs_to_say_only_where_the_scheduler_is(tmp_path, name):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", WORKERS]

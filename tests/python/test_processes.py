@@ -38,6 +38,25 @@ def test_two_workers_equal_ddp_over_gloo_bit_for_bit_and_so_does_the_hook(tmp_pa
     assert first == second and len(set(first.values())) == 1
 
 
+@pytest.mark.parametrize("provider", ["tcp;ofi_rxm", "shm"])
+def test_training_over_a_fabric_equals_that_over_tcp_bit_for_bit(tmp_path, provider):
+    found = {}
+    for name, options in {
+        "tcp": ["--transport", "network"],
+        "fabric": ["--transport", "rdma", "--provider", provider],
+    }.items():
+        (tmp_path / name).mkdir()
+        first, second = run_processes(
+            tmp_path / name,
+            "equals_ddp",
+            "ef(onebit(block=256))",
+            options=[*options, "--set", "min-compress-bytes=1KiB"],
+        )
+        assert first == second
+        found[name] = first
+    assert found["fabric"] == found["tcp"]
+
+
 def test_three_workers_equal_ddp_to_rounding(tmp_path):
     all_records = run_processes(tmp_path, "equals_ddp", "none", workers=3)
     assert all_records[0] == all_records[1] == all_records[2]

@@ -336,7 +336,7 @@ TEST_P(FabricTransportTest, CutsWhoGivesCreditsForNothing) {
   EXPECT_EQ(server_->stats().connections_open, 0u);
   stranger.Say(EncodeFabricHandshake(stranger.hello()));  // it is not met again
   ExpectServes();
-  EXPECT_EQ(server_->num_sessions(), 0u);
+  AwaitTrue([this] { return server_->num_sessions() == 0; });
 }
 
 TEST_P(FabricTransportTest, CutsWhoseFrameLeavesItsWindow) {
@@ -353,9 +353,13 @@ TEST_P(FabricTransportTest, NobodyWritesOutsideOfAWindow) {
   Stranger stranger(GetParam(), address_);
   const FabricHandshake server = stranger.Meet();
   const FabricGrant& grant = server.grant;
+  // Its peers are processes of one user, and the sender's processor does the writing.
+  if (std::string(GetParam()) == "shm") GTEST_SKIP() << "shm keeps nobody from it";
   const std::vector<std::byte> head = HeadOf(server, 10);
-  EXPECT_FALSE(stranger.Write(head, grant.base + grant.bytes() - 8, grant.key, grant.immediate));
+  stranger.Write(head, grant.base + grant.bytes() - 8, grant.key, grant.immediate);
+  stranger.Write(head, grant.base, grant.key + 1, grant.immediate);
   ExpectServes();
+  EXPECT_EQ(inbox_.size(), 1u);
 }
 
 TEST_P(FabricTransportTest, TellsAStrangerOfAnotherProviderWhy) {

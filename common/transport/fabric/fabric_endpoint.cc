@@ -8,6 +8,7 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <cstring>
@@ -182,15 +183,30 @@ absl::StatusOr<std::unique_ptr<FabricRegion>> FabricEndpoint::Register(MutableBy
                                         fi_mr_desc(region));
 }
 
+// Whether the provider may be shown it: it reads as much as its own addresses have, and some take no other
+// address any more once they have seen one of an unknown family.
+bool FabricEndpoint::IsAddressLike(const std::string& address) const {
+  const uint32_t format = handles_->info->addr_format;
+  if (format == FI_ADDR_STR) {
+    const size_t scheme = address_.find("://");
+    return address.find('\0') >= address.size() - 1 && scheme != std::string::npos &&
+           address.compare(0, scheme + 3, address_, 0, scheme + 3) == 0;
+  }
+  if (address.size() != address_.size()) return false;
+  const bool has_family =
+      format == FI_SOCKADDR || format == FI_SOCKADDR_IN || format == FI_SOCKADDR_IN6;
+  return !has_family ||
+         address.compare(0, sizeof(sa_family_t), address_, 0, sizeof(sa_family_t)) == 0;
+}
+
 absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& address) {
   if (const auto found = peers_.find(address); found != peers_.end()) {
     ++found->second.second;
     return found->second.first;
   }
-  // The provider reads as much as its own addresses have.
-  if (address.size() != address_.size() && !is_of_host_) {
-    return InvalidArgument("fabric provider %s: a peer's address of %d bytes, expected %d",
-                           provider_, address.size(), address_.size());
+  if (!IsAddressLike(address)) {
+    return InvalidArgument("fabric provider %s: a peer's address of %d bytes is none of its own",
+                           provider_, address.size());
   }
   const std::string terminated = address + '\0';
   fi_addr_t peer = FI_ADDR_NOTAVAIL;

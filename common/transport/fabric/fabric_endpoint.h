@@ -127,6 +127,7 @@ class FabricEndpoint {
   absl::Status Choose(const Options& options);
   absl::Status OpenHandles();
   absl::Status OpenQueue();
+  bool IsAddressLike(const std::string& address) const;
   absl::Status Error(const char* call, int error) const;
   FabricEvent ReadFailure();
 

@@ -149,7 +149,9 @@ absl::StatusOr<fi_info*> FindFabric(const FabricLibrary& library, const FabricWi
   const int error = library.getinfo(FI_VERSION(1, 9), node, nullptr, flags, hints.get(), &found);
   const InfoPtr all(found, library.freeinfo);
   for (const fi_info* info = found; error == 0 && info != nullptr; info = info->next) {
-    if (node != nullptr || !IsLinkLocal(*info)) return library.dupinfo(info);
+    // Some do not look at the domain that they are asked for.
+    const bool is_wished = wish.domain.empty() || wish.domain == info->domain_attr->name;
+    if (is_wished && (node != nullptr || !IsLinkLocal(*info))) return library.dupinfo(info);
   }
   std::string there_is;
   for (const FabricProvider& each : ListAll(library)) {
@@ -157,7 +159,7 @@ absl::StatusOr<fi_info*> FindFabric(const FabricLibrary& library, const FabricWi
                           each.domain, each.is_usable ? "" : ": ", each.why_not);
   }
   return NotFound("no fabric provider '%s'%s on this host: %s. There is: %s", wish.provider,
-                  DescribeWish(wish), error == 0 ? "no address" : ReasonOf(library, error),
+                  DescribeWish(wish), error == 0 ? "none is so called" : ReasonOf(library, error),
                   there_is);
 }
 

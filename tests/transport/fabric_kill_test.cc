@@ -1,0 +1,177 @@
+// Either end of a fabric is killed at any instant: the other goes on, and keeps nothing of it.
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "common/base/file_descriptor.h"
+#include "common/transport/fabric/fabric_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
+#include "gtest/gtest.h"
+#include "tests/transport/transport_fixture.h"
+
+extern char** environ;
+
+namespace bdn {
+namespace {
+
+// BDN_KILLS of the environment says how many; else few.
+int NumKills() {
+  const char* const asked = getenv("BDN_KILLS");
+  return asked == nullptr ? 6 : atoi(asked);
+}
+
+// fabric_peer, and what it says. Killed when it goes.
+class PeerProcess {
+ public:
+  explicit PeerProcess(std::vector<std::string> args) {
+    int fds[2];
+    EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
+    output_ = FileDescriptor(fds[0]);
+    const FileDescriptor input(fds[1]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, input.get(), STDOUT_FILENO);
+    args.insert(args.begin(), BDN_FABRIC_PEER);
+    std::vector<char*> argv;
+    for (std::string& arg : args) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid_, BDN_FABRIC_PEER, &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~PeerProcess() { Kill(); }
+
+  // Its first line; blocks until it comes, or the process has ended.
+  std::string Line() {
+    std::string line;
+    char c;
+    while (read(output_.get(), &c, 1) == 1 && c != '\n') line += c;
+    return line;
+  }
+  void Kill() {
+    if (pid_ == 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  FileDescriptor output_;
+};
+
+size_t NumDescriptors() {
+  size_t count = 0;
+  DIR* const directory = opendir("/proc/self/fd");
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
+  FabricOptions options;
+  options.endpoint.provider = provider;
+  options.window_bytes = uint64_t{4} << 20;
+  return *FabricTransport::Make(*MakeZmqTransport({.security = LinkSecurity::kOpen}), options);
+}
+
+class FabricKillTest : public ::testing::TestWithParam<const char*> {};
+
+// So long that any instant of a few frames' life is met.
+void SpendUpTo(absl::Duration most, std::mt19937_64* random) {
+  const absl::Time until = kClock.Now() + most * (static_cast<double>((*random)() % 1000) / 1000);
+  while (kClock.Now() < until) std::this_thread::yield();
+}
+
+TEST_P(FabricKillTest, AServerOutlivesItsClients) {
+  std::mt19937_64 random(41);
+  Mutex mu;
+  size_t num_gone = 0;
+  const auto server = MakeFabric(GetParam());
+  server->Start(
+      [&](ConnectionId from, Frame frame) {
+        server->Send(from, std::move(frame), [](const absl::Status&) {});
+      },
+      [&](ConnectionId) {
+        MutexLock lock(&mu);
+        ++num_gone;
+      });
+  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  size_t descriptors = 0;
+  for (int i = 0; i < NumKills(); ++i) {
+    PeerProcess client({"client", GetParam(), address});
+    ASSERT_EQ(client.Line(), "back") << i;
+    SpendUpTo(absl::Milliseconds(20), &random);
+    client.Kill();
+    AwaitTrue([&] {
+      MutexLock lock(&mu);
+      return num_gone == static_cast<size_t>(i + 1);
+    });
+    AwaitTrue([&] { return server->num_sessions() == 0; });
+    if (i == 1) descriptors = NumDescriptors();
+  }
+  AwaitTrue([&] { return NumDescriptors() <= descriptors + 4; });
+  server->Close();
+  server->Join();
+}
+
+TEST_P(FabricKillTest, AClientOutlivesItsServers) {
+  std::mt19937_64 random(43);
+  const auto client = MakeFabric(GetParam());
+  Mutex mu;
+  CondVar changed;
+  size_t num_back = 0;
+  client->Start([&](ConnectionId, const Frame&) {
+    MutexLock lock(&mu);
+    ++num_back;
+    changed.SignalAll();
+  });
+  size_t descriptors = 0;
+  for (int i = 0; i < NumKills(); ++i) {
+    Completions done;
+    PeerProcess server({"server", GetParam()});
+    const ConnectionId to =
+        *client->Connect(server.Line(), {LinkSecurity::kOpen, {}, "", "", GetParam()});
+    size_t before;
+    {
+      MutexLock lock(&mu);
+      before = num_back;
+    }
+    for (Step step = 0; step < 12; ++step) {
+      client->Send(to, FrameOf(step, step % 2 == 0 ? 300000 : 2000), done.Expect());
+    }
+    {
+      const absl::Time deadline = PatienceEnds();
+      MutexLock lock(&mu);
+      while (num_back == before && kClock.WaitUntil(&changed, &mu, deadline)) {
+      }
+      ASSERT_GT(num_back, before);
+    }
+    SpendUpTo(absl::Milliseconds(5), &random);
+    server.Kill();
+    for (Step step = 0; step < 4; ++step) client->Send(to, FrameOf(step, 300000), done.Expect());
+    client->Disconnect(to);
+    done.WaitForAll();
+    AwaitTrue([&] { return client->num_sessions() == 0; });
+    if (i == 1) descriptors = NumDescriptors();
+  }
+  AwaitTrue([&] { return NumDescriptors() <= descriptors + 4; });
+  client->Close();
+  client->Join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, FabricKillTest, ::testing::Values("tcp;ofi_rxm", "shm"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
+                         });
+
+}  // namespace
+}  // namespace bdn

@@ -1,0 +1,67 @@
+// One end of a fabric as a process of its own, for tests that kill it.
+//
+//   fabric_peer server PROVIDER            prints its address, and sends back what comes
+//   fabric_peer client PROVIDER ADDRESS    prints a line once a frame came back, and sends on and on
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <string>
+
+#include "common/transport/fabric/fabric_transport.h"
+#include "common/transport/zmq/zmq_transport.h"
+#include "tests/transport/transport_fixture.h"
+
+namespace bdn {
+namespace {
+
+constexpr size_t kInFlight = 8;
+
+int RunServer(FabricTransport* transport) {
+  transport->Start([transport](ConnectionId from, Frame frame) {
+    transport->Send(from, std::move(frame), [](const absl::Status&) {});
+  });
+  printf("%s\n", transport->Listen("tcp://127.0.0.1:0")->c_str());
+  fflush(stdout);
+  while (true) pause();
+}
+
+int RunClient(FabricTransport* transport, const std::string& provider, const std::string& address) {
+  std::atomic<bool> has_said = false;
+  std::atomic<Step> step = 0;
+  const auto send = [&](ConnectionId to) {
+    const Step next = ++step;
+    transport->Send(to, FrameOf(next, next % 2 == 0 ? 300000 : 2000), [](const absl::Status&) {});
+  };
+  transport->Start([&](ConnectionId from, const Frame&) {
+    if (!has_said.exchange(true)) {
+      printf("back\n");
+      fflush(stdout);
+    }
+    send(from);
+  });
+  const ConnectionId to = *transport->Connect(address, {LinkSecurity::kOpen, {}, "", "", provider});
+  for (size_t i = 0; i < kInFlight; ++i) send(to);
+  while (true) pause();
+}
+
+int Run(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const std::string provider = argv[2];
+  FabricOptions options;
+  options.endpoint.provider = provider;
+  options.window_bytes = uint64_t{4} << 20;
+  auto transport =
+      FabricTransport::Make(*MakeZmqTransport({.security = LinkSecurity::kOpen}), options);
+  if (!transport.ok()) {
+    fprintf(stderr, "%s\n", transport.status().ToString().c_str());
+    return 1;
+  }
+  return argc == 3 ? RunServer(transport->get()) : RunClient(transport->get(), provider, argv[3]);
+}
+
+}  // namespace
+}  // namespace bdn
+
+int main(int argc, char** argv) { return bdn::Run(argc, argv); }
