@@ -156,7 +156,7 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
     if (options.transport != "rdma") {
       return absl::InvalidArgumentError("option --provider is for --transport rdma");
     }
-    options.job.settings.emplace_back("BANDONEON_FABRIC_PROVIDER", options.provider);
+    AddFabricProvider(flags, /*local=*/true, &options.job.settings);
   }
   if (options.transport != "auto") {
     options.job.settings.emplace_back("BANDONEON_TRANSPORT",

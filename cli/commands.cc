@@ -100,6 +100,19 @@ absl::StatusOr<Variables> JobSettings(const CommandFlags& flags) {
   return variables;
 }
 
+void AddFabricProvider(const CommandFlags& flags, bool local, Variables* settings) {
+  if (!flags.Has("provider")) return;
+  const std::string provider = flags.Text("provider");
+  settings->emplace_back(VariableName("fabric-provider"), provider);
+  const std::string interface = VariableName("fabric-interface");
+  const auto same = [&](const auto& other) { return other.first == interface; };
+  const bool is_said =
+      getenv(interface.c_str()) != nullptr || std::any_of(settings->begin(), settings->end(), same);
+  if (local && !is_said && provider.rfind("tcp", 0) == 0) {
+    settings->emplace_back(interface, "127.0.0.1");
+  }
+}
+
 Variables QuietUnlessAsked(Variables settings) {
   const std::string variable = VariableName("log-level");
   const auto same = [&](const auto& other) { return other.first == variable; };

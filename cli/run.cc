@@ -107,9 +107,7 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   if (flags.Has("transport")) {
     settings->emplace_back("BANDONEON_TRANSPORT", flags.Text("transport"));
   }
-  if (flags.Has("provider")) {
-    settings->emplace_back("BANDONEON_FABRIC_PROVIDER", flags.Text("provider"));
-  }
+  AddFabricProvider(flags, /*local=*/!flags.Has("ssh"), &*settings);
   if (flags.command().empty()) {
     return absl::InvalidArgumentError("no command to run: put it behind --");
   }

@@ -56,6 +56,7 @@ class PeerProcess {
     while (read(output_.get(), &c, 1) == 1 && c != '\n') line += c;
     return line;
   }
+  void Signal(int number) { kill(pid_, number); }
   void Kill() {
     if (pid_ == 0) return;
     kill(pid_, SIGKILL);
@@ -78,6 +79,7 @@ size_t NumDescriptors() {
 
 std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
   FabricOptions options;
+  options.silence_timeout = absl::Seconds(1);
   options.endpoint.provider = provider;
   options.window_bytes = uint64_t{4} << 20;
   return *FabricTransport::Make(*MakeZmqTransport({.security = LinkSecurity::kOpen}), options);
@@ -168,6 +170,77 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
   client->Join();
 }
 
+// A client whose server is away for a while, and what it does meanwhile.
+class FabricAbsenceTest : public FabricKillTest {
+ protected:
+  FabricAbsenceTest() : client_(MakeFabric(GetParam())) {
+    client_->Start([this](ConnectionId, const Frame&) {
+      MutexLock lock(&mu_);
+      ++num_back_;
+    });
+  }
+  ~FabricAbsenceTest() override {
+    client_->Close();
+    client_->Join();
+  }
+  size_t num_back() {
+    MutexLock lock(&mu_);
+    return num_back_;
+  }
+  void Connect(const std::string& address) {
+    to_ = *client_->Connect(address, {LinkSecurity::kOpen, {}, "", "", GetParam()});
+  }
+  void Send(size_t bytes) { client_->Send(to_, FrameOf(1, bytes), done_.Expect()); }
+  // What was on its way may be lost: so it is sent again, as those above a transport do.
+  void ExpectComesThrough() {
+    const size_t before = num_back();
+    absl::Time next = kClock.Now();
+    AwaitTrue([&] {
+      if (kClock.Now() >= next) {
+        Send(300000);
+        next = kClock.Now() + absl::Milliseconds(200);
+      }
+      return num_back() > before;
+    });
+  }
+
+  Completions done_;
+  Mutex mu_;
+  size_t num_back_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<FabricTransport> client_;
+  ConnectionId to_ = 0;
+};
+
+TEST_P(FabricAbsenceTest, AServerThatIsStoppedIsMetAgainWhenItGoesOn) {
+  PeerProcess server({"server", GetParam()});
+  Connect(server.Line());
+  ExpectComesThrough();
+  server.Signal(SIGSTOP);
+  const uint64_t met = client_->num_meetings();
+  Send(300000);
+  // The silence ends the meeting, and the next begins.
+  AwaitTrue([&] { return client_->num_meetings() > met; });
+  server.Signal(SIGCONT);
+  ExpectComesThrough();
+}
+
+TEST_P(FabricAbsenceTest, AServerThatIsStartedAgainAtItsAddressIsMetAnew) {
+  std::string address;
+  {
+    PeerProcess first({"server", GetParam()});
+    address = first.Line();
+    Connect(address);
+    ExpectComesThrough();
+  }
+  PeerProcess second({"server", GetParam(), address});
+  ASSERT_EQ(second.Line(), address);
+  ExpectComesThrough();
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, FabricAbsenceTest, ::testing::Values("tcp;ofi_rxm", "shm"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
+                         });
 INSTANTIATE_TEST_SUITE_P(Providers, FabricKillTest, ::testing::Values("tcp;ofi_rxm", "shm"),
                          [](const auto& info) {
                            return std::string(info.param) == "shm" ? "Shm" : "Tcp";

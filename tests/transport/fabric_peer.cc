@@ -1,8 +1,10 @@
 // One end of a fabric as a process of its own, for tests that kill it.
 //
-//   fabric_peer server PROVIDER            prints its address, and sends back what comes
+//   fabric_peer server PROVIDER [ADDRESS]  prints its address, and sends back what comes
 //   fabric_peer client PROVIDER ADDRESS    prints a line once a frame came back, and sends on and on
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,11 +20,11 @@ namespace {
 
 constexpr size_t kInFlight = 8;
 
-int RunServer(FabricTransport* transport) {
+int RunServer(FabricTransport* transport, const std::string& address) {
   transport->Start([transport](ConnectionId from, Frame frame) {
     transport->Send(from, std::move(frame), [](const absl::Status&) {});
   });
-  printf("%s\n", transport->Listen("tcp://127.0.0.1:0")->c_str());
+  printf("%s\n", transport->Listen(address)->c_str());
   fflush(stdout);
   while (true) pause();
 }
@@ -48,6 +50,7 @@ int RunClient(FabricTransport* transport, const std::string& provider, const std
 
 int Run(int argc, char** argv) {
   if (argc < 3) return 2;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   const std::string provider = argv[2];
   FabricOptions options;
   options.endpoint.provider = provider;
@@ -58,7 +61,9 @@ int Run(int argc, char** argv) {
     fprintf(stderr, "%s\n", transport.status().ToString().c_str());
     return 1;
   }
-  return argc == 3 ? RunServer(transport->get()) : RunClient(transport->get(), provider, argv[3]);
+  const std::string address = argc > 3 ? argv[3] : "tcp://127.0.0.1:0";
+  return std::string(argv[1]) == "server" ? RunServer(transport->get(), address)
+                                          : RunClient(transport->get(), provider, address);
 }
 
 }  // namespace

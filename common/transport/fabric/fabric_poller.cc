@@ -94,15 +94,6 @@ bool FabricPoller::Progress() {
   return was_busy;
 }
 
-absl::Time FabricPoller::NextTime() const {
-  absl::Time next = absl::InfiniteFuture();
-  for (const auto& [connection, session] : sessions_) {
-    if (session->is_connector) next = std::min(next, session->next_hello);
-    next = std::min(next, session->no_room_since + kMostNoRoom);
-  }
-  return next;
-}
-
 // ---- Meeting
 
 void FabricPoller::AddConnector(ConnectionId connection) {
@@ -144,6 +135,7 @@ absl::Status FabricPoller::Grant(FabricSession* session) {
   session->tag = ++last_tag_;
   by_tag_[session->tag] = session;
   owner_.counters->sessions.Set(by_tag_.size());
+  owner_.counters->meetings.Add();
   session->own = {.token = token,
                   .number = number,
                   .message_bytes = kFabricHeadBytes + kFabricMessageBytes,
@@ -155,6 +147,7 @@ absl::Status FabricPoller::Grant(FabricSession* session) {
 
 void FabricPoller::Greet(FabricSession* session) {
   session->next_hello = owner_.clock->Now() + kHelloInterval;
+  DueAt(session->next_hello);
   if (session->tag == 0) {
     if (absl::Status granted = Grant(session); !granted.ok()) {
       return OnRefusal(session, std::string(granted.message()));
@@ -247,6 +240,7 @@ void FabricPoller::OnWelcome(FabricSession* session, const FabricHandshake& welc
   session->next_hello =
       now + (silence > absl::ZeroDuration() ? std::max(silence / 5, absl::Milliseconds(100))
                                             : kHelloInterval);
+  DueAt(session->next_hello);
 }
 
 void FabricPoller::OnRefusal(FabricSession* session, const std::string& why) {
@@ -258,15 +252,18 @@ void FabricPoller::OnRefusal(FabricSession* session, const std::string& why) {
   if (!options_.always) return ToNetwork(session);
   session->refusal = refusal;
   session->next_hello = owner_.clock->Now() + kHelloInterval;
+  DueAt(session->next_hello);
   FailWaiting(session, refusal);
 }
 
 void FabricPoller::OnTime(absl::Time now) {
+  if (now < due_) return;
   std::vector<FabricSession*> due;
   for (const auto& [connection, session] : sessions_) {
     if (session->is_connector && session->next_hello <= now) due.push_back(session.get());
     if (session->no_room_since + kMostNoRoom <= now) pending_.insert(connection);
   }
+  due_ = absl::InfiniteFuture();
   const absl::Duration silence = options_.silence_timeout;
   for (FabricSession* const session : due) {
     if (session->state == FabricSession::State::kGreeting) {
@@ -278,6 +275,11 @@ void FabricPoller::OnTime(absl::Time now) {
       owner_.say(session->connection, session->own);
       session->next_hello = now + (silence > absl::ZeroDuration() ? silence / 5 : kHelloInterval);
     }
+  }
+  for (const auto& [connection, session] : sessions_) {
+    if (session->is_connector) DueAt(session->next_hello);
+    // Of those that are due now, when they could not go: soon again.
+    DueAt(std::max(session->no_room_since + kMostNoRoom, now + kRetryDelay));
   }
 }
 
@@ -393,6 +395,7 @@ FabricPoller::Sent FabricPoller::TryWrite(FabricSession* session, Outgoing* outg
 FabricPoller::Sent FabricPoller::OnNoRoom(FabricSession* session, Outgoing* outgoing) {
   const absl::Time now = owner_.clock->Now();
   session->no_room_since = std::min(session->no_room_since, now);
+  DueAt(session->no_room_since + kMostNoRoom);
   if (now - session->no_room_since >= kMostNoRoom) {
     owner_.send_by_network(std::move(*outgoing));
     return Sent::kSent;
@@ -609,6 +612,7 @@ void FabricPoller::EndMeeting(FabricSession* session, const absl::Status& why) {
   Revoke(session, Unavailable("%s", why.message()));
   session->failures = was_of_use ? 0 : session->failures + 1;
   session->next_hello = owner_.clock->Now() + kRetryDelay * (1 << std::min(session->failures, 5));
+  DueAt(session->next_hello);
   if (!options_.always && session->failures >= kMostFailures) ToNetwork(session);
 }
 

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_POLLER_H_
 #define BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_POLLER_H_
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +23,7 @@ struct FabricCounters {
   TransportCounters transport;
   TransportCounter bytes_copied;
   TransportCounter sessions;
+  TransportCounter meetings;
 };
 
 // What a fabric's transport does on its one thread: meets peers, sends what waits, hands over what has
@@ -63,7 +65,8 @@ class FabricPoller {
   bool MayWait() { return endpoint_->MayWait(); }
   // Something waits for the provider alone.
   bool is_stuck() const { return is_stuck_; }
-  absl::Time NextTime() const;
+  // When OnTime has something to do; it may be called at any time.
+  absl::Time NextTime() const { return due_; }
   void OnTime(absl::Time now);
   // Ends everything: no memory of ours is reached by anybody afterwards.
   void Close();
@@ -77,6 +80,8 @@ class FabricPoller {
       : owner_(std::move(owner)), options_(*owner_.options), log_(owner_.clock) {}
 
   FabricSession* Find(ConnectionId connection) const;
+
+  void DueAt(absl::Time time) { due_ = std::min(due_, time); }
 
   // Meeting.
   void AddConnector(ConnectionId connection);
@@ -138,6 +143,7 @@ class FabricPoller {
   absl::flat_hash_set<PublicKey> admitted_;
   std::vector<FabricEvent> events_;
   uint64_t last_tag_ = 0;
+  absl::Time due_ = absl::InfiniteFuture();  // no session is due before
   bool is_stuck_ = false;
   bool is_closed_ = false;
 };

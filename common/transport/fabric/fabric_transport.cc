@@ -65,6 +65,7 @@ class FabricTransportImpl final : public FabricTransport {
   const std::string& domain() const override { return domain_; }
   uint64_t bytes_copied() const override { return counters_.bytes_copied.Read(); }
   size_t num_sessions() const override { return counters_.sessions.Read(); }
+  uint64_t num_meetings() const override { return counters_.meetings.Read(); }
 
  private:
   void OnNetworkFrame(ConnectionId from, Frame frame);

@@ -51,6 +51,8 @@ class FabricTransport : public Transport {
   virtual uint64_t bytes_copied() const = 0;
   // Peers that are met over the fabric now.
   virtual size_t num_sessions() const = 0;
+  // Windows that were granted so far: one a meeting.
+  virtual uint64_t num_meetings() const = 0;
 };
 
 // The longest payload that goes as a message.
