@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 #include <rdma/fabric.h>
+#include <signal.h>
+
+#include <array>
 
 #include "common/base/status.h"
 
@@ -16,10 +19,33 @@ bool Find(void* library, const char* symbol, Function** to) {
   return *to != nullptr;
 }
 
+// Puts back how this process takes signals: libraries of PSM, which libfabric is linked with, take SIGINT,
+// SIGTERM and those of crashes as they are loaded.
+class KeptSignals {
+ public:
+  KeptSignals() {
+    for (size_t i = 0; i < before_.size(); ++i) sigaction(NumberOf(i), nullptr, &before_[i]);
+  }
+  ~KeptSignals() {
+    for (size_t i = 0; i < before_.size(); ++i) sigaction(NumberOf(i), &before_[i], nullptr);
+  }
+  KeptSignals(const KeptSignals&) = delete;
+  KeptSignals& operator=(const KeptSignals&) = delete;
+
+ private:
+  static int NumberOf(size_t i) { return static_cast<int>(i) + 1; }
+
+  std::array<struct sigaction, 31> before_ = {};
+};
+
 }  // namespace
 
 absl::StatusOr<FabricLibrary> FabricLibrary::Open(const std::string& path) {
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* handle = nullptr;
+  {
+    const KeptSignals kept;
+    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   if (handle == nullptr) {
     return NotFound("libfabric cannot be opened: %s; install it (Debian: libfabric1)", dlerror());
   }
