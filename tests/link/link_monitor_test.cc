@@ -98,6 +98,7 @@ struct GuardRig {
   LinkMonitor monitor;
 };
 
+// In energy; of so many steps that it does not overflow.
 double Growth(Step step) { return std::pow(16.0, static_cast<double>(step)); }
 
 TEST(LinkMonitorGuard, ActsOnceALinkLeavesOutMoreThanItIsGivenAgainAndAgain) {
@@ -124,13 +125,13 @@ TEST(LinkMonitorGuard, DoesNothingWhereItIsOff) {
 
 TEST(LinkMonitorGuard, IsNeverMovedByALinkThatLeavesOutLessThanItIsGiven) {
   GuardRig rig(QualityGuard::kFallBack, 1);
-  EXPECT_EQ(rig.RunUntilActed(1000, [](Step step) { return Leaves(0.999, Growth(step)); }), 0u);
+  EXPECT_EQ(rig.RunUntilActed(200, [](Step step) { return Leaves(0.999, Growth(step)); }), 0u);
 }
 
 TEST(LinkMonitorGuard, BeginsAgainAfterAStepThatIsWell) {
   GuardRig rig(QualityGuard::kFallBack, 1);
   const auto quality = [](Step step) { return Leaves(step % 8 == 0 ? 0.5 : 1.5, Growth(step)); };
-  EXPECT_EQ(rig.RunUntilActed(1000, quality), 0u);
+  EXPECT_EQ(rig.RunUntilActed(200, quality), 0u);
 }
 
 TEST(LinkMonitorGuard, LeavesALinkAloneThatOwesATolerableNumberOfSteps) {
