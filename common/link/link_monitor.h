@@ -23,7 +23,7 @@ enum class QualityGuard : uint8_t {
 
 // How a node watches the links that it encodes for: settings of servers and workers.
 struct QualityOptions {
-  uint64_t every = 128;  // measures each link in one of so many steps; 0: never
+  uint64_t every = 256;  // measures each link in one of so many steps; 0: never
   QualityGuard guard = QualityGuard::kWarn;
 };
 // By settings quality-every and quality-guard. InvalidArgument names the one that is wrong.
