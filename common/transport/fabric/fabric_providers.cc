@@ -104,7 +104,12 @@ std::vector<FabricProvider> ListAll(const FabricLibrary& library) {
       continue;
     }
     for (const fi_info* info = found; info != nullptr; info = info->next) {
-      if (IsLinkLocal(*info)) continue;
+      const auto is_same =
+          [&](const FabricProvider& other) {  // some come once for each of their modes
+            return other.provider == name && other.domain == info->domain_attr->name &&
+                   other.address == AddressText(*info);
+          };
+      if (IsLinkLocal(*info) || std::any_of(providers.begin(), providers.end(), is_same)) continue;
       std::string why_not = WhyNot(*info);
       const bool is_usable = why_not.empty();
       providers.push_back(
