@@ -301,7 +301,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   invalid(With(good, 4, uint16_t{0}), "version 0");
   invalid(With(good, 6, uint16_t{104}), "header_bytes 104");
   invalid(With(good, 8, uint8_t{0}), "type 0");
-  invalid(With(good, 8, uint8_t{10}), "type 10");
+  invalid(With(good, 8, uint8_t{11}), "type 11");
   invalid(With(good, 10, uint8_t{4}), "flags 0x04");
   invalid(With(good, 10, uint8_t{0x81}), "flags 0x80");
   invalid(With(good, 10, uint8_t{3}), "absent and non-finite");
