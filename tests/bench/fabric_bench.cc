@@ -308,7 +308,8 @@ int Run(int iterations) {
   for (int i = 0; i < iterations; ++i) {
     for (const size_t size : sizes) {
       const size_t count = kBytesASample / size;
-      for (const auto& [name, way] : ways) {
+      for (const auto& [name, owned] : ways) {
+        Way* const way = owned.get();
         const Rate rate = Measure(kBytesASample, [&] { way->Stream(size, count); });
         rates[name][size].push_back(rate.gb_per_s);
         cpu[name][size].push_back(rate.cpu_s_per_gb);
