@@ -294,10 +294,12 @@ void FabricTransportImpl::Close() {
 void FabricTransportImpl::Join() {
   MutexLock join_lock(&join_mu_);
   if (network_ == nullptr) return;
+  // What the poller hands to the network must find its thread.
+  if (poller_.joinable()) {
+    mailbox_->Ask([](auto* requests) { requests->is_joining = true; });
+    poller_.join();
+  }
   network_->Join();
-  if (!poller_.joinable()) return;
-  mailbox_->Ask([](auto* requests) { requests->is_joining = true; });
-  poller_.join();
 }
 
 // ---- The poller
