@@ -592,6 +592,7 @@ void FabricPoller::Revoke(FabricSession* session, const absl::Status& why) {
   by_tag_.erase(session->tag);
   owner_.counters->sessions.Set(by_tag_.size());
   session->tag = 0;
+  session->id = 0;  // a welcome that is late is none of the next meeting
   session->state = FabricSession::State::kGreeting;
   session->peer_window.reset();
   session->credits.clear();
