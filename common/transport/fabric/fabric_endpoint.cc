@@ -12,8 +12,13 @@
 #include <sys/uio.h>
 
 #include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "common/base/endian.h"
+#include "common/base/mutex.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/transport/fabric/fabric_providers.h"
@@ -57,9 +62,47 @@ struct FabricEndpoint::Handles {
   Owned<fid_ep> endpoint;
 };
 
+// Of providers of the host. shm uses another endpoint of its process where that one has its memory, and goes on
+// after it was closed: so those of a process are closed together, once nobody uses any, and when they have
+// forgotten each other, for what it does not find it unmaps itself. Thread-safe.
+class FabricEndpoint::OfThisHost {
+ public:
+  static OfThisHost& All() {
+    static auto* const all = new OfThisHost();
+    return *all;
+  }
+  void Add() {
+    MutexLock lock(&mu_);
+    ++in_use_;
+  }
+  void Remove(std::unique_ptr<Handles> handles, std::vector<fi_addr_t> peers) {
+    MutexLock lock(&mu_);
+    done_.push_back({std::move(handles), std::move(peers)});
+    if (--in_use_ > 0) return;
+    for (Done& one : done_) {
+      fi_av_remove(one.handles->addresses.get(), one.peers.data(), one.peers.size(), 0);
+    }
+    done_.clear();
+  }
+
+ private:
+  struct Done {
+    std::unique_ptr<Handles> handles;
+    std::vector<fi_addr_t> peers;
+  };
+  Mutex mu_;
+  int in_use_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<Done> done_ ABSL_GUARDED_BY(mu_);
+};
+
 FabricRegion::~FabricRegion() { fi_close(&region_->fid); }
 
-FabricEndpoint::~FabricEndpoint() = default;
+FabricEndpoint::~FabricEndpoint() {
+  if (!is_closed_with_others_) return;
+  std::vector<fi_addr_t> peers;
+  for (const auto& [address, peer] : peers_) peers.push_back(peer.first);
+  OfThisHost::All().Remove(std::move(handles_), std::move(peers));
+}
 
 absl::Status FabricEndpoint::Error(const char* call, int error) const {
   return absl::Status(
@@ -74,6 +117,10 @@ absl::StatusOr<std::unique_ptr<FabricEndpoint>> FabricEndpoint::Open(const Optio
   endpoint->provider_ = options.provider;
   BDN_RETURN_IF_ERROR(endpoint->Choose(options));
   BDN_RETURN_IF_ERROR(endpoint->OpenHandles());
+  if (endpoint->is_of_host_) {
+    OfThisHost::All().Add();
+    endpoint->is_closed_with_others_ = true;
+  }
   return endpoint;
 }
 
@@ -322,7 +369,10 @@ FabricEvent FabricEndpoint::ReadFailure() {
   return event;
 }
 
-void FabricEndpoint::Close() { handles_->endpoint.reset(); }
+void FabricEndpoint::Close() {
+  // Of the host's nothing moves that nobody polls.
+  if (!is_closed_with_others_) handles_->endpoint.reset();
+}
 
 bool FabricEndpoint::MayWait() {
   fid* const queue = &handles_->queue->fid;

@@ -46,7 +46,7 @@ from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
 from .muon import Muon
 from .onebit_adam import OneBitAdam
 from .optimizer import DistributedOptimizer
-from .recipes import Recipe, muon_groups, recipe, recipes
+from .named_recipes import Recipe, muon_groups, recipe, recipes
 from .server_optimizer import ServerOptimizer
 
 __all__ = [
