@@ -79,8 +79,10 @@ def test_workers_find_the_job_and_the_secret_is_on_no_command_line(staged, sshd,
     assert first[3:] == second[3:] == ["ef(onebit)", "two", "lines"]
 
 
-def test_returns_the_code_of_the_worker_that_failed_and_ends_the_others(staged, sshd):
-    line = 'if [ $RANK = 1 ]; then exit 7; fi; trap "echo told; exit 0" TERM; sleep 1000 & wait'
+def test_returns_the_code_of_the_worker_that_failed_and_ends_the_others(staged, sshd, tmp_path):
+    listens = tmp_path / "listens"
+    fails = f"until [ -e {listens} ]; do sleep 0.05; done; exit 7"
+    line = f'if [ $RANK = 1 ]; then {fails}; fi; trap "echo told; exit 0" TERM; touch {listens}; sleep 1000 & wait'
     done = staged.run(*remote(sshd, "localhost:2", "--linger", "0s"), "--", "sh", "-c", line)
     assert done.returncode == 7
     assert "[worker 0 at localhost] told" in done.stdout
