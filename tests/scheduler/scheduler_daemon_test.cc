@@ -102,8 +102,8 @@ class Process {
 
 class SchedulerDaemonTest : public ::testing::Test {
  protected:
-  void Start(std::vector<std::string> args = {}) {
-    args.push_back("--lease-timeout=1s");
+  void Start(std::vector<std::string> args = {}, const std::string& lease = "1s") {
+    args.push_back("--lease-timeout=" + lease);
     args.push_back("--heartbeat-interval=100ms");
     daemon_ = std::make_unique<Process>(std::move(args));
     ASSERT_TRUE(daemon_->AwaitOutput("worker(s) and"));
@@ -248,7 +248,7 @@ TEST_F(SchedulerDaemonTest, NamesWhoIsMissingAtTheDeadline) {
 
 TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
   namespace wire = bandoneon::control;
-  Start({"--exit-when-done=false"});
+  Start({"--exit-when-done=false"}, "60s");  // Nobody here has heartbeats of its own.
   uint64_t nonce = 0;
   const auto join = [this](uint32_t role, uint64_t nonce) {
     // Connections of the last job end with it; these wait for the next one's.
