@@ -40,10 +40,10 @@ bool PrintedHelp(Arguments args, const std::string& usage, std::span<const Flag>
                  const std::string& examples);
 // Codec specs, link and NAME=VALUE settings of `flags` as variables of every process of a job,
 // checked as far as it can be before anything runs. InvalidArgument names what is wrong.
+absl::StatusOr<Variables> JobSettings(const CommandFlags& flags);
 // Adds what --provider says of the fabric. Where all processes are `local`, one over TCP is reached at
 // loopback alone, unless a setting says otherwise.
 void AddFabricProvider(const CommandFlags& flags, bool local, Variables* settings);
-absl::StatusOr<Variables> JobSettings(const CommandFlags& flags);
 // The settings with log level warning, unless they or the environment say another.
 Variables QuietUnlessAsked(Variables settings);
 // The scheduler's status, as bdn_status_json has it.
