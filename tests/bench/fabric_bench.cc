@@ -21,11 +21,11 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/base/mutex.h"
 #include "common/transport/fabric/fabric_memory.h"
 #include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/zmq/malloc_tuning.h"
 #include "common/transport/zmq/zmq_transport.h"
+#include "tests/bench/bench_tools.h"
 
 namespace bdn {
 namespace {
@@ -42,11 +42,6 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-double Median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
 struct Rate {
   double gb_per_s;
   double cpu_s_per_gb;
@@ -59,24 +54,6 @@ Rate Measure(size_t bytes, const std::function<void()>& work) {
   return {static_cast<double>(bytes) / seconds / 1e9,
           (CpuSeconds() - cpu) / (static_cast<double>(bytes) / 1e9)};
 }
-
-class Counter {
- public:
-  void Increment() {
-    MutexLock lock(&mu_);
-    ++count_;
-    changed_.Signal();
-  }
-  void WaitFor(size_t count) {
-    MutexLock lock(&mu_);
-    while (count_ < count) changed_.Wait(&mu_);
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  size_t count_ ABSL_GUARDED_BY(mu_) = 0;
-};
 
 // What is measured: streams of payloads, and round trips.
 class Way {

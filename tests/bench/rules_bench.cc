@@ -13,6 +13,7 @@
 
 #include "absl/time/clock.h"
 #include "server/update_rule.h"
+#include "tests/bench/bench_tools.h"
 
 namespace bdn {
 namespace {
@@ -26,11 +27,6 @@ double Speed(const std::function<void()>& step) {
   for (int i = 0; i < kRepeats; ++i) step();
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   return kRepeats * kElements * sizeof(float) / 1e9 / seconds;
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 int Run(int iterations) {

@@ -24,6 +24,7 @@
 #include "common/transport/shm/shm_transport.h"
 #include "common/transport/zmq/malloc_tuning.h"
 #include "common/transport/zmq/zmq_transport.h"
+#include "tests/bench/bench_tools.h"
 
 namespace bdn {
 namespace {
@@ -38,30 +39,6 @@ double Seconds(const std::function<void()>& work) {
   work();
   return absl::ToDoubleSeconds(absl::Now() - start);
 }
-
-double Median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
-// A count that one thread raises and another waits for.
-class Counter {
- public:
-  void Increment() {
-    MutexLock lock(&mu_);
-    ++count_;
-    changed_.Signal();
-  }
-  void WaitFor(size_t count) {
-    MutexLock lock(&mu_);
-    while (count_ < count) changed_.Wait(&mu_);
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  size_t count_ ABSL_GUARDED_BY(mu_) = 0;
-};
 
 // A listener that counts, or echoes what is small; and connections to it.
 class Pair {

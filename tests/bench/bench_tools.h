@@ -1,0 +1,42 @@
+#ifndef BANDONEON_TESTS_BENCH_BENCH_TOOLS_H_
+#define BANDONEON_TESTS_BENCH_BENCH_TOOLS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "common/base/mutex.h"
+
+// What benchmarks of transports have in common.
+
+namespace bdn {
+
+// REQUIRES: there is a sample.
+inline double Median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+// A count that one thread raises and another waits for.
+class Counter {
+ public:
+  void Increment() {
+    MutexLock lock(&mu_);
+    ++count_;
+    changed_.Signal();
+  }
+  void WaitFor(size_t count) {
+    MutexLock lock(&mu_);
+    while (count_ < count) changed_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  size_t count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_TESTS_BENCH_BENCH_TOOLS_H_
