@@ -561,6 +561,26 @@ TEST_P(TransportTest, AdmitsNobodyBeforeItIsToldWhom) {
   EXPECT_EQ(server_inbox_.WaitFor(1).at(0).frame.header.step, 1u);
 }
 
+// No refusal that a connection would not come back from.
+TEST_P(TransportTest, AdmitsFromTheMomentOnWhenAdmitReturns) {
+  if (!is_secured()) GTEST_SKIP() << "an open listener admits everybody";
+  StartServer(server_inbox_.Handler());
+  Admission admission = Everybody();
+  std::vector<std::unique_ptr<Transport>> others;
+  Completions sent;
+  for (Step step = 1; step <= 8; ++step) {
+    Transport* const other = others.emplace_back(fabric_->MakeTransport()).get();
+    other->Start([](ConnectionId, Frame) {});
+    admission.keys.push_back(other->public_key());
+    server_->Admit(admission);
+    other->Send(*other->Connect(address_, Server()), FrameOf(step, 10), sent.Expect());
+  }
+  EXPECT_EQ(server_inbox_.WaitFor(8).size(), 8u);
+  EXPECT_EQ(server_->stats().connections_refused, 0u);
+  for (const auto& other : others) CloseAndJoin(other.get());
+  sent.WaitForAll();
+}
+
 TEST_P(TransportTest, CutsWhoIsNoLongerAdmitted) {
   if (!is_secured()) GTEST_SKIP() << "an open listener admits everybody";
   auto other = fabric_->MakeTransport();

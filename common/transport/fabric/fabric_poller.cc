@@ -62,7 +62,7 @@ FabricSession* FabricPoller::Find(ConnectionId connection) const {
 
 void FabricPoller::Apply(FabricMailbox::Requests* requests) {
   for (const ConnectionId connection : requests->connectors) AddConnector(connection);
-  if (requests->admission.has_value()) Admit(*std::move(requests->admission));
+  if (requests->admission.has_value()) Admit(*requests->admission);
   for (const auto& [from, handshake] : requests->handshakes) OnHandshake(from, handshake);
   for (Outgoing& outgoing : requests->frames) Enqueue(std::move(outgoing));
   for (const uint32_t number : requests->released) {
@@ -283,7 +283,7 @@ void FabricPoller::OnTime(absl::Time now) {
   }
 }
 
-void FabricPoller::Admit(Admission admission) {
+void FabricPoller::Admit(const Admission& admission) {
   admitted_ = {admission.keys.begin(), admission.keys.end()};
   std::vector<ConnectionId> refused;
   for (const auto& [connection, session] : sessions_) {
@@ -292,7 +292,6 @@ void FabricPoller::Admit(Admission admission) {
   for (const ConnectionId connection : refused) {
     Remove(connection, Unavailable("send: connection %d: its key has left the job", connection));
   }
-  owner_.admit(std::move(admission));
 }
 
 // ---- Sending

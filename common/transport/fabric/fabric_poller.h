@@ -45,7 +45,6 @@ class FabricPoller {
     std::function<void(ConnectionId connection)> cut;
     // Whose a listener's connection is; none where nobody is asked. Nothing: it is gone.
     std::function<std::optional<PublicKey>(ConnectionId connection)> key_of;
-    std::function<void(Admission admission)> admit;     // the network's part
     std::function<void(ConnectionId connection)> gone;  // all it sent was handed over
   };
   static absl::StatusOr<std::unique_ptr<FabricPoller>> Make(Owner owner);
@@ -105,8 +104,8 @@ class FabricPoller {
   bool SendCredits(FabricSession* session);
   void Fail(Transport::SendDone done, absl::Status status);
 
-  // Ends those who may not be connected any more, before the network does.
-  void Admit(Admission admission);
+  // Ends those who may not be connected any more.
+  void Admit(const Admission& admission);
   bool Admits(const PublicKey& key) const { return key.empty() || admitted_.contains(key); }
 
   // What has come.

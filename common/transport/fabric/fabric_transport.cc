@@ -54,7 +54,9 @@ class FabricTransportImpl final : public FabricTransport {
   std::string fabric_provider() const override { return options_.endpoint.provider; }
   bool needs_checksums() const override { return !is_of_host_; }
   void Admit(Admission admission) override {
-    mailbox_->Ask([&](auto* requests) { requests->admission = std::move(admission); });
+    // Before the network, which ends who has left, and lets in who says hello.
+    mailbox_->Ask([&](auto* requests) { requests->admission = admission; });
+    network_->Admit(std::move(admission));
   }
   PublicKey KeyOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
@@ -152,7 +154,6 @@ FabricPoller::Owner FabricTransportImpl::OwnerOfPoller() {
             const PublicKey key = network_->KeyOf(connection);
             return key.empty() ? std::nullopt : std::optional(key);
           },
-          .admit = [this](Admission admission) { network_->Admit(std::move(admission)); },
           .gone =
               [this](ConnectionId connection) {
                 if (gone_) gone_(connection);

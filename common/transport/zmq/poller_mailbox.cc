@@ -34,9 +34,9 @@ void PollerMailbox::End(ConnectionId connector) {
   Wake();
 }
 
-void PollerMailbox::Set(Admission admission) {
+void PollerMailbox::SayAdmissionsChanged() {
   MutexLock lock(&mu_);
-  requests_.admission = std::move(admission);
+  requests_.have_admissions_changed = true;
   Wake();
 }
 
@@ -67,7 +67,7 @@ PollerMailbox::Requests PollerMailbox::Take() {
   std::swap(taken.listeners, requests_.listeners);
   std::swap(taken.frames, requests_.frames);
   std::swap(taken.ended, requests_.ended);
-  std::swap(taken.admission, requests_.admission);
+  std::swap(taken.have_admissions_changed, requests_.have_admissions_changed);
   taken.is_closed = requests_.is_closed;
   taken.is_joining = requests_.is_joining;
   is_woken_ = false;

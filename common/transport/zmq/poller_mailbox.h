@@ -2,7 +2,6 @@
 #define BANDONEON_COMMON_TRANSPORT_ZMQ_POLLER_MAILBOX_H_
 
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,7 +29,7 @@ class PollerMailbox {
     std::vector<std::unique_ptr<ZmqListener>> listeners;
     std::vector<Outgoing> frames;
     std::vector<ConnectionId> ended;  // connectors that are to be closed, after the frames
-    std::optional<Admission> admission;
+    bool have_admissions_changed = false;
     bool is_closed = false;
     bool is_joining = false;
   };
@@ -47,7 +46,7 @@ class PollerMailbox {
   bool Add(std::unique_ptr<ZmqListener>* listener);
   void Add(Outgoing outgoing);
   void End(ConnectionId connector);
-  void Set(Admission admission);
+  void SayAdmissionsChanged();
   void Close();
   void SayJoining();
 

@@ -37,7 +37,8 @@ LinkSecurity SecurityOf(const std::string& domain) {
 
 const char* ZapDomainOf(LinkSecurity security) { return LinkSecurityName(security); }
 
-void Admissions::Set(Admission admission) {
+void Admissions::Set(const Admission& admission) {
+  MutexLock lock(&mu_);
   is_known_ = true;
   keys_.clear();
   for (const PublicKey& key : admission.keys) {
@@ -46,9 +47,20 @@ void Admissions::Set(Admission admission) {
   secret_ = ToZ85(admission.secret);
 }
 
+bool Admissions::is_known() const {
+  MutexLock lock(&mu_);
+  return is_known_;
+}
+
+bool Admissions::Admits(const PublicKey& key) const {
+  MutexLock lock(&mu_);
+  return keys_.contains(key);
+}
+
 PublicKey Admissions::Decide(const Request& request) const {
   const auto& shown = request.credentials;
   PublicKey key;
+  MutexLock lock(&mu_);
   if (request.security == LinkSecurity::kAuthenticated) {
     if (request.mechanism != "PLAIN" || shown.size() != 2) return {};
     // A job without a secret admits nobody by it.
@@ -58,7 +70,7 @@ PublicKey Admissions::Decide(const Request& request) const {
     if (request.mechanism != "CURVE" || shown.size() != 1) return {};
     key = PublicKey::FromBytes(shown[0]).value_or(PublicKey());
   }
-  return Admits(key) ? key : PublicKey();
+  return keys_.contains(key) ? key : PublicKey();
 }
 
 absl::StatusOr<ZapHandler> ZapHandler::Bind(void* context) {

@@ -6,13 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/transport/transport.h"
 
 namespace bdn {
 
-// Who may connect, decided. Not thread-safe.
+// Who may connect, decided. Thread-safe: who is asked about after Set is judged by it.
 class Admissions {
  public:
   struct Request {
@@ -21,17 +23,18 @@ class Admissions {
     std::vector<std::string> credentials;
   };
 
-  void Set(Admission admission);
+  void Set(const Admission& admission);
   // Whether anybody has said yet who may connect.
-  bool is_known() const { return is_known_; }
+  bool is_known() const;
   // The key of who is admitted; none for who is not.
   PublicKey Decide(const Request& request) const;
-  bool Admits(const PublicKey& key) const { return keys_.contains(key); }
+  bool Admits(const PublicKey& key) const;
 
  private:
-  bool is_known_ = false;
-  absl::flat_hash_set<PublicKey> keys_;
-  std::string secret_;  // in Z85, as it is shown
+  mutable Mutex mu_;
+  bool is_known_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_set<PublicKey> keys_ ABSL_GUARDED_BY(mu_);
+  std::string secret_ ABSL_GUARDED_BY(mu_);  // in Z85, as it is shown
 };
 
 // The end of ZeroMQ's authentication protocol (RFC 27) that answers: all listeners of a context ask

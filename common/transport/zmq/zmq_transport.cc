@@ -76,7 +76,10 @@ class ZmqTransport final : public Transport {
   void Disconnect(ConnectionId connection) override { mailbox_.End(connection); }
   PublicKey public_key() const override { return keys_.public_key; }
   LinkSecurity security() const override;
-  void Admit(Admission admission) override { mailbox_.Set(std::move(admission)); }
+  void Admit(Admission admission) override {
+    admissions_.Set(admission);
+    mailbox_.SayAdmissionsChanged();
+  }
   PublicKey KeyOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
   TransportStats stats() const override { return counters_.Read(); }
@@ -114,7 +117,7 @@ class ZmqTransport final : public Transport {
   void Deliver(ConnectionId from, Frame frame);
   ConnectionId OnNew(ZmqListener* listener, const PublicKey& key);
   void OnGone(ConnectionId connection);
-  void ApplyAdmission(Admission admission);
+  void ApplyAdmissions();
   void AnswerZap();
 
   // On whatever thread of ours or ZeroMQ's drops the last reference.
@@ -139,10 +142,10 @@ class ZmqTransport final : public Transport {
   absl::flat_hash_map<ConnectionId, PublicKey> peer_keys_ ABSL_GUARDED_BY(mu_);
 
   PollerMailbox mailbox_;
+  Admissions admissions_;
 
   // Owned by the poller thread.
   ZapHandler zap_;
-  Admissions admissions_;
   LimitedLog refusals_log_;
   std::vector<Connector> connectors_;
   const ZmqListener::Owner owner_;
@@ -233,9 +236,7 @@ void ZmqTransport::RunPoller() {
   while (true) {
     Requests requests = mailbox_.Take();
     AddSockets(&requests);
-    if (requests.admission.has_value() && !requests.is_closed) {
-      ApplyAdmission(*std::move(requests.admission));
-    }
+    if (requests.have_admissions_changed && !requests.is_closed) ApplyAdmissions();
     for (Outgoing& outgoing : requests.frames) SendOne(std::move(outgoing));
     for (const ConnectionId connection : requests.ended) CloseConnector(connection);
     if (requests.is_closed && !sockets_closed) {
@@ -418,8 +419,7 @@ void ZmqTransport::OnGone(ConnectionId connection) {
   if (gone_) gone_(connection);
 }
 
-void ZmqTransport::ApplyAdmission(Admission admission) {
-  admissions_.Set(std::move(admission));
+void ZmqTransport::ApplyAdmissions() {
   AnswerZap();  // who came before it was known
   for (const auto& listener : listeners_) listener->ApplyAdmissions();
 }
