@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
+#include <memory>
 #include <random>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
 #include "common/base/file_descriptor.h"
+#include "common/transport/fabric/fabric_host_names.h"
 #include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "gtest/gtest.h"
@@ -57,6 +60,7 @@ class PeerProcess {
     return line;
   }
   void Signal(int number) { kill(pid_, number); }
+  pid_t pid() const { return pid_; }
   void Kill() {
     if (pid_ == 0) return;
     kill(pid_, SIGKILL);
@@ -85,7 +89,10 @@ std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
   return *FabricTransport::Make(*MakeZmqTransport({.security = LinkSecurity::kOpen}), options);
 }
 
-class FabricKillTest : public ::testing::TestWithParam<const char*> {};
+class FabricKillTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  ~FabricKillTest() override { RemoveFabricNamesOfTheDead(); }
+};
 
 // So long that any instant of a few frames' life is met.
 void SpendUpTo(absl::Duration most, std::mt19937_64* random) {
@@ -168,6 +175,32 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
   AwaitTrue([&] { return NumDescriptors() <= descriptors + 4; });
   client->Close();
   client->Join();
+}
+
+bool HasNameInMemory(pid_t process) {
+  const std::string end = absl::StrFormat("-%d:%d:0", process, geteuid());
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/dev/shm"), closedir);
+  while (const dirent* const entry = readdir(directory.get())) {
+    if (absl::StartsWith(entry->d_name, "bdn-") && absl::EndsWith(entry->d_name, end)) return true;
+  }
+  return false;
+}
+
+TEST(FabricKill, WhoComesNextRemovesWhatTheKilledHaveLeftInMemory) {
+  PeerProcess lives({"server", "shm"});
+  lives.Line();
+  PeerProcess dies({"server", "shm"});
+  dies.Line();
+  const pid_t dead = dies.pid();
+  dies.Kill();
+  EXPECT_TRUE(HasNameInMemory(dead));
+  const auto endpoint = FabricEndpoint::Open({.provider = "shm"});
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  EXPECT_FALSE(HasNameInMemory(dead));
+  EXPECT_TRUE(HasNameInMemory(lives.pid()));
+  lives.Kill();
+  EXPECT_GE(RemoveFabricNamesOfTheDead(), 1u);
+  EXPECT_FALSE(HasNameInMemory(lives.pid()));
 }
 
 // A client whose server is away for a while, and what it does meanwhile.

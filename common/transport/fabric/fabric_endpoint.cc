@@ -21,6 +21,7 @@
 #include "common/base/mutex.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
+#include "common/transport/fabric/fabric_host_names.h"
 #include "common/transport/fabric/fabric_providers.h"
 
 namespace bdn {
@@ -125,9 +126,13 @@ absl::StatusOr<std::unique_ptr<FabricEndpoint>> FabricEndpoint::Open(const Optio
 }
 
 absl::Status FabricEndpoint::Choose(const Options& options) {
-  BDN_ASSIGN_OR_RETURN(fi_info* const info, FindFabric(library_, {.provider = options.provider,
-                                                                  .domain = options.domain,
-                                                                  .interface = options.interface}));
+  is_of_host_ = IsFabricOfHost(options.provider);
+  FabricWish wish = {options.provider, options.domain, options.interface};
+  if (is_of_host_) {
+    RemoveFabricNamesOfTheDead();
+    if (wish.interface.empty()) wish.interface = FabricHostName();
+  }
+  BDN_ASSIGN_OR_RETURN(fi_info* const info, FindFabric(library_, wish));
   handles_->info = {info, library_.freeinfo};
   if (info->domain_attr->cq_data_size < kImmediateBytes || info->tx_attr->iov_limit < kPieces) {
     return FailedPrecondition(
@@ -138,7 +143,6 @@ absl::Status FabricEndpoint::Choose(const Options& options) {
   max_message_bytes_ = info->ep_attr->max_msg_size;
   needs_registered_sends_ =
       options.register_sends || (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
-  is_of_host_ = IsFabricOfHost(options.provider);
   return absl::OkStatus();
 }
 
