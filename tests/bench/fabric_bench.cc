@@ -1,5 +1,5 @@
 // Bytes a second and round trips of the transport over a fabric, next to a bare loop over the same
-// libfabric calls (writes with immediate data into as many bytes as a window has; messages there and
+// libfabric calls (writes with immediate data of the same payloads, as many at once; messages there and
 // back) and to ZeroMQ over TCP, in turns in one run, between threads of one process.
 //
 //   fabric_bench [--iterations N]     N rounds over all cases; medians are printed (default 5)
@@ -53,6 +53,12 @@ Rate Measure(size_t bytes, const std::function<void()>& work) {
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   return {static_cast<double>(bytes) / seconds / 1e9,
           (CpuSeconds() - cpu) / (static_cast<double>(bytes) / 1e9)};
+}
+
+Buffer PayloadOf(size_t bytes) {
+  Buffer payload = Buffer::Allocate(bytes);
+  std::memset(payload.data(), 1, bytes);
+  return payload;
 }
 
 // What is measured: streams of payloads, and round trips.
@@ -114,9 +120,7 @@ class TransportWay final : public Way {
  private:
   static void Ignore(const absl::Status&) {}
   static Frame FrameOf(size_t bytes) {
-    Buffer payload = Buffer::Allocate(bytes);
-    std::memset(payload.data(), 1, bytes);
-    return MakeFrame({.type = FrameType::kPush}, std::move(payload));
+    return MakeFrame({.type = FrameType::kPush}, PayloadOf(bytes));
   }
 
   Counter arrived_;
@@ -152,9 +156,9 @@ class BareWay final : public Way {
   }
 
   void Stream(size_t payload_bytes, size_t count) override {
-    Buffer payload = Buffer::Allocate(payload_bytes);
-    std::memset(payload.data(), 1, payload_bytes);
     const size_t slots = kBytesInFlight / payload_bytes;
+    std::vector<Buffer> payloads;
+    for (size_t i = 0; i < slots; ++i) payloads.push_back(PayloadOf(payload_bytes));
     std::vector<FabricOperation> operations(slots);
     const size_t start = num_written_.load();
     size_t begun = 0;
@@ -164,9 +168,10 @@ class BareWay final : public Way {
       while (begun < count && begun - (num_written_.load() - start) < slots &&
              begun - done < slots) {
         const size_t slot = begun % slots;
-        const absl::Status status = sender_->Write(
-            to_receiver_, {payload.span(), nullptr}, {}, region_->base() + slot * payload_bytes,
-            region_->key(), static_cast<uint32_t>(slot), &operations[slot]);
+        const absl::Status status =
+            sender_->Write(to_receiver_, {payloads[slot].span(), nullptr}, {},
+                           region_->base() + slot * payload_bytes, region_->key(),
+                           static_cast<uint32_t>(slot), &operations[slot]);
         if (!status.ok()) break;
         ++begun;
       }
@@ -175,8 +180,7 @@ class BareWay final : public Way {
     while (num_written_.load() - start < count) Poll(sender_.get(), nullptr);
   }
   double RoundTrip(size_t payload_bytes) override {
-    Buffer payload = Buffer::Allocate(payload_bytes);
-    std::memset(payload.data(), 1, payload_bytes);
+    const Buffer payload = PayloadOf(payload_bytes);
     FabricOperation operation;
     std::vector<double> trips;
     for (int i = 0; i < kRoundTrips; ++i) {
