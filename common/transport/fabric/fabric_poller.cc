@@ -333,22 +333,9 @@ absl::Status FabricPoller::CheckMayWait(const FabricSession& session, uint64_t b
 }
 
 FabricPoller::Sent FabricPoller::TrySend(FabricSession* session, Outgoing* outgoing) {
-  Frame& frame = outgoing->frame;
-  const uint64_t frame_bytes = kFabricHeadBytes + frame.payload.size();
-  const bool is_message =
-      frame.payload.size() <= kFabricMessageBytes && frame_bytes <= session->peer.message_bytes;
-  if (!is_message) return TryWrite(session, outgoing);
-  const FabricPrefix prefix{.number = session->peer.number,
-                            .token = session->peer.token,
-                            .payload_bytes = frame.payload.size()};
-  const uint64_t bytes = BytesOf(frame);
-  const absl::Status sent = sender_->Send({session->address, session->peer.address, session->tag},
-                                          {prefix, &frame.header, &frame.payload, &outgoing->done});
-  if (sent.ok()) {
-    owner_.counters->transport.frames_sent.Add();
-    owner_.counters->transport.bytes_sent.Add(bytes);
-    return Sent::kSent;
-  }
+  if (!IsMessage(*session, outgoing->frame)) return TryWrite(session, outgoing);
+  const absl::Status sent = SendMessage(session, outgoing);
+  if (sent.ok()) return Sent::kSent;
   if (absl::IsUnavailable(sent)) {
     is_stuck_ = true;
     return Sent::kWaits;
@@ -356,6 +343,32 @@ FabricPoller::Sent FabricPoller::TrySend(FabricSession* session, Outgoing* outgo
   Fail(std::move(outgoing->done), Unavailable("%s", sent.message()));
   EndMeeting(session, sent);
   return Sent::kEnded;
+}
+
+bool FabricPoller::IsMessage(const FabricSession& session, const Frame& frame) const {
+  const size_t bytes = frame.payload.size();
+  return bytes <= kFabricMessageBytes && kFabricHeadBytes + bytes <= session.peer.message_bytes;
+}
+
+absl::Status FabricPoller::SendMessage(FabricSession* session, Outgoing* outgoing) {
+  Frame& frame = outgoing->frame;
+  const FabricPrefix prefix{.number = session->peer.number,
+                            .token = session->peer.token,
+                            .payload_bytes = frame.payload.size()};
+  const uint64_t bytes = BytesOf(frame);
+  BDN_RETURN_IF_ERROR(sender_->Send({session->address, session->peer.address, session->tag},
+                                    {prefix, &frame.header, &frame.payload, &outgoing->done}));
+  owner_.counters->transport.frames_sent.Add();
+  owner_.counters->transport.bytes_sent.Add(bytes);
+  return absl::OkStatus();
+}
+
+bool FabricPoller::SendNow(Outgoing* outgoing) {
+  if (is_closed_) return false;
+  FabricSession* const session = Find(outgoing->to);
+  return session != nullptr && session->state == FabricSession::State::kUp &&
+         session->waiting.empty() && IsMessage(*session, outgoing->frame) &&
+         SendMessage(session, outgoing).ok();
 }
 
 FabricPoller::Sent FabricPoller::TryWrite(FabricSession* session, Outgoing* outgoing) {

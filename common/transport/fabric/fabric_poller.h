@@ -27,7 +27,7 @@ struct FabricCounters {
 };
 
 // What a fabric's transport does on its one thread: meets peers, sends what waits, hands over what has
-// come, and ends what has failed. Not thread-safe, but for what it lends.
+// come, and ends what has failed. Not thread-safe, but for what it lends. Only SendNow is called on others.
 class FabricPoller {
  public:
   // What the transport lends to it, and is told by it.
@@ -58,6 +58,8 @@ class FabricPoller {
 
   // Does what was asked.
   void Apply(FabricMailbox::Requests* requests);
+  // For a message that can leave at once. False: it waits for the poller, and nothing was done or told.
+  bool SendNow(FabricMailbox::Outgoing* outgoing);
   // Looks at what has come, and sends what can be sent. False: there was nothing.
   bool Progress();
   // Whether the provider has something to wait for, and agrees.
@@ -96,6 +98,8 @@ class FabricPoller {
   void Enqueue(Outgoing outgoing);
   absl::Status CheckMayWait(const FabricSession& session, uint64_t bytes) const;
   Sent TrySend(FabricSession* session, Outgoing* outgoing);
+  bool IsMessage(const FabricSession& session, const Frame& frame) const;
+  absl::Status SendMessage(FabricSession* session, Outgoing* outgoing);
   Sent TryWrite(FabricSession* session, Outgoing* outgoing);
   Sent OnNoRoom(FabricSession* session, Outgoing* outgoing);
   absl::Status SendPlain(FabricSession* session, const FabricPrefix& prefix, Buffer body);

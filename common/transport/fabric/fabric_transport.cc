@@ -27,6 +27,9 @@ constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 constexpr absl::Duration kStuckNap = absl::Milliseconds(1);
 constexpr absl::Duration kLongestSleep = absl::Minutes(1);
 
+class FabricTransportImpl;
+thread_local const FabricTransportImpl* polled_here = nullptr;  // by this thread
+
 class FabricTransportImpl final : public FabricTransport {
  public:
   FabricTransportImpl(const FabricOptions& options, FileDescriptor wake)
@@ -72,15 +75,16 @@ class FabricTransportImpl final : public FabricTransport {
  private:
   void OnNetworkFrame(ConnectionId from, Frame frame);
   void SendByNetwork(ConnectionId to, Frame frame, SendDone done);
+  bool SendNow(FabricMailbox::Outgoing* outgoing);
   void Say(ConnectionId to, const FabricHandshake& handshake);
   FabricPoller::Owner OwnerOfPoller();
 
   // On the poller's thread:
   void RunPoller();
   void Refuse(FabricMailbox::Requests* requests);
-  void Sleep();
+  void Sleep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(working_);
   // Nothing: it should look again at once.
-  absl::Duration LongestWait();
+  absl::Duration LongestWait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(working_);
 
   const FabricOptions options_;
   const SteadyClock own_clock_;
@@ -101,10 +105,10 @@ class FabricTransportImpl final : public FabricTransport {
   absl::flat_hash_set<ConnectionId> connectors_ ABSL_GUARDED_BY(mu_);  // of these
   absl::flat_hash_set<ConnectionId> cut_ ABSL_GUARDED_BY(mu_);  // here, while the network has them
 
-  // The poller's, from Open on.
-  std::unique_ptr<FabricPoller> fabric_;
-  absl::Time busy_at_ = absl::InfinitePast();
-  bool is_closed_ = false;
+  Mutex working_;                         // the poller's while it is awake
+  std::unique_ptr<FabricPoller> fabric_;  // const after Open, but for what it has
+  absl::Time busy_at_ ABSL_GUARDED_BY(working_) = absl::InfinitePast();
+  bool is_closed_ ABSL_GUARDED_BY(working_) = false;
 
   Mutex join_mu_;
   std::thread poller_ ABSL_GUARDED_BY(join_mu_);  // last: it uses everything above
@@ -261,9 +265,19 @@ void FabricTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
     });
   }
   if (!by_fabric) return SendByNetwork(to, std::move(frame), std::move(done));
-  mailbox_->Ask([&](auto* requests) {
-    requests->frames.push_back({to, std::move(frame), std::move(done)});
+  FabricMailbox::Outgoing outgoing = {to, std::move(frame), std::move(done)};
+  const bool is_sent = SendNow(&outgoing);
+  mailbox_->Ask([&](auto* requests) {  // also of what is sent: the poller is told when it has left
+    if (!is_sent) requests->frames.push_back(std::move(outgoing));
   });
+}
+
+// While the poller sleeps a message need not wait until it is awake.
+bool FabricTransportImpl::SendNow(FabricMailbox::Outgoing* outgoing) {
+  if (polled_here == this || !working_.TryLock()) return false;
+  const bool is_sent = fabric_->SendNow(outgoing);
+  working_.Unlock();
+  return is_sent;
 }
 
 TransportStats FabricTransportImpl::stats() const {
@@ -306,6 +320,8 @@ void FabricTransportImpl::Join() {
 // ---- The poller
 
 void FabricTransportImpl::RunPoller() {
+  polled_here = this;
+  MutexLock working(&working_);
   while (true) {
     FabricMailbox::Requests requests = mailbox_->Take();
     if (!is_closed_) fabric_->Apply(&requests);
@@ -364,7 +380,9 @@ void FabricTransportImpl::Sleep() {
   std::array<pollfd, 2> fds = {pollfd{mailbox_->wake_fd(), POLLIN, 0},
                                pollfd{is_closed_ ? -1 : fabric_->endpoint().wait_fd(), POLLIN, 0}};
   const timespec timeout = absl::ToTimespec(wait);
+  working_.Unlock();
   ppoll(fds.data(), fds.size(), &timeout, nullptr);
+  working_.Lock();
   mailbox_->EndSleep(fds[0].revents != 0);
 }
 
