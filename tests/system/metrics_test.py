@@ -10,8 +10,8 @@ import urllib.request
 
 import pytest
 from process_helpers import BIN, ROOT, Process
+from watched_job import LIMIT, job_in_the_middle, scrape
 
-LIMIT = 30
 
 # Trains a little, tells its own numbers, and goes on once somebody writes to its FIFO.
 PROGRAM = """
@@ -38,12 +38,6 @@ def read(text):
     return {(m[1], m[2] or ""): float(m[3]) for m in map(SAMPLE.match, text.splitlines()) if m}
 
 
-def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        return answer.read().decode()
-
-
 def check_lint(text):
     if shutil.which("promtool"):
         done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
@@ -58,27 +52,9 @@ def check_lint(text):
 def scraped(tmp_path_factory):
     """{process: its text}, of a job in the middle; of the daemons by name, of programs "text-RANK"."""
     folder = tmp_path_factory.mktemp("metrics")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
-    for rank in range(2):
-        os.mkfifo(folder / f"go-{rank}")
-    job = Process("job", [str(BIN / "bandoneon"), "run", "--hosts", "2", "--procs-per-host", "1", "-s", "1", "--set",
-                          "metrics-listen=127.0.0.1:0", "--set", "min-compress-bytes=0", "--", sys.executable, "-c", PROGRAM, str(folder)], env)
-    try:
-        for rank in range(2):
-            job.wait_for(f"half way {rank}", LIMIT)
-        said = "".join(job.lines)
-        texts = {name: scrape(port) for name, port in re.findall(r"\[([\w ]+)\].*metrics at port (\d+)", said)}
-        texts |= {path.name: path.read_text() for path in folder.glob("text-*")}
-        for rank in range(2):
-            (folder / f"go-{rank}").write_text("go on")
-        assert job.child.wait(LIMIT) == 0, job.output()
-        return texts
-    finally:
-        if job.child.poll() is None:
-            job.child.terminate()
-            job.child.wait(LIMIT)
-        job.output()
-        job.child.stdout.close()
+    options = ["--hosts", "2", "--procs-per-host", "1", "--set", "min-compress-bytes=0"]
+    with job_in_the_middle(folder, PROGRAM, *options) as ports:
+        return {name: scrape(port) for name, port in ports.items()} | {path.name: path.read_text() for path in folder.glob("text-*")}
 
 
 def test_every_daemon_is_there_and_promtool_has_nothing_to_say(scraped):

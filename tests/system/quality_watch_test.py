@@ -4,13 +4,12 @@ import json
 import os
 import re
 import sys
-import urllib.request
 
 import numpy as np
 import pytest
 from process_helpers import BIN, Process
+from watched_job import LIMIT, job_in_the_middle, scrape
 
-LIMIT = 30
 ELEMENTS = 40_000
 
 # Exchanges a gradient with error feedback both ways, and weights as a delta, and goes on once somebody writes to its FIFO.
@@ -59,33 +58,11 @@ def read(text):
 
 def run(folder, how):
     """{process: its text or numbers}, of a job in the middle."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
-    for rank in range(2):
-        os.mkfifo(folder / f"go-{rank}")
-    job = Process("job", [str(BIN / "bandoneon"), "run", *how, "-s", "1", "--set", "metrics-listen=127.0.0.1:0", "--set", "quality-every=1",
-                          "--set", "min-compress-bytes=1", "--", sys.executable, "-c", PROGRAM, str(folder)], env)
-    try:
-        for rank in range(2):
-            job.wait_for(f"half way {rank}", LIMIT)
-        said = "".join(job.lines)
-        found = {}
-        for name, port in re.findall(r"\[([\w ]+)\].*metrics at port (\d+)", said):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT) as answer:
-                found[name] = read(answer.read().decode())
-        for path in folder.glob("text-*"):
-            found[path.name] = read(path.read_text())
-        for path in folder.glob("stats-*"):
-            found[path.name] = json.loads(path.read_text())
-        for rank in range(2):
-            (folder / f"go-{rank}").write_text("go on")
-        assert job.child.wait(LIMIT) == 0, job.output()
-        return found
-    finally:
-        if job.child.poll() is None:
-            job.child.terminate()
-            job.child.wait(LIMIT)
-        job.output()
-        job.child.stdout.close()
+    options = [*how, "--set", "quality-every=1", "--set", "min-compress-bytes=1"]
+    with job_in_the_middle(folder, PROGRAM, *options) as ports:
+        found = {name: read(scrape(port)) for name, port in ports.items()}
+        found |= {path.name: read(path.read_text()) for path in folder.glob("text-*")}
+        return found | {path.name: json.loads(path.read_text()) for path in folder.glob("stats-*")}
 
 
 @pytest.fixture(scope="module", params=["alone", "through a daemon"])
