@@ -27,11 +27,11 @@ std::unique_ptr<Transport> Network() {
   return *MakeZmqTransport({.security = LinkSecurity::kOpen});
 }
 
-std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider,
-                                            bool register_sends = false, bool always = true) {
+std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider, bool as_card = false,
+                                            bool always = true) {
   FabricOptions options;
   options.endpoint.provider = provider;
-  options.endpoint.register_sends = register_sends;
+  options.endpoint.as_card = as_card;
   options.always = always;
   options.window_bytes = kWindow;
   auto made = FabricTransport::Make(Network(), options);
@@ -89,8 +89,8 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(FabricTransportTest, CopiesNoPayload) {
-  for (const bool register_sends : {false, true}) {
-    const auto client = MakeFabric(GetParam(), register_sends);
+  for (const bool as_card : {false, true}) {
+    const auto client = MakeFabric(GetParam(), as_card);
     Inbox back;
     Completions done;
     client->Start(back.Handler());
@@ -111,7 +111,7 @@ TEST_P(FabricTransportTest, CopiesNoPayload) {
     client->Send(to_server, FrameOf(1, 50000), done.Expect());
     ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, FrameOf(1, 50000));
     inbox_.Clear();
-    EXPECT_EQ(client->bytes_copied(), register_sends ? 50000u : 0u);
+    EXPECT_EQ(client->bytes_copied(), as_card ? 50000u : 0u);
     client->Close();
     client->Join();
   }

@@ -698,12 +698,12 @@ INSTANTIATE_TEST_SUITE_P(
 template <typename Network>
 class RdmaFabric final : public Fabric {
  public:
-  explicit RdmaFabric(std::string provider, bool register_sends = false)
-      : provider_(std::move(provider)), register_sends_(register_sends) {}
+  explicit RdmaFabric(std::string provider, bool as_card = false)
+      : provider_(std::move(provider)), as_card_(as_card) {}
   std::unique_ptr<Transport> MakeTransport() override {
     FabricOptions options;
     options.endpoint.provider = provider_;
-    options.endpoint.register_sends = register_sends_;
+    options.endpoint.as_card = as_card_;
     auto made = FabricTransport::Make(network_.MakeTransport(), options);
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
@@ -715,7 +715,7 @@ class RdmaFabric final : public Fabric {
  private:
   Network network_;
   const std::string provider_;
-  const bool register_sends_;
+  const bool as_card_;
 };
 
 std::unique_ptr<Fabric> MakeRdmaTcp() {
@@ -724,15 +724,21 @@ std::unique_ptr<Fabric> MakeRdmaTcp() {
 std::unique_ptr<Fabric> MakeRdmaShm() {
   return std::make_unique<RdmaFabric<IpcFabric<LinkSecurity::kAuthenticated>>>("shm");
 }
-// What providers of cards ask for.
-std::unique_ptr<Fabric> MakeRdmaRegistered() {
-  return std::make_unique<RdmaFabric<OpenTcpFabric>>("tcp;ofi_rxm", /*register_sends=*/true);
+// Memory as providers of cards ask for it.
+std::unique_ptr<Fabric> MakeRdmaTcpAsCard() {
+  return std::make_unique<RdmaFabric<OpenTcpFabric>>("tcp;ofi_rxm", /*as_card=*/true);
+}
+
+std::unique_ptr<Fabric> MakeRdmaShmAsCard() {
+  return std::make_unique<RdmaFabric<IpcFabric<LinkSecurity::kAuthenticated>>>("shm",
+                                                                               /*as_card=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rdma, TransportTest,
                          testing::Values(FabricParam{"Tcp", MakeRdmaTcp},
-                                         FabricParam{"TcpRegistered", MakeRdmaRegistered},
-                                         FabricParam{"Shm", MakeRdmaShm}),
+                                         FabricParam{"TcpAsCard", MakeRdmaTcpAsCard},
+                                         FabricParam{"Shm", MakeRdmaShm},
+                                         FabricParam{"ShmAsCard", MakeRdmaShmAsCard}),
                          [](const auto& info) { return std::string(info.param.name); });
 #endif
 

@@ -141,8 +141,8 @@ absl::Status FabricEndpoint::Choose(const Options& options) {
   }
   domain_ = info->domain_attr->name;
   max_message_bytes_ = info->ep_attr->max_msg_size;
-  needs_registered_sends_ =
-      options.register_sends || (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
+  if (options.as_card && is_of_host_) info->domain_attr->mr_mode |= FI_MR_PROV_KEY;
+  needs_registered_sends_ = options.as_card || (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   return absl::OkStatus();
 }
 

@@ -69,9 +69,9 @@ class FabricEndpoint {
     std::string provider;  // "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "shm"
     std::string domain;  // the provider's name of a device ("mlx5_0", "eth0"); empty for its first
     std::string interface;  // an address or name of this host to be reached at; empty for its first
-    // Registers what is sent from also where the provider does not ask for it (FI_MR_LOCAL), as those of
-    // cards do: for tests.
-    bool register_sends = false;
+    // Memory as providers of cards want it, also where this one does not: what is sent from is registered
+    // (FI_MR_LOCAL), and shm chooses the keys of what peers write to (FI_MR_PROV_KEY). For tests.
+    bool as_card = false;
   };
   // NotFound: there is no such provider, domain or interface here; the message says which there are.
   static absl::StatusOr<std::unique_ptr<FabricEndpoint>> Open(const Options& options);

@@ -77,6 +77,11 @@ class FabricPoller {
   using SessionPtr = std::unique_ptr<FabricSession>;
   enum class Sent { kSent, kWaits, kEnded };
 
+  static constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
+  // So long what is to be written waits for room, before it goes over the network.
+  static constexpr absl::Duration kMostNoRoom = absl::Milliseconds(200);
+  static uint64_t BytesOf(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
+
   explicit FabricPoller(Owner owner)
       : owner_(std::move(owner)), options_(*owner_.options), log_(owner_.clock) {}
 
