@@ -32,6 +32,8 @@ VARIANTS = {
     "rdma": (["rdma.enabled=true"], ["rdma"]),
     "rdma and daemon": (["rdma.enabled=true", "workers.daemon.enabled=true"], ["worker-daemon", "rdma", "rdma-daemon"]),
     "rdma and ipc-lock": (["rdma.enabled=true", "rdma.ipcLock=true"], ["rdma", "ipc-lock"]),
+    "rdma, ipc-lock and daemon": (["rdma.enabled=true", "rdma.ipcLock=true", "workers.daemon.enabled=true"],
+                                  ["worker-daemon", "rdma", "rdma-daemon", "ipc-lock", "ipc-lock-daemon"]),
 }
 # What the chart alone has values for.
 CHART_ALONE = {
@@ -84,11 +86,16 @@ def chart_with(*values):
     return [helm(), "template", "release", CHART, *(word for value in values for word in ("--set", value))]
 
 
-def with_components(folder, overlay, *components):
-    """The objects of an overlay with components, by a kustomization in a folder of its own."""
+def write_overlay(folder, overlay, *components):
+    """A kustomization in `folder`: an overlay with components."""
     (folder / "kustomization.yaml").write_text(yaml.safe_dump({
         "resources": [os.path.relpath(K8S / "overlays" / overlay, folder)],
         "components": [os.path.relpath(K8S / "components" / name, folder) for name in components]}), encoding="utf-8")
+
+
+def with_components(folder, overlay, *components):
+    """The objects of an overlay with components."""
+    write_overlay(folder, overlay, *components)
     return objects_of([kubectl(), "kustomize", folder])
 
 
@@ -490,12 +497,22 @@ def test_devices_are_of_those_containers_that_use_them(rendered):
     assert devices(both, "StatefulSet") == [{"vpc.amazonaws.com/efa": 4}] and devices(both, "Deployment") == [{}]
 
 
-def test_a_pods_processes_are_of_one_user_where_its_daemon_locks_memory():
+@pytest.mark.parametrize("by", ["chart", "components"])
+def test_a_pods_processes_are_of_one_user_where_its_daemon_locks_memory(tmp_path, by):
     """A daemon takes processes of its own user alone."""
-    objects = objects_of(chart_with("workers.daemon.enabled=true", "rdma.enabled=true", "rdma.ipcLock=true"))
+    values, components = VARIANTS["rdma, ipc-lock and daemon"]
+    objects = objects_of(chart_with(*values)) if by == "chart" else with_components(tmp_path, "prod-tcp", *components[1:])
     daemon, train = (container["securityContext"] for container in containers(template_of(only(objects, "JobSet"))))
     assert daemon["runAsUser"] == train["runAsUser"] == 0
     assert daemon["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]} and train["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("components", [["ipc-lock-daemon"], ["worker-daemon", "ipc-lock-daemon"], ["ipc-lock", "ipc-lock-daemon"]])
+def test_components_in_another_order_are_refused(tmp_path, components):
+    """Rather than a capability that is nobody's."""
+    write_overlay(tmp_path, "dev", *components)
+    done = run(kubectl(), "kustomize", tmp_path)
+    assert done.returncode != 0 and "components/ipc-lock-daemon" in done.stderr
 
 
 def test_the_chart_says_what_the_fabric_is(rendered):
