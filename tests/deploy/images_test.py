@@ -33,9 +33,15 @@ def test_every_base_is_the_argument():
 
 
 def test_all_that_is_built_is_copied():
-    modules = re.findall(r"^add_subdirectory\((\w+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    copied = re.findall(r"^COPY (\S+) /src/", stage("build"), re.MULTILINE)
-    assert set(copied) == set(modules) | {"CMakeLists.txt", "cmake"}
+    modules = set(re.findall(r"^add_subdirectory\((\w+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    # What a module takes of elsewhere in the tree.
+    named = {path for module in modules for found in (ROOT / module).rglob("CMakeLists.txt")
+             for path in re.findall(r"\$\{PROJECT_SOURCE_DIR\}/([\w./-]+)", found.read_text(encoding="utf-8"))}
+    elsewhere = {path for path in named if path.split("/")[0] not in modules | {"cmake"}}
+    copied = dict(re.findall(r"^COPY (\S+) (/src/\S*)", stage("build"), re.MULTILINE))
+    assert copied.keys() == modules | elsewhere | {"CMakeLists.txt", "cmake"}
+    for path in elsewhere:
+        assert copied[path] == f"/src/{path.rpartition('/')[0]}/" and (ROOT / path).is_file()
 
 
 def test_builds_with_what_bootstrap_installs():
