@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -11,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/doctor_checks.h"
 #include "cli/machine_facts.h"
+#include "cli/peer_queue.h"
 #include "cli/rate_probe.h"
 #include "cli/tcp_probe.h"
 #include "common/certs/small_file.h"
@@ -24,7 +26,7 @@ constexpr Flag kFlags[] = {
     {"scheduler", 0, "HOST:PORT", "look at the job of this scheduler, too [$BANDONEON_SCHEDULER]"},
     {"rates", 0, nullptr, "time connections from here to each server of the job"},
     {"listen", 0, "HOST:PORT", "be the other end of a --peer; port 0 takes a free one"},
-    {"peers", 0, "COUNT", "of --listen: how many it serves, one after the other [1]"},
+    {"peers", 0, "COUNT", "of --listen: with how many it measures, one after the other [1]"},
     {"peer", 0, "HOST:PORT", "measure latency and rate with a doctor --listen there; repeatable"},
     {"token", 0, "TEXT", "the job's secret; others may read a command line [$BANDONEON_TOKEN]"},
     {"token-file", 0, "PATH", "a file that holds it [$BANDONEON_TOKEN_FILE]"},
@@ -179,9 +181,11 @@ int Listen(const CommandFlags& flags, const HostAndPort& place, const std::strin
   if (!listener.ok()) return Fail(listener.status());
   fprintf(stderr, "bandoneon doctor: listens at %s:%d\n", place.host.c_str(), port);
   const auto deadline = Clock::now() + timeout;
+  std::optional<PeerQueue> queue;
+  queue.emplace(*listener, token, [](const absl::Status& why) { Fail(why); });
   while (peers > 0) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    const auto rates = ServeRates(*listener, token, std::max(left, std::chrono::milliseconds(0)));
+    const auto rates = ServeRates(&*queue, std::max(left, std::chrono::milliseconds(0)));
     if (rates.ok()) {
       PrintRates(*rates, flags.Has("json"), false);
       fflush(stdout);
@@ -191,6 +195,7 @@ int Listen(const CommandFlags& flags, const HostAndPort& place, const std::strin
       if (rates.status().code() == absl::StatusCode::kDeadlineExceeded) break;
     }
   }
+  queue.reset();
   close(*listener);
   return peers == 0 ? 0 : 2;
 }
@@ -200,7 +205,11 @@ int Measure(const CommandFlags& flags, const std::vector<HostAndPort>& places,
             const std::string& token, std::chrono::milliseconds timeout) {
   int code = 0;
   for (const HostAndPort& place : places) {
-    const auto rates = MeasureRates(place, token, timeout, std::chrono::seconds(1));
+    const auto say_place = [&place](size_t before) {
+      fprintf(stderr, "bandoneon doctor: %s:%s measures one at a time: %zu before this one\n",
+              place.host.c_str(), place.port.c_str(), before);
+    };
+    const auto rates = MeasureRates(place, token, timeout, std::chrono::seconds(1), say_place);
     if (rates.ok()) {
       PrintRates(*rates, flags.Has("json"), true);
       fflush(stdout);

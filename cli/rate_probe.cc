@@ -3,9 +3,8 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <string.h>
-#include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -13,9 +12,12 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "cli/rate_hello.h"
 #include "common/certs/token_proof.h"
 
 namespace bdn::cli {
@@ -23,13 +25,9 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// The exchange, which either side bounds by itself:
-//   listener: kHello, 32 random bytes        peer: 32 random bytes, its proof
-//   listener: 'y' or 'n', its proof          peer: kEchoes times kEchoBytes, each sent back
+// The exchange, once both ends have shown the token and it is the peer's turn (rate_hello.h):
+//   peer: kEchoes times kEchoBytes, each sent back by the listener
 //   peer: chunks, the last marked            listener: a byte; chunks, the last marked
-constexpr std::string_view kHello = "bandoneon doctor 1\n";
-constexpr size_t kNonceBytes = 32;
-constexpr size_t kProofBytes = 32;
 constexpr int kEchoes = 1000;
 constexpr size_t kEchoBytes = 64;
 constexpr size_t kChunkBytes = size_t{1} << 18;
@@ -40,42 +38,49 @@ constexpr int kPatienceSeconds = 10;
 // Of all of it; who has not shown the token yet has less.
 constexpr std::chrono::seconds kStranger{10};
 constexpr std::chrono::seconds kLifetime{60};
+// One of those before a peer takes no longer, so it waits no longer for its next place.
+constexpr std::chrono::seconds kTurn{70};
+constexpr std::chrono::milliseconds kTendInterval{200};
 
-// One connection, closed with it.
+// One connection, closed with it. It lets `tend` do something else every 200 ms, as long as it sends or receives.
 class Line {
  public:
-  explicit Line(int fd) : fd_(fd), deadline_(SteadyClock::now() + kStranger) {
+  explicit Line(int fd, std::function<void()> tend = {})
+      : fd_(fd), tend_(std::move(tend)), deadline_(SteadyClock::now() + kStranger) {
     const int on = 1;
-    const timeval patience = {kPatienceSeconds, 0};
+    const timeval interval = {0, std::chrono::microseconds(kTendInterval).count()};
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &interval, sizeof(interval));
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &interval, sizeof(interval));
   }
   ~Line() { close(fd_); }
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  void Trust() { deadline_ = SteadyClock::now() + kLifetime; }
+  // From now on.
+  void GiveTime(std::chrono::seconds time) { deadline_ = SteadyClock::now() + time; }
 
   absl::Status Send(std::string_view bytes) {
+    moved_ = SteadyClock::now();
     while (!bytes.empty()) {
-      if (SteadyClock::now() > deadline_) return Late();
+      if (absl::Status status = GoOn(); !status.ok()) return status;
       const ssize_t size = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (size < 0 && errno == EINTR) continue;
+      if (size < 0 && IsPause()) continue;
       if (size <= 0) return Broken();
-      bytes.remove_prefix(static_cast<size_t>(size));
+      bytes.remove_prefix(Moved(size));
     }
     return absl::OkStatus();
   }
   absl::Status Receive(char* bytes, size_t count) {
+    moved_ = SteadyClock::now();
     while (count > 0) {
-      if (SteadyClock::now() > deadline_) return Late();
+      if (absl::Status status = GoOn(); !status.ok()) return status;
       const ssize_t size = recv(fd_, bytes, count, 0);
-      if (size < 0 && errno == EINTR) continue;
+      if (size < 0 && IsPause()) continue;
       if (size == 0) return absl::UnavailableError("the other end closed the connection");
       if (size < 0) return Broken();
       bytes += size;
-      count -= static_cast<size_t>(size);
+      count -= Moved(size);
     }
     return absl::OkStatus();
   }
@@ -86,29 +91,33 @@ class Line {
   }
 
  private:
-  static absl::Status Late() { return absl::UnavailableError("the other end takes too long"); }
+  absl::Status GoOn() {
+    const auto now = SteadyClock::now();
+    if (now > deadline_) return absl::UnavailableError("the other end takes too long");
+    if (now > moved_ + std::chrono::seconds(kPatienceSeconds)) {
+      return absl::UnavailableError(
+          absl::StrFormat("the other end stood still for %d s", kPatienceSeconds));
+    }
+    if (tend_ && now >= tended_ + kTendInterval) {
+      tend_();
+      tended_ = now;
+    }
+    return absl::OkStatus();
+  }
+  size_t Moved(ssize_t size) {
+    moved_ = SteadyClock::now();
+    return static_cast<size_t>(size);
+  }
+  static bool IsPause() { return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK; }
   static absl::Status Broken() {
-    const bool late = errno == EAGAIN || errno == EWOULDBLOCK;
-    return absl::UnavailableError(
-        late ? absl::StrFormat("the other end stood still for %d s", kPatienceSeconds)
-             : absl::StrFormat("the connection broke: %s", strerror(errno)));
+    return absl::UnavailableError(absl::StrFormat("the connection broke: %s", strerror(errno)));
   }
   const int fd_;
+  const std::function<void()> tend_;
   SteadyClock::time_point deadline_;
+  SteadyClock::time_point moved_{};
+  SteadyClock::time_point tended_{};
 };
-
-absl::StatusOr<std::string> Nonce() {
-  std::string nonce(kNonceBytes, '\0');
-  if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
-    return absl::UnavailableError("the system has no random bytes");
-  }
-  return nonce;
-}
-
-std::string ProofOf(std::string_view who, const std::string& token, const std::string& listeners,
-                    const std::string& peers) {
-  return TokenProof(token, std::string(who) + listeners + peers);
-}
 
 double Seconds(SteadyClock::time_point since) {
   return std::chrono::duration<double>(SteadyClock::now() - since).count();
@@ -146,45 +155,58 @@ absl::Status WithWhom(const absl::Status& status, const std::string& address) {
                       absl::StrFormat("%s: %s", address, std::string(status.message())));
 }
 
-absl::Status Admit(Line* line, const std::string& token) {
-  const auto own = Nonce();
-  if (!own.ok()) return own.status();
-  if (absl::Status status = line->Send(std::string(kHello) + *own); !status.ok()) return status;
-  const auto answer = line->Receive(kNonceBytes + kProofBytes);
-  if (!answer.ok()) return answer.status();
-  const std::string peers = answer->substr(0, kNonceBytes);
-  if (!SameProof(answer->substr(kNonceBytes), ProofOf("peer", token, *own, peers))) {
-    std::string no(1 + kProofBytes, '\0');
-    no[0] = 'n';
-    (void)line->Send(no);
-    return absl::PermissionDeniedError("it has another token");
-  }
-  line->Trust();
-  return line->Send(std::string("y").append(ProofOf("listener", token, *own, peers)));
-}
-
 absl::Status BeAdmitted(Line* line, const std::string& token) {
   const auto hello = line->Receive(kHello.size());
   if (!hello.ok()) return hello.status();
   if (*hello != kHello) {
-    return absl::InvalidArgumentError("what answers there is no bandoneon doctor --listen");
+    return absl::InvalidArgumentError(
+        "what answers there is no bandoneon doctor --listen of this version");
   }
   const auto listeners = line->Receive(kNonceBytes);
   if (!listeners.ok()) return listeners.status();
   const auto own = Nonce();
   if (!own.ok()) return own.status();
-  if (absl::Status status = line->Send(*own + ProofOf("peer", token, *listeners, *own));
+  if (absl::Status status = line->Send(*own + RateProof("peer", token, *listeners, *own));
       !status.ok()) {
     return status;
   }
   const auto answer = line->Receive(1 + kProofBytes);
   if (!answer.ok()) return answer.status();
   if (answer->front() != 'y' ||
-      !SameProof(answer->substr(1), ProofOf("listener", token, *listeners, *own))) {
+      !SameProof(answer->substr(1), RateProof("listener", token, *listeners, *own))) {
     return absl::PermissionDeniedError("it has another token: give both the same");
   }
-  line->Trust();
+  line->GiveTime(kTurn);
   return absl::OkStatus();
+}
+
+absl::Status AwaitTurn(Line* line, const std::function<void(size_t before)>& on_waiting) {
+  for (size_t last = std::numeric_limits<size_t>::max();;) {
+    const auto bytes = line->Receive(kNoteBytes);
+    if (!bytes.ok()) return bytes.status();
+    const auto read = ParseNote(*bytes);
+    if (!read.ok()) return read.status();
+    switch (read->note) {
+      case Note::kGo:
+        line->GiveTime(kLifetime);
+        return absl::OkStatus();
+      case Note::kFull:
+        return absl::ResourceExhaustedError(
+            absl::StrFormat("%d wait there already: come again later", read->number));
+      case Note::kEnded:
+        return absl::UnavailableError(
+            "it has ended, with as many as its --peers says: start it with more");
+      case Note::kWait:
+        break;
+    }
+    if (read->number == 0 || read->number > last) {
+      return absl::InvalidArgumentError("the other end sent something else");
+    }
+    if (read->number == last) continue;
+    last = read->number;
+    line->GiveTime(kTurn);
+    on_waiting(last);
+  }
 }
 
 }  // namespace
@@ -193,12 +215,13 @@ absl::StatusOr<int> ListenTcp(const HostAndPort& place, int* port) {
   const auto addresses = Resolve(place);
   if (!addresses.ok()) return addresses.status();
   const SocketAddress& address = addresses->front();
-  const int fd = socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+  const int fd =
+      socket(address.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
   const int on = 1;
   SocketAddress bound;
   bound.size = sizeof(bound.storage);
   if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd, address.get(), address.size) != 0 || listen(fd, 4) != 0 ||
+      bind(fd, address.get(), address.size) != 0 || listen(fd, SOMAXCONN) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&bound.storage), &bound.size) != 0) {
     const int error = errno;
     if (fd >= 0) close(fd);
@@ -211,33 +234,25 @@ absl::StatusOr<int> ListenTcp(const HostAndPort& place, int* port) {
   return fd;
 }
 
-absl::StatusOr<Rates> ServeRates(int listener, const std::string& token,
-                                 std::chrono::milliseconds timeout) {
-  pollfd polled = {listener, POLLIN, 0};
-  if (poll(&polled, 1, static_cast<int>(timeout.count())) <= 0) {
-    return absl::DeadlineExceededError("nobody came: bandoneon doctor --peer measures with this");
-  }
-  SocketAddress peer;
-  peer.size = sizeof(peer.storage);
-  const int fd =
-      accept4(listener, reinterpret_cast<sockaddr*>(&peer.storage), &peer.size, SOCK_CLOEXEC);
-  if (fd < 0) return absl::UnavailableError(absl::StrFormat("accept: %s", strerror(errno)));
-  Line line(fd);
+absl::StatusOr<Rates> ServeRates(PeerQueue* peers, std::chrono::milliseconds timeout) {
+  const auto peer = peers->Next(timeout);
+  if (!peer.ok()) return peer.status();
+  Line line(peer->fd, [peers] { peers->Tend(); });
+  line.GiveTime(kLifetime);
   Rates rates;
-  rates.address = peer.ToString();
-  if (absl::Status status = Admit(&line, token); !status.ok()) {
-    return WithWhom(status, rates.address);
-  }
+  rates.address = peer->address;
+  absl::Status status = line.Send(NoteBytes(Note::kGo));
+  if (!status.ok()) return WithWhom(status, rates.address);
   for (int i = 0; i < kEchoes; ++i) {
     const auto echo = line.Receive(kEchoBytes);
-    const absl::Status status = echo.ok() ? line.Send(*echo) : echo.status();
+    status = echo.ok() ? line.Send(*echo) : echo.status();
     if (!status.ok()) return WithWhom(status, rates.address);
   }
   auto begun = SteadyClock::now();
   const auto received = ReceiveAll(&line);
   if (!received.ok()) return WithWhom(received.status(), rates.address);
   rates.received_gbit = Gbit(*received, Seconds(begun));
-  absl::Status status = line.Send("k");
+  status = line.Send("k");
   if (!status.ok()) return WithWhom(status, rates.address);
   begun = SteadyClock::now();
   const auto sent = SendFor(&line, std::chrono::seconds(1));
@@ -248,7 +263,8 @@ absl::StatusOr<Rates> ServeRates(int listener, const std::string& token,
 
 absl::StatusOr<Rates> MeasureRates(const HostAndPort& place, const std::string& token,
                                    std::chrono::milliseconds timeout,
-                                   std::chrono::milliseconds each_way) {
+                                   std::chrono::milliseconds each_way,
+                                   const std::function<void(size_t before)>& on_waiting) {
   const auto addresses = Resolve(place);
   if (!addresses.ok()) return addresses.status();
   Rates rates;
@@ -258,9 +274,9 @@ absl::StatusOr<Rates> MeasureRates(const HostAndPort& place, const std::string& 
     return absl::UnavailableError(absl::StrFormat("%s: %s", rates.address, attempt.why));
   }
   Line line(attempt.fd);
-  if (absl::Status status = BeAdmitted(&line, token); !status.ok()) {
-    return WithWhom(status, rates.address);
-  }
+  absl::Status admitted = BeAdmitted(&line, token);
+  if (admitted.ok()) admitted = AwaitTurn(&line, on_waiting);
+  if (!admitted.ok()) return WithWhom(admitted, rates.address);
   std::vector<double> echoes;
   const std::string ping(kEchoBytes, '\0');
   for (int i = 0; i < kEchoes; ++i) {

@@ -2,10 +2,13 @@
 #define BANDONEON_CLI_RATE_PROBE_H_
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/peer_queue.h"
 #include "cli/tcp_probe.h"
 
 // A short exchange between two hosts by plain TCP, on one connection: what a job's data connections have to
@@ -21,18 +24,18 @@ struct Rates {
   double received_gbit = 0;
 };
 
-// A socket that listens at `place`, whose port may be 0; `*port` is the one it has. The caller closes it.
+// A non-blocking socket that listens at `place`, whose port may be 0; `*port` is the one it has. The caller closes it.
 absl::StatusOr<int> ListenTcp(const HostAndPort& place, int* port);
-// Serves one peer at `listener`. Who has not shown the token within 10 s, is not done
-// in a minute, or sends more than it may, is given up. DeadlineExceeded when
-// none came in `timeout`; PermissionDenied of a peer with another token: the next may be served.
-absl::StatusOr<Rates> ServeRates(int listener, const std::string& token,
-                                 std::chrono::milliseconds timeout);
+// Serves the next of `peers`, and tends the others meanwhile. Who is not done in a minute, stands still for 10 s, or sends
+// more than it may, is given up. DeadlineExceeded when none came in `timeout`; after any other error the next may be served.
+absl::StatusOr<Rates> ServeRates(PeerQueue* peers, std::chrono::milliseconds timeout);
 // Measures with who listens at `place`. It sends for `each_way`, and is sent
-// to for 1 s. PermissionDenied where the tokens differ, InvalidArgument where that is no bandoneon doctor.
+// to for 1 s. `on_waiting` hears how many are measured before, each time that they are fewer. PermissionDenied where the tokens
+// differ, InvalidArgument where that is no bandoneon doctor, ResourceExhausted where too many wait there.
 absl::StatusOr<Rates> MeasureRates(const HostAndPort& place, const std::string& token,
                                    std::chrono::milliseconds timeout,
-                                   std::chrono::milliseconds each_way);
+                                   std::chrono::milliseconds each_way,
+                                   const std::function<void(size_t before)>& on_waiting);
 
 }  // namespace bdn::cli
 

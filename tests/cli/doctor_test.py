@@ -1,5 +1,8 @@
 """`bandoneon doctor`, with real processes and sockets."""
 
+import contextlib
+import hashlib
+import hmac
 import json
 import re
 import socket
@@ -192,6 +195,77 @@ def test_a_peer_that_is_no_doctor(real):
     assert peer.returncode == 2 and "no bandoneon doctor" in error
     connection.close()
     listener.close()
+
+
+def queue_up(place):
+    """A connection that has shown, where there is no token, that it has none; what it is told then is not read."""
+    connection = socket.create_connection(place.rsplit(":", 1), timeout=LIMIT)
+    stream = connection.makefile("rb")
+    assert stream.readline() == b"bandoneon doctor 2\n"
+    theirs, ours = stream.read(32), bytes(32)
+    connection.sendall(ours + hmac.digest(b"", b"peer" + theirs + ours, hashlib.sha256))
+    assert stream.read(33) == b"y" + hmac.digest(b"", b"listener" + theirs + ours, hashlib.sha256)
+    return connection, stream
+
+
+def keep_turn(connection, stream):
+    """Who is measured, and stands still for 10 s, is given up."""
+    connection.sendall(bytes(64))
+    assert stream.read(64) == bytes(64)
+
+
+def ended(process):
+    out, error = process.communicate(timeout=LIMIT)
+    return process.returncode, out, error
+
+
+def test_who_says_nothing_keeps_nobody_waiting(real):
+    listener = real.start("doctor", "--listen", "127.0.0.1:0")
+    place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
+    with contextlib.ExitStack() as silent:
+        for _ in range(65):  # one more than are borne with
+            silent.enter_context(socket.create_connection(place.rsplit(":", 1)))
+        done = real.run("doctor", "--peer", place)
+        assert done.returncode == 0, done.stderr
+        code, _, error = ended(listener)
+    assert code == 0 and "does not say its token" in error
+
+
+def test_who_waits_is_told_how_many_are_before_it(real):
+    listener = real.start("doctor", "--listen", "127.0.0.1:0", "--peers", 2)
+    place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
+    first, stream = queue_up(place)
+    assert stream.read(3)[:1] == b"g", "it is measured, and takes its time"
+    peers = []
+    for before in (1, 2):
+        peers.append(real.start("doctor", "--peer", place))
+        read_until(peers[-1].stderr, 1, f"one at a time: {before} before this one")
+        keep_turn(first, stream)
+    stream.close()
+    first.close()
+    for peer in peers:
+        code, out, error = ended(peer)
+        assert code == 0 and out.startswith(place), error
+    assert "1 before this one" in error, "the second is told again when it is next"
+    assert ended(listener)[0] == 0
+
+
+def test_who_waits_when_it_ends_is_told_so(real):
+    listener = real.start("doctor", "--listen", "127.0.0.1:0")
+    place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
+    first, stream = queue_up(place)
+    assert stream.read(3)[:1] == b"g"
+    waiting = []
+    for before in (1, 2):
+        waiting.append(real.start("doctor", "--peer", place))
+        read_until(waiting[-1].stderr, 1, f"{before} before this one")
+        keep_turn(first, stream)
+    stream.close()
+    first.close()
+    assert ended(waiting[0])[0] == 0
+    code, _, error = ended(waiting[1])
+    assert code == 2 and "it has ended, with as many as its --peers says" in error
+    assert ended(listener)[0] == 0
 
 
 @pytest.mark.parametrize("args, names", [
