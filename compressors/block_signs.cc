@@ -1,5 +1,8 @@
 #include "compressors/block_signs.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -41,48 +44,88 @@ float MeanMagnitude(EncodeSource& source, size_t begin, size_t end) {
   return MeanOf(sum, end - begin);
 }
 
+// Whether each is at most `most`, and neither negative, -0 nor NaN: as whole numbers their bits are
+// above those of `most` then. Plain: compilers turn it into vectors.
+bool AllBitsAtMost(const float* scales, size_t count, float most) {
+  uint32_t largest = 0;
+  for (size_t b = 0; b < count; ++b)
+    largest = std::max(largest, std::bit_cast<uint32_t>(scales[b]));
+  return largest <= std::bit_cast<uint32_t>(most);
+}
+
+// The same where all of p is there.
+float MeanMagnitude(const float* p, size_t n) {
+  EncodeSource source(ConstView{p, DType::kFloat32, n}, 1.0f);
+  return MeanMagnitude(source, 0, n);
+}
+
 }  // namespace
 
-void BlockScales::Store(MutableByteSpan out, size_t b, float scale) const {
-  if (bfloat) {
-    StoreLittle(out, b * sizeof(uint16_t), FloatToBFloat16(scale));
-  } else {
-    StoreLittle(out, b * sizeof(float), scale);
+void BlockScales::Load(ByteSpan in, size_t b, size_t count, float* scales) const {
+  const std::byte* const from = in.data() + b * ScaleBytes();
+  if (!bfloat) {
+    std::memcpy(scales, from, count * sizeof(float));
+    return;
   }
+  ConvertScaled({from, DType::kBFloat16, count}, 1.0f, {scales, DType::kFloat32, count});
+}
+
+void BlockScales::Store(const float* scales, size_t b, size_t count, MutableByteSpan out) const {
+  std::byte* const to = out.data() + b * ScaleBytes();
+  if (!bfloat) {
+    std::memcpy(to, scales, count * sizeof(float));
+    return;
+  }
+  ConvertScaled({scales, DType::kFloat32, count}, 1.0f, {to, DType::kBFloat16, count});
+}
+
+void BlockScales::ClearPadding(size_t n, MutableByteSpan out) const {
+  const size_t used = NumBlocks(n) * ScaleBytes();
+  std::memset(out.data() + used, 0, Bytes(n) - used);
 }
 
 bool BlockScales::Write(EncodeSource& source, size_t begin, size_t end, float factor, float most,
                         MutableByteSpan out) const {
   const size_t length = BlockLength(source.n());
-  // Of short blocks p is computed for as many as a tile has.
-  const size_t together = std::max<size_t>(1, kTile / length) * length;
-  for (size_t at = begin; at < end; at += together) {
-    const size_t next = std::min(end, at + together);
-    const float* p = length < kTile ? source.Peek(at, next - at) : nullptr;
-    for (size_t from = at; from < next; from += length) {
-      const size_t to = std::min(next, from + length);
-      float mean = p != nullptr ? MeanOf(AddMagnitudes(0, p + (from - at), to - from), to - from)
-                                : MeanMagnitude(source, from, to);
-      if (!std::isfinite(mean) && p != nullptr) {
-        mean = MeanMagnitude(source, from, to);
-        p = source.Peek(at, next - at);
-      }
-      if (!std::isfinite(mean)) return false;
-      Store(out, from / length, std::min(factor * mean, most));
+  for (size_t at = begin; at < end; at += length) {
+    const float mean = MeanMagnitude(source, at, std::min(end, at + length));
+    if (!std::isfinite(mean)) return false;
+    const float scale = std::min(factor * mean, most);
+    Store(&scale, at / length, 1, out);
+  }
+  if (end == source.n()) ClearPadding(end, out);
+  return true;
+}
+
+bool BlockScales::WriteTile(const float* p, size_t n, size_t begin, size_t end, float factor,
+                            float most, MutableByteSpan out) const {
+  const size_t length = BlockLength(n);
+  const size_t blocks = DivideUp(end - begin, length);
+  float scales[kMostTogether];
+  const bool finite = MeanMagnitudes(p, end - begin, length, scales);
+  for (size_t b = 0; b < blocks; ++b) {
+    if (!finite && !std::isfinite(scales[b])) {
+      scales[b] = MeanMagnitude(p + b * length, std::min(length, end - begin - b * length));
+      if (!std::isfinite(scales[b])) return false;
     }
+    scales[b] = std::min(factor * scales[b], most);
   }
-  if (end == source.n()) {
-    const size_t used = NumBlocks(end) * ScaleBytes();
-    std::memset(out.data() + used, 0, Bytes(end) - used);
-  }
+  Store(scales, begin / length, blocks, out);
+  if (end == n) ClearPadding(n, out);
   return true;
 }
 
 absl::Status BlockScales::Check(const Codec& codec, ByteSpan in, size_t n, float most) const {
-  for (size_t b = 0; b < NumBlocks(n); ++b) {
-    const float magnitude = Load(in, b);
-    if (!(magnitude <= most) || std::signbit(magnitude)) {
-      return InvalidArgument("%s scale %d is %g", codec.spec(), b, magnitude);
+  const size_t num_blocks = NumBlocks(n);
+  float scales[kMostTogether];
+  for (size_t first = 0; first < num_blocks; first += kMostTogether) {
+    const size_t blocks = std::min(kMostTogether, num_blocks - first);
+    Load(in, first, blocks, scales);
+    if (AllBitsAtMost(scales, blocks, most)) continue;
+    for (size_t b = 0; b < blocks; ++b) {
+      if (!AllBitsAtMost(scales + b, 1, most)) {
+        return InvalidArgument("%s scale %d is %g", codec.spec(), first + b, scales[b]);
+      }
     }
   }
   for (size_t at = NumBlocks(n) * ScaleBytes(); at < Bytes(n); ++at) {

@@ -2,7 +2,6 @@
 #define BANDONEON_COMPRESSORS_BLOCK_SIGNS_H_
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "common/base/endian.h"
 #include "common/base/status.h"
 #include "compressors/payload.h"
+#include "kernels/block_magnitudes.h"
 #include "kernels/float_kernels.h"
 
 // What onebit and twobit are made of: a scale for each block, which is its mean magnitude times a
@@ -34,35 +34,46 @@ struct BlockScales {
   // Of all scales, padding included.
   size_t Bytes(size_t n) const { return AlignUp4(NumBlocks(n) * ScaleBytes()); }
 
-  // REQUIRES: b is below the number of blocks.
-  float Load(ByteSpan in, size_t b) const {
-    if (!bfloat) return LoadLittle<float>(in, b * sizeof(float));
-    const uint32_t bits = LoadLittle<uint16_t>(in, b * sizeof(uint16_t));
-    return std::bit_cast<float>(bits << 16);
-  }
-  // Rounds to nearest even, and to a finite one.
-  void Store(MutableByteSpan out, size_t b, float scale) const;
+  // Whether whole blocks of n elements fit in a tile; then as many as fit are taken at once.
+  bool FitTile(size_t n) const { return BlockLength(n) <= kTile; }
 
   // Writes the scales of the blocks that begin in [begin, end), and the padding after the last:
-  // factor * (the mean of |p| over the block), at most `most`. onebit.h has the sum. False when p is
-  // not finite there. REQUIRES: begin is the beginning of a block, end too or all of n.
+  // factor * (the mean of |p| over the block), at most `most`, with bfloat16 to nearest even and a
+  // finite one. onebit.h has the sum. False when p is not finite there. REQUIRES: begin is the
+  // beginning of a block, end too or all of n; to WriteTile, they fit in a tile, and p is that of
+  // [begin, end).
   bool Write(EncodeSource& source, size_t begin, size_t end, float factor, float most,
              MutableByteSpan out) const;
+  bool WriteTile(const float* p, size_t n, size_t begin, size_t end, float factor, float most,
+                 MutableByteSpan out) const;
   // InvalidArgument for a scale that is negative, -0, NaN or above `most`, and for padding that is
   // not zero. REQUIRES: in.size() >= Bytes(n).
   absl::Status Check(const Codec& codec, ByteSpan in, size_t n, float most) const;
 
-  // visit(scale, from, count) for what blocks have of [begin, end), in order.
+  // visit(scales, from, count) for what there is of [begin, end), in order: whole blocks, as many as
+  // a tile has, or a part of one. The first of the scales is that of `from`.
   template <typename Visit>
-  void ForEachPart(ByteSpan in, size_t n, size_t begin, size_t end, const Visit& visit) const {
+  void ForEachRun(ByteSpan in, size_t n, size_t begin, size_t end, const Visit& visit) const {
     const size_t length = BlockLength(n);
-    size_t b = begin < end ? begin / length : 0;
-    for (size_t at = begin; at < end; ++b) {
-      const size_t next = std::min(end, (b + 1) * length);
-      visit(Load(in, b), at, next - at);
+    float scales[kMostTogether];
+    for (size_t at = begin; at < end;) {
+      const size_t first = at / length;
+      size_t next = std::min(end, (first + 1) * length);
+      if (FitTile(n) && first * length == at) next = std::min(end, at + kTile / length * length);
+      Load(in, first, DivideUp(next - first * length, length), scales);
+      visit(BlockMagnitudes{.values = scales, .block = length}, at, next - at);
       at = next;
     }
   }
+
+ private:
+  static constexpr size_t kLeastBlock = 32;
+  static constexpr size_t kMostTogether = kTile / kLeastBlock;
+
+  // Of blocks [b, b + count).
+  void Load(ByteSpan in, size_t b, size_t count, float* scales) const;
+  void Store(const float* scales, size_t b, size_t count, MutableByteSpan out) const;
+  void ClearPadding(size_t n, MutableByteSpan out) const;
 };
 
 // The bitmaps of a payload from an element on, a multiple of 32: each is `bytes` after the one
@@ -73,15 +84,14 @@ struct BitmapsFrom {
   size_t bytes;
 };
 
-// A codec by what becomes of a run of elements whose scale is known. Bits has
+// A codec by what becomes of a run of elements whose scales are known. Bits has
 //
 //   kId
 //   kBitmaps         how many
 //   kFactor, kMost   as BlockScales::Write takes them
-//   kPacksByScale    whether Pack looks at the scale; then it gets no more than a block
-//   Pack(p, count, scale, bitmaps)
-//   PackAndSubtract(p, count, scale, bitmaps)    and p <- p - decoded
-//   Unpack<kAdd>(bitmaps, count, scale, factor, y)    y = factor * decoded, or y += that
+//   Pack(p, count, scales, bitmaps)
+//   PackAndSubtract(p, count, scales, bitmaps)    and p <- p - decoded
+//   Unpack<kAdd>(bitmaps, count, scales, factor, y)    y = factor * decoded, or y += that
 template <class Bits>
 class BlockSignsCodec final : public Codec {
  public:
@@ -98,19 +108,11 @@ class BlockSignsCodec final : public Codec {
 
   absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& /*draw*/,
                                     MutableByteSpan out) const override {
-    const size_t n = source.n();
-    // With a residual all of p is seen before any of it is taken; without, each stretch of whole
-    // blocks is packed while it is in a cache.
-    const bool whole = source.keeps_residual() || scales_.block == 0;
-    const size_t stretch = whole ? n : std::max<size_t>(1, kTile / scales_.block) * scales_.block;
-    for (size_t begin = 0; begin < n; begin += stretch) {
-      const size_t end = std::min(n, begin + stretch);
-      if (!scales_.Write(source, begin, end, Bits::kFactor, Bits::kMost, out)) {
-        return source.CheckFinite();
-      }
-      PackBackward(source, begin, end, out);
-    }
-    return MaxEncodedBytes(n, source.dtype());
+    const bool small = scales_.FitTile(source.n());
+    if (small && source.keeps_residual()) BDN_RETURN_IF_ERROR(source.CheckFinite());
+    const bool finite = small ? EncodeSmallBlocks(source, out) : EncodeLargeBlocks(source, out);
+    if (!finite) return source.CheckFinite();
+    return MaxEncodedBytes(source.n(), source.dtype());
   }
 
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
@@ -158,23 +160,50 @@ class BlockSignsCodec final : public Codec {
     return {payload + scales_.Bytes(n) + at / kWordElements * kWordBytes, BitmapBytes(n)};
   }
 
-  void PackBackward(EncodeSource& source, size_t begin, size_t end, MutableByteSpan out) const {
+  // As many blocks as a tile has at once, each seen once. With a residual backward, as what was looked
+  // at last is still in a cache. False where p is not finite.
+  bool EncodeSmallBlocks(EncodeSource& source, MutableByteSpan out) const {
     const size_t n = source.n();
-    ForEachTileBackward(begin, end, [&](size_t at, size_t count) {
-      if (source.keeps_residual()) {
-        float* const p = source.Take(at, count);
-        scales_.ForEachPart(out, n, at, at + count, [&](float scale, size_t from, size_t part) {
-          Bits::PackAndSubtract(p + (from - at), part, scale, From(out.data(), n, from));
-        });
-        return;
-      }
-      const float* const p = source.Peek(at, count);
-      if constexpr (Bits::kPacksByScale) {
-        scales_.ForEachPart(out, n, at, at + count, [&](float scale, size_t from, size_t part) {
-          Bits::Pack(p + (from - at), part, scale, From(out.data(), n, from));
-        });
+    if (n == 0) return true;
+    const size_t stretch = kTile / scales_.BlockLength(n) * scales_.BlockLength(n);
+    const size_t count = DivideUp(n, stretch);
+    for (size_t s = 0; s < count; ++s) {
+      const size_t begin = (source.keeps_residual() ? count - 1 - s : s) * stretch;
+      const size_t end = std::min(n, begin + stretch);
+      float* const taken = source.keeps_residual() ? source.Take(begin, end - begin) : nullptr;
+      const float* const p = taken == nullptr ? source.Peek(begin, end - begin) : taken;
+      if (!scales_.WriteTile(p, n, begin, end, Bits::kFactor, Bits::kMost, out)) return false;
+      PackRuns(p, taken, n, begin, end, out);
+    }
+    return true;
+  }
+
+  // Blocks of several tiles: their scales, then their signs, backward. With a residual all scales
+  // come first, since nothing may be taken before.
+  bool EncodeLargeBlocks(EncodeSource& source, MutableByteSpan out) const {
+    const size_t n = source.n();
+    const size_t stretch = source.keeps_residual() ? n : scales_.BlockLength(n);
+    for (size_t begin = 0; begin < n; begin += stretch) {
+      const size_t end = std::min(n, begin + stretch);
+      if (!scales_.Write(source, begin, end, Bits::kFactor, Bits::kMost, out)) return false;
+      ForEachTileBackward(begin, end, [&](size_t at, size_t count) {
+        float* const taken = source.keeps_residual() ? source.Take(at, count) : nullptr;
+        const float* const p = taken == nullptr ? source.Peek(at, count) : taken;
+        PackRuns(p, taken, n, at, at + count, out);
+      });
+    }
+    return true;
+  }
+
+  // p is that of [begin, end). Where it was taken, `taken` points to it and is left p - decoded.
+  void PackRuns(const float* p, float* taken, size_t n, size_t begin, size_t end,
+                MutableByteSpan out) const {
+    scales_.ForEachRun(out, n, begin, end, [&](BlockMagnitudes scales, size_t from, size_t count) {
+      const BitmapsFrom<std::byte> to = From(out.data(), n, from);
+      if (taken != nullptr) {
+        Bits::PackAndSubtract(taken + (from - begin), count, scales, to);
       } else {
-        Bits::Pack(p, count, 0.0f, From(out.data(), n, at));
+        Bits::Pack(p + (from - begin), count, scales, to);
       }
     });
   }
@@ -182,9 +211,10 @@ class BlockSignsCodec final : public Codec {
   // Elements [at, at + count) of n.
   template <bool kAdd>
   void Unpack(ByteSpan in, size_t n, size_t at, size_t count, float factor, float* y) const {
-    scales_.ForEachPart(in, n, at, at + count, [&](float scale, size_t from, size_t part) {
-      Bits::template Unpack<kAdd>(From(in.data(), n, from), part, scale, factor, y + (from - at));
-    });
+    const auto unpack = [&](BlockMagnitudes scales, size_t from, size_t part) {
+      Bits::template Unpack<kAdd>(From(in.data(), n, from), part, scales, factor, y + (from - at));
+    };
+    scales_.ForEachRun(in, n, at, at + count, unpack);
   }
 
   const BlockScales scales_;

@@ -20,19 +20,21 @@ struct OneBits {
   static constexpr float kMost = std::numeric_limits<float>::max();
   static constexpr bool kPacksByScale = false;
 
-  static void Pack(const float* p, size_t count, float /*scale*/, BitmapsFrom<std::byte> to) {
+  static void Pack(const float* p, size_t count, BlockMagnitudes /*scales*/,
+                   BitmapsFrom<std::byte> to) {
     PackSigns(p, count, to.first);
   }
-  static void PackAndSubtract(float* p, size_t count, float scale, BitmapsFrom<std::byte> to) {
-    PackSignsAndSubtract(p, count, scale, to.first);
+  static void PackAndSubtract(float* p, size_t count, BlockMagnitudes scales,
+                              BitmapsFrom<std::byte> to) {
+    PackSignsAndSubtract(p, count, scales, to.first);
   }
   template <bool kAdd>
-  static void Unpack(BitmapsFrom<const std::byte> from, size_t count, float scale, float factor,
-                     float* y) {
+  static void Unpack(BitmapsFrom<const std::byte> from, size_t count, BlockMagnitudes scales,
+                     float factor, float* y) {
     if constexpr (kAdd) {
-      UnpackSignsAndAdd(from.first, count, factor * scale, y);
+      UnpackSignsAndAdd(from.first, count, scales, factor, y);
     } else {
-      UnpackSigns(from.first, count, factor * scale, y);
+      UnpackSigns(from.first, count, scales, factor, y);
     }
   }
 };

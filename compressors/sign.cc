@@ -32,7 +32,7 @@ void Unpack(ByteSpan in, size_t n, size_t at, size_t count, float scale, float* 
   if (HasZeros(in)) {
     UnpackSignsAndZeros(negative, in.data() + ZeroOffset(n, at), count, scale, y);
   } else {
-    UnpackSigns(negative, count, scale, y);
+    UnpackSigns(negative, count, {.values = &scale, .block = count}, 1.0f, y);
   }
 }
 
@@ -41,7 +41,7 @@ void UnpackAndAdd(ByteSpan in, size_t n, size_t at, size_t count, float scale, f
   if (HasZeros(in)) {
     UnpackSignsAndZerosAndAdd(negative, in.data() + ZeroOffset(n, at), count, scale, y);
   } else {
-    UnpackSignsAndAdd(negative, count, scale, y);
+    UnpackSignsAndAdd(negative, count, {.values = &scale, .block = count}, 1.0f, y);
   }
 }
 

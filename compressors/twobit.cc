@@ -14,20 +14,22 @@ struct TwoBits {
   static constexpr float kMost = 0x1.54p126f;
   static constexpr bool kPacksByScale = true;
 
-  static void Pack(const float* p, size_t count, float scale, BitmapsFrom<std::byte> to) {
-    PackTwoBits(p, count, scale, to.first, to.first + to.bytes);
+  static void Pack(const float* p, size_t count, BlockMagnitudes scales,
+                   BitmapsFrom<std::byte> to) {
+    PackTwoBits(p, count, scales, to.first, to.first + to.bytes);
   }
-  static void PackAndSubtract(float* p, size_t count, float scale, BitmapsFrom<std::byte> to) {
-    PackTwoBitsAndSubtract(p, count, scale, to.first, to.first + to.bytes);
+  static void PackAndSubtract(float* p, size_t count, BlockMagnitudes scales,
+                              BitmapsFrom<std::byte> to) {
+    PackTwoBitsAndSubtract(p, count, scales, to.first, to.first + to.bytes);
   }
   template <bool kAdd>
-  static void Unpack(BitmapsFrom<const std::byte> from, size_t count, float scale, float factor,
-                     float* y) {
+  static void Unpack(BitmapsFrom<const std::byte> from, size_t count, BlockMagnitudes scales,
+                     float factor, float* y) {
     const std::byte* const large = from.first + from.bytes;
     if constexpr (kAdd) {
-      UnpackTwoBitsAndAdd(from.first, large, count, factor * scale, factor * (3.0f * scale), y);
+      UnpackTwoBitsAndAdd(from.first, large, count, scales, factor, y);
     } else {
-      UnpackTwoBits(from.first, large, count, factor * scale, factor * (3.0f * scale), y);
+      UnpackTwoBits(from.first, large, count, scales, factor, y);
     }
   }
 };

@@ -8,11 +8,13 @@
 #define BANDONEON_KERNELS_BIT_WORDS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/block_magnitudes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -42,6 +44,17 @@ HWY_INLINE uint32_t LoadWord(const void* words, size_t i) {
   uint32_t word;
   std::memcpy(&word, static_cast<const char*>(words) + i / 8, sizeof(word));
   return word;
+}
+
+// body(begin, end, magnitude) for each block of [0, n), in order.
+template <class Body>
+HWY_INLINE void ForEachBlock(size_t n, BlockMagnitudes magnitudes, const Body& body) {
+  const float* value = magnitudes.values;
+  for (size_t begin = 0; begin < n;) {
+    const size_t end = begin + std::min(n - begin, magnitudes.block);
+    body(begin, end, *value++);
+    begin = end;
+  }
 }
 
 }  // namespace HWY_NAMESPACE

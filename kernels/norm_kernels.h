@@ -14,6 +14,11 @@ namespace bdn {
 // One pass.
 double AddMagnitudes(double total, const float* p, size_t n);
 
+// means[b] = the mean of |p| over elements [b * block, min(n, (b + 1) * block)): the float64 quotient
+// of AddMagnitudes(0, them) and their number, rounded to float32. False where one is not finite, as
+// sums of finite elements can be. One pass. REQUIRES: block > 0.
+bool MeanMagnitudes(const float* p, size_t n, size_t block, float* means);
+
 // total + the sum of p[i]^2, as AddMagnitudes adds |p[i]|. One pass.
 double AddSquares(double total, const float* p, size_t n);
 

@@ -48,18 +48,22 @@ void PackSignsKernel(const float* HWY_RESTRICT p, size_t n, void* HWY_RESTRICT w
   StoreWord(words, i, WordSigns(tail));
 }
 
-void PackSignsAndSubtractKernel(float* HWY_RESTRICT p, size_t n, float magnitude,
+void PackSignsAndSubtractKernel(float* HWY_RESTRICT p, size_t n, BlockMagnitudes magnitudes,
                                 void* HWY_RESTRICT words) {
   const Tag d;
-  const auto plus = hn::Set(d, magnitude);
-  const auto minus = hn::Neg(plus);
-  size_t i = 0;
-  for (; i + kWord <= n; i += kWord) StoreWord(words, i, WordSignsAndSubtract(p + i, plus, minus));
-  if (i == n) return;
-  float tail[kWord] = {};
-  std::memcpy(tail, p + i, (n - i) * sizeof(float));
-  StoreWord(words, i, WordSignsAndSubtract(tail, plus, minus));
-  std::memcpy(p + i, tail, (n - i) * sizeof(float));
+  ForEachBlock(n, magnitudes, [&](size_t begin, size_t end, float magnitude) HWY_ATTR {
+    const auto plus = hn::Set(d, magnitude);
+    const auto minus = hn::Neg(plus);
+    size_t i = begin;
+    for (; i + kWord <= end; i += kWord) {
+      StoreWord(words, i, WordSignsAndSubtract(p + i, plus, minus));
+    }
+    if (i == end) return;
+    float tail[kWord] = {};
+    std::memcpy(tail, p + i, (end - i) * sizeof(float));
+    StoreWord(words, i, WordSignsAndSubtract(tail, plus, minus));
+    std::memcpy(p + i, tail, (end - i) * sizeof(float));
+  });
 }
 
 // Plain: a shift by lane, which compilers turn into vectors.
@@ -72,19 +76,23 @@ HWY_INLINE void UnpackWord(uint32_t word, uint32_t magnitude, size_t count, floa
 }
 
 template <bool kAdd>
-HWY_INLINE void UnpackLoop(const void* HWY_RESTRICT words, size_t n, float magnitude,
-                           float* HWY_RESTRICT y) {
-  const uint32_t bits = std::bit_cast<uint32_t>(magnitude);
-  size_t i = 0;
-  for (; i + kWord <= n; i += kWord) UnpackWord<kAdd>(LoadWord(words, i), bits, kWord, y + i);
-  if (i < n) UnpackWord<kAdd>(LoadWord(words, i), bits, n - i, y + i);
+HWY_INLINE void UnpackLoop(const void* HWY_RESTRICT words, size_t n, BlockMagnitudes magnitudes,
+                           float factor, float* HWY_RESTRICT y) {
+  ForEachBlock(n, magnitudes, [&](size_t begin, size_t end, float magnitude) HWY_ATTR {
+    const uint32_t bits = std::bit_cast<uint32_t>(factor * magnitude);
+    size_t i = begin;
+    for (; i + kWord <= end; i += kWord) UnpackWord<kAdd>(LoadWord(words, i), bits, kWord, y + i);
+    if (i < end) UnpackWord<kAdd>(LoadWord(words, i), bits, end - i, y + i);
+  });
 }
 
-void UnpackSignsKernel(const void* words, size_t n, float magnitude, float* y) {
-  UnpackLoop<false>(words, n, magnitude, y);
+void UnpackSignsKernel(const void* words, size_t n, BlockMagnitudes magnitudes, float factor,
+                       float* y) {
+  UnpackLoop<false>(words, n, magnitudes, factor, y);
 }
-void UnpackSignsAndAddKernel(const void* words, size_t n, float magnitude, float* y) {
-  UnpackLoop<true>(words, n, magnitude, y);
+void UnpackSignsAndAddKernel(const void* words, size_t n, BlockMagnitudes magnitudes, float factor,
+                             float* y) {
+  UnpackLoop<true>(words, n, magnitudes, factor, y);
 }
 
 struct SignWords {
@@ -193,14 +201,15 @@ HWY_EXPORT(UnpackSignsAndZerosAndAddKernel);
 void PackSigns(const float* p, size_t n, void* words) {
   HWY_DYNAMIC_DISPATCH(PackSignsKernel)(p, n, words);
 }
-void PackSignsAndSubtract(float* p, size_t n, float magnitude, void* words) {
-  HWY_DYNAMIC_DISPATCH(PackSignsAndSubtractKernel)(p, n, magnitude, words);
+void PackSignsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* words) {
+  HWY_DYNAMIC_DISPATCH(PackSignsAndSubtractKernel)(p, n, magnitudes, words);
 }
-void UnpackSigns(const void* words, size_t n, float magnitude, float* y) {
-  HWY_DYNAMIC_DISPATCH(UnpackSignsKernel)(words, n, magnitude, y);
+void UnpackSigns(const void* words, size_t n, BlockMagnitudes magnitudes, float factor, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackSignsKernel)(words, n, magnitudes, factor, y);
 }
-void UnpackSignsAndAdd(const void* words, size_t n, float magnitude, float* y) {
-  HWY_DYNAMIC_DISPATCH(UnpackSignsAndAddKernel)(words, n, magnitude, y);
+void UnpackSignsAndAdd(const void* words, size_t n, BlockMagnitudes magnitudes, float factor,
+                       float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackSignsAndAddKernel)(words, n, magnitudes, factor, y);
 }
 PackedSigns PackSignsAndZeros(const float* p, size_t n, void* words, void* zeros) {
   return HWY_DYNAMIC_DISPATCH(PackSignsAndZerosKernel)(p, n, words, zeros);

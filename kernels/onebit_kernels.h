@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "kernels/block_magnitudes.h"
+
 // Signs are packed 32 a little-endian word: element i is bit i % 32 of word i / 32, 1 where the
 // element is below zero. Words need no alignment; the unused bits of the last are zero. Where zeros
 // count, a second array of words has 1 where the element is 0 or -0.
@@ -12,13 +14,14 @@ namespace bdn {
 // words = signs of p. One pass.
 void PackSigns(const float* p, size_t n, void* words);
 
-// The same, and p[i] <- p[i] - (p[i] < 0 ? -magnitude : magnitude).
-void PackSignsAndSubtract(float* p, size_t n, float magnitude, void* words);
+// The same, and p[i] <- p[i] - (p[i] < 0 ? -its magnitude : its magnitude).
+void PackSignsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* words);
 
-// y[i] = magnitude, its sign flipped where the bit is 1.
-void UnpackSigns(const void* words, size_t n, float magnitude, float* y);
+// y[i] = factor * its magnitude, the sign flipped where the bit is 1.
+void UnpackSigns(const void* words, size_t n, BlockMagnitudes magnitudes, float factor, float* y);
 // y[i] += the same.
-void UnpackSignsAndAdd(const void* words, size_t n, float magnitude, float* y);
+void UnpackSignsAndAdd(const void* words, size_t n, BlockMagnitudes magnitudes, float factor,
+                       float* y);
 
 struct PackedSigns {
   bool has_zeros;

@@ -44,28 +44,31 @@ HWY_INLINE CodeWords WordCodes(P* HWY_RESTRICT p, Vector magnitude) {
 }
 
 template <class P>
-HWY_INLINE void PackLoop(P* HWY_RESTRICT p, size_t n, float magnitude, void* HWY_RESTRICT negative,
-                         void* HWY_RESTRICT large) {
-  const auto magnitudes = hn::Set(Tag(), magnitude);
+HWY_INLINE void PackLoop(P* HWY_RESTRICT p, size_t n, BlockMagnitudes magnitudes,
+                         void* HWY_RESTRICT negative, void* HWY_RESTRICT large) {
   const auto store = [&](size_t i, CodeWords words) HWY_ATTR {
     StoreWord(negative, i, words.negative);
     StoreWord(large, i, words.large);
   };
-  size_t i = 0;
-  for (; i + kWord <= n; i += kWord) store(i, WordCodes(p + i, magnitudes));
-  if (i == n) return;
-  float tail[kWord] = {};
-  std::memcpy(tail, p + i, (n - i) * sizeof(float));
-  store(i, WordCodes<P>(tail, magnitudes));
-  if constexpr (!std::is_const_v<P>) std::memcpy(p + i, tail, (n - i) * sizeof(float));
+  ForEachBlock(n, magnitudes, [&](size_t begin, size_t end, float magnitude) HWY_ATTR {
+    const auto of_block = hn::Set(Tag(), magnitude);
+    size_t i = begin;
+    for (; i + kWord <= end; i += kWord) store(i, WordCodes(p + i, of_block));
+    if (i == end) return;
+    float tail[kWord] = {};
+    std::memcpy(tail, p + i, (end - i) * sizeof(float));
+    store(i, WordCodes<P>(tail, of_block));
+    if constexpr (!std::is_const_v<P>) std::memcpy(p + i, tail, (end - i) * sizeof(float));
+  });
 }
 
-void PackTwoBitsKernel(const float* p, size_t n, float magnitude, void* negative, void* large) {
-  PackLoop(p, n, magnitude, negative, large);
+void PackTwoBitsKernel(const float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
+                       void* large) {
+  PackLoop(p, n, magnitudes, negative, large);
 }
-void PackTwoBitsAndSubtractKernel(float* p, size_t n, float magnitude, void* negative,
+void PackTwoBitsAndSubtractKernel(float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
                                   void* large) {
-  PackLoop(p, n, magnitude, negative, large);
+  PackLoop(p, n, magnitudes, negative, large);
 }
 
 struct LevelBits {
@@ -85,22 +88,25 @@ HWY_INLINE void UnpackWord(CodeWords words, LevelBits levels, size_t count, floa
 
 template <bool kAdd>
 HWY_INLINE void UnpackLoop(const void* HWY_RESTRICT negative, const void* HWY_RESTRICT large,
-                           size_t n, float small_value, float large_value, float* HWY_RESTRICT y) {
-  const auto small = std::bit_cast<uint32_t>(small_value);
-  const LevelBits levels = {small, small ^ std::bit_cast<uint32_t>(large_value)};
+                           size_t n, BlockMagnitudes magnitudes, float factor,
+                           float* HWY_RESTRICT y) {
   const auto load = [&](size_t i) { return CodeWords{LoadWord(negative, i), LoadWord(large, i)}; };
-  size_t i = 0;
-  for (; i + kWord <= n; i += kWord) UnpackWord<kAdd>(load(i), levels, kWord, y + i);
-  if (i < n) UnpackWord<kAdd>(load(i), levels, n - i, y + i);
+  ForEachBlock(n, magnitudes, [&](size_t begin, size_t end, float magnitude) HWY_ATTR {
+    const auto small = std::bit_cast<uint32_t>(factor * magnitude);
+    const LevelBits levels = {small, small ^ std::bit_cast<uint32_t>(factor * (3.0f * magnitude))};
+    size_t i = begin;
+    for (; i + kWord <= end; i += kWord) UnpackWord<kAdd>(load(i), levels, kWord, y + i);
+    if (i < end) UnpackWord<kAdd>(load(i), levels, end - i, y + i);
+  });
 }
 
-void UnpackTwoBitsKernel(const void* negative, const void* large, size_t n, float small_value,
-                         float large_value, float* y) {
-  UnpackLoop<false>(negative, large, n, small_value, large_value, y);
+void UnpackTwoBitsKernel(const void* negative, const void* large, size_t n,
+                         BlockMagnitudes magnitudes, float factor, float* y) {
+  UnpackLoop<false>(negative, large, n, magnitudes, factor, y);
 }
-void UnpackTwoBitsAndAddKernel(const void* negative, const void* large, size_t n, float small_value,
-                               float large_value, float* y) {
-  UnpackLoop<true>(negative, large, n, small_value, large_value, y);
+void UnpackTwoBitsAndAddKernel(const void* negative, const void* large, size_t n,
+                               BlockMagnitudes magnitudes, float factor, float* y) {
+  UnpackLoop<true>(negative, large, n, magnitudes, factor, y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -115,19 +121,21 @@ HWY_EXPORT(PackTwoBitsAndSubtractKernel);
 HWY_EXPORT(UnpackTwoBitsKernel);
 HWY_EXPORT(UnpackTwoBitsAndAddKernel);
 
-void PackTwoBits(const float* p, size_t n, float magnitude, void* negative, void* large) {
-  HWY_DYNAMIC_DISPATCH(PackTwoBitsKernel)(p, n, magnitude, negative, large);
+void PackTwoBits(const float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
+                 void* large) {
+  HWY_DYNAMIC_DISPATCH(PackTwoBitsKernel)(p, n, magnitudes, negative, large);
 }
-void PackTwoBitsAndSubtract(float* p, size_t n, float magnitude, void* negative, void* large) {
-  HWY_DYNAMIC_DISPATCH(PackTwoBitsAndSubtractKernel)(p, n, magnitude, negative, large);
+void PackTwoBitsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
+                            void* large) {
+  HWY_DYNAMIC_DISPATCH(PackTwoBitsAndSubtractKernel)(p, n, magnitudes, negative, large);
 }
-void UnpackTwoBits(const void* negative, const void* large, size_t n, float small_value,
-                   float large_value, float* y) {
-  HWY_DYNAMIC_DISPATCH(UnpackTwoBitsKernel)(negative, large, n, small_value, large_value, y);
+void UnpackTwoBits(const void* negative, const void* large, size_t n, BlockMagnitudes magnitudes,
+                   float factor, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackTwoBitsKernel)(negative, large, n, magnitudes, factor, y);
 }
-void UnpackTwoBitsAndAdd(const void* negative, const void* large, size_t n, float small_value,
-                         float large_value, float* y) {
-  HWY_DYNAMIC_DISPATCH(UnpackTwoBitsAndAddKernel)(negative, large, n, small_value, large_value, y);
+void UnpackTwoBitsAndAdd(const void* negative, const void* large, size_t n,
+                         BlockMagnitudes magnitudes, float factor, float* y) {
+  HWY_DYNAMIC_DISPATCH(UnpackTwoBitsAndAddKernel)(negative, large, n, magnitudes, factor, y);
 }
 
 }  // namespace bdn
