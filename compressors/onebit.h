@@ -32,9 +32,10 @@ namespace bdn {
 //   uint32  w[ceil(n / 32)]     bit i % 32 of word i / 32 is 1 where decoded[i] is negative;
 //                               the bits past n in the last word are 0
 //
-// Passes over memory: Encode reads x twice where a block is larger than a tile (sum, signs), else
-// once; EncodeFeedback reads g and the residual twice and writes the residual once. The second pass
-// runs backward, so that it begins in the cache. Decoding is one pass.
+// Passes over memory: where blocks fit in a tile (4,096 elements) Encode reads x once, EncodeFeedback g
+// twice (it must be finite before anything changes) and the residual once, which it writes once. Of
+// larger blocks Encode reads x twice (sum, signs), and EncodeFeedback the residual, too. The second
+// pass runs backward, so that it begins in the cache. Decoding is one pass.
 //
 // REQUIRES: block is 0 or a multiple of 32.
 std::shared_ptr<const Codec> MakeOneBit(size_t block, bool bfloat_scales = false);
