@@ -84,6 +84,18 @@ void History::Reported(absl::Time now, const std::vector<ReportedValue>& values)
   }
 }
 
+void History::Measured(NodeId node, Role role, std::vector<QualityGroup> groups) {
+  quality_[role][node] = std::move(groups);
+}
+
+std::vector<QualityGroup> History::Quality(Role role) const {
+  const auto nodes = quality_.find(role);
+  if (nodes == quality_.end()) return {};
+  std::vector<std::vector<QualityGroup>> all;
+  for (const auto& [node, groups] : nodes->second) all.push_back(groups);
+  return JoinGroups(all);
+}
+
 std::optional<double> History::StepsPerSecond() const {
   if (pace_.size() < 2) return std::nullopt;
   const double seconds = absl::ToDoubleSeconds(pace_.back().when - pace_.front().when);

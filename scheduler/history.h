@@ -45,6 +45,8 @@ class History {
   void Happened(absl::Time now, const char* kind, std::string text);
   // With every heartbeat.
   void Progressed(absl::Time now, NodeId node, Role role, const NodeProgress& progress);
+  // All that the node has measured.
+  void Measured(NodeId node, Role role, std::vector<QualityGroup> groups);
   // Names beyond kMostReportNames are left out, and an event says so, once.
   void Reported(absl::Time now, const std::vector<ReportedValue>& values);
 
@@ -53,6 +55,8 @@ class History {
   std::optional<double> StepsPerSecond() const;
   std::vector<Window> Windows() const;
   const std::map<std::string, Curve>& curves() const { return curves_; }
+  // The worst of all nodes of the role, as they said last; of the workers that is pushes, of the servers replies.
+  std::vector<QualityGroup> Quality(Role role) const;
 
  private:
   // Steps are counted as nodes end them: their numbers jump where a checkpoint is taken up.
@@ -70,6 +74,7 @@ class History {
   std::deque<Pace> pace_;
   std::map<NodeId, std::deque<Sample>> samples_;
   std::map<std::string, Curve> curves_;
+  std::map<Role, std::map<NodeId, std::vector<QualityGroup>>> quality_;
   bool has_ignored_ = false;
 };
 

@@ -431,6 +431,17 @@ absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Tim
   return absl::OkStatus();
 }
 
+absl::Status Job::ReportQuality(NodeId node, const std::vector<QualityGroup>& groups,
+                                absl::Time now) {
+  // As of heartbeats.
+  const MembershipTable::Member* member = table_.Find(node);
+  if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
+  BDN_RETURN_IF_ERROR(CheckMember(node));
+  now_ = now;
+  if (history_ != nullptr) history_->Measured(node, member->info.role, groups);
+  return absl::OkStatus();
+}
+
 absl::Status Job::Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now) {
   const MembershipTable::Member* member = table_.Find(node);
   // As of heartbeats.

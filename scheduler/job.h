@@ -70,6 +70,8 @@ class Job {
 
   absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
+  // Of the links that the node encodes for, by groups that are right; all that it has.
+  absl::Status ReportQuality(NodeId node, const std::vector<QualityGroup>& groups, absl::Time now);
   // What a worker's program reported, of names that are right.
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
   // The node's connection broke: it has a short while to be heard again.

@@ -78,6 +78,11 @@ absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
   return job_.Heartbeat(node, progress, clock_->Now());
 }
 
+absl::Status JobHost::ReportQuality(NodeId node, const std::vector<QualityGroup>& groups) {
+  MutexLock lock(&mu_);
+  return job_.ReportQuality(node, groups, clock_->Now());
+}
+
 absl::Status JobHost::Report(NodeId node, const std::vector<ReportedValue>& values) {
   MutexLock lock(&mu_);
   return job_.Report(node, values, clock_->Now());

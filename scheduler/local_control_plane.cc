@@ -89,17 +89,25 @@ class LocalControlPlane final : public ControlPlane {
   void ReportProgress(const NodeProgress& progress) override {
     NodeProgress all = progress;
     std::function<StageCounts()> read;
+    std::function<std::vector<QualityGroup>()> read_quality;
     {
       MutexLock lock(&mu_);
       read = read_stages_;
+      read_quality = read_quality_;
     }
     if (read) all.stages = read();
+    if (read_quality) (void)host_->ReportQuality(node(), read_quality());
     (void)host_->Heartbeat(node(), all);  // a job that is over needs none
   }
 
   void ReportStages(std::function<StageCounts()> read) override {
     MutexLock lock(&mu_);
     read_stages_ = std::move(read);
+  }
+
+  void ReportQuality(std::function<std::vector<QualityGroup>()> read) override {
+    MutexLock lock(&mu_);
+    read_quality_ = std::move(read);
   }
 
   absl::Status ReportValue(const ReportedValue& value) override {
@@ -279,6 +287,7 @@ class LocalControlPlane final : public ControlPlane {
   std::set<CallId> open_ ABSL_GUARDED_BY(mu_);
   uint64_t observer_ ABSL_GUARDED_BY(mu_) = 0;
   std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);
+  std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
 

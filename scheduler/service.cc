@@ -179,9 +179,16 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!stages.ok()) return call->FinishNow(Annotate(stages.status(), "heartbeat"));
   const absl::StatusOr<std::vector<ReportedValue>> reports = ReadReports(message);
   if (!reports.ok()) return call->FinishNow(Annotate(reports.status(), "heartbeat"));
+  const absl::StatusOr<std::vector<QualityGroup>> quality = ReadQuality(message.quality());
+  if (!quality.ok()) return call->FinishNow(Annotate(quality.status(), "heartbeat"));
   const NodeId node = message.caller().node();
   if (!reports->empty()) {
     if (const absl::Status told = core_.host()->Report(node, *reports); !told.ok()) {
+      return call->FinishNow(told);
+    }
+  }
+  if (!quality->empty()) {
+    if (const absl::Status told = core_.host()->ReportQuality(node, *quality); !told.ok()) {
       return call->FinishNow(told);
     }
   }

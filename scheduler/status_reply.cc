@@ -43,6 +43,12 @@ void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* m
       place->set_value(point.value);
     }
   }
+  for (const QualityGroup& group : history.Quality(Role::kWorker)) {
+    Write(group, message->add_pushes());
+  }
+  for (const QualityGroup& group : history.Quality(Role::kServer)) {
+    Write(group, message->add_replies());
+  }
   for (const History::Event& event : history.events()) {
     bandoneon::control::History::Event* added = message->add_events();
     added->set_seconds_ago(absl::ToDoubleSeconds(now - event.when));

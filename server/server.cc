@@ -425,6 +425,7 @@ void Server::AddMetrics() {
     for (auto& source : AddQuality(&quality_.table, telemetry_)) {
       metrics_.push_back(std::move(source));
     }
+    control_->ReportQuality([this] { return quality_.table.Groups(); });
   }
   if (stages_ == nullptr) return;
   for (auto& source : AddStages(ServerStages(), stages_.get(), telemetry_)) {

@@ -131,6 +131,7 @@ absl::Status Worker::Start(Registry* telemetry) {
     for (auto& source : AddQuality(&quality_.table, telemetry)) {
       metrics_.push_back(std::move(source));
     }
+    control_->ReportQuality([this] { return quality_.table.Groups(); });
   }
   if (stages_ != nullptr) {
     for (auto& source : AddStages(WorkerStages(), stages_.get(), telemetry)) {

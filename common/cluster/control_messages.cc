@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <bitset>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "proto/control.pb.h"
 
@@ -216,6 +218,36 @@ absl::Status ReadNodes(const google::protobuf::RepeatedPtrField<wire::NodeInfo>&
   return absl::OkStatus();
 }
 
+// REQUIRES: size is that of the first group; `least` is behind the one before.
+absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t least) {
+  const auto name = [&] {
+    return absl::StrFormat("quality of tensors %d to %d", group.first(), group.last());
+  };
+  const uint64_t number = uint64_t{group.last()} - group.first() + 1;
+  if (group.last() < group.first() || number != size || !std::has_single_bit(size) ||
+      group.first() % size != 0 || group.first() / size >= kMostQualityGroups ||
+      group.first() < least) {
+    return InvalidArgument("%s: these are no group of %d", name(), size);
+  }
+  constexpr uint64_t kMostEncodings = uint64_t{1} << 48;  // those of all nodes can be added
+  if (group.encodings() == 0 || group.encodings() > kMostEncodings ||
+      group.nonfinite() > group.encodings()) {
+    return InvalidArgument("%s: %d of %d encodings", name(), group.nonfinite(), group.encodings());
+  }
+  if (group.guard() >= kGuardStates.size()) {
+    return InvalidArgument("%s: guard %d: there are %d", name(), group.guard(),
+                           kGuardStates.size());
+  }
+  // Numbers that are none pass.
+  constexpr double kMostCosine = 1 + 1e-6;
+  if (group.residual_ratio() < 0 || group.owed_steps() < 0 ||
+      std::abs(group.decoded_cosine()) > kMostCosine) {
+    return InvalidArgument("%s: ratio %g, cosine %g, %g steps", name(), group.residual_ratio(),
+                           group.decoded_cosine(), group.owed_steps());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -298,6 +330,22 @@ void Write(const std::vector<ReportedValue>& reports, wire::HeartbeatRequest* me
     report->set_step(value.step);
     report->set_value(value.value);
   }
+}
+
+void Write(const QualityGroup& group, wire::QualityGroup* message) {
+  const QualityFigures& figures = group.figures;
+  message->set_first(group.first);
+  message->set_last(group.last);
+  message->set_encodings(figures.encodings);
+  message->set_nonfinite(figures.nonfinite);
+  const auto* const guard = std::find(kGuardStates.begin(), kGuardStates.end(), figures.guard);
+  message->set_guard(static_cast<uint32_t>(guard - kGuardStates.begin()));
+  message->set_is_measured(figures.is_measured);
+  if (!figures.is_measured) return;
+  message->set_step(figures.worst.step);
+  message->set_residual_ratio(figures.worst.ratio);
+  message->set_decoded_cosine(figures.worst.cosine);
+  message->set_owed_steps(figures.worst.owed_steps);
 }
 
 void Write(PlacementVersion version, wire::PlacementVersion* message) {
@@ -436,6 +484,30 @@ absl::StatusOr<std::vector<ReportedValue>> ReadReports(const wire::HeartbeatRequ
     reports.push_back({report.name(), report.step(), report.value()});
   }
   return reports;
+}
+
+absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
+    const google::protobuf::RepeatedPtrField<wire::QualityGroup>& message) {
+  if (static_cast<size_t>(message.size()) > kMostQualityGroups) {
+    return InvalidArgument("quality of %d groups: a node has at most %d", message.size(),
+                           kMostQualityGroups);
+  }
+  std::vector<QualityGroup> groups;
+  groups.reserve(static_cast<size_t>(message.size()));
+  for (const wire::QualityGroup& group : message) {
+    const uint64_t size = uint64_t{message[0].last()} - message[0].first() + 1;
+    BDN_RETURN_IF_ERROR(
+        CheckGroup(group, size, groups.empty() ? 0 : int64_t{groups.back().last} + 1));
+    groups.push_back({group.first(),
+                      group.last(),
+                      {.encodings = group.encodings(),
+                       .nonfinite = group.nonfinite(),
+                       .is_measured = group.is_measured(),
+                       .worst = {group.step(), group.residual_ratio(), group.decoded_cosine(),
+                                 group.owed_steps()},
+                       .guard = kGuardStates[group.guard()]}});
+  }
+  return groups;
 }
 
 PlacementVersion Read(const wire::PlacementVersion& message) {

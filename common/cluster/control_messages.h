@@ -27,8 +27,13 @@ class Leaving;
 class Membership;
 class NodeInfo;
 class PlacementVersion;
+class QualityGroup;
 class StageCounts;
 }  // namespace bandoneon::control
+namespace google::protobuf {
+template <typename Element>
+class RepeatedPtrField;
+}
 
 // Between our types and the generated messages, for both ends of the control plane. Reading checks
 // everything that a peer could have got wrong: InvalidArgument names the field.
@@ -53,6 +58,7 @@ void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
 // Its reports alone.
 void Write(const std::vector<ReportedValue>& reports,
            bandoneon::control::HeartbeatRequest* message);
+void Write(const QualityGroup& group, bandoneon::control::QualityGroup* message);
 void Write(PlacementVersion version, bandoneon::control::PlacementVersion* message);
 // Of the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts it.
 void Write(const CatalogueDelta& delta, bandoneon::control::CataloguePiece* message);
@@ -68,6 +74,8 @@ HeldBytes Read(const bandoneon::control::HeldBytes& message);
 absl::StatusOr<StageCounts> Read(const bandoneon::control::StageCounts& message);
 absl::StatusOr<std::vector<ReportedValue>> ReadReports(
     const bandoneon::control::HeartbeatRequest& message);
+absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
+    const google::protobuf::RepeatedPtrField<bandoneon::control::QualityGroup>& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
 // Adds what one piece says to what those before it said: CheckDelta is for the whole. After an error
 // some of it was added.

@@ -15,11 +15,12 @@
 #include "common/cluster/held_bytes.h"
 #include "common/cluster/membership.h"
 #include "common/cluster/reports.h"
+#include "common/telemetry/quality_figures.h"
 #include "common/telemetry/stage_times.h"
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 11;
+inline constexpr uint32_t kControlVersion = 12;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -70,7 +71,8 @@ struct NodeProgress {
   uint64_t bytes_received = 0;
   HeldBytes held = {};  // of a server
   StageCounts stages = {};
-  uint64_t ended = 0;  // steps that ended since it joined: `step` goes on where a checkpoint stopped
+  uint64_t ended =
+      0;  // steps that ended since it joined: `step` goes on where a checkpoint stopped
 };
 
 // A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,
@@ -125,6 +127,9 @@ class ControlPlane {
   // What goes out of this node's stages with each heartbeat from now on. `read` runs on a thread of
   // the control plane, or inside ReportProgress, until Close.
   virtual void ReportStages(std::function<StageCounts()> read) = 0;
+
+  // The same of the quality of the links that it encodes for.
+  virtual void ReportQuality(std::function<std::vector<QualityGroup>()> read) = 0;
 
   // A value that the program of this worker named, for who looks at the job. Goes with the next heartbeat;
   // never waits. InvalidArgument says what is wrong with the name; ResourceExhausted: too many names.

@@ -49,6 +49,7 @@ class GrpcControlPlane final : public ControlPlane {
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
   void ReportProgress(const NodeProgress& progress) override;
   void ReportStages(std::function<StageCounts()> read) override;
+  void ReportQuality(std::function<std::vector<QualityGroup>()> read) override;
   absl::Status ReportValue(const ReportedValue& value) override;
   absl::Status Leave(const absl::Status& reason, absl::Duration timeout) override;
   void Close() override;
@@ -75,6 +76,7 @@ class GrpcControlPlane final : public ControlPlane {
   uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;  // the number of the one whose end is not known
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
   std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: nothing to say of them
+  std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);  // the same
   ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
@@ -224,6 +226,11 @@ void GrpcControlPlane::ReportStages(std::function<StageCounts()> read) {
   read_stages_ = std::move(read);
 }
 
+void GrpcControlPlane::ReportQuality(std::function<std::vector<QualityGroup>()> read) {
+  MutexLock lock(&mu_);
+  read_quality_ = std::move(read);
+}
+
 absl::Status GrpcControlPlane::ReportValue(const ReportedValue& value) {
   MutexLock lock(&mu_);
   return reports_waiting_.Add(value);
@@ -271,6 +278,7 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   wire::HeartbeatRequest message;
   calls_.SetCaller(message.mutable_caller());
   std::function<StageCounts()> read_stages;
+  std::function<std::vector<QualityGroup>()> read_quality;
   std::vector<ReportedValue> reports;
   {
     MutexLock lock(&mu_);
@@ -281,8 +289,12 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     message.set_bytes_received(progress_.bytes_received);
     if (progress_.held.total() > 0) Write(progress_.held, message.mutable_held());
     read_stages = read_stages_;
+    read_quality = read_quality_;
   }
   if (read_stages) Write(read_stages(), message.mutable_stages());
+  if (read_quality) {
+    for (const QualityGroup& group : read_quality()) Write(group, message.add_quality());
+  }
   Write(reports, &message);
   const absl::Status status = calls_.Heartbeat(message, patience);
   // Those that arrived though the answer did not come a second time: a curve has a mean of the step.

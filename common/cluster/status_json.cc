@@ -97,7 +97,20 @@ Json CurveJson(const wire::History::Curve& curve) {
           {"points", std::move(points)}};
 }
 
-Json HistoryJson(const wire::StatusReply& status) {
+using WireQuality = google::protobuf::RepeatedPtrField<wire::QualityGroup>;
+
+absl::StatusOr<Json> QualityJson(const WireQuality& message) {
+  BDN_ASSIGN_OR_RETURN(const std::vector<QualityGroup> groups, ReadQuality(message));
+  Json all = Json::array();
+  for (const QualityGroup& group : groups) {
+    Json json = {{"tensors", group.name()}};
+    json.update(Json::parse(ToJson(group.figures)));
+    all.push_back(std::move(json));
+  }
+  return all;
+}
+
+absl::StatusOr<Json> HistoryJson(const wire::StatusReply& status) {
   const wire::History& history = status.history();
   std::map<uint32_t, Role> roles;
   for (const auto& node : status.nodes()) {
@@ -117,12 +130,15 @@ Json HistoryJson(const wire::StatusReply& status) {
                       {"kind", AsUtf8(event.kind())},
                       {"text", AsUtf8(event.text())}});
   }
+  BDN_ASSIGN_OR_RETURN(Json pushes, QualityJson(history.pushes()));
+  BDN_ASSIGN_OR_RETURN(Json replies, QualityJson(history.replies()));
   const double rate = history.steps_per_second();
-  return {{"steps_per_second", rate < 0 ? Json(nullptr) : Json(rate)},
-          {"waits", std::move(waits)},
-          {"windows", std::move(windows)},
-          {"curves", std::move(curves)},
-          {"events", std::move(events)}};
+  return Json{{"steps_per_second", rate < 0 ? Json(nullptr) : Json(rate)},
+              {"waits", std::move(waits)},
+              {"windows", std::move(windows)},
+              {"curves", std::move(curves)},
+              {"quality", {{"pushes", std::move(pushes)}, {"replies", std::move(replies)}}},
+              {"events", std::move(events)}};
 }
 
 }  // namespace
@@ -142,7 +158,9 @@ absl::StatusOr<std::string> StatusToJson(const wire::StatusReply& status) {
                {"tensors", status.tensors()},
                {"keys", status.keys()},
                {"nodes", std::move(nodes)}};
-  if (status.has_history()) json["history"] = HistoryJson(status);
+  if (status.has_history()) {
+    BDN_ASSIGN_OR_RETURN(json["history"], HistoryJson(status));
+  }
   constexpr bool kAsciiOnly = true;
   return json.dump(-1, ' ', kAsciiOnly);
 }

@@ -20,7 +20,7 @@ namespace bdn {
 // "held" of servers alone: {"total", "weights", "replicas", "moments", "residuals", "sums", "waiting",
 // "replies", "values"}, in bytes, with the last reply. "stages": {NAME: {"items", "bytes", "wall_ns",
 // "cpu_ns"}}, of all stages of the role, since the node joined and as of its last heartbeat.
-// Where the reply has a history, "history": {"steps_per_second", "waits", "windows", "curves", "events"};
+// Where the reply has a history, "history": {"steps_per_second", "waits", "windows", "curves", "quality", "events"};
 // docs/status_page.md says what they are. InvalidArgument for a reply that no scheduler of this build makes.
 absl::StatusOr<std::string> StatusToJson(const bandoneon::control::StatusReply& reply);
 

@@ -78,7 +78,7 @@ void LinkMonitor::Guard(Step step, const LinkQuality& quality, const std::string
   if (num_over_ < kLeastOver || quality.owed_steps() <= kMostOwedSteps) return;
   has_acted_ = true;
   wants_uncompressed_ = watch_->options.guard == QualityGuard::kFallBack;
-  link_->NoteGuard("warned");
+  link_->NoteGuard(kGuardStates[1]);
   LogWarning(
       "tensor '%s' step %d: what its %s leaves out grows without bound: %.3g times as much as it was "
       "given, for %d samples in a row, and as much as %.3g steps bring in; %s",
@@ -91,7 +91,7 @@ void LinkMonitor::Guard(Step step, const LinkQuality& quality, const std::string
 void LinkMonitor::NoteUncompressed() {
   has_acted_ = true;
   wants_uncompressed_ = false;
-  if (is_on()) link_->NoteGuard("fallen back");
+  if (is_on()) link_->NoteGuard(kGuardStates[2]);
 }
 
 }  // namespace bdn

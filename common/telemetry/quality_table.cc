@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
-
-#include "absl/strings/str_format.h"
 
 namespace bdn {
 namespace {
@@ -35,33 +32,8 @@ constexpr Family kNonfinite = {"nonfinite_share", kGauge,
 constexpr Family kGuarded = {"guarded_tensors", kGauge,
                              "tensors whose residual grew: warned of, or uncompressed since",
                              "guard"};
-constexpr const char* kWarned = "warned";
-constexpr const char* kFallenBack = "fallen back";
-
-// The worse of two, by `worse`; NaN is worst.
-template <typename Worse>
-double Worst(double a, double b, const Worse& worse) {
-  if (std::isnan(a) || std::isnan(b)) return std::nan("");
-  return worse(a, b) ? a : b;
-}
-
-// JSON has no other numbers.
-nlohmann::ordered_json NumberOrNull(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-}
-
-nlohmann::ordered_json ToJson(const QualityTable::Figures& figures) {
-  nlohmann::ordered_json json = {{"encodings", figures.encodings},
-                                 {"nonfinite_share", figures.nonfinite_share()}};
-  if (figures.is_measured) {
-    json["step"] = figures.worst.step;
-    json["residual_ratio"] = NumberOrNull(figures.worst.ratio);
-    json["decoded_cosine"] = NumberOrNull(figures.worst.cosine);
-    json["owed_steps"] = NumberOrNull(figures.worst.owed_steps);
-  }
-  if (*figures.guard != '\0') json["guard"] = figures.guard;
-  return json;
-}
+constexpr std::string_view kWarned = kGuardStates[1];
+constexpr std::string_view kFallenBack = kGuardStates[2];
 
 // Nothing where nothing was encoded.
 std::string QualityJson(const QualityTable& table) {
@@ -70,8 +42,11 @@ std::string QualityJson(const QualityTable& table) {
   auto json = nlohmann::ordered_json::object();
   json["groups"] = nlohmann::ordered_json::object();
   json["tensors"] = nlohmann::ordered_json::object();
-  for (const auto& group : table.Groups()) json["groups"][group.name] = ToJson(group.figures);
-  for (const auto& tensor : tensors) json["tensors"][tensor.name] = ToJson(tensor.figures);
+  const auto parse = [](const QualityFigures& figures) {
+    return nlohmann::ordered_json::parse(ToJson(figures));
+  };
+  for (const auto& group : table.Groups()) json["groups"][group.name()] = parse(group.figures);
+  for (const auto& tensor : tensors) json["tensors"][tensor.name] = parse(tensor.figures);
   return json.dump();
 }
 
@@ -94,55 +69,33 @@ void QualityTable::Link::NoteGuard(const char* what) {
   guard_ = what;
 }
 
-double QualityTable::Figures::nonfinite_share() const {
-  return encodings == 0 ? 0 : static_cast<double>(nonfinite) / static_cast<double>(encodings);
-}
-
-void QualityTable::Figures::Join(const Figures& other) {
-  encodings += other.encodings;
-  nonfinite += other.nonfinite;
-  if (*guard == '\0' || std::string_view(other.guard) == kFallenBack) guard = other.guard;
-  if (!other.is_measured) return;
-  if (!std::exchange(is_measured, true)) {
-    worst = other.worst;
-    return;
-  }
-  worst.step = std::max(worst.step, other.worst.step);
-  worst.ratio = Worst(worst.ratio, other.worst.ratio, std::greater<>());
-  worst.cosine = Worst(worst.cosine, other.worst.cosine, std::less<>());
-  worst.owed_steps = Worst(worst.owed_steps, other.worst.owed_steps, std::greater<>());
-}
-
 QualityTable::Link* QualityTable::Add(const std::string& tensor, uint32_t number) {
   MutexLock lock(&mu_);
   return &links_.emplace_back(tensor, number);
 }
 
-QualityTable::Figures QualityTable::Read(const Link& link) {
+QualityFigures QualityTable::Read(const Link& link) {
   MutexLock lock(&link.mu_);
   return {link.encodings_, link.nonfinite_, link.is_measured_, link.last_, link.guard_};
 }
 
-std::vector<QualityTable::Named> QualityTable::Groups() const {
+std::vector<QualityGroup> QualityTable::Groups() const {
   MutexLock lock(&mu_);
-  uint64_t highest = 0;
-  for (const Link& link : links_) highest = std::max<uint64_t>(highest, link.number_);
-  const uint64_t width = std::bit_ceil(highest / kMostGroups + 1);
-  std::map<uint64_t, Figures> by_group;
-  for (const Link& link : links_) by_group[link.number_ / width].Join(Read(link));
-  std::vector<Named> groups;
+  uint32_t highest = 0;
+  for (const Link& link : links_) highest = std::max(highest, link.number_);
+  const uint32_t size = std::bit_ceil(highest / uint32_t{kMostQualityGroups} + 1);
+  std::map<uint32_t, QualityFigures> by_group;
+  for (const Link& link : links_) by_group[link.number_ / size].Join(Read(link));
+  std::vector<QualityGroup> groups;
   for (const auto& [group, figures] : by_group) {
     if (figures.encodings == 0) continue;
-    const uint64_t first = group * width;
-    groups.push_back({width == 1 ? absl::StrFormat("%d", first)
-                                 : absl::StrFormat("%d-%d", first, first + width - 1),
-                      figures});
+    groups.push_back({group * size, group * size + (size - 1), figures});
   }
   return groups;
 }
 
 std::vector<QualityTable::Named> QualityTable::Tensors() const {
-  std::map<std::string, Figures> by_name;
+  std::map<std::string, QualityFigures> by_name;
   {
     MutexLock lock(&mu_);
     for (const Link& link : links_) by_name[link.tensor_].Join(Read(link));
@@ -164,22 +117,21 @@ std::vector<std::unique_ptr<Registry::Source>> AddQuality(const QualityTable* ta
                                                           Registry* registry) {
   struct Shown {
     const Family* family;
-    double (*value)(const QualityTable::Figures&);
+    double (*value)(const QualityFigures&);
   };
-  using Figures = QualityTable::Figures;
   static constexpr Shown kShown[] = {
-      {&kRatio, [](const Figures& figures) { return figures.worst.ratio; }},
-      {&kCosine, [](const Figures& figures) { return figures.worst.cosine; }},
-      {&kOwed, [](const Figures& figures) { return figures.worst.owed_steps; }},
-      {&kNonfinite, [](const Figures& figures) { return figures.nonfinite_share(); }},
+      {&kRatio, [](const QualityFigures& figures) { return figures.worst.ratio; }},
+      {&kCosine, [](const QualityFigures& figures) { return figures.worst.cosine; }},
+      {&kOwed, [](const QualityFigures& figures) { return figures.worst.owed_steps; }},
+      {&kNonfinite, [](const QualityFigures& figures) { return figures.nonfinite_share(); }},
   };
   std::vector<std::unique_ptr<Registry::Source>> sources;
   for (const Shown& shown : kShown) {
     sources.push_back(registry->AddFamily(shown.family, [table, &shown] {
       std::vector<Series> all;
-      for (const QualityTable::Named& group : table->Groups()) {
+      for (const QualityGroup& group : table->Groups()) {
         if (!group.figures.is_measured && shown.family != &kNonfinite) continue;
-        all.push_back({group.name, shown.value(group.figures)});
+        all.push_back({group.name(), shown.value(group.figures)});
       }
       return all;
     }));
@@ -191,8 +143,8 @@ std::vector<std::unique_ptr<Registry::Source>> AddQuality(const QualityTable* ta
       fallen_back += std::string_view(tensor.figures.guard) == kFallenBack ? 1 : 0;
     }
     std::vector<Series> all;
-    if (warned > 0) all.push_back({kWarned, warned});
-    if (fallen_back > 0) all.push_back({kFallenBack, fallen_back});
+    if (warned > 0) all.push_back({std::string(kWarned), warned});
+    if (fallen_back > 0) all.push_back({std::string(kFallenBack), fallen_back});
     return all;
   }));
   sources.push_back(registry->AddObject("quality", [table] { return QualityJson(*table); }));

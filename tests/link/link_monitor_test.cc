@@ -62,7 +62,7 @@ TEST(LinkMonitor, NotesWhatItIsTold) {
   monitor.Note(3, {.input = 4, .offered = 16, .decoded = 12, .residual = 4}, "w");
   const auto groups = watch.table.Groups();
   ASSERT_EQ(groups.size(), 1u);
-  EXPECT_EQ(groups[0].name, "5");
+  EXPECT_EQ(groups[0].name(), "5");
   EXPECT_EQ(groups[0].figures.encodings, 2u);
   EXPECT_EQ(groups[0].figures.worst.step, 3u);
   EXPECT_EQ(groups[0].figures.worst.ratio, 0.5);

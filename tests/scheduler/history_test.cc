@@ -20,6 +20,29 @@ uint64_t EncodeOf(const History::Window& window) {
   return window.wall_ns[static_cast<size_t>(Stage::kEncode)];
 }
 
+TEST(History, JoinsGroupsOfAllSizesIntoAsManyAsANodeHas) {
+  History history(3);
+  std::vector<QualityGroup> small, large;
+  for (uint32_t i = 0; i < kMostQualityGroups; ++i) {
+    small.push_back({2 * i, 2 * i + 1, {1, 0, true, {1, 0.5, 1, 1}}});
+    large.push_back({8 * i, 8 * i + 7, {1, 1, true, {2, 0.25, 0.5, i * 1.0}}});
+  }
+  history.Measured(1, Role::kWorker, small);
+  history.Measured(2, Role::kWorker, large);
+  history.Measured(3, Role::kServer, small);
+  const auto pushes = history.Quality(Role::kWorker);
+  ASSERT_EQ(pushes.size(), kMostQualityGroups);
+  EXPECT_EQ(pushes[7].name(), "56-63");
+  EXPECT_EQ(pushes[7].figures.encodings, 5u);
+  EXPECT_EQ(pushes[7].figures.nonfinite, 1u);
+  EXPECT_EQ(pushes[7].figures.worst.ratio, 0.5);
+  EXPECT_EQ(pushes[7].figures.worst.cosine, 0.5);
+  EXPECT_EQ(pushes[7].figures.worst.owed_steps, 7);
+  EXPECT_EQ(pushes[8].figures.encodings, 1u);
+  EXPECT_EQ(history.Quality(Role::kServer).size(), kMostQualityGroups);
+  EXPECT_EQ(History(1).Quality(Role::kServer).size(), 0u);
+}
+
 TEST(History, KnowsNoPaceBeforeASecondHeartbeat) {
   History history(1);
   EXPECT_FALSE(history.StepsPerSecond().has_value());

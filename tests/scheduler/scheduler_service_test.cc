@@ -341,6 +341,62 @@ TEST_F(GrpcServiceTest, RefusesAHeartbeatOfReportsThatAreWrong) {
   EXPECT_EQ(num_curves, 2u);
 }
 
+TEST_F(GrpcServiceTest, RefusesAHeartbeatOfQualityThatIsWrong) {
+  options_.keeps_history = true;
+  Start();
+  Fill();
+  const auto group = [](uint32_t first, uint32_t last) {
+    wire::QualityGroup made;
+    made.set_first(first);
+    made.set_last(last);
+    made.set_encodings(2);
+    made.set_is_measured(true);
+    return made;
+  };
+  const auto told = [this](const std::vector<wire::QualityGroup>& groups) {
+    wire::HeartbeatRequest heartbeat;
+    *heartbeat.mutable_caller() = worker_;
+    for (const wire::QualityGroup& one : groups) *heartbeat.add_quality() = one;
+    return Call(&wire::Scheduler::Stub::Heartbeat, heartbeat).error_message();
+  };
+  EXPECT_EQ(told(std::vector(33, group(0, 0))),
+            "heartbeat: quality of 33 groups: a node has at most 32");
+  EXPECT_EQ(told({group(1, 2)}), "heartbeat: quality of tensors 1 to 2: these are no group of 2");
+  EXPECT_EQ(told({group(3, 5)}), "heartbeat: quality of tensors 3 to 5: these are no group of 3");
+  EXPECT_THAT(told({group(5, 4)}), HasSubstr("tensors 5 to 4: these are no group"));
+  EXPECT_THAT(told({group(32, 32)}), HasSubstr("no group of 1")) << "it would be the 33rd";
+  EXPECT_THAT(told({group(2, 3), group(4, 7)}),
+              HasSubstr("tensors 4 to 7: these are no group of 2"));
+  EXPECT_THAT(told({group(2, 3), group(2, 3)}), HasSubstr("no group")) << "they do not rise";
+  wire::QualityGroup wrong = group(0, 0);
+  wrong.set_nonfinite(3);
+  EXPECT_EQ(told({wrong}), "heartbeat: quality of tensors 0 to 0: 3 of 2 encodings");
+  wrong = group(0, 0);
+  wrong.set_encodings(~uint64_t{0});
+  EXPECT_THAT(told({wrong}), HasSubstr("of 18446744073709551615 encodings"));
+  wrong = group(0, 0);
+  wrong.set_guard(3);
+  EXPECT_EQ(told({wrong}), "heartbeat: quality of tensors 0 to 0: guard 3: there are 3");
+  wrong = group(0, 0);
+  wrong.set_decoded_cosine(1.5);
+  EXPECT_EQ(told({wrong}), "heartbeat: quality of tensors 0 to 0: ratio 0, cosine 1.5, 0 steps");
+  for (const auto& set :
+       {&wire::QualityGroup::set_residual_ratio, &wire::QualityGroup::set_owed_steps}) {
+    wrong = group(0, 0);
+    (wrong.*set)(-1);
+    EXPECT_THAT(told({wrong}), HasSubstr("-1")) << wrong.DebugString();
+    (wrong.*set)(std::nan(""));
+    EXPECT_EQ(told({wrong}), "") << "it is worst, and not wrong";
+  }
+  constexpr uint32_t kHighest = ~uint32_t{0};
+  EXPECT_EQ(told({group(0, kHighest / 32), group(kHighest - kHighest / 32, kHighest)}), "");
+  std::vector<QualityGroup> kept;
+  service_->host()->Read(
+      [&](const Job& job, absl::Time) { kept = job.history()->Quality(Role::kWorker); });
+  ASSERT_EQ(kept.size(), 2u) << "what was refused changed nothing";
+  EXPECT_EQ(kept[1].last, kHighest);
+}
+
 TEST_F(GrpcServiceTest, RefusesAHeartbeatOfStagesThatThereAreNot) {
   Start();
   Fill();

@@ -147,6 +147,30 @@ TEST_F(StatusPageTest, ShowsWhatWorkersReport) {
   EXPECT_EQ(host_.Report(9, {{"loss", 3, 1}}).code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(StatusPageTest, ShowsTheWorstOfLinks) {
+  Fill();
+  EXPECT_EQ(Ask().at("history").at("quality").dump(), R"({"pushes":[],"replies":[]})");
+  const auto group = [](uint32_t first, double ratio) {
+    return QualityGroup{first, first, {8, 1, true, {16, ratio, 0.5, 2 * ratio}}};
+  };
+  EXPECT_TRUE(host_.ReportQuality(1, {group(0, 0.25), group(3, 0.5)}).ok());
+  EXPECT_TRUE(host_.ReportQuality(2, {group(3, std::nan(""))}).ok());
+  EXPECT_TRUE(host_.ReportQuality(3, {{4, 7, {2, 0, false, {}, kGuardStates[1]}}}).ok());
+  const Json quality = Ask().at("history").at("quality");
+  ASSERT_EQ(quality.at("pushes").size(), 2u);
+  EXPECT_EQ(quality.at("pushes").at(0).dump(),
+            R"({"decoded_cosine":0.5,"encodings":8,"nonfinite_share":0.125,"owed_steps":0.5,)"
+            R"("residual_ratio":0.25,"step":16,"tensors":"0"})");
+  EXPECT_EQ(quality.at("pushes").at(1).at("encodings"), 16);
+  EXPECT_TRUE(quality.at("pushes").at(1).at("residual_ratio").is_null());
+  EXPECT_EQ(quality.at("replies").dump(),
+            R"([{"encodings":2,"guard":"warned","nonfinite_share":0.0,"tensors":"4-7"}])");
+  EXPECT_TRUE(host_.ReportQuality(2, {group(3, 0.75)}).ok());
+  EXPECT_EQ(Ask().at("history").at("quality").at("pushes").at(1).at("residual_ratio"), 0.75)
+      << "what a node says takes the place of what it said before";
+  EXPECT_EQ(host_.ReportQuality(9, {group(3, 1)}).code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(StatusPageTest, SaysHowItEnded) {
   Fill();
   host_.Lost(2, "vanished");

@@ -61,8 +61,8 @@ TEST(QualityTable, HasAtMostSoManyGroupsHoweverManyTensors) {
     Rig rig;
     for (uint32_t i = 0; i < tensors; ++i) rig.Encoded(absl::StrFormat("t%d", i), i, 0.5);
     const auto groups = rig.table.Groups();
-    EXPECT_LE(groups.size(), QualityTable::kMostGroups) << tensors;
-    EXPECT_GE(groups.size(), std::min<size_t>(tensors, QualityTable::kMostGroups / 2)) << tensors;
+    EXPECT_LE(groups.size(), kMostQualityGroups) << tensors;
+    EXPECT_GE(groups.size(), std::min<size_t>(tensors, kMostQualityGroups / 2)) << tensors;
     uint64_t encodings = 0;
     for (const auto& group : groups) encodings += group.figures.encodings;
     EXPECT_EQ(encodings, tensors);

@@ -1,0 +1,56 @@
+#ifndef BANDONEON_COMMON_TELEMETRY_QUALITY_FIGURES_H_
+#define BANDONEON_COMMON_TELEMETRY_QUALITY_FIGURES_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bdn {
+
+// What was measured of one step of one link (compressors/memory/link_quality.h).
+struct QualitySample {
+  uint64_t step = 0;
+  double ratio = 0;
+  double cosine = 0;
+  double owed_steps = 0;
+};
+
+// What the guard of a link may have done, for people; on the wire by its place here.
+inline constexpr std::array<const char*, 3> kGuardStates = {"", "warned", "fallen back"};
+
+// The worst of several links: the largest ratio and owed_steps, the smallest cosine; NaN counts as
+// worst. Encodings add up.
+struct QualityFigures {
+  uint64_t encodings = 0;
+  uint64_t nonfinite = 0;
+  bool is_measured = false;
+  QualitySample worst;
+  const char* guard = kGuardStates[0];  // one of them
+
+  double nonfinite_share() const;
+  void Join(const QualityFigures& other);
+};
+
+// An object in JSON (docs/metrics.md); what is not finite is null there.
+std::string ToJson(const QualityFigures& figures);
+
+// Of the tensors with numbers from first to last: as many as a power of two, of which first is a
+// multiple. A node has at most kMostQualityGroups of them, all of a size, rising.
+struct QualityGroup {
+  uint32_t first = 0;
+  uint32_t last = 0;
+  QualityFigures figures;
+
+  uint64_t size() const { return uint64_t{last} - first + 1; }
+  std::string name() const;  // "7" or "8-15"
+};
+inline constexpr size_t kMostQualityGroups = 32;
+
+// What several nodes have, in groups of the largest size among theirs: as many as a node may have.
+std::vector<QualityGroup> JoinGroups(const std::vector<std::vector<QualityGroup>>& nodes);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TELEMETRY_QUALITY_FIGURES_H_
