@@ -152,6 +152,26 @@ def test_steps_before_a_resumption_are_in_no_rate(job, tmp_path):
     assert all(0 < window["steps"] <= 400 for window in history["windows"]), history["windows"]
 
 
+# Coarser blocks back: signs of the pushes' blocks arrive as they are.
+MEMORIES = (PROGRAM.replace('"onebit(block=256)"', '"ef(onebit(block=256))"')
+            .replace("pull=codec", 'pull="ef(onebit(block=1024))"').replace("*[1.0] * (1 << 16)", "*range(1 << 16)"))
+
+
+def test_links_with_a_memory_say_what_they_leave_out(job, tmp_path):
+    (tmp_path / "program.py").write_text(MEMORIES)
+    url, _ = job(*ALONE)
+    deadline = time.monotonic() + LIMIT
+    while True:  # heartbeats bring it
+        quality = json.loads(ask(url + "api/status")[1])["history"]["quality"]
+        if [[group["encodings"] for group in quality[way]] for way in ("pushes", "replies")] == [[2 * STEPS], [STEPS]]:
+            break
+        assert time.monotonic() < deadline, quality
+    for group, in quality.values():
+        assert group["tensors"] == "0" and group["nonfinite_share"] == 0 and "guard" not in group
+        assert group["step"] == 16, "measured at steps 1, 2, 4 and so on"
+        assert 0 < group["residual_ratio"] < 1 and 0 < group["decoded_cosine"] < 1 and group["owed_steps"] > 0
+
+
 def test_who_asks_by_another_name_is_refused(job):
     url, _ = job(*ALONE)
     assert ask(url)[0] == 200
