@@ -21,8 +21,8 @@ import bandoneon
 from bandoneon.worker import Declaration
 
 worker = bandoneon.init()
-tensor, = worker.declare([Declaration("w", 1 << 18, push="onebit(block=256)", pull="onebit(block=256)")])
-data = (ctypes.c_float * (1 << 18))()
+tensor, = worker.declare([Declaration("w", 1 << 18, push="ef(onebit(block=256))", pull="ef(onebit(block=1024))")])
+data = (ctypes.c_float * (1 << 18))(*range(1 << 18))
 for step in range(150):
     worker.wait(worker.push(tensor, ctypes.addressof(data), keep=data))
     worker.report("loss<b>", float("nan") if step == 70 else 1 / (step + 1), step)
@@ -80,6 +80,7 @@ def test_it_shows_what_the_api_says(running):
             await page.until("document.getElementById('step')?.textContent === '150'")
             # Two heartbeats with steps between them make a window.
             await page.until("document.querySelectorAll('#heat-worker tbody tr').length === 3")
+            await page.until("document.querySelectorAll('#quality tbody tr').length === 2")
             job = status(running)
             shown = await page.value("""(() => {
                 const table = (id) => [...document.querySelectorAll(`#${id} tbody tr`)]
@@ -89,6 +90,8 @@ def test_it_shows_what_the_api_says(running):
                 state: document.getElementById('state').textContent,
                 nodes: table('nodes'),
                 heat: table('heat-worker'),
+                pushes: table('quality-pushes'),
+                replies: table('quality-replies'),
                 bars: document.querySelectorAll('.bar').length,
                 curve: document.querySelector('figcaption').innerText,
                 path: document.querySelector('#curves path').getAttribute('d'),
@@ -110,6 +113,12 @@ def test_it_shows_what_the_api_says(running):
                 waited = window["wall_ns"]["wait"] / window["steps"] / 1e6
                 assert float(row[4]) == pytest.approx(waited, abs=0.051 if waited < 99 else 0.51)
             assert shown["bars"] == 7 + 6
+            for way in ("pushes", "replies"):
+                (measured,), (row,) = job["history"]["quality"][way], shown[way]
+                assert row[0] == measured["tensors"] == "0"
+                named = zip(row[1:4], ("residual_ratio", "decoded_cosine", "owed_steps"))
+                assert all(float(text) == pytest.approx(measured[name], rel=1e-3) for text, name in named)
+                assert 0 < measured["residual_ratio"] < 1 and row[4:] == ["0", "-"]
             sent = sum(node["bytes_sent"] for node in workers)
             assert float(shown["sent"].split()[0]) == pytest.approx(sent / 1e6, rel=0.01)
             assert "loss<b>" in shown["curve"] and "at step 149" in shown["curve"]
