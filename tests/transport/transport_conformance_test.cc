@@ -740,6 +740,16 @@ INSTANTIATE_TEST_SUITE_P(Rdma, TransportTest,
                                          FabricParam{"Shm", MakeRdmaShm},
                                          FabricParam{"ShmAsCard", MakeRdmaShmAsCard}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Beside a network without libzmq, whose build the thread sanitizer does not know.
+template <bool kOfHost>
+std::unique_ptr<Fabric> MakeOverLoopback() {
+  return std::make_unique<RdmaFabric<LoopbackFabric>>(kOfHost ? "shm" : "tcp;ofi_rxm");
+}
+INSTANTIATE_TEST_SUITE_P(LibfabricOverLoopback, TransportTest,
+                         testing::Values(FabricParam{"OfiRxm", MakeOverLoopback<false>},
+                                         FabricParam{"Shm", MakeOverLoopback<true>}),
+                         [](const auto& info) { return std::string(info.param.name); });
 #endif
 
 }  // namespace
