@@ -283,11 +283,8 @@ def updates(codec):
     return dict(push=f"ef({codec})", pull=f"delta({codec})")
 
 
-# Blocks as long as a row of the model's embedding: 64, of the small one 48.
 TWOBIT_UPDATES = updates("twobit(block=64)")
 ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
-TWOBIT_SMALL = updates("twobit(block=48)")
-ONEBIT_SMALL = updates("onebit(block=48,scale=bf16)")
 TAU = dict(tau=12)
 TAU_24 = dict(tau=24)
 AVERAGE = dict(outer="Average")
@@ -392,8 +389,8 @@ METHODS = [
     _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
     _dense_muon_medium(DENSE_MUON_MEDIUM),
     _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
-    _local_muon_medium("Muon, tau = 8, twobit(48), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_SMALL),
-    _local_muon_medium("Muon, tau = 16, onebit(48), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_SMALL),
+    _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
 ]
 
 

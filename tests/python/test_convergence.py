@@ -19,6 +19,8 @@ from convergence.methods import METHODS, Method, Rule, distributed, named  # noq
 from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
 from convergence.training import NORMAL, SMALL  # noqa: E402
 
+from bandoneon._native import check_codec  # noqa: E402
+
 SGD = Rule(torch.optim.SGD, (0.1, 0.2, 0.4, 0.8))
 DENSE = Method("dense", "plain", None, SGD, distributed)
 CODED = Method("coded", "coded", "dense", SGD, distributed, dict(push="int8"))
@@ -60,6 +62,13 @@ def test_names_are_unique_and_baselines_are_methods():
     assert len(names) == len(set(names))
     assert {m.baseline for m in METHODS} - {None} <= set(names)
     assert {name for m in METHODS for name in m.dense} <= set(names)
+
+
+def test_codecs_of_methods_are_codecs():
+    specs = {method.settings[way] for method in METHODS for way in ("push", "pull") if way in method.settings}
+    assert len(specs) > 20
+    for spec in specs:
+        check_codec(spec)
 
 
 def test_a_method_has_its_baselines_steps_and_scale():
