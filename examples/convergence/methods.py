@@ -8,7 +8,7 @@ import torch
 
 import bandoneon.torch as bdn
 
-from .training import NORMAL, SMALL, Scale
+from .training import LARGE, NORMAL, SMALL, Scale
 
 STEPS = 600
 
@@ -176,6 +176,8 @@ LOCAL_24 = "local steps of AdamW, tau = 24"
 UPLINKS = "sign momentum, compressed uplink"
 LOCAL_SHORT = "local steps, a short run"
 LOCAL_MEDIUM = "local steps, 2,400 steps"
+LOCAL_LONG = "local steps, 12,000 steps"
+LOCAL_LARGE = "local steps, a larger model"
 GRADIENTS_MUON = "gradients, Muon"
 
 DENSE_ADAMW = "AdamW, fp32"
@@ -188,6 +190,10 @@ DENSE_NESTEROV_LONG = "momentum SGD, fp32, long"
 DENSE_MUON = "Muon, fp32"
 DENSE_ADAMW_MEDIUM = "AdamW, fp32, 2,400 steps"
 DENSE_MUON_MEDIUM = "Muon, fp32, 2,400 steps"
+DENSE_ADAMW_LONG = "AdamW, fp32, 12,000 steps"
+DENSE_MUON_LONG = "Muon, fp32, 12,000 steps"
+DENSE_ADAMW_LARGE = "AdamW, fp32, larger"
+DENSE_MUON_LARGE = "Muon, fp32, larger"
 AVERAGING = "averaging, fp32"
 AVERAGING_24 = "averaging, fp32, tau = 24"
 SIGN_MOMENTUM = "sign momentum, fp32 uplink"
@@ -196,11 +202,13 @@ WARM = dict(warmup=0.2)
 LONG = 4 * STEPS
 RESETS_1024 = 10 * 256  # Steps of ten resets of CSER, which are 256 apart at R = 1024.
 ROUNDS = 1000  # of local steps
+LONGER = 12 * ROUNDS
+LARGE_STEPS = 2000
 
 
 def _methods(group, baseline, rule, build=distributed, steps=STEPS, dense=()):
     """What makes entries of one group: name and settings are left to give. Long runs are small."""
-    scale = NORMAL if steps == STEPS else SMALL
+    scale = {STEPS: NORMAL, LARGE_STEPS: LARGE}.get(steps, SMALL)
 
     def method(name, **settings):
         return Method(name, group, baseline, rule, build, settings, steps, scale, dense)
@@ -218,6 +226,10 @@ _dense_lans_long = _methods(CLAN_LONG, None, LANS, steps=LONG)
 _dense_muon = _methods(DENSE, None, MUON)
 _dense_adamw_medium = _methods(LOCAL_MEDIUM, None, ADAMW, steps=LONG)
 _dense_muon_medium = _methods(LOCAL_MEDIUM, None, MUON, steps=LONG)
+_dense_adamw_long = _methods(LOCAL_LONG, None, ADAMW, steps=LONGER)
+_dense_muon_long = _methods(LOCAL_LONG, None, MUON, steps=LONGER)
+_dense_adamw_large = _methods(LOCAL_LARGE, None, ADAMW, steps=LARGE_STEPS)
+_dense_muon_large = _methods(LOCAL_LARGE, None, MUON, steps=LARGE_STEPS)
 _near_lossless = _methods(NEAR_LOSSLESS, DENSE_ADAMW, ADAMW)
 _sdp4bit = _methods(SDP4BIT, DENSE_SERVER, ADAMW, server_optimizer)
 _adamw = _methods(COMPRESS_ADAMW, DENSE_ADAMW, ADAMW)
@@ -239,6 +251,10 @@ _local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dens
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
 _local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
+DENSE_LONG = DENSE_ADAMW_LONG, DENSE_MUON_LONG
+_local_muon_long = _methods(LOCAL_LONG, DENSE_ADAMW_LONG, MUON, local_steps, LONGER, DENSE_LONG)
+DENSE_LARGE = DENSE_ADAMW_LARGE, DENSE_MUON_LARGE
+_local_muon_large = _methods(LOCAL_LARGE, DENSE_ADAMW_LARGE, MUON, local_steps, LARGE_STEPS, DENSE_LARGE)
 
 INT4_GRADIENTS = "int4(group=128,hadamard=32)"
 ONEBIT = both("ef(onebit)")
@@ -391,6 +407,17 @@ METHODS = [
     _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
     _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
+    _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
+    _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
+    _dense_adamw_long(DENSE_ADAMW_LONG),
+    _dense_muon_long(DENSE_MUON_LONG),
+    _local_muon_long("Muon, tau = 8, twobit(64), 12,000 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_long("Muon, tau = 16, onebit(64), 12,000 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    _dense_adamw_large(DENSE_ADAMW_LARGE),
+    _dense_muon_large(DENSE_MUON_LARGE),
+    _local_muon_large("Muon, tau = 8, twobit(64), larger", tau=8, **AVERAGE, **TWOBIT_UPDATES),
+    _local_muon_large("Muon, tau = 16, onebit(64), larger", tau=16, **AVERAGE, **ONEBIT_UPDATES),
 ]
 
 

@@ -49,6 +49,8 @@ class Scale:
 NORMAL = Scale(width=64, heads=2, layers=2, context=64, batch=8)
 # For runs of many thousand steps, and quick ones.
 SMALL = Scale(width=48, heads=2, layers=1, context=32, batch=4)
+# Whether what holds for small models holds for larger ones.
+LARGE = Scale(width=160, heads=4, layers=4, context=64, batch=4)
 
 
 @dataclass
