@@ -231,18 +231,23 @@ def test_who_says_nothing_keeps_nobody_waiting(real):
     assert code == 0 and "does not say its token" in error
 
 
-def test_who_waits_is_told_how_many_are_before_it(real):
-    listener = real.start("doctor", "--listen", "127.0.0.1:0", "--peers", 2)
+def two_who_wait(real, *options):
+    """A listener, where it listens, and two peers who wait there, for one that takes its time and then leaves."""
+    listener = real.start("doctor", "--listen", "127.0.0.1:0", *options)
     place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
     first, stream = queue_up(place)
-    assert stream.read(3)[:1] == b"g", "it is measured, and takes its time"
-    peers = []
-    for before in (1, 2):
-        peers.append(real.start("doctor", "--peer", place))
-        read_until(peers[-1].stderr, 1, f"one at a time: {before} before this one")
-        keep_turn(first, stream)
-    stream.close()
-    first.close()
+    with first, stream:
+        assert stream.read(3)[:1] == b"g", "it is measured"
+        peers = []
+        for before in (1, 2):
+            peers.append(real.start("doctor", "--peer", place))
+            read_until(peers[-1].stderr, 1, f"one at a time: {before} before this one")
+            keep_turn(first, stream)
+    return listener, place, peers
+
+
+def test_who_waits_is_told_how_many_are_before_it(real):
+    listener, place, peers = two_who_wait(real, "--peers", 2)
     for peer in peers:
         code, out, error = ended(peer)
         assert code == 0 and out.startswith(place), error
@@ -251,19 +256,9 @@ def test_who_waits_is_told_how_many_are_before_it(real):
 
 
 def test_who_waits_when_it_ends_is_told_so(real):
-    listener = real.start("doctor", "--listen", "127.0.0.1:0")
-    place = read_until(listener.stderr, 1, "listens at")[-1].split()[-1]
-    first, stream = queue_up(place)
-    assert stream.read(3)[:1] == b"g"
-    waiting = []
-    for before in (1, 2):
-        waiting.append(real.start("doctor", "--peer", place))
-        read_until(waiting[-1].stderr, 1, f"{before} before this one")
-        keep_turn(first, stream)
-    stream.close()
-    first.close()
-    assert ended(waiting[0])[0] == 0
-    code, _, error = ended(waiting[1])
+    listener, _, (first, second) = two_who_wait(real)
+    assert ended(first)[0] == 0
+    code, _, error = ended(second)
     assert code == 2 and "it has ended, with as many as its --peers says" in error
     assert ended(listener)[0] == 0
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from process_helpers import BIN, Process
-from watched_job import LIMIT, job_in_the_middle, scrape
+from watched_job import job_in_the_middle, running_job, scrape
 
 ELEMENTS = 40_000
 
@@ -154,14 +154,5 @@ with bandoneon.init() as worker:
     assert "quality" not in worker.stats(), worker.stats()
     assert "residual" not in bandoneon.metrics.text()
 """
-    env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
-    job = Process("job", [str(BIN / "bandoneon"), "run", "-n", "1", "-s", "1", "--set", "quality-every=0", "--set", "min-compress-bytes=1",
-                          "--", sys.executable, "-c", program], env)
-    try:
-        assert job.child.wait(LIMIT) == 0, job.output()
-    finally:
-        if job.child.poll() is None:
-            job.child.terminate()
-            job.child.wait(LIMIT)
-        job.output()
-        job.child.stdout.close()
+    with running_job("-n", "1", "-s", "1", "--set", "quality-every=0", "--set", "min-compress-bytes=1", "--", sys.executable, "-c", program):
+        pass
