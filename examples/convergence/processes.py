@@ -20,8 +20,8 @@ from . import methods, training
 EXAMPLES = pathlib.Path(__file__).resolve().parent.parent
 
 
-def differences(record, bandoneon, data=None):
-    """Repeats the record's run in processes; what is not equal bit for bit, as text, None if all is."""
+def repeat(record, bandoneon, data=None):
+    """What each rank of the record's run has over processes: its curve, and its hash of the weights."""
     with tempfile.TemporaryDirectory() as directory:
         file = pathlib.Path(directory) / "record.json"
         file.write_text(json.dumps({**record, "data": data}))
@@ -29,11 +29,15 @@ def differences(record, bandoneon, data=None):
         command += ["--seed", str(record["seed"]), "--set", "log-level=warning", "--"]
         command += [sys.executable, "-m", "convergence.processes", str(file)]
         subprocess.run(command, env=_environment(), check=True)
-        ranks = [json.loads(path.read_text()) for path in sorted(file.parent.glob("rank-*.json"))]
-    again = training.mean_curve([rank["curve"] for rank in ranks])
+        return [json.loads(path.read_text()) for path in sorted(file.parent.glob("rank-*.json"))]
+
+
+def difference(ranks, record):
+    """What of `ranks` is not the record's bit for bit, as text; None if all is."""
     hashes = sorted({rank["hash"] for rank in ranks})
     if hashes != record["hashes"]:
         return f"weights are {hashes}, in one process they were {record['hashes']}"
+    again = training.mean_curve([rank["curve"] for rank in ranks])
     if [point[3] for point in again] != [point[3] for point in record["curve"]]:
         return "the weights at the end are equal, the losses on the way are not"
     return None

@@ -14,7 +14,7 @@ import torch
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from convergence import report, training  # noqa: E402
+from convergence import processes, report, training  # noqa: E402
 from convergence.methods import METHODS, Method, Rule, distributed, named  # noqa: E402
 from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
 from convergence.training import NORMAL, SMALL  # noqa: E402
@@ -313,6 +313,29 @@ def test_the_program_resumes_and_draws(tmp_path, capsys):
     assert "seed 1: loss" not in capsys.readouterr().out
     for picture in ("loss_by_steps.png", "loss_by_bytes.png", "frontier.png"):
         assert (tmp_path / picture).stat().st_size > 10_000
+
+
+def test_a_run_over_processes_is_compared_with_the_record_and_with_one_here(tmp_path, capfd):
+    main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
+    arguments = ["--quick", "--steps", "2", "--only", "^Muon, tau = 2,", "--out", str(tmp_path)]
+    main(arguments)
+    main([*arguments, "--confirm"])
+    assert "twobit(64): equal bit for bit over processes\n" in capfd.readouterr().out
+    results = Results(tmp_path / "results.json")
+    results.records[0]["hashes"] = ["of another machine"]
+    results.add(named("Muon, tau = 2, twobit(64)"), results.records.pop())
+    main([*arguments, "--confirm"])
+    assert "over processes and in one process here; loss" in capfd.readouterr().out
+
+
+def test_what_differs_over_processes_is_said():
+    one = record(0.1, 1, 2.0)
+    ranks = [dict(hash="a", curve=one["curve"]), dict(hash="a", curve=one["curve"])]
+    assert processes.difference(ranks, one) is None
+    ranks[1]["hash"] = "b"
+    assert "weights are ['a', 'b']" in processes.difference(ranks, one)
+    ranks[1] = dict(hash="a", curve=[[*point[:3], point[3] + 1] for point in one["curve"]])
+    assert "losses on the way" in processes.difference(ranks, one)
 
 
 def test_a_budget_ends_it_between_runs(tmp_path, capsys):
