@@ -38,7 +38,11 @@ def local_steps(worker, model):
     return bdn.LocalSteps(inner(model), model.named_parameters(), worker=worker, **options)
 
 
-KINDS = [distributed, server, onebit_adam, cser, local_steps]
+def ef21(worker, model):
+    return bdn.EF21(inner(model), model.named_parameters(), worker=worker)
+
+
+KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21]
 
 
 class Training:

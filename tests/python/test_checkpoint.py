@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
-from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, distributed, local, onebit_adam, server
+from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, distributed, ef21, local, onebit_adam, server
 from test_comm_state import rate, result_of, train
 from reference_helpers import Quadratic, WORKERS, assert_same_bits, values
 
@@ -61,12 +61,14 @@ def mean_of(states, what):
     for name, entry in states[0]["tensors"].items():
         if what in entry:
             owed[name] = sum(s["tensors"][name][what].double() for s in states) / len(states)
+    for name in states[0].get("local", {}).get(what, {}):
+        owed[name] = sum(s["local"][what][name].double() for s in states) / len(states)
     return owed
 
 
 def assert_owed_to_the_mean_is_the_same(before, after):
     kept = 0
-    for what in ("residual", "momentum"):
+    for what in ("residual", "momentum", "tracked"):
         expected, actual = mean_of(before, what), mean_of(after, what)
         assert expected.keys() == actual.keys()
         for name, value in expected.items():
@@ -160,6 +162,7 @@ RESIZED = {
     "server, ef": partial(server, push=EF, pull="delta(int4)"),
     "local, signs": local,
     "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
+    "ef21": ef21,
 }
 SIZES = [(2, 3), (4, 2), (2, 1), (3, 2)]
 
@@ -456,6 +459,7 @@ FORGETFUL = {
     ),
     "one bit": (partial(onebit_adam, warmup=4), "step 7, and its links stand at step 0"),
     "local": (local, "step 7, and its links stand at step 0"),
+    "ef21": (ef21, "step 7, and its links stand at step 0"),
 }
 
 
@@ -471,7 +475,7 @@ def test_nothing_is_said_where_nothing_is_lost():
     assert not told
 
 
-@pytest.mark.parametrize("name", ["distributed, LANS", "cser", "one bit"])
+@pytest.mark.parametrize("name", ["distributed, LANS", "cser", "one bit", "ef21"])
 def test_nothing_is_said_in_a_run_of_its_own_or_with_its_comm_state(name, tmp_path):
     def job():
         save_job(OPTIMIZERS[name], tmp_path, 3, steps=SAVED)
@@ -497,6 +501,7 @@ SCHEDULED = "none for 5; ef(topk(ratio=0.1))"
         partial(distributed, inner=adam, push=SCHEDULED, pull="none for 5; onebit(block=32)"),
         partial(distributed, inner=adam, push=EF, pull=EF, warmup=5),
         partial(onebit_adam, warmup=5),
+        partial(ef21, push=SCHEDULED, pull="none for 5; delta(onebit(block=32))"),
     ],
 )
 def test_links_go_on_at_the_optimizers_step(make, by_hand):

@@ -50,6 +50,11 @@ def onebit_adam(worker, params, warmup=10, **options):
     )
 
 
+def ef21(worker, params, inner=lambda p: torch.optim.AdamW(p, 0.02, betas=(0.0, 0.95)), **options):
+    codecs = dict(push=EF, pull="delta(onebit(block=32))")
+    return bdn.EF21(inner(list(params.values())), params.items(), worker=worker, **{**codecs, **options})
+
+
 OPTIMIZERS = {
     "distributed, ef": partial(distributed, push=EF, pull=EF),
     "distributed, spaces": partial(distributed, push="ef (onebit( block = 32 ))", pull=EF),
@@ -74,6 +79,8 @@ OPTIMIZERS = {
     "cser, model": partial(cser, implementation="model"),
     "cser, resets only": partial(cser, gradient=None),
     "one bit": onebit_adam,
+    "ef21": ef21,
+    "ef21, nesterov": partial(ef21, nesterov=True, push="ef(topk(ratio=0.1))", pull="none"),
 }
 
 
@@ -259,6 +266,7 @@ MISFITS = {
         partial(cser, implementation="model"),
         "implementation='residual', and here it is implementation='model'",
     ),
+    "tracked momentum": (ef21, partial(ef21, momentum=0.9), "momentum=0.95, and here it is momentum=0.9"),
     "frozen after": (onebit_adam, partial(onebit_adam, warmup=11), "warmup=10, .* warmup=11"),
 }
 

@@ -27,6 +27,7 @@ OPTIMIZERS = {
     "ServerOptimizer": around_sgd(bdn.ServerOptimizer),
     "LocalSteps": around_sgd(bdn.LocalSteps, tau=1, outer=bdn.Average()),
     "CSER": around_sgd(bdn.CSER, gradient=4, reset=2),
+    "EF21": around_sgd(bdn.EF21),
 }
 
 

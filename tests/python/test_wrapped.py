@@ -1,4 +1,4 @@
-"""What LocalSteps, CSER and ServerOptimizer share with the optimizer that they are put around."""
+"""What LocalSteps, CSER, EF21 and ServerOptimizer share with the optimizer that they are put around."""
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ WRAPPERS = {
         *given, tau=1, outer=bdn.SlowMo(), **options
     ),
     "cser": lambda *given, **options: bdn.CSER(*given, gradient="none", reset="none", **options),
+    "ef21": lambda *given, **options: bdn.EF21(*given, push="none", pull="none", **options),
 }
 
 
@@ -55,7 +56,7 @@ def test_a_state_may_be_loaded_by_either_and_schedules_go_on(name, which):
 def test_torchs_optimizer_state_dicts_step_nothing_of_ours(name):
     def job(worker, plain):
         model, inner, optimizer = make(name, worker)
-        # LocalSteps and CSER count what they would be asked to step.
+        # LocalSteps, CSER and EF21 count what they would be asked to step.
         asked = optimizer if name == "server" else inner
         for _ in range(3):
             if not plain:

@@ -342,6 +342,26 @@ def ef_sgd(model, gradient, steps, lr, mu, workers, codec):
     return model
 
 
+def ef21(model, gradient, steps, rules, mu, nesterov, workers, push, pull):
+    """EF21 with momentum (2305.15155), from its definition: m_i = mu m_i + (1 - mu) g_i; c_i = Q(t_i - h_i);
+    h_i = h_i + c_i; h = h + mean of c_i; H = H + Q'(h - H); the rules, one a parameter, step by H."""
+    model = [x.astype(np.float64) for x in model]
+    momenta, sent = ([[0.0 * x for x in model] for _ in range(workers)] for _ in range(2))
+    sums, estimates = ([0.0 * x for x in model] for _ in range(2))
+    for t in range(1, steps + 1):
+        local = [gradient(i, t, model) for i in range(workers)]
+        for b, rule in enumerate(rules):
+            for i in range(workers):
+                momenta[i][b] = mu * momenta[i][b] + (1 - mu) * local[i][b]
+                target = mu * momenta[i][b] + (1 - mu) * local[i][b] if nesterov else momenta[i][b]
+                change = push(target - sent[i][b])
+                sent[i][b] = sent[i][b] + change
+                sums[b] = sums[b] + change / workers
+            estimates[b] = estimates[b] + pull(sums[b] - estimates[b])
+            model[b] = rule.step(model[b], estimates[b])
+    return model
+
+
 def psync(vectors, codec):
     """Partial synchronisation (2007.13221): (every worker's v' = mean of C(v) + r_i, every r_i), with
     r_i = v_i - C(v_i)."""

@@ -78,14 +78,21 @@ def _mapped(base, mapped, worker):
 
     Every worker's residual e comes to the mean as e / n. So what n workers owe to it is owed by n' of
     them if each has n' / n times the sum of those that are mapped to it; momentum likewise, being
-    linear, too. A worker that none are mapped to owes nothing. What servers keep is of the mean already.
+    linear, too, and so does what an optimizer keeps in a LocalMemory. A worker that none are mapped to owes
+    nothing. What servers keep is of the mean already.
     """
     scale = worker.size / base["size"]
     tensors = {}
     for name, entry in base["tensors"].items():
         others = [_entry_of(one, name, entry["step"]) for one in mapped]
         tensors[name] = _sum_of_entries(entry, others, scale)
-    return {**base, "tensors": tensors}
+    local = {}
+    for what, arrays in base.get("local", {}).items():
+        local[what] = {
+            name: _scaled_sum([_local_of(one, what, name, array) for one in mapped], array, scale)
+            for name, array in arrays.items()
+        }
+    return {**base, "tensors": tensors, **({"local": local} if local else {})}
 
 
 def _entry_of(state, name, step):
@@ -107,15 +114,33 @@ def _sum_of_entries(base, entries, scale):
     for what in ("residual", "momentum"):
         if what not in base:
             continue
-        total = torch.zeros(base[what].shape, dtype=torch.float64)
+        arrays = []
         for entry in entries:
             # A residual is worth its learning rate where ef(..., correction=lr) goes by it.
             own = entry["learning_rate"]
             by_rate = what == "residual" and own > 0 and corrects_by_rate(entry["facts"]["push"])
-            total += entry[what].to(torch.float64) * (own / rate if by_rate else 1.0)
-        largest = torch.finfo(torch.float32).max
-        result[what] = (total * scale).clamp(-largest, largest).to(torch.float32)
+            arrays.append(entry[what].to(torch.float64) * (own / rate if by_rate else 1.0))
+        result[what] = _scaled_sum(arrays, base[what], scale)
     return result
+
+
+def _local_of(state, what, name, like):
+    array = state.get("local", {}).get(what, {}).get(name)
+    if array is None or array.shape != like.shape:
+        raise InvalidArgument(
+            f"the state of rank {state['rank']} has no {what} of {name!r} with the shape {list(like.shape)}; give "
+            "those of one checkpoint",
+            tensor=name,
+        )
+    return array
+
+
+def _scaled_sum(arrays, like, scale):
+    total = torch.zeros(like.shape, dtype=torch.float64)
+    for array in arrays:
+        total += array.to(torch.float64)
+    largest = torch.finfo(torch.float32).max
+    return (total * scale).clamp(-largest, largest).to(torch.float32)
 
 
 def _check_header(state):

@@ -94,14 +94,14 @@ class LinkTable:
     def options_of(self, name):
         return self._rows.get(self._pattern_of(name), self.common)
 
-    def check_without(self, user, *names):
+    def check_without(self, user, *names, instead="give a momentum to the optimizer inside"):
         """InvalidArgument where one of the named options is given, which `user` has no use for."""
         for options in self.rows:
             for name in names:
                 if value := getattr(options, name):
                     raise InvalidArgument(
                         f"{name}={value} is for gradients of every step, which {user} does not push; "
-                        "leave it out, and give a momentum to the optimizer inside"
+                        f"leave it out, and {instead}"
                     )
 
     def check_without_correction(self, user):

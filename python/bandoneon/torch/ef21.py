@@ -1,0 +1,179 @@
+"""EF21: what is compressed is by how much a worker's momentum has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import InvalidArgument
+from ..session import default_worker
+from ..worker import Worker
+from .broadcast import broadcast_parameters, check_same_weights
+from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .hints import Closure, NamedParameters, Overrides
+from .hyperparameters import check_decays
+from .link_options import LinkOptions, LinkTable
+from .local_memory import LocalMemory
+from .names import Names
+from .parameters import ParameterSet, terms_by_group
+from .vote import Vote
+from .wrapped import WrappedOptimizer, evaluate
+
+
+class EF21(WrappedOptimizer):
+    """Error feedback 21 with momentum (EF21-SGDM, arXiv 2305.15155), around any optimizer; around Muon it is
+    EF21-Muon (2510.00643). A worker sends by how much its momentum differs from what it has sent of it, so
+    that what a codec leaves out falls as the momentum settles. Collective: all workers construct the same and
+    step together.
+
+    With worker i's gradient g_i, what it has sent h_i, their mean h on the servers, and H, h as every worker
+    holds it; all begin at 0:
+
+        m_i <- mu m_i + (1 - mu) g_i          t_i = m_i, or nesterov: mu m_i + (1 - mu) g_i
+        c_i = Q(t_i - h_i)                    h_i <- h_i + c_i                     push
+        h <- h + mean of c_i                  H <- H + Q'(h - H)                   pull
+        x <- a step of the optimizer with H for the gradient
+
+    That is what error feedback does with differences: push="ef(Q)" sends those of t_i from step to step, and
+    pull="delta(Q')" those of what the servers add up.
+
+        inner = bdn.Muon(bdn.muon_groups(model), lr=0.016, momentum=0.0, betas=(0.0, 0.95))
+        optimizer = bdn.EF21(inner, model.named_parameters(), nesterov=True)
+        loss.backward()
+        optimizer.step()
+
+    optimizer: any, without a momentum of its own, for H is one. Under AdamW, betas=(0, 0.95), a learning rate
+        is worth up to sqrt((1 + mu) / (1 - mu)), 6 times for 0.95, of what it is to AdamW with beta1=mu: the
+        second moment is that of a mean, not of gradients.
+    momentum: mu.
+    push: ef(codec), or "none". pull: delta(codec), or another codec of H.
+    overrides, prefix, timeout: as DistributedOptimizer's.
+
+    The parameters start as rank 0's, and every worker steps alike: give all the same machine's arithmetic, as
+    under DistributedOptimizer. After step() the gradients are H. The exchange is in step(), none of it beside
+    the backward pass. A parameter without a gradient counts as one of zeros; a frozen one is not stepped. A
+    step in which any worker's momentum is not finite is left out by all, and `skipped_steps` counts it.
+    GradScaler will not do: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedParameters | None = None,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = False,
+        push: str = "ef(onebit(block=64))",
+        pull: str = "delta(onebit(block=64))",
+        overrides: Overrides | None = None,
+        prefix: str = "",
+        timeout: float | None = None,
+        worker: Worker | None = None,
+    ) -> None:
+        check_decays(momentum=momentum)
+        super().__init__(optimizer)
+        table = LinkTable(LinkOptions.of(push, pull), overrides)
+        _check_links(table)
+        worker = worker or default_worker()
+        named = Names(named_parameters).in_forward_order(self.param_groups)
+        broadcast_parameters(named, worker=worker)
+        self._settings = dict(algorithm="EF21", momentum=float(momentum), nesterov=bool(nesterov))
+        self._timeout = timeout
+        self._named = named
+        self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
+        self.skipped_steps = 0
+        # What the servers hold is no weights here but h, which begins at 0.
+        sums = [(name, torch.zeros(param.shape)) for name, param in named]
+        self._links = ParameterSet(worker, table, prefix, as_float32=True)
+        groups = [{"params": [tensor for _, tensor in sums]}]
+        self._links.add(sums, terms_by_group(groups, lambda group: "average"))
+        self._memory = LocalMemory(self._links.members, "momentum", "tracked")
+        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
+        self._links.share_weights(timeout)
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        loss = evaluate(closure)
+        self._resume_check.before_step(self.inner, lambda: self._links.steps)
+        momenta, targets = self._targets()
+        if not self._vote.all_finite(targets):
+            self.skipped_steps += 1
+            return loss
+        # The servers subtract what is pushed.
+        sums = torch._foreach_sub(self._memory["tracked"], targets)
+        self._links.update_weights(sums, self._timeout)
+        for name, values in (("momentum", momenta), ("tracked", targets)):
+            torch._foreach_copy_(self._memory[name], values)
+        for (_, param), values in zip(self._named, sums):
+            if param.requires_grad:
+                _set_gradient(param, values)
+        self.inner.step()
+        return loss
+
+    def _targets(self):
+        """Every parameter's new m_i and t_i, of which nothing is kept yet."""
+        mu = self._settings["momentum"]
+        gradients = [self._gradient(m, param) for m, (_, param) in zip(self._links.members, self._named)]
+        momenta = torch._foreach_mul(self._memory["momentum"], mu)
+        torch._foreach_add_(momenta, gradients, alpha=1 - mu)
+        if not self._settings["nesterov"]:
+            return momenta, momenta
+        targets = torch._foreach_mul(momenta, mu)
+        torch._foreach_add_(targets, gradients, alpha=1 - mu)
+        return momenta, targets
+
+    def _gradient(self, member, param):
+        if param.grad is None:
+            return torch.zeros(param.shape)
+        return self._links.dense(member, param.grad).to("cpu", torch.float32)
+
+    def comm_state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside model and state_dict(): this rank's momentum, residuals and steps; of
+        rank 0, what the servers hold, too."""
+        header = saved_by(self._links.worker, dict(self._settings))
+        return {**header, "local": self._memory.state_dict(), **self._links.state_dict(self._timeout)}
+
+    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one, where
+        there were more or fewer workers; the next step is the one after it. Collective: all workers load
+        before any of them steps."""
+        state = fitting_state(state, self._settings, self._links.worker)
+        self._memory.check(state["local"])
+        self._links.load_state_dict(state, self._timeout)
+        self._links.fetch_weights(self._timeout)  # Into the replicas.
+        self._memory.load_state_dict(state["local"])
+        self._resume_check.is_settled = True
+
+    def resume_at(self, step: int | None = None) -> None:
+        """For a checkpoint without comm_state_dict(), once the same model is loaded in all workers: codec
+        schedules go on after `step`, by default the most that rank 0's optimizer state counts. Momentum and
+        what was sent of it begin at 0, as in a new one. Collective, before any worker steps."""
+        check_same_weights(self._links.worker, self._named)
+        self._memory.clear()
+        for member in self._links.members:
+            member.param.zero_()
+        self._links.resume_weights_at(step_to_resume_at(self.inner, step), self._timeout)
+        self._resume_check.is_settled = True
+
+    def close(self) -> None:
+        """Frees the parameters' names for another optimizer."""
+        self._links.release()
+
+
+def _set_gradient(param, values):
+    if param.grad is None:
+        param.grad = values.to(param.device, param.dtype)
+    else:
+        param.grad.copy_(values)
+
+
+def _check_links(table):
+    table.check_without("EF21", "momentum", "warmup", instead="EF21 takes a momentum= of its own")
+    table.check_without_correction("EF21")
+    for options in table.rows:
+        if options.push != "none" and (not options.feeds_back or "decay=" in options.push):
+            raise InvalidArgument(
+                f"push={options.push!r} loses some of what it leaves out, and the servers add up what comes: "
+                "they would drift from the workers for good; write push='ef(...)', without decay"
+            )
