@@ -42,7 +42,11 @@ def ef21(worker, model):
     return bdn.EF21(inner(model), model.named_parameters(), worker=worker)
 
 
-KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21]
+def lion(worker, model):
+    return bdn.Lion(model.parameters(), named_parameters=model.named_parameters(), worker=worker)
+
+
+KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, lion]
 
 
 class Training:

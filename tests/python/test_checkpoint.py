@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
-from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, distributed, ef21, local, onebit_adam, server
+from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, distributed, ef21, lion, local, onebit_adam, server
 from test_comm_state import rate, result_of, train
 from reference_helpers import Quadratic, WORKERS, assert_same_bits, values
 
@@ -163,6 +163,7 @@ RESIZED = {
     "local, signs": local,
     "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
     "ef21": ef21,
+    "lion": lion,
 }
 SIZES = [(2, 3), (4, 2), (2, 1), (3, 2)]
 
@@ -460,6 +461,7 @@ FORGETFUL = {
     "one bit": (partial(onebit_adam, warmup=4), "step 7, and its links stand at step 0"),
     "local": (local, "step 7, and its links stand at step 0"),
     "ef21": (ef21, "step 7, and its links stand at step 0"),
+    "lion": (lion, "step 7, and its links stand at step 0"),
 }
 
 
@@ -475,7 +477,7 @@ def test_nothing_is_said_where_nothing_is_lost():
     assert not told
 
 
-@pytest.mark.parametrize("name", ["distributed, LANS", "cser", "one bit", "ef21"])
+@pytest.mark.parametrize("name", ["distributed, LANS", "cser", "one bit", "ef21", "lion"])
 def test_nothing_is_said_in_a_run_of_its_own_or_with_its_comm_state(name, tmp_path):
     def job():
         save_job(OPTIMIZERS[name], tmp_path, 3, steps=SAVED)
@@ -501,7 +503,7 @@ SCHEDULED = "none for 5; ef(topk(ratio=0.1))"
         partial(distributed, inner=adam, push=SCHEDULED, pull="none for 5; onebit(block=32)"),
         partial(distributed, inner=adam, push=EF, pull=EF, warmup=5),
         partial(onebit_adam, warmup=5),
-        partial(ef21, push=SCHEDULED, pull="none for 5; delta(onebit(block=32))"),
+        partial(lion, push="none for 5; sign", pull="none for 5; sign"),
     ],
 )
 def test_links_go_on_at_the_optimizers_step(make, by_hand):
@@ -573,6 +575,7 @@ FOLLOWED = {
     "server": (partial(server, push=SCHEDULED, pull="delta(int4)"), (8,)),
     "local": (partial(local, outer=bdn.Average(), push="none for 2; ef(onebit)"), ()),
     "local, signs": (local, ()),
+    "ef21": (partial(ef21, push=SCHEDULED), ()),
     "cser": (cser, (8,)),
     "cser, model": (partial(cser, implementation="model"), (8,)),
     "cser, resets only": (partial(cser, gradient=None), (8,)),

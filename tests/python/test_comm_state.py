@@ -55,6 +55,10 @@ def ef21(worker, params, inner=lambda p: torch.optim.AdamW(p, 0.02, betas=(0.0, 
     return bdn.EF21(inner(list(params.values())), params.items(), worker=worker, **{**codecs, **options})
 
 
+def lion(worker, params, **options):
+    return bdn.Lion(params.values(), named_parameters=params.items(), worker=worker, **options)
+
+
 OPTIMIZERS = {
     "distributed, ef": partial(distributed, push=EF, pull=EF),
     "distributed, spaces": partial(distributed, push="ef (onebit( block = 32 ))", pull=EF),
@@ -80,6 +84,8 @@ OPTIMIZERS = {
     "cser, resets only": partial(cser, gradient=None),
     "one bit": onebit_adam,
     "ef21": ef21,
+    "lion": lion,
+    "lion, mean": partial(lion, vote="mean", pull="int8"),
     "ef21, nesterov": partial(ef21, nesterov=True, push="ef(topk(ratio=0.1))", pull="none"),
 }
 
@@ -266,6 +272,7 @@ MISFITS = {
         partial(cser, implementation="model"),
         "implementation='residual', and here it is implementation='model'",
     ),
+    "vote": (lion, partial(lion, vote="mean", pull="none"), "vote='majority', and here it is vote='mean'"),
     "tracked momentum": (ef21, partial(ef21, momentum=0.9), "momentum=0.95, and here it is momentum=0.9"),
     "frozen after": (onebit_adam, partial(onebit_adam, warmup=11), "warmup=10, .* warmup=11"),
 }

@@ -22,11 +22,16 @@ def onebit_adam(worker, model, **common):
     return bdn.OneBitAdam(model.parameters(), warmup=1, worker=worker, **common)
 
 
+def lion(worker, model, **common):
+    return bdn.Lion(model.parameters(), lr=0.01, worker=worker, **common)
+
+
 OPTIMIZERS = {
     "OneBitAdam": onebit_adam,
     "ServerOptimizer": around_sgd(bdn.ServerOptimizer),
     "LocalSteps": around_sgd(bdn.LocalSteps, tau=1, outer=bdn.Average()),
     "CSER": around_sgd(bdn.CSER, gradient=4, reset=2),
+    "Lion": lion,
     "EF21": around_sgd(bdn.EF21),
 }
 

@@ -362,6 +362,21 @@ def ef21(model, gradient, steps, rules, mu, nesterov, workers, push, pull):
     return model
 
 
+def lion(model, gradient, steps, lr, b1, b2, wd, workers, vote, reply):
+    """Distributed Lion (2404.00438): u_i = vote(b1 m_i + (1 - b1) g_i), m_i = b2 m_i + (1 - b2) g_i;
+    x = (1 - lr wd) x - lr reply(mean of u_i). Lion (2302.06675) where vote is none and reply is np.sign."""
+    model = [x.astype(np.float64) for x in model]
+    momenta = [[0.0] * len(model) for _ in range(workers)]
+    for t in range(1, steps + 1):
+        local = [gradient(i, t, model) for i in range(workers)]
+        for b in range(len(model)):
+            votes = [vote(b1 * momenta[i][b] + (1 - b1) * local[i][b]) for i in range(workers)]
+            for i in range(workers):
+                momenta[i][b] = b2 * momenta[i][b] + (1 - b2) * local[i][b]
+            model[b] = (1 - lr * wd) * model[b] - lr * reply(sum(votes) / workers)
+    return model
+
+
 def psync(vectors, codec):
     """Partial synchronisation (2007.13221): (every worker's v' = mean of C(v) + r_i, every r_i), with
     r_i = v_i - C(v_i)."""

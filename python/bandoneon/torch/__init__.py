@@ -43,6 +43,7 @@ from .ef21 import EF21
 from .exchange import Handle, barrier, empty, push_pull, synchronize
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
+from .lion import Lion
 from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
 from .muon import Muon
 from .onebit_adam import OneBitAdam
@@ -62,6 +63,7 @@ __all__ = [
     "FrozenAdamW",
     "Handle",
     "LANS",
+    "Lion",
     "LocalCluster",
     "LocalSteps",
     "Muon",

@@ -6,20 +6,16 @@ from typing import Any
 
 import torch
 
-from ..errors import Unimplemented
-from ..session import default_worker
 from ..worker import Worker
-from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .frozen_adam import descend, new_moments
 from .hints import Closure, NamedParameters, Overrides
 from .hyperparameters import check_decays, check_not_negative, check_steps
 from .link_options import LinkOptions, LinkTable
-from .names import Names
-from .parameters import ParameterSet
-from .wrapped import evaluate, refuse_pickling
+from .step_exchange import StepExchangeOptimizer
+from .wrapped import evaluate
 
 
-class OneBitAdam(torch.optim.Optimizer):
+class OneBitAdam(StepExchangeOptimizer):
     """1-bit Adam (arXiv 2102.02888). Distributed by itself: no DistributedOptimizer goes around it.
     Collective: all workers construct the same and step together.
 
@@ -77,30 +73,24 @@ class OneBitAdam(torch.optim.Optimizer):
         check_steps(warmup=warmup)
         links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
         links.check_without_correction("OneBitAdam")
-        self._links = None  # Of the parameters that __init__ of the base adds, all at once below.
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
-        named = Names(named_parameters).in_forward_order(self.param_groups)
-        self._links = ParameterSet(
-            worker or default_worker(),
+        super().__init__(
+            params,
+            dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay),
+            {"algorithm": "OneBitAdam", "warmup": warmup},
             links,
+            named_parameters,
             prefix,
-            replicas_for="OneBitAdam" if check else None,
+            timeout,
+            check,
+            worker,
         )
-        self._links.add(named)
         self._warmup = warmup
-        self._timeout = timeout
-        self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if self._links is not None:
-            raise Unimplemented("OneBitAdam takes all its parameters when it is constructed")
-        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
         self._resume_check.before_step(self, lambda: self._links.steps)
-        groups = {id(param): group for group in self.param_groups for param in group["params"]}
+        groups = self._groups()
         members = self._links.members
         for member in members:
             self.state[member.param] = self.state[member.param] or new_moments(member.param)
@@ -134,35 +124,3 @@ class OneBitAdam(torch.optim.Optimizer):
 
     def _is_warm(self, step):
         return step <= self._warmup
-
-    def comm_state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside state_dict(): this rank's residuals and steps; of rank 0, what
-        the servers owe, too."""
-        header = saved_by(self._links.worker, self._settings)
-        return {**header, **self._links.state_dict(self._timeout)}
-
-    def load_comm_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
-        where there were more or fewer workers; the next step is the one after it. Collective: all
-        workers load before any of them steps."""
-        state = fitting_state(state, self._settings, self._links.worker)
-        self._links.load_state_dict(state, self._timeout)
-        self._resume_check.is_settled = True
-
-    def resume_at(self, step: int | None = None) -> None:
-        """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`, by
-        default the most that rank 0's optimizer state counts; residuals begin at 0.
-        Collective, before any worker steps."""
-        self._links.resume_at(step_to_resume_at(self, step), self._timeout)
-        self._resume_check.is_settled = True
-
-    @property
-    def _settings(self):
-        return {"algorithm": "OneBitAdam", "warmup": self._warmup}
-
-    def __reduce_ex__(self, protocol):
-        refuse_pickling(self)
-
-    def close(self) -> None:
-        """Frees the parameters' names for another optimizer."""
-        self._links.release()
