@@ -21,6 +21,7 @@ class Rule:
     rates: tuple  # a factor of 2 apart
     options: dict = field(default_factory=dict)
     link: dict = field(default_factory=dict)  # what the rule leaves to the links
+    share_for_others: float = 1.0  # of the rate, for what is no matrix
 
     def make(self, run):
         return self.optimizer(self.groups(run.model), lr=run.lr, **self.options)
@@ -36,6 +37,15 @@ class MuonRule(Rule):
         blocks = [p for name, p in model.named_parameters() if name.startswith("blocks.")]
         others = [p for name, p in model.named_parameters() if not name.startswith("blocks.")]
         return [{"params": blocks}, {"params": others, "matrices": False}]
+
+
+class TrackedMuonRule(MuonRule):
+    """With a rate of its own for all that AdamW steps."""
+
+    def groups(self, model):
+        matrices = [p for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim >= 2]
+        others = [p for name, p in model.named_parameters() if not name.startswith("blocks.") or p.ndim < 2]
+        return [{"params": matrices}, {"params": others, "matrices": False, "share_of_rate": self.share_for_others}]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +78,8 @@ class Method:
     def describe(self):
         """What a result depends on, beside learning rate, seed and steps; as JSON reads it back."""
         rule = {"optimizer": self.rule.optimizer.__name__, **self.rule.options, **self.rule.link}
+        if self.rule.share_for_others != 1:
+            rule["share_for_others"] = self.rule.share_for_others
         return json.loads(json.dumps({"build": self.build.__name__, "rule": rule, **self.settings}))
 
 
@@ -85,6 +97,14 @@ SGD = Rule(torch.optim.SGD, doubling(0.125))
 NESTEROV = Rule(torch.optim.SGD, doubling(0.05), dict(momentum=0.9, nesterov=True))
 # The same momentum before error feedback.
 LINK_NESTEROV = Rule(torch.optim.SGD, NESTEROV.rates, link=dict(momentum=0.9))
+
+# What EF21 sends is their momentum. Its square is (1 - 0.95) / (1 + 0.95) of the gradients' where noise rules, and
+# AdamW's steps are longer by the root of that.
+TRACKED = dict(betas=(0.0, 0.95), weight_decay=0.01)
+EF21_MUON = TrackedMuonRule(bdn.Muon, MUON.rates, dict(TRACKED, momentum=0.0), share_for_others=0.16)
+EF21_ADAMW = Rule(torch.optim.AdamW, doubling(0.0005), dict(TRACKED, fused=True))
+# Every element steps as far as the rate says; a fifth of AdamW's, and five times the decay.
+LION = Rule(bdn.Lion, doubling(0.0005), dict(betas=(0.9, 0.99), weight_decay=0.05))
 
 
 # Of blockwise codecs: small, as the model's tensors are.
@@ -142,6 +162,22 @@ def cser(run, rule, block=BLOCK, **settings):
     return bdn.CSER(rule.make(run), named, block=block, worker=run.worker, **settings)
 
 
+def ef21(run, rule, **settings):
+    named = run.model.named_parameters()
+    return bdn.EF21(rule.make(run), named, worker=run.worker, **settings)
+
+
+def lion(run, rule, **settings):
+    return rule.optimizer(
+        run.model.parameters(),
+        lr=run.lr,
+        named_parameters=run.model.named_parameters(),
+        worker=run.worker,
+        **rule.options,
+        **settings,
+    )
+
+
 def _over_links(run, inner, push="none", pull="none", **link):
     return bdn.DistributedOptimizer(
         inner,
@@ -179,6 +215,8 @@ LOCAL_MEDIUM = "local steps, 2,400 steps"
 LOCAL_LONG = "local steps, 12,000 steps"
 LOCAL_LARGE = "local steps, a larger model"
 GRADIENTS_MUON = "gradients, Muon"
+TRACKED_MOMENTUM = "tracked momentum"
+SIGNS = "Lion"
 
 DENSE_ADAMW = "AdamW, fp32"
 DENSE_SERVER = "AdamW on the server, fp32"
@@ -188,6 +226,7 @@ DENSE_LANS = "LANS, fp32"
 DENSE_LANS_LONG = "LANS, fp32, long"
 DENSE_NESTEROV_LONG = "momentum SGD, fp32, long"
 DENSE_MUON = "Muon, fp32"
+DENSE_LION = "Lion, fp32"
 DENSE_ADAMW_MEDIUM = "AdamW, fp32, 2,400 steps"
 DENSE_MUON_MEDIUM = "Muon, fp32, 2,400 steps"
 DENSE_ADAMW_LONG = "AdamW, fp32, 12,000 steps"
@@ -247,6 +286,10 @@ _uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, ROUNDS * 12)
 
 DENSE_SHORT = DENSE_ADAMW, DENSE_MUON
 _gradients_muon = _methods(GRADIENTS_MUON, DENSE_MUON, MUON, dense=DENSE_SHORT)
+_ef21_muon = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_MUON, ef21, dense=DENSE_SHORT)
+_ef21_adamw = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_ADAMW, ef21, dense=DENSE_SHORT)
+_dense_lion = _methods(SIGNS, None, LION, lion, dense=DENSE_SHORT)
+_lion = _methods(SIGNS, DENSE_LION, LION, lion, dense=DENSE_SHORT)
 _local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
@@ -418,6 +461,16 @@ METHODS = [
     _dense_muon_large(DENSE_MUON_LARGE),
     _local_muon_large("Muon, tau = 8, twobit(64), larger", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_large("Muon, tau = 16, onebit(64), larger", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    # One exchange a step, and none of gradients.
+    _ef21_muon("EF21, Muon, fp32", nesterov=True, **both("none")),
+    _ef21_muon("EF21, Muon, twobit(64)", nesterov=True, **TWOBIT_UPDATES),
+    _ef21_muon("EF21, Muon, onebit(64)", nesterov=True, **ONEBIT_UPDATES),
+    _ef21_adamw("EF21, AdamW, fp32", **both("none")),
+    _ef21_adamw("EF21, AdamW, onebit(64)", **ONEBIT_UPDATES),
+    _dense_lion(DENSE_LION, **both("none")),
+    _lion("Lion, sign", **both("sign")),
+    _lion("Lion, sign, mean by int8", vote="mean", push="sign", pull="int8"),
+    _lion("Lion, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
 ]
 
 

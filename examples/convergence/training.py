@@ -146,7 +146,7 @@ def train_rank(task, method, run, curve):
         if step % every == 0:
             judge(task, run, optimizer, step, curve)
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, run.steps, run.lr)
+            group["lr"] = rate(step, run.steps, run.lr) * group.get("share_of_rate", 1.0)
         optimizer.zero_grad()
         run.model.loss(task.batch(run.scale, generator)).backward()
         optimizer.step()
