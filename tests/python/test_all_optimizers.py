@@ -46,7 +46,11 @@ def lion(worker, model):
     return bdn.Lion(model.parameters(), named_parameters=model.named_parameters(), worker=worker)
 
 
-KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, lion]
+def demo(worker, model):
+    return bdn.DeMo(model.parameters(), named_parameters=model.named_parameters(), worker=worker)
+
+
+KINDS = [distributed, server, onebit_adam, cser, local_steps, ef21, lion, demo]
 
 
 class Training:

@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import loss_of, make_batch, make_model, model_hash, run_job
-from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, distributed, ef21, lion, local, onebit_adam, server
+from test_comm_state import OPTIMIZERS, SAVED, STEPS, cser, demo, distributed, ef21, lion, local, onebit_adam, server
 from test_comm_state import rate, result_of, train
 from reference_helpers import Quadratic, WORKERS, assert_same_bits, values
 
@@ -164,6 +164,7 @@ RESIZED = {
     "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
     "ef21": ef21,
     "lion": lion,
+    "demo": demo,
 }
 SIZES = [(2, 3), (4, 2), (2, 1), (3, 2)]
 
@@ -462,6 +463,7 @@ FORGETFUL = {
     "local": (local, "step 7, and its links stand at step 0"),
     "ef21": (ef21, "step 7, and its links stand at step 0"),
     "lion": (lion, "step 7, and its links stand at step 0"),
+    "demo": (demo, "step 7, and its links stand at step 0"),
 }
 
 
@@ -477,7 +479,7 @@ def test_nothing_is_said_where_nothing_is_lost():
     assert not told
 
 
-@pytest.mark.parametrize("name", ["distributed, LANS", "cser", "one bit", "ef21", "lion"])
+@pytest.mark.parametrize("name", ["distributed, LANS", "cser", "one bit", "ef21", "lion", "demo"])
 def test_nothing_is_said_in_a_run_of_its_own_or_with_its_comm_state(name, tmp_path):
     def job():
         save_job(OPTIMIZERS[name], tmp_path, 3, steps=SAVED)

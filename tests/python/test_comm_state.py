@@ -59,6 +59,13 @@ def lion(worker, params, **options):
     return bdn.Lion(params.values(), named_parameters=params.items(), worker=worker, **options)
 
 
+def demo(worker, params, chunk=6, pull="ef(topk(ratio=0.1))", **options):
+    named = params.items()
+    return bdn.DeMo(
+        params.values(), chunk=chunk, push="topk(ratio=0.1)", pull=pull, named_parameters=named, worker=worker, **options
+    )
+
+
 OPTIMIZERS = {
     "distributed, ef": partial(distributed, push=EF, pull=EF),
     "distributed, spaces": partial(distributed, push="ef (onebit( block = 32 ))", pull=EF),
@@ -84,6 +91,7 @@ OPTIMIZERS = {
     "cser, resets only": partial(cser, gradient=None),
     "one bit": onebit_adam,
     "ef21": ef21,
+    "demo": demo,
     "lion": lion,
     "lion, mean": partial(lion, vote="mean", pull="int8"),
     "ef21, nesterov": partial(ef21, nesterov=True, push="ef(topk(ratio=0.1))", pull="none"),
@@ -272,6 +280,7 @@ MISFITS = {
         partial(cser, implementation="model"),
         "implementation='residual', and here it is implementation='model'",
     ),
+    "chunk": (demo, partial(demo, chunk=4), "chunk=6, and here it is chunk=4"),
     "vote": (lion, partial(lion, vote="mean", pull="none"), "vote='majority', and here it is vote='mean'"),
     "tracked momentum": (ef21, partial(ef21, momentum=0.9), "momentum=0.95, and here it is momentum=0.9"),
     "frozen after": (onebit_adam, partial(onebit_adam, warmup=11), "warmup=10, .* warmup=11"),

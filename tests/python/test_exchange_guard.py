@@ -32,6 +32,7 @@ OPTIMIZERS = {
     "LocalSteps": around_sgd(bdn.LocalSteps, tau=1, outer=bdn.Average()),
     "CSER": around_sgd(bdn.CSER, gradient=4, reset=2),
     "Lion": lion,
+    "DeMo": lambda worker, model, **common: bdn.DeMo(model.parameters(), worker=worker, **common),
     "EF21": around_sgd(bdn.EF21),
 }
 

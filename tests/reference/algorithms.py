@@ -377,6 +377,45 @@ def lion(model, gradient, steps, lr, b1, b2, wd, workers, vote, reply):
     return model
 
 
+def dct(n):
+    """The orthonormal DCT-II's matrix, by its definition; where the cosine is 0 it is 0."""
+    angles = [[math.pi * (2 * i + 1) * k / (2 * n) for i in range(n)] for k in range(n)]
+    scales = [math.sqrt((2 if k else 1) / n) for k in range(n)]
+    matrix = np.array([[scale * math.cos(a) for a in row] for scale, row in zip(scales, angles)])
+    return np.where(np.abs(matrix) < 1e-12, 0.0, matrix)
+
+
+def dct_of_tiles(x, chunk, inverse=False):
+    """Of a matrix, or of one row; tiles' sides are the largest divisors of the matrix's up to `chunk`."""
+    matrix = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
+    height, width = (max(d for d in range(1, chunk + 1) if n % d == 0) for n in matrix.shape)
+    out = np.zeros_like(matrix)
+    for row in range(0, matrix.shape[0], height):
+        for column in range(0, matrix.shape[1], width):
+            tile = np.s_[row : row + height, column : column + width]
+            left, right = dct(height), dct(width).T
+            out[tile] = left.T @ matrix[tile] @ right.T if inverse else left @ matrix[tile] @ right
+    return out.reshape(x.shape)
+
+
+def demo(model, gradient, steps, lr, decay, wd, chunk, codec, links):
+    """DeMo (2411.19870), with d itself and not its transform: d_i = decay d_i + lr g_i; q_i = codec(DCT(d_i));
+    d_i = d_i - DCT^-1(q_i); x = (1 - lr wd) x - lr sign(DCT^-1(what the links make of q_i))."""
+    model = [x.astype(np.float64) for x in model]
+    momenta = [[np.zeros(x.shape) for x in model] for _ in links[0].residuals]
+    for t in range(1, steps + 1):
+        local = [gradient(i, t, model) for i in range(len(momenta))]
+        for b, link in enumerate(links):
+            sent = []
+            for d, gradients in zip(momenta, local):
+                d[b] = decay * d[b] + lr * gradients[b]
+                sent.append(codec(dct_of_tiles(d[b], chunk)))
+                d[b] = d[b] - dct_of_tiles(sent[-1], chunk, inverse=True)
+            step = np.sign(dct_of_tiles(link.exchange(sent), chunk, inverse=True))
+            model[b] = (1 - lr * wd) * model[b] - lr * step
+    return model
+
+
 def psync(vectors, codec):
     """Partial synchronisation (2007.13221): (every worker's v' = mean of C(v) + r_i, every r_i), with
     r_i = v_i - C(v_i)."""
