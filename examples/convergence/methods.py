@@ -103,8 +103,8 @@ LINK_NESTEROV = Rule(torch.optim.SGD, NESTEROV.rates, link=dict(momentum=0.9))
 TRACKED = dict(betas=(0.0, 0.95), weight_decay=0.01)
 EF21_MUON = TrackedMuonRule(bdn.Muon, MUON.rates, dict(TRACKED, momentum=0.0), share_for_others=0.16)
 EF21_ADAMW = Rule(torch.optim.AdamW, doubling(0.0005), dict(TRACKED, fused=True))
-# Every element steps as far as the rate says; a fifth of AdamW's, and five times the decay.
-LION = Rule(bdn.Lion, doubling(0.0005), dict(betas=(0.9, 0.99), weight_decay=0.05))
+LION = Rule(bdn.Lion, ADAMW.rates, dict(betas=(0.9, 0.99), weight_decay=0.01))
+DEMO = Rule(bdn.DeMo, ADAMW.rates, dict(decay=0.999, weight_decay=0.01))
 
 
 # Of blockwise codecs: small, as the model's tensors are.
@@ -167,7 +167,8 @@ def ef21(run, rule, **settings):
     return bdn.EF21(rule.make(run), named, worker=run.worker, **settings)
 
 
-def lion(run, rule, **settings):
+def in_step(run, rule, **settings):
+    """Of what is distributed by itself."""
     return rule.optimizer(
         run.model.parameters(),
         lr=run.lr,
@@ -217,6 +218,7 @@ LOCAL_LARGE = "local steps, a larger model"
 GRADIENTS_MUON = "gradients, Muon"
 TRACKED_MOMENTUM = "tracked momentum"
 SIGNS = "Lion"
+DECOUPLED = "DeMo"
 
 DENSE_ADAMW = "AdamW, fp32"
 DENSE_SERVER = "AdamW on the server, fp32"
@@ -288,8 +290,9 @@ DENSE_SHORT = DENSE_ADAMW, DENSE_MUON
 _gradients_muon = _methods(GRADIENTS_MUON, DENSE_MUON, MUON, dense=DENSE_SHORT)
 _ef21_muon = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_MUON, ef21, dense=DENSE_SHORT)
 _ef21_adamw = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_ADAMW, ef21, dense=DENSE_SHORT)
-_dense_lion = _methods(SIGNS, None, LION, lion, dense=DENSE_SHORT)
-_lion = _methods(SIGNS, DENSE_LION, LION, lion, dense=DENSE_SHORT)
+_dense_lion = _methods(SIGNS, None, LION, in_step, dense=DENSE_SHORT)
+_lion = _methods(SIGNS, DENSE_LION, LION, in_step, dense=DENSE_SHORT)
+_demo = _methods(DECOUPLED, DENSE_ADAMW, DEMO, in_step, dense=DENSE_SHORT)
 _local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
@@ -471,6 +474,9 @@ METHODS = [
     _lion("Lion, sign", **both("sign")),
     _lion("Lion, sign, mean by int8", vote="mean", push="sign", pull="int8"),
     _lion("Lion, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
+    _demo("DeMo, 1/32, fp32 replies", push="topk(ratio=0.03125)", pull="none"),
+    _demo("DeMo, 1/32", push="topk(ratio=0.03125)", pull="ef(topk(ratio=0.03125))"),
+    _demo("DeMo, 1/8", push="topk(ratio=0.125)", pull="ef(topk(ratio=0.125))"),
 ]
 
 
