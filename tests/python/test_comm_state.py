@@ -84,6 +84,7 @@ OPTIMIZERS = {
     "server, plain": server,
     "local, signs": local,
     "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
+    "local, growing": partial(local, tau=bdn.QSR(alpha=0.03, least=2, most=6), outer=bdn.Average()),
     "local, slowmo": partial(local, outer=bdn.SlowMo(), push="int8"),
     "cser": cser,
     "cser, topk": partial(cser, gradient="topk(ratio=0.1)", reset="topk(ratio=0.5)"),
@@ -273,6 +274,7 @@ MISFITS = {
         "rule='sign_momentum.*decay=0.1.*rule='sign_momentum.*decay=0.2",
     ),
     "tau": (local, partial(local, tau=5), "tau=4, and here it is tau=5"),
+    "growing tau": (local, partial(local, tau=bdn.QSR(alpha=0.03, least=2, most=6)), "tau=4, and here it is tau='QSR"),
     "period": (cser, partial(cser, period=6), "period=5, and here it is period=6"),
     "ratio": (cser, partial(cser, reset=4), "reset='blocks.*0.5.*reset='blocks.*0.25"),
     "implementation": (

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +68,89 @@ def test_averaging_with_error_feedback_is_qsparse():
         problem.start, problem.gradient, STEPS, TAU, 0.02, WORKERS, algorithms.topk(0.1)
     )
     assert_close(result, expected)
+
+
+def test_with_a_residual_that_decays_and_sparse_deltas_it_is_sparse_loco():
+    problem, sparse = Quadratic(), algorithms.topk(0.1)
+    spec = dict(push="ef(topk(ratio=0.1),decay=0.95)", pull="delta(topk(ratio=0.1))")
+    result = run_library(problem, local(bdn.Average(), **spec), rates=falling)
+    expected = algorithms.sparse_loco(
+        problem.start, problem.gradient, STEPS, lambda t: t % TAU == 0, falling, 0.95, WORKERS, sparse, sparse
+    )
+    assert_close(result, expected)
+
+
+# ---- Meetings that grow rarer ----
+
+GROWING = bdn.QSR(alpha=0.04, least=2, most=9, warmup=4)
+
+
+def meetings_of(rule, rate, steps):
+    """The steps after which workers meet, by the rule's formula."""
+    found, start = [], 0
+    while start < steps:
+        lr = rate(start + 1)
+        tau = rule.least if start < rule.warmup or lr > rule.alpha else math.floor((rule.alpha / lr) ** 2)
+        start += min(max(tau, rule.least), rule.most)
+        found.append(start)
+    return found
+
+
+def test_meetings_grow_rarer_as_the_rate_falls():
+    problem, sparse = Quadratic(), algorithms.topk(0.1)
+    meetings = meetings_of(GROWING, falling, STEPS)
+    gaps = np.diff([0, *meetings])
+    assert list(gaps) == sorted(gaps) and len(set(gaps)) > 3 and gaps[0] == 2 and gaps[-1] == 9
+    end = max(m for m in meetings if m <= STEPS)
+    make = local(bdn.Average(), GROWING, push="ef(topk(ratio=0.1))")
+
+    def look(optimizer, params):
+        with optimizer.common_weights():
+            return values(params)
+
+    ranks = run_ranks(problem, make, rates=falling, look=look)
+    for models in zip(*ranks):
+        assert_same_bits(models)
+    expected = algorithms.sparse_loco(
+        problem.start, problem.gradient, end, meetings.__contains__, falling, 1.0, WORKERS, sparse, algorithms.none
+    )
+    assert_close(ranks[0][-1], expected)
+    changed = [t for t in range(2, STEPS + 1) if not np.array_equal(ranks[0][t - 1][0], ranks[0][t - 2][0])]
+    assert changed == [m for m in meetings if m <= STEPS]
+
+
+@pytest.mark.parametrize(
+    "step, rate, steps",
+    [(0, 1e-4, 4), (9, 0.1, 4), (10, 0.1, 4), (10, 0.01, 9), (10, 0.02, 4), (10, 0.03 / 31**0.5 * 1.0001, 30)]
+    + [(10, 1e-200, 64), (10, 0.0, 64)],
+)
+def test_a_round_has_the_square_of_alpha_over_the_rate(step, rate, steps):
+    assert bdn.QSR(alpha=0.03, least=4, most=64, warmup=10).steps(step, rate) == steps
+
+
+def test_workers_that_are_taken_up_elsewhere_leave_steps_since_a_grown_round():
+    def job(worker, state=None, steps=7):
+        param = torch.nn.Parameter(torch.ones(50))
+        rule = bdn.QSR(alpha=0.3, least=2, most=9)
+        optimizer = bdn.LocalSteps(
+            torch.optim.SGD([param], 0.15), [("p", param)], tau=rule, outer=bdn.Average(), worker=worker
+        )
+        if state is not None:
+            optimizer.load_comm_state_dict(state)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            param.square().sum().backward()
+            optimizer.step()
+        return optimizer.comm_state_dict()
+
+    states = run_job(job, workers=2)
+    assert [(s["local_steps"], s["meetings"]) for s in states] == [(7, [4, 8])] * 2
+    with pytest.warns(RuntimeWarning, match="saved 3 steps after .* Save right after one to lose none"):
+        resized = run_job(lambda worker: job(worker, states, 5), workers=3)
+    assert [(s["local_steps"], s["meetings"]) for s in resized] == [(9, [8, 12])] * 3
+    broken = [dict(s, meetings=[8, 12]) for s in states]
+    with pytest.raises(bandoneon.InvalidArgument, match=r"local_steps=7 are not within its meetings=\[8, 12\]"):
+        run_job(lambda worker: job(worker, broken), workers=2)
 
 
 @pytest.mark.parametrize("push", ["none", "int8"])
@@ -258,6 +343,9 @@ def test_what_contradicts_itself_is_refused_at_construction(options, message):
         (lambda: bdn.SignMomentum(eta=-1), "eta=-1"),
         (lambda: bdn.Nesterov(momentum=1), "momentum=1"),
         (lambda: bdn.SlowMo(beta=-0.1), "beta=-0.1"),
+        (lambda: bdn.QSR(alpha=-1, least=2, most=4), "alpha=-1"),
+        (lambda: bdn.QSR(alpha=1, least=0, most=4), "least=0"),
+        (lambda: bdn.QSR(alpha=1, least=5, most=4), "most=4 is less than least=5"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -323,6 +323,28 @@ def qsparse(model, gradient, steps, tau, lr, workers, codec):
     return common
 
 
+def sparse_loco(model, gradient, steps, meets_after, lr, decay, workers, push, pull):
+    """SparseLoCo (2508.15706) with an outer step of 1 and the workers' common weights y as the servers' replies
+    leave them: p_i = decay e_i + (y - x_i); c_i = C(p_i); e_i = p_i - c_i; x = x - mean of c_i;
+    y = y + C'(x - y). meets_after(t): whether the workers meet after step t."""
+    weights = [x.astype(np.float64) for x in model]
+    common = list(weights)
+    own = [list(common) for _ in range(workers)]
+    errors = [[0.0] * len(model) for _ in range(workers)]
+    for t in range(1, steps + 1):
+        own = [[x - lr(t) * g for x, g in zip(own[i], gradient(i, t, own[i]))] for i in range(workers)]
+        if meets_after(t):
+            for b in range(len(model)):
+                owed = [decay * errors[i][b] + common[b] - own[i][b] for i in range(workers)]
+                sent = [push(p) for p in owed]
+                for i in range(workers):
+                    errors[i][b] = owed[i] - sent[i]
+                weights[b] = weights[b] - sum(sent) / workers
+                common[b] = common[b] + pull(weights[b] - common[b])
+            own = [list(common) for _ in range(workers)]
+    return common
+
+
 def ef_sgd(model, gradient, steps, lr, mu, workers, codec):
     """EF-SGDM (1905.10936), with the rate before the feedback: m_i = mu m_i + g_i;
     p_i = lr (g_i + mu m_i) + e_i; c_i = C(p_i); e_i = p_i - c_i; x = x - mean of c_i."""

@@ -45,7 +45,7 @@ from .exchange import Handle, barrier, empty, push_pull, synchronize
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
 from .lion import Lion
-from .local_steps import Average, LocalSteps, Nesterov, SignMomentum, SlowMo
+from .local_steps import QSR, Average, LocalSteps, Nesterov, SignMomentum, SlowMo
 from .muon import Muon
 from .onebit_adam import OneBitAdam
 from .optimizer import DistributedOptimizer
@@ -71,6 +71,7 @@ __all__ = [
     "Muon",
     "Nesterov",
     "OneBitAdam",
+    "QSR",
     "Recipe",
     "ServerOptimizer",
     "SignMomentum",

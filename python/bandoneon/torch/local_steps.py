@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -99,6 +100,40 @@ class Average:
     pull = "none"
 
 
+@dataclass(frozen=True)
+class QSR:
+    """The quadratic synchronisation rule (arXiv 2310.14423) for LocalSteps(tau=): meetings grow rarer as the
+    learning rate falls. A round that begins at learning rate lr, the first group's, has
+
+        tau = floor((alpha / lr)^2), but at least `least` and at most `most`
+
+    alpha: the rate at which the square is 1; the highest rate times sqrt(least) begins to grow at once.
+    least: steps between meetings at the highest rate.
+    most: a bound where the rate comes near 0. A run ends best at a meeting: call synchronize() where it does not.
+    warmup: rounds that begin in so many first steps, while the rate still rises, have `least`.
+    """
+
+    alpha: float
+    least: int
+    most: int
+    warmup: int = 0
+
+    def __post_init__(self):
+        check_steps(least=self.least, most=self.most)
+        check_not_negative(alpha=self.alpha, warmup=self.warmup)
+        if self.most < self.least:
+            raise InvalidArgument(f"most={self.most} is less than least={self.least}")
+
+    def steps(self, step, rate):
+        """Of the round that begins after `step` steps at that learning rate."""
+        if step < self.warmup:
+            return int(self.least)
+        # Before the square, which overflows for tiny rates.
+        ratio = self.alpha / rate if rate > 0 else math.inf
+        longest = self.most if ratio >= math.sqrt(self.most) else int(ratio**2)
+        return int(max(self.least, longest))
+
+
 class LocalSteps(WrappedOptimizer):
     """Any optimizer, stepping in each worker by itself for tau steps; then the servers, which hold the
     common weights x, take an outer step on the mean of what the workers moved, x - x_i, and all go on
@@ -112,7 +147,8 @@ class LocalSteps(WrappedOptimizer):
 
     optimizer: any; its state is the worker's own and never exchanged. Its learning rate at the meeting
         is that of the outer step, and must be the same everywhere.
-    tau: steps between meetings.
+    tau: steps between meetings, or QSR(...), which has more of them as the learning rate falls: the same in all
+        workers, as the rate is.
     outer: SignMomentum(), Nesterov(), SlowMo() or Average().
     push: codec of what was moved; "ef(onebit)" and the like keep what they leave out for the next
         meeting. "none".
@@ -135,7 +171,7 @@ class LocalSteps(WrappedOptimizer):
         optimizer: torch.optim.Optimizer,
         named_parameters: NamedParameters | None = None,
         *,
-        tau: int,
+        tau: int | QSR,
         outer: OuterRule,
         push: str = "none",
         pull: str | None = None,
@@ -145,7 +181,9 @@ class LocalSteps(WrappedOptimizer):
         timeout: float | None = None,
         worker: Worker | None = None,
     ) -> None:
-        check_steps(tau=tau)
+        self._grows = isinstance(tau, QSR)
+        if not self._grows:
+            check_steps(tau=tau)
         if not hasattr(outer, "rule"):
             raise InvalidArgument(
                 f"outer={outer!r} is none of SignMomentum(), Nesterov(), SlowMo(), Average()"
@@ -154,9 +192,10 @@ class LocalSteps(WrappedOptimizer):
         worker = worker or default_worker()
         links = LinkTable(LinkOptions.of(push, pull or outer.pull), overrides)
         links.check_without("LocalSteps", "momentum", "warmup")
-        self.tau = int(tau)
+        self.tau = tau if self._grows else int(tau)
         self.outer = outer
         self.local_steps = 0
+        self._last_meeting = self._next_meeting = 0  # in local steps
         self.skipped_rounds = 0
         self._timeout = timeout
         self._weight = Weight(weight)
@@ -175,11 +214,22 @@ class LocalSteps(WrappedOptimizer):
 
     def step(self, closure: Closure | None = None) -> Any:
         self._resume_check.before_step(self.inner, lambda: self.local_steps)
+        if self.local_steps >= self._next_meeting:
+            self._begin_round()
         loss = self.inner.step(closure)
         self.local_steps += 1
-        if self.local_steps % self.tau == 0:
+        if self.local_steps == self._next_meeting:
+            self._last_meeting = self.local_steps
             self.synchronize()
         return loss
+
+    def _begin_round(self):
+        if self._grows:
+            rate = float(self.param_groups[0]["lr"])
+            self._next_meeting = self.local_steps + self.tau.steps(self.local_steps, rate)
+        else:
+            self._last_meeting = self.local_steps // self.tau * self.tau
+            self._next_meeting = self._last_meeting + self.tau
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -219,12 +269,16 @@ class LocalSteps(WrappedOptimizer):
 
     @property
     def _settings(self):
-        return {"algorithm": "LocalSteps", "tau": self.tau}
+        return {"algorithm": "LocalSteps", "tau": repr(self.tau) if self._grows else self.tau}
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside this rank's model and state_dict(): residuals, steps, place
         between meetings and common weights; of rank 0, weights and moments on the servers, too."""
-        place = {**saved_by(self._links.worker, self._settings), "local_steps": self.local_steps}
+        place = {
+            **saved_by(self._links.worker, self._settings),
+            "local_steps": self.local_steps,
+            "meetings": [self._last_meeting, self._next_meeting],
+        }
         names = [member.name for member in self._links.members]
         common = dict(zip(names, (c.clone() for c in self._common)))
         return {**place, "common": common, **self._links.state_dict(self._timeout)}
@@ -236,10 +290,12 @@ class LocalSteps(WrappedOptimizer):
         on from the common weights of the last meeting then: save right after one to lose nothing."""
         worker = self._links.worker
         state = fitting_state(state, self._settings, worker)
+        last, following = _meetings_of(state)
         self._links.load_state_dict(state, self._timeout)
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         self._common = [state["common"][m.name].clone() for m in self._links.members]
         self.local_steps = state["local_steps"]
+        self._last_meeting, self._next_meeting = last, following
         self._resume_check.is_settled = True
         if state["size"] != worker.size:
             self._leave_steps_since_meeting(state["size"])
@@ -251,11 +307,12 @@ class LocalSteps(WrappedOptimizer):
         so do residuals; of a model saved between meetings, what the other workers had moved is lost.
         Collective, before any worker steps."""
         step = self._links.step_of_rank_0(step_to_resume_at(self.inner, step))
-        self._links.resume_weights_at(step // self.tau, self._timeout)
+        meetings = step // (self.tau.least if self._grows else self.tau)
+        self._links.resume_weights_at(meetings, self._timeout)
         self._begin_at_parameters()
-        self.local_steps = step
+        self.local_steps = self._last_meeting = self._next_meeting = step
         self._resume_check.is_settled = True
-        if step % self.tau:
+        if not self._grows and step % self.tau:
             warnings.warn(
                 f"step {step} is {step % self.tau} steps after a meeting (tau={self.tau}): what the other workers "
                 "had moved since then is not in this model and is left out. Save comm_state_dict() too, or "
@@ -266,14 +323,15 @@ class LocalSteps(WrappedOptimizer):
 
     def _leave_steps_since_meeting(self, saved_size):
         """What other workers have moved by themselves is nobody's here."""
-        lost = self.local_steps % self.tau
-        self.local_steps -= lost
+        lost = self.local_steps - self._last_meeting
+        self.local_steps = self._next_meeting = self._last_meeting
         self._take_common()
         if lost:
             warnings.warn(
                 f"{saved_size} workers saved {lost} steps after their last meeting, and there are "
                 f"{self._links.worker.size} now: those steps are left out, and all go on from that "
-                f"meeting. Save when local_steps is a multiple of tau={self.tau} to lose none",
+                f"meeting. Save {'right after one' if self._grows else f'when local_steps is a multiple of tau={self.tau}'} "
+                "to lose none",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -286,3 +344,16 @@ class LocalSteps(WrappedOptimizer):
     def _take_common(self):
         for m, common in zip(self._links.members, self._common):
             m.param.copy_(common)
+
+
+def _meetings_of(state):
+    """(local steps at the last meeting, at the next one) of a saved state; InvalidArgument where they are none."""
+    steps, tau = state["local_steps"], state["settings"]["tau"]
+    if "meetings" not in state and isinstance(tau, int):  # Of before meetings could grow rarer.
+        last = steps // tau * tau
+        return last, last + tau if steps > last else last
+    places = state.get("meetings")
+    fits = isinstance(places, (list, tuple)) and len(places) == 2 and all(isinstance(n, int) for n in places)
+    if not (fits and isinstance(steps, int) and 0 <= places[0] <= steps <= places[1]):
+        raise InvalidArgument(f"the state's local_steps={steps!r} are not within its meetings={places!r}")
+    return places
