@@ -1,6 +1,7 @@
 """The methods that are compared, as data: what is new is a few lines here."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Callable, Optional
 
@@ -157,6 +158,13 @@ def local_steps(run, rule, tau, outer, outer_options=None, **link):
     )
 
 
+def growing_steps(run, rule, least, most, **settings):
+    """Meetings grow rarer from the highest rate on, which comes after a tenth of the run."""
+    highest = math.sqrt(least) * run.lr
+    tau = bdn.QSR(alpha=highest, least=least, most=most, warmup=math.ceil(run.steps / 10))
+    return local_steps(run, rule, tau, **settings)
+
+
 def cser(run, rule, block=BLOCK, **settings):
     named = run.model.named_parameters()
     return bdn.CSER(rule.make(run), named, block=block, worker=run.worker, **settings)
@@ -219,6 +227,7 @@ GRADIENTS_MUON = "gradients, Muon"
 TRACKED_MOMENTUM = "tracked momentum"
 SIGNS = "Lion"
 DECOUPLED = "DeMo"
+SPARSE_LOCO = "SparseLoCo"
 
 DENSE_ADAMW = "AdamW, fp32"
 DENSE_SERVER = "AdamW on the server, fp32"
@@ -288,6 +297,10 @@ _uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, ROUNDS * 12)
 
 DENSE_SHORT = DENSE_ADAMW, DENSE_MUON
 _gradients_muon = _methods(GRADIENTS_MUON, DENSE_MUON, MUON, dense=DENSE_SHORT)
+_growing_adamw = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, growing_steps, dense=DENSE_SHORT)
+_growing_muon = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, growing_steps, dense=DENSE_SHORT)
+_sparse_adamw = _methods(SPARSE_LOCO, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
+_sparse_muon = _methods(SPARSE_LOCO, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
 _ef21_muon = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_MUON, ef21, dense=DENSE_SHORT)
 _ef21_adamw = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_ADAMW, ef21, dense=DENSE_SHORT)
 _dense_lion = _methods(SIGNS, None, LION, in_step, dense=DENSE_SHORT)
@@ -347,6 +360,14 @@ def updates(codec):
 
 TWOBIT_UPDATES = updates("twobit(block=64)")
 ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
+
+
+def sparse_updates(ratio):
+    """SparseLoCo's residual decays, and the deltas of the reply are as sparse as what was pushed."""
+    codec = f"topk(ratio={ratio},values=fp16)"
+    return dict(push=f"ef({codec},decay=0.95)", pull=f"delta({codec})")
+
+
 TAU = dict(tau=12)
 TAU_24 = dict(tau=24)
 AVERAGE = dict(outer="Average")
@@ -477,6 +498,12 @@ METHODS = [
     _demo("DeMo, 1/32, fp32 replies", push="topk(ratio=0.03125)", pull="none"),
     _demo("DeMo, 1/32", push="topk(ratio=0.03125)", pull="ef(topk(ratio=0.03125))"),
     _demo("DeMo, 1/8", push="topk(ratio=0.125)", pull="ef(topk(ratio=0.125))"),
+    _sparse_adamw("SparseLoCo, AdamW, tau = 4, 1 %", tau=4, **AVERAGE, **sparse_updates(0.01)),
+    _sparse_adamw("SparseLoCo, AdamW, tau = 4, 3 %", tau=4, **AVERAGE, **sparse_updates(0.03)),
+    _sparse_muon("SparseLoCo, Muon, tau = 4, 1 %", tau=4, **AVERAGE, **sparse_updates(0.01)),
+    _sparse_muon("SparseLoCo, Muon, tau = 4, 3 %", tau=4, **AVERAGE, **sparse_updates(0.03)),
+    _growing_adamw("AdamW, growing tau, fp32", least=4, most=16, **AVERAGE),
+    _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
 ]
 
 
