@@ -1,16 +1,19 @@
 // One end of a fabric as a process of its own, for tests that kill it.
 //
 //   fabric_peer server PROVIDER [ADDRESS]  prints its address, and sends back what comes
-//   fabric_peer client PROVIDER ADDRESS    prints a line once a frame came back, and sends on and on
+//   fabric_peer client PROVIDER ADDRESS    prints a line once a frame came back, and sends on and on:
+//                                         again, too, when nothing comes back, as what is on its way may be lost
 
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
+#include "common/base/mutex.h"
 #include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "tests/transport/transport_fixture.h"
@@ -19,6 +22,7 @@ namespace bdn {
 namespace {
 
 constexpr size_t kInFlight = 8;
+constexpr absl::Duration kSilence = absl::Milliseconds(500);
 
 int RunServer(FabricTransport* transport, const std::string& address) {
   transport->Start([transport](ConnectionId from, Frame frame) {
@@ -30,22 +34,36 @@ int RunServer(FabricTransport* transport, const std::string& address) {
 }
 
 int RunClient(FabricTransport* transport, const std::string& provider, const std::string& address) {
-  std::atomic<bool> has_said = false;
   std::atomic<Step> step = 0;
+  Mutex mu;
+  CondVar changed;
+  uint64_t num_back = 0;
   const auto send = [&](ConnectionId to) {
     const Step next = ++step;
     transport->Send(to, FrameOf(next, next % 2 == 0 ? 300000 : 2000), [](const absl::Status&) {});
   };
   transport->Start([&](ConnectionId from, const Frame&) {
-    if (!has_said.exchange(true)) {
-      printf("back\n");
-      fflush(stdout);
+    {
+      MutexLock lock(&mu);
+      if (++num_back == 1) {
+        printf("back\n");
+        fflush(stdout);
+      }
+      changed.SignalAll();
     }
     send(from);
   });
   const ConnectionId to = *transport->Connect(address, {LinkSecurity::kOpen, {}, "", "", provider});
-  for (size_t i = 0; i < kInFlight; ++i) send(to);
-  while (true) pause();
+  while (true) {
+    for (size_t i = 0; i < kInFlight; ++i) send(to);
+    MutexLock lock(&mu);
+    for (uint64_t before = ~num_back; before != num_back;) {
+      before = num_back;
+      const absl::Time until = kClock.Now() + kSilence;
+      while (num_back == before && kClock.WaitUntil(&changed, &mu, until)) {
+      }
+    }
+  }
 }
 
 int Run(int argc, char** argv) {

@@ -12,7 +12,9 @@
 #include <sys/uio.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,27 +65,43 @@ struct FabricEndpoint::Handles {
   Owned<fid_ep> endpoint;
 };
 
-// Of providers of the host. shm uses another endpoint of its process where that one has its memory, and goes on
-// after it was closed: so those of a process are closed together, once nobody uses any, and when they have
-// forgotten each other, for what it does not find it unmaps itself. Thread-safe.
-class FabricEndpoint::OfThisHost {
+// The endpoints of this process on providers of the host. shm uses another endpoint of its process where that
+// one has its memory, and goes on after it was closed: so those that have met others of their process are closed
+// together, once nobody uses any, and when they have forgotten each other, for what it does not find it unmaps
+// itself. What is closed it would still find by its name. Thread-safe.
+class FabricEndpoint::OfThisProcess {
  public:
-  static OfThisHost& All() {
-    static auto* const all = new OfThisHost();
+  static OfThisProcess& All() {
+    static auto* const all = new OfThisProcess();
     return *all;
   }
-  void Add() {
+  void Add(const std::string& address) {
     MutexLock lock(&mu_);
-    ++in_use_;
+    in_use_[address] = false;
   }
-  void Remove(std::unique_ptr<Handles> handles, std::vector<fi_addr_t> peers) {
+  // `from` adds `to`. False: that one is closed.
+  bool Meet(const std::string& from, const std::string& to) {
     MutexLock lock(&mu_);
-    done_.push_back({std::move(handles), std::move(peers)});
-    if (--in_use_ > 0) return;
-    for (Done& one : done_) {
-      fi_av_remove(one.handles->addresses.get(), one.peers.data(), one.peers.size(), 0);
+    if (closed_.contains(to)) return false;
+    if (const auto found = in_use_.find(to); found != in_use_.end()) {
+      found->second = true;
+      in_use_[from] = true;
     }
-    done_.clear();
+    return true;
+  }
+  void Remove(const std::string& address, std::unique_ptr<Handles> handles,
+              std::vector<fi_addr_t> peers) {
+    MutexLock lock(&mu_);
+    const bool has_met = in_use_.extract(address).mapped();
+    closed_.insert(address);
+    met_.push_back({std::move(handles), std::move(peers)});
+    if (!has_met) {
+      Forget(&met_.back());
+      met_.pop_back();
+    }
+    if (!in_use_.empty()) return;
+    for (Done& one : met_) Forget(&one);
+    met_.clear();
   }
 
  private:
@@ -91,18 +109,23 @@ class FabricEndpoint::OfThisHost {
     std::unique_ptr<Handles> handles;
     std::vector<fi_addr_t> peers;
   };
+  static void Forget(Done* one) {
+    fi_av_remove(one->handles->addresses.get(), one->peers.data(), one->peers.size(), 0);
+  }
+
   Mutex mu_;
-  int in_use_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<Done> done_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, bool> in_use_ ABSL_GUARDED_BY(mu_);  // whether it has met others of these
+  std::set<std::string> closed_ ABSL_GUARDED_BY(mu_);
+  std::vector<Done> met_ ABSL_GUARDED_BY(mu_);
 };
 
 FabricRegion::~FabricRegion() { fi_close(&region_->fid); }
 
 FabricEndpoint::~FabricEndpoint() {
-  if (!is_closed_with_others_) return;
+  if (!is_of_host_ || address_.empty()) return;  // it was never opened
   std::vector<fi_addr_t> peers;
   for (const auto& [address, peer] : peers_) peers.push_back(peer.first);
-  OfThisHost::All().Remove(std::move(handles_), std::move(peers));
+  OfThisProcess::All().Remove(address_, std::move(handles_), std::move(peers));
 }
 
 absl::Status FabricEndpoint::Error(const char* call, int error) const {
@@ -118,10 +141,7 @@ absl::StatusOr<std::unique_ptr<FabricEndpoint>> FabricEndpoint::Open(const Optio
   endpoint->provider_ = options.provider;
   BDN_RETURN_IF_ERROR(endpoint->Choose(options));
   BDN_RETURN_IF_ERROR(endpoint->OpenHandles());
-  if (endpoint->is_of_host_) {
-    OfThisHost::All().Add();
-    endpoint->is_closed_with_others_ = true;
-  }
+  if (endpoint->is_of_host_) OfThisProcess::All().Add(endpoint->address_);
   return endpoint;
 }
 
@@ -259,6 +279,9 @@ absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& 
     return InvalidArgument("fabric provider %s: a peer's address of %d bytes is none of its own",
                            provider_, address.size());
   }
+  if (is_of_host_ && !OfThisProcess::All().Meet(address_, address)) {
+    return Unavailable("fabric provider %s: a peer's endpoint is closed", provider_);
+  }
   const std::string terminated = address + '\0';
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
   const int added =
@@ -375,7 +398,7 @@ FabricEvent FabricEndpoint::ReadFailure() {
 
 void FabricEndpoint::Close() {
   // Of the host's nothing moves that nobody polls.
-  if (!is_closed_with_others_) handles_->endpoint.reset();
+  if (!is_of_host_) handles_->endpoint.reset();
 }
 
 bool FabricEndpoint::MayWait() {

@@ -123,7 +123,7 @@ class FabricEndpoint {
 
  private:
   struct Handles;
-  class OfThisHost;
+  class OfThisProcess;
   FabricEndpoint() = default;
   absl::Status Choose(const Options& options);
   absl::Status OpenHandles();
@@ -140,7 +140,6 @@ class FabricEndpoint {
   uint64_t max_message_bytes_ = 0;
   bool needs_registered_sends_ = false;
   bool is_of_host_ = false;
-  bool is_closed_with_others_ = false;
   int wait_fd_ = -1;
   std::map<std::string, std::pair<Peer, int>> peers_;  // by address: how often it was added
 };

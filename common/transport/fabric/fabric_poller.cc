@@ -10,37 +10,22 @@ namespace bdn {
 namespace {
 
 constexpr int kMostFailures = 3;  // of meetings, where there is a network to take instead
-constexpr int kMostDrains = 256;  // so that others do not keep the end of one from being told
 constexpr char kBrokeRules[] = "it does not keep to the rules";
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<FabricPoller>> FabricPoller::Make(Owner owner) {
   std::unique_ptr<FabricPoller> poller(new FabricPoller(std::move(owner)));
-  BDN_ASSIGN_OR_RETURN(poller->endpoint_, FabricEndpoint::Open(poller->options_.endpoint));
-  FabricEndpoint* const endpoint = poller->endpoint_.get();
-  constexpr size_t kMessage = kFabricHeadBytes + kFabricMessageBytes;
-  if (endpoint->max_message_bytes() < kMessage) {
-    return FailedPrecondition("fabric provider %s: its messages have %d bytes, %d are needed",
-                              endpoint->provider(), endpoint->max_message_bytes(), kMessage);
-  }
-  if (endpoint->needs_registered_sends()) {
-    poller->arena_ = std::make_shared<FabricArena>(endpoint, poller->retired_);
-  }
-  BDN_ASSIGN_OR_RETURN(poller->sender_,
-                       FabricSender::Make(endpoint, poller->arena_, poller->retired_,
-                                          &poller->owner_.counters->bytes_copied));
-  BDN_ASSIGN_OR_RETURN(poller->receiver_,
-                       FabricReceiver::Make(endpoint, kMessage, poller->retired_,
-                                            &poller->owner_.counters->bytes_copied));
+  BDN_ASSIGN_OR_RETURN(poller->port_, FabricPort::Open(poller->options_.endpoint,
+                                                       &poller->owner_.counters->bytes_copied));
   return poller;
 }
 
 FabricPoller::~FabricPoller() { Close(); }
 
 std::shared_ptr<MemoryDomain> FabricPoller::memory() const {
-  if (arena_ == nullptr) return HostMemory();
-  return arena_;
+  if (port_->arena == nullptr) return HostMemory();
+  return port_->arena;
 }
 
 FabricSession* FabricPoller::Find(ConnectionId connection) const {
@@ -62,6 +47,7 @@ void FabricPoller::Apply(FabricMailbox::Requests* requests) {
   for (const ConnectionId connection : requests->ended) {
     const FabricSession* const session = Find(connection);
     if (session == nullptr || !session->is_connector) continue;  // a listener's own is not for it
+    awaited_.erase(connection);
     Remove(connection, Unavailable("send: connection %d is gone", connection));
   }
   for (const ConnectionId connection : requests->gone) OnGone(connection);
@@ -69,6 +55,7 @@ void FabricPoller::Apply(FabricMailbox::Requests* requests) {
 
 bool FabricPoller::Progress() {
   bool was_busy = HandleEvents();
+  if (former_ != nullptr && former_->Drain()) was_busy = true;
   is_stuck_ = false;
   const std::vector<ConnectionId> pending(pending_.begin(), pending_.end());
   for (const ConnectionId connection : pending) {
@@ -77,7 +64,7 @@ bool FabricPoller::Progress() {
     if (session == nullptr || session->state != FabricSession::State::kUp) continue;
     if (SendCredits(session)) Flush(session);
   }
-  const absl::Status posted = receiver_->PostFree();
+  const absl::Status posted = port_->receiver->PostFree();
   if (!posted.ok() && !absl::IsUnavailable(posted)) log_.Warning("%s", posted.message());
   return was_busy;
 }
@@ -86,7 +73,7 @@ bool FabricPoller::Progress() {
 
 bool FabricPoller::HandleEvents() {
   events_.clear();
-  if (!endpoint_->Poll(&events_)) return false;
+  if (!port_->endpoint->Poll(&events_)) return false;
   for (const FabricEvent& event : std::exchange(events_, {})) OnEvent(event);
   return true;
 }
@@ -100,11 +87,11 @@ void FabricPoller::OnEvent(const FabricEvent& event) {
   }
   if (event.operation->is_receive) {
     if (!failed) return OnMessage(event);
-    receiver_->Return(event);
+    port_->receiver->Return(event);
     owner_.counters->transport.frames_malformed.Add();
     return;
   }
-  FabricSender::Ended ended = sender_->OnEvent(event);
+  FabricSender::Ended ended = port_->sender->OnEvent(event);
   const auto found = by_tag_.find(ended.session);
   FabricSession* const session = found == by_tag_.end() ? nullptr : found->second;
   if (session != nullptr && (!session->waiting.empty() || !session->credits.empty())) {
@@ -123,13 +110,13 @@ void FabricPoller::OnEvent(const FabricEvent& event) {
 }
 
 void FabricPoller::OnMessage(const FabricEvent& event) {
-  const ByteSpan message = receiver_->MessageOf(event);
+  const ByteSpan message = port_->receiver->MessageOf(event);
   const absl::StatusOr<FabricPrefix> prefix = DecodeFabricPrefix(message);
   FabricSession* const session = prefix.ok() ? numbers_.Find(prefix->number) : nullptr;
   // Of a former meeting, or of somebody who was never met.
   if (session == nullptr || session->own.token != prefix->token) {
     owner_.counters->transport.frames_malformed.Add();
-    return receiver_->Return(event);
+    return port_->receiver->Return(event);
   }
   session->has_heard = true;
   session->failures = 0;
@@ -146,17 +133,17 @@ void FabricPoller::OnMessage(const FabricEvent& event) {
                          .first(std::min(kHeaderBytes, message.size() - kFabricPrefixBytes)));
     if (header.ok() && message.size() - kFabricHeadBytes == header->payload_bytes &&
         header->payload_bytes == prefix->payload_bytes) {
-      Frame frame{*header, Buffer(), endpoint_->is_of_host(), false};
+      Frame frame{*header, Buffer(), port_->endpoint->is_of_host(), false};
       if (header->payload_bytes > 0) {
-        frame.payload = receiver_->Lend(event, kFabricHeadBytes);
+        frame.payload = port_->receiver->Lend(event, kFabricHeadBytes);
       } else {
-        receiver_->Return(event);
+        port_->receiver->Return(event);
       }
       return Deliver(session, std::move(frame));
     }
     owner_.counters->transport.frames_malformed.Add();
   }
-  receiver_->Return(event);
+  port_->receiver->Return(event);
   if (!keeps_rules) Cut(session, kBrokeRules);
 }
 
@@ -200,14 +187,14 @@ void FabricPoller::Deliver(FabricSession* session, Frame frame) {
 // What was granted is taken back, and what is on its way is not waited for.
 void FabricPoller::Revoke(FabricSession* session, const absl::Status& why) {
   if (session->tag == 0) return;
-  session->window->Revoke();
-  session->window.reset();
   numbers_.Give(session->own.grant.immediate);
   std::vector<Transport::SendDone> done;
-  if (session->state == FabricSession::State::kUp) {
-    done = sender_->Abandon(session->tag, session->peer.address);
-    endpoint_->RemovePeer(session->peer.address);
-  }
+  const bool was_up = session->state == FabricSession::State::kUp;
+  if (was_up) done = port_->sender->Abandon(session->tag, session->peer.address);
+  const absl::Time now = owner_.clock->Now();
+  port_->Leave(was_up ? session->peer.address : "", std::move(session->window), now);
+  if (port_->sender->num_abandoned() > 0) lingers_since_ = std::min(lingers_since_, now);
+  DueAt(now + kMostLinger);
   by_tag_.erase(session->tag);
   owner_.counters->sessions.Set(by_tag_.size());
   session->tag = 0;
@@ -270,9 +257,12 @@ void FabricPoller::Cut(FabricSession* session, const char* why) {
 }
 
 void FabricPoller::OnGone(ConnectionId connection) {
+  awaited_.erase(connection);
   if (cut_.erase(connection) > 0) return;
   for (int i = 0; i < kMostDrains && HandleEvents(); ++i) {
   }
+  const FabricSession* const session = Find(connection);
+  if (session != nullptr && session->state == FabricSession::State::kUp) ++num_lost_;
   Remove(connection, Unavailable("send: connection %d is gone", connection));
   owner_.gone(connection);
 }
@@ -283,12 +273,8 @@ void FabricPoller::Close() {
   std::vector<ConnectionId> all;
   for (const auto& [connection, session] : sessions_) all.push_back(connection);
   for (const ConnectionId connection : all) Remove(connection, why);
-  if (arena_ != nullptr) arena_->Stop();
-  if (endpoint_ != nullptr) endpoint_->Close();
-  if (arena_ != nullptr) arena_->Close();
-  sender_.reset();
-  receiver_.reset();
-  endpoint_.reset();
+  if (former_ != nullptr) former_->Close();
+  if (port_ != nullptr) port_->Close();
 }
 
 }  // namespace bdn

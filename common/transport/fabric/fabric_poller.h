@@ -11,8 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/log_limit.h"
 #include "common/transport/fabric/fabric_mailbox.h"
-#include "common/transport/fabric/fabric_receiver.h"
-#include "common/transport/fabric/fabric_sender.h"
+#include "common/transport/fabric/fabric_port.h"
 #include "common/transport/fabric/fabric_session.h"
 #include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/transport_counters.h"
@@ -52,7 +51,7 @@ class FabricPoller {
   FabricPoller(const FabricPoller&) = delete;
   FabricPoller& operator=(const FabricPoller&) = delete;
 
-  const FabricEndpoint& endpoint() const { return *endpoint_; }
+  const FabricEndpoint& endpoint() const { return *port_->endpoint; }
   // For payloads; may be asked on any thread.
   std::shared_ptr<MemoryDomain> memory() const;
 
@@ -63,7 +62,7 @@ class FabricPoller {
   // Looks at what has come, and sends what can be sent. False: there was nothing.
   bool Progress();
   // Whether the provider has something to wait for, and agrees.
-  bool MayWait() { return endpoint_->MayWait(); }
+  bool MayWait() { return port_->endpoint->MayWait(); }
   // Something waits for the provider alone.
   bool is_stuck() const { return is_stuck_; }
   // When OnTime has something to do; it may be called at any time.
@@ -80,6 +79,10 @@ class FabricPoller {
   static constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
   // So long what is to be written waits for room, before it goes over the network.
   static constexpr absl::Duration kMostNoRoom = absl::Milliseconds(200);
+  // So that others do not keep the end of one from being told.
+  static constexpr int kMostDrains = 256;
+  // So long what was abandoned may linger, before port_ is replaced.
+  static constexpr absl::Duration kMostLinger = absl::Milliseconds(200);
   static uint64_t BytesOf(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
 
   explicit FabricPoller(Owner owner)
@@ -98,6 +101,12 @@ class FabricPoller {
   void OnHello(ConnectionId from, const FabricHandshake& hello);
   void OnWelcome(FabricSession* session, const FabricHandshake& welcome);
   void OnRefusal(FabricSession* session, const std::string& why);
+  void MeetAgain(FabricSession* session, const std::string& why);
+
+  // Opening anew.
+  void CheckPorts(absl::Time now);
+  bool IsStuck(absl::Time now);
+  void Replace(absl::Time now);
 
   // Sending.
   void Enqueue(Outgoing outgoing);
@@ -138,11 +147,14 @@ class FabricPoller {
   const Owner owner_;
   const FabricOptions& options_;
   LimitedLog log_;
-  std::shared_ptr<RetiredAddresses> retired_ = std::make_shared<RetiredAddresses>();
-  std::unique_ptr<FabricEndpoint> endpoint_;
-  std::shared_ptr<FabricArena> arena_;  // null where nothing need be registered
-  std::unique_ptr<FabricSender> sender_;
-  std::unique_ptr<FabricReceiver> receiver_;
+  std::unique_ptr<FabricPort> port_;
+  // What port_ has replaced, until all peers have left it; null for none.
+  std::unique_ptr<FabricPort> former_;
+  absl::Time replaced_at_ = absl::InfinitePast();
+  absl::flat_hash_set<ConnectionId> awaited_;  // of peers that may still use it
+  // Since when something that was abandoned is on its way. It may keep port_ from completing anything.
+  absl::Time lingers_since_ = absl::InfiniteFuture();
+  int num_lost_ = 0;  // peers whose connections ended while they used port_
   FabricNumbers numbers_;
   absl::flat_hash_map<ConnectionId, SessionPtr> sessions_;
   absl::flat_hash_map<uint64_t, FabricSession*> by_tag_;

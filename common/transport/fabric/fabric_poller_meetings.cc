@@ -39,19 +39,19 @@ absl::Status FabricPoller::Grant(FabricSession* session) {
   const uint64_t token = RandomNumber();
   const uint32_t number = FabricNumber(*immediate);
   absl::StatusOr<std::shared_ptr<FabricWindow>> window = FabricWindow::Make(
-      *endpoint_,
+      *port_->endpoint,
       {.block_bytes = kBlockBytes,
        .num_blocks = static_cast<uint32_t>(options_.window_bytes / kBlockBytes),
        .immediate = *immediate,
        .token = token,
        .max_payload_bytes = options_.max_payload_bytes,
-       .is_of_host = endpoint_->is_of_host(),
+       .is_of_host = port_->endpoint->is_of_host(),
        .copied = &owner_.counters->bytes_copied,
        .released =
            [mailbox = owner_.mailbox, number] {
              mailbox->Ask([number](auto* requests) { requests->released.push_back(number); });
            }},
-      retired_);
+      port_->retired);
   if (!window.ok()) {
     numbers_.Give(*immediate);
     return window.status();
@@ -65,8 +65,8 @@ absl::Status FabricPoller::Grant(FabricSession* session) {
                   .number = number,
                   .message_bytes = kFabricHeadBytes + kFabricMessageBytes,
                   .grant = session->window->grant(),
-                  .provider = endpoint_->provider(),
-                  .address = endpoint_->address()};
+                  .provider = port_->endpoint->provider(),
+                  .address = port_->endpoint->address()};
   return absl::OkStatus();
 }
 
@@ -85,7 +85,8 @@ void FabricPoller::Greet(FabricSession* session) {
 }
 
 absl::Status FabricPoller::Accept(FabricSession* session, const FabricHandshake& peer) {
-  BDN_ASSIGN_OR_RETURN(session->address, endpoint_->AddPeer(peer.address));
+  BDN_ASSIGN_OR_RETURN(session->address, port_->endpoint->AddPeer(peer.address));
+  awaited_.erase(session->connection);
   session->peer = peer;
   session->peer_window.emplace(peer.grant);
   session->state = FabricSession::State::kUp;
@@ -111,6 +112,9 @@ void FabricPoller::OnHandshake(ConnectionId from,
   if (handshake->kind == FabricHandshake::Kind::kRefusal) {
     return OnRefusal(session, "the peer says: " + Printable(handshake->refusal));
   }
+  if (handshake->kind == FabricHandshake::Kind::kAgain) {
+    return MeetAgain(session, "the peer says: " + Printable(handshake->refusal));
+  }
   OnWelcome(session, *handshake);
 }
 
@@ -123,8 +127,8 @@ void FabricPoller::OnHello(ConnectionId from, const FabricHandshake& hello) {
   const std::optional<PublicKey> key = owner_.key_of(from);
   if (!key.has_value() || !Admits(*key)) return;  // the network is about to end it
   absl::Status status;
-  if (hello.provider != endpoint_->provider()) {
-    status = FailedPrecondition("its fabric-provider is %s", endpoint_->provider());
+  if (hello.provider != port_->endpoint->provider()) {
+    status = FailedPrecondition("its fabric-provider is %s", port_->endpoint->provider());
   } else {
     auto fresh = std::make_unique<FabricSession>();
     session = fresh.get();
@@ -155,7 +159,7 @@ void FabricPoller::OnWelcome(FabricSession* session, const FabricHandshake& welc
     if (session->peer == welcome) return;
     return EndMeeting(session, Unavailable("send: the peer has met us anew"));
   }
-  if (welcome.provider != endpoint_->provider()) {
+  if (welcome.provider != port_->endpoint->provider()) {
     return OnRefusal(session, "the peer's fabric-provider is " + Printable(welcome.provider));
   }
   if (absl::Status accepted = Accept(session, welcome); !accepted.ok()) {
@@ -172,7 +176,7 @@ void FabricPoller::OnRefusal(FabricSession* session, const std::string& why) {
   log_.Warning("connection %d does not come over the fabric: %s", session->connection, why);
   const absl::Status refusal =
       Unavailable("send: connection %d does not come over the fabric %s, and transport is rdma: %s",
-                  session->connection, endpoint_->provider(), why);
+                  session->connection, port_->endpoint->provider(), why);
   Revoke(session, refusal);
   if (!options_.always) return ToNetwork(session);
   session->refusal = refusal;
@@ -183,12 +187,13 @@ void FabricPoller::OnRefusal(FabricSession* session, const std::string& why) {
 
 void FabricPoller::OnTime(absl::Time now) {
   if (now < due_) return;
+  due_ = absl::InfiniteFuture();
+  CheckPorts(now);
   std::vector<FabricSession*> due;
   for (const auto& [connection, session] : sessions_) {
     if (session->is_connector && session->next_hello <= now) due.push_back(session.get());
     if (session->no_room_since + kMostNoRoom <= now) pending_.insert(connection);
   }
-  due_ = absl::InfiniteFuture();
   const absl::Duration silence = options_.silence_timeout;
   for (FabricSession* const session : due) {
     if (session->state == FabricSession::State::kGreeting) {

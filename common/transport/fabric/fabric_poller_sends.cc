@@ -68,8 +68,9 @@ absl::Status FabricPoller::SendMessage(FabricSession* session, Outgoing* outgoin
                             .token = session->peer.token,
                             .payload_bytes = frame.payload.size()};
   const uint64_t bytes = BytesOf(frame);
-  BDN_RETURN_IF_ERROR(sender_->Send({session->address, session->peer.address, session->tag},
-                                    {prefix, &frame.header, &frame.payload, &outgoing->done}));
+  BDN_RETURN_IF_ERROR(
+      port_->sender->Send({session->address, session->peer.address, session->tag},
+                          {prefix, &frame.header, &frame.payload, &outgoing->done}));
   owner_.counters->transport.frames_sent.Add();
   owner_.counters->transport.bytes_sent.Add(bytes);
   return absl::OkStatus();
@@ -87,7 +88,7 @@ FabricPoller::Sent FabricPoller::TryWrite(FabricSession* session, Outgoing* outg
   Frame& frame = outgoing->frame;
   const uint64_t frame_bytes = kFabricHeadBytes + frame.payload.size();
   if (frame_bytes >
-      std::min(session->peer_window->max_frame_bytes(), endpoint_->max_message_bytes())) {
+      std::min(session->peer_window->max_frame_bytes(), port_->endpoint->max_message_bytes())) {
     owner_.send_by_network(std::move(*outgoing));
     return Sent::kSent;
   }
@@ -99,8 +100,8 @@ FabricPoller::Sent FabricPoller::TryWrite(FabricSession* session, Outgoing* outg
                             .payload_bytes = frame.payload.size()};
   const uint64_t bytes = BytesOf(frame);
   const absl::Status written =
-      sender_->Write({session->address, session->peer.address, session->tag},
-                     {prefix, &frame.header, &frame.payload, &outgoing->done}, *place);
+      port_->sender->Write({session->address, session->peer.address, session->tag},
+                           {prefix, &frame.header, &frame.payload, &outgoing->done}, *place);
   if (written.ok()) {
     owner_.counters->transport.frames_sent.Add();
     owner_.counters->transport.bytes_sent.Add(bytes);
@@ -136,8 +137,8 @@ FabricPoller::Sent FabricPoller::OnNoRoom(FabricSession* session, Outgoing* outg
 
 absl::Status FabricPoller::SendPlain(FabricSession* session, const FabricPrefix& prefix,
                                      Buffer body) {
-  return sender_->Send({session->address, session->peer.address, session->tag},
-                       {prefix, nullptr, &body, nullptr});
+  return port_->sender->Send({session->address, session->peer.address, session->tag},
+                             {prefix, nullptr, &body, nullptr});
 }
 
 void FabricPoller::Flush(FabricSession* session) {
