@@ -141,7 +141,10 @@ absl::StatusOr<std::unique_ptr<FabricEndpoint>> FabricEndpoint::Open(const Optio
   endpoint->provider_ = options.provider;
   BDN_RETURN_IF_ERROR(endpoint->Choose(options));
   BDN_RETURN_IF_ERROR(endpoint->OpenHandles());
-  if (endpoint->is_of_host_) OfThisProcess::All().Add(endpoint->address_);
+  if (endpoint->is_of_host_) {
+    OfThisProcess::All().Add(endpoint->address_);
+    endpoint->watch_ = std::make_unique<FabricLockWatch>(endpoint->address_);
+  }
   return endpoint;
 }
 
@@ -282,6 +285,8 @@ absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& 
   if (is_of_host_ && !OfThisProcess::All().Meet(address_, address)) {
     return Unavailable("fabric provider %s: a peer's endpoint is closed", provider_);
   }
+  if (watch_ != nullptr) watch_->Add(address);
+  const FabricLockWatch::Call call(watch_.get());
   const std::string terminated = address + '\0';
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
   const int added =
@@ -297,6 +302,7 @@ absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& 
 void FabricEndpoint::RemovePeer(const std::string& address) {
   const auto found = peers_.find(address);
   if (found == peers_.end() || --found->second.second > 0) return;
+  if (watch_ != nullptr) watch_->Remove(address);
   fi_addr_t peer = found->second.first;
   fi_av_remove(handles_->addresses.get(), &peer, 1, 0);
   peers_.erase(found);
@@ -304,6 +310,7 @@ void FabricEndpoint::RemovePeer(const std::string& address) {
 
 absl::Status FabricEndpoint::Receive(MutableByteSpan bytes, void* descriptor,
                                      FabricOperation* operation) {
+  const FabricLockWatch::Call call(watch_.get());
   const ssize_t e = fi_recv(handles_->endpoint.get(), bytes.data(), bytes.size(), descriptor,
                             FI_ADDR_UNSPEC, operation);
   return e == 0 ? absl::OkStatus() : Error("fi_recv", static_cast<int>(e));
@@ -333,6 +340,7 @@ absl::Status FabricEndpoint::Send(Peer to, const Piece& head, const Piece& body,
   message.iov_count = pieces.count;
   message.addr = to;
   message.context = operation;
+  const FabricLockWatch::Call call(watch_.get());
   const ssize_t e = fi_sendmsg(handles_->endpoint.get(), &message, FI_COMPLETION);
   return e == 0 ? absl::OkStatus() : Error("fi_sendmsg", static_cast<int>(e));
 }
@@ -350,6 +358,7 @@ absl::Status FabricEndpoint::Write(Peer to, const Piece& head, const Piece& body
   message.rma_iov_count = 1;
   message.context = operation;
   message.data = immediate;
+  const FabricLockWatch::Call call(watch_.get());
   const ssize_t e =
       fi_writemsg(handles_->endpoint.get(), &message, FI_COMPLETION | FI_REMOTE_CQ_DATA);
   return e == 0 ? absl::OkStatus() : Error("fi_writemsg", static_cast<int>(e));
@@ -357,6 +366,7 @@ absl::Status FabricEndpoint::Write(Peer to, const Piece& head, const Piece& body
 
 bool FabricEndpoint::Poll(std::vector<FabricEvent>* events) {
   std::array<fi_cq_data_entry, kEventBatch> entries;
+  const FabricLockWatch::Call call(watch_.get());
   const ssize_t count = fi_cq_read(handles_->queue.get(), entries.data(), entries.size());
   if (count == -FI_EAVAIL) {
     events->push_back(ReadFailure());
@@ -402,6 +412,7 @@ void FabricEndpoint::Close() {
 }
 
 bool FabricEndpoint::MayWait() {
+  const FabricLockWatch::Call call(watch_.get());
   fid* const queue = &handles_->queue->fid;
   fid* waits[] = {queue};
   return fi_trywait(handles_->fabric.get(), waits, 1) == 0;

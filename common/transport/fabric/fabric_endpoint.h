@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/bytes.h"
 #include "common/transport/fabric/fabric_library.h"
+#include "common/transport/fabric/fabric_lock_watch.h"
 
 struct fid_mr;
 
@@ -118,6 +119,8 @@ class FabricEndpoint {
   int wait_fd() const { return wait_fd_; }
   // Whether wait_fd() may be waited for now.
   bool MayWait();
+  // Somebody who was killed may have left the half of something: it should be opened anew.
+  bool is_damaged() const { return watch_ != nullptr && watch_->has_freed_own(); }
   // Nothing is sent or received any more, nor are buffers touched; only regions may still be closed.
   void Close();
 
@@ -141,6 +144,7 @@ class FabricEndpoint {
   bool needs_registered_sends_ = false;
   bool is_of_host_ = false;
   int wait_fd_ = -1;
+  std::unique_ptr<FabricLockWatch> watch_;             // of a provider of the host
   std::map<std::string, std::pair<Peer, int>> peers_;  // by address: how often it was added
 };
 

@@ -30,6 +30,11 @@ std::string Prefix() {
 
 std::string FabricHostName() { return absl::StrFormat("%s%d", Prefix(), getpid()); }
 
+bool IsFabricNameOfHere(const std::string& name) {
+  const std::string prefix = Prefix();
+  return !prefix.empty() && absl::StartsWith(name, prefix);
+}
+
 size_t RemoveFabricNamesOfTheDead() {
   const std::string prefix = Prefix();
   const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(kMemory), closedir);

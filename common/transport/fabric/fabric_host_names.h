@@ -12,6 +12,9 @@ namespace bdn {
 // What endpoints of this process are to be called: of it alone, also where containers share a /dev/shm.
 std::string FabricHostName();
 
+// Whether it is so called in this PID namespace, by a process of any user.
+bool IsFabricNameOfHere(const std::string& name);
+
 // Removes what processes of this user and this PID namespace have left that are no more; returns how many
 // files. Thread-safe.
 size_t RemoveFabricNamesOfTheDead();

@@ -34,7 +34,8 @@ bool FabricPoller::IsStuck(absl::Time now) {
   if (!port_->can_be_stuck()) return false;
   if (port_->sender->num_abandoned() == 0) lingers_since_ = absl::InfiniteFuture();
   DueAt(lingers_since_ + kMostLinger);
-  return lingers_since_ + kMostLinger <= now || num_lost_ >= kMostLost;
+  return lingers_since_ + kMostLinger <= now || num_lost_ >= kMostLost ||
+         port_->endpoint->is_damaged();
 }
 
 // All that are met are met again over a new endpoint. What was on its way has failed, as if their connections
