@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -319,6 +321,52 @@ TEST_P(FabricBystanderTest, AServerGoesOnWithTheClientsThatLive) {
   for (int i = 0; i < 3; ++i) ExpectExchange(living);
   ExpectOneEndpoint();
   ExpectExchange(living);
+}
+
+// Takes the lock of the queue that a process's one endpoint over shm has, and keeps it: as who is killed does. False:
+// this libfabric's memory is another than the one that is known.
+bool LockQueue(pid_t process) {
+  constexpr char kVersion = 4;
+  constexpr size_t kLockAt = 24;
+  const std::string ours = FabricHostName();
+  const std::string name =
+      absl::StrFormat("/dev/shm/%s%d:%d:", ours.substr(0, ours.rfind('-') + 1), process, geteuid());
+  for (int number = 0; number < 100; ++number) {
+    const FileDescriptor file(open(absl::StrFormat("%s%d", name, number).c_str(), O_RDWR));
+    if (!file.is_open()) continue;
+    void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    auto* const bytes = static_cast<char*>(page);
+    const bool is_known = bytes[0] == kVersion;
+    auto* const lock = reinterpret_cast<pthread_spinlock_t*>(bytes + kLockAt);
+    if (is_known) EXPECT_EQ(pthread_spin_lock(lock), 0);
+    munmap(page, 4096);
+    return is_known;
+  }
+  ADD_FAILURE() << "process " << process << " has no endpoint";
+  return false;
+}
+
+TEST_P(FabricBystanderTest, WhoIsKilledKeepsNoQueueLocked) {
+  if (!IsShm()) GTEST_SKIP() << "only shm's queues are in memory that is shared";
+  for (const bool is_ours : {false, true}) {
+    PeerProcess lives({"server", GetParam()});
+    PeerProcess dies({"server", GetParam()});
+    const PeerSecurity open = {LinkSecurity::kOpen, {}, "", "", GetParam()};
+    const ConnectionId to_living = *here_->Connect(lives.Line(), open);
+    const ConnectionId to_dying = *here_->Connect(dies.Line(), open);
+    ExpectExchange(to_living);
+    ExpectExchange(to_dying);
+    Completions done;
+    dies.Stop();
+    if (!LockQueue(is_ours ? getpid() : dies.pid())) GTEST_SKIP() << "another libfabric";
+    here_->Send(to_dying, FrameOf(2, 300000), done.Expect());
+    dies.Kill();
+    ExpectExchange(to_living);
+    done.WaitForAll();
+    here_->Disconnect(to_dying);
+    here_->Disconnect(to_living);
+    ExpectOneEndpoint();
+  }
 }
 
 // A client whose server is away for a while, and what it does meanwhile.

@@ -99,6 +99,7 @@ class FabricEndpoint {
   // The same for the same address, until it was removed as often as it was added.
   absl::StatusOr<Peer> AddPeer(const std::string& address);
   void RemovePeer(const std::string& address);
+  size_t num_peers() const { return peers_.size(); }
 
   // Each begins something, which ends in an event of `operation`. Unavailable: the provider takes no
   // more now, try again after Poll; others: it never will, and there is no event.

@@ -135,7 +135,8 @@ void FabricLockWatch::Look(int looks) {
     if (!peer->is_of_dead()) continue;
     is_one_dead = true;
     if (!peer->is_locked()) continue;
-    LogWarning("fabric provider shm: %s was killed while its queue was locked: unlocked", address);
+    LogWarning("fabric provider shm: %s was killed while its queue was locked: unlocked",
+               address.c_str());
     peer->Free();
   }
   if (looks < kLooksAtOwn || !is_one_dead || own_ == nullptr || !own_->is_locked()) return;

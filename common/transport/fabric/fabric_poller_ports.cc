@@ -10,6 +10,8 @@ namespace {
 
 // So many peers may have been killed: what each was writing keeps some of the endpoint's entries.
 constexpr int kMostLost = 8;
+// Peers that were left, of the 256 that the provider can know.
+constexpr size_t kMostLeft = 64;
 // What was replaced is kept for whoever was in the middle of it, and for who has not met us again.
 constexpr absl::Duration kLeastKept = absl::Seconds(1);
 constexpr absl::Duration kMostKept = absl::Seconds(10);
@@ -35,6 +37,7 @@ bool FabricPoller::IsStuck(absl::Time now) {
   if (port_->sender->num_abandoned() == 0) lingers_since_ = absl::InfiniteFuture();
   DueAt(lingers_since_ + kMostLinger);
   return lingers_since_ + kMostLinger <= now || num_lost_ >= kMostLost ||
+         port_->endpoint->num_peers() >= sessions_.size() + kMostLeft ||
          port_->endpoint->is_damaged();
 }
 

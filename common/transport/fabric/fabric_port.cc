@@ -34,7 +34,8 @@ absl::StatusOr<std::unique_ptr<FabricPort>> FabricPort::Open(const FabricEndpoin
 }
 
 void FabricPort::Drop(const Left& left) {
-  if (!left.address.empty()) endpoint->RemovePeer(left.address);
+  const bool may_remove = !endpoint->is_of_host() && !left.address.empty();
+  if (may_remove) endpoint->RemovePeer(left.address);
   left.window->Revoke();
 }
 

@@ -34,8 +34,8 @@ class FabricPort {
   bool can_be_stuck() const { return endpoint->is_of_host() && arena == nullptr; }
 
   // What was granted to a peer is not read any more, and nothing new goes to it. A provider of the host does
-  // not answer a write to memory that has gone, nor look whether a peer has before it answers: there both go
-  // with Forget.
+  // not answer a write to memory that has gone: there that goes with Forget. And it would take who comes next
+  // for a peer that it was told to remove: there all stay until Close.
   void Leave(const std::string& address, std::shared_ptr<FabricWindow> window, absl::Time now);
   // Drops who was left long ago. When it has more to do: never, if there is nobody.
   absl::Time Forget(absl::Time now);
