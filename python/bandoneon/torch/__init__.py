@@ -39,7 +39,7 @@ from .comm_state import CommState
 from .cser import CSER
 from .ddp import DDPState, ddp_hook
 from .decay_momentum_sgd import DecayMomentumSGD
-from .demo import DeMo
+from .decoupled_momentum import DeMo
 from .ef21 import EF21
 from .exchange import Handle, barrier, empty, push_pull, synchronize
 from .frozen_adam import FrozenAdamW
