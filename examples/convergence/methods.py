@@ -469,14 +469,16 @@ METHODS = [
     _local_muon_short("Muon, tau = 8, twobit(64)", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_short("Muon, tau = 8, onebit(64)", tau=8, **AVERAGE, **ONEBIT_UPDATES),
     _local_muon_short("Muon, tau = 12, onebit(64)", tau=12, **AVERAGE, **ONEBIT_UPDATES),
+    _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
+    _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
+    _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
+    _growing_adamw("AdamW, growing tau, fp32", least=4, most=16, **AVERAGE),
+    _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
     _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
     _dense_muon_medium(DENSE_MUON_MEDIUM),
     _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
     _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
-    _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
-    _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
-    _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
     _dense_adamw_long(DENSE_ADAMW_LONG),
     _dense_muon_long(DENSE_MUON_LONG),
     _local_muon_long("Muon, tau = 8, twobit(64), 12,000 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
@@ -502,8 +504,6 @@ METHODS = [
     _sparse_adamw("SparseLoCo, AdamW, tau = 4, 3 %", tau=4, **AVERAGE, **sparse_updates(0.03)),
     _sparse_muon("SparseLoCo, Muon, tau = 4, 1 %", tau=4, **AVERAGE, **sparse_updates(0.01)),
     _sparse_muon("SparseLoCo, Muon, tau = 4, 3 %", tau=4, **AVERAGE, **sparse_updates(0.03)),
-    _growing_adamw("AdamW, growing tau, fp32", least=4, most=16, **AVERAGE),
-    _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
 ]
 
 

@@ -5,7 +5,7 @@ import statistics
 from dataclasses import dataclass
 
 from .sweep import best_rate, loss_of
-from .training import Scale
+from .training import SMALL, Scale
 
 # Two-sided 95 % points of Student's t, for 1, 2, ... degrees of freedom.
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -108,11 +108,10 @@ def results_table(summaries):
     """The table of results, a block a group; `summaries` by name."""
     rows = ["| " + " | ".join(HEAD) + " |", "|---" + "|---:" * (len(HEAD) - 1) + "|"]
     group = None
-    first_scale = next(iter(summaries.values())).scale
     for summary in summaries.values():
         if summary.method.group != group:
             group = summary.method.group
-            size = "" if summary.scale == first_scale else ", small"
+            size = ", small" if summary.scale == SMALL else ""
             rows.append(f"| **{group}{size}** " + "|" * len(HEAD))
         rows.append("| " + " | ".join(_cells(summary, summaries)) + " |")
     return "\n".join(rows)
