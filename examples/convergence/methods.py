@@ -289,11 +289,12 @@ _momentum = _methods(COMPRESS_MOMENTUM, DENSE_NESTEROV, LINK_NESTEROV)
 _inner_momentum = _methods(COMPRESS_MOMENTUM, DENSE_NESTEROV, NESTEROV)
 _clan = _methods(CLAN, DENSE_LANS, LANS)
 _clan_long = _methods(CLAN_LONG, DENSE_LANS_LONG, LANS, steps=LONG)
-_averaging = _methods(LOCAL, None, ADAMW, local_steps, ROUNDS * 12)
+DENSE_LONG = DENSE_ADAMW_LONG, DENSE_MUON_LONG
+_averaging = _methods(LOCAL, None, ADAMW, local_steps, LONGER, DENSE_LONG)
 _averaging_24 = _methods(LOCAL_24, None, ADAMW, local_steps, ROUNDS * 24)
-_local = _methods(LOCAL, AVERAGING, ADAMW, local_steps, ROUNDS * 12)
+_local = _methods(LOCAL, AVERAGING, ADAMW, local_steps, LONGER, DENSE_LONG)
 _local_24 = _methods(LOCAL_24, AVERAGING_24, ADAMW, local_steps, ROUNDS * 24)
-_uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, ROUNDS * 12)
+_uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, LONGER, DENSE_LONG)
 
 DENSE_SHORT = DENSE_ADAMW, DENSE_MUON
 _gradients_muon = _methods(GRADIENTS_MUON, DENSE_MUON, MUON, dense=DENSE_SHORT)
@@ -310,7 +311,6 @@ _local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dens
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
 _local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
-DENSE_LONG = DENSE_ADAMW_LONG, DENSE_MUON_LONG
 _local_muon_long = _methods(LOCAL_LONG, DENSE_ADAMW_LONG, MUON, local_steps, LONGER, DENSE_LONG)
 DENSE_LARGE = DENSE_ADAMW_LARGE, DENSE_MUON_LARGE
 _local_muon_large = _methods(LOCAL_LARGE, DENSE_ADAMW_LARGE, MUON, local_steps, LARGE_STEPS, DENSE_LARGE)
