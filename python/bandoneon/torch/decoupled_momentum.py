@@ -123,6 +123,6 @@ class DeMo(StepExchangeOptimizer):
         """DCT(decay d + lr g), in memory of its own."""
         advanced = momentum * group["decay"]
         if member.param.grad is not None:
-            grad = self._links.dense(member, member.param.grad).to("cpu", torch.float32)
+            grad = self._links.dense_on_host(member, member.param.grad)
             advanced.add_(transform.forward(grad), alpha=float(group["lr"]))
         return advanced

@@ -114,7 +114,10 @@ class EF21(WrappedOptimizer):
     def _targets(self):
         """Every parameter's new m_i and t_i, of which nothing is kept yet."""
         mu = self._settings["momentum"]
-        gradients = [self._gradient(m, param) for m, (_, param) in zip(self._links.members, self._named)]
+        gradients = [
+            self._links.dense_on_host(member, param.grad)
+            for member, (_, param) in zip(self._links.members, self._named)
+        ]
         momenta = torch._foreach_mul(self._memory["momentum"], mu)
         torch._foreach_add_(momenta, gradients, alpha=1 - mu)
         if not self._settings["nesterov"]:
@@ -122,11 +125,6 @@ class EF21(WrappedOptimizer):
         targets = torch._foreach_mul(momenta, mu)
         torch._foreach_add_(targets, gradients, alpha=1 - mu)
         return momenta, targets
-
-    def _gradient(self, member, param):
-        if param.grad is None:
-            return torch.zeros(param.shape)
-        return self._links.dense(member, param.grad).to("cpu", torch.float32)
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and state_dict(): this rank's momentum, residuals and steps; of

@@ -99,7 +99,7 @@ class Lion(StepExchangeOptimizer):
         loss = evaluate(closure)
         self._resume_check.before_step(self, lambda: self._links.steps)
         groups, members = self._groups(), self._links.members
-        gradients = [self._gradient(member) for member in members]
+        gradients = [self._links.dense_on_host(m, m.param.grad) for m in members]
         kept = self._memory["momentum"]
         votes = [
             self._vote(member, torch.lerp(grad, momentum, groups[id(member.param)]["betas"][0]))
@@ -121,9 +121,3 @@ class Lion(StepExchangeOptimizer):
         if self._settings["vote"] == "majority" and member.options.push != "sign":
             return direction
         return direction.sign() + (direction - direction)
-
-    def _gradient(self, member):
-        param = member.param
-        if param.grad is None:
-            return torch.zeros(param.shape)
-        return self._links.dense(member, param.grad).to("cpu", torch.float32)

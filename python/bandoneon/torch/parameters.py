@@ -167,6 +167,12 @@ class ParameterSet:
             member.check(grad)
         return grad
 
+    def dense_on_host(self, member, grad):
+        """As dense(), of float32 in the memory of the host; zeros for None."""
+        if grad is None:
+            return torch.zeros(member.shape)
+        return self.dense(member, grad).to("cpu", torch.float32)
+
     @torch.no_grad()
     def exchange(
         self, tensors, timeout=None, *, rates=None, absent=None, left_out=None, weight=1.0
