@@ -6,7 +6,7 @@ bytes.
     build/venv/bin/python examples/convergence.py --table    the tables and pictures of what is there
 
 Four workers are threads of this process and talk through the C++ library's loopback. The model has
-0.14 M parameters, for runs of thousands of steps 0.05 M. All methods start from the same model and see
+0.14 M parameters, for runs of thousands of steps 0.05 M, in one group 1.3 M. All methods start from the same model and see
 the same data, seed by seed. Every learning rate of a grid is tried with the first seed, further ones
 while the best is at the edge; the other seeds run at the best rate. --out (build/convergence) gets
 results.json, loss_by_steps.png, loss_by_bytes.png and frontier.png. --confirm repeats a run a method

@@ -115,8 +115,8 @@ void FabricLockWatch::Remove(const std::string& peer) {
 
 void FabricLockWatch::Run() {
   uint64_t last = 0;
-  int looks =
-      0;  // that have found this call; not a time, for all of the process may have stood still
+  // That have found this call; not a time, for all of the process may have stood still.
+  int looks = 0;
   MutexLock lock(&mu_);
   while (!is_closed_) {
     const absl::Time next = clock_.Now() + kLook;
