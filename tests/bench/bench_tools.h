@@ -18,16 +18,16 @@ inline double Median(std::vector<double> samples) {
   return samples[samples.size() / 2];
 }
 
-// A count that one thread raises and another waits for.
+// A count that others raise and one thread waits for: it is woken once, when the count is reached.
 class Counter {
  public:
   void Increment() {
     MutexLock lock(&mu_);
-    ++count_;
-    changed_.Signal();
+    if (++count_ == awaited_) changed_.Signal();
   }
   void WaitFor(size_t count) {
     MutexLock lock(&mu_);
+    awaited_ = count;
     while (count_ < count) changed_.Wait(&mu_);
   }
 
@@ -35,6 +35,7 @@ class Counter {
   Mutex mu_;
   CondVar changed_;
   size_t count_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t awaited_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace bdn

@@ -92,6 +92,18 @@ size_t NumDescriptors() {
   return count;
 }
 
+// What this process has that a peer's death must not leave more of.
+struct Held {
+  size_t descriptors = NumDescriptors();
+  size_t regions = FabricRegion::NumAlive();
+};
+void AwaitNoMoreThan(const Held& before) {
+  AwaitTrue([&] {
+    const Held now;
+    return now.descriptors <= before.descriptors + 4 && now.regions <= before.regions;
+  });
+}
+
 std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
   FabricOptions options;
   options.silence_timeout = absl::Seconds(1);
@@ -102,7 +114,10 @@ std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
 
 class FabricKillTest : public ::testing::TestWithParam<const char*> {
  protected:
-  ~FabricKillTest() override { RemoveFabricNamesOfTheDead(); }
+  ~FabricKillTest() override {
+    EXPECT_EQ(FabricRegion::NumAlive(), 0u);  // the test's transports have gone
+    RemoveFabricNamesOfTheDead();
+  }
 };
 
 // So long that any instant of a few frames' life is met.
@@ -125,7 +140,7 @@ TEST_P(FabricKillTest, AServerOutlivesItsClients) {
         ++num_gone;
       });
   const std::string address = *server->Listen("tcp://127.0.0.1:0");
-  size_t descriptors = 0;
+  Held held;
   for (int i = 0; i < NumKills(); ++i) {
     PeerProcess client({"client", GetParam(), address});
     ASSERT_EQ(client.Line(), "back") << i;
@@ -136,9 +151,9 @@ TEST_P(FabricKillTest, AServerOutlivesItsClients) {
       return num_gone == static_cast<size_t>(i + 1);
     });
     AwaitTrue([&] { return server->num_sessions() == 0; });
-    if (i == 1) descriptors = NumDescriptors();
+    if (i == 1) held = Held();
   }
-  AwaitTrue([&] { return NumDescriptors() <= descriptors + 4; });
+  AwaitNoMoreThan(held);
   server->Close();
   server->Join();
 }
@@ -154,7 +169,7 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
     ++num_back;
     changed.SignalAll();
   });
-  size_t descriptors = 0;
+  Held held;
   for (int i = 0; i < NumKills(); ++i) {
     Completions done;
     PeerProcess server({"server", GetParam()});
@@ -184,9 +199,9 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
     client->Disconnect(to);
     done.WaitForAll();
     AwaitTrue([&] { return client->num_sessions() == 0; });
-    if (i == 1) descriptors = NumDescriptors();
+    if (i == 1) held = Held();
   }
-  AwaitTrue([&] { return NumDescriptors() <= descriptors + 4; });
+  AwaitNoMoreThan(held);
   client->Close();
   client->Join();
 }

@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -119,7 +120,21 @@ class FabricEndpoint::OfThisProcess {
   std::vector<Done> met_ ABSL_GUARDED_BY(mu_);
 };
 
-FabricRegion::~FabricRegion() { fi_close(&region_->fid); }
+namespace {
+std::atomic<size_t> num_regions = 0;
+}  // namespace
+
+FabricRegion::FabricRegion(fid_mr* region, uint64_t key, uint64_t base, void* descriptor)
+    : region_(region), key_(key), base_(base), descriptor_(descriptor) {
+  ++num_regions;
+}
+
+FabricRegion::~FabricRegion() {
+  fi_close(&region_->fid);
+  --num_regions;
+}
+
+size_t FabricRegion::NumAlive() { return num_regions; }
 
 FabricEndpoint::~FabricEndpoint() {
   if (!is_of_host_ || address_.empty()) return;  // it was never opened

@@ -43,8 +43,7 @@ struct FabricEvent {
 // Memory that the provider knows, until this goes: then no peer can write to it any more.
 class FabricRegion {
  public:
-  FabricRegion(fid_mr* region, uint64_t key, uint64_t base, void* descriptor)
-      : region_(region), key_(key), base_(base), descriptor_(descriptor) {}
+  FabricRegion(fid_mr* region, uint64_t key, uint64_t base, void* descriptor);
   ~FabricRegion();
   FabricRegion(const FabricRegion&) = delete;
   FabricRegion& operator=(const FabricRegion&) = delete;
@@ -52,6 +51,8 @@ class FabricRegion {
   uint64_t key() const { return key_; }
   uint64_t base() const { return base_; }  // what peers address its first byte by
   void* descriptor() const { return descriptor_; }
+  // How many of this process there are. Thread-safe.
+  static size_t NumAlive();
 
  private:
   fid_mr* const region_;

@@ -267,14 +267,16 @@ void FabricTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
   if (!by_fabric) return SendByNetwork(to, std::move(frame), std::move(done));
   FabricMailbox::Outgoing outgoing = {to, std::move(frame), std::move(done)};
   const bool is_sent = SendNow(&outgoing);
+  if (is_sent && polled_here == this) return;
   mailbox_->Ask([&](auto* requests) {  // also of what is sent: the poller is told when it has left
     if (!is_sent) requests->frames.push_back(std::move(outgoing));
   });
 }
 
-// While the poller sleeps a message need not wait until it is awake.
+// A message need not wait for the poller's next round: not while it sleeps, nor if this is its own thread.
 bool FabricTransportImpl::SendNow(FabricMailbox::Outgoing* outgoing) {
-  if (polled_here == this || !working_.TryLock()) return false;
+  if (polled_here == this) return fabric_->SendNow(outgoing);  // which holds the lock
+  if (!working_.TryLock()) return false;
   const bool is_sent = fabric_->SendNow(outgoing);
   working_.Unlock();
   return is_sent;
@@ -341,10 +343,9 @@ void FabricTransportImpl::RunPoller() {
       Sleep();
       continue;
     }
-    const absl::Time now = clock_->Now();
-    fabric_->OnTime(now);
+    fabric_->OnTime(clock_->Now());
     if (fabric_->Progress()) {
-      busy_at_ = now;
+      busy_at_ = clock_->Now();  // when it was done: a provider copies within
     } else {
       Sleep();
     }
