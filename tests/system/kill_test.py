@@ -40,8 +40,9 @@ with bandoneon.init() as worker:
 class Job:
     """A scheduler, two servers and two workers, each a process of its own, exchanging for ever."""
 
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path, settings):
         env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
+        env.update(settings)
         port_file = tmp_path / "port"
         self.processes = {}
         try:
@@ -88,9 +89,15 @@ class Job:
             process.child.stdout.close()
 
 
-@pytest.fixture
-def job(tmp_path):
-    running = Job(tmp_path)
+SETTINGS = {
+    "auto": {},
+    "fabric": {"BANDONEON_TRANSPORT": "rdma", "BANDONEON_FABRIC_PROVIDER": "shm"},
+}
+
+
+@pytest.fixture(params=SETTINGS)
+def job(tmp_path, request):
+    running = Job(tmp_path, SETTINGS[request.param])
     yield running
     running.close()
 

@@ -1,0 +1,171 @@
+// Whole workers and servers over libfabric, beside the same over the loopback transport.
+
+#include <atomic>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/transport/fabric/fabric_transport.h"
+#include "common/transport/loopback.h"
+#include "gtest/gtest.h"
+#include "tests/support/normal_values.h"
+#include "tests/support/worker_rig.h"
+
+namespace bdn::testing {
+namespace {
+
+using Floats = std::vector<float>;
+constexpr absl::Duration kLong = absl::Minutes(1);
+constexpr size_t kElements =
+    50000;  // pushes and replies of several partitions, written and as messages
+constexpr int kWorkers = 3;
+
+// Fabrics whose peers find each other over the loopback transport.
+class FabricNetwork {
+ public:
+  explicit FabricNetwork(std::string provider) : provider_(std::move(provider)) {}
+
+  std::unique_ptr<FabricTransport> MakeTransport() {
+    FabricOptions options;
+    options.endpoint.provider = provider_;
+    options.window_bytes = uint64_t{4} << 20;
+    return *FabricTransport::Make(loopback_.MakeTransport(), options);
+  }
+  LocalCluster::TransportFactory Factory() {
+    return [this] {
+      auto made = MakeTransport();
+      MutexLock lock(&mu_);
+      last_made_ = made.get();
+      return made;
+    };
+  }
+  // How often a worker of the cluster, while it is there, has met servers.
+  uint64_t num_meetings() {
+    MutexLock lock(&mu_);
+    return last_made_->num_meetings();
+  }
+  // A peer of server 0 that has heard of it, and has gone again.
+  void ComeAndGo() {
+    const auto stranger = MakeTransport();
+    std::atomic<bool> has_heard = false;
+    stranger->Start([&](ConnectionId, const Frame&) { has_heard = true; });
+    const auto server =
+        stranger->Connect("loopback://server-0", {LinkSecurity::kOpen, {}, "", "", provider_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    FrameHeader fetch;
+    fetch.type = FrameType::kFetch;
+    fetch.sender = 1;
+    fetch.key = Key::Of(0, 0);
+    fetch.num_elements = 30;
+    // What is asked for may be lost, as the workers' pushes.
+    const absl::Time deadline = clock_.Now() + kLong;
+    absl::Time next = clock_.Now();
+    while (!has_heard && clock_.Now() < deadline) {
+      if (clock_.Now() >= next) {
+        stranger->Send(*server, Frame{fetch, {}}, [](const absl::Status&) {});
+        next = clock_.Now() + absl::Milliseconds(100);
+      }
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(has_heard);
+    stranger->Close();
+    stranger->Join();
+  }
+
+ private:
+  const SteadyClock clock_;
+  const std::string provider_;
+  LoopbackNetwork loopback_;
+  Mutex mu_;
+  FabricTransport* last_made_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+struct Trained {
+  int steps = 0;
+  std::vector<Floats> sums;  // of each worker: of all that it got
+};
+
+// Until `is_last(step)` says so to worker 0: all of them do one step more.
+Trained Train(const LocalCluster::TransportFactory& factory,
+              const std::function<bool(int step)>& is_last) {
+  Trained trained;
+  trained.sums.assign(kWorkers, Floats(kElements, 0.0f));
+  Worker::Options impatient;
+  impatient.probe_interval = absl::Milliseconds(20);
+  ClusterRig rig(kWorkers, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=65536"},
+                 impatient, factory);
+  std::atomic<int> end = std::numeric_limits<int>::max();
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto ids = worker.Declare(
+        {Tensor("dense", kElements), Tensor("coded", kElements, "ef(onebit)", "ef(onebit)")},
+        kLong);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    // Nobody is further than a step before worker 0.
+    for (int step = 0; step < end; ++step) {
+      if (rank == 0 && end > step + 2 && is_last(step)) end = step + 2;
+      for (const uint32_t id : *ids) {
+        Floats data = Normal(kElements, 10 * step + rank);
+        const auto result = PushPull(worker, id, data);
+        ASSERT_TRUE(result.ok()) << result.status();
+        for (size_t i = 0; i < kElements; ++i) trained.sums[rank][i] += data[i];
+      }
+    }
+  });
+  trained.steps = end;
+  return trained;
+}
+
+void ExpectAsOverLoopback(const Trained& trained) {
+  LoopbackNetwork loopback;
+  const Trained expected = Train([&] { return loopback.MakeTransport(); },
+                                 [&](int step) { return step + 2 == trained.steps; });
+  EXPECT_EQ(expected.steps, trained.steps);
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    EXPECT_EQ(trained.sums[rank], expected.sums[0]) << rank;
+  }
+}
+
+class FabricCluster : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FabricCluster, GivesTheBitsThatLoopbackGives) {
+  FabricNetwork network(GetParam());
+  ExpectAsOverLoopback(Train(network.Factory(), [](int step) { return step == 10; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, FabricCluster, ::testing::Values("tcp;ofi_rxm", "shm"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
+                         });
+
+// Where servers open their endpoint anew, as they do over shm once peers have gone, what was on its way is lost.
+TEST(FabricClusterOverShm, CountsEveryPushOnceThoughEndpointsAreOpenedAnew) {
+  FabricNetwork network("shm");
+  std::atomic<bool> is_over = false;
+  std::thread strangers;
+  uint64_t met = 0;
+  const absl::Time deadline = absl::Now() + kLong;
+  bool has_met_again = false;
+  const Trained trained = Train(network.Factory(), [&](int step) {
+    if (step < 2) return false;
+    if (step == 2) {
+      met = network.num_meetings();
+      strangers = std::thread([&] {
+        while (!is_over) network.ComeAndGo();
+      });
+    }
+    has_met_again = network.num_meetings() >= met + 3;
+    if (!has_met_again && absl::Now() < deadline) return false;
+    is_over = true;
+    strangers.join();  // while there is a server
+    return true;
+  });
+  EXPECT_TRUE(has_met_again);
+  ExpectAsOverLoopback(trained);
+}
+
+}  // namespace
+}  // namespace bdn::testing
