@@ -25,6 +25,11 @@ Context& Now() {
   return *context;
 }
 
+LogPlace PlaceIn(Context& context) {
+  MutexLock lock(&context.mu);
+  return context.place;
+}
+
 const char* LevelName(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
@@ -80,8 +85,7 @@ std::string JsonLogLine(absl::Time time, LogLevel level, std::string_view who,
       "{\"time\":\"%s\",\"level\":\"%s\"",
       absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone()), LevelName(level));
   Context& context = Now();
-  MutexLock lock(&context.mu);
-  const LogPlace& place = context.place;
+  const LogPlace place = PlaceIn(context);
   AppendText("role", place.role.empty() ? who : place.role, &line);
   AppendText("message", message, &line);
   if (!place.job.empty()) AppendText("job", place.job, &line);
