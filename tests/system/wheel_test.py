@@ -30,7 +30,12 @@ def run(*command, **options):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
+    library = ROOT / "build/release/lib/libbandoneon.so.0"
+    before = library.stat()
     run(ROOT / "scripts/wheel", "--out", out)
+    after = library.stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns), \
+        "scripts/wheel linked the library anew, which other tests load meanwhile"
     (path,) = out.glob("*.whl")
     return path
 
