@@ -42,7 +42,7 @@ std::string Evidence(const Json& recipe) {
   for (const Json& row : recipe.at("evidence")) {
     rows += (rows.empty() ? "" : "; ") + row.get<std::string>();
   }
-  return rows.empty() ? "no row yet" : rows;
+  return rows;
 }
 
 }  // namespace

@@ -388,6 +388,7 @@ METHODS = [
     _dense_nesterov(DENSE_NESTEROV),
     _dense_lans(DENSE_LANS),
     _dense_muon(DENSE_MUON),
+    _near_lossless("fp16", **both("fp16")),
     _near_lossless("bf16", **both("bf16")),
     _near_lossless("int8", **both("int8")),
     _near_lossless("int4 + Hadamard", **both("int4(hadamard=32)")),
