@@ -29,7 +29,7 @@ constexpr std::array kTwoBitOptions = {
     SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"}};
 constexpr std::array kTopKOptions = {SpecOption{"ratio", nullptr, kShareExpected},
                                      SpecOption{"select", "exact", "exact or sampled"},
-                                     SpecOption{"values", "fp32", "fp32 or fp16"}};
+                                     SpecOption{"values", "fp32", "fp32, fp16 or twobit"}};
 constexpr std::array kRandomKOptions = {SpecOption{"ratio", nullptr, kShareExpected},
                                         SpecOption{"unbiased", "false", "true or false"}};
 constexpr std::array kBlocksOptions = {
@@ -80,17 +80,18 @@ const std::array kCodecs = {
                const size_t block = values.Whole(0, 0, kMostElements, 32);
                return values.ok() ? MakeTwoBit(block) : nullptr;
              }},
-    CodecRow{"topk", kTopKOptions,
-             "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16",
-             [](OptionValues& values) -> CodecPtr {
-               constexpr std::array kSelects = {"exact", "sampled"};
-               constexpr std::array kValues = {"fp32", "fp16"};
-               TopKOptions options;
-               options.ratio = values.Real(0, IsShare);
-               options.sampled = values.OneOf(1, kSelects) == 1;
-               options.half_values = values.OneOf(2, kValues) == 1;
-               return values.ok() ? MakeTopK(options) : nullptr;
-             }},
+    CodecRow{
+        "topk", kTopKOptions,
+        "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16, 2.3 with twobit",
+        [](OptionValues& values) -> CodecPtr {
+          constexpr std::array kSelects = {"exact", "sampled"};
+          constexpr std::array kValues = {"fp32", "fp16", "twobit"};
+          TopKOptions options;
+          options.ratio = values.Real(0, IsShare);
+          options.sampled = values.OneOf(1, kSelects) == 1;
+          options.values = static_cast<TopKValues>(values.OneOf(2, kValues));
+          return values.ok() ? MakeTopK(options) : nullptr;
+        }},
     CodecRow{"randomk", kRandomKOptions,
              "ratio * n elements that all nodes draw alike, 4 "
              "bytes each; unbiased scales them by 1 / ratio",

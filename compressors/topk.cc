@@ -11,7 +11,7 @@
 #include "common/base/status.h"
 #include "compressors/payload.h"
 #include "compressors/topk_select.h"
-#include "kernels/float_kernels.h"
+#include "compressors/topk_values.h"
 
 namespace bdn {
 namespace {
@@ -19,34 +19,28 @@ namespace {
 constexpr size_t kBlock = 65536;
 constexpr size_t kWordBytes = 4;
 constexpr size_t kIndexBytes = 2;
-constexpr size_t kValueBytes = 4;
-constexpr size_t kHalfBytes = 2;
 
 // Where the parts of a payload of n elements, k of them sent, begin.
 struct Layout {
-  Layout(size_t n, size_t k, bool half)
+  Layout(size_t n, size_t k, TopKValues format)
       : num_blocks(DivideUp(n, kBlock)),
         counts(kWordBytes),
         indices(counts + num_blocks * kWordBytes),
         indices_end(indices + k * kIndexBytes),
         values(AlignUp4(indices_end)),
-        values_end(values + k * (half ? kHalfBytes : kValueBytes)),
-        size(AlignUp4(values_end)) {}
+        size(values + TopKValueBytes(format, k)) {}
 
   size_t num_blocks;
   size_t counts;
   size_t indices;
   size_t indices_end;
   size_t values;
-  size_t values_end;
   size_t size;
 };
 
-DType ValueType(bool half) { return half ? DType::kFloat16 : DType::kFloat32; }
-
-size_t Write(const Selection& chosen, size_t n, bool half, MutableByteSpan out) {
+// All but the values.
+void Write(const Selection& chosen, const Layout& layout, MutableByteSpan out) {
   const size_t k = chosen.size;
-  const Layout layout(n, k, half);
   StoreLittle(out, 0, static_cast<uint32_t>(k));
   size_t at = 0;
   for (size_t b = 0; b < layout.num_blocks; ++b) {
@@ -57,34 +51,22 @@ size_t Write(const Selection& chosen, size_t n, bool half, MutableByteSpan out) 
     StoreLittle(out, layout.counts + b * kWordBytes, static_cast<uint32_t>(at - first));
   }
   std::memset(out.data() + layout.indices_end, 0, layout.values - layout.indices_end);
-  ConvertScaled({chosen.value.data(), DType::kFloat32, k}, 1.0f,
-                {out.data() + layout.values, ValueType(half), k});
-  std::memset(out.data() + layout.values_end, 0, layout.size - layout.values_end);
-  return layout.size;
-}
-
-template <bool kHalf>
-float ValueAt(ByteSpan in, const Layout& layout, size_t i) {
-  if constexpr (kHalf) return HalfToFloat(LoadLittle<uint16_t>(in, layout.values + i * kHalfBytes));
-  return LoadLittle<float>(in, layout.values + i * kValueBytes);
 }
 
 // visit(element, value) in order. REQUIRES: the payload is valid.
-template <bool kHalf, typename Visit>
-void VisitSent(ByteSpan in, size_t n, const Visit& visit) {
-  const Layout layout(n, LoadLittle<uint32_t>(in), kHalf);
-  size_t at = 0;
-  for (size_t b = 0; b < layout.num_blocks; ++b) {
-    const size_t end = at + LoadLittle<uint32_t>(in, layout.counts + b * kWordBytes);
-    for (; at < end; ++at) {
-      visit(b * kBlock + LoadLittle<uint16_t>(in, layout.indices + at * kIndexBytes),
-            ValueAt<kHalf>(in, layout, at));
-    }
-  }
-}
 template <typename Visit>
-void ForEachSent(ByteSpan in, size_t n, bool half, const Visit& visit) {
-  half ? VisitSent<true>(in, n, visit) : VisitSent<false>(in, n, visit);
+void ForEachSent(ByteSpan in, size_t n, TopKValues format, const Visit& visit) {
+  const size_t k = LoadLittle<uint32_t>(in);
+  const Layout layout(n, k, format);
+  WithTopKValues(format, in.subspan(layout.values), k, [&](const auto& values) {
+    size_t at = 0;
+    for (size_t b = 0; b < layout.num_blocks; ++b) {
+      const size_t end = at + LoadLittle<uint32_t>(in, layout.counts + b * kWordBytes);
+      for (; at < end; ++at) {
+        visit(b * kBlock + LoadLittle<uint16_t>(in, layout.indices + at * kIndexBytes), values[at]);
+      }
+    }
+  });
 }
 
 class TopKCodec final : public Codec {
@@ -95,12 +77,13 @@ class TopKCodec final : public Codec {
   std::string spec() const override {
     std::vector<std::string> options = {"ratio=" + RealText(options_.ratio)};
     if (options_.sampled) options.emplace_back("select=sampled");
-    if (options_.half_values) options.emplace_back("values=fp16");
+    if (options_.values == TopKValues::kHalf) options.emplace_back("values=fp16");
+    if (options_.values == TopKValues::kTwoBit) options.emplace_back("values=twobit");
     return SpecText("topk", options);
   }
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
-    return Layout(n, MostSent(n), options_.half_values).size;
+    return Layout(n, MostSent(n), options_.values).size;
   }
 
   absl::StatusOr<size_t> EncodeFrom(EncodeSource& source, const Draw& /*draw*/,
@@ -109,12 +92,16 @@ class TopKCodec final : public Codec {
     const size_t k = NumSent(n);
     Selection chosen(n, k);
     BDN_RETURN_IF_ERROR(SelectTopK(source, k, options_.sampled, &chosen));
-    for (size_t i = 0; source.keeps_residual() && i < chosen.size; ++i) {
-      const float p = chosen.value[i];
-      *source.Taken(chosen.index[i]) =
-          options_.half_values ? p - HalfToFloat(FloatToHalf(p)) : 0.0f;
+    const Layout layout(n, chosen.size, options_.values);
+    Write(chosen, layout, out);
+    const auto values = out.subspan(layout.values, layout.size - layout.values);
+    WriteTopKValues(options_.values, {chosen.value.data(), chosen.size}, values);
+    if (source.keeps_residual()) {
+      WithTopKValues(options_.values, values, chosen.size, [&](const auto& sent) {
+        for (size_t i = 0; i < chosen.size; ++i) *source.Taken(chosen.index[i]) -= sent[i];
+      });
     }
-    return Write(chosen, n, options_.half_values, out);
+    return layout.size;
   }
 
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
@@ -127,30 +114,25 @@ class TopKCodec final : public Codec {
       return InvalidArgument("%s payload of %d elements sends %d, expected %d", spec(), n, sent,
                              expected);
     }
-    const Layout layout(n, sent, options_.half_values);
+    const Layout layout(n, sent, options_.values);
     BDN_RETURN_IF_ERROR(CheckPayloadSize(*this, in.size(), layout.size, n));
     BDN_RETURN_IF_ERROR(ValidateIndices(in, n, layout, sent));
-    const auto is_zero = [&](size_t begin, size_t end) {
-      return std::all_of(in.begin() + static_cast<ptrdiff_t>(begin),
-                         in.begin() + static_cast<ptrdiff_t>(end),
-                         [](std::byte byte) { return byte == std::byte{0}; });
-    };
-    if (!is_zero(layout.indices_end, layout.values) || !is_zero(layout.values_end, layout.size)) {
+    if (layout.values != layout.indices_end && LoadLittle<uint16_t>(in, layout.indices_end) != 0) {
       return InvalidArgument("%s padding is not zero", spec());
     }
-    return CheckFinite({in.data() + layout.values, ValueType(options_.half_values), sent}, 1.0f);
+    return CheckTopKValues(options_.values, in.subspan(layout.values), sent);
   }
 
   void Decode(ByteSpan in, float scale, MutableView y) const override {
     if (y.n == 0) return;
     std::memset(y.data, 0, y.n * DTypeSize(y.dtype));
-    ForEachSent(in, y.n, options_.half_values,
+    ForEachSent(in, y.n, options_.values,
                 [&](size_t i, float value) { StoreElement(y, i, scale * value); });
   }
 
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override {
     float* const sum = y.f32();
-    ForEachSent(in, y.n, options_.half_values,
+    ForEachSent(in, y.n, options_.values,
                 [&](size_t i, float value) { sum[i] = sum[i] + (scale * value); });
   }
 

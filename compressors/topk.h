@@ -19,6 +19,13 @@ namespace bdn {
 // that has rank max(1, floor(k * m / n)) among a sample of m; but where these are more than 2k, the
 // exact k. The sample is the i with i mod P < 64, P = 4096 for n >= 2^19, 512 for n >= 2^15,
 // else 64. `values=fp16` sends the values as halves, rounded to nearest even and at most 65504.
+// `values=twobit` sends a sign and one of two magnitudes, as SparseLoCo's values have two bits
+// (arXiv 2508.15706). Of each 64 values in the order they are sent in, with sums in float64 in that
+// order:
+//
+//   large[i] = |p[i]| > the mean of |p| over the 64
+//   high, low = bfloat16(float32(the mean of |p| over those that are large, and that are not)),
+//               0 where there is none
 //
 // Payload, little-endian:
 //   uint32  k                        how many are sent; if sampled, from 1 to min(n, 2k)
@@ -27,6 +34,11 @@ namespace bdn {
 //   zeros up to a multiple of 4 bytes
 //   float32 value[k]                 p[i] in the same order; finite. float16 with values=fp16
 //   zeros up to a multiple of 4 bytes
+// With values=twobit instead of these:
+//   bfloat16 (low, high)[ceil(k / 64)]  finite, the sign bits clear
+//   uint32   negative[ceil(k / 32)]     bit i % 32 of word i / 32 is 1 where the value is negative
+//   uint32   large[ceil(k / 32)]        the same where its magnitude is the high one
+// The bits past k in the last words are 0.
 //
 // Decode writes +0 for what was not sent; DecodeAdd leaves it alone. The residual of what was sent
 // is p minus the value.
@@ -37,10 +49,11 @@ namespace bdn {
 // 2k + 8192 elements.
 //
 // REQUIRES: 0 < ratio <= 1; n < 2^31 in every call.
+enum class TopKValues { kFloat, kHalf, kTwoBit };
 struct TopKOptions {
   double ratio = 0;
   bool sampled = false;
-  bool half_values = false;
+  TopKValues values = TopKValues::kFloat;
 };
 // k, without sampling.
 size_t TopKCount(double ratio, size_t n);

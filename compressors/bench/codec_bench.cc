@@ -33,6 +33,7 @@ constexpr const char* kDefaultCodecs[] = {
     "twobit(block=64)",
     "sign",
     "topk(ratio=0.01)",
+    "topk(ratio=0.01,values=twobit)",
     "topk(ratio=0.001,select=sampled)",
     "randomk(ratio=0.01)",
     "blocks(ratio=0.01)",

@@ -53,10 +53,10 @@ std::unique_ptr<DeviceCodec> MakeDitherOf(OptionValues& values) {
 
 std::unique_ptr<DeviceCodec> MakeTopKOf(OptionValues& values) {
   constexpr std::array kSelects = {"exact", "sampled"};
-  constexpr std::array kValues = {"fp32", "fp16"};
+  constexpr std::array kValues = {"fp32", "fp16", "twobit"};
   return MakeDeviceTopK({.ratio = RealOf(0, values),
                          .sampled = values.OneOf(1, kSelects) == 1,
-                         .half_values = values.OneOf(2, kValues) == 1});
+                         .values = static_cast<TopKValues>(values.OneOf(2, kValues))});
 }
 
 }  // namespace

@@ -21,13 +21,29 @@ using device_kernels::kTopKBlock;
 using device_kernels::PlaceChosen;
 using device_kernels::RoundUpDivide;
 using device_kernels::Source;
+using device_kernels::TopKLayout;
 using device_kernels::TopKSample;
 using device_kernels::TopKScratch;
 using device_kernels::TopKSource;
 using device_kernels::TopKState;
+using device_kernels::TopKValueFormat;
 using device_kernels::WriteChosen;
+using device_kernels::WriteSharedValues;
 
 constexpr size_t kStateWords = sizeof(TopKState) / sizeof(uint32_t);
+
+TopKValueFormat FormatOf(TopKValues values) {
+  switch (values) {
+    case TopKValues::kFloat:
+      return TopKValueFormat::kFloat;
+    case TopKValues::kHalf:
+      return TopKValueFormat::kHalf;
+    case TopKValues::kTwoBit:
+      break;
+  }
+  return TopKValueFormat::kTwoBit;
+}
+
 constexpr TopKSample All(uint32_t n) { return {.period = 1, .count = n}; }
 
 // One encoding on its way: what all of its launches need.
@@ -69,10 +85,11 @@ struct Selecting {
 
 class DeviceTopK final : public DeviceCodec {
  public:
-  explicit DeviceTopK(const TopKOptions& options) : options_(options) {}
+  explicit DeviceTopK(const TopKOptions& options)
+      : options_(options), format_(FormatOf(options.values)) {}
 
   size_t ScratchBytes(size_t n) const override {
-    return sizeof(uint32_t) * (kStateWords + kMostDigits + 2 * NumTiles(n));
+    return sizeof(uint32_t) * (kStateWords + kMostDigits + 2 * NumTiles(n) + 2 * NumKept(n));
   }
 
   absl::Status Encode(ComputeDevice& device, DeviceStream stream, const DeviceSource& from,
@@ -95,11 +112,14 @@ class DeviceTopK final : public DeviceCodec {
     BDN_RETURN_IF_ERROR(selecting.FindThreshold(All(source.n), k, false));
     auto* const payload = static_cast<uint8_t*>(to.payload);
     BDN_RETURN_IF_ERROR(Launch<PlaceChosen>(
-        device, stream, 1,
-        {source.n, options_.half_values, selecting.scratch, payload, to.result}));
-    return Launch<WriteChosen>(
-        device, stream, NumTiles(source.n),
-        {{source, true}, options_.half_values, selecting.scratch, payload, to.result});
+        device, stream, 1, {source.n, format_, selecting.scratch, payload, to.result}));
+    BDN_RETURN_IF_ERROR(
+        Launch<WriteChosen>(device, stream, NumTiles(source.n),
+                            {{source, true}, format_, selecting.scratch, payload, to.result}));
+    if (format_ != TopKValueFormat::kTwoBit) return absl::OkStatus();
+    const uint32_t of_block = TopKLayout::kShared * device.threads();
+    return Launch<WriteSharedValues>(device, stream, RoundUpDivide(MostSent(source.n), of_block),
+                                     {source, selecting.scratch, payload, to.result});
   }
 
   absl::Status Decode(ComputeDevice& device, DeviceStream stream, const void* payload,
@@ -110,7 +130,7 @@ class DeviceTopK final : public DeviceCodec {
       BDN_RETURN_IF_ERROR(Launch<FillZeros>(device, stream, NumTiles(target.n), {target}));
     }
     return Launch<DecodeTopK>(device, stream, RoundUpDivide(target.n, kTopKBlock),
-                              {static_cast<const uint8_t*>(payload), options_.half_values, target});
+                              {static_cast<const uint8_t*>(payload), format_, target});
   }
 
  private:
@@ -131,17 +151,29 @@ class DeviceTopK final : public DeviceCodec {
     return {.period = period, .count = n / period * kRun + std::min(n % period, kRun)};
   }
 
-  static TopKScratch ScratchOf(void* scratch, uint32_t n) {
+  TopKScratch ScratchOf(void* scratch, uint32_t n) const {
     auto* const digits = static_cast<uint32_t*>(scratch) + kStateWords;
+    uint32_t* const kept = digits + kMostDigits + 2 * NumTiles(n);
     return {.state = static_cast<TopKState*>(scratch),
             .digits = digits,
             .above = digits + kMostDigits,
-            .equal = digits + kMostDigits + NumTiles(n)};
+            .equal = digits + kMostDigits + NumTiles(n),
+            .chosen = kept,
+            .p = reinterpret_cast<float*>(kept + NumKept(n))};
   }
 
   uint32_t NumSent(uint32_t n) const { return static_cast<uint32_t>(TopKCount(options_.ratio, n)); }
 
+  uint32_t MostSent(uint32_t n) const {
+    return options_.sampled ? std::min(n, 2 * NumSent(n)) : NumSent(n);
+  }
+  // How many values wait beside the payload until those that they share magnitudes with are there.
+  size_t NumKept(size_t n) const {
+    return format_ == TopKValueFormat::kTwoBit ? MostSent(static_cast<uint32_t>(n)) : 0;
+  }
+
   const TopKOptions options_;
+  const TopKValueFormat format_;
 };
 
 }  // namespace

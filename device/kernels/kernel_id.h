@@ -34,6 +34,7 @@
   DO(JudgeSample)               \
   DO(PlaceChosen)               \
   DO(WriteChosen)               \
+  DO(WriteSharedValues)         \
   DO(FillZeros)                 \
   DO(DecodeTopK)                \
   DO(UndoStep)                  \

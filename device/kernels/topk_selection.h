@@ -9,7 +9,8 @@
 
 // topk: compressors/topk.h. The threshold is found digit by digit of the magnitudes' bits, from the
 // top: count how often each digit occurs among those that begin as was decided so far, decide the
-// next. Then each tile counts what it sends, and writes it where its turn is.
+// next. Then each tile counts what it sends, and writes it where its turn is: into the payload, or,
+// where values share their magnitudes, beside it, and another kernel writes those.
 
 namespace bdn::device_kernels {
 
@@ -43,6 +44,9 @@ struct TopKScratch {
   uint32_t* digits;  // kMostDigits counts
   uint32_t* above;   // a tile's count of those above the key; then where its first one goes
   uint32_t* equal;   // a tile's count of those equal to it; then how many are before
+  // With TopKValueFormat::kTwoBit, as many as can be sent, in order: which they are, and their p.
+  uint32_t* chosen;
+  float* p;
 };
 
 struct TopKSource {
@@ -227,19 +231,51 @@ struct JudgeSample {
   }
 };
 
+enum class TopKValueFormat : uint32_t { kFloat, kHalf, kTwoBit };
+
 // Where the parts of a payload begin.
 struct TopKLayout {
+  static constexpr uint32_t kShared = 64;  // values of two bits that share their magnitudes
   uint32_t num_blocks;
   uint32_t k;
-  bool half;
+  TopKValueFormat format;
 
   BDN_DEVICE uint64_t Indices() const { return 4 + 4 * uint64_t{num_blocks}; }
   BDN_DEVICE uint64_t IndicesEnd() const { return Indices() + 2 * uint64_t{k}; }
   BDN_DEVICE uint64_t Values() const { return IndicesEnd() + 2 * (k & 1); }
-  BDN_DEVICE uint64_t ValuesEnd() const { return Values() + (half ? 2 : 4) * uint64_t{k}; }
-  BDN_DEVICE uint64_t Size() const { return ValuesEnd() + (half ? 2 * (k & 1) : 0); }
-  BDN_DEVICE ElementType ValueType() const {
-    return half ? ElementType::kFloat16 : ElementType::kFloat32;
+  BDN_DEVICE uint64_t ValuesEnd() const {
+    if (format != TopKValueFormat::kTwoBit) return Values() + SizeOfPlain() * uint64_t{k};
+    return Values() + 4 * uint64_t{RoundUpDivide(k, kShared)} + 8 * uint64_t{NumWords()};
+  }
+  BDN_DEVICE uint64_t Size() const {
+    return ValuesEnd() + (format == TopKValueFormat::kHalf ? 2 * (k & 1) : 0);
+  }
+
+  // Of values that are written one by one.
+  BDN_DEVICE ElementType PlainType() const {
+    return format == TopKValueFormat::kHalf ? ElementType::kFloat16 : ElementType::kFloat32;
+  }
+
+  // Of values of two bits, from the payload's beginning: (low, high) of each kShared, and two
+  // bitmaps.
+  BDN_DEVICE uint64_t Negative() const {
+    return Values() + 4 * uint64_t{RoundUpDivide(k, kShared)};
+  }
+  BDN_DEVICE uint64_t Large() const { return Negative() + 4 * uint64_t{NumWords()}; }
+
+  BDN_DEVICE float Value(const uint8_t* payload, uint32_t v) const {
+    const void* const values = payload + Values();
+    if (format != TopKValueFormat::kTwoBit) return LoadElement(PlainType(), values, v);
+    const uint32_t pair = v / kShared * 2 + (Bit(payload + Large(), v) ? 1 : 0);
+    const float level = LoadElement(ElementType::kBFloat16, values, pair);
+    return Bit(payload + Negative(), v) ? -level : level;
+  }
+
+ private:
+  BDN_DEVICE uint32_t NumWords() const { return RoundUpDivide(k, 32); }
+  BDN_DEVICE uint32_t SizeOfPlain() const { return format == TopKValueFormat::kHalf ? 2 : 4; }
+  BDN_DEVICE static bool Bit(const uint8_t* words, uint32_t v) {
+    return (reinterpret_cast<const uint32_t*>(words)[v / 32] >> (v % 32) & 1) != 0;
   }
 };
 
@@ -250,7 +286,7 @@ struct PlaceChosen {
   static constexpr int kPhases = 4;
   struct Arguments {
     uint32_t n;
-    bool half;
+    TopKValueFormat format;
     TopKScratch scratch;
     uint8_t* payload;
     EncodeResult* result;
@@ -311,7 +347,7 @@ struct PlaceChosen {
         const uint32_t next = tile + kTopKBlock / kTile;
         words[1 + b] = (next < tiles ? a.scratch.above[next] : shared.sent) - a.scratch.above[tile];
       }
-      if (at.thread == 0) WriteRest(a, {num_blocks, shared.sent, a.half}, words);
+      if (at.thread == 0) WriteRest(a, {num_blocks, shared.sent, a.format}, words);
     }
   }
 
@@ -323,7 +359,8 @@ struct PlaceChosen {
   }
 };
 
-// Indices and values, and what the memory keeps of them. A block a tile.
+// Indices, and values and what the memory keeps of them; with two bits a value, what
+// WriteSharedValues needs for these. A block a tile.
 struct WriteChosen {
   static constexpr KernelId kId = KernelId::kWriteChosen;
   static constexpr int kPhases = 4;
@@ -331,7 +368,7 @@ struct WriteChosen {
   static constexpr uint32_t kRuns = kTile / kRun;
   struct Arguments {
     TopKSource from;
-    bool half;
+    TopKValueFormat format;
     TopKScratch scratch;
     uint8_t* payload;
     EncodeResult* result;
@@ -390,7 +427,7 @@ struct WriteChosen {
   BDN_DEVICE static void WriteRun(const Arguments& a, uint32_t begin, uint32_t run, uint32_t count,
                                   uint32_t key, const Shared& shared) {
     const TopKLayout layout{RoundUpDivide(a.from.source.n, kTopKBlock),
-                            *reinterpret_cast<const uint32_t*>(a.payload), a.half};
+                            *reinterpret_cast<const uint32_t*>(a.payload), a.format};
     auto* const indices = reinterpret_cast<uint16_t*>(a.payload + layout.Indices());
     void* const values = a.payload + layout.Values();
     const uint32_t ties = a.scratch.state->ties;
@@ -402,10 +439,77 @@ struct WriteChosen {
       if (bits < key || (bits == key && equal++ >= ties)) continue;
       const uint32_t i = begin + run * kRun + j;
       indices[place] = static_cast<uint16_t>(i % kTopKBlock);
-      StoreElement(layout.ValueType(), values, place, p);
-      Leave(a.from.source, i, p, LoadElement(layout.ValueType(), values, place));
+      if (a.format == TopKValueFormat::kTwoBit) {
+        a.scratch.chosen[place] = i;
+        a.scratch.p[place] = p;
+      } else {
+        StoreElement(layout.PlainType(), values, place, p);
+        Leave(a.from.source, i, p, layout.Value(a.payload, place));
+      }
       ++place;
     }
+  }
+};
+
+// Values of two bits, and what the memory keeps of them. A thread for each that share magnitudes.
+struct WriteSharedValues {
+  static constexpr KernelId kId = KernelId::kWriteSharedValues;
+  static constexpr int kPhases = 1;
+  struct Arguments {
+    Source source;
+    TopKScratch scratch;
+    uint8_t* payload;
+    EncodeResult* result;
+  };
+  struct Shared {};
+
+  template <int kPhase>
+  BDN_DEVICE static void Run(const Thread& at, const Arguments& a, Shared& /*shared*/) {
+    if (!AllFinite(a.result)) return;
+    const TopKLayout layout{RoundUpDivide(a.source.n, kTopKBlock),
+                            *reinterpret_cast<const uint32_t*>(a.payload),
+                            TopKValueFormat::kTwoBit};
+    const uint32_t begin = (at.block * at.threads + at.thread) * TopKLayout::kShared;
+    if (begin < layout.k) WriteBlock(a, layout, begin);
+  }
+
+  BDN_DEVICE static void WriteBlock(const Arguments& a, const TopKLayout& layout, uint32_t begin) {
+    const uint32_t end = Least(layout.k, begin + TopKLayout::kShared);
+    double all = 0.0;
+    for (uint32_t v = begin; v < end; ++v) all += Magnitude(a, v);
+    const double mean = all / (end - begin);
+    double low = 0.0;
+    double high = 0.0;
+    uint32_t num_high = 0;
+    for (uint32_t first = begin; first < end; first += 32) {
+      uint32_t negative = 0;
+      uint32_t large = 0;
+      for (uint32_t v = first; v < Least(end, first + 32); ++v) {
+        const double magnitude = Magnitude(a, v);
+        const bool is_large = magnitude > mean;
+        (is_large ? high : low) += magnitude;
+        num_high += is_large ? 1 : 0;
+        negative |= (a.scratch.p[v] < 0.0f ? 1u : 0u) << (v - first);
+        large |= (is_large ? 1u : 0u) << (v - first);
+      }
+      reinterpret_cast<uint32_t*>(a.payload + layout.Negative())[first / 32] = negative;
+      reinterpret_cast<uint32_t*>(a.payload + layout.Large())[first / 32] = large;
+    }
+    const uint32_t pair = begin / TopKLayout::kShared * 2;
+    StoreScale(a, layout, pair, low, end - begin - num_high);
+    StoreScale(a, layout, pair + 1, high, num_high);
+    for (uint32_t v = begin; v < end; ++v) {
+      Leave(a.source, a.scratch.chosen[v], a.scratch.p[v], layout.Value(a.payload, v));
+    }
+  }
+
+  BDN_DEVICE static double Magnitude(const Arguments& a, uint32_t v) {
+    return FloatOf(MagnitudeBits(a.scratch.p[v]));
+  }
+  BDN_DEVICE static void StoreScale(const Arguments& a, const TopKLayout& layout, uint32_t at,
+                                    double sum, uint32_t count) {
+    const float mean = count == 0 ? 0.0f : static_cast<float>(sum / count);
+    StoreElement(ElementType::kBFloat16, a.payload + layout.Values(), at, mean);
   }
 };
 
@@ -432,7 +536,7 @@ struct DecodeTopK {
   static constexpr int kPhases = 3;
   struct Arguments {
     const uint8_t* payload;
-    bool half;
+    TopKValueFormat format;
     Target target;
   };
   struct Shared {
@@ -449,12 +553,11 @@ struct DecodeTopK {
       for (uint32_t b = at.thread; b < at.block; b += at.threads) before += words[1 + b];
       AtomicAdd(&shared.before, before);
     } else {
-      const TopKLayout layout{RoundUpDivide(a.target.n, kTopKBlock), words[0], a.half};
+      const TopKLayout layout{RoundUpDivide(a.target.n, kTopKBlock), words[0], a.format};
       const auto* const indices = reinterpret_cast<const uint16_t*>(a.payload + layout.Indices());
       const uint32_t end = shared.before + words[1 + at.block];
       for (uint32_t v = shared.before + at.thread; v < end; v += at.threads) {
-        Deliver(a.target, at.block * kTopKBlock + indices[v],
-                LoadElement(layout.ValueType(), a.payload + layout.Values(), v));
+        Deliver(a.target, at.block * kTopKBlock + indices[v], layout.Value(a.payload, v));
       }
     }
   }

@@ -61,6 +61,8 @@ inline constexpr CodecCase kCodecs[] = {
     {"TopKSampled", "topk(ratio=0.01,select=sampled)"},
     {"TopKSampledHalves", "topk(ratio=0.3,select=sampled,values=fp16)"},
     {"TopKHalves", "topk(ratio=0.05,values=fp16)"},
+    {"TopKTwoBit", "topk(ratio=0.03,values=twobit)"},
+    {"TopKSampledTwoBit", "topk(ratio=0.3,select=sampled,values=twobit)"},
     {"Dither", "dither"},
     {"DitherL2", "dither(norm=l2)", {.contracts = false}},
     {"DitherNatural", "dither(kind=natural)"},

@@ -33,6 +33,7 @@ constexpr const char* kCodecs[] = {
     "sign",
     "topk(ratio=0.01)",
     "topk(ratio=0.01,values=fp16)",
+    "topk(ratio=0.01,values=twobit)",
     "topk(ratio=0.001,select=sampled)",
     "randomk(ratio=0.01)",
     "randomk(ratio=0.01,unbiased=true)",

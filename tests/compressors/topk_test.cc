@@ -128,6 +128,8 @@ std::vector<uint8_t> GoodPayload(const Codec& codec) {
 // at 16.
 class TopKHostile : public ::testing::Test {
  protected:
+  explicit TopKHostile(const std::string& spec = "topk(ratio=0.03)")
+      : codec_(ParseCodecSpec(spec)->codec) {}
   void SetU16(size_t at, uint16_t value) { std::memcpy(payload_.data() + at, &value, 2); }
   void SetU32(size_t at, uint32_t value) { std::memcpy(payload_.data() + at, &value, 4); }
   std::string Refusal() const {
@@ -135,7 +137,7 @@ class TopKHostile : public ::testing::Test {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   }
-  const std::shared_ptr<const Codec> codec_ = ParseCodecSpec("topk(ratio=0.03)")->codec;
+  const std::shared_ptr<const Codec> codec_;
   std::vector<uint8_t> payload_ = GoodPayload(*codec_);
 };
 
@@ -168,6 +170,36 @@ TEST_F(TopKHostile, RefusesPaddingThatIsNotZero) {
 TEST_F(TopKHostile, RefusesAValueThatIsNotFinite) {
   SetU32(20, 0x7fc00000);
   EXPECT_THAT(Refusal(), ::testing::HasSubstr("element 1 is nan"));
+}
+
+// The same with two bits a value: the magnitudes at 16, the signs at 20, which are large at 24.
+class TopKTwoBitHostile : public TopKHostile {
+ protected:
+  TopKTwoBitHostile() : TopKHostile("topk(ratio=0.03,values=twobit)") {}
+};
+TEST_F(TopKTwoBitHostile, RefusesAMagnitudeThatIsNotFinite) {
+  SetU16(18, 0x7f80);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("magnitude 1 of the values"));
+}
+TEST_F(TopKTwoBitHostile, RefusesANegativeMagnitude) {
+  SetU16(16, 0x8000);
+  EXPECT_THAT(Refusal(), ::testing::HasSubstr("magnitude 0 of the values"));
+}
+TEST_F(TopKTwoBitHostile, RefusesBitsPastTheLast) {
+  for (const size_t at : {20, 24}) {
+    payload_ = GoodPayload(*codec_);
+    SetU32(at, 8);
+    EXPECT_THAT(Refusal(), ::testing::HasSubstr("past the last of 3"));
+  }
+}
+
+TEST(TopK, TwoBitValuesAreTheMeansOfTheLowAndTheHighMagnitudes) {
+  const std::vector<float> x = {0.5f, -2.0f, 4.0f, 0.0f, -12.0f, 2.0f, 16.0f, 0.25f};
+  const auto codec = ParseCodecSpec("topk(ratio=0.625,values=twobit)")->codec;
+  const auto payload = EncodeToVector(*codec, {x.data(), DType::kFloat32, x.size()});
+  // |p| are 2, 4, 12, 2 and 16, their mean 7.2: low is 8 / 3 as bfloat16, high 14.
+  EXPECT_THAT(DecodeToVector(*codec, AsBytes(payload), x.size()),
+              ::testing::ElementsAre(0, -2.671875f, 2.671875f, 0, -14, 2.671875f, 14, 0));
 }
 
 }  // namespace

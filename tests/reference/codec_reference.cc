@@ -278,6 +278,42 @@ size_t NumAboveSample(const std::vector<float>& p, size_t k) {
   return above > 2 * k ? k : above;
 }
 
+// The values of topk with values=twobit: block by block the magnitudes, then both bitmaps.
+void PutTwoBitValues(Bytes* out, const std::vector<float>& values) {
+  const size_t num_words = (values.size() + 31) / 32;
+  std::vector<uint32_t> words(2 * num_words);
+  const auto mean = [](const std::vector<double>& of) {
+    double sum = 0;
+    for (const double magnitude : of) sum += magnitude;
+    return of.empty() ? 0 : sum / static_cast<double>(of.size());
+  };
+  for (size_t first = 0; first < values.size(); first += 64) {
+    const size_t end = std::min(values.size(), first + 64);
+    std::vector<double> all;
+    for (size_t i = first; i < end; ++i) all.push_back(std::fabs(values[i]));
+    std::vector<double> low;
+    std::vector<double> high;
+    for (size_t i = first; i < end; ++i) {
+      const double magnitude = std::fabs(values[i]);
+      const bool large = magnitude > mean(all);
+      (large ? high : low).push_back(magnitude);
+      if (values[i] < 0) words[i / 32] += 1u << (i % 32);
+      if (large) words[num_words + i / 32] += 1u << (i % 32);
+    }
+    PutU16(out, BrainFloat().Round(static_cast<float>(mean(low))));
+    PutU16(out, BrainFloat().Round(static_cast<float>(mean(high))));
+  }
+  for (const uint32_t word : words) PutU32(out, word);
+}
+
+float TwoBitValue(const Bytes& in, size_t values, size_t k, size_t i) {
+  const size_t negative = values + (k + 63) / 64 * 4;
+  const size_t large = negative + (k + 31) / 32 * 4;
+  const float magnitude =
+      BrainFloat().Value(GetU16(in, values + i / 64 * 4 + (BitOf(in, large, i) ? 2 : 0)));
+  return BitOf(in, negative, i) ? -magnitude : magnitude;
+}
+
 Bytes EncodeTopK(const Spec& codec, const std::vector<float>& p) {
   const size_t n = p.size();
   const auto wanted =
@@ -299,12 +335,19 @@ Bytes EncodeTopK(const Spec& codec, const std::vector<float>& p) {
   for (const uint32_t count : counts) PutU32(&out, count);
   for (const uint32_t i : order) PutU16(&out, i % 65536);
   if (k % 2 == 1) PutU16(&out, 0);
+  if (codec.Word("values", "fp32") == "twobit") {
+    std::vector<float> values;
+    for (const uint32_t i : order) values.push_back(p[i]);
+    PutTwoBitValues(&out, values);
+    return out;
+  }
   for (const uint32_t i : order) half ? PutU16(&out, format.Round(p[i])) : PutF32(&out, p[i]);
   if (half && k % 2 == 1) PutU16(&out, 0);
   return out;
 }
 
 std::vector<float> DecodeTopK(const Spec& codec, const Bytes& in, size_t n) {
+  const bool two_bits = codec.Word("values", "fp32") == "twobit";
   const bool half = codec.Word("values", "fp32") == "fp16";
   static const SmallFloat format(10, -24, 0x7c00);
   std::vector<float> decoded(n, 0.0f);
@@ -316,7 +359,9 @@ std::vector<float> DecodeTopK(const Spec& codec, const Bytes& in, size_t n) {
   for (size_t b = 0; b < num_blocks; ++b) {
     for (uint32_t left = GetU32(in, 4 + 4 * b); left > 0; --left, ++at) {
       decoded.at(b * 65536 + GetU16(in, indices + 2 * at)) =
-          half ? format.Value(GetU16(in, values + 2 * at)) : GetF32(in, values + 4 * at);
+          two_bits ? TwoBitValue(in, values, k, at)
+          : half   ? format.Value(GetU16(in, values + 2 * at))
+                   : GetF32(in, values + 4 * at);
     }
   }
   return decoded;
