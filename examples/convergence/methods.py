@@ -222,6 +222,7 @@ UPLINKS = "sign momentum, compressed uplink"
 LOCAL_SHORT = "local steps, a short run"
 LOCAL_MEDIUM = "local steps, 2,400 steps"
 LOCAL_LONG = "local steps, 12,000 steps"
+LOCAL_LONGEST = "local steps, 24,000 steps"
 LOCAL_LARGE = "local steps, a larger model"
 GRADIENTS_MUON = "gradients, Muon"
 TRACKED_MOMENTUM = "tracked momentum"
@@ -242,6 +243,8 @@ DENSE_ADAMW_MEDIUM = "AdamW, fp32, 2,400 steps"
 DENSE_MUON_MEDIUM = "Muon, fp32, 2,400 steps"
 DENSE_ADAMW_LONG = "AdamW, fp32, 12,000 steps"
 DENSE_MUON_LONG = "Muon, fp32, 12,000 steps"
+DENSE_ADAMW_LONGEST = "AdamW, fp32, 24,000 steps"
+DENSE_MUON_LONGEST = "Muon, fp32, 24,000 steps"
 DENSE_ADAMW_LARGE = "AdamW, fp32, larger"
 DENSE_MUON_LARGE = "Muon, fp32, larger"
 AVERAGING = "averaging, fp32"
@@ -253,6 +256,7 @@ LONG = 4 * STEPS
 RESETS_1024 = 10 * 256  # Steps of ten resets of CSER, which are 256 apart at R = 1024.
 ROUNDS = 1000  # of local steps
 LONGER = 12 * ROUNDS
+LONGEST = 2 * LONGER
 LARGE_STEPS = 2000
 
 
@@ -278,6 +282,8 @@ _dense_adamw_medium = _methods(LOCAL_MEDIUM, None, ADAMW, steps=LONG)
 _dense_muon_medium = _methods(LOCAL_MEDIUM, None, MUON, steps=LONG)
 _dense_adamw_long = _methods(LOCAL_LONG, None, ADAMW, steps=LONGER)
 _dense_muon_long = _methods(LOCAL_LONG, None, MUON, steps=LONGER)
+_dense_adamw_longest = _methods(LOCAL_LONGEST, None, ADAMW, steps=LONGEST)
+_dense_muon_longest = _methods(LOCAL_LONGEST, None, MUON, steps=LONGEST)
 _dense_adamw_large = _methods(LOCAL_LARGE, None, ADAMW, steps=LARGE_STEPS)
 _dense_muon_large = _methods(LOCAL_LARGE, None, MUON, steps=LARGE_STEPS)
 _near_lossless = _methods(NEAR_LOSSLESS, DENSE_ADAMW, ADAMW)
@@ -312,6 +318,8 @@ _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
 _local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
 _local_muon_long = _methods(LOCAL_LONG, DENSE_ADAMW_LONG, MUON, local_steps, LONGER, DENSE_LONG)
+DENSE_LONGEST = DENSE_ADAMW_LONGEST, DENSE_MUON_LONGEST
+_local_muon_longest = _methods(LOCAL_LONGEST, DENSE_ADAMW_LONGEST, MUON, local_steps, LONGEST, DENSE_LONGEST)
 DENSE_LARGE = DENSE_ADAMW_LARGE, DENSE_MUON_LARGE
 _local_muon_large = _methods(LOCAL_LARGE, DENSE_ADAMW_LARGE, MUON, local_steps, LARGE_STEPS, DENSE_LARGE)
 
@@ -362,9 +370,9 @@ TWOBIT_UPDATES = updates("twobit(block=64)")
 ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
 
 
-def sparse_updates(ratio):
+def sparse_updates(ratio, values="fp16"):
     """SparseLoCo's residual decays, and the deltas of the reply are as sparse as what was pushed."""
-    codec = f"topk(ratio={ratio},values=fp16)"
+    codec = f"topk(ratio={ratio},values={values})"
     return dict(push=f"ef({codec},decay=0.95)", pull=f"delta({codec})")
 
 
@@ -478,12 +486,17 @@ METHODS = [
     _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
     _dense_muon_medium(DENSE_MUON_MEDIUM),
     _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
+    _local_muon_medium("Muon, tau = 4, int4, 2,400 steps", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
     _dense_adamw_long(DENSE_ADAMW_LONG),
     _dense_muon_long(DENSE_MUON_LONG),
+    _local_muon_long("Muon, tau = 4, int4, 12,000 steps", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_long("Muon, tau = 8, twobit(64), 12,000 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_long("Muon, tau = 16, onebit(64), 12,000 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    _dense_adamw_longest(DENSE_ADAMW_LONGEST),
+    _dense_muon_longest(DENSE_MUON_LONGEST),
+    _local_muon_longest("Muon, tau = 16, onebit(64), 24,000 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
     _dense_adamw_large(DENSE_ADAMW_LARGE),
     _dense_muon_large(DENSE_MUON_LARGE),
     _local_muon_large("Muon, tau = 8, twobit(64), larger", tau=8, **AVERAGE, **TWOBIT_UPDATES),
@@ -505,6 +518,8 @@ METHODS = [
     _sparse_adamw("SparseLoCo, AdamW, tau = 4, 3 %", tau=4, **AVERAGE, **sparse_updates(0.03)),
     _sparse_muon("SparseLoCo, Muon, tau = 4, 1 %", tau=4, **AVERAGE, **sparse_updates(0.01)),
     _sparse_muon("SparseLoCo, Muon, tau = 4, 3 %", tau=4, **AVERAGE, **sparse_updates(0.03)),
+    _sparse_muon("SparseLoCo, Muon, tau = 4, 1 %, two bits", tau=4, **AVERAGE, **sparse_updates(0.01, "twobit")),
+    _sparse_muon("SparseLoCo, Muon, tau = 4, 3 %, two bits", tau=4, **AVERAGE, **sparse_updates(0.03, "twobit")),
 ]
 
 
