@@ -151,7 +151,7 @@ void MembershipTable::Heard(NodeId node, absl::Time now) {
 
 void MembershipTable::Report(NodeId node, const NodeProgress& progress) {
   const auto found = members_.find(node);
-  if (found != members_.end()) found->second.progress = progress;
+  if (found != members_.end()) found->second.progress.Update(progress);
 }
 
 void MembershipTable::ShortenLease(NodeId node, absl::Time end) {

@@ -1,6 +1,7 @@
 #ifndef BANDONEON_COMMON_CLUSTER_CONTROL_PLANE_H_
 #define BANDONEON_COMMON_CLUSTER_CONTROL_PLANE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -73,6 +74,17 @@ struct NodeProgress {
   StageCounts stages = {};
   uint64_t ended =
       0;  // steps that ended since it joined: `step` goes on where a checkpoint stopped
+
+  // Takes up what was said later. Threads of a node that end two steps may speak in the other order: what
+  // only counts up never falls.
+  void Update(const NodeProgress& later) {
+    step = std::max(step, later.step);
+    ended = std::max(ended, later.ended);
+    bytes_sent = std::max(bytes_sent, later.bytes_sent);
+    bytes_received = std::max(bytes_received, later.bytes_received);
+    held = later.held;
+    stages = later.stages;
+  }
 };
 
 // A node's connection to the scheduler. Thread-safe. Every wait ends: by its answer, by `timeout`,

@@ -216,9 +216,9 @@ absl::Status GrpcControlPlane::Barrier(const std::string& name, absl::Duration t
 }
 
 void GrpcControlPlane::ReportProgress(const NodeProgress& progress) {
-  SetLogStep(progress.step);
   MutexLock lock(&mu_);
-  progress_ = progress;
+  progress_.Update(progress);
+  SetLogStep(progress_.step);
 }
 
 void GrpcControlPlane::ReportStages(std::function<StageCounts()> read) {

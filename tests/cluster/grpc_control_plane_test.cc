@@ -2,7 +2,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "common/cluster/health.h"
 #include "common/cluster/listen_address.h"
 #include "common/cluster/scheduler_client.h"
+#include "common/cluster/status_fetch.h"
 #include "scheduler/service.h"
 #include "tests/cluster/control_plane_suite.h"
 #include "tests/transport/silent_proxy.h"
@@ -115,6 +118,37 @@ TEST(GrpcWait, SaysWhomItWaitsFor) {
   EXPECT_EQ(nodes[0]->Barrier("b", kShort).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("barrier 'b': waiting for worker 1"));
+}
+
+// As threads do that end two steps one after the other.
+TEST(GrpcHeartbeat, SaysTheHighestStepThoughAnEarlierOneIsToldLater) {
+  const SteadyClock clock;
+  JobOptions options;
+  options.config.num_workers = 1;
+  options.config.num_servers = 1;
+  options.config.heartbeat_interval = absl::Milliseconds(5);
+  const auto service = *SchedulerService::Start("127.0.0.1:0", options, &clock);
+  const std::string address = "127.0.0.1:" + std::to_string(service->port());
+  const auto worker = *SchedulerClient::Create(address, {}, &clock, kSoon);
+  const auto server = *SchedulerClient::Create(address, {}, &clock, kSoon);
+  std::thread join([&] {
+    EXPECT_TRUE(server
+                    ->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "h"},
+                           absl::Seconds(30))
+                    .ok());
+  });
+  EXPECT_TRUE(worker->Join({.host = "h"}, absl::Seconds(30)).ok());
+  join.join();
+  const auto told = [&](const char* what) {
+    uint64_t most = 0;
+    const auto status = nlohmann::json::parse(*FetchStatusJson(address, {}, absl::Seconds(30)));
+    for (const auto& node : status.at("nodes")) most = std::max<uint64_t>(most, node.at(what));
+    return most;
+  };
+  worker->ReportProgress({.step = 20, .bytes_sent = 1, .ended = 20});
+  worker->ReportProgress({.step = 19, .bytes_sent = 2, .ended = 19});
+  while (told("bytes_sent") < 2) std::this_thread::yield();
+  EXPECT_EQ(told("step"), 20u);
 }
 
 TEST(GrpcDeclare, IsRepeatedWhenItsConnectionBreaks) {

@@ -55,6 +55,17 @@ TEST_F(MembershipTableTest, GivesFreeRanksOnlyWhenAllNodesHaveJoined) {
   EXPECT_EQ(table_.membership()->epoch, 1u);
 }
 
+TEST_F(MembershipTableTest, WhatANodeCountsNeverFalls) {
+  const NodeId node = *Add(Role::kServer, 0);
+  table_.Report(node, {.step = 20, .bytes_sent = 5, .held = {.weights = 8}, .ended = 3});
+  table_.Report(node, {.step = 19, .bytes_sent = 7, .held = {.weights = 4}, .ended = 2});
+  const NodeProgress& progress = table_.Find(node)->progress;
+  EXPECT_EQ(progress.step, 20u);
+  EXPECT_EQ(progress.ended, 3u);
+  EXPECT_EQ(progress.bytes_sent, 7u);
+  EXPECT_EQ(progress.held.weights, 4u);
+}
+
 TEST_F(MembershipTableTest, RefusesAPublicKeyThatAnotherNodeHas) {
   JoinRequest request{.role = Role::kServer, .host = "first:7", .public_key = {{1, 2, 3}}};
   ASSERT_TRUE(table_.Add(request, At(0)).ok());
