@@ -8,8 +8,9 @@ bytes.
 Four workers are threads of this process and talk through the C++ library's loopback. The model has
 0.14 M parameters, for runs of thousands of steps 0.05 M, in one group 1.3 M. All methods start from the same model and see
 the same data, seed by seed. Every learning rate of a grid is tried with the first seed, further ones
-while the best is at the edge; the other seeds run at the best rate. --out (build/convergence) gets
-results.json, loss_by_steps.png, loss_by_bytes.png and frontier.png. --confirm repeats a run a method
+while the best is at the edge; the other seeds run at the best rate. Several of these processes may fill
+one --out beside each other, each with --only methods of its own. --out (build/convergence) gets
+results.json, loss_by_steps.png, loss_by_bytes.png, frontier.png and a picture a question. --confirm repeats a run a method
 over real processes, which must give the same bits as one process on this machine.
 """
 
@@ -26,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch  # noqa: E402
 
-from convergence import processes, report, training  # noqa: E402
+from convergence import pictures, processes, report, training  # noqa: E402
 from convergence.methods import METHODS  # noqa: E402
 from convergence.sweep import Plan, Results  # noqa: E402
 
@@ -48,12 +49,21 @@ def read_options(arguments=None):
     parser.add_argument("--list", action="store_true", help="the methods and their settings")
     parser.add_argument("--steps", type=int, default=0, help="for all, instead of each method's own")
     parser.add_argument("--seeds", type=int, default=3, metavar="COUNT")
+    parser.add_argument("--rates", type=rates_of, default=(), help="0.016,0.032: instead of the grids, which do not grow then")
     parser.add_argument("--budget", type=float, metavar="MINUTES", help="start no run after these")
     parser.add_argument("--data", help="a text to train on, not the Python standard library's sources")
     options = parser.parse_args(arguments)
     if options.out is None:
         options.out = ROOT / "build" / ("convergence-quick" if options.quick else "convergence")
     return options
+
+
+def rates_of(text):
+    """Of "0.016,0.032"."""
+    rates = tuple(float(rate) for rate in text.split(","))
+    if not all(0 < rate < float("inf") for rate in rates):
+        raise argparse.ArgumentTypeError(f"{text!r} are not rates above 0")
+    return rates
 
 
 def methods_of(options):
@@ -70,7 +80,7 @@ def methods_of(options):
 def plan_of(options):
     if options.quick:
         return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True)
-    return Plan(seeds=tuple(range(1, options.seeds + 1)), steps=options.steps)
+    return Plan(seeds=tuple(range(1, options.seeds + 1)), steps=options.steps, rates=options.rates)
 
 
 def sweep(methods, plan, results, options):
@@ -169,9 +179,10 @@ def show(methods, plan, results, out):
     if dense := report.dense_table(summaries):
         print(f"{dense}\n")
     print(f"{report.rates_table(summaries)}\n")
-    report.draw_by_steps(summaries, out / "loss_by_steps.png")
-    report.draw_by_bytes(summaries, out / "loss_by_bytes.png")
-    report.draw_frontier(summaries, out / "frontier.png")
+    pictures.draw_by_steps(summaries, out / "loss_by_steps.png")
+    pictures.draw_by_bytes(summaries, out / "loss_by_bytes.png")
+    pictures.draw_frontier(summaries, out / "frontier.png")
+    pictures.draw_questions(summaries, out)
     everything = [r for of_method in records.values() for r in of_method]
     seconds = sum(r["seconds"] for r in everything)
     print(f"{len(everything)} runs, {duration(seconds)} of training; pictures are in {out}")

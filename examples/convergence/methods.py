@@ -9,6 +9,7 @@ import torch
 
 import bandoneon.torch as bdn
 
+from . import trials
 from .training import LARGE, NORMAL, SMALL, Scale
 
 STEPS = 600
@@ -92,6 +93,8 @@ ADAM = dict(betas=(0.9, 0.95), weight_decay=0.01)
 ADAMW = Rule(torch.optim.AdamW, doubling(0.002), dict(ADAM, fused=True))
 FROZEN_ADAMW = Rule(bdn.FrozenAdamW, ADAMW.rates, ADAM)
 MUON = MuonRule(bdn.Muon, doubling(0.008), ADAM)
+SHORTER_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.9))
+LONGER_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.98))
 ONEBIT_ADAM = Rule(bdn.OneBitAdam, ADAMW.rates, ADAM)
 LANS = Rule(bdn.LANS, doubling(0.005))
 SGD = Rule(torch.optim.SGD, doubling(0.125))
@@ -146,9 +149,10 @@ def server_optimizer(run, rule, push="none", pull="none"):
     )
 
 
-def local_steps(run, rule, tau, outer, outer_options=None, **link):
-    """`outer` names the class of the outer step."""
-    return bdn.LocalSteps(
+def local_steps(run, rule, tau, outer, outer_options=None, trial=None, **link):
+    """`outer` names the class of the outer step, `trial` one of what is tried."""
+    kind = getattr(trials, trial) if trial else bdn.LocalSteps
+    return kind(
         rule.make(run),
         run.model.named_parameters(),
         tau=tau,
@@ -228,6 +232,7 @@ GRADIENTS_MUON = "gradients, Muon"
 TRACKED_MOMENTUM = "tracked momentum"
 SIGNS = "Lion"
 DECOUPLED = "DeMo"
+APART = "the gap of tau = 8, taken apart"
 SPARSE_LOCO = "SparseLoCo"
 
 DENSE_ADAMW = "AdamW, fp32"
@@ -250,6 +255,7 @@ DENSE_MUON_LARGE = "Muon, fp32, larger"
 AVERAGING = "averaging, fp32"
 AVERAGING_24 = "averaging, fp32, tau = 24"
 SIGN_MOMENTUM = "sign momentum, fp32 uplink"
+MUON_8 = "Muon, tau = 8, fp32"
 
 WARM = dict(warmup=0.2)
 LONG = 4 * STEPS
@@ -370,6 +376,23 @@ TWOBIT_UPDATES = updates("twobit(block=64)")
 ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
 
 
+UPDATE_CODECS = {
+    "fp32": {},
+    "int4": INT4_BOTH,
+    "twobit(64)": TWOBIT_UPDATES,
+    "onebit(64)": ONEBIT_UPDATES,
+}
+
+
+def _by_tau_and_codec(rule, method):
+    """Averaging, every so many steps and by each codec."""
+    return [
+        method(f"{rule}, tau = {tau}, {name}", tau=tau, **AVERAGE, **links)
+        for tau in (1, 2, 4, 8, 12, 16, 24)
+        for name, links in UPDATE_CODECS.items()
+    ]
+
+
 def sparse_updates(ratio, values="fp16"):
     """SparseLoCo's residual decays, and the deltas of the reply are as sparse as what was pushed."""
     codec = f"topk(ratio={ratio},values={values})"
@@ -388,6 +411,46 @@ def sign_momentum(**options):
 
 
 FASTER_MOMENTUM = sign_momentum(beta1=0.9, beta2=0.99)
+
+OTHERS_UNCOMPRESSED = {name: both("none") for name in ("bytes.weight", "places.weight", "head.weight")}
+MATRICES_UNCOMPRESSED = {"blocks.*": both("none")}
+
+
+def _taken_apart():
+    """One thing changed at a time: of averaging Muon every 8 steps in fp32, or by a codec."""
+    fixed = dict(tau=8, **AVERAGE)
+    rows = []
+
+    def _apart(changed, rule=MUON, **settings):
+        method = _methods(APART, MUON_8, rule, local_steps, dense=DENSE_SHORT)
+        return method(f"Muon, tau = 8, {changed}", **{**fixed, **settings})
+
+    for codec, links in (("twobit(64)", TWOBIT_UPDATES), ("onebit(64)", ONEBIT_UPDATES)):
+        rows += [
+            _apart(f"{codec}, pushes alone", push=links["push"]),
+            _apart(f"{codec}, replies alone", pull=links["pull"]),
+        ]
+    kept = dict(push="twobit(block=64)", pull=TWOBIT_UPDATES["pull"])
+    return [
+        *rows,
+        _apart("onebit(64), embeddings and head fp32", **ONEBIT_UPDATES, overrides=OTHERS_UNCOMPRESSED),
+        _apart("onebit(64), blocks fp32", **ONEBIT_UPDATES, overrides=MATRICES_UNCOMPRESSED),
+        _apart("twobit(64), residual in the local model", **kept, trial="KeptResidual"),
+        _apart("momentum forgotten at meetings", trial="ForgottenMomentum"),
+        _apart("momentum shared, fp32", trial="SharedMomentum"),
+        _apart("twobit(64), momentum shared, fp32", **TWOBIT_UPDATES, trial="SharedMomentum"),
+        _apart(
+            "twobit(64), momentum shared, int8",
+            **TWOBIT_UPDATES,
+            trial="SharedMomentum",
+            momentum_push="int8",
+            momentum_pull="int8",
+        ),
+        _apart("momentum 0.9", SHORTER_MUON),
+        _apart("momentum 0.98", LONGER_MUON),
+        _apart("outer step 1.2 times as long", outer="Nesterov", outer_options=dict(lr=1.2, momentum=0.0)),
+    ]
+
 
 METHODS = [
     _dense_adamw(DENSE_ADAMW),
@@ -468,21 +531,14 @@ METHODS = [
     _gradients_muon("Muon, int4 + Hadamard", **both("int4(hadamard=32)")),
     _gradients_muon("Muon, twobit(64)", **both("ef(twobit(block=64))")),
     _gradients_muon("Muon, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
-    _local_adamw_short("AdamW, tau = 4, fp32", tau=4, **AVERAGE),
-    _local_adamw_short("AdamW, tau = 4, twobit(64)", tau=4, **AVERAGE, **TWOBIT_UPDATES),
-    _local_muon_short("Muon, tau = 4, fp32", tau=4, **AVERAGE),
-    _local_muon_short("Muon, tau = 8, fp32", tau=8, **AVERAGE),
-    _local_muon_short("Muon, tau = 4, int4", tau=4, **AVERAGE, **INT4_BOTH),
-    _local_muon_short("Muon, tau = 2, twobit(64)", tau=2, **AVERAGE, **TWOBIT_UPDATES),
-    _local_muon_short("Muon, tau = 4, twobit(64)", tau=4, **AVERAGE, **TWOBIT_UPDATES),
-    _local_muon_short("Muon, tau = 8, twobit(64)", tau=8, **AVERAGE, **TWOBIT_UPDATES),
-    _local_muon_short("Muon, tau = 8, onebit(64)", tau=8, **AVERAGE, **ONEBIT_UPDATES),
-    _local_muon_short("Muon, tau = 12, onebit(64)", tau=12, **AVERAGE, **ONEBIT_UPDATES),
+    *_by_tau_and_codec("AdamW", _local_adamw_short),
+    *_by_tau_and_codec("Muon", _local_muon_short),
     _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
     _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
     _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
     _growing_adamw("AdamW, growing tau, fp32", least=4, most=16, **AVERAGE),
     _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
+    *_taken_apart(),
     _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
     _dense_muon_medium(DENSE_MUON_MEDIUM),
     _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
@@ -499,6 +555,7 @@ METHODS = [
     _local_muon_longest("Muon, tau = 16, onebit(64), 24,000 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
     _dense_adamw_large(DENSE_ADAMW_LARGE),
     _dense_muon_large(DENSE_MUON_LARGE),
+    _local_muon_large("Muon, tau = 4, int4, larger", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_large("Muon, tau = 8, twobit(64), larger", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_large("Muon, tau = 16, onebit(64), larger", tau=16, **AVERAGE, **ONEBIT_UPDATES),
     # One exchange a step, and none of gradients.
@@ -507,6 +564,7 @@ METHODS = [
     _ef21_muon("EF21, Muon, onebit(64)", nesterov=True, **ONEBIT_UPDATES),
     _ef21_adamw("EF21, AdamW, fp32", **both("none")),
     _ef21_adamw("EF21, AdamW, onebit(64)", **ONEBIT_UPDATES),
+    _ef21_adamw("EF21, AdamW, onebit(64), pushes alone", push=ONEBIT_UPDATES["push"], pull="none"),
     _dense_lion(DENSE_LION, **both("none")),
     _lion("Lion, sign", **both("sign")),
     _lion("Lion, sign, mean by int8", vote="mean", push="sign", pull="int8"),

@@ -1,5 +1,7 @@
 """Which run comes next, and the file that remembers those that are done."""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
@@ -20,6 +22,7 @@ class Plan:
     seeds: tuple = (1, 2, 3)
     steps: int = 0  # 0: each method's own
     quick: bool = False  # one rate a method, the first seed, all of them small
+    rates: tuple = ()  # these instead of each method's grid, and no further ones
 
     def steps_of(self, method):
         return self.steps or method.steps
@@ -28,7 +31,7 @@ class Plan:
         return SMALL if self.quick else method.scale
 
     def rates_of(self, method):
-        return (method.quick_rate,) if self.quick else method.rule.rates
+        return (method.quick_rate,) if self.quick else self.rates or method.rule.rates
 
     def next_run(self, method, records):
         """(learning rate, seed) of what `records`, those of the method, lack; None when it is done."""
@@ -37,7 +40,7 @@ class Plan:
             if lr not in tried:
                 return lr, self.seeds[0]
         best = best_rate(tried)
-        if not self.quick and len(tried) < len(method.rule.rates) + EXTRA_RATES:
+        if not self.quick and not self.rates and len(tried) < len(method.rule.rates) + EXTRA_RATES:
             if best == max(tried) and math.isfinite(tried[best]):
                 return 2 * best, self.seeds[0]
             if best == min(tried):
@@ -65,12 +68,15 @@ def best_rate(tried):
 
 
 class Results:
-    """Records in a JSON file, one a run; on disk after each."""
+    """Records in a JSON file, one a run; on disk after each. Several processes may add to it."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
         self.records = []
         self.grids = {}
+        self._read()
+
+    def _read(self):
         if self.path.exists():
             content = json.loads(self.path.read_text())
             self.records, self.grids = content["records"], content["grids"]
@@ -86,12 +92,15 @@ class Results:
         ]
 
     def add(self, method, record):
-        self.records.append(record)
-        self.grids[method.name] = list(method.rule.rates)
-        self._write()
+        """Also takes up what others have added."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(self.path.parent):
+            self._read()
+            self.records.append(record)
+            self.grids[method.name] = list(method.rule.rates)
+            self._write()
 
     def _write(self):
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(json.dumps(record) for record in self.records)
         grids = json.dumps(self.grids, indent=1)
         fresh = self.path.with_suffix(".tmp")
@@ -100,3 +109,14 @@ class Results:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, self.path)
+
+
+@contextlib.contextmanager
+def _locked(directory):
+    """One process at a time."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

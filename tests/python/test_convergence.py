@@ -14,7 +14,7 @@ import torch
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from convergence import processes, report, training  # noqa: E402
+from convergence import pictures, processes, report, training  # noqa: E402
 from convergence.methods import METHODS, Method, Rule, distributed, named  # noqa: E402
 from convergence.sweep import EXTRA_RATES, Plan, Results  # noqa: E402
 from convergence.training import NORMAL, SMALL  # noqa: E402
@@ -82,6 +82,11 @@ def test_dense_runs_are_named_in_the_order_of_the_tables_columns():
     assert rules == {(), report.DENSE_RULES}
 
 
+def test_a_question_is_asked_of_methods_of_one_length_and_model():
+    for question in pictures.QUESTIONS:
+        assert len({(named(name).steps, named(name).scale) for name in question.names}) == 1, question.file
+
+
 def test_grids_are_four_rates_a_factor_of_two_apart():
     for method in METHODS:
         rates = method.rule.rates
@@ -109,6 +114,11 @@ def test_a_method_that_diverges_at_every_rate_is_tried_at_smaller_ones_only():
     assert asked[4:] == [(0.1 / 2**i, 1) for i in range(1, EXTRA_RATES + 1)]
 
 
+def test_rates_that_are_asked_for_are_all_that_is_tried():
+    asked = follow(Plan(seeds=(1, 2), rates=(0.4, 0.8)), CODED, lambda lr: 2 - lr)
+    assert asked == [(0.4, 1), (0.8, 1), (0.8, 2)]
+
+
 def test_quick_is_one_run():
     assert follow(Plan(seeds=(1,), quick=True), CODED, lambda lr: 2.0) == [(0.2, 1)]
 
@@ -123,6 +133,15 @@ def test_results_are_taken_up_from_the_file(tmp_path):
     again = Results(tmp_path / "results.json")
     assert [r["lr"] for r in again.of(CODED, Plan())] == [0.1, 0.2]
     assert again.grids == {"coded": list(SGD.rates)}
+    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_several_processes_fill_one_file(tmp_path):
+    first, second = (Results(tmp_path / "results.json") for _ in range(2))
+    first.add(CODED, record(0.1, 1, 2.0))
+    second.add(DENSE, record(0.2, 1, 1.9, DENSE))
+    assert [r["lr"] for r in second.records] == [0.1, 0.2]
+    assert Results(tmp_path / "results.json").records == second.records
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
 
 
@@ -231,6 +250,13 @@ def test_every_builder_makes_what_can_be_trained(task, builder):
     assert trained["loss"] < trained["curve"][0][3]
 
 
+@pytest.mark.parametrize("name", [m.name for m in METHODS if "trial" in m.settings])
+def test_what_is_tried_trains_and_its_workers_agree(task, name):
+    trained = training.train_locally(task, named(name), SMALL, 0.002, 1, 16)
+    assert not trained["diverged"] and len(trained["hashes"]) == 1
+    assert trained["loss"] < trained["curve"][0][3]
+
+
 def test_bytes_are_those_of_the_whole_run(task):
     dense, bf16 = (
         training.train_locally(task, m, NORMAL, 0.004, 1, 3)
@@ -317,13 +343,14 @@ def test_the_program_resumes_and_draws(tmp_path, capsys):
 
 def test_a_run_over_processes_is_compared_with_the_record_and_with_one_here(tmp_path, capfd):
     main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
-    arguments = ["--quick", "--steps", "2", "--only", "^Muon, tau = 2,", "--out", str(tmp_path)]
+    arguments = ["--quick", "--steps", "2", "--only", r"^Muon, tau = 2, twobit\(64\)$", "--out", str(tmp_path)]
     main(arguments)
     main([*arguments, "--confirm"])
     assert "twobit(64): equal bit for bit over processes\n" in capfd.readouterr().out
-    results = Results(tmp_path / "results.json")
-    results.records[0]["hashes"] = ["of another machine"]
-    results.add(named("Muon, tau = 2, twobit(64)"), results.records.pop())
+    written = tmp_path / "results.json"
+    content = json.loads(written.read_text())
+    content["records"][0]["hashes"] = ["of another machine"]
+    written.write_text(json.dumps(content))
     main([*arguments, "--confirm"])
     assert "over processes and in one process here; loss" in capfd.readouterr().out
 

@@ -1,0 +1,51 @@
+"""Local steps with one thing changed: what the gap to dense runs is made of. Not for use: none of them pays."""
+
+import torch
+
+import bandoneon.torch as bdn
+
+
+def _momenta(optimizer):
+    """Of the matrices, in the model's order."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if "momentum_buffer" in optimizer.state[param]:
+                yield optimizer.state[param]["momentum_buffer"]
+
+
+class ForgottenMomentum(bdn.LocalSteps):
+    """Muon's momentum begins anew at each meeting."""
+
+    def synchronize(self):
+        super().synchronize()
+        for momentum in _momenta(self.inner):
+            momentum.zero_()
+
+
+class SharedMomentum(bdn.LocalSteps):
+    """All go on from the mean of their momenta, too."""
+
+    def __init__(self, *given, momentum_push="none", momentum_pull="none", worker=None, **options):
+        super().__init__(*given, worker=worker, **options)
+        self._exchange = dict(push=momentum_push, pull=momentum_pull, worker=worker)
+
+    def synchronize(self):
+        super().synchronize()
+        momenta = enumerate(_momenta(self.inner))
+        handles = [bdn.push_pull(momentum, f"momentum {i}", **self._exchange) for i, momentum in momenta]
+        bdn.synchronize(handles)
+
+
+class KeptResidual(bdn.LocalSteps):
+    """What a push left out stays in the worker's own weights, not beside them."""
+
+    @torch.no_grad()
+    def synchronize(self):
+        members = self._links.members
+        moved = [common - m.param for m, common in zip(members, self._common)]
+        left_out = [torch.zeros_like(m.param) for m in members]
+        rates = self.rates(members)
+        self._links.update_weights(moved, self._timeout, rates=rates, left_out=left_out)
+        self._common = moved
+        for m, common, rest in zip(members, moved, left_out):
+            m.param.copy_(common - rest)
