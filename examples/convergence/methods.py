@@ -412,7 +412,9 @@ def sign_momentum(**options):
 
 FASTER_MOMENTUM = sign_momentum(beta1=0.9, beta2=0.99)
 
-OTHERS_UNCOMPRESSED = {name: both("none") for name in ("bytes.weight", "places.weight", "head.weight")}
+OTHERS = "bytes.weight", "places.weight", "head.weight"
+OTHERS_UNCOMPRESSED = dict.fromkeys(OTHERS, both("none"))
+OTHERS_ONEBIT = dict.fromkeys(OTHERS, ONEBIT_UPDATES)
 MATRICES_UNCOMPRESSED = {"blocks.*": both("none")}
 
 
@@ -434,6 +436,8 @@ def _taken_apart():
     return [
         *rows,
         _apart("onebit(64), embeddings and head fp32", **ONEBIT_UPDATES, overrides=OTHERS_UNCOMPRESSED),
+        _apart("twobit(64), embeddings and head onebit(64)", **TWOBIT_UPDATES, overrides=OTHERS_ONEBIT),
+        _apart("int4, embeddings and head onebit(64)", **INT4_BOTH, overrides=OTHERS_ONEBIT),
         _apart("onebit(64), blocks fp32", **ONEBIT_UPDATES, overrides=MATRICES_UNCOMPRESSED),
         _apart("twobit(64), residual in the local model", **kept, trial="KeptResidual"),
         _apart("momentum forgotten at meetings", trial="ForgottenMomentum"),
