@@ -372,7 +372,14 @@ def updates(codec):
     return dict(push=f"ef({codec})", pull=f"delta({codec})")
 
 
+def kept_updates(codec):
+    """The same where what a push leaves out stays in the worker's weights."""
+    return dict(push=codec, pull=f"delta({codec})", local_residual=True)
+
+
 TWOBIT_UPDATES = updates("twobit(block=64)")
+TWOBIT_KEPT = kept_updates("twobit(block=64)")
+ONEBIT_KEPT = kept_updates("onebit(block=64,scale=bf16)")
 ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
 
 
@@ -390,6 +397,18 @@ def _by_tau_and_codec(rule, method):
         method(f"{rule}, tau = {tau}, {name}", tau=tau, **AVERAGE, **links)
         for tau in (1, 2, 4, 8, 12, 16, 24)
         for name, links in UPDATE_CODECS.items()
+    ]
+
+
+TWO, ONE = "twobit(64)", "onebit(64)"
+
+
+def _kept(method, settings, after=""):
+    """Muon, averaged every so many steps by either codec, with local residuals."""
+    links = {TWO: TWOBIT_KEPT, ONE: ONEBIT_KEPT}
+    return [
+        method(f"Muon, tau = {tau}, {codec}, local residual{after}", tau=tau, **AVERAGE, **links[codec])
+        for tau, codec in settings
     ]
 
 
@@ -432,14 +451,12 @@ def _taken_apart():
             _apart(f"{codec}, pushes alone", push=links["push"]),
             _apart(f"{codec}, replies alone", pull=links["pull"]),
         ]
-    kept = dict(push="twobit(block=64)", pull=TWOBIT_UPDATES["pull"])
     return [
         *rows,
         _apart("onebit(64), embeddings and head fp32", **ONEBIT_UPDATES, overrides=OTHERS_UNCOMPRESSED),
         _apart("twobit(64), embeddings and head onebit(64)", **TWOBIT_UPDATES, overrides=OTHERS_ONEBIT),
         _apart("int4, embeddings and head onebit(64)", **INT4_BOTH, overrides=OTHERS_ONEBIT),
         _apart("onebit(64), blocks fp32", **ONEBIT_UPDATES, overrides=MATRICES_UNCOMPRESSED),
-        _apart("twobit(64), residual in the local model", **kept, trial="KeptResidual"),
         _apart("momentum forgotten at meetings", trial="ForgottenMomentum"),
         _apart("momentum shared, fp32", trial="SharedMomentum"),
         _apart("twobit(64), momentum shared, fp32", **TWOBIT_UPDATES, trial="SharedMomentum"),
@@ -537,6 +554,8 @@ METHODS = [
     _gradients_muon("Muon, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
     *_by_tau_and_codec("AdamW", _local_adamw_short),
     *_by_tau_and_codec("Muon", _local_muon_short),
+    *_kept(_local_muon_short, ((4, TWO), (8, TWO), (12, TWO), (4, ONE), (8, ONE), (12, ONE), (16, ONE))),
+    _local_adamw_short("AdamW, tau = 4, onebit(64), local residual", tau=4, **AVERAGE, **ONEBIT_KEPT),
     _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
     _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
     _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
@@ -549,11 +568,13 @@ METHODS = [
     _local_muon_medium("Muon, tau = 4, int4, 2,400 steps", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    *_kept(_local_muon_medium, ((8, TWO), (16, ONE)), ", 2,400 steps"),
     _dense_adamw_long(DENSE_ADAMW_LONG),
     _dense_muon_long(DENSE_MUON_LONG),
     _local_muon_long("Muon, tau = 4, int4, 12,000 steps", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_long("Muon, tau = 8, twobit(64), 12,000 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_long("Muon, tau = 16, onebit(64), 12,000 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    *_kept(_local_muon_long, ((8, TWO), (16, ONE)), ", 12,000 steps"),
     _dense_adamw_longest(DENSE_ADAMW_LONGEST),
     _dense_muon_longest(DENSE_MUON_LONGEST),
     _local_muon_longest("Muon, tau = 16, onebit(64), 24,000 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
@@ -562,6 +583,7 @@ METHODS = [
     _local_muon_large("Muon, tau = 4, int4, larger", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_large("Muon, tau = 8, twobit(64), larger", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_large("Muon, tau = 16, onebit(64), larger", tau=16, **AVERAGE, **ONEBIT_UPDATES),
+    *_kept(_local_muon_large, ((8, TWO), (16, ONE)), ", larger"),
     # One exchange a step, and none of gradients.
     _ef21_muon("EF21, Muon, fp32", nesterov=True, **both("none")),
     _ef21_muon("EF21, Muon, twobit(64)", nesterov=True, **TWOBIT_UPDATES),

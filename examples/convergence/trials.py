@@ -1,7 +1,5 @@
 """Local steps with one thing changed: what the gap to dense runs is made of. Not for use: none of them pays."""
 
-import torch
-
 import bandoneon.torch as bdn
 
 
@@ -34,18 +32,3 @@ class SharedMomentum(bdn.LocalSteps):
         momenta = enumerate(_momenta(self.inner))
         handles = [bdn.push_pull(momentum, f"momentum {i}", **self._exchange) for i, momentum in momenta]
         bdn.synchronize(handles)
-
-
-class KeptResidual(bdn.LocalSteps):
-    """What a push left out stays in the worker's own weights, not beside them."""
-
-    @torch.no_grad()
-    def synchronize(self):
-        members = self._links.members
-        moved = [common - m.param for m, common in zip(members, self._common)]
-        left_out = [torch.zeros_like(m.param) for m in members]
-        rates = self.rates(members)
-        self._links.update_weights(moved, self._timeout, rates=rates, left_out=left_out)
-        self._common = moved
-        for m, common, rest in zip(members, moved, left_out):
-            m.param.copy_(common - rest)

@@ -85,6 +85,9 @@ OPTIMIZERS = {
     "local, signs": local,
     "local, delta": partial(local, outer=bdn.Nesterov(), pull="delta(int4)"),
     "local, growing": partial(local, tau=bdn.QSR(alpha=0.03, least=2, most=6), outer=bdn.Average()),
+    "local, residual": partial(
+        local, outer=bdn.Average(), local_residual=True, push="topk(ratio=0.1)", pull="delta(onebit(block=32))"
+    ),
     "local, slowmo": partial(local, outer=bdn.SlowMo(), push="int8"),
     "cser": cser,
     "cser, topk": partial(cser, gradient="topk(ratio=0.1)", reset="topk(ratio=0.5)"),

@@ -9,6 +9,7 @@ import bandoneon
 import bandoneon.torch as bdn
 from cluster_helpers import run_job
 from reference_helpers import (
+    SETTINGS,
     STEPS,
     WORKERS,
     Quadratic,
@@ -78,6 +79,84 @@ def test_with_a_residual_that_decays_and_sparse_deltas_it_is_sparse_loco():
         problem.start, problem.gradient, STEPS, lambda t: t % TAU == 0, falling, 0.95, WORKERS, sparse, sparse
     )
     assert_close(result, expected)
+
+
+# ---- Residuals in the models ----
+
+KEPT = {
+    "none": ("none", "none", algorithms.none, algorithms.none),
+    "topk": ("topk(ratio=0.1)", "none", algorithms.topk(0.1), algorithms.none),
+    "both ways": ("topk(ratio=0.1)", "delta(topk(ratio=0.1))", algorithms.topk(0.1), algorithms.topk(0.1)),
+}
+
+
+def models_of(optimizer, params):
+    with optimizer.common_weights():
+        common = values(params)
+    return common, values(params)
+
+
+@pytest.mark.parametrize("codec", KEPT)
+def test_what_a_push_leaves_out_may_stay_in_the_model(codec):
+    push, pull, plain_push, plain_pull = KEPT[codec]
+    problem = Quadratic()
+    make = local(bdn.Average(), local_residual=True, push=push, pull=pull)
+    ranks = [seen[-1] for seen in run_ranks(problem, make, rates=falling, look=models_of)]
+    assert_same_bits([common for common, _ in ranks])
+    common, own = algorithms.local_steps_keeping(
+        problem.start, problem.gradient, STEPS, TAU, falling, WORKERS, plain_push, plain_pull
+    )
+    for (library_common, library_own), expected in zip(ranks, own):
+        assert_close(library_common, common)
+        assert_close(library_own, expected)
+
+
+@pytest.mark.parametrize("spec", ["onebit(block=32)", "twobit(block=32)"])
+def test_with_residuals_in_the_models_it_ends_nearer_to_the_optimum(spec):
+    problem, steps = Quadratic(), 400
+
+    def error(**options):
+        make = local(bdn.Average(), 1, pull=f"delta({spec})", **options)
+        ranks = run_ranks(problem, make, steps, lambda t: 0.1 * (1 - (t - 1) / steps))
+        # In their mean is what pushes have left out.
+        mean = [sum(parts) / WORKERS for parts in zip(*(seen[-1] for seen in ranks))]
+        return max(np.abs(a - b).max() for a, b in zip(mean, problem.optimum()))
+
+    start = max(np.abs(a - b).max() for a, b in zip(problem.start, problem.optimum()))
+    assert error(push=spec, local_residual=True) < 0.5 * error(push=f"ef({spec})") < 0.15 < 3 < start
+
+
+def test_residuals_in_models_do_not_depend_on_the_unit_of_weights():
+    def common(weight):
+        make = local(bdn.Average(), local_residual=True, push="topk(ratio=0.1)", weight=weight)
+        return run_ranks(Quadratic(), make, look=models_of)[1][-1]
+
+    (one, one_own), (eight, eight_own) = common(1.0), common(8.0)
+    assert_close(one, eight)
+    assert_close(one_own, eight_own)
+
+
+def test_who_counts_for_nothing_keeps_nothing():
+    def job(worker):
+        params = Quadratic().parameters()
+        options = dict(local_residual=True, push="topk(ratio=0.1)", weight=float(worker.rank != 0))
+        optimizer = local(bdn.Average(), 1, **options)(worker, params)
+        for p in params.values():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        common, own = models_of(optimizer, params)
+        return all(np.array_equal(a, b) for a, b in zip(common, own))
+
+    assert run_job(job, **SETTINGS) == [True, False, False]
+
+
+def test_residuals_are_kept_once():
+    def job(worker):
+        params = Quadratic().parameters()
+        with pytest.raises(bandoneon.InvalidArgument, match="without ef"):
+            local(bdn.Average(), local_residual=True, push="ef(onebit)")(worker, params)
+
+    run_job(job, workers=1)
 
 
 # ---- Meetings that grow rarer ----

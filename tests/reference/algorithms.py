@@ -323,6 +323,25 @@ def qsparse(model, gradient, steps, tau, lr, workers, codec):
     return common
 
 
+def local_steps_keeping(model, gradient, steps, tau, lr, workers, push, pull):
+    """Averaged local steps of SGD, where what a push leaves out stays in the worker's weights: p_i = y - x_i;
+    c_i = C(p_i); x = x - mean of c_i; y = y + C'(x - y); x_i = y - (p_i - c_i). (y, x_i)."""
+    weights = [x.astype(np.float64) for x in model]
+    common = list(weights)
+    own = [list(common) for _ in range(workers)]
+    for t in range(1, steps + 1):
+        own = [[x - lr(t) * g for x, g in zip(own[i], gradient(i, t, own[i]))] for i in range(workers)]
+        if t % tau == 0:
+            for b in range(len(model)):
+                owed = [common[b] - own[i][b] for i in range(workers)]
+                sent = [push(p) for p in owed]
+                weights[b] = weights[b] - sum(sent) / workers
+                common[b] = common[b] + pull(weights[b] - common[b])
+                for i in range(workers):
+                    own[i][b] = common[b] - (owed[i] - sent[i])
+    return common, own
+
+
 def sparse_loco(model, gradient, steps, meets_after, lr, decay, workers, push, pull):
     """SparseLoCo (2508.15706) with an outer step of 1 and the workers' common weights y as the servers' replies
     leave them: p_i = decay e_i + (y - x_i); c_i = C(p_i); e_i = p_i - c_i; x = x - mean of c_i;
