@@ -157,7 +157,7 @@ def make_optimizer(options, model):
 
 
 def judged(optimizer):
-    """A context in which the model has the weights to be judged: between meetings, the common ones."""
+    """A context in which the model has the weights to be judged: of local steps, the common ones."""
     return getattr(optimizer, "common_weights", contextlib.nullcontext)()
 
 
@@ -192,12 +192,14 @@ def train(options):
         step_seconds.append(time.perf_counter() - start)
     # With overlap="forward" the last step is still to be taken; local steps meet once more.
     optimizer.synchronize()
-    if options.eval_every:
-        validations.append((options.steps, validate(model, held_out)))
-        report(worker, options, options.steps, validations[-1][1])
+    with judged(optimizer):
+        if options.eval_every:
+            validations.append((options.steps, validate(model, held_out)))
+            report(worker, options, options.steps, validations[-1][1])
+        record.update(model_hash=hash_of(model))
 
     record.update(losses=losses, step_seconds=step_seconds, validations=validations)
-    record.update(traffic=byte_counts, model_hash=hash_of(model), stats=worker.stats())
+    record.update(traffic=byte_counts, stats=worker.stats())
     if options.record:
         path = pathlib.Path(options.record) / f"worker-{worker.rank}.json"
         path.write_text(json.dumps(record))

@@ -93,6 +93,7 @@ ADAM = dict(betas=(0.9, 0.95), weight_decay=0.01)
 ADAMW = Rule(torch.optim.AdamW, doubling(0.002), dict(ADAM, fused=True))
 FROZEN_ADAMW = Rule(bdn.FrozenAdamW, ADAMW.rates, ADAM)
 MUON = MuonRule(bdn.Muon, doubling(0.008), ADAM)
+SHORTEST_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.8))
 SHORTER_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.9))
 LONGER_MUON = MuonRule(bdn.Muon, MUON.rates, dict(ADAM, momentum=0.98))
 ONEBIT_ADAM = Rule(bdn.OneBitAdam, ADAMW.rates, ADAM)
@@ -321,6 +322,7 @@ _lion = _methods(SIGNS, DENSE_LION, LION, in_step, dense=DENSE_SHORT)
 _demo = _methods(DECOUPLED, DENSE_ADAMW, DEMO, in_step, dense=DENSE_SHORT)
 _local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
+_shorter_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, SHORTER_MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
 _local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
 _local_muon_long = _methods(LOCAL_LONG, DENSE_ADAMW_LONG, MUON, local_steps, LONGER, DENSE_LONG)
@@ -380,6 +382,10 @@ def kept_updates(codec):
 TWOBIT_UPDATES = updates("twobit(block=64)")
 TWOBIT_KEPT = kept_updates("twobit(block=64)")
 ONEBIT_KEPT = kept_updates("onebit(block=64,scale=bf16)")
+OTHERS = "bytes.weight", "places.weight", "head.weight"
+_ONE_BIT_LINK = {way: ONEBIT_KEPT[way] for way in ("push", "pull")}
+# Two bits for what Muon orthogonalises, one for embeddings and head.
+TWO_AND_ONE_KEPT = dict(TWOBIT_KEPT, overrides=dict.fromkeys(OTHERS, _ONE_BIT_LINK))
 ONEBIT_UPDATES = updates("onebit(block=64,scale=bf16)")
 
 
@@ -431,7 +437,6 @@ def sign_momentum(**options):
 
 FASTER_MOMENTUM = sign_momentum(beta1=0.9, beta2=0.99)
 
-OTHERS = "bytes.weight", "places.weight", "head.weight"
 OTHERS_UNCOMPRESSED = dict.fromkeys(OTHERS, both("none"))
 OTHERS_ONEBIT = dict.fromkeys(OTHERS, ONEBIT_UPDATES)
 MATRICES_UNCOMPRESSED = {"blocks.*": both("none")}
@@ -467,6 +472,7 @@ def _taken_apart():
             momentum_push="int8",
             momentum_pull="int8",
         ),
+        _apart("momentum 0.8", SHORTEST_MUON),
         _apart("momentum 0.9", SHORTER_MUON),
         _apart("momentum 0.98", LONGER_MUON),
         _apart("outer step 1.2 times as long", outer="Nesterov", outer_options=dict(lr=1.2, momentum=0.0)),
@@ -480,6 +486,8 @@ METHODS = [
     _dense_nesterov(DENSE_NESTEROV),
     _dense_lans(DENSE_LANS),
     _dense_muon(DENSE_MUON),
+    _methods(DENSE, None, SHORTER_MUON)("Muon, momentum 0.9, fp32"),
+    _methods(DENSE, None, SHORTEST_MUON)("Muon, momentum 0.8, fp32"),
     _near_lossless("fp16", **both("fp16")),
     _near_lossless("bf16", **both("bf16")),
     _near_lossless("int8", **both("int8")),
@@ -554,7 +562,14 @@ METHODS = [
     _gradients_muon("Muon, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
     *_by_tau_and_codec("AdamW", _local_adamw_short),
     *_by_tau_and_codec("Muon", _local_muon_short),
-    *_kept(_local_muon_short, ((4, TWO), (8, TWO), (12, TWO), (4, ONE), (8, ONE), (12, ONE), (16, ONE))),
+    *_kept(_local_muon_short, ((1, ONE), (2, TWO), (2, ONE), (3, TWO), (4, TWO), (8, TWO), (12, TWO))),
+    *_kept(_local_muon_short, ((4, ONE), (8, ONE), (12, ONE), (16, ONE))),
+    _local_muon_short("Muon, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),
+    _shorter_muon_short("Muon, momentum 0.9, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),
+    _shorter_muon_short("Muon, momentum 0.9, tau = 4, int4", tau=4, **AVERAGE, **INT4_BOTH),
+    _shorter_muon_short("Muon, momentum 0.9, tau = 4, twobit(64), local residual", tau=4, **AVERAGE, **TWOBIT_KEPT),
+    _shorter_muon_short("Muon, momentum 0.9, tau = 8, twobit(64), local residual", tau=8, **AVERAGE, **TWOBIT_KEPT),
+    _shorter_muon_short("Muon, momentum 0.9, tau = 12, onebit(64), local residual", tau=12, **AVERAGE, **ONEBIT_KEPT),
     _local_adamw_short("AdamW, tau = 4, onebit(64), local residual", tau=4, **AVERAGE, **ONEBIT_KEPT),
     _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
     _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
@@ -564,11 +579,15 @@ METHODS = [
     *_taken_apart(),
     _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
     _dense_muon_medium(DENSE_MUON_MEDIUM),
+    _methods(LOCAL_MEDIUM, None, SHORTER_MUON, steps=LONG)("Muon, momentum 0.9, fp32, 2,400 steps"),
     _local_muon_medium("Muon, tau = 8, fp32, 2,400 steps", tau=8, **AVERAGE),
     _local_muon_medium("Muon, tau = 4, int4, 2,400 steps", tau=4, **AVERAGE, **INT4_BOTH),
     _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
     *_kept(_local_muon_medium, ((8, TWO), (16, ONE)), ", 2,400 steps"),
+    _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, SHORTER_MUON, local_steps, LONG, DENSE_MEDIUM)(
+        "Muon, momentum 0.9, tau = 8, twobit(64), local residual, 2,400 steps", tau=8, **AVERAGE, **TWOBIT_KEPT
+    ),
     _dense_adamw_long(DENSE_ADAMW_LONG),
     _dense_muon_long(DENSE_MUON_LONG),
     _local_muon_long("Muon, tau = 4, int4, 12,000 steps", tau=4, **AVERAGE, **INT4_BOTH),

@@ -1,5 +1,6 @@
 """Recipes: what they print, what they make, and the bytes that they move between real processes."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -55,7 +56,8 @@ def facts(optimizer):
         ],
         "links": {member.name: of_plain_types(member.facts) for member in links.members},
     }
-    return found | ({"tau": optimizer.tau, "outer": optimizer.outer} if wrapped else {})
+    names = ("tau", "outer", "local_residual") if wrapped else ()
+    return found | {name: getattr(optimizer, name) for name in names}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,7 +97,8 @@ def test_two_workers_train_and_stay_equal(name):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(batch), (batch + 1) % 24).backward()
             optimizer.step()
-        return [param.detach().clone() for param in model.parameters()]
+        with getattr(optimizer, "common_weights", contextlib.nullcontext)():
+            return [param.detach().clone() for param in model.parameters()]
 
     first, second = run_job(job, min_compress_bytes=1)
     start = list(make_model().parameters())
