@@ -34,8 +34,7 @@ std::string Composition(const Json& recipe) {
       text("strategy") + " around " + (text("inner") == "yours" ? "your optimizer" : text("inner"));
   if (recipe.contains("tau")) how += ", tau=" + recipe["tau"].dump() + ", averaging";
   if (recipe.contains("momentum")) how += ", momentum=" + recipe["momentum"].dump();
-  how += "; push " + text("push") + ", pull " + text("pull");
-  return recipe.contains("local_residual") ? how + ", residuals in the workers' models" : how;
+  return how + "; push " + text("push") + ", pull " + text("pull");
 }
 
 std::string Evidence(const Json& recipe) {

@@ -154,8 +154,8 @@ class LocalSteps(WrappedOptimizer):
         meeting. "none".
     local_residual: what a push leaves out stays in the worker's own weights instead, so that it goes on from the
         common ones less that, and sends it with what it moves next. The push codec is one without ef(...), then.
-        Costs no bytes and no memory, and less loss than ef(...) at one and two bits. Models differ after meetings,
-        too; those of float16 and bfloat16 keep as much of it as their precision holds. False.
+        Needs no memory for residuals. Models differ after meetings, too, so judge and save the common_weights();
+        those of float16 and bfloat16 keep as much of it as their precision holds. False.
     pull: codec of the weights; the signs for SignMomentum, else "none"; delta(int4(group=2048)) sends
         what the weights differ by from what every worker holds.
     weight: of what this worker moved since the last meeting, its samples say, in the mean: a number, or a

@@ -44,7 +44,6 @@ class Recipe:
     evidence: tuple[str, ...]
     tau: int = 1
     momentum: float = 0.0
-    local_residual: bool = False
 
     def __call__(
         self,
@@ -68,8 +67,7 @@ class Recipe:
         inner = self._inner(model, optimizer, others, hyperparameters)
         links = dict(push=self.push, pull=self.pull, prefix=prefix, worker=worker)
         if self.strategy == "LocalSteps":
-            local = dict(tau=self.tau, outer=Average(), local_residual=self.local_residual)
-            return LocalSteps(inner, model.named_parameters(), **local, **links)
+            return LocalSteps(inner, model.named_parameters(), tau=self.tau, outer=Average(), **links)
         return DistributedOptimizer(inner, model, momentum=self.momentum, **links)
 
     def __repr__(self) -> str:
@@ -82,7 +80,7 @@ class Recipe:
             what, how = "model.named_parameters()", f" tau={self.tau}, outer=bdn.Average(),"
         else:
             what, how = "model", f" momentum={self.momentum}," if self.momentum else ""
-        links = f'push="{self.push}", pull="{self.pull}"' + (", local_residual=True" if self.local_residual else "")
+        links = f'push="{self.push}", pull="{self.pull}"'
         return f"bdn.{self.strategy}(\n    {inner}, {what},{how}\n    {links})"
 
     def _inner(self, model, optimizer, others, hyperparameters):
