@@ -20,23 +20,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 HWY_INLINE uint32_t WordSigns(const float* HWY_RESTRICT p) {
   const Tag d;
-  uint32_t word = 0;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    word |= MaskBits(d, hn::Lt(hn::LoadU(d, p + i), hn::Zero(d))) << i;
+  Mask negative[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    negative[v] = hn::Lt(hn::LoadU(d, p + v * kVectorLanes), hn::Zero(d));
   }
-  return word;
+  return WordOf(negative);
 }
 
-HWY_INLINE uint32_t WordSignsAndSubtract(float* HWY_RESTRICT p, Vector plus, Vector minus) {
+// What is left goes to `left`, which may be p.
+HWY_INLINE uint32_t WordSignsAndSubtract(const float* p, float* left, Vector plus, Vector minus) {
   const Tag d;
-  uint32_t word = 0;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    const auto value = hn::LoadU(d, p + i);
-    const auto negative = hn::Lt(value, hn::Zero(d));
-    word |= MaskBits(d, negative) << i;
-    hn::StoreU(hn::Sub(value, hn::IfThenElse(negative, minus, plus)), d, p + i);
+  Mask negative[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    const auto value = hn::LoadU(d, p + v * kVectorLanes);
+    negative[v] = hn::Lt(value, hn::Zero(d));
+    hn::StoreU(hn::Sub(value, hn::IfThenElse(negative[v], minus, plus)), d,
+               left + v * kVectorLanes);
   }
-  return word;
+  return WordOf(negative);
 }
 
 void PackSignsKernel(const float* HWY_RESTRICT p, size_t n, void* HWY_RESTRICT words) {
@@ -56,12 +57,12 @@ void PackSignsAndSubtractKernel(float* HWY_RESTRICT p, size_t n, BlockMagnitudes
     const auto minus = hn::Neg(plus);
     size_t i = begin;
     for (; i + kWord <= end; i += kWord) {
-      StoreWord(words, i, WordSignsAndSubtract(p + i, plus, minus));
+      StoreWord(words, i, WordSignsAndSubtract(p + i, p + i, plus, minus));
     }
     if (i == end) return;
     float tail[kWord] = {};
     std::memcpy(tail, p + i, (end - i) * sizeof(float));
-    StoreWord(words, i, WordSignsAndSubtract(tail, plus, minus));
+    StoreWord(words, i, WordSignsAndSubtract(tail, tail, plus, minus));
     std::memcpy(p + i, tail, (end - i) * sizeof(float));
   });
 }
@@ -105,20 +106,19 @@ struct SignWords {
 template <class P>
 HWY_INLINE SignWords WordSignsAndZeros(P* HWY_RESTRICT p, Vector* HWY_RESTRICT not_finite) {
   const Tag d;
-  SignWords words;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    const auto value = hn::LoadU(d, p + i);
-    const auto negative = hn::Lt(value, hn::Zero(d));
-    const auto zero = hn::Eq(value, hn::Zero(d));
-    words.negative |= MaskBits(d, negative) << i;
-    words.zero |= MaskBits(d, zero) << i;
+  Mask negative[kWordVectors];
+  Mask zero[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    const auto value = hn::LoadU(d, p + v * kVectorLanes);
+    negative[v] = hn::Lt(value, hn::Zero(d));
+    zero[v] = hn::Eq(value, hn::Zero(d));
     *not_finite = hn::Or(*not_finite, hn::Sub(value, value));
     if constexpr (!std::is_const_v<P>) {
-      const auto sign = hn::IfThenElse(negative, hn::Set(d, -1.0f), hn::Set(d, 1.0f));
-      hn::StoreU(hn::Sub(value, hn::IfThenZeroElse(zero, sign)), d, p + i);
+      const auto sign = hn::IfThenElse(negative[v], hn::Set(d, -1.0f), hn::Set(d, 1.0f));
+      hn::StoreU(hn::Sub(value, hn::IfThenZeroElse(zero[v], sign)), d, p + v * kVectorLanes);
     }
   }
-  return words;
+  return {WordOf(negative), WordOf(zero)};
 }
 
 template <class P>
