@@ -12,6 +12,7 @@
 //
 #include "hwy/highway.h"
 #include "kernels/bit_words-inl.h"
+#include "kernels/feedback_blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -64,6 +65,17 @@ void PackSignsAndSubtractKernel(float* HWY_RESTRICT p, size_t n, BlockMagnitudes
     std::memcpy(tail, p + i, (end - i) * sizeof(float));
     StoreWord(words, i, WordSignsAndSubtract(tail, tail, plus, minus));
     std::memcpy(p + i, tail, (end - i) * sizeof(float));
+  });
+}
+
+size_t PackSignsOfFeedbackKernel(const FeedbackBlocks& step, void* words) {
+  float* const residual = step.residual;
+  return ForEachFeedbackChunk(step, [=](const float* p, size_t at, float scale) HWY_ATTR {
+    const auto plus = hn::Set(Tag(), scale);
+    const auto minus = hn::Neg(plus);
+    for (size_t i = 0; i < kChunk; i += kWord) {
+      StoreWord(words, at + i, WordSignsAndSubtract(p + i, residual + at + i, plus, minus));
+    }
   });
 }
 
@@ -191,6 +203,7 @@ namespace bdn {
 
 HWY_EXPORT(PackSignsKernel);
 HWY_EXPORT(PackSignsAndSubtractKernel);
+HWY_EXPORT(PackSignsOfFeedbackKernel);
 HWY_EXPORT(UnpackSignsKernel);
 HWY_EXPORT(UnpackSignsAndAddKernel);
 HWY_EXPORT(PackSignsAndZerosKernel);
@@ -203,6 +216,9 @@ void PackSigns(const float* p, size_t n, void* words) {
 }
 void PackSignsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* words) {
   HWY_DYNAMIC_DISPATCH(PackSignsAndSubtractKernel)(p, n, magnitudes, words);
+}
+size_t PackSignsOfFeedback(const FeedbackBlocks& step, void* words) {
+  return HWY_DYNAMIC_DISPATCH(PackSignsOfFeedbackKernel)(step, words);
 }
 void UnpackSigns(const void* words, size_t n, BlockMagnitudes magnitudes, float factor, float* y) {
   HWY_DYNAMIC_DISPATCH(UnpackSignsKernel)(words, n, magnitudes, factor, y);

@@ -11,6 +11,7 @@
 //
 #include "hwy/highway.h"
 #include "kernels/bit_words-inl.h"
+#include "kernels/feedback_blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -73,6 +74,18 @@ void PackTwoBitsAndSubtractKernel(float* p, size_t n, BlockMagnitudes magnitudes
   PackLoop<true>(p, n, magnitudes, negative, large, p);
 }
 
+size_t PackTwoBitsOfFeedbackKernel(const FeedbackBlocks& step, void* negative, void* large) {
+  float* const residual = step.residual;
+  return ForEachFeedbackChunk(step, [=](const float* p, size_t at, float scale) HWY_ATTR {
+    const auto of_block = hn::Set(Tag(), scale);
+    for (size_t i = 0; i < kChunk; i += kWord) {
+      const CodeWords words = WordCodes<true>(p + i, of_block, residual + at + i);
+      StoreWord(negative, at + i, words.negative);
+      StoreWord(large, at + i, words.large);
+    }
+  });
+}
+
 struct LevelBits {
   uint32_t small;
   uint32_t differing;  // from those of the large
@@ -120,6 +133,7 @@ namespace bdn {
 
 HWY_EXPORT(PackTwoBitsKernel);
 HWY_EXPORT(PackTwoBitsAndSubtractKernel);
+HWY_EXPORT(PackTwoBitsOfFeedbackKernel);
 HWY_EXPORT(UnpackTwoBitsKernel);
 HWY_EXPORT(UnpackTwoBitsAndAddKernel);
 
@@ -130,6 +144,9 @@ void PackTwoBits(const float* p, size_t n, BlockMagnitudes magnitudes, void* neg
 void PackTwoBitsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
                             void* large) {
   HWY_DYNAMIC_DISPATCH(PackTwoBitsAndSubtractKernel)(p, n, magnitudes, negative, large);
+}
+size_t PackTwoBitsOfFeedback(const FeedbackBlocks& step, void* negative, void* large) {
+  return HWY_DYNAMIC_DISPATCH(PackTwoBitsOfFeedbackKernel)(step, negative, large);
 }
 void UnpackTwoBits(const void* negative, const void* large, size_t n, BlockMagnitudes magnitudes,
                    float factor, float* y) {
