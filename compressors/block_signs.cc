@@ -111,7 +111,6 @@ bool BlockScales::WriteTile(const float* p, size_t n, size_t begin, size_t end, 
     scales[b] = std::min(factor * scales[b], most);
   }
   Store(scales, begin / length, blocks, out);
-  if (end == n) ClearPadding(n, out);
   return true;
 }
 

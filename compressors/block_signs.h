@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "compressors/payload.h"
 #include "kernels/block_magnitudes.h"
+#include "kernels/feedback_blocks.h"
 #include "kernels/float_kernels.h"
 
 // What onebit and twobit are made of: a scale for each block, which is its mean magnitude times a
@@ -37,15 +38,16 @@ struct BlockScales {
   // Whether whole blocks of n elements fit in a tile; then as many as fit are taken at once.
   bool FitTile(size_t n) const { return BlockLength(n) <= kTile; }
 
-  // Writes the scales of the blocks that begin in [begin, end), and the padding after the last:
-  // factor * (the mean of |p| over the block), at most `most`, with bfloat16 to nearest even and a
-  // finite one. onebit.h has the sum. False when p is not finite there. REQUIRES: begin is the
+  // Writes the scales of the blocks that begin in [begin, end): factor * (the mean of |p| over the
+  // block), at most `most`, with bfloat16 to nearest even and a finite one; Write the padding after
+  // the last, too. onebit.h has the sum. False when p is not finite there. REQUIRES: begin is the
   // beginning of a block, end too or all of n; to WriteTile, they fit in a tile, and p is that of
   // [begin, end).
   bool Write(EncodeSource& source, size_t begin, size_t end, float factor, float most,
              MutableByteSpan out) const;
   bool WriteTile(const float* p, size_t n, size_t begin, size_t end, float factor, float most,
                  MutableByteSpan out) const;
+  void ClearPadding(size_t n, MutableByteSpan out) const;
   // InvalidArgument for a scale that is negative, -0, NaN or above `most`, and for padding that is
   // not zero. REQUIRES: in.size() >= Bytes(n).
   absl::Status Check(const Codec& codec, ByteSpan in, size_t n, float most) const;
@@ -73,7 +75,6 @@ struct BlockScales {
   // Of blocks [b, b + count).
   void Load(ByteSpan in, size_t b, size_t count, float* scales) const;
   void Store(const float* scales, size_t b, size_t count, MutableByteSpan out) const;
-  void ClearPadding(size_t n, MutableByteSpan out) const;
 };
 
 // The bitmaps of a payload from an element on, a multiple of 32: each is `bytes` after the one
@@ -91,6 +92,7 @@ struct BitmapsFrom {
 //   kFactor, kMost   as BlockScales::Write takes them
 //   Pack(p, count, scales, bitmaps)
 //   PackAndSubtract(p, count, scales, bitmaps)    and p <- p - decoded
+//   PackFeedback(step, bitmaps)                   as kernels/feedback_blocks.h has it
 //   Unpack<kAdd>(bitmaps, count, scales, factor, y)    y = factor * decoded, or y += that
 template <class Bits>
 class BlockSignsCodec final : public Codec {
@@ -165,17 +167,39 @@ class BlockSignsCodec final : public Codec {
   bool EncodeSmallBlocks(EncodeSource& source, MutableByteSpan out) const {
     const size_t n = source.n();
     if (n == 0) return true;
+    scales_.ClearPadding(n, out);
     const size_t stretch = kTile / scales_.BlockLength(n) * scales_.BlockLength(n);
     const size_t count = DivideUp(n, stretch);
     for (size_t s = 0; s < count; ++s) {
-      const size_t begin = (source.keeps_residual() ? count - 1 - s : s) * stretch;
+      size_t begin = (source.keeps_residual() ? count - 1 - s : s) * stretch;
       const size_t end = std::min(n, begin + stretch);
+      if (source.keeps_residual()) begin += TakeBlocks(source, begin, end, out);
+      if (begin == end) continue;
       float* const taken = source.keeps_residual() ? source.Take(begin, end - begin) : nullptr;
       const float* const p = taken == nullptr ? source.Peek(begin, end - begin) : taken;
       if (!scales_.WriteTile(p, n, begin, end, Bits::kFactor, Bits::kMost, out)) return false;
       PackRuns(p, taken, n, begin, end, out);
     }
     return true;
+  }
+
+  // As many blocks from `begin` on as a kernel takes in one pass; returns their elements. The others are
+  // taken, added up and packed one after the other.
+  size_t TakeBlocks(EncodeSource& source, size_t begin, size_t end, MutableByteSpan out) const {
+    const size_t n = source.n();
+    const Feedback step = source.Untaken(begin, end - begin);
+    if (step.momentum != nullptr || step.g.dtype != DType::kFloat32) return 0;
+    const size_t block = scales_.BlockLength(n);
+    return Bits::PackFeedback({.g = step.g.f32(),
+                               .n = step.g.n,
+                               .options = step.options,
+                               .residual = step.residual,
+                               .block = block,
+                               .factor = Bits::kFactor,
+                               .most = Bits::kMost,
+                               .bfloat = scales_.bfloat,
+                               .scales = out.data() + begin / block * scales_.ScaleBytes()},
+                              From(out.data(), n, begin));
   }
 
   // Blocks of several tiles: their scales, then their signs, backward. With a residual all scales

@@ -36,10 +36,17 @@ const float* EncodeSource::Peek(size_t offset, size_t count) {
   return tile_;
 }
 
+Feedback EncodeSource::Untaken(size_t offset, size_t count) const {
+  return {.g = x_.Sub(offset, count),
+          .options = options_,
+          .residual = residual_ + offset,
+          .momentum = momentum_ == nullptr ? nullptr : momentum_ + offset};
+}
+
 float* EncodeSource::Take(size_t offset, size_t count) {
-  AccumulateInPlace(x_.Sub(offset, count), options_, residual_ + offset,
-                    momentum_ == nullptr ? nullptr : momentum_ + offset);
-  return residual_ + offset;
+  const Feedback step = Untaken(offset, count);
+  AccumulateInPlace(step.g, step.options, step.residual, step.momentum);
+  return step.residual;
 }
 
 absl::Status EncodeSource::CheckFinite() const { return bdn::CheckFinite(x_, options_.scale); }

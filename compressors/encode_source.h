@@ -54,6 +54,8 @@ class EncodeSource {
   // exactly once by the end of EncodeFrom. REQUIRES: as Peek; keeps_residual(); all of p was seen
   // to be finite (CheckFinite, or Peek of all of it): nothing may fail after the first Take.
   float* Take(size_t offset, size_t count);
+  // The step of these elements alone, for a kernel that takes them itself. REQUIRES: as Take.
+  Feedback Untaken(size_t offset, size_t count) const;
   // What was taken there.
   float* Taken(size_t offset) const { return residual_ + offset; }
 

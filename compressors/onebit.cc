@@ -18,7 +18,6 @@ struct OneBits {
   static constexpr float kFactor = 1.0f;
   // Rounding to bfloat16 goes no further than its own.
   static constexpr float kMost = std::numeric_limits<float>::max();
-  static constexpr bool kPacksByScale = false;
 
   static void Pack(const float* p, size_t count, BlockMagnitudes /*scales*/,
                    BitmapsFrom<std::byte> to) {
@@ -27,6 +26,9 @@ struct OneBits {
   static void PackAndSubtract(float* p, size_t count, BlockMagnitudes scales,
                               BitmapsFrom<std::byte> to) {
     PackSignsAndSubtract(p, count, scales, to.first);
+  }
+  static size_t PackFeedback(const FeedbackBlocks& step, BitmapsFrom<std::byte> to) {
+    return PackSignsOfFeedback(step, to.first);
   }
   template <bool kAdd>
   static void Unpack(BitmapsFrom<const std::byte> from, size_t count, BlockMagnitudes scales,

@@ -12,7 +12,6 @@ struct TwoBits {
   static constexpr size_t kBitmaps = 2;
   static constexpr float kFactor = 0.624f;
   static constexpr float kMost = 0x1.54p126f;
-  static constexpr bool kPacksByScale = true;
 
   static void Pack(const float* p, size_t count, BlockMagnitudes scales,
                    BitmapsFrom<std::byte> to) {
@@ -21,6 +20,9 @@ struct TwoBits {
   static void PackAndSubtract(float* p, size_t count, BlockMagnitudes scales,
                               BitmapsFrom<std::byte> to) {
     PackTwoBitsAndSubtract(p, count, scales, to.first, to.first + to.bytes);
+  }
+  static size_t PackFeedback(const FeedbackBlocks& step, BitmapsFrom<std::byte> to) {
+    return PackTwoBitsOfFeedback(step, to.first, to.first + to.bytes);
   }
   template <bool kAdd>
   static void Unpack(BitmapsFrom<const std::byte> from, size_t count, BlockMagnitudes scales,

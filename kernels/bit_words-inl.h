@@ -27,14 +27,64 @@ using Tag = hn::CappedTag<float, 16>;
 constexpr size_t kVectorLanes = hn::MaxLanes(Tag());
 using Vector = hn::Vec<Tag>;
 
-template <class M>
-HWY_INLINE uint32_t MaskBits(const Tag d, M mask) {
-  uint8_t bytes[8] = {};
-  hn::StoreMaskBits(d, mask, bytes);
-  uint32_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return bits;
+using Mask = hn::Mask<Tag>;
+
+constexpr size_t kWordVectors = kWord / kVectorLanes;
+
+// The word of the masks of as many vectors: bit i is element i.
+#if HWY_TARGET == HWY_SCALAR
+
+HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
+  uint32_t word = 0;
+  for (size_t i = 0; i < kWord; ++i) word |= hn::AllTrue(Tag(), masks[i]) ? 1u << i : 0u;
+  return word;
 }
+
+#elif HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+
+HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
+  uint8_t bits[8];
+  hn::StoreMaskBits(Tag(), masks[0], bits);
+  hn::StoreMaskBits(Tag(), masks[1], bits + 2);
+  uint32_t word;
+  std::memcpy(&word, bits, sizeof(word));
+  return word;
+}
+
+#else
+
+// Four masks at a time become a vector of bytes, and that one mask: fewer instructions than each of its
+// own, and they are what bounds these loops.
+HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
+  static_assert(kVectorLanes == 4 || kVectorLanes == 8);
+  const hn::Repartition<uint8_t, Tag> d8;
+  const hn::Repartition<uint16_t, Tag> d16;
+  const auto bytes = [&](size_t v)
+                         HWY_ATTR { return hn::BitCast(d8, hn::VecFromMask(Tag(), masks[v])); };
+  alignas(16) constexpr uint8_t kByVector[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                 2, 6, 10, 14, 3, 7, 11, 15};
+  const auto by_vector = hn::LoadDup128(d8, kByVector);
+  uint8_t bits[8];
+  for (size_t v = 0; v < kWordVectors; v += 4) {
+    // Byte k of lane l is of lane l of vector v + k.
+    const auto low = hn::BitCast(d16, hn::OddEven(bytes(v + 1), bytes(v)));
+    const auto high = hn::BitCast(d16, hn::OddEven(bytes(v + 3), bytes(v + 2)));
+    auto four = hn::TableLookupBytes(hn::BitCast(d8, hn::OddEven(high, low)), by_vector);
+    if constexpr (kVectorLanes == 8) {
+      // So far each half has four lanes of each vector.
+      const hn::Repartition<uint32_t, Tag> d32;
+      alignas(32) constexpr uint32_t kHalves[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+      four = hn::BitCast(
+          d8, hn::TableLookupLanes(hn::BitCast(d32, four), hn::SetTableIndices(d32, kHalves)));
+    }
+    hn::StoreMaskBits(d8, hn::MaskFromVec(four), bits + v * kVectorLanes / 8);
+  }
+  uint32_t word;
+  std::memcpy(&word, bits, sizeof(word));
+  return word;
+}
+
+#endif
 
 // The word that begins with element i, a multiple of 32. Words need no alignment.
 HWY_INLINE void StoreWord(void* words, size_t i, uint32_t word) {

@@ -12,6 +12,7 @@
 //
 #include "hwy/highway.h"
 #include "kernels/bit_words-inl.h"
+#include "kernels/feedback_blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -20,23 +21,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 HWY_INLINE uint32_t WordSigns(const float* HWY_RESTRICT p) {
   const Tag d;
-  uint32_t word = 0;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    word |= MaskBits(d, hn::Lt(hn::LoadU(d, p + i), hn::Zero(d))) << i;
+  Mask negative[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    negative[v] = hn::Lt(hn::LoadU(d, p + v * kVectorLanes), hn::Zero(d));
   }
-  return word;
+  return WordOf(negative);
 }
 
-HWY_INLINE uint32_t WordSignsAndSubtract(float* HWY_RESTRICT p, Vector plus, Vector minus) {
+// What is left goes to `left`, which may be p.
+HWY_INLINE uint32_t WordSignsAndSubtract(const float* p, float* left, Vector plus, Vector minus) {
   const Tag d;
-  uint32_t word = 0;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    const auto value = hn::LoadU(d, p + i);
-    const auto negative = hn::Lt(value, hn::Zero(d));
-    word |= MaskBits(d, negative) << i;
-    hn::StoreU(hn::Sub(value, hn::IfThenElse(negative, minus, plus)), d, p + i);
+  Mask negative[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    const auto value = hn::LoadU(d, p + v * kVectorLanes);
+    negative[v] = hn::Lt(value, hn::Zero(d));
+    hn::StoreU(hn::Sub(value, hn::IfThenElse(negative[v], minus, plus)), d,
+               left + v * kVectorLanes);
   }
-  return word;
+  return WordOf(negative);
 }
 
 void PackSignsKernel(const float* HWY_RESTRICT p, size_t n, void* HWY_RESTRICT words) {
@@ -56,13 +58,24 @@ void PackSignsAndSubtractKernel(float* HWY_RESTRICT p, size_t n, BlockMagnitudes
     const auto minus = hn::Neg(plus);
     size_t i = begin;
     for (; i + kWord <= end; i += kWord) {
-      StoreWord(words, i, WordSignsAndSubtract(p + i, plus, minus));
+      StoreWord(words, i, WordSignsAndSubtract(p + i, p + i, plus, minus));
     }
     if (i == end) return;
     float tail[kWord] = {};
     std::memcpy(tail, p + i, (end - i) * sizeof(float));
-    StoreWord(words, i, WordSignsAndSubtract(tail, plus, minus));
+    StoreWord(words, i, WordSignsAndSubtract(tail, tail, plus, minus));
     std::memcpy(p + i, tail, (end - i) * sizeof(float));
+  });
+}
+
+size_t PackSignsOfFeedbackKernel(const FeedbackBlocks& step, void* words) {
+  float* const residual = step.residual;
+  return ForEachFeedbackChunk(step, [=](const float* p, size_t at, float scale) HWY_ATTR {
+    const auto plus = hn::Set(Tag(), scale);
+    const auto minus = hn::Neg(plus);
+    for (size_t i = 0; i < kChunk; i += kWord) {
+      StoreWord(words, at + i, WordSignsAndSubtract(p + i, residual + at + i, plus, minus));
+    }
   });
 }
 
@@ -105,20 +118,19 @@ struct SignWords {
 template <class P>
 HWY_INLINE SignWords WordSignsAndZeros(P* HWY_RESTRICT p, Vector* HWY_RESTRICT not_finite) {
   const Tag d;
-  SignWords words;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    const auto value = hn::LoadU(d, p + i);
-    const auto negative = hn::Lt(value, hn::Zero(d));
-    const auto zero = hn::Eq(value, hn::Zero(d));
-    words.negative |= MaskBits(d, negative) << i;
-    words.zero |= MaskBits(d, zero) << i;
+  Mask negative[kWordVectors];
+  Mask zero[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    const auto value = hn::LoadU(d, p + v * kVectorLanes);
+    negative[v] = hn::Lt(value, hn::Zero(d));
+    zero[v] = hn::Eq(value, hn::Zero(d));
     *not_finite = hn::Or(*not_finite, hn::Sub(value, value));
     if constexpr (!std::is_const_v<P>) {
-      const auto sign = hn::IfThenElse(negative, hn::Set(d, -1.0f), hn::Set(d, 1.0f));
-      hn::StoreU(hn::Sub(value, hn::IfThenZeroElse(zero, sign)), d, p + i);
+      const auto sign = hn::IfThenElse(negative[v], hn::Set(d, -1.0f), hn::Set(d, 1.0f));
+      hn::StoreU(hn::Sub(value, hn::IfThenZeroElse(zero[v], sign)), d, p + v * kVectorLanes);
     }
   }
-  return words;
+  return {WordOf(negative), WordOf(zero)};
 }
 
 template <class P>
@@ -191,6 +203,7 @@ namespace bdn {
 
 HWY_EXPORT(PackSignsKernel);
 HWY_EXPORT(PackSignsAndSubtractKernel);
+HWY_EXPORT(PackSignsOfFeedbackKernel);
 HWY_EXPORT(UnpackSignsKernel);
 HWY_EXPORT(UnpackSignsAndAddKernel);
 HWY_EXPORT(PackSignsAndZerosKernel);
@@ -203,6 +216,9 @@ void PackSigns(const float* p, size_t n, void* words) {
 }
 void PackSignsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* words) {
   HWY_DYNAMIC_DISPATCH(PackSignsAndSubtractKernel)(p, n, magnitudes, words);
+}
+size_t PackSignsOfFeedback(const FeedbackBlocks& step, void* words) {
+  return HWY_DYNAMIC_DISPATCH(PackSignsOfFeedbackKernel)(step, words);
 }
 void UnpackSigns(const void* words, size_t n, BlockMagnitudes magnitudes, float factor, float* y) {
   HWY_DYNAMIC_DISPATCH(UnpackSignsKernel)(words, n, magnitudes, factor, y);

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/block_magnitudes.h"
+#include "kernels/feedback_blocks.h"
 
 // Signs are packed 32 a little-endian word: element i is bit i % 32 of word i / 32, 1 where the
 // element is below zero. Words need no alignment; the unused bits of the last are zero. Where zeros
@@ -16,6 +17,9 @@ void PackSigns(const float* p, size_t n, void* words);
 
 // The same, and p[i] <- p[i] - (p[i] < 0 ? -its magnitude : its magnitude).
 void PackSignsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* words);
+
+// The same of a step whose p need not be there: feedback_blocks.h. Returns the elements that are done.
+size_t PackSignsOfFeedback(const FeedbackBlocks& step, void* words);
 
 // y[i] = factor * its magnitude, the sign flipped where the bit is 1.
 void UnpackSigns(const void* words, size_t n, BlockMagnitudes magnitudes, float factor, float* y);

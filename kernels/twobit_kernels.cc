@@ -11,6 +11,7 @@
 //
 #include "hwy/highway.h"
 #include "kernels/bit_words-inl.h"
+#include "kernels/feedback_blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -22,30 +23,30 @@ struct CodeWords {
   uint32_t large = 0;
 };
 
-// One word of each. P is float where what is left of p goes back, const float where p stays.
-template <class P>
-HWY_INLINE CodeWords WordCodes(P* HWY_RESTRICT p, Vector magnitude) {
+// One word of each. What is left of p goes to `left`, which may be p, or null where nobody wants it.
+template <bool kSubtract>
+HWY_INLINE CodeWords WordCodes(const float* p, Vector magnitude, float* left) {
   const Tag d;
   const auto two = hn::Add(magnitude, magnitude);
   const auto three = hn::Mul(hn::Set(d, 3.0f), magnitude);
-  CodeWords words;
-  for (size_t i = 0; i < kWord; i += kVectorLanes) {
-    const auto value = hn::LoadU(d, p + i);
-    const auto negative = hn::Lt(value, hn::Zero(d));
-    const auto large = hn::Gt(hn::Abs(value), two);
-    words.negative |= MaskBits(d, negative) << i;
-    words.large |= MaskBits(d, large) << i;
-    if constexpr (!std::is_const_v<P>) {
-      const auto level = hn::IfThenElse(large, three, magnitude);
-      hn::StoreU(hn::Sub(value, hn::IfThenElse(negative, hn::Neg(level), level)), d, p + i);
+  Mask negative[kWordVectors];
+  Mask large[kWordVectors];
+  for (size_t v = 0; v < kWordVectors; ++v) {
+    const auto value = hn::LoadU(d, p + v * kVectorLanes);
+    negative[v] = hn::Lt(value, hn::Zero(d));
+    large[v] = hn::Gt(hn::Abs(value), two);
+    if constexpr (kSubtract) {
+      const auto level = hn::IfThenElse(large[v], three, magnitude);
+      hn::StoreU(hn::Sub(value, hn::IfThenElse(negative[v], hn::Neg(level), level)), d,
+                 left + v * kVectorLanes);
     }
   }
-  return words;
+  return {WordOf(negative), WordOf(large)};
 }
 
-template <class P>
-HWY_INLINE void PackLoop(P* HWY_RESTRICT p, size_t n, BlockMagnitudes magnitudes,
-                         void* HWY_RESTRICT negative, void* HWY_RESTRICT large) {
+template <bool kSubtract>
+HWY_INLINE void PackLoop(const float* p, size_t n, BlockMagnitudes magnitudes,
+                         void* HWY_RESTRICT negative, void* HWY_RESTRICT large, float* left) {
   const auto store = [&](size_t i, CodeWords words) HWY_ATTR {
     StoreWord(negative, i, words.negative);
     StoreWord(large, i, words.large);
@@ -53,22 +54,36 @@ HWY_INLINE void PackLoop(P* HWY_RESTRICT p, size_t n, BlockMagnitudes magnitudes
   ForEachBlock(n, magnitudes, [&](size_t begin, size_t end, float magnitude) HWY_ATTR {
     const auto of_block = hn::Set(Tag(), magnitude);
     size_t i = begin;
-    for (; i + kWord <= end; i += kWord) store(i, WordCodes(p + i, of_block));
+    for (; i + kWord <= end; i += kWord) {
+      store(i, WordCodes<kSubtract>(p + i, of_block, kSubtract ? left + i : nullptr));
+    }
     if (i == end) return;
     float tail[kWord] = {};
     std::memcpy(tail, p + i, (end - i) * sizeof(float));
-    store(i, WordCodes<P>(tail, of_block));
-    if constexpr (!std::is_const_v<P>) std::memcpy(p + i, tail, (end - i) * sizeof(float));
+    store(i, WordCodes<kSubtract>(tail, of_block, tail));
+    if constexpr (kSubtract) std::memcpy(left + i, tail, (end - i) * sizeof(float));
   });
 }
 
 void PackTwoBitsKernel(const float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
                        void* large) {
-  PackLoop(p, n, magnitudes, negative, large);
+  PackLoop<false>(p, n, magnitudes, negative, large, nullptr);
 }
 void PackTwoBitsAndSubtractKernel(float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
                                   void* large) {
-  PackLoop(p, n, magnitudes, negative, large);
+  PackLoop<true>(p, n, magnitudes, negative, large, p);
+}
+
+size_t PackTwoBitsOfFeedbackKernel(const FeedbackBlocks& step, void* negative, void* large) {
+  float* const residual = step.residual;
+  return ForEachFeedbackChunk(step, [=](const float* p, size_t at, float scale) HWY_ATTR {
+    const auto of_block = hn::Set(Tag(), scale);
+    for (size_t i = 0; i < kChunk; i += kWord) {
+      const CodeWords words = WordCodes<true>(p + i, of_block, residual + at + i);
+      StoreWord(negative, at + i, words.negative);
+      StoreWord(large, at + i, words.large);
+    }
+  });
 }
 
 struct LevelBits {
@@ -118,6 +133,7 @@ namespace bdn {
 
 HWY_EXPORT(PackTwoBitsKernel);
 HWY_EXPORT(PackTwoBitsAndSubtractKernel);
+HWY_EXPORT(PackTwoBitsOfFeedbackKernel);
 HWY_EXPORT(UnpackTwoBitsKernel);
 HWY_EXPORT(UnpackTwoBitsAndAddKernel);
 
@@ -128,6 +144,9 @@ void PackTwoBits(const float* p, size_t n, BlockMagnitudes magnitudes, void* neg
 void PackTwoBitsAndSubtract(float* p, size_t n, BlockMagnitudes magnitudes, void* negative,
                             void* large) {
   HWY_DYNAMIC_DISPATCH(PackTwoBitsAndSubtractKernel)(p, n, magnitudes, negative, large);
+}
+size_t PackTwoBitsOfFeedback(const FeedbackBlocks& step, void* negative, void* large) {
+  return HWY_DYNAMIC_DISPATCH(PackTwoBitsOfFeedbackKernel)(step, negative, large);
 }
 void UnpackTwoBits(const void* negative, const void* large, size_t n, BlockMagnitudes magnitudes,
                    float factor, float* y) {
