@@ -164,7 +164,7 @@ void CheckFabrics(const MachineFacts& facts, Report* report) {
   bool has_rdma = false;
   for (const MachineFacts::Fabric& fabric : facts.fabrics) {
     if (fabric.why_not.empty()) {
-      usable.push_back(fabric.name);
+      usable.push_back(fabric.name + (fabric.has_device_memory ? " (FI_HMEM)" : ""));
       has_rdma = has_rdma || fabric.is_rdma;
     } else {
       others.push_back(absl::StrFormat("%s (%s)", fabric.name, fabric.why_not));

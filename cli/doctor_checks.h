@@ -50,6 +50,7 @@ struct MachineFacts {
     std::string name;     // provider, domain and address
     std::string why_not;  // it cannot be used; empty where it can
     bool is_rdma = false;
+    bool has_device_memory = false;  // it offers to register it (FI_HMEM)
   };
   std::vector<Fabric> fabrics;  // what libfabric offers
   std::string fabric_failure;   // why that is not known

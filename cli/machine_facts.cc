@@ -235,7 +235,8 @@ void AskNetwork(MachineFacts* facts) {
     std::string name = each.provider;
     if (!each.domain.empty()) name += " " + each.domain;
     if (!each.address.empty()) name += " " + each.address;
-    facts->fabrics.push_back({std::move(name), each.why_not, IsRdmaProvider(each.provider)});
+    facts->fabrics.push_back(
+        {std::move(name), each.why_not, IsRdmaProvider(each.provider), each.has_device_memory});
   }
 #else
   facts->fabric_failure = "built without libfabric's headers";

@@ -48,6 +48,13 @@ TEST(CheckMachine, FindsNothingOnAGoodOne) {
   EXPECT_GE(findings.size(), 12u);
 }
 
+TEST(CheckMachine, SaysWhichFabricsRegisterDevicesMemory) {
+  MachineFacts facts = GoodMachine();
+  facts.fabrics = {{"efa rdmap0", "", true, true}, {"shm", "", false}, {"tcp", "gone", false}};
+  EXPECT_NE(FindIn(CheckMachine(facts), "rdma").seen.find("efa rdmap0 (FI_HMEM), shm; not: tcp"),
+            std::string::npos);
+}
+
 TEST(CheckMachine, NamesEachThingThatIsWrong) {
   const struct {
     const char* subject;

@@ -17,7 +17,7 @@ namespace bdn {
 
 // Memory that the provider may send from: segments, registered whole and kept, so that nothing is
 // registered for a frame. For providers that ask for it. Thread-safe. The device seam: a domain of a GPU's
-// memory would be registered with FI_HMEM and lend the same descriptors.
+// memory would give Register its FabricDevice, and lend the same descriptors.
 class FabricArena final : public MemoryDomain {
  public:
   // REQUIRES: `endpoint` outlives Close.

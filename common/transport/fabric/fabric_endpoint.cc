@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<FabricEndpoint>> FabricEndpoint::Open(const Optio
 
 absl::Status FabricEndpoint::Choose(const Options& options) {
   is_of_host_ = IsFabricOfHost(options.provider);
-  FabricWish wish = {options.provider, options.domain, options.interface};
+  FabricWish wish = {options.provider, options.domain, options.interface, options.device_memory};
   if (is_of_host_) {
     RemoveFabricNamesOfTheDead();
     if (wish.interface.empty()) wish.interface = FabricHostName();
@@ -178,6 +178,7 @@ absl::Status FabricEndpoint::Choose(const Options& options) {
         provider_, info->domain_attr->cq_data_size, info->tx_attr->iov_limit);
   }
   domain_ = info->domain_attr->name;
+  has_device_memory_ = options.device_memory && HasDeviceMemory(*info);
   max_message_bytes_ = info->ep_attr->max_msg_size;
   if (options.as_card && is_of_host_) info->domain_attr->mr_mode |= FI_MR_PROV_KEY;
   needs_registered_sends_ = options.as_card || (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
@@ -243,15 +244,33 @@ absl::Status FabricEndpoint::OpenQueue() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<FabricRegion>> FabricEndpoint::Register(MutableByteSpan bytes,
-                                                                       bool peers_may_write) const {
+absl::StatusOr<std::unique_ptr<FabricRegion>> FabricEndpoint::Register(
+    MutableByteSpan bytes, bool peers_may_write, const FabricDevice& device) const {
   const fi_domain_attr& domain = *handles_->info->domain_attr;
-  const uint64_t access = peers_may_write ? FI_REMOTE_WRITE : FI_SEND | FI_RECV | FI_WRITE;
   const bool chooses_key = (domain.mr_mode & FI_MR_PROV_KEY) != 0;
-  const uint64_t wanted = chooses_key ? 0 : RandomKey(domain.mr_key_size);
+  const bool is_of_host = device.kind == FabricDevice::Kind::kHost;
+  if (!is_of_host && !has_device_memory_) {
+    return FailedPrecondition(
+        "fabric provider %s: a device's memory cannot be registered: it does not offer FI_HMEM, or "
+        "was not asked for it",
+        provider_);
+  }
+  const iovec range = {bytes.data(), bytes.size()};
+  fi_mr_attr attributes = {};
+  attributes.mr_iov = &range;
+  attributes.iov_count = 1;
+  attributes.access = peers_may_write ? FI_REMOTE_WRITE : FI_SEND | FI_RECV | FI_WRITE;
+  attributes.requested_key = chooses_key ? 0 : RandomKey(domain.mr_key_size);
+#ifdef FI_HMEM
+  attributes.iface = is_of_host ? FI_HMEM_SYSTEM : FI_HMEM_CUDA;
+  if (!is_of_host) attributes.device.cuda = device.number;
+#endif
   fid_mr* region = nullptr;
-  const int error = fi_mr_reg(handles_->domain.get(), bytes.data(), bytes.size(), access, 0, wanted,
-                              0, &region, nullptr);
+  const int error = fi_mr_regattr(handles_->domain.get(), &attributes, 0, &region);
+  if (error != 0 && !is_of_host) {
+    return FailedPrecondition("fabric provider %s: registering %d bytes of CUDA device %d: %s",
+                              provider_, bytes.size(), device.number, library_.strerror(-error));
+  }
   if (error != 0) {
     rlimit limit = {};
     getrlimit(RLIMIT_MEMLOCK, &limit);

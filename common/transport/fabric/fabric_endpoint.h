@@ -61,6 +61,13 @@ class FabricRegion {
   void* const descriptor_;
 };
 
+// Whose memory is registered.
+struct FabricDevice {
+  enum class Kind { kHost, kCuda };
+  Kind kind = Kind::kHost;
+  int number = 0;  // CUDA's (CUdevice)
+};
+
 // A reliable datagram endpoint of libfabric: messages to peers by their addresses, and writes into
 // memory that they have granted. It obeys what the provider says of memory (mr_mode), limits and
 // progress. Not thread-safe, but Register and what FabricRegion does.
@@ -74,6 +81,8 @@ class FabricEndpoint {
     // Memory as providers of cards want it, also where this one does not: what is sent from is registered
     // (FI_MR_LOCAL), and shm chooses the keys of what peers write to (FI_MR_PROV_KEY). For tests.
     bool as_card = false;
+    // Asks for registration of devices' memory (FI_HMEM), where the provider offers it.
+    bool device_memory = false;
   };
   // NotFound: there is no such provider, domain or interface here; the message says which there are.
   static absl::StatusOr<std::unique_ptr<FabricEndpoint>> Open(const Options& options);
@@ -88,13 +97,17 @@ class FabricEndpoint {
   uint64_t max_message_bytes() const { return max_message_bytes_; }
   // What is sent from must be registered.
   bool needs_registered_sends() const { return needs_registered_sends_; }
+  // Register takes devices' memory: it was asked for, and the provider offers it.
+  bool has_device_memory() const { return has_device_memory_; }
   // Whether all peers are processes of this host.
   bool is_of_host() const { return is_of_host_; }
 
   // `bytes` must be there (touched) already. ResourceExhausted: the limit of locked memory is too
-  // small; it says how much is needed and how to raise it.
+  // small; it says how much is needed and how to raise it. FailedPrecondition: of a `device` that the
+  // provider does not offer, or its libfabric cannot reach.
   absl::StatusOr<std::unique_ptr<FabricRegion>> Register(MutableByteSpan bytes,
-                                                         bool peers_may_write) const;
+                                                         bool peers_may_write,
+                                                         const FabricDevice& device = {}) const;
 
   using Peer = uint64_t;
   // The same for the same address, until it was removed as often as it was added.
@@ -144,6 +157,7 @@ class FabricEndpoint {
   std::string address_;
   uint64_t max_message_bytes_ = 0;
   bool needs_registered_sends_ = false;
+  bool has_device_memory_ = false;
   bool is_of_host_ = false;
   int wait_fd_ = -1;
   std::unique_ptr<FabricLockWatch> watch_;             // of a provider of the host

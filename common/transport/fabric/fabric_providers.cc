@@ -29,9 +29,17 @@ struct Known {
 constexpr Known kKnown[] = {
     {"efa", true}, {"verbs;ofi_rxm", true}, {"tcp;ofi_rxm", false}, {"shm", false}};
 
+// Of libfabric's headers: 0 where they are older than its registration of devices' memory.
+#if defined(FI_HMEM) && defined(FI_MR_HMEM)
+constexpr uint64_t kDeviceMemory = FI_HMEM;
+constexpr int kDeviceMemoryMode = FI_MR_HMEM;
+#else
+constexpr uint64_t kDeviceMemory = 0;
+constexpr int kDeviceMemoryMode = 0;
+#endif
+
 // What the transport needs of any.
-InfoPtr MakeHints(const FabricLibrary& library, const std::string& provider,
-                  const std::string& domain) {
+InfoPtr MakeHints(const FabricLibrary& library, const FabricWish& wish) {
   InfoPtr hints(library.dupinfo(nullptr), library.freeinfo);
   hints->caps = FI_MSG | FI_RMA;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -40,8 +48,12 @@ InfoPtr MakeHints(const FabricLibrary& library, const std::string& provider,
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->domain_attr->mr_mode =
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-  hints->fabric_attr->prov_name = strdup(provider.c_str());
-  if (!domain.empty()) hints->domain_attr->name = strdup(domain.c_str());
+  hints->fabric_attr->prov_name = strdup(wish.provider.c_str());
+  if (!wish.domain.empty()) hints->domain_attr->name = strdup(wish.domain.c_str());
+  if (wish.device_memory) {
+    hints->caps |= kDeviceMemory;
+    hints->domain_attr->mr_mode |= kDeviceMemoryMode;
+  }
   return hints;
 }
 
@@ -91,19 +103,50 @@ std::string DescribeWish(const FabricWish& wish) {
   return text;
 }
 
+// What there is of a wish; `error` is libfabric's.
+InfoPtr Ask(const FabricLibrary& library, const FabricWish& wish, int* error) {
+  const InfoPtr hints = MakeHints(library, wish);
+  const char* const node = wish.interface.empty() ? nullptr : wish.interface.c_str();
+  fi_info* found = nullptr;
+  *error = library.getinfo(FI_VERSION(1, 9), node, nullptr, node == nullptr ? 0 : FI_SOURCE,
+                           hints.get(), &found);
+  return {found, library.freeinfo};
+}
+
+// The first that is as wished for; null for none.
+const fi_info* FirstOf(const fi_info* all, const FabricWish& wish) {
+  for (const fi_info* info = all; info != nullptr; info = info->next) {
+    // Some do not look at the domain that they are asked for.
+    const bool is_wished = wish.domain.empty() || wish.domain == info->domain_attr->name;
+    if (is_wished && (!wish.interface.empty() || !IsLinkLocal(*info))) return info;
+  }
+  return nullptr;
+}
+
+bool HasDomainWithDeviceMemory(const fi_info* all, const fi_info& like) {
+  for (const fi_info* info = all; info != nullptr; info = info->next) {
+    if (HasDeviceMemory(*info) &&
+        std::strcmp(info->domain_attr->name, like.domain_attr->name) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<FabricProvider> ListAll(const FabricLibrary& library) {
   std::vector<FabricProvider> providers;
   for (const Known& known : kKnown) {
     const std::string name(known.name);
-    const InfoPtr hints = MakeHints(library, name, "");
-    fi_info* found = nullptr;
-    const int error = library.getinfo(FI_VERSION(1, 9), nullptr, nullptr, 0, hints.get(), &found);
-    const InfoPtr all(found, library.freeinfo);
+    int error = 0;
+    const InfoPtr all = Ask(library, {.provider = name}, &error);
     if (error != 0) {
       providers.push_back({.provider = name, .why_not = ReasonOf(library, error)});
       continue;
     }
-    for (const fi_info* info = found; info != nullptr; info = info->next) {
+    int no_device_memory = 0;
+    const InfoPtr with_device_memory =
+        Ask(library, {.provider = name, .device_memory = true}, &no_device_memory);
+    for (const fi_info* info = all.get(); info != nullptr; info = info->next) {
       const auto is_same =
           [&](const FabricProvider& other) {  // some come once for each of their modes
             return other.provider == name && other.domain == info->domain_attr->name &&
@@ -112,8 +155,9 @@ std::vector<FabricProvider> ListAll(const FabricLibrary& library) {
       if (IsLinkLocal(*info) || std::any_of(providers.begin(), providers.end(), is_same)) continue;
       std::string why_not = WhyNot(*info);
       const bool is_usable = why_not.empty();
-      providers.push_back(
-          {name, info->domain_attr->name, AddressText(*info), is_usable, std::move(why_not)});
+      providers.push_back({name, info->domain_attr->name, AddressText(*info), is_usable,
+                           std::move(why_not),
+                           HasDomainWithDeviceMemory(with_device_memory.get(), *info)});
     }
   }
   return providers;
@@ -128,6 +172,10 @@ bool IsRdmaProvider(std::string_view provider) {
 }
 
 bool IsFabricOfHost(std::string_view provider) { return provider == "shm"; }
+
+bool HasDeviceMemory(const fi_info& info) {
+  return kDeviceMemory != 0 && (info.caps & kDeviceMemory) != 0;
+}
 
 absl::StatusOr<std::vector<FabricProvider>> ListFabricProviders(const std::string& path) {
   BDN_ASSIGN_OR_RETURN(const FabricLibrary library, FabricLibrary::Open(path));
@@ -147,17 +195,16 @@ absl::StatusOr<FabricProvider> FindRdmaProvider(const std::string& path) {
 }
 
 absl::StatusOr<fi_info*> FindFabric(const FabricLibrary& library, const FabricWish& wish) {
-  const InfoPtr hints = MakeHints(library, wish.provider, wish.domain);
-  const char* const node = wish.interface.empty() ? nullptr : wish.interface.c_str();
-  const uint64_t flags = node == nullptr ? 0 : FI_SOURCE;
-  fi_info* found = nullptr;
-  const int error = library.getinfo(FI_VERSION(1, 9), node, nullptr, flags, hints.get(), &found);
-  const InfoPtr all(found, library.freeinfo);
-  for (const fi_info* info = found; error == 0 && info != nullptr; info = info->next) {
-    // Some do not look at the domain that they are asked for.
-    const bool is_wished = wish.domain.empty() || wish.domain == info->domain_attr->name;
-    if (is_wished && (node != nullptr || !IsLinkLocal(*info))) return library.dupinfo(info);
+  int error = 0;
+  InfoPtr all = Ask(library, wish, &error);
+  const fi_info* first = FirstOf(all.get(), wish);
+  if (first == nullptr && wish.device_memory) {
+    FabricWish without = wish;
+    without.device_memory = false;
+    all = Ask(library, without, &error);
+    first = FirstOf(all.get(), without);
   }
+  if (first != nullptr) return library.dupinfo(first);
   std::string there_is;
   for (const FabricProvider& each : ListAll(library)) {
     absl::StrAppendFormat(&there_is, "%s%s %s%s%s", there_is.empty() ? "" : "; ", each.provider,

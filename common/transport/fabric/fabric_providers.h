@@ -18,7 +18,8 @@ struct FabricProvider {
   std::string domain;    // as setting fabric-domain has it; empty where there is none
   std::string address;   // for people
   bool is_usable = false;
-  std::string why_not;  // empty where it is usable
+  std::string why_not;             // empty where it is usable
+  bool has_device_memory = false;  // it can register devices' memory (FI_HMEM)
 };
 
 // What this host has: each provider that transport=rdma can take with each of its domains, usable or
@@ -38,9 +39,13 @@ struct FabricWish {
   std::string provider;
   std::string domain;
   std::string interface;
+  bool device_memory = false;  // with FI_HMEM, where the provider offers it
 };
 // The first of what is wished for; to be freed by the library. NotFound says what there is.
 absl::StatusOr<fi_info*> FindFabric(const FabricLibrary& library, const FabricWish& wish);
+
+// Whether this was found with FI_HMEM.
+bool HasDeviceMemory(const fi_info& info);
 
 // What a registration's failure means: ResourceExhausted, with the bytes that it takes and how to raise
 // the limit, where `error` (an errno) says that memory could not be locked.
