@@ -224,7 +224,9 @@ CSER_1024 = "CSER, R = 1024"
 LOCAL = "local steps of AdamW"
 LOCAL_24 = "local steps of AdamW, tau = 24"
 UPLINKS = "sign momentum, compressed uplink"
-LOCAL_SHORT = "local steps, a short run"
+LOCAL_SHORT = "local steps of Muon, a short run"
+LOCAL_SHORT_ADAMW = "local steps of AdamW, a short run"
+LOCAL_KEPT = "local steps of Muon, a short run, other momentum and residuals"
 LOCAL_MEDIUM = "local steps, 2,400 steps"
 LOCAL_LONG = "local steps, 12,000 steps"
 LOCAL_LONGEST = "local steps, 24,000 steps"
@@ -311,7 +313,7 @@ _uplink = _methods(UPLINKS, SIGN_MOMENTUM, ADAMW, local_steps, LONGER, DENSE_LON
 
 DENSE_SHORT = DENSE_ADAMW, DENSE_MUON
 _gradients_muon = _methods(GRADIENTS_MUON, DENSE_MUON, MUON, dense=DENSE_SHORT)
-_growing_adamw = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, growing_steps, dense=DENSE_SHORT)
+_growing_adamw = _methods(LOCAL_SHORT_ADAMW, DENSE_ADAMW, ADAMW, growing_steps, dense=DENSE_SHORT)
 _growing_muon = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, growing_steps, dense=DENSE_SHORT)
 _sparse_adamw = _methods(SPARSE_LOCO, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
 _sparse_muon = _methods(SPARSE_LOCO, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
@@ -320,9 +322,10 @@ _ef21_adamw = _methods(TRACKED_MOMENTUM, DENSE_ADAMW, EF21_ADAMW, ef21, dense=DE
 _dense_lion = _methods(SIGNS, None, LION, in_step, dense=DENSE_SHORT)
 _lion = _methods(SIGNS, DENSE_LION, LION, in_step, dense=DENSE_SHORT)
 _demo = _methods(DECOUPLED, DENSE_ADAMW, DEMO, in_step, dense=DENSE_SHORT)
-_local_adamw_short = _methods(LOCAL_SHORT, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
+_local_adamw_short = _methods(LOCAL_SHORT_ADAMW, DENSE_ADAMW, ADAMW, local_steps, dense=DENSE_SHORT)
 _local_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
-_shorter_muon_short = _methods(LOCAL_SHORT, DENSE_ADAMW, SHORTER_MUON, local_steps, dense=DENSE_SHORT)
+_kept_muon_short = _methods(LOCAL_KEPT, DENSE_ADAMW, MUON, local_steps, dense=DENSE_SHORT)
+_shorter_muon_short = _methods(LOCAL_KEPT, DENSE_ADAMW, SHORTER_MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
 _local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
 _local_muon_long = _methods(LOCAL_LONG, DENSE_ADAMW_LONG, MUON, local_steps, LONGER, DENSE_LONG)
@@ -561,21 +564,20 @@ METHODS = [
     _gradients_muon("Muon, twobit(64)", **both("ef(twobit(block=64))")),
     _gradients_muon("Muon, onebit(64)", **both("ef(onebit(block=64,scale=bf16))")),
     *_by_tau_and_codec("AdamW", _local_adamw_short),
+    _growing_adamw("AdamW, growing tau, fp32", least=4, most=16, **AVERAGE),
     *_by_tau_and_codec("Muon", _local_muon_short),
-    *_kept(_local_muon_short, ((1, ONE), (2, TWO), (2, ONE), (3, TWO), (4, TWO), (8, TWO), (12, TWO))),
-    *_kept(_local_muon_short, ((4, ONE), (8, ONE), (12, ONE), (16, ONE))),
-    _local_muon_short("Muon, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),
+    _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
+    _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
+    _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
+    _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
+    *_kept(_kept_muon_short, ((1, ONE), (2, TWO), (2, ONE), (3, TWO), (4, TWO), (8, TWO), (12, TWO))),
+    *_kept(_kept_muon_short, ((4, ONE), (8, ONE), (12, ONE), (16, ONE))),
+    _kept_muon_short("Muon, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),
     _shorter_muon_short("Muon, momentum 0.9, tau = 2, two and one bit, local residual", tau=2, **AVERAGE, **TWO_AND_ONE_KEPT),
     _shorter_muon_short("Muon, momentum 0.9, tau = 4, int4", tau=4, **AVERAGE, **INT4_BOTH),
     _shorter_muon_short("Muon, momentum 0.9, tau = 4, twobit(64), local residual", tau=4, **AVERAGE, **TWOBIT_KEPT),
     _shorter_muon_short("Muon, momentum 0.9, tau = 8, twobit(64), local residual", tau=8, **AVERAGE, **TWOBIT_KEPT),
     _shorter_muon_short("Muon, momentum 0.9, tau = 12, onebit(64), local residual", tau=12, **AVERAGE, **ONEBIT_KEPT),
-    _local_adamw_short("AdamW, tau = 4, onebit(64), local residual", tau=4, **AVERAGE, **ONEBIT_KEPT),
-    _local_muon_short("Muon, tau = 8, SlowMo, fp32", tau=8, **SLOWMO),
-    _local_muon_short("Muon, tau = 8, Nesterov, fp32", tau=8, **DILOCO),
-    _local_muon_short("Muon, tau = 8, Nesterov, twobit(64)", tau=8, **DILOCO, **TWOBIT_UPDATES),
-    _growing_adamw("AdamW, growing tau, fp32", least=4, most=16, **AVERAGE),
-    _growing_muon("Muon, growing tau, twobit(64)", least=4, most=16, **AVERAGE, **TWOBIT_UPDATES),
     *_taken_apart(),
     _dense_adamw_medium(DENSE_ADAMW_MEDIUM),
     _dense_muon_medium(DENSE_MUON_MEDIUM),

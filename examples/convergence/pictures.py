@@ -42,7 +42,7 @@ def draw_by_steps(summaries, path):
         for i, summary in enumerate(baselines):
             _line(axes, summary, 0, color="black", ls=DASHES[i % len(DASHES)], label=summary.method.name)
         for i, summary in enumerate(members):
-            style = dict(color=COLOURS[i % len(COLOURS)], ls=DASHES[i // len(COLOURS)])
+            style = dict(color=COLOURS[i % len(COLOURS)], ls=DASHES[i // len(COLOURS) % len(DASHES)])
             _line(axes, summary, 0, **style, label=summary.method.name)
         axes.set_title(group, fontsize=11)
         axes.set_xlabel("steps")
