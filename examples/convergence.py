@@ -72,8 +72,8 @@ def methods_of(options):
         raise SystemExit(f"--only {options.only!r} matches no method; --list shows them")
     if not options.quick:
         return methods
-    # Methods that differ in length alone would be the same.
-    different = {str(m.describe()): m for m in reversed(methods)}
+    # Methods that differ in length alone would be the same, and those that meet more or less often nearly so.
+    different = {str({**m.describe(), "tau": None}): m for m in reversed(methods)}
     return [m for m in methods if m in different.values()]
 
 

@@ -320,11 +320,13 @@ def test_a_stop_ends_a_run(task):
 # ---- The program ----
 
 
-def test_quick_leaves_out_what_differs_in_length_alone(capsys):
+def test_quick_leaves_out_what_differs_in_length_or_meetings_alone(capsys):
     main = runpy.run_path(str(EXAMPLES / "convergence.py"))["main"]
     main(["--quick", "--list", "--only", "CLAN|LANS"])
     quick = capsys.readouterr().out
     assert "LANS, fp32:" in quick and "long" not in quick
+    main(["--quick", "--list", "--only", "^Muon, tau = .*, int4"])
+    assert capsys.readouterr().out.count("Muon, tau = ") == 2  # With one bit for embeddings and without.
     main(["--list", "--only", "CLAN|LANS"])
     assert "LANS, fp32, long:" in capsys.readouterr().out
 
