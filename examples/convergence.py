@@ -32,8 +32,6 @@ from convergence.methods import METHODS  # noqa: E402
 from convergence.sweep import Plan, Results  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A multiple of what the methods' periods are, and more than the longest one.
-QUICK_STEPS = 264
 
 
 def read_options(arguments=None):
@@ -79,7 +77,7 @@ def methods_of(options):
 
 def plan_of(options):
     if options.quick:
-        return Plan(seeds=(1,), steps=options.steps or QUICK_STEPS, quick=True)
+        return Plan(seeds=(1,), steps=options.steps, quick=True)
     return Plan(seeds=tuple(range(1, options.seeds + 1)), steps=options.steps, rates=options.rates)
 
 

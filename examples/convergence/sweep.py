@@ -25,7 +25,7 @@ class Plan:
     rates: tuple = ()  # these instead of each method's grid, and no further ones
 
     def steps_of(self, method):
-        return self.steps or method.steps
+        return self.steps or (method.quick_steps if self.quick else method.steps)
 
     def scale_of(self, method):
         return SMALL if self.quick else method.scale

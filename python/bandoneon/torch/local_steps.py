@@ -259,17 +259,13 @@ class LocalSteps(WrappedOptimizer):
                 old if result.absent else new
                 for old, new, result in zip(self._common, moved, results)
             ]
-            self._take_common()
-            if left_out is not None:
-                self._keep(left_out, weight)
         else:
+            left_out = None
             self.skipped_rounds += 1
-            self._take_common()
-
-    def _keep(self, left_out, weight):
-        """As this worker's own, of what it has pushed `weight` times."""
-        for m, common, rest in zip(self._links.members, self._common, left_out):
-            m.param.copy_(torch.sub(common, rest, alpha=1 / weight))
+        if left_out is None:
+            return self._take_common()
+        for m, common, rest in zip(members, self._common, left_out):
+            m.param.copy_(torch.sub(common, rest, alpha=1 / weight))  # What was pushed is `weight` times that.
 
     @contextlib.contextmanager
     def common_weights(self):
