@@ -335,6 +335,7 @@ _kept_muon_short = _methods(LOCAL_KEPT, DENSE_ADAMW, MUON, local_steps, dense=DE
 _shorter_muon_short = _methods(LOCAL_KEPT, DENSE_ADAMW, SHORTER_MUON, local_steps, dense=DENSE_SHORT)
 DENSE_MEDIUM = DENSE_ADAMW_MEDIUM, DENSE_MUON_MEDIUM
 _local_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, MUON, local_steps, LONG, DENSE_MEDIUM)
+_shorter_muon_medium = _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, SHORTER_MUON, local_steps, LONG, DENSE_MEDIUM)
 _local_muon_long = _methods(LOCAL_LONG, DENSE_ADAMW_LONG, MUON, local_steps, LONGER, DENSE_LONG)
 DENSE_LONGEST = DENSE_ADAMW_LONGEST, DENSE_MUON_LONGEST
 _local_muon_longest = _methods(LOCAL_LONGEST, DENSE_ADAMW_LONGEST, MUON, local_steps, LONGEST, DENSE_LONGEST)
@@ -589,7 +590,8 @@ METHODS = [
     _local_muon_medium("Muon, tau = 8, twobit(64), 2,400 steps", tau=8, **AVERAGE, **TWOBIT_UPDATES),
     _local_muon_medium("Muon, tau = 16, onebit(64), 2,400 steps", tau=16, **AVERAGE, **ONEBIT_UPDATES),
     *_kept(_local_muon_medium, ((8, TWO), (16, ONE)), ", 2,400 steps"),
-    _methods(LOCAL_MEDIUM, DENSE_ADAMW_MEDIUM, SHORTER_MUON, local_steps, LONG, DENSE_MEDIUM)(
+    _shorter_muon_medium("Muon, momentum 0.9, tau = 4, int4, 2,400 steps", tau=4, **AVERAGE, **INT4_BOTH),
+    _shorter_muon_medium(
         "Muon, momentum 0.9, tau = 8, twobit(64), local residual, 2,400 steps", tau=8, **AVERAGE, **TWOBIT_KEPT
     ),
     _dense_adamw_long(DENSE_ADAMW_LONG),
