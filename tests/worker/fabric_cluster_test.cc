@@ -6,13 +6,16 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/loopback.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
+#include "tests/support/pumped_network.h"
 #include "tests/support/worker_rig.h"
 
 namespace bdn::testing {
@@ -23,17 +26,21 @@ constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr size_t kElements =
     50000;  // pushes and replies of several partitions, written and as messages
 constexpr int kWorkers = 3;
+constexpr int kServers = 2;
 
-// Fabrics whose peers find each other over the loopback transport.
+// Fabrics whose peers find each other over another network, which outlives it.
 class FabricNetwork {
  public:
-  explicit FabricNetwork(std::string provider) : provider_(std::move(provider)) {}
+  FabricNetwork(std::string provider, LocalCluster::TransportFactory network,
+                absl::Duration silence = absl::Seconds(10))
+      : provider_(std::move(provider)), network_(std::move(network)), silence_(silence) {}
 
   std::unique_ptr<FabricTransport> MakeTransport() {
     FabricOptions options;
     options.endpoint.provider = provider_;
     options.window_bytes = uint64_t{4} << 20;
-    return *FabricTransport::Make(loopback_.MakeTransport(), options);
+    options.silence_timeout = silence_;
+    return *FabricTransport::Make(network_(), options);
   }
   LocalCluster::TransportFactory Factory() {
     return [this] {
@@ -79,7 +86,8 @@ class FabricNetwork {
  private:
   const SteadyClock clock_;
   const std::string provider_;
-  LoopbackNetwork loopback_;
+  const LocalCluster::TransportFactory network_;
+  const absl::Duration silence_;
   Mutex mu_;
   FabricTransport* last_made_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
@@ -96,7 +104,9 @@ Trained Train(const LocalCluster::TransportFactory& factory,
   trained.sums.assign(kWorkers, Floats(kElements, 0.0f));
   Worker::Options impatient;
   impatient.probe_interval = absl::Milliseconds(20);
-  ClusterRig rig(kWorkers, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=65536"},
+  ClusterRig rig(kWorkers,
+                 {absl::StrCat("--servers=", kServers), "--min-compress-bytes=0",
+                  "--partition-bytes=65536"},
                  impatient, factory);
   std::atomic<int> end = std::numeric_limits<int>::max();
   rig.OnEach([&](Worker& worker, int rank) {
@@ -119,31 +129,77 @@ Trained Train(const LocalCluster::TransportFactory& factory,
   return trained;
 }
 
+LocalCluster::TransportFactory Over(LoopbackNetwork* loopback) {
+  return [loopback] { return loopback->MakeTransport(); };
+}
+
 void ExpectAsOverLoopback(const Trained& trained) {
   LoopbackNetwork loopback;
-  const Trained expected = Train([&] { return loopback.MakeTransport(); },
-                                 [&](int step) { return step + 2 == trained.steps; });
+  const Trained expected =
+      Train(Over(&loopback), [&](int step) { return step + 2 == trained.steps; });
   EXPECT_EQ(expected.steps, trained.steps);
   for (int rank = 0; rank < kWorkers; ++rank) {
     EXPECT_EQ(trained.sums[rank], expected.sums[0]) << rank;
   }
 }
 
+constexpr const char* kProviders[] = {"tcp;ofi_rxm", "shm"};
+
+std::string NameOf(const std::string& provider) { return provider == "shm" ? "Shm" : "Tcp"; }
+
 class FabricCluster : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FabricCluster, GivesTheBitsThatLoopbackGives) {
-  FabricNetwork network(GetParam());
+  LoopbackNetwork loopback;
+  FabricNetwork network(GetParam(), Over(&loopback));
   ExpectAsOverLoopback(Train(network.Factory(), [](int step) { return step == 10; }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Providers, FabricCluster, ::testing::Values("tcp;ofi_rxm", "shm"),
+INSTANTIATE_TEST_SUITE_P(Providers, FabricCluster, ::testing::ValuesIn(kProviders),
+                         [](const auto& info) { return NameOf(info.param); });
+
+// What the ends say of themselves is lost, repeated, damaged and reordered, and twice for so long that
+// they take each other for gone.
+class FabricChaos : public ::testing::TestWithParam<std::tuple<const char*, uint64_t>> {};
+
+TEST_P(FabricChaos, CountsEveryPushOnce) {
+  constexpr int kStorms = 2;
+  constexpr int kLostInAStorm = 32;
+  const auto [provider, seed] = GetParam();
+  PumpedNetwork faulty;
+  faulty.net().Randomize(seed, {.drop = 0.1, .duplicate = 0.1, .corrupt = 0.1, .reorder = true});
+  FabricNetwork network(provider, faulty.Factory(), absl::Milliseconds(200));
+  int storms = 0;
+  bool has_weathered = false;
+  uint64_t met = 0;
+  const absl::Time deadline = absl::Now() + kLong;
+  const Trained trained = Train(network.Factory(), [&](int) {
+    if (absl::Now() > deadline) return true;
+    if (network.num_meetings() < met + kServers) return false;
+    has_weathered = storms == kStorms;
+    if (has_weathered) return true;
+    ++storms;
+    met = network.num_meetings();
+    faulty.net().Drop(OfType(FrameType::kFabric), kLostInAStorm);
+    return false;
+  });
+  faulty.net().ClearFaults();
+  EXPECT_TRUE(has_weathered);
+  ExpectAsOverLoopback(trained);
+}
+
+INSTANTIATE_TEST_SUITE_P(Providers, FabricChaos,
+                         ::testing::Combine(::testing::ValuesIn(kProviders),
+                                            ::testing::Values(1, 2)),
                          [](const auto& info) {
-                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
+                           return NameOf(std::get<0>(info.param)) +
+                                  std::to_string(std::get<1>(info.param));
                          });
 
 // Where servers open their endpoint anew, as they do over shm once peers have gone, what was on its way is lost.
 TEST(FabricClusterOverShm, CountsEveryPushOnceThoughEndpointsAreOpenedAnew) {
-  FabricNetwork network("shm");
+  LoopbackNetwork loopback;
+  FabricNetwork network("shm", Over(&loopback));
   std::atomic<bool> is_over = false;
   std::thread strangers;
   uint64_t met = 0;

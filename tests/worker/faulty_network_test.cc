@@ -4,10 +4,10 @@
 #include <thread>
 
 #include "common/transport/loopback.h"
-#include "common/transport/scripted_loopback.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
+#include "tests/support/pumped_network.h"
 #include "tests/support/worker_rig.h"
 
 // Whole workers and servers over a network that loses, repeats, damages and reorders frames.
@@ -18,27 +18,6 @@ namespace {
 using Floats = std::vector<float>;
 constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr size_t kElements = 3000;  // three partitions
-
-// A scripted network with a thread that keeps it going.
-class PumpedNetwork {
- public:
-  PumpedNetwork()
-      : pump_([this] {
-          while (net_.WaitAndStep()) continue;
-        }) {}
-  ~PumpedNetwork() {
-    net_.Interrupt();
-    pump_.join();
-  }
-  ScriptedLoopback& net() { return net_; }
-  LocalCluster::TransportFactory Factory() {
-    return [this] { return net_.MakeTransport(); };
-  }
-
- private:
-  ScriptedLoopback net_;
-  std::thread pump_;
-};
 
 // Goes by itself, and leaps when told to. Who waits notices within a millisecond.
 class LeapingClock final : public Clock {
