@@ -480,6 +480,8 @@ def _taken_apart():
             momentum_push="int8",
             momentum_pull="int8",
         ),
+        _apart("momentum turned to what others moved", trial="TurnedMomentum", share=1.0),
+        _apart("momentum turned half as far", trial="TurnedMomentum", share=0.5),
         _apart("momentum 0.8", SHORTEST_MUON),
         _apart("momentum 0.9", SHORTER_MUON),
         _apart("momentum 0.98", LONGER_MUON),

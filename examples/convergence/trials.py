@@ -32,3 +32,21 @@ class SharedMomentum(bdn.LocalSteps):
         momenta = enumerate(_momenta(self.inner))
         handles = [bdn.push_pull(momentum, f"momentum {i}", **self._exchange) for i, momentum in momenta]
         bdn.synchronize(handles)
+
+
+class TurnedMomentum(bdn.LocalSteps):
+    """A worker's momentum turns at each meeting by what the others moved otherwise than it did, at its own length:
+    what sharing it tells, without its bytes. Muon's matrices alone."""
+
+    def __init__(self, *given, share, **options):
+        super().__init__(*given, **options)
+        self._share = share
+
+    def synchronize(self):
+        began = self._common
+        ended = [m.param.detach().clone() for m in self._links.members]
+        super().synchronize()
+        for m, old, own, new in zip(self._links.members, began, ended, self._common):
+            momentum = self.inner.state[m.param].get("momentum_buffer")
+            if momentum is not None:
+                momentum.add_(own - new, alpha=self._share * (momentum.norm() / ((old - own).norm() + 1e-12)).item())
