@@ -85,13 +85,19 @@ def megabytes_to(curve, target):
     return None
 
 
+ALIKE = 1.01  # Bytes, so near to each other.
+
+
 def frontier(summaries):
-    """Those that no other one beats in both bytes and loss, from the fewest bytes on."""
-    best, found = math.inf, []
+    """Those that no other one beats in both bytes and loss, from the fewest bytes on. What a method says beside
+    its codes is no merit: within ALIKE bytes are the same."""
+    found = []
     for summary in sorted(summaries, key=lambda s: (s.megabytes, s.loss)):
-        if summary.loss < best:
-            best = summary.loss
-            found.append(summary)
+        if found and summary.loss >= found[-1].loss:
+            continue
+        while found and summary.megabytes <= ALIKE * found[-1].megabytes:
+            found.pop()
+        found.append(summary)
     return found
 
 

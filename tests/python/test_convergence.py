@@ -213,6 +213,15 @@ def test_the_frontier_is_what_nothing_beats_in_both():
     assert report.frontier([dense, coded]) == [coded]
 
 
+def test_the_frontier_takes_bytes_within_a_hundredth_for_the_same():
+    few, alike, more = (
+        report.summarize(CODED, [record(0.2, 1, loss, CODED, bytes_each_way=each)], 1)
+        for loss, each in ((2.2, 1e6), (2.1, 1.005e6), (2.0, 1.02e6))
+    )
+    assert report.frontier([few, more]) == [few, more]
+    assert report.frontier([few, alike, more]) == [alike, more]
+
+
 # ---- Runs ----
 
 
