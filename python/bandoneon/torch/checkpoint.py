@@ -1,8 +1,9 @@
-"""A whole training in one directory: models, optimizers and what every rank's links remember."""
+"""A whole training in one place: models, optimizers and what every rank's links remember."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -11,50 +12,100 @@ from typing import Any
 
 import torch
 
-from ..errors import BandoneonError, DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from ..errors import (
+    BandoneonError,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    error_for_code,
+)
 from ..session import default_worker
 from ..worker import Worker
 from .broadcast import broadcast_bytes
+from .checkpoint_storage import open_storage
 from .comm_state import base_rank, ranks_for
 from .exchange import push_pull
 
 _FORMAT = 1
-_MANIFEST = "checkpoint.json"
+_LAYOUTS = ("shared", "hosts", "rank0")
+# What belongs to checkpoints: of the id of one, or a marker that was not completed.
 _FILE = re.compile(r"([0-9a-f]{16})\.(shared|rank\d+)\.pt(\.partial)?")
+_MARKER = re.compile(r"(?:([0-9a-f]{16})\.)?checkpoint\.json(\.partial)?")
+# Files that others lack travel in pieces, so that nobody needs room for two.
+_PIECE_BYTES = 16 << 20
 
 
-def save(directory: str | os.PathLike[str], state: dict[str, Any], *, worker: Worker | None = None):
-    """Saves all of `state`, with every rank's comm_state_dict(), into a directory that all workers see.
-    Collective, between steps; returns when it is complete.
+def save(
+    directory: str | os.PathLike[str],
+    state: dict[str, Any],
+    *,
+    layout: str = "shared",
+    worker: Worker | None = None,
+):
+    """Saves all of `state`, with every rank's comm_state_dict(). Collective, between steps; returns when it
+    is complete.
 
         bdn.save("run1/latest", {"model": model, "optimizer": optimizer, "epoch": epoch})
 
+    directory: a path, or a URL of object storage such as "s3://bucket/run1", which fsspec reaches.
     state: what to save by name, the same names in all workers: modules, optimizers, DDPStates and
         whatever else has state_dict() or comm_state_dict(); and values that torch.save takes, each
         rank's own.
+    layout: "shared": all workers see the directory. "hosts": each host has a directory of its own, where
+        its workers leave their files. "rank0": all files are sent to worker 0, which alone writes.
 
     Parameters and the state of torch optimizers are the same in all workers, and rank 0 saves them; each
     rank saves its buffers, its links and everything else. Around LocalSteps and CSER each saves all.
 
     A checkpoint that is there already is replaced in one moment, after the new one is on the disk: who
-    stops in between leaves the old one. Where a worker cannot write, all fail, and the old one stays.
+    stops in between leaves the old one. Where a worker cannot write, all fail with its reason, and the
+    old one stays; what the failed save has left is removed, or the next save removes it first.
     """
     worker = worker or default_worker()
     token = broadcast_bytes(worker, "checkpoint", secrets.token_hex(8).encode(), 0).decode()
-    files = _Files(directory, token)
-    with _all_or_none(worker, f"save {directory}"):
-        shared, own = _split(state, worker)
-        os.makedirs(directory, exist_ok=True)
-        files.write(f"rank{worker.rank}", own)
-        if worker.rank == 0:
-            files.write("shared", shared)
-    with _all_or_none(worker, f"save {directory}"):
-        if worker.rank == 0:
+    what = f"save {directory}"
+    with _all_or_none(worker, what):
+        if layout not in _LAYOUTS:
+            raise InvalidArgument(f"layout={layout!r} is not one of " + ", ".join(map(repr, _LAYOUTS)))
+        files = _Files(open_storage(directory), token)
+        manifests = files.manifests()
+    views = _gather(worker, {"layout": layout, "manifests": manifests})
+    _check_one_layout(views)
+    known = [_fields_of(text) for view in views for text in view["manifests"].values()]
+    number = 1 + max((_number_of(fields) for fields in known), default=0)
+    kept = {fields["id"] for fields in known if isinstance(fields.get("id"), str)} | {token}
+    writes = worker.rank == 0 or layout != "rank0"
+    parts = {}
+    try:
+        with _all_or_none(worker, what):
+            if writes:
+                files.create()
+                files.remove_all_but(kept)
+            shared, own = _split(state, worker)
+            parts[f"rank{worker.rank}"] = own
+            if worker.rank == 0:
+                parts["shared"] = shared
+            for part, content in parts.items():
+                if writes:
+                    files.write(part, content)
+                else:
+                    parts[part] = _bytes_of(content)
+        if layout == "rank0":
+            with _all_or_none(worker, what):
+                _send_to_first(worker, files, parts)
+    except BaseException:
+        if writes:
+            files.remove_own()
+        raise
+    with _all_or_none(worker, what):
+        if worker.rank == 0 and layout == "shared":
             files.check([f"rank{rank}" for rank in range(worker.size)])
+        if worker.rank == 0:
             names = {"items": sorted(state), "size": worker.size, "id": token, "format": _FORMAT}
-            path = os.path.join(directory, _MANIFEST)
-            _write(path, lambda file: file.write(json.dumps(names).encode()))
-            files.remove_others()
+            files.mark({**names, "number": number})
+    if worker.rank == 0 or layout == "hosts":
+        files.remove_all_but({token})
 
 
 def load(
@@ -69,6 +120,9 @@ def load(
 
         at = bdn.load("run1/latest", {"model": model, "optimizer": optimizer})["epoch"]
 
+    directory: as save()'s, whatever its layout was: files that a worker needs and does not see are sent
+        to it by one that does.
+
     A job of as many workers goes on bit for bit. In one of more or fewer, what the old ranks' links owe to
     the mean is shared out among the new ones; worker r takes its buffers, its values and the state of
     its local optimizer from rank r modulo the old number. How many servers there are makes no
@@ -78,8 +132,25 @@ def load(
     NotFound, DataLoss and InvalidArgument say what is missing or does not fit.
     """
     worker = worker or default_worker()
-    with _all_or_none(worker, f"load {directory}"):
-        shared, own, others = _read(directory, state, weights_only, worker)
+    what = f"load {directory}"
+    with _all_or_none(worker, what):
+        storage = open_storage(directory)
+        files = _Files(storage, None)
+        has_comm = any(hasattr(item, "comm_state_dict") for item in state.values())
+        view = {"manifests": files.manifests(), "names": files.names(), "has_comm": has_comm}
+    views = _gather(worker, view)
+    manifest = _newest(views, storage)
+    files = _Files(storage, manifest["id"])
+    received, failures = _fetch(worker, files, views, manifest)
+    with _all_or_none(worker, what):
+        if failures:
+            raise failures[0]
+        contents = {
+            part: files.read(part, received.get(part), weights_only)
+            for part in _parts_for(worker.rank, worker.size, manifest["size"], has_comm)
+        }
+        _check_items(contents.values(), state, manifest, directory)
+    shared, own, *others = contents.values()
     for name, item in _in_loading_order(state):
         states = [states[name] for states in (shared["states"], own["states"]) if name in states]
         if isinstance(item, torch.nn.Module):
@@ -134,16 +205,86 @@ def _in_loading_order(state):
     return sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Module))
 
 
-def _read(directory, state, weights_only, worker):
-    manifest = _manifest(directory)
-    saved_size = manifest["size"]
-    files = _Files(directory, manifest["id"])
-    shared = files.read("shared", weights_only)
-    base = base_rank(worker.rank, saved_size)
-    own = files.read(f"rank{base}", weights_only)
-    has_comm = any(hasattr(item, "comm_state_dict") for item in state.values())
-    mapped = ranks_for(worker.rank, worker.size, saved_size) if has_comm else []
-    others = [files.read(f"rank{rank}", weights_only) for rank in mapped if rank != base]
+# ---- Manifests: which checkpoint is the complete one ----
+
+
+def _fields_of(text):
+    """Of a manifest, whatever it holds."""
+    with contextlib.suppress(ValueError):
+        fields = json.loads(text)
+        if isinstance(fields, dict):
+            return fields
+    return {}
+
+
+def _number_of(fields):
+    """How many saves came before, as far as its workers knew."""
+    number = fields.get("number")
+    return number if isinstance(number, int) else 0
+
+
+def _parse(text, path):
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise DataLoss(f"{path} is not what bandoneon.torch.save wrote: {error}") from None
+    manifest = _fields_of(text)
+    form = manifest.get("format")
+    if form != _FORMAT:
+        raise InvalidArgument(f"{path} is of format {form!r}; this build reads format {_FORMAT}")
+    size, token = manifest.get("size"), manifest.get("id")
+    if not (isinstance(size, int) and size >= 1 and _FILE.fullmatch(f"{token}.shared.pt")):
+        raise DataLoss(f"{path} is of {size!r} workers and has the id {token!r}")
+    return manifest
+
+
+def _newest(views, storage):
+    """The manifest of the newest checkpoint that workers see, whose files are all there. The same, or the
+    same error, in all workers."""
+    found, errors = [], []
+    for rank, view in enumerate(views):
+        for path, text in view["manifests"].items():
+            try:
+                found.append((_parse(text, path), path, rank))
+            except BandoneonError as error:
+                errors.append(error)
+    if not found:
+        if errors:
+            raise errors[0]
+        raise NotFound(
+            f"there is no {storage.path(storage.marker('ID'))}: no checkpoint of bandoneon.torch.save, or one "
+            "that was not completed, or it lies where no worker of this job sees it"
+        )
+    found.sort(key=lambda entry: -_number_of(entry[0]))  # Of equal ones, that of the lowest rank.
+    lacking = [_missing(manifest, views) for manifest, _, _ in found]
+    manifest, path, rank = found[0]
+    if lacking[0] is None:
+        return manifest
+    text = f"the checkpoint lacks {storage.path(lacking[0])}, which no worker sees"
+    whole = [m["id"] for (m, _, _), name in zip(found, lacking) if name is None]
+    if whole:
+        text += f"; {whole[0]} is an older one that is whole: remove {path} where worker {rank} runs to load that"
+    raise NotFound(text)
+
+
+def _missing(manifest, views):
+    names = {name for view in views for name in view["names"]}
+    for rank, view in enumerate(views):
+        for part in _parts_for(rank, len(views), manifest["size"], view["has_comm"]):
+            if _name(manifest["id"], part) not in names:
+                return _name(manifest["id"], part)
+    return None
+
+
+def _parts_for(rank, size, saved_size, has_comm):
+    """What a worker reads: what is everybody's, the part that it goes by, and those whose links it takes up."""
+    base = base_rank(rank, saved_size)
+    mapped = ranks_for(rank, size, saved_size) if has_comm else []
+    return ["shared", f"rank{base}", *(f"rank{other}" for other in mapped if other != base)]
+
+
+def _check_items(contents, state, manifest, directory):
+    shared, own, *_ = contents
     for name, item in state.items():
         for method, parts in {
             "load_state_dict": (shared["states"], own["states"]),
@@ -154,47 +295,60 @@ def _read(directory, state, weights_only, worker):
                     f"the checkpoint in {directory} has nothing for {name!r} to {method}(); it is of "
                     + ", ".join(manifest["items"])
                 )
-    return shared, own, others
 
 
-def _manifest(directory):
-    path = os.path.join(directory, _MANIFEST)
-    try:
-        with open(path, "rb") as file:
-            manifest = json.loads(file.read())
-    except FileNotFoundError:
-        raise NotFound(
-            f"there is no {path}: no checkpoint of bandoneon.torch.save, or one that was not completed, "
-            "or not on a file system that all workers see"
-        ) from None
-    except ValueError as error:
-        raise DataLoss(f"{path} is not what bandoneon.torch.save wrote: {error}") from None
-    form = manifest.get("format") if isinstance(manifest, dict) else None
-    if form != _FORMAT:
-        raise InvalidArgument(f"{path} is of format {form!r}; this build reads format {_FORMAT}")
-    size, token = manifest.get("size"), manifest.get("id")
-    if not (isinstance(size, int) and size >= 1 and _FILE.fullmatch(f"{token}.shared.pt")):
-        raise DataLoss(f"{path} is of {size!r} workers and has the id {token!r}")
-    return manifest
+# ---- Files ----
+
+
+def _name(token, part):
+    return f"{token}.{part}.pt"
 
 
 class _Files:
-    """The files of one checkpoint, which its id tells from those of others in the same directory."""
+    """The files of one checkpoint, which its id tells from those of others in the same place."""
 
-    def __init__(self, directory, token):
-        self._directory = directory
+    def __init__(self, storage, token):
+        self._storage = storage
         self._token = token
 
-    def _path(self, part):
-        return os.path.join(self._directory, f"{self._token}.{part}.pt")
+    def create(self):
+        self._storage.create()
+
+    def names(self):
+        return sorted(name for name in self._storage.names() if _FILE.fullmatch(name))
+
+    def manifests(self):
+        """{path: text} of all that are there."""
+        texts = {}
+        for name in sorted(self._storage.names()):
+            match = _MARKER.fullmatch(name)
+            if match and not match[2] and name == self._storage.marker(match[1]):
+                # It may be replaced by another job meanwhile.
+                with contextlib.suppress(FileNotFoundError), self._storage.open(name) as file:
+                    texts[self._storage.path(name)] = file.read().decode(errors="replace")
+        return texts
 
     def write(self, part, content):
-        _write(self._path(part), lambda file: torch.save(content, file))
+        self._storage.write(_name(self._token, part), lambda file: torch.save(content, file))
 
-    def read(self, part, weights_only):
-        path = self._path(part)
+    def write_pieces(self, part, pieces, num_bytes):
+        """`pieces` can be taken only once."""
+        name = _name(self._token, part)
+        self._storage.write(name, lambda file: _write_all(pieces, file), num_bytes)
+
+    def mark(self, manifest):
+        text = json.dumps(manifest).encode()
+        self._storage.write(self._storage.marker(self._token), lambda file: file.write(text))
+
+    def open(self, part):
+        return self._storage.open(_name(self._token, part))
+
+    def read(self, part, received, weights_only):
+        """received: a file of it that another worker has sent."""
+        path = self._storage.path(_name(self._token, part))
         try:
-            return torch.load(path, map_location="cpu", weights_only=weights_only)
+            with received or self.open(part) as file:
+                return torch.load(file, map_location="cpu", weights_only=weights_only)
         except FileNotFoundError:
             raise NotFound(f"the checkpoint lacks {path}") from None
         except Exception as error:  # Whatever reading bytes that are not a checkpoint comes to.
@@ -202,50 +356,152 @@ class _Files:
 
     def check(self, parts):
         for part in parts:
-            if not os.path.exists(self._path(part)):
+            if not self._storage.has(_name(self._token, part)):
                 raise FailedPrecondition(
-                    f"worker 0 does not see {self._path(part)}, which another worker has written: the "
-                    "directory must be on a file system that all workers see"
+                    f"worker 0 does not see {self._storage.path(_name(self._token, part))}, which another worker "
+                    'has written. Give a directory on a file system that all workers see; or layout="hosts", which '
+                    'leaves each host its own files, or layout="rank0", which sends all to worker 0'
                 )
 
-    def remove_others(self):
+    def remove_all_but(self, kept):
         """What earlier checkpoints, and those that were not completed, have left."""
-        for name in os.listdir(self._directory):
-            match = _FILE.fullmatch(name)
-            if match and match[1] != self._token:
-                with contextlib.suppress(OSError):
-                    os.remove(os.path.join(self._directory, name))
+        for name in self._storage.names():
+            match = _FILE.fullmatch(name) or _MARKER.fullmatch(name)
+            if match and name != "checkpoint.json" and match[1] not in kept:
+                self._storage.remove(name)
+
+    def remove_own(self):
+        with contextlib.suppress(BandoneonError):
+            for name in self._storage.names():
+                match = _FILE.fullmatch(name)
+                if match and match[1] == self._token:
+                    self._storage.remove(name)
 
 
-def _write(path, dump):
-    """dump(file) writes it; the file is there whole or not at all, even after a loss of power."""
-    partial = f"{path}.partial"
-    with open(partial, "wb") as file:
-        dump(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _write_all(pieces, file):
+    for piece in pieces:
+        file.write(piece)
+
+
+def _bytes_of(content):
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+# ---- Between workers ----
+
+
+def _send_to_first(worker, files, parts):
+    """Worker 0 writes what the others would have written. Whatever fails there, all pieces are taken."""
+    sizes = _gather(worker, sum(len(part) for part in parts.values()) if worker.rank else 0)
+    failure = None
+    for root in range(1, worker.size):
+        part = f"rank{root}"
+        pieces = _pieces(worker, io.BytesIO(parts[part]) if root == worker.rank else None, root)
+        try:
+            if worker.rank == 0 and failure is None:
+                files.write_pieces(part, pieces, sizes[root])
+        except Exception as error:
+            failure = error
+        for _ in pieces:
+            pass
+    if failure is not None:
+        raise failure
+
+
+def _fetch(worker, files, views, manifest):
+    """{part: a file of it} of the parts that this worker needs and does not see, and what went wrong. Those
+    that somebody lacks are sent by the lowest worker that sees them."""
+    needed = [
+        _parts_for(rank, worker.size, manifest["size"], view["has_comm"])
+        for rank, view in enumerate(views)
+    ]
+    received, failures = {}, []
+    for part in sorted({part for parts in needed for part in parts}):
+        seen = [_name(manifest["id"], part) in view["names"] for view in views]
+        lacks = [part in parts and not sees for parts, sees in zip(needed, seen)]
+        if not any(lacks):
+            continue
+        root = seen.index(True)
+        copy = io.BytesIO()
+        with contextlib.ExitStack() as stack:
+            file = None
+            try:
+                if worker.rank == root:
+                    file = stack.enter_context(files.open(part))
+            except Exception as error:  # The others wait for the pieces.
+                failures.append(error)
+                file = io.BytesIO()
+            for piece in _pieces(worker, file, root, failures):
+                if lacks[worker.rank]:
+                    copy.write(piece)
+        if lacks[worker.rank]:
+            copy.seek(0)
+            received[part] = copy
+    return received, failures
+
+
+def _pieces(worker, file, root, failures=None):
+    """The bytes of root's file, in pieces, at every worker; of the others `file` is None. Collective: all
+    pieces are to be taken, and a file that cannot be read on ends there."""
+    while True:
+        piece = b""
+        if worker.rank == root:
+            try:
+                piece = file.read(_PIECE_BYTES)
+            except Exception as error:
+                failures.append(error)
+        piece = broadcast_bytes(worker, "checkpoint/piece", piece, root)
+        yield piece
+        if len(piece) < _PIECE_BYTES:
+            break
+
+
+def _gather(worker, mine):
+    """What each worker gave, by rank: a little of what JSON takes."""
+    text = json.dumps(mine).encode()
+    return [
+        json.loads(broadcast_bytes(worker, "checkpoint/view", text if root == worker.rank else b"", root))
+        for root in range(worker.size)
+    ]
+
+
+def _check_one_layout(views):
+    for rank, view in enumerate(views):
+        if view["layout"] != views[0]["layout"]:
+            raise InvalidArgument(
+                f"worker {rank} saves with layout={view['layout']!r}, worker 0 with {views[0]['layout']!r}: give "
+                "the same in all workers"
+            )
 
 
 @contextlib.contextmanager
 def _all_or_none(worker, what):
-    """Ends with an error in all workers where it does in one."""
+    """Ends with an error in all workers where it does in one, whose reason all of them have. Nothing inside
+    waits for other workers after an error of its own."""
     error = None
     try:
         yield
     except Exception as failure:
         error = failure
-    verdict = torch.tensor([float(error is not None)])
+    failed = torch.zeros(worker.size, dtype=torch.float32, device="cpu")
+    failed[worker.rank] = error is not None
     try:
-        push_pull(verdict, "checkpoint/failed", push="none", pull="none", worker=worker).wait()
+        push_pull(failed, "checkpoint/failed", push="none", pull="none", worker=worker).wait()
+        if failed.any():
+            root = int(failed.nonzero()[0])
+            reason = broadcast_bytes(worker, "checkpoint/reason", _reason_of(error), root)
     except BandoneonError as failure:
-        error = error or failure
+        raise error or failure
     if error is not None:
         raise error
-    if verdict.item() > 0:
-        raise FailedPrecondition(f"another worker could not {what}; its error says why")
+    if failed.any():
+        code, _, text = reason.decode().partition(" ")
+        raise error_for_code(int(code), f"worker {root} could not {what}: {text}")
+
+
+def _reason_of(error):
+    if isinstance(error, BandoneonError):
+        return f"{error.code} {error}".encode()
+    return f"{FailedPrecondition.code} {type(error).__name__}: {error}".encode()
