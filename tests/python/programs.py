@@ -14,7 +14,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import make_batch, make_model, model_hash
+from cluster_helpers import fill, make_batch, make_model, model_hash
 
 STEPS = 50
 
@@ -99,6 +99,52 @@ def joins(directory, counts):
         if kind != "optimizer":
             del forward
     record(directory, worker, models)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
+def changes_gradients(directory):
+    """The same training, in which hooks that come last change every gradient: by DDP over gloo, and by us. In the
+    first parameters in place, in the others by another tensor."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    group = dist.new_group(list(range(worker.size)))
+    models = {}
+
+    def scale(param):
+        param.grad.mul_(1.5 + worker.rank)
+
+    def clip(param):
+        param.grad = param.grad / param.grad.norm().clamp(min=1.0)
+
+    for kind in ("gloo", "hook", "backward", "forward", "no overlap", "group"):
+        model = torch.nn.Sequential(torch.nn.Linear(600, 400), torch.nn.Tanh(), torch.nn.Linear(400, 300))
+        fill(model)
+        forward, optimizer = model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        if kind in ("gloo", "hook"):
+            forward = DistributedDataParallel(model, bucket_cap_mb=0.5)
+        if kind == "hook":
+            state = bdn.DDPState(model.named_parameters(), prefix="hook/")
+            forward.register_comm_hook(state, bdn.ddp_hook)
+        elif kind != "gloo":
+            how = {"group": dict(local_group=group), "no overlap": dict(overlap=False)}
+            how = how.get(kind, dict(overlap=kind))
+            optimizer = bdn.DistributedOptimizer(optimizer, model, prefix=f"{kind}/", **how)
+        for i, param in enumerate(model.parameters()):
+            param.register_post_accumulate_grad_hook(clip if i // 2 else scale)
+        for step in range(6):
+            optimizer.zero_grad()
+            forward(make_batch(worker.rank, step, width=600)).square().mean().backward()
+            optimizer.step()
+        if kind == "forward":
+            optimizer.synchronize()
+        models[kind] = model
+    if worker.rank == 0:
+        torch.save({kind: model.state_dict() for kind, model in models.items()}, f"{directory}/models.pt")
+    record(directory, worker, {kind: model_hash(model) for kind, model in models.items()})
     dist.destroy_process_group()
     bdn.shutdown()
 

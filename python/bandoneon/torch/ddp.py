@@ -182,7 +182,7 @@ class _Reached:
 
     def _mark(self, param):
         self._ids.add(id(param))
-        if self.hook_has_run:
+        if self.hook_has_run or param.grad is None:  # A hook of the program may have taken it away.
             return
         first = self._grads.setdefault(id(param), weakref.ref(param.grad))
         if first() is not param.grad:  # The first one was stepped on, or thrown away.

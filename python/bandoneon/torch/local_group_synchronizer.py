@@ -9,7 +9,7 @@ from .. import _native
 from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push, Result
 from . import backward_pass
-from .synchronizer import Synchronizer
+from .synchronizer import AS_IT_IS_THEN, Synchronizer
 
 # Parameters of this many bytes are scattered and gathered by one call.
 _BUCKET_BYTES = 4 << 20
@@ -212,23 +212,32 @@ class LocalGroupSynchronizer(Synchronizer):
 
     @torch.no_grad()
     def _push(self, slot, grad, flags=0):
-        """Into its bucket. All that can go on goes on."""
-        slot.grad = None if grad is None else self._parameters.dense(slot.member, grad)
-        slot.memory = slot.grad
-        slot.flags = flags
-        slot.sent = True
-        self._bucket_of[slot].missing -= 1
-        self._send_batch()
+        """Into its bucket. All that can go on goes on, but for a bucket that this completes: until the next gradient
+        comes, hooks may change this one."""
+        if self._batch.is_full:
+            self._send_batch()
         ready = self._num_pushed
         while ready < self._num_scattered and self._buckets[ready].work.is_completed():
             ready += 1
         self._push_sums(ready)
+        slot.grad = grad
+        slot.flags = flags
+        slot.sent = True
+        bucket = self._bucket_of[slot]
+        bucket.missing -= 1
+        self._batch.is_full |= bucket.missing == 0
 
+    @torch.no_grad()
     def _send_batch(self):
+        self._batch.is_full = False
         buckets = self._buckets
         while self._num_scattered < len(buckets) and buckets[self._num_scattered].missing == 0:
+            bucket = buckets[self._num_scattered]
+            for slot in bucket.slots:
+                self._take_gradient(slot)
+                slot.memory = slot.grad
             with self._noting_failure():
-                buckets[self._num_scattered].scatter(self._weight, self._scale)
+                bucket.scatter(self._weight, self._scale)
             self._num_scattered += 1
 
     @torch.no_grad()
@@ -260,6 +269,8 @@ class LocalGroupSynchronizer(Synchronizer):
         for bucket in self._buckets:
             with self._noting_failure():
                 self._group.wait(bucket.work)
+        if is_wanted:
+            self._note_changes(self._slots)
         for bucket in self._buckets:
             there = bucket.deliver(self._scale) if is_wanted else []
             for slot, is_there in zip(bucket.slots, there):

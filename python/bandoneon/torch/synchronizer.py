@@ -19,6 +19,10 @@ from .tensors import copy_back, memory_for, place, streams_for
 # their exchange does.
 _BATCH_BYTES = 256 << 10
 
+# What _push() is given for a gradient whose accumulation still runs: hooks that the program has registered later
+# may scale it, put another one in its place, or take it away.
+AS_IT_IS_THEN = object()
+
 
 class _Slot:
     """One parameter's part in the round of the running backward pass."""
@@ -70,6 +74,8 @@ class _Slot:
         self.flags = 0  # of its push
         self.grad = None  # what is pushed, and where the mean goes
         self.memory = None  # that C reads and writes for it
+        self.source = None  # what param.grad was when it left
+        self.version = 0  # of the source, then: torch counts what is written to it
         if self.push is not None:
             self.push.keep = None
 
@@ -80,6 +86,15 @@ class _Slot:
     def remove_hooks(self):
         backward_pass.remove(self.hooks)
         backward_pass.remove(self.accumulation_hooks)
+
+
+class _Batch:
+    """Slots whose gradients leave together. Known to the parameters' hooks, which are to make few calls."""
+
+    def __init__(self):
+        self.slots = []
+        self.num_bytes = 0
+        self.is_full = False  # so it leaves when the hooks of what was accumulated last have run
 
 
 class Synchronizer:
@@ -116,16 +131,18 @@ class Synchronizer:
         self._is_in_flight = False  # all has left, and not all has come
         self._num_deferred = 0  # slots whose step was deferred and not taken
         self._has_warned = False
+        self._has_warned_of_taken = False
         # Of the running round:
         self._active = False
-        self._batch = []  # slots whose gradients leave together
-        self._batch_bytes = 0
+        self._batch = _Batch()
+        self._is_given_up = False  # its results are not wanted
         self._is_local = False  # the pass that runs only adds to the local gradients
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
         self._scale = 1.0
         self._weight = 1.0
         self._rates = {}
+        self._changed = []  # slots whose gradients were changed after they had left
 
     # ---- Membership ----
 
@@ -261,6 +278,7 @@ class Synchronizer:
         self.settle_early("they were read between backward() and step()")
 
     def _leave_in_flight(self):
+        self._note_changes(self._slots)
         settle = weakref.WeakMethod(self._settle_for_reader)
         for slot in self._slots:
             if slot.memory is not None:
@@ -269,6 +287,7 @@ class Synchronizer:
         self._had_pass = True
         self._local_passes = 0
         self._leave_pass()
+        self._refuse_changes()
 
     def _arrive(self, slot, mean):
         pending, slot.pending = slot.pending, None
@@ -294,7 +313,7 @@ class Synchronizer:
             if slot.hooks or not slot.param.requires_grad or self._closed:
                 continue
             slot.hooks = [
-                slot.param.register_hook(_gradient_hook(itself, slot)),
+                slot.param.register_hook(_gradient_hook(itself, slot, self._batch)),
                 slot.param.register_post_accumulate_grad_hook(_accumulation_hook(itself, slot)),
             ]
 
@@ -345,7 +364,7 @@ class Synchronizer:
             self._before_accumulation(slot)
         slot.is_expected = False
         if self._enabled and not self._is_local and self._overlap and slot.leaves_at_once:
-            self._push(slot, slot.param.grad)
+            self._push(slot, AS_IT_IS_THEN)
 
     def _enter_round(self, slot):
         task = backward_pass.current_task()
@@ -372,7 +391,8 @@ class Synchronizer:
     def _reach_outermost(self, task):
         if self._active and self._outermost is None:
             self._outermost = task
-            backward_pass.at_end_of_pass(self._finish_pass)
+            # After what the program has put at the end of this pass, which may change gradients, too.
+            backward_pass.at_end_of_pass(lambda: backward_pass.at_end_of_pass(self._finish_pass))
 
     def _finish_pass(self):
         """Waits only after every optimizer that has part in the pass has sent what it owes: another
@@ -415,6 +435,7 @@ class Synchronizer:
         self._had_pass = True
         self._local_passes = 0
         self._leave_round()
+        self._refuse_changes()
 
     @torch.no_grad()
     def _send_rest(self):
@@ -430,6 +451,7 @@ class Synchronizer:
             self._leave_round()
             return
         self.take_deferred()
+        self._is_given_up = True
         for slot in self._slots:
             if not slot.sent:
                 self._push(slot, None, _native.ABSENT)
@@ -451,6 +473,7 @@ class Synchronizer:
 
     def _leave_pass(self):
         self._active = False
+        self._is_given_up = False
         self._is_local = False
         self._outermost = None
         self._tasks.clear()
@@ -463,28 +486,64 @@ class Synchronizer:
         elif grad is not None and (slot.fired or not slot.holds_mean):
             self._push(slot, grad)
         else:
-            self._push_absent(slot)
-
-    def _push_absent(self, slot):
-        """No gradient here, but there may be one elsewhere."""
-        if slot.earlier is None:
-            slot.earlier, slot.param.grad = slot.param.grad, None
-        self._push(slot, torch.zeros_like(slot.param, requires_grad=False), _native.ABSENT)
+            if slot.fired and grad is None:
+                self._warn_of_taken(slot)
+            if slot.earlier is None:
+                slot.earlier, slot.param.grad = grad, None
+            self._push(slot, _zeros_for(slot), _native.ABSENT)
 
     def _push(self, slot, grad, flags=0):
-        """With the batch, which leaves when it is large enough."""
+        """With the batch, which leaves when it is large enough and the next gradient comes: then no hook of the
+        program's is still to change what is in it."""
+        batch = self._batch
+        if batch.is_full:
+            self._send_batch()
         slot.sent = True
         slot.grad = grad
         slot.flags = flags
-        self._batch.append(slot)
-        self._batch_bytes += slot.num_bytes
-        if self._batch_bytes >= _BATCH_BYTES:
-            self._send_batch()
+        batch.slots.append(slot)
+        batch.num_bytes += slot.num_bytes
+        batch.is_full = batch.num_bytes >= _BATCH_BYTES
+
+    def _take_gradient(self, slot):
+        """What leaves of it, now that it does."""
+        if slot.grad is AS_IT_IS_THEN:
+            slot.grad = None if self._is_given_up else slot.param.grad
+            if slot.grad is None:
+                self._take_none(slot)
+        if slot.grad is None:
+            return
+        slot.source = slot.grad
+        slot.grad = self._parameters.dense(slot.member, slot.grad)
+        try:
+            slot.version = slot.source._version
+        except RuntimeError:  # Of inference tensors torch does not count what is written to them.
+            slot.source = None
+
+    def _take_none(self, slot):
+        """Where hooks have taken the gradient away. There may be one elsewhere."""
+        slot.flags = _native.ABSENT
+        if not self._is_given_up:
+            self._warn_of_taken(slot)
+            slot.grad = _zeros_for(slot)
+
+    def _warn_of_taken(self, slot):
+        if self._has_warned_of_taken:
+            return
+        self._has_warned_of_taken = True
+        warnings.warn(
+            f"a hook has set the gradient of {slot.member.name!r} to None during backward(), so this worker has none "
+            "to exchange and counts as one without it. If that hook takes steps, or keeps gradients elsewhere, they "
+            "are this worker's own and the replicas will differ: do both after backward() instead",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def _send_batch(self):
-        if not self._batch:
+        batch, self._batch.slots = self._batch.slots, []
+        self._batch.num_bytes, self._batch.is_full = 0, False
+        if not batch:
             return
-        batch, self._batch, self._batch_bytes = self._batch, [], 0
         error = self._fill_pushes(batch)
         tickets, refused = self._worker.push_all([slot.push for slot in batch if slot.sent])
         for slot, ticket in zip(batch, tickets):
@@ -499,10 +558,8 @@ class Synchronizer:
         """The error of the first that cannot be exchanged; it and those behind it are not sent then."""
         try:
             for done, slot in enumerate(batch):
-                memory = None
-                if slot.grad is not None:
-                    slot.grad = self._parameters.dense(slot.member, slot.grad)
-                    memory = memory_for(slot.grad)
+                self._take_gradient(slot)
+                memory = None if slot.grad is None else memory_for(slot.grad)
                 slot.memory = memory
                 push = slot.push
                 push.keep = memory
@@ -528,6 +585,8 @@ class Synchronizer:
             self._timeout,
             streams_for(slot.memory for slot in slots) if is_wanted else None,
         )
+        if is_wanted:
+            self._note_changes(slots[: len(results)])
         for slot, result in zip(slots, results):
             slot.ticket = None
             if is_wanted:
@@ -536,6 +595,22 @@ class Synchronizer:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
                 slots[len(results)].ticket = None
             raise error
+
+    def _note_changes(self, slots):
+        """Which gradients somebody has written to, or put others in the place of, after they had left. Before the
+        means are written there, or others stand in for them."""
+        for slot in slots:
+            source, slot.source = slot.source, None
+            # An absent one lies elsewhere.
+            if source is None or slot.flags & _native.ABSENT:
+                continue
+            if slot.param.grad is not source or source._version != slot.version:
+                self._changed.append(slot)
+
+    def _refuse_changes(self):
+        changed, self._changed = self._changed, []
+        if changed:
+            raise _changed_in_flight(changed)
 
     def _finish(self, slot, result):
         if slot.fired == 1:
@@ -552,10 +627,31 @@ class Synchronizer:
             slot.clear_round()
 
 
-def _gradient_hook(reference, slot):
-    """_on_gradient(), where there is something to do: a mean that is still somewhere, or in flight."""
+def _zeros_for(slot):
+    return torch.zeros_like(slot.param, requires_grad=False)
+
+
+def _changed_in_flight(slots):
+    name = slots[0].member.name
+    others = f" and {len(slots) - 1} others" if len(slots) > 1 else ""
+    return FailedPrecondition(
+        f"the gradient of {name!r}{others} was changed, or replaced, during backward() after it had been accumulated "
+        "and was on its way to the other workers, so the mean lacks that change. Change it in a hook of the "
+        "parameter (register_post_accumulate_grad_hook), which runs before it leaves, or construct "
+        "DistributedOptimizer(..., overlap=False), which sends gradients when the pass is over",
+        tensor=name,
+    )
+
+
+def _gradient_hook(reference, slot, batch):
+    """_on_gradient(), where there is something to do: a mean that is still somewhere, or in flight; and what is
+    full leaves, as the accumulation of the gradients before this one is over, with all hooks of theirs."""
 
     def hook(_):
+        if batch.is_full:
+            synchronizer = reference()
+            if synchronizer is not None and backward_pass.current_task() in synchronizer._tasks:
+                synchronizer._send_batch()
         if slot.pending is not None or slot.is_deferred:
             synchronizer = reference()
             if synchronizer is not None:
@@ -592,7 +688,7 @@ def _accumulation_hook(reference, slot):
             synchronizer._after_accumulation(slot)
             return
         slot.fired = 1
-        synchronizer._push(slot, param.grad)
+        synchronizer._push(slot, AS_IT_IS_THEN)
 
     return hook
 
