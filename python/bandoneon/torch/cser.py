@@ -98,19 +98,21 @@ class CSER(WrappedOptimizer):
         )
         named = Names(named_parameters).in_forward_order(self.param_groups)
         worker = worker or default_worker()
-        broadcast_parameters(named, worker=worker)
 
-        def links(kind, spec):
+        def links(kind, spec, beside=None):
             table = LinkTable(LinkOptions.of(spec, _reply_to(spec)), _with_replies(overrides))
             _check_links(table, kind, implementation)
-            own = ParameterSet(worker, table, f"{prefix}{kind}/", as_float32=True)
-            own.add(named)
-            return own
+            return ParameterSet(worker, table, f"{prefix}{kind}/", as_float32=True, beside=beside)
 
         self._worker = worker
         self._prefix = prefix
         self._reset = links("reset", self.settings["reset"])
-        self._gradient = links("gradient", self.settings["gradient"]) if gradient else None
+        self._gradient = links("gradient", self.settings["gradient"], self._reset) if gradient else None
+        self._reset.check_owner(named)
+        broadcast_parameters(named, worker=worker)
+        for own in (self._reset, self._gradient):
+            if own:
+                own.add(named)
         self._mean = None  # Declared when averaged_weights() is first asked for.
         self._common = None
         self._begin_at_parameters()
@@ -192,7 +194,8 @@ class CSER(WrappedOptimizer):
         if self._mean is None:
             named = [(member.name, member.param) for member in self._reset.members]
             links = LinkTable(LinkOptions())
-            self._mean = ParameterSet(self._worker, links, f"{self._prefix}mean/", as_float32=True)
+            prefix = f"{self._prefix}mean/"
+            self._mean = ParameterSet(self._worker, links, prefix, as_float32=True, beside=self._reset)
             self._mean.add(named)
         models = [_host(p).clone() for p in self._params]
         self._mean.exchange(models, self._timeout)

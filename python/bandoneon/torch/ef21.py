@@ -77,6 +77,8 @@ class EF21(WrappedOptimizer):
         _check_links(table)
         worker = worker or default_worker()
         named = Names(named_parameters).in_forward_order(self.param_groups)
+        self._links = ParameterSet(worker, table, prefix, as_float32=True)
+        self._links.check_owner(named)
         broadcast_parameters(named, worker=worker)
         self._settings = dict(algorithm="EF21", momentum=float(momentum), nesterov=bool(nesterov))
         self._timeout = timeout
@@ -85,9 +87,9 @@ class EF21(WrappedOptimizer):
         self.skipped_steps = 0
         # What the servers hold is no weights here but h, which begins at 0.
         sums = [(name, torch.zeros(param.shape)) for name, param in named]
-        self._links = ParameterSet(worker, table, prefix, as_float32=True)
         groups = [{"params": [tensor for _, tensor in sums]}]
         self._links.add(sums, terms_by_group(groups, lambda group: "average"))
+        self._links.own(named)
         self._memory = LocalMemory(self._links.members, "momentum", "tracked")
         self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
         self._links.share_weights(timeout)

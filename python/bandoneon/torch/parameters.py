@@ -86,17 +86,60 @@ class Member:
         return {**asdict(self.options), "rule": self.terms.rule}
 
 
+class _Owners:
+    """Who exchanges which parameters of one worker; keeps neither alive."""
+
+    def __init__(self):
+        self._entries = {}  # id of a parameter -> (weak references to it and to its owner, its name)
+
+    def check(self, named, owners):
+        """InvalidArgument where another one than these ParameterSets has one of (name, parameter) pairs."""
+        for name, param in named:
+            entry = self._entries.get(id(param))
+            if entry is None or entry[0]() is not param:
+                continue
+            owner = entry[1]()
+            if owner is None or any(owner is one for one in owners):
+                continue
+            called = "" if entry[2] == name else f", as {entry[2]!r}"
+            raise InvalidArgument(
+                f"the parameter {name!r} is already exchanged by another optimizer or hook of this worker{called}: "
+                "each of the two would take the other's means for gradients; close() that one first, or give the "
+                "parameter to one of them alone",
+                tensor=name,
+            )
+
+    def take(self, named, owner):
+        for name, param in named:
+            self._entries[id(param)] = weakref.ref(param), weakref.ref(owner), name
+
+    def release(self, owner):
+        for key in [key for key, entry in self._entries.items() if entry[1]() in (owner, None)]:
+            del self._entries[key]
+
+
+_owners = weakref.WeakKeyDictionary()  # worker -> its _Owners
+
+
 class ParameterSet:
-    """The parameters that one optimizer or hook exchanges, each as the LinkTable `links` says. Its
-    methods are collective."""
+    """The parameters that one optimizer or hook exchanges, each as the LinkTable `links` says. A parameter is in
+    one set of its worker alone. Its methods are collective."""
 
     group_size = None  # of processes that exchange slices of the parameters
 
     def __init__(
-        self, worker, links, prefix="", sparse_as_dense=False, as_float32=False, replicas_for=None
+        self,
+        worker,
+        links,
+        prefix="",
+        sparse_as_dense=False,
+        as_float32=False,
+        replicas_for=None,
+        beside=None,
     ):
         """`as_float32`: what is exchanged is float32, whatever the parameters are. `replicas_for`: who
-        refuses parameters whose values are not the same in all workers; None takes them."""
+        refuses parameters whose values are not the same in all workers; None takes them. `beside`: another set
+        of the same optimizer, which has the same parameters."""
         self.worker = worker
         self.links = links
         self.prefix = prefix
@@ -104,6 +147,7 @@ class ParameterSet:
         self.as_float32 = as_float32
         self.replicas_for = replicas_for
         self.members = []
+        self._beside = beside
         self._exchange_guard = ExchangeGuard()
         self.reference = weakref.ref(self)  # the owner of its names
         weakref.finalize(self, worker.disown, self.reference).atexit = False
@@ -115,14 +159,26 @@ class ParameterSet:
         terms = terms or {}
         if not self.members:
             self.links.check_use([name for name, _ in named])
+        self.check_owner(named)
         for name, param in named:
             self._check(name, param)
         if self.replicas_for and named:
             check_replicas(self.worker, named, self.replicas_for)
         terms = [terms.get(id(param), Terms()) for _, param in named]
         added = self._declare(named, terms) if named else []
+        self.own(named)
         self.members += added
         return added
+
+    def check_owner(self, named):
+        """InvalidArgument where another optimizer or hook of this worker exchanges one of these parameters."""
+        owners = _owners.get(self.worker)
+        if owners is not None:
+            owners.check(named, [self, self._beside])
+
+    def own(self, named):
+        """Refuses (name, parameter) pairs to others from now on, as add() does what it declares."""
+        _owners.setdefault(self.worker, _Owners()).take(named, self._beside or self)
 
     @property
     def declared(self):
@@ -154,8 +210,10 @@ class ParameterSet:
         ]
 
     def release(self):
-        """Frees the names for another owner."""
+        """Frees names and parameters for another owner."""
         self.worker.disown(self.reference)
+        if self.worker in _owners:
+            _owners[self.worker].release(self)
 
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
