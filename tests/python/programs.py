@@ -103,6 +103,32 @@ def joins(directory, counts):
     bdn.shutdown()
 
 
+def trains_with_empty_parameters(directory):
+    """The same training of a model with parameters that have no elements, by DDP over gloo and by us."""
+    import torch.distributed as dist
+    from test_what_may_be_exchanged import WithEmpty, trained
+    from torch.nn.parallel import DistributedDataParallel
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    hashes = {}
+    for kind in ("gloo", "hook", "optimizer"):
+        model = WithEmpty()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if kind == "optimizer":
+            optimizer = bdn.DistributedOptimizer(optimizer, model)
+            trained(model, optimizer, worker.rank)
+        else:
+            ddp = DistributedDataParallel(model)
+            if kind == "hook":
+                ddp.register_comm_hook(bdn.DDPState(model.named_parameters(), prefix="hook/"), bdn.ddp_hook)
+            trained(ddp, optimizer, worker.rank)
+        hashes[kind] = model_hash(model)
+    record(directory, worker, hashes)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
 def changes_gradients(directory):
     """The same training, in which hooks that come last change every gradient: by DDP over gloo, and by us. In the
     first parameters in place, in the others by another tensor."""

@@ -15,11 +15,16 @@ from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .exchange import push_pull
-from .tensors import check_exchangeable
+from .tensors import check_exchangeable, check_writable
 
 # Small tensors travel together, up to this many bytes, aligned so that any type can be viewed.
 _BATCH_BYTES = 64 << 20
 _ALIGNMENT = 16
+
+_DENSE_ALONE = (
+    "dense tensors alone are broadcast. Give broadcast_parameters() (name, tensor) pairs without it, and make it alike "
+    "in all workers, or send it by broadcast_object()"
+)
 
 
 def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | None = None) -> None:
@@ -31,7 +36,8 @@ def broadcast_parameters(parameters: Any, root: int = 0, *, worker: Worker | Non
     worker = worker or default_worker()
     named = [(name, t) for name, t in _named_tensors(parameters) if t.numel()]
     for name, tensor in named:
-        check_exchangeable(tensor, name)
+        check_exchangeable(tensor, name, what="", remedy=_DENSE_ALONE)
+        check_writable(tensor, name)
     _check_layout(worker, named, root)
     with torch.no_grad():
         for batch in _batches([tensor for _, tensor in named]):
@@ -140,7 +146,9 @@ def _differing_values(worker, mine, theirs, root, remedy):
 def _checksum(tensor):
     """Of the bytes: 0.0 and -0.0 differ."""
     host = tensor.to("cpu", memory_format=torch.contiguous_format).contiguous()
-    return zlib.crc32(host.reshape(-1).view(torch.uint8).numpy())
+    num_bytes = host.numel() * host.element_size()
+    # As C sees it, for torch may be installed without numpy.
+    return zlib.crc32((ctypes.c_char * num_bytes).from_address(host.data_ptr()))
 
 
 def broadcast_bytes(worker, name, payload, root):

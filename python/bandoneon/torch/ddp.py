@@ -24,6 +24,7 @@ from .exchange_guard import ExchangeGuard
 from .hints import NamedParameters, Overrides, Weighting
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
+from .names import with_elements
 from .parameters import ParameterSet
 from .tensors import copy_back, fill, memory_for
 from .weight import Weight
@@ -87,7 +88,7 @@ class DDPState:
             self._prefix,
             replicas_for="DDPState" if check else None,
         )
-        trained = [(name, p) for name, p in named_parameters if p.requires_grad]
+        trained = with_elements((name, p) for name, p in named_parameters if p.requires_grad)
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}
         self._reached = _Reached(member.param for member in members)
@@ -268,6 +269,8 @@ class _Round:
         that it stands for."""
         pushes, places = [], []
         for param, grad in zip(bucket.parameters(), bucket.gradients()):
+            if not param.numel():
+                continue
             member = members.get(id(param))
             if member is None:
                 raise InvalidArgument(

@@ -9,7 +9,16 @@ import torch
 from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
 from ..worker import Declaration, Push, Worker
-from .tensors import check_exchangeable, copy_back, dtype_number, fill, memory_for, streams_for
+from .tensors import (
+    check_exchangeable,
+    check_is_tensor,
+    check_writable,
+    copy_back,
+    dtype_number,
+    fill,
+    memory_for,
+    streams_for,
+)
 
 
 class Handle:
@@ -68,8 +77,10 @@ def push_pull(
         ef(..., correction=lr) goes by.
     """
     worker = worker or default_worker()
+    check_is_tensor(tensor, name)
     tensor = tensor.detach()
-    check_exchangeable(tensor, name)
+    check_exchangeable(tensor, name, what="tensor ", remedy="give push_pull() its to_dense()")
+    check_writable(tensor, name)
     declaration = Declaration(
         name=name,
         elements=tensor.numel(),
@@ -81,6 +92,8 @@ def push_pull(
         raise InvalidArgument(
             f"priority={priority!r} of {name!r} is no int32; higher goes first", tensor=name
         )
+    if not tensor.numel():
+        return Handle(worker, None, tensor, None)  # Of no elements nothing is exchanged, by all workers alike.
     number = worker.declare_once(declaration)
     memory = memory_for(tensor, exclusive=True)
     push = Push(number, None, priority=priority, learning_rate=learning_rate)

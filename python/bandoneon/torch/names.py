@@ -1,5 +1,7 @@
 """Parameters' names: those that the program gave, or made ones."""
 
+from torch.nn.parameter import is_lazy
+
 from ..errors import InvalidArgument
 
 
@@ -22,14 +24,15 @@ class Names:
             self._names[id(param)] = (name, param)
 
     def in_forward_order(self, groups, first_group=0):
-        """(name, parameter) of all parameters in an optimizer's groups."""
+        """(name, parameter) of all parameters in an optimizer's groups that have elements: of the others there is
+        nothing to exchange."""
         wanted = set()
         for g, group in enumerate(groups, first_group):
             for i, param in enumerate(group["params"]):
                 wanted.add(id(param))
                 if id(param) not in self._names:
                     self.learn([self._make_name(g, i, param)])
-        return [entry for key, entry in self._names.items() if key in wanted]
+        return with_elements(entry for key, entry in self._names.items() if key in wanted)
 
     def _make_name(self, group, index, param):
         if self._given:
@@ -38,3 +41,18 @@ class Names:
                 "named_parameters; pass model.named_parameters()"
             )
         return f"group{group}.param{index}", param
+
+
+def with_elements(named):
+    """Those of (name, parameter) pairs. InvalidArgument of a lazy module's, which is not known to have any."""
+    kept = []
+    for name, param in named:
+        if is_lazy(param):
+            raise InvalidArgument(
+                f"{name!r} has no shape yet, as its lazy module has not been called; call the model once, on a batch "
+                "like those it will train on, before its optimizer or hook is made",
+                tensor=name,
+            )
+        if param.numel():
+            kept.append((name, param))
+    return kept

@@ -17,6 +17,7 @@ from .tensors import (
     fill,
     host_copy,
     memory_for,
+    overlaps_itself,
     streams_for,
 )
 from .exchange_guard import ExchangeGuard
@@ -221,6 +222,8 @@ class ParameterSet:
             if self.sparse_as_dense and grad.layout is not torch.strided:
                 grad = grad.to_dense()
             check_exchangeable(grad, member.name)
+        if not grad.is_contiguous() and overlaps_itself(grad):
+            grad = grad.contiguous()  # For the result to be written there.
         # Of what is exchanged as_float32, exchange() checks the copy.
         if not self.as_float32 and (grad.dtype != member.dtype or grad.numel() != member.elements):
             member.check(grad)  # Which says what is wrong: it is called for every gradient otherwise.
@@ -426,7 +429,7 @@ class ParameterSet:
         return state
 
     def _check(self, name, param):
-        check_exchangeable(param, name)
+        check_exchangeable(param, name, what="the parameter ", remedy="make it dense")
         dtype_number(param, name)
         if self.as_float32:
             return

@@ -28,8 +28,44 @@ def dtype_number(tensor, name):
     return number
 
 
-def check_exchangeable(tensor, name):
-    """Refuses what only looks like a plain tensor."""
+_DENSE_GRADIENT = "pass sparse_as_dense=True to exchange it densely, or build the module with sparse=False"
+
+
+def check_is_tensor(value, name):
+    """InvalidArgument for what push_pull() was given in place of a tensor, or of its name."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the name of a tensor is a string, not {name!r}; write push_pull(tensor, name)")
+    if isinstance(value, torch.Tensor):
+        return
+    kind = type(value).__name__
+    if isinstance(value, (int, float, complex)):
+        remedy = f"give it {name} = torch.tensor([{value!r}]), whose value is the mean afterwards"
+    elif kind == "ndarray":
+        remedy = "give it torch.from_numpy(array), which has the array's memory"
+    else:
+        remedy = "give it a torch.Tensor"
+    raise InvalidArgument(
+        f"push_pull() replaces a tensor by the mean, in place, and {name!r} is a {kind}: {remedy}", tensor=name
+    )
+
+
+def overlaps_itself(tensor):
+    """Whether several of its elements are one place in memory, as expand() makes them."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
+
+
+def check_writable(tensor, name):
+    """InvalidArgument where a result could not be written to the tensor."""
+    if overlaps_itself(tensor):
+        raise InvalidArgument(
+            f"several elements of {name!r} share one place in memory, as expand() makes them, so no result can be "
+            "written there; exchange a clone() of it",
+            tensor=name,
+        )
+
+
+def check_exchangeable(tensor, name, what="the gradient of ", remedy=_DENSE_GRADIENT):
+    """Refuses what only looks like a plain tensor. Of a sparse one the error says `what` it is and the `remedy`."""
     if any(cls.__name__ == "DTensor" for cls in type(tensor).__mro__):
         raise Unimplemented(
             f"{name!r} is a DTensor (FSDP2 or tensor parallelism): its shards differ between workers, "
@@ -46,8 +82,13 @@ def check_exchangeable(tensor, name):
         )
     if tensor.layout is not torch.strided:
         raise InvalidArgument(
-            f"the gradient of {name!r} is sparse ({tensor.layout}); pass sparse_as_dense=True to "
-            "exchange it densely, or build the module with sparse=False",
+            f"{what}{name!r} is sparse ({tensor.layout}); {remedy}",
+            tensor=name,
+        )
+    if tensor.is_meta:
+        raise InvalidArgument(
+            f"{name!r} is on the meta device, where it has no values to exchange; give the model memory and values "
+            "before, as by model.to_empty(device='cpu') and loading a checkpoint",
             tensor=name,
         )
 
