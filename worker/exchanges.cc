@@ -8,8 +8,8 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "worker/error_fields.h"
+#include "worker/long_waits.h"
 #include "worker/push_check.h"
-#include "worker/server_requests.h"
 
 namespace bdn {
 namespace {
@@ -151,16 +151,8 @@ void Exchanges::Fail(const absl::Status& status) {
 
 absl::Status Exchanges::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                                 std::vector<PushResult>* results) {
-  const absl::Time deadline = clock_->Now() + timeout;
-  results->clear();
-  results->reserve(tickets.size());
-  for (const TicketId ticket : tickets) {
-    const auto result = tickets_.Wait(ticket, deadline);
-    if (!result.has_value()) return DescribeWait(ticket);
-    BDN_RETURN_IF_ERROR(result->status());
-    results->push_back(**result);
-  }
-  return absl::OkStatus();
+  return tickets_.WaitAll(
+      tickets, timeout, [this](TicketId ticket) { return DescribeWait(ticket); }, results);
 }
 
 absl::Status Exchanges::DescribeWait(TicketId ticket) const {

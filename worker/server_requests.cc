@@ -10,6 +10,7 @@
 #include "common/wire/headers.h"
 #include "worker/error_fields.h"
 #include "worker/link_states.h"
+#include "worker/long_waits.h"
 
 namespace bdn {
 namespace {
@@ -127,7 +128,7 @@ std::string ServerRequests::WaitedForBy(const Caller& caller) const {
   for (const auto& [key, of] : open_) {
     if (of != &caller) continue;
     const std::string whom = requests_->WaitingFor(key);
-    if (!whom.empty()) return ": waiting for " + whom;
+    if (!whom.empty()) return ": waiting for " + whom + WhyTheWaitGoesOn(whom);
   }
   return "";
 }

@@ -19,9 +19,6 @@
 
 namespace bdn {
 
-// Waits say what they wait for this often.
-inline constexpr absl::Duration kReportInterval = absl::Seconds(30);
-
 // What a worker asks of the servers besides exchanges, and waits for: broadcasts, and setting and
 // fetching what they hold of a tensor. A key has an exchange or such a request, not both.
 // Thread-safe; its state is guarded by the tensor table's lock.

@@ -1,8 +1,12 @@
 #include "worker/ticket_table.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/error_fields.h"
+#include "worker/long_waits.h"
 
 namespace bdn {
 
@@ -73,6 +77,32 @@ std::optional<absl::StatusOr<PushResult>> TicketTable::Wait(TicketId id, absl::T
     if (clock_->Now() >= deadline) return std::nullopt;
     clock_->WaitUntil(&changed_, &mu_, deadline);
   }
+}
+
+absl::Status TicketTable::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                                  const std::function<absl::Status(TicketId ticket)>& describe,
+                                  std::vector<PushResult>* results) {
+  const absl::Time deadline = clock_->Now() + timeout;
+  absl::Time report = clock_->Now() + kReportInterval;
+  results->clear();
+  results->reserve(tickets.size());
+  for (const TicketId ticket : tickets) {
+    for (;;) {
+      const auto result = Wait(ticket, std::min(deadline, report));
+      if (result.has_value()) {
+        BDN_RETURN_IF_ERROR(result->status());
+        results->push_back(**result);
+        break;
+      }
+      const absl::Status late = describe(ticket);
+      if (clock_->Now() >= deadline) return late;
+      report = clock_->Now() + kReportInterval;
+      if (!absl::IsDeadlineExceeded(late)) continue;  // it has ended meanwhile
+      LogWarning("still waiting: %s%s", late.message(),
+                 WhyTheWaitGoesOn(GetErrorField(late, "waiting_for")));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TicketTable::Subject> TicketTable::Find(TicketId ticket) const {

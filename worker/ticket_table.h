@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -56,6 +57,12 @@ class TicketTable {
   // The ticket's result or error, which gives it up; nothing while it is in flight at `deadline`.
   // NotFound: no such ticket.
   std::optional<absl::StatusOr<PushResult>> Wait(TicketId ticket, absl::Time deadline);
+
+  // As Client::WaitAll. What a ticket in flight waits for is told by `describe`, which is called under
+  // no lock, and said in the log from time to time.
+  absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
+                       const std::function<absl::Status(TicketId ticket)>& describe,
+                       std::vector<PushResult>* results);
 
   // Of which tensor and step a ticket is. NotFound: no such ticket.
   struct Subject {

@@ -36,7 +36,7 @@ class Worker final : public Client {
     int num_threads = 2;
     size_t max_bytes_in_flight = size_t{16} << 20;
     absl::Duration join_timeout = absl::Minutes(2);
-    absl::Duration wait_timeout = absl::Minutes(30);  // of one exchange
+    absl::Duration wait_timeout = absl::Minutes(30);  // for an answer that a server owes
     absl::Duration probe_interval = absl::Seconds(1);
     // Optional: told once that the job cannot go on, under no lock.
     std::function<void(const absl::Status&)> failed;

@@ -62,8 +62,9 @@ constexpr Setting kMaxBytesInFlight = {
     "max-bytes-in-flight", "16MiB",
     "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the rest "
     "goes by urgency"};
-constexpr Setting kWaitTimeout = {"wait-timeout", "1800s",
-                                  "how long one exchange may take, a slow worker's step included"};
+constexpr Setting kWaitTimeout = {
+    "wait-timeout", "1800s",
+    "how long a server may owe an answer; for workers that are alive waits go on"};
 constexpr Setting kProbeInterval = {"probe-interval", "1s",
                                     "how often to ask after a reply that does not come"};
 constexpr Setting kMetricsFile = {"metrics-file", "",

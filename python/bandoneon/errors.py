@@ -38,8 +38,9 @@ class Cancelled(BandoneonError):
 
 
 class OutcomeUnknown(BandoneonError, TimeoutError):
-    """An exchange had no answer within `wait-timeout`, or its push was refused as not yet possible too
-    often; `waiting_for` says whose answer is missing.
+    """A server owed an exchange's answer for `wait-timeout`, or its push was refused as not yet possible too
+    often; `waiting_for` says whose answer is missing. While the server waits for other workers that time does
+    not run.
 
     Whether the servers have counted its push is not known. The worker finds it out: what is pushed of the
     tensor waits for that (and ends the job if it waits for as long in vain), and with push="ef(...)" what

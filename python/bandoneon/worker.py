@@ -293,7 +293,7 @@ class Worker:
             elif left <= SLICE_SECONDS:
                 return results, error
             if time.monotonic() > report:
-                _log.warning("still waiting: %s", error)
+                _log.warning("still waiting: %s%s", error, _why_it_goes_on(error))
                 report += _REPORT_SECONDS
 
     def is_done(self, ticket: int) -> bool:
@@ -537,6 +537,16 @@ def _c_declaration(item):
 def _give_back(lib, block, pid):
     if os.getpid() == pid:
         lib.bdn_free_memory(block)
+
+
+def _why_it_goes_on(error):
+    """As WhyTheWaitGoesOn of the library: of a wait for workers, what the log says besides."""
+    if not (error.waiting_for or "").startswith(("worker ", "host ")):
+        return ""
+    return (
+        ", which the job holds for alive: the wait goes on, for setting wait-timeout is for answers that a server"
+        " owes. Where one rank works alone for long, as to evaluate, let all ranks call barrier() behind that"
+    )
 
 
 def _seconds(timeout):

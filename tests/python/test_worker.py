@@ -1,5 +1,6 @@
 """What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
 
+import logging
 import os
 import pathlib
 import pickle
@@ -14,8 +15,9 @@ import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native, errors
 from bandoneon.interrupts import run_interruptibly
+from bandoneon.json_log import LOGGER
 from bandoneon.worker import Declaration, Worker
-from cluster_helpers import loss_of, make_batch, make_model, run_job, sgd
+from cluster_helpers import grads, loss_of, make_batch, make_model, mean_grads, run_job, sgd
 
 
 # ---- Errors ----
@@ -204,6 +206,45 @@ def test_stats_count_what_passes_through_each_stage():
         assert stages["encode"]["wall_ns"] > 0
 
     run_job(job)
+
+
+# ---- A worker that is slow, and alive ----
+
+
+def test_a_wait_for_a_worker_that_is_alive_goes_on_past_wait_timeout_and_says_why(monkeypatch):
+    """As while rank 0 evaluates for longer than that: others wait, and then have the right means."""
+    monkeypatch.setattr("bandoneon.worker._REPORT_SECONDS", 1.5)
+    said = []
+    has_said = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+            has_said.set()
+
+    listener = Listener()
+    LOGGER.addHandler(listener)
+
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        if worker.rank == 0:
+            assert has_said.wait(60)
+        loss_of(model, make_batch(worker.rank)).backward()
+        optimizer.step()
+        return grads(model)
+
+    try:
+        with bandoneon.LocalCluster(workers=2) as cluster:
+            got = cluster.run(job, wait_timeout="1s", probe_interval="100ms")
+    finally:
+        LOGGER.removeHandler(listener)
+    want = mean_grads(make_model())
+    for of_rank in got:
+        for name, grad in want.items():
+            assert torch.allclose(of_rank[name], grad, rtol=1e-6, atol=1e-7), name
+    for fact in ("waiting for worker 0, which the job holds for alive", "setting wait-timeout", "barrier()"):
+        assert fact in said[-1], said
 
 
 # ---- Ctrl-C ----

@@ -233,17 +233,80 @@ TEST_F(RequestTableTest, GreetsAgainWhenTheServerHasForgottenIt) {
   EXPECT_EQ(log_.LastSent(), FrameType::kPush);
 }
 
-TEST_F(RequestTableTest, EndsAtItsDeadlineNamingTheMissingRanks) {
+TEST_F(RequestTableTest, AWaitForWorkersGoesOnForAsLongAsItsServerSaysSo) {
   Ask(7);
   Sent();
-  Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
-  Wait(absl::Minutes(2));
+  for (int i = 0; i < 10; ++i) {  // ten minutes, of a timeout of one
+    Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
+    Wait(absl::Seconds(59));
+    EXPECT_EQ(requests_.WaitingFor(kKey), "worker 1");
+  }
+  ASSERT_THAT(log_.completed, SizeIs(0));
+  Answer(FrameType::kReply, 7);
   ASSERT_THAT(log_.completed, SizeIs(1));
-  const absl::Status status = log_.completed[0].second.status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(GetErrorField(status, "tensor"), "w");
-  EXPECT_EQ(GetErrorField(status, "step"), "7");
-  EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1");
+  EXPECT_TRUE(log_.completed[0].second.ok());
+}
+
+TEST_F(RequestTableTest, SoDoesTheWaitForABroadcastsRoot) {
+  Ask(7, FrameType::kFetch);
+  Sent();
+  for (int i = 0; i < 10; ++i) {
+    Answer(FrameType::kWaiting, 7, EncodeRanks({}));
+    Wait(absl::Seconds(59));
+    EXPECT_EQ(requests_.WaitingFor(kKey), "worker 1");
+  }
+  EXPECT_THAT(log_.completed, SizeIs(0));
+}
+
+TEST_F(RequestTableTest, EndsWhereItsServerOwesTheAnswerAndNamesIt) {
+  for (const bool has_spoken : {false, true}) {
+    log_ = {};
+    Ask(7);
+    Sent();
+    if (has_spoken) {  // it waited for another, and is silent since
+      Wait(absl::Seconds(30));
+      Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
+      Wait(absl::Seconds(59));
+      EXPECT_THAT(log_.completed, SizeIs(0));
+    }
+    Wait(absl::Minutes(2));
+    ASSERT_THAT(log_.completed, SizeIs(1));
+    const absl::Status status = log_.completed[0].second.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(GetErrorField(status, "tensor"), "w");
+    EXPECT_EQ(GetErrorField(status, "step"), "7");
+    EXPECT_EQ(GetErrorField(status, "waiting_for"), "server 0");
+    Answer(FrameType::kHello, 0);  // it had to be greeted anew
+  }
+}
+
+// It has not got what it is to sum: that somebody else is missing as well is no excuse.
+TEST_F(RequestTableTest, EndsWhereTheServerGoesOnLosingThePush) {
+  Ask(7);
+  for (int i = 0; i < 10 && log_.completed.empty(); ++i) {
+    Sent();
+    Answer(FrameType::kWaiting, 7, EncodeRanks({0, 1}));
+    Wait(absl::Seconds(10));
+  }
+  ASSERT_THAT(log_.completed, SizeIs(1));
+  EXPECT_EQ(GetErrorField(log_.completed[0].second.status(), "waiting_for"), "server 0");
+}
+
+TEST_F(RequestTableTest, AsksBeforeTheTimeoutIsOverHoweverShortItIs) {
+  RequestTable::Options options = Options();
+  options.timeout = absl::Milliseconds(100);  // a tenth of the interval of probes
+  requests_ = RequestTable(options);
+  log_(requests_.SetMembership(MakeMembership(2), now_));
+  Answer(FrameType::kHello, 0);
+  Ask(7);
+  Sent();
+  for (int i = 0; i < 100; ++i) {
+    const size_t sent = log_.sent.size();
+    Wait(absl::Milliseconds(10));
+    if (log_.sent.size() > sent) Answer(FrameType::kWaiting, 7, EncodeRanks({1}));
+  }
+  EXPECT_THAT(log_.completed, SizeIs(0));
+  EXPECT_GT(requests_.stats().probes_sent, 10u);
 }
 
 TEST_F(RequestTableTest, AnExchangeThatEndsWithoutAnAnswerHasACodeOfItsOwn) {
@@ -257,7 +320,7 @@ TEST_F(RequestTableTest, AnExchangeThatEndsWithoutAnAnswerHasACodeOfItsOwn) {
   EXPECT_EQ(GetErrorField(status, "tensor"), "w");
   EXPECT_EQ(GetErrorField(status, "step"), "7");
   EXPECT_EQ(GetErrorField(status, "stage"), "exchange");
-  EXPECT_EQ(GetErrorField(status, "waiting_for"), "worker 1");
+  EXPECT_EQ(GetErrorField(status, "waiting_for"), "server 0");
 }
 
 // Whoever asks on must be able to tell.

@@ -1,12 +1,17 @@
 #include "worker/ticket_table.h"
 
+#include <future>
 #include <thread>
 
 #include "common/base/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/error_fields.h"
 
 namespace bdn {
 namespace {
+
+using ::testing::HasSubstr;
 
 class TicketTableTest : public ::testing::Test {
  protected:
@@ -123,6 +128,37 @@ TEST_F(TicketTableTest, AWaitEndsAtItsDeadlineByTheClockThatItWasGiven) {
   std::thread waiter([&] { EXPECT_FALSE(table_.Wait(ticket, deadline).has_value()); });
   clock_.Advance(absl::Hours(1));
   waiter.join();
+}
+
+TEST_F(TicketTableTest, AWaitForAWorkerSaysInTheLogWhomItWaitsForAndWhyItGoesOn) {
+  const TicketId ticket = table_.Open({.tensor = 3, .step = 7, .parts = 1});
+  ::testing::internal::CaptureStderr();
+  std::promise<void> asked;
+  std::vector<PushResult> results;
+  absl::Status waited;
+  std::thread waits([&] {
+    waited = table_.WaitAll(
+        {&ticket, 1}, absl::InfiniteDuration(),
+        [&](TicketId) {
+          asked.set_value();
+          return WithFields(absl::DeadlineExceededError("still in flight"),
+                            {.tensor = "w", .step = "7", .waiting_for = "worker 1, worker 3"});
+        },
+        &results);
+  });
+  std::future<void> is_asked = asked.get_future();
+  while (is_asked.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    clock_.Advance(absl::Seconds(1));  // until it has waited long
+  }
+  End(ExchangeOf({ticket}));
+  waits.join();
+  EXPECT_TRUE(waited.ok()) << waited;
+  EXPECT_EQ(results.size(), 1u);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("still waiting: tensor 'w' step 7"));
+  EXPECT_THAT(log, HasSubstr("waiting for worker 1, worker 3, which the job holds for alive"));
+  EXPECT_THAT(log, HasSubstr("setting wait-timeout is for answers that a server owes"));
+  EXPECT_THAT(log, HasSubstr("barrier()"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
+#include "tests/support/pumped_network.h"
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
 
@@ -335,12 +336,41 @@ TEST(WorkerCluster, AWaitThatTimesOutNamesTheWorkerItWaitsFor) {
   EXPECT_THAT(data, Each(2.0f));
 }
 
+TEST(WorkerCluster, AWaitForAWorkerThatIsAliveGoesOnPastTheWaitTimeout) {
+  Worker::Options options;
+  options.wait_timeout = absl::Seconds(1);
+  options.probe_interval = absl::Milliseconds(5);
+  ClusterRig rig(2, {}, options);
+  std::vector<uint32_t> ids[2];
+  rig.OnEach(
+      [&](Worker& worker, int rank) { ids[rank] = *worker.Declare({Tensor("w", 10)}, kLong); });
+  Floats data(10, 1.0f);
+  std::vector<std::byte> value(100, std::byte{7});
+  const auto ticket =
+      rig.worker(0).PushPull({.tensor = ids[0][0], .data = {data.data(), DType::kFloat32, 10}});
+  std::thread broadcasts(
+      [&] { EXPECT_TRUE(rig.worker(0).Broadcast("b", std::span(value), 1, kLong).ok()); });
+  const absl::Status late = rig.worker(0).Wait(*ticket, absl::Milliseconds(2500)).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;  // this wait's own
+  EXPECT_EQ(GetErrorField(late, "waiting_for"), "worker 1");
+  Floats other(10, 3.0f);
+  ASSERT_TRUE(PushPull(rig.worker(1), ids[1][0], other).ok());
+  std::vector<std::byte> of_root(100, std::byte{9});
+  ASSERT_TRUE(rig.worker(1).Broadcast("b", std::span(of_root), 1, kLong).ok());
+  ASSERT_TRUE(rig.worker(0).Wait(*ticket, kLong).ok());
+  broadcasts.join();
+  EXPECT_THAT(data, Each(2.0f));
+  EXPECT_EQ(value, of_root);
+}
+
 TEST(WorkerCluster, AnExchangeWithoutAnAnswerEndsByACodeOfItsOwnAndIsCountedOnce) {
+  PumpedNetwork network;
+  network.net().Drop(OfType(FrameType::kWaiting));  // the server does not answer who asks
   Worker::Options options;
   // The other's exchange, too, has to have its answer within it, whatever else the machine does.
   options.wait_timeout = absl::Milliseconds(300);
   options.probe_interval = absl::Milliseconds(5);
-  ClusterRig rig(2, {"--min-compress-bytes=0"}, options);
+  ClusterRig rig(2, {"--min-compress-bytes=0"}, options, network.Factory());
   std::vector<uint32_t> ids(2);
   rig.OnEach([&](Worker& worker, int rank) {
     ids[rank] = worker.Declare({Tensor("w", 4, "ef(onebit)")}, kLong).value().at(0);
@@ -351,7 +381,7 @@ TEST(WorkerCluster, AnExchangeWithoutAnAnswerEndsByACodeOfItsOwnAndIsCountedOnce
   EXPECT_EQ(GetErrorField(late, "tensor"), "w");
   EXPECT_EQ(GetErrorField(late, "step"), "1");
   EXPECT_EQ(GetErrorField(late, "stage"), "exchange");
-  EXPECT_EQ(GetErrorField(late, "waiting_for"), "worker 1");
+  EXPECT_EQ(GetErrorField(late, "waiting_for"), "server 0");
   EXPECT_EQ(early, Floats({1, 2, 3, 6}));
   Floats owed(4);
   EXPECT_EQ(rig.worker(0).GetState(ids[0], LinkState::kResidual, owed).code(),
@@ -370,9 +400,11 @@ TEST(WorkerCluster, AnExchangeWithoutAnAnswerEndsByACodeOfItsOwnAndIsCountedOnce
 }
 
 TEST(WorkerCluster, WhatWaitsBehindAnExchangeWithoutAnAnswerEndsToo) {
+  PumpedNetwork network;
+  network.net().Drop(OfType(FrameType::kWaiting));
   Worker::Options options;
   options.wait_timeout = absl::Milliseconds(20);
-  ClusterRig rig(2, {}, options);
+  ClusterRig rig(2, {}, options, network.Factory());
   std::vector<uint32_t> ids(2);
   rig.OnEach([&](Worker& worker, int rank) {
     ids[rank] = worker.Declare({Tensor("w", 4)}, kLong).value().at(0);
@@ -382,7 +414,7 @@ TEST(WorkerCluster, WhatWaitsBehindAnExchangeWithoutAnAnswerEndsToo) {
   EXPECT_EQ(PushPull(rig.worker(0), ids[0], first).status().code(), absl::StatusCode::kUnknown);
   const absl::Status status = PushPull(rig.worker(0), ids[0], second).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_NE(std::string(status.message()).find("worker 1"), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("server 0"), std::string::npos) << status;
 }
 
 TEST(WorkerCluster, ToCloseAWorkerEndsTheWaitsOfItsOtherThreads) {

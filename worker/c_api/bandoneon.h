@@ -210,8 +210,8 @@ typedef struct bdn_result {
 } bdn_result;
 
 /* Waits for a ticket and gives it up. BDN_DEADLINE_EXCEEDED: still in flight, ticket still valid;
- * the error names what it waits for. BDN_UNKNOWN: there was no answer within the setting wait-timeout,
- * or the push was refused as not yet possible too often, and whether the servers have counted it is not
+ * the error names what it waits for. BDN_UNKNOWN: the server owed the answer for the setting wait-timeout (which
+ * does not run while it waits for other workers), or the push was refused as not yet possible too often, and whether the servers have counted it is not
  * known; data is yours again. The worker finds it out: pushes of the tensor wait for that (and end the
  * job if they wait for as long in vain), and with push = ef(...) what was not counted goes with the
  * next. Any other error: the exchange failed, nothing of it was counted, and data is unspecified. */

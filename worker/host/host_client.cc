@@ -400,15 +400,8 @@ absl::Status HostClient::PushPullAll(std::span<PushRequest> requests,
 
 absl::Status HostClient::WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,
                                  std::vector<PushResult>* results) {
-  const absl::Time deadline = clock_->Now() + timeout;
-  results->clear();
-  for (const TicketId ticket : tickets) {
-    const auto result = tickets_.Wait(ticket, deadline);
-    if (!result.has_value()) return DescribeWait(ticket);
-    BDN_RETURN_IF_ERROR(result->status());
-    results->push_back(**result);
-  }
-  return absl::OkStatus();
+  return tickets_.WaitAll(
+      tickets, timeout, [this](TicketId ticket) { return DescribeWait(ticket); }, results);
 }
 
 absl::Status HostClient::DescribeWait(TicketId ticket) {

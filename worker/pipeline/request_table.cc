@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kMaxPayloadLosses = 8;
 constexpr int kMaxProbeBackoff = 8;  // times the probe interval
+// A server is asked so often, at least, within the time that it has for an answer.
+constexpr int kLeastQuestions = 4;
 // A server that cannot take a request yet is asked again after this, then twice as late each time:
 // with the usual probe interval for half a minute in all.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
@@ -83,7 +85,7 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
             .id = ++last_id_,
             .deadline = deadline,
             .planned = std::min(deadline, now + options_.probe_interval),
-            .interval = options_.probe_interval};
+            .interval = std::min(options_.probe_interval, options_.timeout / kLeastQuestions)};
   if (!failed_.ok()) {
     actions.answers.push_back({key, step, Describe(open, failed_)});
     return actions;
@@ -129,7 +131,7 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   Peer& peer = found->second;
   // What comes over a slow link comes one after the other: to ask for it now would bring it twice.
   if (std::exchange(open->results_heard, peer.results_heard) != peer.results_heard &&
-      open->probes_put_off < kMostPutOff) {
+      open->probes_put_off < kMostPutOff && now + 2 * open->interval < open->deadline) {
     ++open->probes_put_off;
     return SetDue(open, now + open->interval);
   }
@@ -139,7 +141,8 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
   if (++open->unanswered_probes > peer.patience) {
     return Reconnect(open->request.server, &peer, now, actions);
   }
-  open->interval = std::min(open->interval * 2, options_.probe_interval * kMaxProbeBackoff);
+  open->interval = std::min({open->interval * 2, options_.probe_interval * kMaxProbeBackoff,
+                             options_.timeout / kLeastQuestions});
   const std::optional<FrameHeader> probe = ProbeFor(open->request.frame.header);
   if (!probe.has_value()) {
     ++stats_.resends;
@@ -188,6 +191,9 @@ RequestTable::Actions RequestTable::OnTick(absl::Time now) {
 void RequestTable::OnDue(OpenMap::iterator open, absl::Time now, Actions* actions) {
   if (open->second.NextTime() > now) return Plan(&open->second, open->second.NextTime());
   if (open->second.deadline <= now) {
+    // Whoever was missing when the server last spoke: the answer is the server's to give.
+    open->second.missing.clear();
+    open->second.request.root = -1;
     return GiveUp(open, DeadlineExceeded("no answer in %s", absl::FormatDuration(options_.timeout)),
                   actions);
   }
@@ -275,7 +281,11 @@ void RequestTable::OnWaiting(const Frame& frame, Open* open, absl::Time now, Act
       std::find(missing->begin(), missing->end(), options_.rank) != missing->end();
   open->missing = *std::move(missing);
   open->accepted = !lost_ours && frame.header.epoch == membership_->epoch;
-  if (!lost_ours) open->retries = open->payload_losses = 0;
+  if (!lost_ours) {
+    open->retries = open->payload_losses = 0;
+    // Whoever it waits for is alive, or we would have been told: it owes us nothing before they come.
+    open->deadline = now + options_.timeout;
+  }
   if (lost_ours && !open->resend && open->request.frame.header.type != FrameType::kFetch) {
     ++stats_.resends;
     SendRequest(open, actions);

@@ -39,7 +39,9 @@ class RequestTable {
     std::string job_id;
     std::string token;  // what servers are shown: the job's data secret
     absl::Duration probe_interval = absl::Seconds(1);
-    absl::Duration timeout = absl::Minutes(30);  // of one request
+    // Of one request, for an answer that its server owes. While the server says that it waits for
+    // other workers the time does not run.
+    absl::Duration timeout = absl::Minutes(30);
   };
   struct Request {
     Frame frame;  // push, init or fetch; sender and epoch are stamped here
@@ -49,7 +51,8 @@ class RequestTable {
     Rank root = -1;            // fetch: whose value it is
     bool of_exchange = false;  // Unknown is what it ends with when the table gives up
     bool is_patient = false;   // however often it must be sent again
-    absl::Duration timeout = absl::InfiniteDuration();  // if less than that of the options
+    // Until the first answer, if less than that of the options.
+    absl::Duration timeout = absl::InfiniteDuration();
   };
   struct Outgoing {
     NodeId server;
