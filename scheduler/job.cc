@@ -456,6 +456,10 @@ void Job::ConnectionBroke(NodeId node, absl::Time now) {
   table_.ShortenLease(node, now + options_.broken_connection_grace);
 }
 
+void Job::WasHeldUp(absl::Duration pause) {
+  if (failure_.ok()) table_.LengthenLeases(pause);
+}
+
 void Job::ExpireCalls(absl::Time now) {
   for (const CallId call_id : calls_.Due(now)) {
     const WaitingCall* call = calls_.Find(call_id);

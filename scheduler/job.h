@@ -76,6 +76,8 @@ class Job {
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
   // The node's connection broke: it has a short while to be heard again.
   void ConnectionBroke(NodeId node, absl::Time now);
+  // The scheduler itself was held up for so long, and heard nobody: leases have that time again.
+  void WasHeldUp(absl::Duration pause);
   // The node is known to be gone. The job fails unless its work is done.
   void Lost(NodeId node, const std::string& how);
 
@@ -86,6 +88,10 @@ class Job {
   void Advance(absl::Time now);
   // When Advance has something to do next.
   absl::Time NextDeadline() const;
+  // Whether some node's lease may end.
+  bool watches_leases() const {
+    return failure_.ok() && table_.NextExpiry() < absl::InfiniteFuture();
+  }
 
   std::vector<Completion> TakeCompletions();
   bool has_completions() const { return !completions_.empty(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/log.h"
 #include "common/base/secret.h"
 #include "common/base/thread.h"
 
@@ -19,15 +20,27 @@ JobOptions WithSecret(JobOptions options) {
 JobHost::JobHost(JobOptions options, const Clock* clock)
     : clock_(clock),
       job_(WithSecret(std::move(options)), clock->Now()),
+      pauses_(PauseWatchOfLeases(job_.config().lease_timeout)),
       thread_(StartThread("bdn-job", [this] { Run(); })) {}
 
 JobHost::~JobHost() { Close(); }
+
+absl::Time JobHost::Awake() {
+  const absl::Time now = clock_->Now();
+  const absl::Duration pause = pauses_.OnAwake(now);
+  if (pause > absl::ZeroDuration() && job_.watches_leases()) {
+    LogWarning("this scheduler was held up for %.1f s: all leases have that time again",
+               absl::ToDoubleSeconds(pause));
+    job_.WasHeldUp(pause);
+  }
+  return now;
+}
 
 template <typename Start>
 CallId JobHost::Call(Done done, Start start) {
   MutexLock lock(&mu_);
   if (closed_) return 0;
-  const CallId call_id = start(job_, clock_->Now());
+  const CallId call_id = start(job_, Awake());
   waiting_.emplace(call_id, std::move(done));
   changed_.SignalAll();
   return call_id;
@@ -67,7 +80,7 @@ void JobHost::Cancel(CallId call_id) {
 
 absl::Status JobHost::AcknowledgePlacement(NodeId node, PlacementVersion version) {
   MutexLock lock(&mu_);
-  absl::Status status = job_.AcknowledgePlacement(node, version, clock_->Now());
+  absl::Status status = job_.AcknowledgePlacement(node, version, Awake());
   changed_.SignalAll();
   return status;
 }
@@ -75,35 +88,35 @@ absl::Status JobHost::AcknowledgePlacement(NodeId node, PlacementVersion version
 absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
   // It only moves a deadline out: the thread finds out when it wakes.
   MutexLock lock(&mu_);
-  return job_.Heartbeat(node, progress, clock_->Now());
+  return job_.Heartbeat(node, progress, Awake());
 }
 
 absl::Status JobHost::ReportQuality(NodeId node, const std::vector<QualityGroup>& groups) {
   MutexLock lock(&mu_);
-  return job_.ReportQuality(node, groups, clock_->Now());
+  return job_.ReportQuality(node, groups, Awake());
 }
 
 absl::Status JobHost::Report(NodeId node, const std::vector<ReportedValue>& values) {
   MutexLock lock(&mu_);
-  return job_.Report(node, values, clock_->Now());
+  return job_.Report(node, values, Awake());
 }
 
 void JobHost::ConnectionBroke(NodeId node) {
   MutexLock lock(&mu_);
-  job_.ConnectionBroke(node, clock_->Now());
+  job_.ConnectionBroke(node, Awake());
   changed_.SignalAll();
 }
 
 void JobHost::Lost(NodeId node, const std::string& how) {
   MutexLock lock(&mu_);
-  job_.Advance(clock_->Now());  // events of its end have their time
+  job_.Advance(Awake());  // events of its end have their time
   job_.Lost(node, how);
   changed_.SignalAll();
 }
 
 void JobHost::Stop(const std::string& why) {
   MutexLock lock(&mu_);
-  job_.Advance(clock_->Now());
+  job_.Advance(Awake());
   job_.Stop(why);
   changed_.SignalAll();
 }
@@ -146,9 +159,11 @@ void JobHost::Read(const std::function<void(const Job&, absl::Time now)>& reader
 
 void JobHost::WaitForWork() {
   while (!closed_) {
-    job_.Advance(clock_->Now());
+    job_.Advance(Awake());
     if (job_.has_completions() || !new_observers_.empty() || job_.revision() != seen_) return;
-    clock_->WaitUntil(&changed_, &mu_, job_.NextDeadline());
+    absl::Time next = job_.NextDeadline();
+    if (job_.watches_leases()) next = std::min(next, pauses_.NextTime());
+    clock_->WaitUntil(&changed_, &mu_, next);
   }
 }
 

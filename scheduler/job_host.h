@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/pause_watch.h"
 #include "scheduler/job.h"
 
 namespace bdn {
@@ -72,6 +73,8 @@ class JobHost {
   template <typename Start>
   CallId Call(Done done, Start start);
   void Run();
+  // The time, of which the job is told first if there was none for it.
+  absl::Time Awake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WaitForWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasNews(Observed observed) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<std::function<void()>> TakeWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -84,6 +87,7 @@ class JobHost {
   mutable Mutex mu_;
   CondVar changed_;
   Job job_ ABSL_GUARDED_BY(mu_);
+  PauseWatch pauses_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::map<CallId, Done> waiting_ ABSL_GUARDED_BY(mu_);
   std::map<Observed, Observers> observers_ ABSL_GUARDED_BY(mu_);

@@ -161,6 +161,11 @@ void MembershipTable::ShortenLease(NodeId node, absl::Time end) {
   }
 }
 
+void MembershipTable::LengthenLeases(absl::Duration by) {
+  if (!frozen()) return;
+  for (auto& [id, member] : members_) SetLeaseEnd(&member, member.lease_end + by);
+}
+
 void MembershipTable::MarkLeft(NodeId node) {
   const auto found = members_.find(node);
   if (found == members_.end() || found->second.left) return;

@@ -57,6 +57,8 @@ class MembershipTable {
   void Report(NodeId node, const NodeProgress& progress);
   // The lease ends at `end` at the latest, unless the node is heard again.
   void ShortenLease(NodeId node, absl::Time end);
+  // All leases end so much later: nobody could be heard for so long.
+  void LengthenLeases(absl::Duration by);
   void MarkLeft(NodeId node);
 
   // The node whose lease ended first, or null where none has.

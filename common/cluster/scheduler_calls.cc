@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -19,6 +20,8 @@ namespace wire = bandoneon::control;
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 // For what is only said in a log or an error.
 constexpr absl::Duration kReasonTimeout = absl::Seconds(2);
+// How long a connection may carry nothing while others do, in heartbeats' timeouts.
+constexpr int kMostSilence = 12;
 
 }  // namespace
 
@@ -59,7 +62,7 @@ SchedulerCalls::SchedulerCalls(const std::string& address, const Credentials& cr
       clock_(clock),
       reports_(reports),
       channel_(ConnectChannel(address, credentials)),
-      stub_(std::make_unique<Stub>(channel_)) {}
+      stub_(std::make_shared<Stub>(channel_)) {}
 
 SchedulerCalls::~SchedulerCalls() = default;
 
@@ -246,9 +249,32 @@ absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest
 
 absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
                                        absl::Duration timeout) {
-  wire::Empty reply;
-  Call call(this, timeout);
-  return FromGrpc(stub_->rpc.Heartbeat(call.context(), request, &reply));
+  const absl::Time begun = clock_->Now();
+  std::shared_ptr<Stub> stub = stub_;
+  {
+    MutexLock lock(&mu_);
+    if (spare_ != nullptr && std::exchange(is_spares_turn_, !is_spares_turn_)) stub = spare_;
+  }
+  absl::Status status;
+  {
+    wire::Empty reply;
+    Call call(this, timeout);
+    status = FromGrpc(stub->rpc.Heartbeat(call.context(), request, &reply));
+  }
+  const bool is_silent = absl::IsDeadlineExceeded(status);
+  const bool is_first = stub == stub_;
+  MutexLock lock(&mu_);
+  if (is_first && !is_silent) spare_ = nullptr;
+  if (!is_silent) return status;
+  if (spare_ == nullptr) silent_since_ = begun;
+  if (spare_ == nullptr || !is_first) {
+    spare_ = std::make_shared<Stub>(ConnectChannel(address_, credentials_));
+    is_spares_turn_ = true;
+  } else if (clock_->Now() - silent_since_ > kMostSilence * timeout) {
+    return Aborted("the connection to the scheduler at %s has carried nothing for %.0f s", address_,
+                   absl::ToDoubleSeconds(clock_->Now() - silent_since_));
+  }
+  return status;
 }
 
 absl::Status SchedulerCalls::Watch(absl::FunctionRef<absl::Status(const wire::Event&)> deliver) {

@@ -78,7 +78,9 @@ class SchedulerCalls {
                          bandoneon::control::CataloguePiece* piece);
   absl::Status AcknowledgePlacement(const bandoneon::control::AcknowledgeRequest& request);
 
-  // Raw.
+  // Raw. Where one has no answer in its time the next goes over a connection of its own: after a link
+  // was cut, TCP may wait as long again before it sends on. Every other one tries the first connection,
+  // on which all else waits; Aborted, where that stays dead for long.
   absl::Status Heartbeat(const bandoneon::control::HeartbeatRequest& request,
                          absl::Duration timeout);
   // Raw. Hands the stream's events to `deliver` until it ends, or `deliver` fails, which is then the
@@ -127,11 +129,14 @@ class SchedulerCalls {
   const Clock* const clock_;
   const WaitReports reports_;
   const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<Stub> stub_;
+  const std::shared_ptr<Stub> stub_;
 
   mutable Mutex mu_;
   CondVar changed_;
   CondVar no_calls_;
+  std::shared_ptr<Stub> spare_ ABSL_GUARDED_BY(mu_);  // null while heartbeats go by stub_
+  bool is_spares_turn_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Time silent_since_ ABSL_GUARDED_BY(mu_);  // stub_, where there is a spare one
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
   bool left_ ABSL_GUARDED_BY(mu_) = false;

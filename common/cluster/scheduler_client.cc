@@ -28,6 +28,9 @@ namespace wire = bandoneon::control;
 
 // The scheduler ends a wait by itself and says who was missing; this is for when it does not.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
+// So many may go unanswered one after the other before the node is lost.
+constexpr int kHeartbeatsWithinLease = 4;
+
 uint64_t RandomNonce() {
   uint64_t nonce;
   std::memcpy(&nonce, RandomSecret().data(), sizeof(nonce));
@@ -313,16 +316,22 @@ void GrpcControlPlane::RunHeartbeats() {
     interval = config_.heartbeat_interval;
     lease = config_.lease_timeout;
   }
-  absl::Time answered = clock_->Now();
-  while (calls_.WaitInJob(clock_->Now() + interval)) {
-    const absl::Status status = SendHeartbeat(lease / 2);
+  absl::Time begun = clock_->Now();
+  absl::Time answered = begun;
+  int unanswered = 0;
+  while (calls_.WaitInJob(begun + interval)) {
+    begun = clock_->Now();
+    const absl::Status status = SendHeartbeat(lease / kHeartbeatsWithinLease);
+    ++unanswered;
     if (status.ok()) {
       answered = clock_->Now();
+      unanswered = 0;
     } else if (status.code() != absl::StatusCode::kUnavailable &&
                status.code() != absl::StatusCode::kDeadlineExceeded &&
                status.code() != absl::StatusCode::kCancelled) {
       return calls_.Fail(status);  // the job has failed, or the scheduler does not know us
-    } else if (clock_->Now() - answered > lease) {
+    } else if (clock_->Now() - answered > lease && unanswered > 1) {
+      // One alone may be because this process itself was held up.
       return calls_.Fail(Aborted("scheduler at %s stopped answering %.1f s ago", calls_.address(),
                                  absl::ToDoubleSeconds(clock_->Now() - answered)));
     }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -149,6 +150,50 @@ TEST(GrpcHeartbeat, SaysTheHighestStepThoughAnEarlierOneIsToldLater) {
   worker->ReportProgress({.step = 19, .bytes_sent = 2, .ended = 19});
   while (told("bytes_sent") < 2) std::this_thread::yield();
   EXPECT_EQ(told("step"), 20u);
+}
+
+// After a link was cut for a while TCP may wait for as long again before it sends on: to whoever waits
+// for that, a connection is silent for good.
+TEST(GrpcHeartbeat, ALeaseOutlivesALinkThatWasCutForLessThanIt) {
+  const SteadyClock clock;
+  JobOptions options;
+  options.config.num_workers = 1;
+  options.config.num_servers = 1;
+  options.config.heartbeat_interval = absl::Milliseconds(100);
+  options.config.lease_timeout = absl::Seconds(2);
+  const auto service = *SchedulerService::Start("127.0.0.1:0", options, &clock);
+  const std::string address = "127.0.0.1:" + std::to_string(service->port());
+  SilentProxy proxy("tcp://" + address);
+  const auto worker =
+      *SchedulerClient::Create(proxy.address().substr(std::string("tcp://").size()), {}, &clock);
+  const auto server = *SchedulerClient::Create(address, {}, &clock);
+  std::thread join([&] {
+    EXPECT_TRUE(server
+                    ->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "h"},
+                           absl::Seconds(30))
+                    .ok());
+  });
+  const NodeId node = worker->Join({.host = "h"}, absl::Seconds(30))->node;
+  join.join();
+  std::promise<absl::Status> failed;
+  worker->Watch({.on_failure = [&](const absl::Status& status) { failed.set_value(status); }});
+  std::future<absl::Status> failure = failed.get_future();
+  proxy.GoSilent();
+  const absl::Time cut = clock.Now();
+  // It is heard again, and still after several leases.
+  absl::Time heard;
+  do {
+    ASSERT_EQ(failure.wait_for(std::chrono::milliseconds(10)), std::future_status::timeout)
+        << failure.get();
+    service->host()->Read([&](const Job& job, absl::Time) {
+      ASSERT_TRUE(job.failure().ok()) << job.failure();
+      heard = job.table().Find(node)->last_heard;
+    });
+  } while (heard < cut + 2 * options.config.lease_timeout);
+  EXPECT_GE(proxy.num_accepted(), 2);
+  // What waits on the first connection would wait for ever: a dead one ends the worker's part.
+  ASSERT_EQ(failure.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_THAT(std::string(failure.get().message()), HasSubstr("has carried nothing for"));
 }
 
 TEST(GrpcDeclare, IsRepeatedWhenItsConnectionBreaks) {

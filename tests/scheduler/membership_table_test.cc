@@ -154,6 +154,20 @@ TEST_F(MembershipTableTest, ALeaseEndsUnlessTheNodeIsHeard) {
   EXPECT_EQ(table_.NextExpiry(), At(9));
 }
 
+TEST_F(MembershipTableTest, LeasesCanBeLengthened) {
+  table_.LengthenLeases(absl::Seconds(7));  // before there are any
+  Fill();
+  table_.Heard(1, At(4));
+  table_.MarkLeft(3);
+  table_.LengthenLeases(absl::Seconds(7));
+  EXPECT_EQ(table_.Expired(At(11.9)), nullptr);
+  ASSERT_NE(table_.Expired(At(12)), nullptr);
+  EXPECT_EQ(table_.Expired(At(12))->info.id, 2u);
+  table_.Heard(2, At(12));
+  EXPECT_EQ(table_.Expired(At(15.9)), nullptr);
+  EXPECT_NE(table_.Expired(At(16)), nullptr);
+}
+
 TEST_F(MembershipTableTest, AShortenedLeaseComesBackWhenTheNodeIsHeard) {
   Fill();
   table_.ShortenLease(2, At(2));
