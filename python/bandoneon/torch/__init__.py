@@ -42,6 +42,7 @@ from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
 from .ef21 import EF21
 from .exchange import Handle, barrier, empty, push_pull, synchronize
+from .foreign_words import answer_foreign_words
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
 from .lion import Lion
@@ -101,3 +102,6 @@ __all__ = [
     "size",
     "synchronize",
 ]
+
+# torch looks at a hook's own annotations, and calls it itself.
+answer_foreign_words([name for name in __all__ if name != "ddp_hook"], globals())

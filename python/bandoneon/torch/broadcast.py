@@ -174,6 +174,11 @@ def _named_tensors(parameters):
         parameters = parameters.state_dict()
     if hasattr(parameters, "items"):
         parameters = parameters.items()
+    parameters = list(parameters)
+    if any(isinstance(entry, torch.Tensor) for entry in parameters):
+        raise InvalidArgument(
+            "parameters without names: broadcast_parameters(model), or a state_dict(), or model.named_parameters()"
+        )
     return [(name, t.detach()) for name, t in parameters if isinstance(t, torch.Tensor)]
 
 

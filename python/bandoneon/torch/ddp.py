@@ -24,7 +24,7 @@ from .exchange_guard import ExchangeGuard
 from .hints import NamedParameters, Overrides, Weighting
 from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
-from .names import with_elements
+from .names import named_entries, with_elements
 from .parameters import ParameterSet
 from .tensors import copy_back, fill, memory_for
 from .weight import Weight
@@ -88,7 +88,7 @@ class DDPState:
             self._prefix,
             replicas_for="DDPState" if check else None,
         )
-        trained = with_elements((name, p) for name, p in named_parameters if p.requires_grad)
+        trained = with_elements((name, p) for name, p in named_entries(named_parameters) if p.requires_grad)
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}
         self._reached = _Reached(member.param for member in members)

@@ -1,8 +1,34 @@
 """Parameters' names: those that the program gave, or made ones."""
 
+import torch
 from torch.nn.parameter import is_lazy
 
 from ..errors import InvalidArgument
+from .foreign_words import described
+
+_GIVE = "give model.named_parameters(), which is not model.parameters(), or the model itself"
+
+
+def named_entries(named_parameters):
+    """(name, parameter) of each, of a model, of model.named_parameters() or of a dict."""
+    if named_parameters is None:
+        return
+    if isinstance(named_parameters, torch.nn.Module):
+        named_parameters = named_parameters.named_parameters()
+    elif hasattr(named_parameters, "items"):
+        named_parameters = named_parameters.items()
+    if isinstance(named_parameters, torch.Tensor) or not hasattr(named_parameters, "__iter__"):
+        raise InvalidArgument(f"named_parameters is {described(named_parameters)}: {_GIVE}")
+    for entry in named_parameters:
+        if isinstance(entry, (tuple, list)) and len(entry) == 2:
+            name, param = entry
+            if isinstance(name, str) and isinstance(param, torch.Tensor):
+                yield name, param
+                continue
+        raise InvalidArgument(
+            f"named_parameters are pairs of a name and a parameter, and among them is {described(entry)}"
+            f"{' without a name' if isinstance(entry, torch.Tensor) else ''}: {_GIVE}"
+        )
 
 
 class Names:
@@ -15,7 +41,7 @@ class Names:
 
     def learn(self, named_parameters):
         taken = {name for name, _ in self._names.values()}
-        for name, param in named_parameters or ():
+        for name, param in named_entries(named_parameters):
             if id(param) in self._names:
                 continue  # Tied: it travels once, under its first name.
             if name in taken:

@@ -17,6 +17,7 @@ from ..worker import Worker
 from .attendance import Attendance
 from .broadcast import check_replicas
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .foreign_words import check_optimizer
 from .forward_overlap import (
     DeferredStep,
     ForwardHooks,
@@ -115,6 +116,7 @@ def DistributedOptimizer(
     stepped is an error in its backward(). Of a compiled model everything is awaited before its forward
     pass: give the compiled one for fullgraph=True.
     """
+    check_optimizer("DistributedOptimizer", optimizer, named_parameters)
     if isinstance(optimizer, _Distributed):
         raise InvalidArgument("this optimizer is distributed already")
     if overlap not in ("backward", "forward", True, False):

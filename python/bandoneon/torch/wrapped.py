@@ -3,6 +3,7 @@
 import torch
 
 from ..errors import InvalidArgument, Unimplemented
+from .foreign_words import check_optimizer
 from .parameters import learning_rates
 
 
@@ -14,6 +15,7 @@ class WrappedOptimizer(torch.optim.Optimizer):
     has_local_models = False  # whether each worker's parameters and state are its own
 
     def __init__(self, inner):
+        check_optimizer(type(self).__name__, inner)
         if hasattr(inner, "comm_state_dict"):
             raise InvalidArgument(
                 f"{type(inner).__name__} exchanges by itself already; put one around a plain optimizer"
