@@ -103,6 +103,37 @@ def joins(directory, counts):
     bdn.shutdown()
 
 
+def averages_large_gradients(directory):
+    """{kind: the mean of gradients whose sum overflows, and how far its elements are from it}"""
+    import torch.distributed as dist
+    from test_average import large
+    from torch.nn.parallel import DistributedDataParallel
+
+    worker = bdn.init()
+    dist.init_process_group("gloo")
+    group = dist.new_group(list(range(worker.size)))
+    found = {}
+    for kind in ("gloo", "hook", "optimizer", "group"):
+        model = torch.nn.Linear(300, 1, bias=False)
+        forward = DistributedDataParallel(model) if kind in ("gloo", "hook") else model
+        if kind == "hook":
+            state = bdn.DDPState(model.named_parameters(), prefix="hook/", average="before")
+            forward.register_comm_hook(state, bdn.ddp_hook)
+        elif kind != "gloo":
+            how = dict(local_group=group) if kind == "group" else {}
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+            bdn.broadcast_parameters(model)
+            optimizer = bdn.DistributedOptimizer(
+                optimizer, model.named_parameters(), prefix=f"{kind}/", average="before", **how
+            )
+        forward(large(worker.rank, torch.float32)).sum().backward()
+        grad = model.weight.grad
+        found[kind] = grad[0, 0].item(), (grad - grad[0, 0]).abs().max().item()
+    record(directory, worker, found)
+    dist.destroy_process_group()
+    bdn.shutdown()
+
+
 def trains_with_empty_parameters(directory):
     """The same training of a model with parameters that have no elements, by DDP over gloo and by us."""
     import torch.distributed as dist

@@ -25,9 +25,9 @@ STEPS = 4
 OVERLAPS = ["backward", "forward", False]
 
 
-def make_model():
+def make_model(*more):
     """Of layers that each leave by themselves."""
-    model = torch.nn.Sequential(torch.nn.Linear(600, 400), torch.nn.Tanh(), torch.nn.Linear(400, 300))
+    model = torch.nn.Sequential(torch.nn.Linear(600, 400), torch.nn.Tanh(), torch.nn.Linear(400, 300), *more)
     fill(model)
     return model
 
@@ -260,17 +260,26 @@ def test_a_change_that_comes_too_late_is_refused_by_name(overlap, how):
     assert run_job(job) == [True, True]
 
 
-def test_a_pass_that_broke_off_leaves_nothing_of_its_gradients_to_the_next_one(recwarn):
+def breaks_off(rank, step, model):
+    """Between the two layers: the second one's gradients have been accumulated."""
+    with pytest.raises(RuntimeError, match="broke off"):
+        half = BreaksOff.apply(model[:2](make_batch(rank, step, width=600)))
+        model[2:](half).square().mean().backward()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_pass_that_broke_off_leaves_nothing_of_its_gradients_to_the_next_one(recwarn, overlap, set_to_none):
     def job(worker):
         model = make_model()
-        optimizer = distributed(worker, model, "backward")
+        optimizer = distributed(worker, model, overlap)
         backward(worker.rank, 0, model)
+        optimizer.synchronize()
         optimizer.zero_grad()
-        with pytest.raises(RuntimeError, match="broke off"):
-            half = BreaksOff.apply(model[:2](make_batch(worker.rank, 1, width=600)))
-            model[2:](half).square().mean().backward()
-        optimizer.zero_grad()
+        breaks_off(worker.rank, 1, model)
+        optimizer.zero_grad(set_to_none=set_to_none)
         backward(worker.rank, 2, model)
+        optimizer.synchronize()
         return grads(model)
 
     expected = []
@@ -281,6 +290,23 @@ def test_a_pass_that_broke_off_leaves_nothing_of_its_gradients_to_the_next_one(r
     for result in run_job(job):
         assert_same(result, {name: (expected[0][name] + expected[1][name]) / 2 for name in result})
     assert not [warning for warning in recwarn if "to None during backward" in str(warning.message)]
+
+
+@pytest.mark.parametrize("zeroes", [True, False], ids=["the model zeroes them", "nobody zeroes them"])
+def test_adding_to_gradients_that_are_on_their_way_from_a_pass_that_broke_off_is_refused(zeroes):
+    def job(worker):
+        model = make_model(torch.nn.Linear(300, 300))
+        optimizer = distributed(worker, model, "backward")
+        backward(worker.rank, 0, model)
+        optimizer.zero_grad()
+        breaks_off(worker.rank, 1, model)  # Of the last two layers' gradients the last one's has left.
+        if zeroes:
+            model.zero_grad(set_to_none=False)
+        with pytest.raises(bandoneon.FailedPrecondition, match="'3.weight' was on its way.*zero_grad"):
+            backward(worker.rank, 2, model)
+        return optimizer is not None
+
+    assert run_job(job) == [True, True]
 
 
 # ---- Hooks that take gradients away ----

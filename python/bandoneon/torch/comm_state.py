@@ -13,6 +13,8 @@ from ..worker import Worker
 from .link_options import corrects_by_rate
 
 _FORMAT = 2
+# Settings that states of this format may lack, as what they were saved under.
+_BEFORE_THERE_WAS_A_CHOICE = {"average": "after"}
 
 
 def saved_by(worker, settings):
@@ -160,10 +162,9 @@ def check_settings(state, settings):
     """InvalidArgument where a saved state's settings are others."""
     saved = state.get("settings", {})
     for name, mine in settings.items():
-        if saved.get(name) != mine:
-            raise InvalidArgument(
-                f"the state was saved under {name}={saved.get(name)!r}, and here it is {name}={mine!r}"
-            )
+        theirs = saved.get(name, _BEFORE_THERE_WAS_A_CHOICE.get(name))
+        if theirs != mine:
+            raise InvalidArgument(f"the state was saved under {name}={theirs!r}, and here it is {name}={mine!r}")
 
 
 class CommState:

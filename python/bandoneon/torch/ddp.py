@@ -27,7 +27,7 @@ from .loss_scale import AUTO, LossScale
 from .names import named_entries, with_elements
 from .parameters import ParameterSet
 from .tensors import copy_back, fill, memory_for
-from .weight import Weight
+from .weight import Weight, average_unit
 
 
 class DDPState:
@@ -59,6 +59,7 @@ class DDPState:
         overrides: Overrides | None = None,
         scaler: Any = AUTO,
         weight: Weighting | None = None,
+        average: str = "after",
         prefix: str = "",
         timeout: float | None = None,
         check: bool = True,
@@ -68,6 +69,7 @@ class DDPState:
         self._links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
         self._links.check_without_correction("DDPState")
         self._prefix = prefix
+        self._average = average
         self._loaded = None
         self.attach(named_parameters, scaler=scaler, weight=weight, check=check, worker=worker)
 
@@ -81,9 +83,10 @@ class DDPState:
         worker: Worker | None = None,
     ) -> None:
         """Declares the parameters with this process's worker. Collective."""
-        self._weight = Weight(weight)
+        worker = worker or default_worker()
+        self._weight = Weight(weight, average_unit(self._average, worker))
         self._parameters = ParameterSet(
-            worker or default_worker(),
+            worker,
             self._links,
             self._prefix,
             replicas_for="DDPState" if check else None,
@@ -103,18 +106,22 @@ class DDPState:
         """This rank's residuals, momentum and steps; of rank 0, what the servers owe, too."""
         self._guard.check()
         parameters = self._parameters
-        return {**saved_by(parameters.worker, _SETTINGS), **parameters.state_dict()}
+        return {**saved_by(parameters.worker, self._settings), **parameters.state_dict()}
 
     def load_comm_state_dict(self, state: dict[str, Any], timeout: float | None = None) -> None:
         """Takes up this rank's comm_state_dict(), or of the list of all ranks' what falls to this one,
         where there were more or fewer workers; the next step is the one after it. Collective."""
-        state = fitting_state(state, _SETTINGS, self._parameters.worker)
+        state = fitting_state(state, self._settings, self._parameters.worker)
         self._parameters.load_state_dict(state, timeout)
 
     def resume_at(self, step: int, timeout: float | None = None) -> None:
         """For a checkpoint without comm_state_dict(): codec schedules and warm-ups go on after `step`,
         rank 0's; residuals and momentum begin at 0. Collective, before any worker's first backward()."""
         self._parameters.resume_at(step, timeout)
+
+    @property
+    def _settings(self):
+        return {"algorithm": "DDPState", "average": self._average}
 
     def close(self) -> None:
         """Frees the parameters' names for another owner."""
@@ -126,6 +133,7 @@ class DDPState:
             "links": self._links,
             "prefix": self._prefix,
             "timeout": self._timeout,
+            "average": self._average,
             "comm": self._loaded if self._parameters is None else self.comm_state_dict(),
         }
 
@@ -133,6 +141,7 @@ class DDPState:
         self._links = saved["links"]
         self._prefix = saved["prefix"]
         self._timeout = saved.get("timeout")
+        self._average = saved.get("average", "after")
         self._loaded = saved["comm"]
         self._parameters = None
         self._round = None
@@ -149,9 +158,6 @@ class DDPState:
                 self._scale.current(), self._weight, self._reached, self._timeout, self._guard
             )
         return self._round.exchange(self._parameters, self._members, bucket)
-
-
-_SETTINGS = {"algorithm": "DDPState"}
 
 
 def ddp_hook(state, bucket):

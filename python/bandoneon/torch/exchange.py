@@ -19,6 +19,7 @@ from .tensors import (
     memory_for,
     streams_for,
 )
+from .weight import average_unit
 
 
 class Handle:
@@ -66,6 +67,7 @@ def push_pull(
     pull: str | None = None,
     priority: int = 0,
     learning_rate: float = 0.0,
+    average: str = "after",
     worker: Worker | None = None,
 ) -> Handle:
     """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
@@ -81,6 +83,7 @@ def push_pull(
     tensor = tensor.detach()
     check_exchangeable(tensor, name, what="tensor ", remedy="give push_pull() its to_dense()")
     check_writable(tensor, name)
+    weight = average_unit(average, worker)
     declaration = Declaration(
         name=name,
         elements=tensor.numel(),
@@ -96,7 +99,7 @@ def push_pull(
         return Handle(worker, None, tensor, None)  # Of no elements nothing is exchanged, by all workers alike.
     number = worker.declare_once(declaration)
     memory = memory_for(tensor, exclusive=True)
-    push = Push(number, None, priority=priority, learning_rate=learning_rate)
+    push = Push(number, None, priority=priority, learning_rate=learning_rate, weight=weight)
     fill(push, memory)
     tickets, error = worker.push_all([push])
     if error is not None:

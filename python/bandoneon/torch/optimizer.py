@@ -34,7 +34,7 @@ from .names import Names
 from .parameters import ParameterSet, learning_rates, terms_by_group
 from .sliced_parameters import SlicedParameterSet
 from .synchronizer import Synchronizer
-from .weight import Weight
+from .weight import Weight, average_unit
 from .wrapped import refuse_pickling
 
 
@@ -49,6 +49,7 @@ def DistributedOptimizer(
     overrides: Overrides | None = None,
     scaler: Any = AUTO,
     weight: Weighting | None = None,
+    average: str = "after",
     sparse_as_dense: bool = False,
     overlap: str | bool = "backward",
     backward_passes_per_step: int = 1,
@@ -83,6 +84,9 @@ def DistributedOptimizer(
         that is asked once an exchange, before its first push. The mean is then one over all samples:
         sum of weight x gradient / sum of weights. 0 adds nothing, whatever the gradients are. None:
         every worker counts as one. Residuals and momentum are kept in units of weight x gradient.
+    average: "after" divides the sum of the gradients. "before" divides each worker's by the number of workers before
+        they are added up, as DDP does, so that the sum of large ones does not overflow; where that number is no power
+        of two it rounds once more. The same in all workers. Weights, residuals and momentum are as many times smaller.
     sparse_as_dense: exchange sparse gradients densely instead of refusing them.
     overlap: beside what the gradients travel. "backward": the rest of the backward pass, which ends when
         their means have come. "forward": the next forward pass, too, see below. False: nothing, they leave
@@ -136,6 +140,7 @@ def DistributedOptimizer(
             )
     check_steps(backward_passes_per_step=backward_passes_per_step)
     worker = worker or default_worker()
+    unit = average_unit(average, worker)
     links = LinkTable(LinkOptions.of(push, pull, momentum, warmup), overrides)
     names = Names(named_parameters)
     _check_momentum(optimizer.param_groups, names, links)
@@ -149,7 +154,7 @@ def DistributedOptimizer(
     groups = optimizer.param_groups
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(scaler, links.remembers)
-    weights = Weight(weight)
+    weights = Weight(weight, unit)
 
     cls = type(optimizer)
     distributed = object.__new__(type(f"Distributed{cls.__name__}", (_Distributed, cls), {}))
@@ -159,7 +164,7 @@ def DistributedOptimizer(
         parameters, scale, weights, rates, overlap, timeout, passes_per_round=backward_passes_per_step
     )
     synchronizer.add(added)
-    optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout)
+    optimizer._bandoneon = _Parts(parameters, synchronizer, scale, names, timeout, average)
     optimizer.register_step_pre_hook(_before_step)
     optimizer.register_step_post_hook(_after_step)
     if overlap == "forward":
@@ -246,6 +251,7 @@ class _Distributed:
 
     def zero_grad(self, *args, **kwargs):
         """As the optimizer's. A step that no backward() comes before is then a round of its own."""
+        self._bandoneon.synchronizer.let_go_of_gradients()
         super().zero_grad(*args, **kwargs)
         self._bandoneon.synchronizer.forget_pass()
 
@@ -314,12 +320,13 @@ _joining = weakref.WeakSet()  # workers inside a join()
 class _Parts:
     """What belongs to one distributed optimizer; takes its hooks with it when it goes."""
 
-    def __init__(self, parameters, synchronizer, scale, names, timeout):
+    def __init__(self, parameters, synchronizer, scale, names, timeout, average):
         self.parameters = parameters
         self.synchronizer = synchronizer
         self.scale = scale
         self.names = names
         self.timeout = timeout
+        self._average = average
         self.forward_hooks = None  # with overlap="forward"
         self.looked_for_ddp = False
         self.resume_check = ResumeCheck("; without it, call resume_at() in every worker")
@@ -329,7 +336,11 @@ class _Parts:
     @property
     def settings(self):
         """What a saved state must have been saved under, too."""
-        return {"algorithm": "DistributedOptimizer", "local_group": self.parameters.group_size}
+        return {
+            "algorithm": "DistributedOptimizer",
+            "local_group": self.parameters.group_size,
+            "average": self._average,
+        }
 
 
 def _model_of(named_parameters):

@@ -83,6 +83,11 @@ class _Slot:
     def leaves_at_once(self):
         return self.seen_alone and not self.may_repeat
 
+    @property
+    def is_being_written(self):
+        """Whether a mean is on its way into the memory of param.grad."""
+        return self.ticket is not None and self.memory is not None and self.memory is self.param.grad
+
     def remove_hooks(self):
         backward_pass.remove(self.hooks)
         backward_pass.remove(self.accumulation_hooks)
@@ -132,6 +137,7 @@ class Synchronizer:
         self._num_deferred = 0  # slots whose step was deferred and not taken
         self._has_warned = False
         self._has_warned_of_taken = False
+        self._has_warned_of_nonfinite = False
         # Of the running round:
         self._active = False
         self._batch = _Batch()
@@ -195,6 +201,12 @@ class Synchronizer:
             )
         if self._active or self._local_passes or not has_gradients:
             self._end_round()
+
+    def let_go_of_gradients(self):
+        """Those of a pass that broke off, whose means are still to be written to them: zeros would be, too."""
+        for slot in self._slots:
+            if slot.is_being_written:
+                slot.param.grad = None
 
     def forget_pass(self):
         """Its gradients were stepped on or thrown away; the next step needs others."""
@@ -456,10 +468,18 @@ class Synchronizer:
             if not slot.sent:
                 self._push(slot, None, _native.ABSENT)
         self._send_batch()
+        written = [slot for slot in self._slots if slot.is_being_written]
         self._collect(self._slots, is_wanted=False)
         self._settle_attendance()
         self._local_passes = 0
         self._leave_round()
+        if written:
+            raise FailedPrecondition(
+                f"a backward pass broke off when the gradient of {written[0].member.name!r} was on its way, and this "
+                "pass adds to it, where a mean lies by now that is nobody's; call optimizer.zero_grad() after a "
+                "backward() that has failed",
+                tensor=written[0].member.name,
+            )
 
     def _settle_attendance(self):
         if self.attendance is not None:
@@ -535,6 +555,20 @@ class Synchronizer:
             f"a hook has set the gradient of {slot.member.name!r} to None during backward(), so this worker has none "
             "to exchange and counts as one without it. If that hook takes steps, or keeps gradients elsewhere, they "
             "are this worker's own and the replicas will differ: do both after backward() instead",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _warn_of_nonfinite(self, slot):
+        """Not of scaled gradients, whose scaler finds out by itself and leaves the step out."""
+        if self._has_warned_of_nonfinite or self._scale != 1.0:
+            return
+        self._has_warned_of_nonfinite = True
+        size = self._worker.size
+        warnings.warn(
+            f"the mean of the gradients of {slot.member.name!r} is NaN in all workers: either one of theirs was not "
+            f"finite, or the sum of {size} workers overflowed though each was; average='before' of "
+            "DistributedOptimizer keeps the sum from that",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -615,6 +649,8 @@ class Synchronizer:
     def _finish(self, slot, result):
         if slot.fired == 1:
             slot.seen_alone = True
+        if result.nonfinite:
+            self._warn_of_nonfinite(slot)
         mean = slot.earlier
         if slot.memory is not None and not result.absent:
             copy_back(slot.memory, slot.grad)

@@ -9,21 +9,34 @@ class Weight:
     """`given` is a number, a function that is asked for it before each exchange, or None: every worker
     counts as one, whether it has anything to send or not."""
 
-    def __init__(self, given=None):
+    def __init__(self, given=None, unit=1.0):
+        """`unit`: what a weight of 1 is pushed with, as average_unit() has it."""
         if given is not None and not callable(given):
             given = _checked(given)
         self._given = given
+        self._unit = unit
 
     def now(self):
         """Of the exchange that begins. 0 adds nothing: it is sent as absent."""
         if self._given is None:
-            return 1.0
-        return _checked(self._given()) if callable(self._given) else self._given
+            return self._unit
+        return self._unit * (_checked(self._given()) if callable(self._given) else self._given)
 
     @property
     def out_of_data(self):
         """Of a worker that has run out of data while others go on."""
-        return 1.0 if self._given is None else 0.0
+        return self._unit if self._given is None else 0.0
+
+
+def average_unit(average, worker):
+    """The weight that a worker's part is pushed with where every worker counts as one. InvalidArgument where
+    `average` says neither "after" nor "before"."""
+    if average not in ("after", "before"):
+        raise InvalidArgument(
+            f"average={average!r} is neither 'after', which divides the sum of the workers' parts, nor 'before', which "
+            "divides each part before they are added up"
+        )
+    return 1.0 / worker.size if average == "before" else 1.0
 
 
 _LARGEST = 3.4028234663852886e38  # float32's
