@@ -1,8 +1,7 @@
 """Who still has batches."""
 
-import torch
-
 from ..worker import Declaration
+from .tensors import host_values
 
 
 class Attendance:
@@ -35,5 +34,5 @@ class Attendance:
         return self._share.item() > 0
 
     def _tell(self, value):
-        self._share = torch.tensor([value])
+        self._share = host_values([value])
         self._ticket = self._worker.push(self._tensor, self._share.data_ptr(), keep=self._share)

@@ -15,7 +15,7 @@ from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .exchange import push_pull
-from .tensors import check_exchangeable, check_writable
+from .tensors import check_exchangeable, check_writable, host_values, host_zeros
 
 # Small tensors travel together, up to this many bytes, aligned so that any type can be viewed.
 _BATCH_BYTES = 64 << 20
@@ -192,7 +192,7 @@ def agree(worker, what, mine, root, difference, things="tensors"):
     None; if any differs, all raise."""
     theirs = json.loads(broadcast_bytes(worker, what, json.dumps(mine).encode(), root))
     error = difference(worker, mine, theirs, root)
-    verdict = torch.tensor([float(error is not None)])
+    verdict = host_values([float(error is not None)])
     push_pull(verdict, f"{what}/differs", push="none", pull="none", worker=worker).wait()
     if error is None and verdict.item() > 0:
         error = InvalidArgument(
@@ -238,7 +238,7 @@ def _batches(tensors):
 
 
 def _broadcast_batch(worker, batch, root):
-    buffer = torch.zeros(sum(map(_padded_bytes, batch)), dtype=torch.uint8)
+    buffer = host_zeros(sum(map(_padded_bytes, batch)), torch.uint8)
     places, offset = [], 0
     for tensor in batch:
         num_bytes = tensor.numel() * tensor.element_size()

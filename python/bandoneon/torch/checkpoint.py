@@ -26,6 +26,7 @@ from .broadcast import broadcast_bytes
 from .checkpoint_storage import open_storage
 from .comm_state import base_rank, ranks_for
 from .exchange import push_pull
+from .tensors import host_zeros
 
 _FORMAT = 1
 _LAYOUTS = ("shared", "hosts", "rank0")
@@ -485,7 +486,7 @@ def _all_or_none(worker, what):
         yield
     except Exception as failure:
         error = failure
-    failed = torch.zeros(worker.size, dtype=torch.float32, device="cpu")
+    failed = host_zeros(worker.size)
     failed[worker.rank] = error is not None
     try:
         push_pull(failed, "checkpoint/failed", push="none", pull="none", worker=worker).wait()

@@ -37,7 +37,8 @@ def _side(length, chunk):
 
 def _matrix(n):
     """float32[n, n], a row a frequency: sqrt(2 / n) cos(pi (2 i + 1) k / (2 n)), of k = 0 a root of 2 less."""
-    k, i = torch.arange(n, dtype=torch.float64)[:, None], torch.arange(n, dtype=torch.float64)
+    i = torch.arange(n, dtype=torch.float64, device="cpu")
+    k = i[:, None]
     matrix = torch.cos(math.pi * (2 * i + 1) * k / (2 * n)) * math.sqrt(2 / n)
     matrix[0] /= math.sqrt(2)
     # Zeros of the cosine are none in binary, and their products would have signs.

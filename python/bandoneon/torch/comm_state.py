@@ -11,6 +11,7 @@ from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .link_options import corrects_by_rate
+from .tensors import host_zeros
 
 _FORMAT = 2
 # Settings that states of this format may lack, as what they were saved under.
@@ -138,7 +139,7 @@ def _local_of(state, what, name, like):
 
 
 def _scaled_sum(arrays, like, scale):
-    total = torch.zeros(like.shape, dtype=torch.float64)
+    total = host_zeros(like.shape, torch.float64)
     for array in arrays:
         total += array.to(torch.float64)
     largest = torch.finfo(torch.float32).max

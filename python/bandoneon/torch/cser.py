@@ -17,7 +17,8 @@ from .hints import Closure, NamedParameters, Overrides
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
-from .parameters import ParameterSet
+from .parameters import ParameterSet, check_weights_fit_float32
+from .tensors import host_empty
 from .wrapped import WrappedOptimizer
 
 
@@ -98,6 +99,7 @@ class CSER(WrappedOptimizer):
         )
         named = Names(named_parameters).in_forward_order(self.param_groups)
         worker = worker or default_worker()
+        check_weights_fit_float32(named, "CSER")
 
         def links(kind, spec, beside=None):
             table = LinkTable(LinkOptions.of(spec, _reply_to(spec)), _with_replies(overrides))
@@ -177,7 +179,7 @@ class CSER(WrappedOptimizer):
 
     def _exchange(self, links, tensors):
         """(means of what the codec sent, what it left out here, Results)"""
-        rests = [torch.empty(t.shape, dtype=torch.float32) for t in tensors]  # In row-major order.
+        rests = [host_empty(t.shape) for t in tensors]  # In row-major order.
         results = links.exchange(tensors, self._timeout, left_out=rests)
         return tensors, rests, results
 

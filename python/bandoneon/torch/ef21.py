@@ -17,6 +17,7 @@ from .link_options import LinkOptions, LinkTable
 from .local_memory import LocalMemory
 from .names import Names
 from .parameters import ParameterSet, terms_by_group
+from .tensors import host_zeros
 from .vote import Vote
 from .wrapped import WrappedOptimizer, evaluate
 
@@ -50,6 +51,7 @@ class EF21(WrappedOptimizer):
     push: ef(codec), or "none". pull: delta(codec), or another codec of H.
     overrides, prefix, timeout: as DistributedOptimizer's.
 
+    Momenta, and what is exchanged, are float32 whatever the parameters are, which stay what they are.
     The parameters start as rank 0's, and every worker steps alike: give all the same machine's arithmetic, as
     under DistributedOptimizer. After step() the gradients are H. The exchange is in step(), none of it beside
     the backward pass. A parameter without a gradient counts as one of zeros; a frozen one is not stepped. A
@@ -86,7 +88,7 @@ class EF21(WrappedOptimizer):
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self.skipped_steps = 0
         # What the servers hold is no weights here but h, which begins at 0.
-        sums = [(name, torch.zeros(param.shape)) for name, param in named]
+        sums = [(name, host_zeros(param.shape)) for name, param in named]
         groups = [{"params": [tensor for _, tensor in sums]}]
         self._links.add(sums, terms_by_group(groups, lambda group: "average"))
         self._links.own(named)

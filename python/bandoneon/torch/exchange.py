@@ -16,6 +16,7 @@ from .tensors import (
     copy_back,
     dtype_number,
     fill,
+    host_empty,
     memory_for,
     streams_for,
 )
@@ -113,8 +114,8 @@ def empty(*size: int, dtype: torch.dtype = torch.float32, worker: Worker | None 
     worker = worker or default_worker()
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     if shape.numel() == 0:
-        return torch.empty(shape, dtype=dtype)
-    memory = worker.alloc(shape.numel() * torch.empty(0, dtype=dtype).element_size())
+        return host_empty(shape, dtype)
+    memory = worker.alloc(shape.numel() * dtype.itemsize)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 

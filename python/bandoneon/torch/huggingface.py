@@ -74,7 +74,7 @@ class BandoneonCallback(TrainerCallback):
                 f"the Trainer goes on at step {state.global_step}, and {path} is not there: give "
                 "BandoneonCallback(resume_from=) the checkpoint's folder, with the files of all workers"
             )
-        self._state.load_comm_state_dict(torch.load(path, weights_only=True))
+        self._state.load_comm_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 
     def _path(self, args, state, folder=None):
         folder = folder or pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}")

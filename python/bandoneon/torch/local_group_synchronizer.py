@@ -10,6 +10,7 @@ from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push, Result
 from . import backward_pass
 from .synchronizer import AS_IT_IS_THEN, Synchronizer
+from .tensors import host_zeros
 
 # Parameters of this many bytes are scattered and gathered by one call.
 _BUCKET_BYTES = 4 << 20
@@ -112,7 +113,7 @@ class _Bucket:
     def gather(self):
         """The results, and in the place of each parameter's 1 or 0 whether there is one."""
         results = iter(self._results)
-        mine = torch.zeros(max(self._sizes), dtype=self._dtype)
+        mine = host_zeros(max(self._sizes), self._dtype)
         mine[: self._own] = self._host
         for i, slices in enumerate(self._slices):
             for s in slices:

@@ -1,8 +1,7 @@
 """What a worker keeps of each parameter by itself, between steps."""
 
-import torch
-
 from ..errors import InvalidArgument
+from .tensors import host_zeros
 
 
 class LocalMemory:
@@ -13,7 +12,7 @@ class LocalMemory:
         self._members = members
         self._arrays = {}
         for name in names:
-            self._arrays[name] = [torch.zeros(m.shape, dtype=torch.float32) for m in members]
+            self._arrays[name] = [host_zeros(m.shape) for m in members]
 
     def __getitem__(self, name):
         """Of all members, in their order: a list that may be written."""

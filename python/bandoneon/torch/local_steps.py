@@ -18,7 +18,7 @@ from .hints import Closure, NamedParameters, OuterRule, Overrides, Weighting
 from .hyperparameters import check_decays, check_not_negative, check_steps, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
-from .parameters import ParameterSet, terms_by_group
+from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
 from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer
@@ -210,6 +210,7 @@ class LocalSteps(WrappedOptimizer):
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
         named = Names(named_parameters).in_forward_order(self.param_groups)
+        check_weights_fit_float32(named, "LocalSteps")
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
         self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, timeout)
         self._links.share_weights(timeout)

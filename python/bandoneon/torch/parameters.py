@@ -16,6 +16,9 @@ from .tensors import (
     dtype_number,
     fill,
     host_copy,
+    host_empty,
+    host_values,
+    host_zeros,
     memory_for,
     overlaps_itself,
     streams_for,
@@ -232,7 +235,7 @@ class ParameterSet:
     def dense_on_host(self, member, grad):
         """As dense(), of float32 in the memory of the host; zeros for None."""
         if grad is None:
-            return torch.zeros(member.shape)
+            return host_zeros(member.shape)
         return self.dense(member, grad).to("cpu", torch.float32)
 
     @torch.no_grad()
@@ -314,7 +317,7 @@ class ParameterSet:
     def fetch_weights(self, timeout=None):
         """The weights that the servers hold, as every worker holds them: float32, one a member. Before
         the first push, and whenever they were set."""
-        fetched = [torch.empty(m.param.shape, dtype=torch.float32) for m in self.members]
+        fetched = [host_empty(m.param.shape) for m in self.members]
         for m, out in zip(self.members, fetched):
             self.worker.fetch_weights(m.tensor, out.data_ptr(), out.numel(), timeout)
         return fetched
@@ -380,7 +383,7 @@ class ParameterSet:
         for what in member.memories:
             data = entry[what].to(torch.float32).contiguous()
             self.worker.set_state(member.tensor, what, data.data_ptr(), data.numel())
-        rate = torch.tensor([entry["learning_rate"]])
+        rate = host_values([entry["learning_rate"]])
         self.worker.set_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
         if self.worker.rank != 0:
             return
@@ -399,7 +402,7 @@ class ParameterSet:
         )
 
     def _member_state(self, member, timeout):
-        rate = torch.zeros(1)
+        rate = host_zeros(1)
         self.worker.get_state(member.tensor, "learning_rate", rate.data_ptr(), 1)
         entry = {
             "step": self.worker.get_step(member.tensor),
@@ -407,7 +410,7 @@ class ParameterSet:
             "facts": member.facts,
         }
         for what in member.memories:
-            out = torch.zeros(member.shape, dtype=torch.float32)
+            out = host_zeros(member.shape)
             self.worker.get_state(member.tensor, what, out.data_ptr(), out.numel())
             entry[what] = out
         if self.worker.rank == 0:
@@ -418,7 +421,7 @@ class ParameterSet:
         updates, rate = self.worker.get_server_counters(member.tensor, timeout)
         state = {"updates": updates, "learning_rate": rate}
         for what in _SERVER_PARTS:
-            out = torch.empty(member.shape, dtype=torch.float32)
+            out = host_empty(member.shape)
             try:
                 self.worker.get_server_state(
                     member.tensor, what, out.data_ptr(), out.numel(), timeout
@@ -456,6 +459,17 @@ class ParameterSet:
             group=terms.group,
             rule=terms.rule,
         )
+
+
+def check_weights_fit_float32(named, owner):
+    """InvalidArgument where `owner`, which exchanges and keeps weights in float32, would round a parameter."""
+    for name, param in named:
+        if param.dtype == torch.float64:
+            raise InvalidArgument(
+                f"{name!r} is float64, and {owner} exchanges and keeps weights in float32, which would round it; make "
+                "the model float32, or use DistributedOptimizer with push='none' and pull='none', which carry float64",
+                tensor=name,
+            )
 
 
 # What servers may hold of a tensor; weights first, because they set the replica, too.

@@ -14,7 +14,8 @@ from .hints import Closure, NamedParameters, Overrides, Weighting
 from .hyperparameters import check_not_negative, rule_text
 from .link_options import LinkOptions, LinkTable
 from .names import Names
-from .parameters import ParameterSet, terms_by_group
+from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
+from .tensors import host_empty, host_zeros
 from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer, evaluate
@@ -76,6 +77,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._resume_check = ResumeCheck("; without it, call resume_at(step) in every worker")
         self.skipped_steps = 0
         named = Names(named_parameters).in_forward_order(self.param_groups)
+        check_weights_fit_float32(named, "ServerOptimizer")
         self._links.add(named, terms_by_group(self.param_groups, rule_of))
         self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
         self._links.share_weights(timeout)
@@ -112,9 +114,9 @@ class ServerOptimizer(WrappedOptimizer):
         """Contiguous float32 host memory with the gradient, for the weights to come back in."""
         grad, param = member.param.grad, member.param
         if grad is None:
-            return torch.zeros(param.shape, dtype=torch.float32)
+            return host_zeros(param.shape)
         grad = self._links.dense(member, grad)
-        return torch.empty(param.shape, dtype=torch.float32).copy_(grad)
+        return host_empty(param.shape).copy_(grad)
 
     def comm_state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model: residuals, steps and parameters of this rank; of rank

@@ -109,9 +109,26 @@ def memory_for(tensor, exclusive=False):
     return host_copy(tensor)
 
 
+# Memory that C reads and writes by its address is made by the next four, whatever a program's default type and
+# device are (torch.set_default_dtype, set_default_device, torch.device contexts).
+
+
+def host_empty(shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
+def host_zeros(shape, dtype=torch.float32):
+    return torch.zeros(shape, dtype=dtype, device="cpu")
+
+
+def host_values(values, dtype=torch.float32):
+    """A tensor of these numbers."""
+    return torch.tensor(values, dtype=dtype, device="cpu")
+
+
 def host_copy(tensor):
     """As memory_for(), of the host and never the tensor's own."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor)
+    return host_empty(tensor.shape, tensor.dtype).copy_(tensor)
 
 
 def fill(push, memory):

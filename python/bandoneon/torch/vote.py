@@ -4,6 +4,7 @@ import torch
 
 from ..worker import Declaration
 from .exchange_guard import ExchangeGuard
+from .tensors import host_values
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -23,7 +24,7 @@ class Vote:
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
         refuses = not all(norm.item() * weight <= limit for norm in norms)
-        ballot = torch.tensor([float(refuses)])
+        ballot = host_values([float(refuses)])
         with self._exchange_guard.exchange():
             ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
             self._worker.wait(ticket, self._timeout)
