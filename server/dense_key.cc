@@ -354,8 +354,9 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   if (!rank.ok()) return shard_.Refuse(from, header, rank.status());
   const absl::StatusOr<size_t> segment = FindSegment(header);
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
-  const size_t most =
-      std::max(plan_.codecs.pull->segment_elements(*segment) * sizeof(float), kCountersBytes);
+  const size_t segment_bytes = plan_.codecs.pull->segment_elements(*segment) * sizeof(float);
+  const size_t most = header.part == StatePart::kRule ? kMaxRuleBytes
+                                                      : std::max(segment_bytes, kCountersBytes);
   if (frame.payload.size() > most) {  // before its bytes are read for the checksum
     return shard_.Refuse(
         from, header,
@@ -397,7 +398,8 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
     return InvalidArgument("a push of step %d is under way; set it between steps",
                            state_.round.step());
   }
-  if (header.step < state_.last_step) {
+  const bool is_rule = header.part == StatePart::kRule;  // of the rounds to come, at no step of its own
+  if (header.step < state_.last_step && !is_rule) {
     return InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
                            header.step, state_.last_step);
   }
@@ -406,12 +408,13 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
         "workers have the reply of step %d, which later ones build on: set it as of a later step",
         header.step);
   }
-  if (!HasPart(plan_, header.part)) return NotFound("there is none by this rule and codec");
+  if (!HasPart(plan_, state_.parts, header.part)) return NotFound("there is none by this rule and codec");
   BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
   state_.told.clear();
   state_.digests.clear();
   state_.init_root = rank;
   state_.last_init = header.request;
+  if (is_rule) return absl::OkStatus();
   state_.parts.weights_step = header.step;
   if (header.step > state_.last_step) {
     state_.last_step = header.step;
@@ -430,7 +433,7 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
     if (const absl::Status digest = CheckDigest(frame); !digest.ok()) segment = digest;
   }
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
-  if (!HasPart(plan_, header.part)) {
+  if (!HasPart(plan_, state_.parts, header.part)) {
     return shard_.Refuse(from, header,
                          NotFound("tensor '%s' has no %s by this rule and codec", plan_.name,
                                   StatePartName(header.part)));

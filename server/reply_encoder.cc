@@ -144,8 +144,8 @@ absl::Status ReplyEncoder::CheckMayStep() const {
 }
 
 void ReplyEncoder::StepWeights(MutableView sum) {
-  const UpdateRule& rule = *plan_.rule;
-  parts_.moments.resize(sum.n * rule.slots());
+  const UpdateRule& rule = RuleOf(plan_, parts_);
+  parts_.moments.resize(sum.n * NumMoments(plan_, parts_));
   float* const weights = parts_.weights.Mutable();
   for (size_t i = 0; i < present_.size(); ++i) {
     if (!present_[i]) continue;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "common/base/endian.h"
 #include "common/base/status.h"
@@ -23,7 +26,7 @@ struct PartPlace {
 };
 
 // REQUIRES: HasPart, and it is one of floats, but not the weights.
-PartPlace PlaceOf(const KeyPlan& plan, StatePart part, size_t segment) {
+PartPlace PlaceOf(const KeyPlan& plan, const StateParts& parts, StatePart part, size_t segment) {
   const size_t offset = plan.codecs.pull->segment_offset(segment);
   switch (part) {
     case StatePart::kReplica:
@@ -31,7 +34,7 @@ PartPlace PlaceOf(const KeyPlan& plan, StatePart part, size_t segment) {
     case StatePart::kResidual:
       return {&StateParts::residual, 1, offset};
     default:
-      return {&StateParts::moments, static_cast<size_t>(plan.rule->slots()),
+      return {&StateParts::moments, NumMoments(plan, parts),
               SlotOf(part) * plan.codecs.pull->num_elements() + offset};
   }
 }
@@ -44,10 +47,21 @@ std::span<float> FindPart(const KeyPlan& plan, StatePart part, size_t segment, S
     parts->weights.Resize(layout.num_elements());
     return {parts->weights.Mutable() + layout.segment_offset(segment), n};
   }
-  const PartPlace place = PlaceOf(plan, part, segment);
+  const PartPlace place = PlaceOf(plan, *parts, part, segment);
   std::vector<float>& array = parts->*place.array;
   array.resize(layout.num_elements() * place.arrays);
   return std::span(array).subspan(place.begin, n);
+}
+
+absl::StatusOr<std::shared_ptr<const RuleInForce>> ReadRule(const KeyPlan& plan, ByteSpan payload) {
+  const std::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
+  BDN_ASSIGN_OR_RETURN(RuleSpec spec, RuleSpec::Parse(text));
+  if (spec.kind() != plan.rule_spec.kind()) {
+    return InvalidArgument("'%s', where %s was declared: its numbers may change, not its kind",
+                           spec.text(), plan.rule_spec.text());
+  }
+  auto rule = MakeUpdateRule(spec);
+  return std::make_shared<const RuleInForce>(RuleInForce{std::move(spec), std::move(rule)});
 }
 
 absl::Status CheckFloats(ByteSpan payload, size_t elements) {
@@ -69,7 +83,16 @@ StateParts MakeStateParts(const KeyPlan& plan) {
   return parts;
 }
 
-bool HasPart(const KeyPlan& plan, StatePart part) {
+const UpdateRule& RuleOf(const KeyPlan& plan, const StateParts& parts) {
+  return parts.rule != nullptr ? *parts.rule->rule : *plan.rule;
+}
+
+size_t NumMoments(const KeyPlan& plan, const StateParts& parts) {
+  const size_t used = parts.moments.size() / std::max<size_t>(1, plan.codecs.pull->num_elements());
+  return std::max<size_t>(used, RuleOf(plan, parts).slots());
+}
+
+bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part) {
   switch (part) {
     case StatePart::kNone:
       return false;
@@ -83,7 +106,10 @@ bool HasPart(const KeyPlan& plan, StatePart part) {
       return true;
     case StatePart::kMoment0:
     case StatePart::kMoment1:
-      return plan.rule != nullptr && SlotOf(part) < plan.rule->slots();
+      return plan.rule != nullptr && static_cast<size_t>(SlotOf(part)) < NumMoments(plan, parts);
+    case StatePart::kRule:
+      // A worker that follows signs knows the declared rule.
+      return plan.rule != nullptr && !plan.rule_spec.steps_by_signs();
   }
   return false;
 }
@@ -97,12 +123,16 @@ absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSp
     parts->previous_learning_rate = counters.previous_learning_rate;
     return absl::OkStatus();
   }
+  if (part == StatePart::kRule) {
+    BDN_ASSIGN_OR_RETURN(parts->rule, ReadRule(plan, payload));
+    return absl::OkStatus();
+  }
   BDN_RETURN_IF_ERROR(CheckFloats(payload, plan.codecs.pull->segment_elements(segment)));
   const std::span<float> values = FindPart(plan, part, segment, parts);
   DecodeFloats(payload, values);
   if (part == StatePart::kWeights) {
     counts.has_weights = true;
-    if (HasPart(plan, StatePart::kReplica)) {
+    if (HasPart(plan, *parts, StatePart::kReplica)) {
       std::copy(values.begin(), values.end(),
                 FindPart(plan, StatePart::kReplica, segment, parts).begin());
     }
@@ -114,6 +144,10 @@ Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, const Sta
   if (part == StatePart::kCounters) {
     return EncodeCounters({parts.segments[segment].updates, parts.previous_learning_rate});
   }
+  if (part == StatePart::kRule) {
+    const std::string text = (parts.rule != nullptr ? parts.rule->spec : plan.rule_spec).text();
+    return Buffer::CopyOf(std::as_bytes(std::span(text)));
+  }
   const SegmentedCodec& layout = *plan.codecs.pull;
   const size_t n = layout.segment_elements(segment);
   if (part == StatePart::kWeights) {
@@ -121,7 +155,7 @@ Buffer EncodePart(const KeyPlan& plan, StatePart part, size_t segment, const Sta
     return parts.weights.bytes().Slice(layout.segment_offset(segment) * sizeof(float),
                                        n * sizeof(float));
   }
-  const PartPlace place = PlaceOf(plan, part, segment);
+  const PartPlace place = PlaceOf(plan, parts, part, segment);
   const std::vector<float>& array = parts.*place.array;
   if (array.empty()) return EncodeFloats(std::vector<float>(n));
   return EncodeFloats(std::span(array).subspan(place.begin, n));

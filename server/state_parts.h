@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,12 @@ struct SegmentState {
   bool operator==(const SegmentState&) const = default;
 };
 
+// An update rule that was set in the place of the declared one. Immutable.
+struct RuleInForce {
+  RuleSpec spec;
+  std::unique_ptr<const UpdateRule> rule;
+};
+
 // What a server holds of a dense key from one round to the next: what the rounds change, and what
 // an init sets and a fetch is told (StatePart). An array is empty until it is first used.
 struct StateParts {
@@ -32,6 +39,7 @@ struct StateParts {
   std::vector<float> replica;  // float32[n] where replies are deltas
   std::vector<float> moments;  // float32[slots][n]
   Step weights_step = 0;       // the step that left the weights as they are
+  std::shared_ptr<const RuleInForce> rule;  // null: the declared one
 
   std::vector<SegmentState> segments;  // as the plan's
 
@@ -40,12 +48,18 @@ struct StateParts {
 
 StateParts MakeStateParts(const KeyPlan& plan);
 
-// Whether keys of this rule and these codecs have the part.
-bool HasPart(const KeyPlan& plan, StatePart part);
+// The rule of the next round. REQUIRES: the plan has one.
+const UpdateRule& RuleOf(const KeyPlan& plan, const StateParts& parts);
 
-// Takes the payload of an init: a part of one segment; weights become the replica as well.
-// InvalidArgument: it is not of the segment's size, or not finite; then nothing has changed.
-// REQUIRES: HasPart.
+// Arrays of moments: those of the rule in force, and those that an earlier one has left.
+size_t NumMoments(const KeyPlan& plan, const StateParts& parts);
+
+// Whether keys of this rule and these codecs have the part.
+bool HasPart(const KeyPlan& plan, const StateParts& parts, StatePart part);
+
+// Takes the payload of an init: a part of one segment; weights become the replica as well, and a rule is
+// that of all segments. InvalidArgument: it is not of the segment's size, or not finite, or no rule of the
+// declared kind; then nothing has changed. REQUIRES: HasPart.
 absl::Status SetPart(const KeyPlan& plan, StatePart part, size_t segment, ByteSpan payload,
                      StateParts* parts);
 

@@ -167,6 +167,12 @@ class Client {
                                       absl::Duration timeout) = 0;
   virtual absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
                                          absl::Duration timeout) = 0;
+  // The update rule of these tensors from the next step on, in the place of the declared one and of its kind:
+  // by the rank that sets state, between steps. InvalidArgument: it is none, or of another kind. NotFound: the
+  // servers hold no weights of a tensor, or whoever follows them knows the declared rule. Where some are
+  // refused, others may have taken it.
+  virtual absl::Status SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
+                                     absl::Duration timeout) = 0;
   virtual absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor,
                                                           absl::Duration timeout) = 0;
   // The weights as every worker holds them, which later replies build on: every worker calls it

@@ -314,6 +314,34 @@ absl::Status ServerRequests::SetCounters(uint32_t id, const StateCounters& count
       .status();
 }
 
+absl::Status ServerRequests::SetRule(std::span<const uint32_t> ids, const std::string& rule,
+                                     absl::Time deadline) {
+  std::map<Key, RequestTable::Request> requests;  // one a key, which several tensors may share
+  {
+    MutexLock lock(tensors_->mutex());
+    BDN_RETURN_IF_ERROR(tensors_->participation().failed);
+    for (const uint32_t id : ids) {
+      BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
+      for (const TensorPart& of : tensor->parts) {
+        const DeclaredKey& key = of.exchange->key();
+        const FrameHeader header =
+            StateHeader(FrameType::kInit,
+                        {.part = StatePart::kRule,
+                         .key = key.entry.key,
+                         .num_elements = key.entry.elements,
+                         .element_offset = key.link.codecs.pull->segment_offset(of.segment)},
+                        tensor->pushed, kNumberedLater);
+        Buffer text = Buffer::CopyOf(std::as_bytes(std::span(rule)));
+        requests.emplace(key.entry.key, RequestFor(key, MakeFrame(header, std::move(text)),
+                                                   tensor->declaration.name, 0));
+      }
+    }
+  }
+  std::vector<RequestTable::Request> together;
+  for (auto& [key, request] : requests) together.push_back(std::move(request));
+  return Ask("the update rule", std::move(together), deadline).status();
+}
+
 absl::StatusOr<StateCounters> ServerRequests::GetCounters(uint32_t id, absl::Time deadline) {
   BDN_ASSIGN_OR_RETURN(const Answers values,
                        AskAboutState(id, FrameType::kFetch, WhereKept(StatePart::kCounters), 0,

@@ -38,6 +38,8 @@ class ServerRequests {
   absl::Status GetState(uint32_t tensor, StatePart part, std::span<float> out, absl::Time deadline);
   absl::Status SetCounters(uint32_t tensor, const StateCounters& counters, Step step,
                            absl::Time deadline);
+  absl::Status SetRule(std::span<const uint32_t> tensors, const std::string& rule,
+                       absl::Time deadline);
   absl::StatusOr<StateCounters> GetCounters(uint32_t tensor, absl::Time deadline);
   // may_be_equal: `out` holds what the weights may be; those of each key that are, are not sent.
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, bool may_be_equal,

@@ -338,6 +338,12 @@ absl::Status Worker::SetServerCounters(uint32_t tensor, const StateCounters& cou
   return server_requests_->SetCounters(tensor, counters, step, clock_->Now() + timeout);
 }
 
+absl::Status Worker::SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
+                                   absl::Duration timeout) {
+  BDN_RETURN_IF_ERROR(RuleSpec::Parse(rule).status());
+  return server_requests_->SetRule(tensors, rule, clock_->Now() + timeout);
+}
+
 absl::StatusOr<StateCounters> Worker::GetServerCounters(uint32_t tensor, absl::Duration timeout) {
   return server_requests_->GetCounters(tensor, clock_->Now() + timeout);
 }

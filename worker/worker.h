@@ -94,6 +94,8 @@ class Worker final : public Client {
                               absl::Duration timeout) override;
   absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
                                  absl::Duration timeout) override;
+  absl::Status SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
+                             absl::Duration timeout) override;
   absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout) override;
   absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
   absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,

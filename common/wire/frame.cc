@@ -232,6 +232,8 @@ const char* StatePartName(StatePart part) {
       return "moment0";
     case StatePart::kMoment1:
       return "moment1";
+    case StatePart::kRule:
+      return "rule";
   }
   return "unknown part";
 }

@@ -45,8 +45,11 @@ enum class StatePart : uint8_t {
   kCounters = 4,  // StateCounters, 16 bytes
   kMoment0 = 5,   // f32: the rule's first moment
   kMoment1 = 6,
+  kRule = 7,  // the update rule in force, as text: of rules that hold weights and may be set
 };
-inline constexpr StatePart kLastStatePart = StatePart::kMoment1;
+inline constexpr StatePart kLastStatePart = StatePart::kRule;
+// The longest text of a rule.
+inline constexpr size_t kMaxRuleBytes = 256;
 
 // Bits of FrameHeader::flags. Unknown bits are refused.
 enum FrameFlag : uint8_t {

@@ -24,7 +24,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 OK = 0
 CANCELLED = 1
@@ -172,6 +172,7 @@ _FUNCTIONS = {
         c_int,
         [c_void_p, c_uint32, c_uint64, c_float, c_uint64, c_double],
     ),
+    "bdn_set_server_rule": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_char_p, c_double]),
     "bdn_stats_json": (c_size_t, [c_void_p, c_char_p, c_size_t]),
     "bdn_json_log_line": (c_size_t, [c_char_p, c_char_p, c_double, c_char_p, c_size_t]),
     "bdn_status_json": (c_int, [POINTER(Options), c_double, c_char_p, c_size_t, POINTER(c_size_t)]),

@@ -424,6 +424,16 @@ class Worker:
             )
         )
 
+    def set_server_rule(self, tensors, rule, timeout=None):
+        """The update rule of these tensors from the next step on, of the kind that they were declared with. For
+        the rank that sets state, between steps."""
+        numbers = (c_uint32 * len(tensors))(*tensors)
+        self._blocking(
+            lambda lib, handle: lib.bdn_set_server_rule(
+                handle, numbers, len(tensors), rule.encode(), _seconds(timeout)
+            )
+        )
+
     def stats(self) -> dict[str, Any]:
         """Counters of this worker: bytes_pushed, bytes_pulled and others.
 

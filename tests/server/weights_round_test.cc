@@ -1,5 +1,7 @@
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string>
 
 #include "compressors/memory/sign_step.h"
 #include "gmock/gmock.h"
@@ -13,7 +15,9 @@ namespace bdn::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 // What a worker makes of replies: weights that it holds and the step that left them so.
 struct Follower {
@@ -62,6 +66,31 @@ TEST_F(WeightsRoundTest, APushBeforeTheWeightsFailsTheRoundAndTheyMayStillBeSet)
   Push(0, 2, {1, 1, 1, 1});
   Push(1, 2, {1, 1, 1, 1});
   EXPECT_THAT(ValuesOf(Reply(1), options_), ElementsAre(0.5f, 0.5f, 0.5f, 0.5f));
+}
+
+TEST_F(WeightsRoundTest, ARuleThatIsSetBetweenStepsHoldsFromTheNextOneOn) {
+  Start(1, {.segments = {3, 1}, .rule = "sgd(decay=0.5)"});
+  SetWeights({1, 2, 3, 4});
+  Floats x = {1, 2, 3, 4};
+  Floats m(4, 0.0f);
+  Step step = 0;
+  // As torch has it: a buffer that begins with a momentum, stays without one, and goes on.
+  for (const float momentum : {0.0f, 0.5f, 0.5f, 0.0f, 0.25f}) {
+    const std::string rule = absl::StrFormat("sgd(momentum=%g,decay=0.25)", momentum);
+    Send(MakeInit(StatePart::kRule, Buffer::CopyOf(std::as_bytes(std::span(rule))), step, 0));
+    ASSERT_EQ(Reply().header.type, FrameType::kReply);
+    EXPECT_EQ(State().last_step, step);
+    Push(0, ++step, {1, 1, 1, 1});
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float g = 1 + 0.25f * x[i];
+      if (momentum != 0) m[i] = momentum * m[i] + g;
+      x[i] -= rate_ * (momentum != 0 ? m[i] : g);
+    }
+    EXPECT_THAT(ValuesOf(Reply(), options_), Pointwise(FloatNear(1e-6f), x)) << rule;
+  }
+  Push(0, ++step, {0, 0, 0, 0});
+  Send(MakeInit(StatePart::kRule, Buffer::CopyOf(std::as_bytes(std::span("adamw", 5))), step, 0));
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("its numbers may change, not its kind"));
 }
 
 TEST_F(WeightsRoundTest, RepliesWithTheWeightsWholeOrRounded) {

@@ -120,6 +120,9 @@ std::map<std::string, Frame> GoldenFrames() {
   frames["reply_based"] =
       MakeFrame(Changed(reply, [](FrameHeader& h) { h.base_step = 11; }), onebit);
   frames["init_counters"] = MakeFrame(state(FrameType::kInit, 3, StatePart::kCounters), counters);
+  const std::string_view rule = "sgd(momentum=0.5)";
+  frames["init_rule"] = MakeFrame(state(FrameType::kInit, 3, StatePart::kRule),
+                                  Buffer::CopyOf(std::as_bytes(std::span(rule))));
   frames["reply_to_init"] =
       Frame{Changed(bytes_key(FrameType::kReply, 1), [](FrameHeader& h) { h.request = 6; }), {}};
   frames["fetch_moment1"] = Frame{state(FrameType::kFetch, 4, StatePart::kMoment1), {}};
@@ -227,7 +230,7 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
     const bool has_codec = header.type == FrameType::kPush || header.type == FrameType::kReply;
     if (header.type == FrameType::kPush) header.priority = static_cast<int32_t>(random());
     if (has_codec) header.codec = static_cast<uint8_t>(random());
-    if (is_state) header.part = static_cast<StatePart>(random() % 7);
+    if (is_state) header.part = static_cast<StatePart>(random() % 8);
     if (is_state) header.element_offset = random();
     if (is_result) header.base_step = random();
     if (is_state || is_result || header.type >= FrameType::kError) {
@@ -315,7 +318,7 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
     invalid(With(With(uncoded, 8, type), 48, uint64_t{1} << 63), "element_offset is");
   }
   for (const uint8_t type : {5, 6, 7}) {
-    invalid(With(With(uncoded, 8, type), 11, uint8_t{7}), "unknown part 7");
+    invalid(With(With(uncoded, 8, type), 11, uint8_t{8}), "unknown part 8");
   }
   for (const uint8_t type : {1, 2, 4, 5, 6, 8, 9}) {
     invalid(With(With(uncoded, 8, type), 32, uint64_t{1}), "base_step is 1 on a");

@@ -573,6 +573,12 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
     Floats on_servers(kN);
     ASSERT_TRUE(client.GetServerState(ids->at(0), StatePart::kReplica, on_servers, kLong).ok());
     EXPECT_EQ(on_servers, weights[rank]);
+    ASSERT_TRUE(client.Barrier("three steps", kLong).ok());
+    if (rank == 3) {
+      EXPECT_TRUE(client.SetServerRule(*ids, "sgd(momentum=0.5)", kLong).ok());
+      EXPECT_TRUE(absl::IsInvalidArgument(client.SetServerRule(*ids, "adamw", kLong)));
+      EXPECT_TRUE(absl::IsInvalidArgument(client.SetServerRule(*ids, "sgd(mass=1)", kLong)));
+    }
   });
   for (const Floats& one : weights) EXPECT_EQ(one, weights[0]);
   EXPECT_NEAR(weights[0][0], 2.0f - 3 * 0.5f / 1024.0f, 1e-3);

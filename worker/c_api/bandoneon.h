@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 8
+#define BDN_ABI_VERSION 9
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -293,6 +293,12 @@ BDN_API int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_
 BDN_API int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
                                     float previous_learning_rate, uint64_t step,
                                     double timeout_seconds);
+/* The update rule of these tensors from the next step on, in the place of the declared one and of its kind:
+ * "adamw(beta1=0.85)" after "adamw(beta1=0.95)". For the rank that sets state, between steps, while no worker
+ * pushes them. BDN_INVALID_ARGUMENT shows what is wrong with it, BDN_NOT_FOUND: the servers step these tensors
+ * by no rule that may change (mean, sign_momentum). Where one is refused, others may have taken it. */
+BDN_API int bdn_set_server_rule(bdn_worker* worker, const uint32_t* tensors, size_t count,
+                                const char* rule, double timeout_seconds);
 
 /* ---- State and statistics ---- */
 

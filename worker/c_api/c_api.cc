@@ -420,6 +420,18 @@ int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t update
   });
 }
 
+int bdn_set_server_rule(bdn_worker* worker, const uint32_t* tensors, size_t count, const char* rule,
+                        double timeout_seconds) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (tensors == nullptr || rule == nullptr) {
+      return bdn::InvalidArgument("tensors or rule is null");
+    }
+    const std::span<const uint32_t> ids(tensors, count);
+    for (const uint32_t id : ids) BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(id));
+    return w.SetServerRule(ids, rule, bdn::Timeout(timeout_seconds));
+  });
+}
+
 size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
   std::string text = "{}";
   (void)CallOn(worker, [&](bdn::Client&) {

@@ -364,6 +364,21 @@ absl::Status HostClient::SetServerCounters(uint32_t id, const StateCounters& cou
   return Ask(std::move(call), timeout).status();
 }
 
+absl::Status HostClient::SetServerRule(std::span<const uint32_t> ids, const std::string& rule,
+                                       absl::Duration timeout) {
+  wire::Call call;
+  call.mutable_set_server_rule()->set_rule(rule);
+  {
+    MutexLock lock(&mu_);
+    BDN_RETURN_IF_ERROR(Check());
+    for (const uint32_t id : ids) {
+      BDN_RETURN_IF_ERROR(FindIdle(id).status());
+      call.mutable_set_server_rule()->add_tensors(id);
+    }
+  }
+  return Ask(std::move(call), timeout).status();
+}
+
 absl::StatusOr<StateCounters> HostClient::GetServerCounters(uint32_t id, absl::Duration timeout) {
   wire::Call call;
   call.mutable_get_server_counters()->set_tensor(id);

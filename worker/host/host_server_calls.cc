@@ -313,6 +313,14 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
         return worker_->SetServerCounters(given.tensor(), counters, given.step(), left);
       });
     }
+    case wire::Call::kSetServerRule: {
+      const std::vector<uint32_t> tensors(call.set_server_rule().tensors().begin(),
+                                          call.set_server_rule().tensors().end());
+      for (const uint32_t id : tensors) BDN_RETURN_IF_ERROR(ElementsOf(id).status());
+      return OnServers(open, /*reads=*/false, [&](absl::Duration left) {
+        return worker_->SetServerRule(tensors, call.set_server_rule().rule(), left);
+      });
+    }
     default:
       return Unimplemented("a call of no known kind");
   }

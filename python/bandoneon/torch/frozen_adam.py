@@ -14,7 +14,7 @@ class FrozenAdamW(PerParameterOptimizer):
     """AdamW (arXiv 1711.05101) whose second moment v stays as it is after `freeze_after` steps, as
     in 1-bit Adam (arXiv 2102.02888): what a lossy link adds to a gradient would be squared into v.
 
-    With t counted from 1 and T = min(t, freeze_after):
+    With t counted from 1 and T the steps that v has learned from, min(t, freeze_after):
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) g^2                                only if t <= freeze_after
@@ -56,12 +56,16 @@ class FrozenAdamW(PerParameterOptimizer):
     def _step_one(self, param, state, group):
         if not state:
             state.update(new_moments(param))
+        # States of before freeze_after could change do not say how far v has learned.
+        learned = state.get("learned", min(state["step"], group["freeze_after"]))
         state["step"] += 1
         beta1, beta2 = group["betas"]
         state["exp_avg"].mul_(beta1).add_(param.grad, alpha=1 - beta1)
         if state["step"] <= group["freeze_after"]:
             state["exp_avg_sq"].mul_(beta2).addcmul_(param.grad, param.grad, value=1 - beta2)
-        descend(param, state, group, group["freeze_after"])
+            learned += 1
+        state["learned"] = learned
+        descend(param, state, group, learned)
 
 
 def new_moments(param):
@@ -73,12 +77,12 @@ def new_moments(param):
     }
 
 
-def descend(param, state, group, freeze_after):
-    """AdamW's change of the parameter by its moments, the second as of `freeze_after` at most; by the
-    decay alone where the second is 0."""
+def descend(param, state, group, learned):
+    """AdamW's change of the parameter by its moments, the second of which has learned from so many steps; by the
+    decay alone where it is 0."""
     beta1, beta2 = group["betas"]
     step, lr = state["step"], group["lr"]
-    square = state["exp_avg_sq"] / (1 - beta2 ** min(step, freeze_after))
+    square = state["exp_avg_sq"] / (1 - beta2**learned)
     unseen = square == 0
     scale = square.sqrt_().add_(group["eps"]).masked_fill_(unseen, torch.inf)
     param.mul_(1 - lr * group["weight_decay"])

@@ -124,6 +124,10 @@ class Muon(PerParameterOptimizer):
                     "and float64"
                 )
 
+    @staticmethod
+    def _is_matrix(param, group):
+        return group["matrices"] and param.ndim >= 2
+
     def _place(self, number, index):
         group = self.param_groups[number]
         if "param_names" in group:
@@ -140,6 +144,13 @@ class Muon(PerParameterOptimizer):
                         f"the gradient of {self._place(number, index)} is sparse ({param.grad.layout}), and Muon "
                         "takes dense ones: build the module with sparse=False"
                     )
+                other = "exp_avg" if self._is_matrix(param, group) else "momentum_buffer"
+                if param.grad is not None and other in self.state.get(param, ()):
+                    raise InvalidArgument(
+                        f"{self._place(number, index)} has {other} of {self.state[param]['step']} steps, which "
+                        f"matrices={group['matrices']!r} of group {number} has no use for: matrices= may not change "
+                        "while an optimizer steps; make a new one"
+                    )
         super().step()
         return loss
 
@@ -147,7 +158,7 @@ class Muon(PerParameterOptimizer):
         matrices, others = [], []
         for param in params:
             self.state[param]["step"] = self.state[param].get("step", 0) + 1
-            (matrices if group["matrices"] and param.ndim >= 2 else others).append(param)
+            (matrices if self._is_matrix(param, group) else others).append(param)
         if matrices:
             self._step_matrices(matrices, group)
         if others:

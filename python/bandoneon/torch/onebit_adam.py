@@ -120,7 +120,7 @@ class OneBitAdam(StepExchangeOptimizer):
             state["exp_avg_sq"].mul_(beta2).addcmul_(mean, mean, value=1 - beta2)
         else:
             state["exp_avg"] = mean
-        descend(param, state, group, self._warmup)
+        descend(param, state, group, min(state["step"], self._warmup))
 
     def _is_warm(self, step):
         return step <= self._warmup

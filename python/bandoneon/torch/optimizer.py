@@ -363,6 +363,8 @@ def _rates_of(*optimizers):
 
 
 def _check_momentum(groups, names, links, first_group=0):
+    if not any(options.momentum for options in links.rows):
+        return
     for g, group in enumerate(groups, first_group):
         own = group.get("momentum") or 0
         for name, _ in names.in_forward_order([group], g) if own else ():
@@ -371,13 +373,17 @@ def _check_momentum(groups, names, links, first_group=0):
                 raise InvalidArgument(
                     f"momentum={before} of DistributedOptimizer goes before error feedback, and "
                     f"momentum={own} of the optimizer's group {g} would be applied to {name!r} on "
-                    "top; set one to 0",
+                    "top; set one to 0, and give a scheduler that turns it (OneCycleLR, CyclicLR) "
+                    "cycle_momentum=False",
                     tensor=name,
                 )
 
 
 def _before_step(optimizer, args, kwargs):
     _warn_of_ddp_besides(optimizer)
+    parts = optimizer._bandoneon
+    # Schedulers turn it, too.
+    _check_momentum(optimizer.param_groups, parts.names, parts.parameters.links)
     closure = _closure_of(args, kwargs)
     if closure is None:
         _gradients_are_there(optimizer)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .. import _native
 from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
@@ -36,7 +37,9 @@ class ServerOptimizer(WrappedOptimizer):
         optimizer.step()
 
     optimizer: torch.optim.SGD (without dampening), AdamW, or Adam without weight decay. It is the
-        description only, groups and learning rates included; its step() is never called.
+        description only, groups and learning rates included; its step() is never called. What schedulers and
+        load_state_dict() change in its groups, betas and momentum too, holds from the next step on, the same in
+        all workers.
     push, pull, warmup, overrides, prefix, timeout: as DistributedOptimizer's. pull: a codec of the
         weights, or delta(codec).
     weight: as DistributedOptimizer's, asked in step().
@@ -67,7 +70,9 @@ class ServerOptimizer(WrappedOptimizer):
         if max_norm is not None:
             check_not_negative(max_norm=max_norm)
         super().__init__(optimizer)
-        rule_of = _rule_maker(optimizer)
+        self._rule_of = _rule_maker(optimizer)
+        self._rules = [None] * len(self.param_groups)
+        self._rules = self._current_rules()  # of the groups by their numbers, as the servers step by
         worker = worker or default_worker()
         links = LinkTable(LinkOptions.of(push, pull, warmup=warmup), overrides)
         self._links = ParameterSet(worker, links, prefix, as_float32=True)
@@ -78,20 +83,22 @@ class ServerOptimizer(WrappedOptimizer):
         self.skipped_steps = 0
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "ServerOptimizer")
-        self._links.add(named, terms_by_group(self.param_groups, rule_of))
+        self._links.add(named, terms_by_group(self.param_groups, self._rule_of))
         self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
         self._links.share_weights(timeout)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
+        rules = self._current_rules()
         self._resume_check.before_step(self.inner, lambda: self._links.steps)
         members = self._links.members
         weight = self._weight.now()
         absent = [member.param.grad is None or not weight for member in members]
         buffers = [self._buffer(member) for member in members]
         present = [buffer for buffer, is_absent in zip(buffers, absent) if not is_absent]
-        if not self._vote.all_finite(present, weight):
+        self._set_rules(rules)
+        if not self._vote.all_finite(present, weight, alike=("hyperparameters", self._rules)):
             self.skipped_steps += 1
             return loss
         if self._max_norm is not None and present:
@@ -103,6 +110,30 @@ class ServerOptimizer(WrappedOptimizer):
             if not result.absent:
                 member.param.copy_(weights)
         return loss
+
+    def _current_rules(self):
+        """Of the groups as they are by now; InvalidArgument names the group and the key that servers do not take."""
+        rules = []
+        for number, (group, known) in enumerate(zip(self.param_groups, self._rules)):
+            try:
+                rule = self._rule_of(group)
+                if rule != known:
+                    _native.check_rule(rule)
+            except InvalidArgument as error:
+                given = ", ".join(f"{key}={group[key]!r}" for key in _RULE_KEYS if key in group)
+                raise InvalidArgument(f"servers do not step group {number} ({given}): {error}") from error
+            rules.append(rule)
+        return rules
+
+    def _set_rules(self, rules):
+        """Rank 0 tells the servers. All others' next exchange is after one in which it takes part."""
+        changed = [number for number, rule in enumerate(rules) if rule != self._rules[number]]
+        if changed and self._links.worker.rank == 0:
+            for number in changed:
+                tensors = [m.tensor for m in self._links.members if m.terms.group == number]
+                if tensors:
+                    self._links.worker.set_server_rule(tensors, rules[number], self._timeout)
+        self._rules = rules
 
     @WrappedOptimizer.state.getter
     def state(self):
@@ -123,13 +154,18 @@ class ServerOptimizer(WrappedOptimizer):
         0, weights and moments on the servers, too."""
         params = {m.name: m.param.detach().to("cpu", copy=True) for m in self._links.members}
         links = self._links.state_dict(self._timeout)
-        return {**saved_by(self._links.worker, _SETTINGS), "parameters": params, **links}
+        return {**saved_by(self._links.worker, _SETTINGS), "parameters": params, "rules": list(self._rules), **links}
 
     @torch.no_grad()
     def load_comm_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up this rank's comm_state_dict(), parameters included, or of the list of all ranks' what
         falls to this one, where there were more or fewer workers. Collective."""
         state = fitting_state(state, _SETTINGS, self._links.worker)
+        # First, for they say which moments the servers take. The groups' own hold from the next step on.
+        rules = state.get("rules", self._rules)
+        if len(rules) != len(self._rules):
+            raise InvalidArgument(f"the state is of {len(rules)} parameter groups, and here are {len(self._rules)}")
+        self._set_rules(rules)
         self._links.load_state_dict(state, self._timeout)
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         for member in self._links.members:
@@ -150,6 +186,7 @@ class ServerOptimizer(WrappedOptimizer):
 
 
 _SETTINGS = {"algorithm": "ServerOptimizer"}
+_RULE_KEYS = ("momentum", "nesterov", "betas", "eps", "weight_decay")  # of groups, besides lr
 
 
 def _clip(tensors, max_norm):
@@ -175,7 +212,7 @@ def _sgd(group):
     return rule_text(
         "sgd",
         momentum=group["momentum"],
-        nesterov=group["nesterov"],
+        nesterov=bool(group["nesterov"] and group["momentum"]),  # torch's is without while there is no momentum
         decay=group["weight_decay"],
     )
 

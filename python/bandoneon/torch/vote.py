@@ -1,11 +1,17 @@
 """Whether a step is taken, by all workers or by none."""
 
+import zlib
+
 import torch
 
+from ..errors import FailedPrecondition
 from ..worker import Declaration
 from .exchange_guard import ExchangeGuard
 from .tensors import host_values
 
+# A worker's ballot: whether it refuses, and a hash that must be all workers' own: a whole number so small that a
+# mean of it, which nobody's differs from, is exact to less than a quarter.
+_BALLOT = 2
 _LARGEST = torch.finfo(torch.float32).max
 
 
@@ -16,16 +22,27 @@ class Vote:
         self._worker = worker
         self._timeout = timeout
         self._exchange_guard = ExchangeGuard()
-        (self._tensor,) = worker.declare([Declaration(name, 1)], owner=owner)
+        (self._tensor,) = worker.declare([Declaration(name, _BALLOT)], owner=owner)
 
-    def all_finite(self, tensors, weight=1.0):
+    def all_finite(self, tensors, weight=1.0, alike=None):
         """Whether no worker's tensors, times its weight, hold NaN, infinity, or values so large that a sum
-        over the workers might overflow. Collective. After DeadlineExceeded nobody votes here any more."""
+        over the workers might overflow. Collective. After DeadlineExceeded nobody votes here any more.
+
+        alike: (what it is, the value) that must be the same in all workers; FailedPrecondition where another
+        worker's is not this one's."""
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
         refuses = not all(norm.item() * weight <= limit for norm in norms)
-        ballot = host_values([float(refuses)])
+        own = zlib.crc32(repr(alike).encode()) & 0xFFFF
+        ballot = host_values([float(refuses), float(own)])
         with self._exchange_guard.exchange():
             ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
             self._worker.wait(ticket, self._timeout)
-        return ballot.item() == 0
+        refused, mean = ballot.tolist()
+        if abs(mean - own) > 0.25:
+            what, value = alike
+            raise FailedPrecondition(
+                f"the {what} of this worker at this step are not those of all others: {value!r} here, by groups. Let "
+                "schedulers and load_state_dict() do the same in every worker"
+            )
+        return refused == 0
