@@ -129,6 +129,24 @@ def test_the_bytes_that_are_asked_for_are_those_of_the_file(tmp_path, monkeypatc
     assert f"It takes {file.stat().st_size} bytes" in str(caught.value)
 
 
+def test_a_file_system_that_cannot_bring_directories_to_the_disk_is_as_good(tmp_path, monkeypatch):
+    """As CIFS, which refuses fsync() of a directory."""
+    fsync = os.fsync
+
+    def refusing(number):
+        if os.path.isdir(f"/proc/self/fd/{number}"):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+
+    def job(worker):
+        bdn.save(tmp_path, {"value": value(worker, 1)}, worker=worker)
+        assert_holds(worker, tmp_path, 1)
+
+    run_job(job, workers=2)
+
+
 def test_what_a_killed_save_has_left_goes_before_anything_is_written(tmp_path, monkeypatch):
     """The names that such files had before: with and without `.partial`, of more workers, and a torn marker."""
     run_job(lambda worker: bdn.save(tmp_path, {"value": value(worker, 1)}, worker=worker), workers=2)

@@ -116,6 +116,18 @@ def test_a_foreign_argument_is_told_what_has_its_place(what):
     assert said.startswith("DistributedOptimizer() has no argument") and re.search(expected, said), said
 
 
+def test_an_argument_in_anothers_place_is_named():
+    """A compressor behind the optimizer, as with GRACE."""
+    said = refused(
+        lambda model, sgd, worker: bdn.DistributedOptimizer(sgd, "fp16", named_parameters=model), TypeError)
+    assert said == ("DistributedOptimizer() takes optimizer, named_parameters by place and all else by name, and got a str "
+                    "besides where named_parameters is, which is also given by name")
+    said = refused(lambda model, sgd, worker: bdn.DistributedOptimizer(sgd, model, "fp16"), TypeError)
+    assert said.endswith("takes optimizer, named_parameters by place and all else by name, and got a str besides")
+    with pytest.raises(TypeError, match="push_pull.. takes tensor, name by place .* got a bool besides"):
+        bdn.push_pull(torch.ones(1), "x", True)
+
+
 def test_every_call_of_the_package_answers_them():
     """Those that take settings of any name leave it to the library to name them."""
     answered = set()

@@ -74,11 +74,7 @@ class Directory:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
-            directory = os.open(self._directory or ".", os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            _bring_to_disk(self._directory or ".")
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.remove(partial)
@@ -89,6 +85,18 @@ class Directory:
             with contextlib.suppress(OSError):
                 free = shutil.disk_usage(self._directory or ".").free
             raise _failure(f"{path} cannot be written", error, needed, free) from error
+
+
+def _bring_to_disk(directory):
+    """What a directory says of its files. Some network file systems cannot do that, and refuse."""
+    number = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(number)
 
 
 class Store:

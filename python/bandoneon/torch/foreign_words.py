@@ -104,12 +104,23 @@ def _answering(function, name):
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return function
     known = [p for p in parameters if p != "self"]
+    by_place = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    takes_more = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
 
     @functools.wraps(function)
     def checked(*args, **kwargs):
         for word in kwargs:
             if word not in parameters:
                 raise TypeError(_refusal(name, word, known))
+        placed = by_place[: len(args)]
+        twice = [word for word in placed if word in kwargs]
+        if twice or (len(args) > len(by_place) and not takes_more):
+            given = args[by_place.index(twice[0])] if twice else args[len(by_place)]
+            places = ", ".join(word for word in by_place if word != "self") or "nothing"
+            raise TypeError(
+                f"{name}() takes {places} by place and all else by name, and got {described(given)} besides"
+                + (f" where {twice[0]} is, which is also given by name" if twice else "")
+            )
         return function(*args, **kwargs)
 
     return checked
