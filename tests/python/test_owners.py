@@ -8,7 +8,18 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import assert_same, grads, loss_of, make_batch, make_model, mean_grads, run_job
+from cluster_helpers import (
+    assert_same,
+    fill,
+    grads,
+    loss_of,
+    make_batch,
+    make_model,
+    mean_grads,
+    model_hash,
+    run_job,
+    train,
+)
 
 
 def sgd(model):
@@ -136,3 +147,50 @@ def test_different_parameters_of_one_name_are_told_of_prefixes():
         return owner is not None
 
     assert run_job(job) == [True, True]
+
+
+# ---- Two parameters in the same memory, as models are tied by .data ----
+
+
+def tied_by_memory():
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6, bias=False), torch.nn.Tanh(), torch.nn.Linear(6, 6, bias=False))
+    fill(model)
+    model[2].weight.data = model[0].weight.data
+    return model
+
+
+def test_parameters_in_the_same_memory_step_as_in_torch():
+    def job(worker):
+        model = tied_by_memory()
+        optimizer = bdn.DistributedOptimizer(sgd(model), model, worker=worker, scaler=None)
+        train(worker, model, optimizer)
+        return model_hash(model)
+
+    model = tied_by_memory()
+    optimizer = sgd(model)
+    for step in range(3):
+        local = []
+        for rank in range(2):
+            optimizer.zero_grad()
+            loss_of(model, make_batch(rank, step)).backward()
+            local.append(grads(model))
+        for name, param in model.named_parameters():
+            param.grad = (local[0][name] + local[1][name]) / 2
+        optimizer.step()
+    assert run_job(job) == 2 * [model_hash(model)]
+
+
+@pytest.mark.parametrize("kind", ["ServerOptimizer", "LocalSteps", "CSER"])
+def test_no_weights_come_back_of_two_parameters_in_the_same_memory(kind):
+    def job(worker):
+        with pytest.raises(bandoneon.InvalidArgument, match="'0.weight' and '2.weight' lie in the same memory"):
+            OWNERS[kind](tied_by_memory(), worker, "")
+        flat = torch.zeros(20)
+        apart = [torch.nn.Parameter(flat[:12]), torch.nn.Parameter(flat[12:])]
+        optimizer = bdn.ServerOptimizer(torch.optim.SGD(apart, 0.1), zip("ab", apart), worker=worker)
+        (apart[0].sum() + 2 * apart[1].sum()).backward()
+        optimizer.step()
+        return flat
+
+    for result in run_job(job):
+        assert torch.equal(result, torch.cat([torch.full((12,), -0.1), torch.full((8,), -0.2)]))

@@ -17,7 +17,7 @@ from .hints import Closure, NamedParameters, Overrides
 from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
-from .parameters import ParameterSet, check_weights_fit_float32
+from .parameters import ParameterSet, check_apart, check_weights_fit_float32
 from .tensors import host_empty
 from .wrapped import WrappedOptimizer
 
@@ -111,6 +111,7 @@ class CSER(WrappedOptimizer):
         self._reset = links("reset", self.settings["reset"])
         self._gradient = links("gradient", self.settings["gradient"], self._reset) if gradient else None
         self._reset.check_owner(named)
+        check_apart(named)
         broadcast_parameters(named, worker=worker)
         for own in (self._reset, self._gradient):
             if own:

@@ -166,6 +166,8 @@ class ParameterSet:
         self.check_owner(named)
         for name, param in named:
             self._check(name, param)
+        if any(one.rule != "mean" for one in (terms or {}).values()):
+            check_apart([(member.name, member.param) for member in self.members] + named)
         if self.replicas_for and named:
             check_replicas(self.worker, named, self.replicas_for)
         terms = [terms.get(id(param), Terms()) for _, param in named]
@@ -470,6 +472,22 @@ def check_weights_fit_float32(named, owner):
                 "the model float32, or use DistributedOptimizer with push='none' and pull='none', which carry float64",
                 tensor=name,
             )
+
+
+def check_apart(named):
+    """InvalidArgument where two parameters lie in the same memory. In torch both of their steps are taken there; weights
+    that come back of each would overwrite the other's."""
+    end, last, lies_at = 0, None, None
+    for name, param in sorted(named, key=lambda entry: (str(entry[1].device), entry[1].data_ptr())):
+        begin = param.data_ptr()
+        if begin < end and param.device == lies_at:
+            raise InvalidArgument(
+                f"the parameters {last!r} and {name!r} lie in the same memory, and the weights that come back of each "
+                "would overwrite the other's: make them one parameter, as by module.weight = other.weight, or use "
+                "DistributedOptimizer, under which both step",
+                tensor=name,
+            )
+        end, last, lies_at = begin + param.nbytes, name, param.device
 
 
 # What servers may hold of a tensor; weights first, because they set the replica, too.
