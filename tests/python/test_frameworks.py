@@ -110,3 +110,31 @@ def test_a_trainer_without_ddp_is_refused_and_a_single_worker_needs_none(tmp_pat
     arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
     run_job(job, workers=2)
     run_job(job, workers=1)
+
+
+def test_a_worker_of_a_host_with_a_disk_of_its_own_makes_the_trainers_folder_there(tmp_path, monkeypatch):
+    """The Trainer makes it on the first host alone."""
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    import errno
+    import os
+    from types import SimpleNamespace
+
+    import torch
+
+    import bandoneon
+    from bandoneon.torch.huggingface import BandoneonCallback
+
+    callback = BandoneonCallback(None, worker=SimpleNamespace(rank=1))
+    callback._state = SimpleNamespace(comm_state_dict=lambda: {"step": torch.ones(3)})
+    arguments, state = SimpleNamespace(output_dir=tmp_path / "out"), SimpleNamespace(global_step=8)
+    callback.on_save(arguments, state, None)
+    path = tmp_path / "out" / "checkpoint-8" / "bandoneon-1.pt"
+    assert torch.equal(torch.load(path)["step"], torch.ones(3))
+
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(bandoneon.ResourceExhausted, match=f"{path} cannot be written: No space left on device"):
+        callback.on_save(arguments, state, None)
+    assert os.listdir(path.parent) == [path.name]

@@ -8,6 +8,7 @@ from transformers import TrainerCallback
 
 from ..errors import FailedPrecondition
 from ..session import default_worker
+from .checkpoint_storage import Directory
 from .ddp import DDPState, ddp_hook
 
 
@@ -58,8 +59,14 @@ class BandoneonCallback(TrainerCallback):
             self._load(args, state)
 
     def on_save(self, args, state, control, **_):
-        if self._state is not None:
-            torch.save(self._state.comm_state_dict(), self._path(args, state))
+        if self._state is None:
+            return
+        content = self._state.comm_state_dict()
+        path = self._path(args, state)
+        place = Directory(path.parent)
+        # Of a host that shares no file system with the first, the Trainer makes none.
+        place.create()
+        place.write(path.name, lambda file: torch.save(content, file))
 
     def close(self):
         """Frees the parameters' names for another Trainer."""
