@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/escaping.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
-#include "common/base/secret.h"
 #include "common/base/status.h"
+#include "common/transport/shm/shm_socket.h"
 
 namespace bdn {
 namespace {
@@ -17,8 +16,11 @@ namespace {
 class AutoTransport final : public Transport {
  public:
   AutoTransport(std::unique_ptr<Transport> network, std::unique_ptr<ShmTransport> host,
-                bool always_host)
-      : always_host_(always_host), network_(std::move(network)), host_(std::move(host)) {}
+                bool always_host, std::string socket_directory)
+      : always_host_(always_host),
+        socket_directory_(std::move(socket_directory)),
+        network_(std::move(network)),
+        host_(std::move(host)) {}
   ~AutoTransport() override {
     Close();
     Join();
@@ -89,6 +91,7 @@ class AutoTransport final : public Transport {
   }
 
   const bool always_host_;
+  const std::string socket_directory_;
   const std::unique_ptr<Transport> network_;
   const std::unique_ptr<ShmTransport> host_;
   // A frame has come by the network, or a connection was made by it. Publishes nothing else.
@@ -102,8 +105,7 @@ class AutoTransport final : public Transport {
 absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
   absl::StatusOr<std::string> bound = network_->Listen(address);
   if (!bound.ok()) return bound;
-  const absl::StatusOr<std::string> host =
-      host_->Listen("shm://bandoneon-" + absl::BytesToHexString(RandomSecret()));
+  const absl::StatusOr<std::string> host = host_->Listen(NewShmAddress(socket_directory_));
   if (host.ok()) {
     MutexLock lock(&mu_);
     host_address_ = *host;
@@ -177,8 +179,10 @@ TransportStats AutoTransport::stats() const {
 }  // namespace
 
 std::unique_ptr<Transport> MakeAutoTransport(std::unique_ptr<Transport> network,
-                                             std::unique_ptr<ShmTransport> host, bool always_host) {
-  return std::make_unique<AutoTransport>(std::move(network), std::move(host), always_host);
+                                             std::unique_ptr<ShmTransport> host, bool always_host,
+                                             std::string socket_directory) {
+  return std::make_unique<AutoTransport>(std::move(network), std::move(host), always_host,
+                                         std::move(socket_directory));
 }
 
 }  // namespace bdn

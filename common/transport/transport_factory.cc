@@ -54,7 +54,10 @@ absl::StatusOr<std::unique_ptr<Transport>> AddSharedMemory(std::unique_ptr<Trans
                           .max_frames_queued = options.max_frames_queued,
                           .clock = options.clock});
   const bool always = options.shared_memory == SharedMemoryUse::kAlways;
-  if (host.ok()) return MakeAutoTransport(std::move(network), *std::move(host), always);
+  if (host.ok()) {
+    return MakeAutoTransport(std::move(network), *std::move(host), always,
+                             options.socket_directory);
+  }
   if (always) return host.status();
   LogWarning("processes of this host are reached over the network, too: %s",
              host.status().message());

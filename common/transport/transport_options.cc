@@ -1,5 +1,6 @@
 #include "common/transport/transport_options.h"
 
+#include <cstdlib>
 #include <string>
 
 #include "common/base/status.h"
@@ -99,6 +100,11 @@ absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const
         "setting data-security is '%s': expected auto, encrypted, authenticated or open", security);
   }
   BDN_RETURN_IF_ERROR(CheckFabricSecurity(config, &options));
+  // Of the user's session, or of a service.
+  for (const char* variable : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"}) {
+    const char* directory = std::getenv(variable);
+    if (directory != nullptr) options.socket_directory = directory;
+  }
   return options;
 }
 

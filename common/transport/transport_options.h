@@ -39,6 +39,7 @@ struct TransportOptions {
   int max_frames_queued = 65536;                  // as well
   uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
   SharedMemoryUse shared_memory = SharedMemoryUse::kNever;
+  std::string socket_directory = {};  // where listeners put theirs for this host, if it is private
   FabricUse fabric = FabricUse::kNever;
   std::string fabric_provider = {};  // empty: of an RDMA device, if there is one
   std::string fabric_domain = {};

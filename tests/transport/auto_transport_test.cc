@@ -1,5 +1,6 @@
 #include "common/transport/auto_transport.h"
 
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -15,10 +16,12 @@ namespace {
 
 const std::string kSecret(32, 's');
 
-std::unique_ptr<Transport> MakeAuto(bool always_host = false) {
+std::unique_ptr<Transport> MakeAuto(bool always_host = false,
+                                    const std::string& socket_directory = "") {
   auto network = *MakeZmqTransport({.security = LinkSecurity::kAuthenticated});
   const PublicKey key = network->public_key();
-  return MakeAutoTransport(std::move(network), *ShmTransport::Make({.key = key}), always_host);
+  return MakeAutoTransport(std::move(network), *ShmTransport::Make({.key = key}), always_host,
+                           socket_directory);
 }
 
 class AutoTransportTest : public ::testing::Test {
@@ -63,6 +66,23 @@ class AutoTransportTest : public ::testing::Test {
   std::unique_ptr<Transport> client_ = MakeAuto();
   std::string address_;
 };
+
+TEST_F(AutoTransportTest, ListensInADirectoryWhereOnlyItsUserComes) {
+  std::string directory = ::testing::TempDir() + "bdn-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);  // of mode 0700
+  server_->Close();
+  server_->Join();
+  server_ = MakeAuto(false, directory);
+  server_->Start(server_inbox_.Handler());
+  address_ = *server_->Listen("tcp://127.0.0.1:0");
+  server_->Admit({{client_->public_key()}, kSecret});
+  const std::string host = server_->host_address();
+  EXPECT_EQ(host.find("shm://" + directory + "/bandoneon-"), 0u) << host;
+  Exchange(Connect(host), /*over_memory=*/true);
+  server_->Close();
+  server_->Join();
+  EXPECT_EQ(rmdir(directory.c_str()), 0) << "something is left in " << directory;
+}
 
 TEST_F(AutoTransportTest, SharesMemoryWithWhoIsOfThisHost) {
   ASSERT_FALSE(server_->host_address().empty());
@@ -121,7 +141,7 @@ TEST_F(AutoTransportTest, WhatGoesOverTheNetworkHasAChecksum) {
 
 TEST_F(AutoTransportTest, TakesTheNetworkWhereSharedMemoryNeverCameThrough) {
   // Somebody listens, and says nothing.
-  const FileDescriptor silent = *ListenAt(absl::StrCat("bdn-test-silent-", getpid()));
+  const ShmListeningSocket silent = *ListenAt(absl::StrCat("bdn-test-silent-", getpid()));
   const std::string address = absl::StrCat("shm://bdn-test-silent-", getpid());
   const ConnectionId first = Connect(address);
   EXPECT_FALSE(client_->needs_checksums());

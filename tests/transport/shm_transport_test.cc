@@ -1,7 +1,9 @@
 #include "common/transport/shm/shm_transport.h"
 
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -271,6 +273,64 @@ TEST_F(ShmTransportTest, OutlivesGarbageOnItsSocket) {
   AwaitTrue([&] { return ReceivePacket(socket.get()).result == Packet::Result::kEnd; });
   client_->Send(to_server, FrameOf(1, 10), completions_.Expect());
   inbox_.WaitFor(1);
+}
+
+// Anybody may connect to a socket of the abstract kind, as often as he likes.
+TEST_F(ShmTransportTest, AFloodOfConnectionsThatHangUpLeavesThePollerToItsFrames) {
+  ManualClock clock;  // which stands still: in one turn, and while it rests, little is taken
+  const ConnectionId to_server = Start({.clock = &clock});
+  client_->Send(to_server, FrameOf(1, 10), completions_.Expect());
+  inbox_.WaitFor(1);
+  constexpr uint64_t kFlood = 500;
+  const std::string name = *ParseShmAddress(address_);
+  for (uint64_t i = 0; i < kFlood; ++i) ASSERT_TRUE(ConnectTo(name).ok());  // and gone
+  AwaitTrue([&] { return server_->stats().connections_refused > 0; });
+  for (int i = 0; i < 200; ++i) {
+    client_->Send(to_server, FrameOf(1, 1000), completions_.Expect());
+    inbox_.WaitFor(static_cast<size_t>(i) + 2);
+  }
+  EXPECT_LE(server_->stats().connections_refused, kFlood / 10);
+  // Who belongs there comes in when it is over.
+  const ConnectionId late = *client_->ConnectNow(address_, {.secret = kSecret});
+  client_->Send(late, FrameOf(2, 10), completions_.Expect());
+  AwaitTrue([&] {
+    clock.Advance(absl::Milliseconds(50));
+    return inbox_.size() == 202 && server_->stats().connections_refused >= kFlood;
+  });
+}
+
+TEST(ShmAddress, IsAFileWhereOnlyItsUserComesAndElseAName) {
+  std::string directory = ::testing::TempDir() + "bdn-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string name = *ParseShmAddress(NewShmAddress(directory));
+  EXPECT_EQ(name.find(directory + "/bandoneon-"), 0u) << name;
+  EXPECT_NE(NewShmAddress(directory), NewShmAddress(directory));
+  {
+    const ShmListeningSocket listener = *ListenAt(name);
+    EXPECT_TRUE(ConnectTo(name).ok());
+    EXPECT_TRUE(absl::IsAlreadyExists(ListenAt(name).status()));
+    EXPECT_TRUE(ConnectTo(name).ok());
+    (void)NewShmAddress(directory);
+    EXPECT_TRUE(ConnectTo(name).ok()) << "somebody listens there";
+  }
+  EXPECT_TRUE(absl::IsNotFound(ConnectTo(name).status()));
+  // What one that was killed has left behind goes with the next.
+  const int left = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un at = {.sun_family = AF_UNIX, .sun_path = {}};
+  name.copy(at.sun_path, sizeof(at.sun_path) - 1);
+  ASSERT_EQ(bind(left, reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  close(left);
+  EXPECT_EQ(access(name.c_str(), F_OK), 0);
+  (void)NewShmAddress(directory);
+  EXPECT_NE(access(name.c_str(), F_OK), 0);
+  for (const std::string& elsewhere :
+       {std::string(), std::string("relative"), directory + "/nowhere",
+        directory + "/" + std::string(100, 'x')}) {
+    EXPECT_EQ(NewShmAddress(elsewhere).find("shm://bandoneon-"), 0u) << elsewhere;
+  }
+  ASSERT_EQ(chmod(directory.c_str(), 0755), 0);
+  EXPECT_EQ(NewShmAddress(directory).find("shm://bandoneon-"), 0u);
+  EXPECT_EQ(rmdir(directory.c_str()), 0);
 }
 
 TEST_F(ShmTransportTest, GivesUpAHandshakeThatIsNotGoneOnWith) {

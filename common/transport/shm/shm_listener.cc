@@ -12,12 +12,16 @@
 namespace bdn {
 namespace {
 
-// Until connections are taken again where there was no descriptor for one.
+// Connections that are taken in one turn of the poller.
+constexpr int kAcceptsPerTurn = 16;
+// After so many that came to nothing, or where there is no descriptor for one, none is taken for so long.
+// Anybody on the host may connect to a socket of the abstract kind, and hang up.
+constexpr int kRefusalsBeforeRest = 16;
 constexpr absl::Duration kRestDelay = absl::Milliseconds(50);
 
 }  // namespace
 
-void ShmListener::Add(FileDescriptor socket) {
+void ShmListener::Add(ShmListeningSocket socket) {
   sockets_.push_back(std::move(socket));
   Watch(sockets_.back().get());
 }
@@ -28,7 +32,7 @@ void ShmListener::Watch(int socket) {
 }
 
 void ShmListener::Close() {
-  for (const FileDescriptor& socket : sockets_) owner_.poller->Forget(socket.get());
+  for (const ShmListeningSocket& socket : sockets_) owner_.poller->Forget(socket.get());
   sockets_.clear();
   while (!newcomers_.empty()) Refuse(newcomers_.begin());
 }
@@ -43,24 +47,30 @@ absl::Time ShmListener::NextTime() const {
 void ShmListener::OnTime(absl::Time now) {
   if (accept_at_ <= now) {
     accept_at_ = absl::InfiniteFuture();
-    for (const FileDescriptor& socket : sockets_) Watch(socket.get());
+    refusals_ = 0;
+    for (const ShmListeningSocket& socket : sockets_) Watch(socket.get());
   }
   while (!newcomers_.empty() && newcomers_.front().deadline <= now) Refuse(newcomers_.begin());
 }
 
+void ShmListener::Rest() {
+  for (const ShmListeningSocket& socket : sockets_) owner_.poller->Forget(socket.get());
+  accept_at_ = owner_.clock->Now() + kRestDelay;
+}
+
 void ShmListener::Accept(int listener) {
-  while (true) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (refusals_ >= kRefusalsBeforeRest) return Rest();
     absl::StatusOr<FileDescriptor> socket = AcceptFrom(listener);
     if (absl::IsPermissionDenied(socket.status())) {
+      ++refusals_;
       owner_.counters->connections_refused.Add();
       owner_.log->Warning("refused a connection over shared memory: another user's");
       continue;
     }
     if (!socket.ok()) {
       owner_.log->Warning("connections over shared memory wait: %s", socket.status().message());
-      owner_.poller->Forget(listener);  // which would be ready all the time
-      accept_at_ = owner_.clock->Now() + kRestDelay;
-      return;
+      return Rest();  // it would be ready all the time
     }
     if (!socket->is_open()) return;
     if (newcomers_.size() >= static_cast<size_t>(owner_.options->max_newcomers)) {
@@ -75,6 +85,7 @@ void ShmListener::Accept(int listener) {
 }
 
 void ShmListener::Refuse(Place newcomer) {
+  ++refusals_;
   owner_.counters->connections_refused.Add();
   owner_.poller->Forget(newcomer->socket.get());
   newcomers_.erase(newcomer);

@@ -15,13 +15,15 @@
 #include "common/transport/shm/fd_poller.h"
 #include "common/transport/shm/shared_memory.h"
 #include "common/transport/shm/shm_layout.h"
+#include "common/transport/shm/shm_socket.h"
 #include "common/transport/shm/shm_transport.h"
 #include "common/transport/transport_counters.h"
 
 namespace bdn {
 
 // Who connects over shared memory, until he is known and admitted; nothing of his is mapped before.
-// Used by one thread, the poller's.
+// Used by one thread, the poller's, which brings frames besides: in one of its turns few connections are
+// taken, and after some that came to nothing none for a while.
 class ShmListener {
  public:
   // One that was let in. `key` is what he has shown; none where anybody may connect.
@@ -47,7 +49,7 @@ class ShmListener {
   ShmListener& operator=(const ShmListener&) = delete;
 
   // Of ListenAt.
-  void Add(FileDescriptor socket);
+  void Add(ShmListeningSocket socket);
   // From now on these may connect; those who wait for it are let in or refused.
   void SetAdmission(Admission admission);
   bool Admits(const PublicKey& key) const;
@@ -68,6 +70,8 @@ class ShmListener {
 
   void Watch(int socket);
   void Accept(int socket);
+  // No connection is taken until `accept_at_`.
+  void Rest();
   void OnPacket(Place newcomer);
   void LetIn();
   bool MayCome(const ShmHello& hello) const;
@@ -75,8 +79,9 @@ class ShmListener {
   void Refuse(Place newcomer);
 
   const Owner owner_;
-  std::vector<FileDescriptor> sockets_;
-  absl::Time accept_at_ = absl::InfiniteFuture();  // again: there was no descriptor
+  std::vector<ShmListeningSocket> sockets_;
+  absl::Time accept_at_ = absl::InfiniteFuture();  // again, where it rests
+  int refusals_ = 0;                               // since it rested
   std::list<Newcomer> newcomers_;
   std::optional<Admission> admission_;
 };

@@ -1,6 +1,8 @@
 #include "common/transport/shm/shm_socket.h"
 
+#include <dirent.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -10,24 +12,32 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "common/base/secret.h"
 #include "common/base/status.h"
 
 namespace bdn {
 namespace {
 
 constexpr std::string_view kScheme = "shm://";
+constexpr std::string_view kPrefix = "bandoneon-";  // of names that we make
+// Of a file that is about to have such a name: it is not listened at yet.
+constexpr char kUnfinished[] = ".new";
 constexpr int kBacklog = 1024;
+constexpr size_t kMostNameBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 struct Address {
   sockaddr_un address = {};
   socklen_t size = 0;
 };
 
+bool IsFile(const std::string& name) { return name[0] == '/'; }
+
 Address AddressOf(const std::string& name) {
   Address to;
   to.address.sun_family = AF_UNIX;
-  // The first byte is zero: no path, but a name.
-  std::copy(name.begin(), name.end(), to.address.sun_path + 1);
+  // Where the first byte is zero it is no path, but a name.
+  std::copy(name.begin(), name.end(), to.address.sun_path + (IsFile(name) ? 0 : 1));
   to.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return to;
 }
@@ -42,36 +52,88 @@ bool IsOurUsers(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
+// Whether it is of our user, and nobody else may so much as enter it.
+bool IsPrivate(const std::string& directory) {
+  struct stat found = {};
+  return stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+         found.st_uid == geteuid() && (found.st_mode & 077) == 0;
+}
+
 absl::Status NoDescriptor(const char* call) {
   return ResourceExhausted("%s: %s", call, std::strerror(errno));
+}
+
+void RemoveWhatIsLeftIn(const std::string& directory) {
+  DIR* const entries = opendir(directory.c_str());
+  if (entries == nullptr) return;
+  while (const dirent* entry = readdir(entries)) {
+    const std::string_view file = entry->d_name;
+    if (!file.starts_with(kPrefix) || file.ends_with(kUnfinished)) continue;
+    const std::string name = absl::StrFormat("%s/%s", directory, entry->d_name);
+    if (name.size() > kMostNameBytes) continue;
+    const FileDescriptor probe = OpenSocket();
+    const Address to = AddressOf(name);
+    const bool is_left =
+        probe.is_open() &&
+        connect(probe.get(), reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0 &&
+        errno == ECONNREFUSED;
+    if (is_left) unlink(name.c_str());
+  }
+  closedir(entries);
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> ParseShmAddress(const std::string& address) {
   std::string_view name = address;
-  const size_t most = sizeof(sockaddr_un::sun_path) - 1;
   if (!name.starts_with(kScheme) || name.size() == kScheme.size() ||
-      name.size() - kScheme.size() > most) {
+      name.size() - kScheme.size() > kMostNameBytes || name.find('\0') != name.npos) {
     return InvalidArgument("address '%s': expected shm://NAME, of at most %d characters", address,
-                           most);
+                           kMostNameBytes);
   }
   name.remove_prefix(kScheme.size());
   return std::string(name);
 }
 
-absl::StatusOr<FileDescriptor> ListenAt(const std::string& name) {
+ShmListeningSocket::~ShmListeningSocket() {
+  if (!file_.empty()) unlink(file_.c_str());
+}
+
+// A file has its name once it is listened at: who finds one that nobody listens at may remove it.
+absl::StatusOr<ShmListeningSocket> ListenAt(const std::string& name) {
   FileDescriptor listener = OpenSocket();
   if (!listener.is_open()) return NoDescriptor("socket");
-  const Address at = AddressOf(name);
+  const std::string bound = IsFile(name) ? name + kUnfinished : name;
+  if (bound.size() > kMostNameBytes) {
+    return InvalidArgument("listen at shm://%s: a path of at most %d characters", name,
+                           kMostNameBytes - (bound.size() - name.size()));
+  }
+  const Address at = AddressOf(bound);
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&at.address), at.size) != 0) {
     if (errno == EADDRINUSE) return AlreadyExists("shm://%s: the address is in use", name);
     return InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
   }
+  absl::Status status;
   if (listen(listener.get(), kBacklog) != 0) {
-    return InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
+    status = InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
+  } else if (IsFile(name) && link(bound.c_str(), name.c_str()) != 0) {  // unless one is there
+    status = errno == EEXIST
+                 ? AlreadyExists("shm://%s: the address is in use", name)
+                 : InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
   }
-  return listener;
+  if (IsFile(name)) unlink(bound.c_str());
+  BDN_RETURN_IF_ERROR(status);
+  return ShmListeningSocket(std::move(listener), IsFile(name) ? name : "");
+}
+
+std::string NewShmAddress(const std::string& directory) {
+  const std::string name = std::string(kPrefix) + absl::BytesToHexString(RandomSecret());
+  const std::string path = absl::StrFormat("%s/%s", directory, name);
+  const bool is_of_file = IsFile(path) && !directory.empty() && IsPrivate(directory) &&
+                          path.size() + sizeof(kUnfinished) <= kMostNameBytes;
+  if (!is_of_file) return std::string(kScheme) + name;
+  RemoveWhatIsLeftIn(directory);
+  return std::string(kScheme) + path;
 }
 
 absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name) {

@@ -6,23 +6,42 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/base/bytes.h"
 #include "common/base/file_descriptor.h"
 #include "common/transport/shm/shm_layout.h"
 
-// Unix sockets of whole packets, which carry descriptors, at names of the abstract kind: seen by the
-// processes of one network namespace, in no file system, and gone with their listener. None of them
-// blocks.
+// Unix sockets of whole packets, which carry descriptors. Names are paths of files, where they begin with
+// a slash; else of the abstract kind: seen by the processes of one network namespace, in no file system,
+// and gone with their listener. None of the sockets blocks.
 
 namespace bdn {
 
 // "shm://name" to name. InvalidArgument names the address.
 absl::StatusOr<std::string> ParseShmAddress(const std::string& address);
 
+// A listener; its file, if it has one, is there until it goes.
+class ShmListeningSocket {
+ public:
+  explicit ShmListeningSocket(FileDescriptor socket, std::string file = "")
+      : socket_(std::move(socket)), file_(std::move(file)) {}
+  ~ShmListeningSocket();
+  ShmListeningSocket(ShmListeningSocket&& other) noexcept
+      : socket_(std::move(other.socket_)), file_(std::exchange(other.file_, "")) {}
+  int get() const { return socket_.get(); }
+
+ private:
+  FileDescriptor socket_;
+  std::string file_;  // to remove; empty: none
+};
 // AlreadyExists: somebody listens at that name.
-absl::StatusOr<FileDescriptor> ListenAt(const std::string& name);
+absl::StatusOr<ShmListeningSocket> ListenAt(const std::string& name);
+// "shm://name", at which nobody listens and which nobody guesses: of a file in `directory`, if only this
+// process's user comes there and the path fits, and the files of listeners that are gone are removed from it;
+// else of the abstract kind.
+std::string NewShmAddress(const std::string& directory);
 // NotFound: nobody listens there. PermissionDenied: another user's process does. Unavailable: too many
 // wait to be taken. ResourceExhausted: no descriptors are left.
 absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name);

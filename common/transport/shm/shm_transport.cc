@@ -101,7 +101,7 @@ class ShmTransportImpl final : public ShmTransport {
   using Done = ShmConnection::Done;
   // What other threads ask of the poller.
   struct Requests {
-    std::vector<FileDescriptor> listeners;
+    std::vector<ShmListeningSocket> listeners;
     std::vector<ConnectionPtr> connectors;
     std::vector<ConnectionId> ended;
     std::vector<std::pair<ConnectionPtr, std::shared_ptr<ShmChannel>>> broken;
@@ -187,7 +187,7 @@ void ShmTransportImpl::Wake() {
 
 absl::StatusOr<std::string> ShmTransportImpl::Listen(const std::string& address) {
   BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
-  BDN_ASSIGN_OR_RETURN(FileDescriptor listener, ListenAt(name));
+  BDN_ASSIGN_OR_RETURN(ShmListeningSocket listener, ListenAt(name));
   MutexLock lock(&mu_);
   if (requests_.is_closed) return Unavailable("listen at %s: closed", address);
   requests_.listeners.push_back(std::move(listener));
@@ -351,7 +351,7 @@ void ShmTransportImpl::RunPoller() {
 }
 
 void ShmTransportImpl::Apply(Requests* requests) {
-  for (FileDescriptor& fd : requests->listeners) listener_.Add(std::move(fd));
+  for (ShmListeningSocket& socket : requests->listeners) listener_.Add(std::move(socket));
   for (const ConnectionPtr& connector : requests->connectors) {
     connectors_.push_back(connector);
     Greet(connector);
