@@ -57,6 +57,8 @@ class Worker final : public Client {
 
   NodeId node() const { return joined_.node; }
   uint64_t run_seed() const { return joined_.config.run_seed; }
+  // Of the job.
+  const JobConfig& config() const { return joined_.config; }
   // Its place among the workers, which are hosts where daemons take part for their processes.
   Rank place() const { return joined_.rank; }
   // As of the join.

@@ -32,9 +32,7 @@ HostRig::HostRig(const Options& options) : hosts_(options.hosts.size()) {
     ranks += std::max(options.hosts[h], 1);
     if (options.hosts[h] == 0) continue;
     hosts_[h].server = std::make_unique<HostServer>(
-        HostServer::Options{
-            .processes = options.hosts[h], .job_id = "job", .wait_timeout = options.wait_timeout},
-        &clock_);
+        HostServer::Options{.processes = options.hosts[h], .job_id = "job"}, &clock_);
   }
   AtOnce(hosts_.size(), [&](size_t h) { Start(options, static_cast<int>(h), first[h]); });
 }

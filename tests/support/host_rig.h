@@ -27,7 +27,6 @@ class HostRig {
     std::vector<std::string> flags;  // as LocalCluster's; `workers` comes first
     Worker::Options worker;
     std::string codec = "";  // of pushes inside hosts
-    absl::Duration wait_timeout = absl::Minutes(30);
   };
   explicit HostRig(const Options& options);
   explicit HostRig(std::vector<int> hosts, std::vector<std::string> flags = {})

@@ -79,9 +79,9 @@ class Job:
         self.processes[name] = Process(name, [str(part) for part in command], env, **options)
         return self.processes[name]
 
-    def start_scheduler(self, hosts=2):
+    def start_scheduler(self, hosts=2, settings=()):
         self.start("scheduler", [BIN / "bandoneon-scheduler", f"--workers={hosts}", "--servers=1",
-                                 "--job-id=duet", f"--port-file={self._port_file}"])
+                                 "--job-id=duet", f"--port-file={self._port_file}", *settings])
         self.processes["scheduler"].wait_for("listens at")
         self.env["BANDONEON_SCHEDULER"] = f"127.0.0.1:{self._port_file.read_text().strip()}"
         self.start("server 0", [BIN / "bandoneon-server"])
@@ -96,8 +96,8 @@ class Job:
         return self.start(f"worker {2 * host + local_rank}", [sys.executable, "-c", WORKER, *arguments],
                           env=env, **options)
 
-    def start_all(self):
-        self.start_scheduler()
+    def start_all(self, settings=()):
+        self.start_scheduler(settings=settings)
         for host in range(2):
             self.start_host(host)
         for host in range(2):
@@ -161,6 +161,34 @@ def test_a_killed_process_is_named_by_everybody(job, delay):
     for name in ("worker 0", "worker 1", "worker 3", "host 0", "host 1"):
         assert f"worker 2 (process {pid}, local rank 0) ended without leaving the job" in outputs[name], outputs[name]
     assert shared_files() == before
+
+
+SHORT_LEASE = ("--heartbeat-interval=400ms", "--lease-timeout=2s")
+
+
+def test_a_stopped_process_is_lost_within_its_lease_and_named_by_everybody(job):
+    job.start_all(SHORT_LEASE)
+    stopped = job.processes["worker 2"].child
+    stopped.send_signal(signal.SIGSTOP)
+    others = [name for name in job.processes if name != "worker 2"]
+    outputs = job.ends(*others)
+    for name in ("worker 0", "worker 1", "worker 3", "host 0", "host 1"):
+        assert f"worker 2 (process {stopped.pid}, local rank 0) stopped answering 2." in outputs[name], outputs[name]
+    for name in ("worker 0", "worker 1", "host 0"):  # and the host
+        assert "host 1 (ranks 2-3; node" in outputs[name], outputs[name]
+
+
+def test_a_stopped_daemon_is_lost_within_its_lease_to_its_processes_and_to_the_others(job):
+    job.start_all(SHORT_LEASE)
+    daemon = job.processes["host 1"].child
+    daemon.send_signal(signal.SIGSTOP)
+    outputs = job.ends(*[name for name in job.processes if name != "host 1"])
+    for rank in (2, 3):
+        output = outputs[f"worker {rank}"]
+        assert f"bandoneon-worker at {job.attach(1)} (process {daemon.pid}, of ranks 2-3), stopped answering 2." in output, output
+        assert job.processes[f"worker {rank}"].child.returncode == 3
+    for name in ("worker 0", "worker 1", "host 0", "server 0"):
+        assert re.search(r"host 1 \(ranks 2-3; node .* stopped answering", outputs[name]), outputs[name]
 
 
 def test_a_process_is_missed_though_a_child_of_its_has_its_descriptors(job):

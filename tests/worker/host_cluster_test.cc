@@ -779,21 +779,36 @@ TEST(HostCluster, AHostThatIsWaitedForIsNamedWithItsRanks) {
   });
 }
 
-TEST(HostCluster, OneThatDoesNotPushForTooLongEndsTheJobAndIsNamed) {
-  HostRig::Options options{.hosts = {2}};
-  options.wait_timeout = absl::Milliseconds(100);
+TEST(HostCluster, OneThatIsAliveIsWaitedForPastTheWaitTimeoutAndNamed) {
+  HostRig::Options options{.hosts = {2, 2}};
+  options.worker.wait_timeout = absl::Seconds(1);
+  options.worker.probe_interval = absl::Milliseconds(5);
   HostRig rig(options);
-  std::vector<uint32_t> ids(2);
+  std::vector<uint32_t> ids(4);
   rig.OnEach([&](Client& client, int rank) {
-    const auto declared = client.Declare({Tensor("w", 10)}, kLong);
-    ASSERT_TRUE(declared.ok());
-    ids[rank] = declared->at(0);
+    ids[rank] = client.Declare({Tensor("w", 10)}, kLong).value().at(0);
   });
-  Floats data(10, 1.0f);
-  const absl::Status status = PushPull(rig.client(0), ids[0], data).status();
-  ASSERT_FALSE(status.ok());
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("tensor 'w': worker 1 did not push it within the wait-timeout"));
+  std::vector<Floats> data;
+  std::vector<TicketId> tickets(4);
+  for (int rank = 0; rank < 4; ++rank) data.emplace_back(10, static_cast<float>(rank));
+  const auto push = [&](int rank) {
+    tickets[rank] = *rig.client(rank).PushPull(
+        {.tensor = ids[rank], .data = {data[rank].data(), DType::kFloat32, 10}});
+  };
+  for (const int rank : {0, 1, 2}) push(rank);
+  // Of its own host, and of the other.
+  const absl::Status late = rig.client(2).Wait(tickets[2], absl::Milliseconds(2500)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_EQ(GetErrorField(late, "waiting_for"), "worker 3");
+  EXPECT_EQ(
+      GetErrorField(rig.client(0).Wait(tickets[0], absl::ZeroDuration()).status(), "waiting_for"),
+      "host 1 (ranks 2-3)");
+  push(3);
+  rig.OnEach([&](Client& client, int rank) {
+    EXPECT_TRUE(client.Wait(tickets[rank], kLong).ok());
+    EXPECT_THAT(data[rank], Each(1.5f));
+    EXPECT_TRUE(client.Leave(kLong).ok());
+  });
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "worker/host/host_gather.h"
 #include "worker/host/host_messages.h"
 #include "worker/host/host_rounds.h"
+#include "worker/host/peer_lease.h"
 
 namespace bdn::testing {
 namespace {
@@ -35,7 +36,7 @@ HostPush PushOf(Step step, uint64_t ticket = 0) { return {.ticket = ticket, .ste
 class HostRoundsTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::optional<HostRound>> Add(int process, HostPush push, int now = 0) {
-    return rounds_.Add(process, kTensor, "w", std::move(push), At(now));
+    return rounds_.Add(process, kTensor, "w", std::move(push));
   }
   static constexpr uint32_t kTensor = 7;
   HostRounds rounds_{3, /*first=*/10};
@@ -163,24 +164,55 @@ TEST_F(HostRoundsTest, StepsGoOnFromWhereTheyAreSet) {
 
 TEST_F(HostRoundsTest, WhoLeavesEndsTheRoundsThatWaitForIt) {
   ASSERT_TRUE(Add(0, PushOf(1)).ok());
-  ASSERT_TRUE(rounds_.Add(2, 8, "v", PushOf(1), At(0)).ok());
+  ASSERT_TRUE(rounds_.Add(2, 8, "v", PushOf(1)).ok());
   EXPECT_THAT(rounds_.OnLeaving(2), SizeIs(1));
   EXPECT_FALSE(rounds_.IsOpen(kTensor));
   EXPECT_TRUE(rounds_.IsOpen(8)) << "it has pushed that";
-  EXPECT_TRUE(rounds_.Add(0, 8, "v", PushOf(1), At(0)).ok());
+  EXPECT_TRUE(rounds_.Add(0, 8, "v", PushOf(1)).ok());
   const absl::Status status = Add(1, PushOf(1)).status();
   EXPECT_TRUE(absl::IsAborted(status));
   EXPECT_THAT(Message(status), HasSubstr("worker 12 is leaving"));
   EXPECT_THAT(rounds_.TakeAll(), SizeIs(1));
-  EXPECT_FALSE(rounds_.Oldest().has_value());
+  EXPECT_FALSE(rounds_.IsOpen(8));
 }
 
-TEST_F(HostRoundsTest, TheOldestIsWhatHasWaitedLongest) {
-  ASSERT_TRUE(rounds_.Add(0, 1, "a", PushOf(1), At(5)).ok());
-  ASSERT_TRUE(rounds_.Add(0, 2, "b", PushOf(1), At(3)).ok());
-  ASSERT_TRUE(rounds_.Add(1, 1, "a", PushOf(1), At(9)).ok());
-  EXPECT_EQ(rounds_.Oldest(), 2u);
-  EXPECT_EQ(rounds_.BegunAt(1), At(5));
+// ---- Whether the other end is alive
+
+TEST(PeerLease, EndsOnceNothingHasComeForSoLong) {
+  PeerLease lease;
+  EXPECT_FALSE(lease.IsOver(At(1000))) << "before the welcome";
+  lease.Begin(absl::Seconds(5), At(1000));
+  EXPECT_FALSE(lease.IsOver(At(1004)));
+  lease.Heard(At(1004));
+  EXPECT_EQ(lease.end(), At(1009));
+  EXPECT_TRUE(lease.IsOver(At(1009)));
+  EXPECT_EQ(lease.SilentFor(At(1010)), absl::Seconds(6));
+  lease.End();
+  EXPECT_FALSE(lease.IsOver(At(5000)));
+}
+
+// As after SIGSTOP and SIGCONT, or with the machine: the clock jumps.
+TEST(PeerLease, HasItsTimeAgainAfterAPauseOfWhoWatchesIt) {
+  PeerLease lease;
+  lease.Begin(absl::Seconds(50), At(0));
+  LifeSigns signs(absl::Seconds(10), absl::Seconds(50), At(0));
+  for (const int now : {5, 10, 15, 20, 600, 605, 610, 615, 620, 625}) {
+    lease.WasHeldUp(signs.OnAwake(At(now)));
+    EXPECT_FALSE(lease.IsOver(At(now))) << now;
+  }
+  lease.WasHeldUp(signs.OnAwake(At(630)));
+  EXPECT_TRUE(lease.IsOver(At(630)));
+}
+
+TEST(LifeSigns, AreDueOnceAnInterval) {
+  LifeSigns signs(absl::Seconds(10), absl::Seconds(50), At(0));
+  EXPECT_TRUE(signs.IsDue(At(0)));
+  EXPECT_FALSE(signs.IsDue(At(9)));
+  EXPECT_TRUE(signs.IsDue(At(10)));
+  EXPECT_TRUE(signs.IsDue(At(35)));
+  EXPECT_FALSE(signs.IsDue(At(36)));
+  signs.OnAwake(At(36));
+  EXPECT_EQ(signs.NextTime(), At(41)) << "a tenth of the lease, to notice pauses";
 }
 
 // ---- Calls made together

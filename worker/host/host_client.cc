@@ -12,6 +12,7 @@
 #include "common/base/float_guard.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
+#include "common/cluster/worker_names.h"
 #include "kernels/float_kernels.h"
 #include "proto/host.pb.h"
 #include "worker/host/host_messages.h"
@@ -111,31 +112,60 @@ void HostClient::Receive() {
     const short writable = channel_->has_waiting() ? POLLOUT : 0;
     pollfd fds[] = {{channel_->socket(), static_cast<short>(POLLIN | writable), 0},
                     {wake_.get(), POLLIN, 0}};
-    if (poll(fds, 2, -1) < 0) continue;
+    if (poll(fds, 2, PollTimeoutMs()) < 0) continue;
     uint64_t woken;
     (void)!read(wake_.get(), &woken, sizeof(woken));
     {
       MutexLock lock(&mu_);
       if (is_closed_) return;
     }
+    if (signs_.has_value()) lease_.WasHeldUp(signs_->OnAwake(clock_->Now()));
     absl::Status status;
     if (!channel_->Flush()) status = Unavailable("the connection has ended");
-    if (fds[0].revents != 0) {
-      for (;;) {
-        absl::StatusOr<std::optional<std::string>> bytes = channel_->Receive();
-        status = bytes.status();
-        if (!status.ok() || !bytes->has_value()) break;
-        status = OnMessage(**bytes);
-        if (!status.ok()) break;
-      }
-    }
+    if (fds[0].revents != 0) status = ReadMessages();
     if (!status.ok()) {
       return Fail(Unavailable(
           "the daemon of this host, bandoneon-worker at %s, has gone (%s): the job is over for this "
           "process; see the daemon's log",
           options_.address, status.message()));
     }
+    SayAlive();
+    status = CheckDaemonsLease();
+    if (!status.ok()) return Fail(status);
   }
+}
+
+absl::Status HostClient::ReadMessages() {
+  for (;;) {
+    BDN_ASSIGN_OR_RETURN(const std::optional<std::string> bytes, channel_->Receive());
+    if (!bytes.has_value()) return absl::OkStatus();
+    lease_.Heard(clock_->Now());
+    BDN_RETURN_IF_ERROR(OnMessage(*bytes));
+    SayAlive();  // many results may take long to copy
+    if (signs_.has_value()) (void)signs_->OnAwake(clock_->Now());
+  }
+}
+
+void HostClient::SayAlive() {
+  if (!signs_.has_value() || !signs_->IsDue(clock_->Now())) return;
+  wire::ToDaemon message;
+  message.mutable_alive();
+  channel_->Send(message);
+}
+
+absl::Status HostClient::CheckDaemonsLease() const {
+  const absl::Time now = clock_->Now();
+  if (!lease_.IsOver(now)) return absl::OkStatus();
+  return Unavailable(
+      "the daemon of this host, bandoneon-worker at %s (process %d, of %s), stopped answering %.1f s ago: "
+      "the job is over for this process; see the daemon's log",
+      options_.address, channel_->peer_pid(), ranks_, absl::ToDoubleSeconds(lease_.SilentFor(now)));
+}
+
+int HostClient::PollTimeoutMs() const {
+  if (!signs_.has_value()) return -1;
+  const absl::Duration left = std::min(signs_->NextTime(), lease_.end()) - clock_->Now();
+  return static_cast<int>(absl::ToInt64Milliseconds(std::max(left, absl::ZeroDuration()))) + 1;
 }
 
 void HostClient::Fail(const absl::Status& status) {
@@ -166,6 +196,11 @@ absl::Status HostClient::OnMessage(const std::string& bytes) {
         Fail(Read(welcome.refused()));
         return absl::OkStatus();
       }
+      const absl::Duration lease = absl::Milliseconds(welcome.lease_ms());
+      lease_.Begin(lease, clock_->Now());
+      signs_.emplace(absl::Milliseconds(welcome.heartbeat_ms()), lease, clock_->Now());
+      ranks_ = RanksOfWorker(welcome.rank() - static_cast<Rank>(welcome.local_rank()),
+                             static_cast<int>(welcome.local_size()));
       MutexLock lock(&mu_);
       rank_ = welcome.rank();
       size_ = static_cast<int>(welcome.size());
@@ -182,6 +217,8 @@ absl::Status HostClient::OnMessage(const std::string& bytes) {
       return OnAnswer(std::move(*message.mutable_answer()));
     case wire::ToProcess::kFailed:
       Fail(Read(message.failed()));
+      return absl::OkStatus();
+    case wire::ToProcess::kAlive:
       return absl::OkStatus();
     default:
       return InvalidArgument("a message of no known kind");

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "common/telemetry/registry.h"
 #include "worker/client.h"
 #include "worker/host/host_channel.h"
+#include "worker/host/peer_lease.h"
 #include "worker/ticket_table.h"
 
 namespace bandoneon::host {
@@ -132,7 +134,13 @@ class HostClient final : public Client {
   // ---- The receiving thread
 
   void Receive();
+  // Takes what has come. Unavailable: the daemon is gone, or does not keep to the rules.
+  absl::Status ReadMessages();
   absl::Status OnMessage(const std::string& bytes);
+  // Says that this process is there, where it is time to.
+  void SayAlive();
+  absl::Status CheckDaemonsLease() const;
+  int PollTimeoutMs() const;
   absl::Status OnEnded(const bandoneon::host::Ended& ended);
   void CopyResult(const Tensor& tensor, const Pending& pending,
                   const bandoneon::host::Ended& ended);
@@ -187,6 +195,11 @@ class HostClient final : public Client {
   mutable uint64_t last_call_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_staged_ ABSL_GUARDED_BY(mu_) = 0;   // copied before a push
   uint64_t bytes_results_ ABSL_GUARDED_BY(mu_) = 0;  // copied after it
+
+  // The receiving thread's.
+  PeerLease lease_;                 // of the daemon
+  std::optional<LifeSigns> signs_;  // from the welcome on
+  std::string ranks_;               // of the daemon, for messages
 
   Mutex declaring_;  // one declaration at a time; taken before mu_
   TicketTable tickets_;

@@ -19,7 +19,7 @@ class Status;
 
 namespace bdn {
 
-inline constexpr uint32_t kHostVersion = 3;
+inline constexpr uint32_t kHostVersion = 4;
 
 void Write(const absl::Status& status, bandoneon::host::Status* message);
 // With the facts that travel with it. A code that is none becomes Unknown.

@@ -43,7 +43,6 @@ absl::StatusOr<HostOptions> ReadHostOptions(const Config& config) {
   options.worker.join.processes = options.server.processes;
   options.server.job_id = config.Text("job-id");
   options.server.attach_timeout = options.worker.join_timeout;
-  options.server.wait_timeout = options.worker.wait_timeout;
   BDN_RETURN_IF_ERROR(Credentials::Load(config, "worker").status());
   BDN_RETURN_IF_ERROR(ReadConnectorOptions(config, nullptr).status());
   options.health_listen = config.Text("health-listen");

@@ -96,8 +96,7 @@ absl::Status HostRounds::Check(int process, const std::string& name, Step next,
 }
 
 absl::StatusOr<std::optional<HostRound>> HostRounds::Add(int process, uint32_t tensor,
-                                                         const std::string& name, HostPush push,
-                                                         absl::Time now) {
+                                                         const std::string& name, HostPush push) {
   const auto found = open_.find(tensor);
   const Step next = step(tensor) + 1;
   BDN_RETURN_IF_ERROR(
@@ -114,7 +113,6 @@ absl::StatusOr<std::optional<HostRound>> HostRounds::Add(int process, uint32_t t
   if (round.pushes.empty()) {
     round.tensor = tensor;
     round.step = next;
-    round.begun = now;
     round.pushes.resize(processes_);
   }
   round.pushes[process] = std::move(push);
@@ -160,14 +158,6 @@ std::vector<int> HostRounds::Missing(uint32_t tensor) const {
     if (!found->second.pushes[process].has_value()) missing.push_back(process);
   }
   return missing;
-}
-
-std::optional<uint32_t> HostRounds::Oldest() const {
-  const auto oldest = std::min_element(
-      open_.begin(), open_.end(),
-      [](const auto& a, const auto& b) { return a.second.begun < b.second.begun; });
-  if (oldest == open_.end()) return std::nullopt;
-  return oldest->first;
 }
 
 std::vector<HostRound> HostRounds::OnLeaving(int process) {

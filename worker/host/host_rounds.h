@@ -11,7 +11,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/transport/shm/shared_memory.h"
 #include "worker/client.h"
 
@@ -37,7 +36,6 @@ struct HostPush {
 struct HostRound {
   uint32_t tensor = 0;
   Step step = 0;
-  absl::Time begun;
   std::vector<std::optional<HostPush>> pushes;
 
   // OK if what they say of the push fits together. InvalidArgument names two that do not agree, by their
@@ -64,8 +62,7 @@ class HostRounds {
   // pushed; then nothing has changed, and the job cannot go on. Aborted: another is leaving and will not
   // push it.
   absl::StatusOr<std::optional<HostRound>> Add(int process, uint32_t tensor,
-                                               const std::string& name, HostPush push,
-                                               absl::Time now);
+                                               const std::string& name, HostPush push);
   // The round, which was complete, is not exchanged: its step is the tensor's next again. False where
   // somebody has pushed the next already.
   bool TakeBack(const HostRound& round);
@@ -77,9 +74,6 @@ class HostRounds {
   // Who has not pushed the tensor's open round, rising; nobody where none is open.
   std::vector<int> Missing(uint32_t tensor) const;
   bool IsOpen(uint32_t tensor) const { return open_.contains(tensor); }
-  // The oldest open round's tensor; nothing where none is.
-  std::optional<uint32_t> Oldest() const;
-  absl::Time BegunAt(uint32_t tensor) const { return open_.at(tensor).begun; }
 
   // This process pushes no more: the open rounds that wait for it, which are over.
   std::vector<HostRound> OnLeaving(int process);

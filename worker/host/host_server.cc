@@ -27,6 +27,11 @@ constexpr absl::Duration kTimeToHear = absl::Seconds(3);
 constexpr absl::Duration kMostSleep = absl::Minutes(1);
 constexpr size_t kMostConnections = 4096;
 constexpr absl::Duration kAcceptBackoff = absl::Milliseconds(100);
+// After so many other users' connections none is taken for a while: anybody on the host may connect to an
+// address of the abstract kind, and hang up.
+constexpr int kRefusalsBeforeRest = 16;
+// Who are told at the end why nobody serves them.
+constexpr int kMostToldAtEnd = 1024;
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
 FileDescriptor OpenPidfd(int pid) {
@@ -111,7 +116,7 @@ void HostServer::Wake() {
 }
 
 void HostServer::Refuse(HostListener* listener, const absl::Status& why) {
-  for (;;) {
+  for (int i = 0; i < kMostToldAtEnd; ++i) {
     absl::StatusOr<FileDescriptor> socket = listener->Accept();
     if (absl::IsPermissionDenied(socket.status())) continue;  // another user's
     if (!socket.ok() || !socket->is_open()) return;
@@ -187,6 +192,7 @@ void HostServer::Poll() {
     (void)poll(fds.data(), fds.size(), waits_for_ever ? -1 : milliseconds);
     uint64_t woken;
     (void)!read(wake_.get(), &woken, sizeof(woken));
+    NotePause();
     for (size_t i = 0; i < processes.size(); ++i) {
       const ProcessRef& process = processes[i];
       const short ready = fds[2 + 2 * i].revents;
@@ -212,7 +218,10 @@ void HostServer::Accept() {
   }
   absl::StatusOr<FileDescriptor> socket = listener_->Accept();
   if (!socket.ok()) {
-    if (absl::IsResourceExhausted(socket.status())) accepts_at_ = clock_->Now() + kAcceptBackoff;
+    if (absl::IsResourceExhausted(socket.status()) || ++refusals_ >= kRefusalsBeforeRest) {
+      accepts_at_ = clock_->Now() + kAcceptBackoff;
+      refusals_ = 0;
+    }
     return peer_log_.Warning("%s", socket.status().message());
   }
   if (!socket->is_open()) return;
@@ -234,6 +243,10 @@ void HostServer::OnReadable(const ProcessRef& process) {
     absl::StatusOr<std::optional<std::string>> bytes = process->channel->Receive();
     if (!bytes.ok()) return OnGone(process, bytes.status());
     if (!bytes->has_value()) return;
+    {
+      MutexLock lock(&mu_);
+      process->lease.Heard(clock_->Now());
+    }
     const absl::Status status = OnMessage(process, **bytes);
     if (!status.ok()) return OnGone(process, status);
   }
@@ -262,6 +275,8 @@ absl::Status HostServer::OnMessage(const ProcessRef& process, const std::string&
     }
     case wire::ToDaemon::kReport:
       return OnReport(message.report());
+    case wire::ToDaemon::kAlive:
+      return absl::OkStatus();
     default:
       return InvalidArgument("a message of no known kind");
   }
@@ -344,6 +359,9 @@ void HostServer::WelcomeAll() {
     }
   }
   auto next = of_any_rank.begin();
+  const JobConfig& job = worker_->config();
+  const absl::Time now = clock_->Now();
+  signs_.emplace(job.heartbeat_interval, job.lease_timeout, now);
   for (int rank = 0; rank < options_.processes; ++rank) {
     if (attached_[rank] == nullptr) attached_[rank] = *next++;
     attached_[rank]->local_rank = rank;
@@ -354,6 +372,9 @@ void HostServer::WelcomeAll() {
     welcome->set_local_rank(static_cast<uint32_t>(rank));
     welcome->set_local_size(static_cast<uint32_t>(options_.processes));
     welcome->set_run_seed(worker_->run_seed());
+    welcome->set_heartbeat_ms(absl::ToInt64Milliseconds(job.heartbeat_interval));
+    welcome->set_lease_ms(absl::ToInt64Milliseconds(job.lease_timeout));
+    attached_[rank]->lease.Begin(job.lease_timeout, now);
     attached_[rank]->channel->Send(message);
   }
   LogInfo("all %d processes of this host have attached", options_.processes);
@@ -399,11 +420,43 @@ absl::Time HostServer::NextTime() const {
   if (!failed_.ok()) return absl::InfiniteFuture();
   absl::Time next = gather_->NextDeadline();
   if (attached_.empty()) next = std::min(next, attach_deadline_);
-  const std::optional<uint32_t> oldest = rounds_->Oldest();
-  if (oldest.has_value()) {
-    next = std::min(next, rounds_->BegunAt(*oldest) + options_.wait_timeout);
-  }
+  if (!signs_.has_value() || all_left_) return next;
+  next = std::min(next, signs_->NextTime());
+  for (const ProcessRef& process : processes_) next = std::min(next, process->lease.end());
   return next;
+}
+
+void HostServer::NotePause() {
+  MutexLock lock(&mu_);
+  if (!signs_.has_value()) return;
+  const absl::Duration pause = signs_->OnAwake(clock_->Now());
+  if (pause <= absl::ZeroDuration()) return;
+  LogWarning("this daemon was held up for %.1f s: its processes' leases have that time again",
+             absl::ToDoubleSeconds(pause));
+  for (const ProcessRef& process : processes_) process->lease.WasHeldUp(pause);
+}
+
+std::string HostServer::KeepLeases() {
+  const absl::Time now = clock_->Now();
+  std::vector<std::shared_ptr<HostChannel>> told;
+  std::string reason;
+  {
+    MutexLock lock(&mu_);
+    if (!signs_.has_value() || all_left_ || !failed_.ok()) return "";
+    const bool says_so = signs_->IsDue(now);
+    for (const ProcessRef& process : processes_) {
+      if (process->local_rank < 0 || process->has_left) continue;
+      if (says_so) told.push_back(process->channel);
+      if (!process->lease.IsOver(now) || !reason.empty()) continue;
+      reason = absl::StrFormat("%s stopped answering %.1f s ago", NameOf(*process),
+                               absl::ToDoubleSeconds(process->lease.SilentFor(now)));
+      process->lease.End();  // it is said once
+    }
+  }
+  wire::ToProcess message;
+  message.mutable_alive();
+  for (const auto& channel : told) channel->Send(message);
+  return reason;
 }
 
 void HostServer::OnTime() {
@@ -414,7 +467,6 @@ void HostServer::OnTime() {
     MutexLock lock(&mu_);
     if (!failed_.ok()) return;
     ended = gather_->Expire(now);
-    const std::optional<uint32_t> oldest = rounds_->Oldest();
     if (attached_.empty() && now >= attach_deadline_) {
       reason = absl::StrFormat("of the %d processes of this host, local rank %s did not attach",
                                options_.processes, absl::StrJoin(NotAttached(), ", "));
@@ -422,10 +474,6 @@ void HostServer::OnTime() {
       for (const ProcessRef& process : processes_) {
         (void)Refusal(process->channel.get(), DeadlineExceeded("%s", reason));
       }
-    } else if (oldest.has_value() && now >= rounds_->BegunAt(*oldest) + options_.wait_timeout) {
-      reason = absl::StrFormat("tensor '%s': %s did not push it within the wait-timeout",
-                               tensors_.at(*oldest)->name,
-                               WorkerNames(rounds_->Missing(*oldest), worker_->rank()));
     }
   }
   for (const HostGather::Ended& one : ended) {
@@ -433,6 +481,8 @@ void HostServer::OnTime() {
     if (one.was_leaving) reason = std::string(one.status.message());
   }
   EndGathered(ended);
+  const std::string silent = KeepLeases();
+  if (reason.empty()) reason = silent;
   if (!reason.empty()) AbortJob(reason);
 }
 
@@ -470,9 +520,9 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
       push.memory = std::move(bytes.memory);
     }
     absl::StatusOr<std::optional<HostRound>> round =
-        failed_.ok() ? rounds_->Add(process->local_rank, message.tensor(), facts.name,
-                                    std::move(push), clock_->Now())
-                     : failed_;
+        failed_.ok()
+            ? rounds_->Add(process->local_rank, message.tensor(), facts.name, std::move(push))
+            : failed_;
     if (!round.ok()) {
       wire::ToProcess answer;
       answer.mutable_ended()->set_ticket(message.ticket());

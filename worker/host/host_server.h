@@ -27,6 +27,7 @@
 #include "worker/host/host_channel.h"
 #include "worker/host/host_gather.h"
 #include "worker/host/host_rounds.h"
+#include "worker/host/peer_lease.h"
 #include "worker/worker.h"
 
 namespace bandoneon::control {
@@ -55,7 +56,6 @@ class HostServer {
     int processes = 1;   // of this host, that are to attach
     std::string job_id;  // who asks for another is refused
     absl::Duration attach_timeout = absl::Minutes(2);
-    absl::Duration wait_timeout = absl::Minutes(30);  // for the last to push a tensor
   };
 
   HostServer(const Options& options, const Clock* clock);
@@ -92,6 +92,7 @@ class HostServer {
     std::string codec_spec;  // of what it pushes
     bool has_left = false;
     bool is_gone = false;
+    PeerLease lease;                     // from the welcome on
     std::map<uint64_t, Buffer> answers;  // what it has not copied yet, by call
     std::set<uint64_t> calls;            // open
   };
@@ -131,6 +132,10 @@ class HostServer {
   absl::Status OnCall(const ProcessRef& process, bandoneon::host::Call call);
   void OnGone(const ProcessRef& process, const absl::Status& why);
   void OnTime();
+  // Says that the daemon is there, where it is time to; why the job is over where a process is silent.
+  std::string KeepLeases();
+  // Of the thread itself, since it was awake last.
+  void NotePause();
   absl::Time NextTime() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Wake();
 
@@ -188,8 +193,9 @@ class HostServer {
   const Registry* telemetry_ = nullptr;
   absl::Time attach_deadline_;
 
-  // The polling thread's: nobody is accepted before, for there were no descriptors.
+  // The polling thread's: nobody is accepted before, for there were no descriptors, or many strangers.
   absl::Time accepts_at_ = absl::InfinitePast();
+  int refusals_ = 0;     // of strangers, since then
   LimitedLog peer_log_;  // of what strangers and processes can cause
 
   Mutex setting_;  // one state at a time; taken before mu_
@@ -206,6 +212,7 @@ class HostServer {
   uint64_t turns_over_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   absl::Time failed_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  std::optional<LifeSigns> signs_ ABSL_GUARDED_BY(mu_);  // from the welcome on, while the job lasts
   bool all_left_ ABSL_GUARDED_BY(mu_) = false;
   bool is_ending_ ABSL_GUARDED_BY(mu_) = false;  // no process is taken any more
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
