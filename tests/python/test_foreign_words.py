@@ -8,6 +8,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import foreign_words
 from cluster_helpers import assert_same, loss_of, make_batch, make_model, mean_grads, run_job
 
 
@@ -147,10 +148,28 @@ def test_every_call_of_the_package_answers_them():
 def test_words_of_other_frameworks_that_are_ours_in_another_call_say_so():
     with pytest.raises(TypeError, match=r"broadcast_parameters\(\) has no argument 'root_rank': it is called root"):
         bdn.broadcast_parameters({}, root_rank=0)
-    with pytest.raises(TypeError, match=r"push_pull\(\) has no argument 'average': gradients and push_pull\(\) are means"):
-        bdn.push_pull(torch.ones(1), "x", average=True)
+    with pytest.raises(TypeError, match=r"push_pull\(\) has no argument 'op': gradients and push_pull\(\) are means"):
+        bdn.push_pull(torch.ones(1), "x", op="Sum")
     with pytest.raises(TypeError, match=r"OneBitAdam\(\) has no argument 'freeze_step': it is called warmup"):
         bdn.OneBitAdam([torch.ones(1)], freeze_step=100)
+
+
+@pytest.mark.parametrize("name, said", {
+    "allreduce": "push_pull(tensor, \"name\").wait() replaces a tensor by the mean",
+    "Compression": "push= and pull= choose codecs",
+    "get_world_size": "it is called size()",
+    "DistributedDataParallel": "torch's, with ddp_hook",
+}.items())
+def test_a_name_of_another_framework_is_told_what_is_called_here(name, said):
+    with pytest.raises(AttributeError, match=re.escape(f"module 'bandoneon.torch' has no attribute '{name}': {said}")):
+        getattr(bdn, name)
+
+
+def test_a_name_of_nobodys_is_missing_as_ever():
+    assert not hasattr(bdn, "xyzzy")
+    with pytest.raises(AttributeError, match="^module 'bandoneon.torch' has no attribute 'xyzzy'$"):
+        bdn.xyzzy
+    assert not {name for name in foreign_words._CALLS if name in bdn.__all__}
 
 
 def test_the_interface_still_says_its_own_arguments():

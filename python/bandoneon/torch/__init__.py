@@ -42,7 +42,7 @@ from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
 from .ef21 import EF21
 from .exchange import Handle, barrier, empty, push_pull, synchronize
-from .foreign_words import answer_foreign_words
+from .foreign_words import answer_foreign_words, missing_name
 from .frozen_adam import FrozenAdamW
 from .lans import LANS
 from .lion import Lion
@@ -105,3 +105,7 @@ __all__ = [
 
 # torch looks at a hook's own annotations, and calls it itself.
 answer_foreign_words([name for name in __all__ if name != "ddp_hook"], globals())
+
+
+def __getattr__(name):
+    raise missing_name(__name__, name)

@@ -87,6 +87,46 @@ _WORDS = {
 }
 
 
+# What other frameworks' modules have.
+_CALLS = {
+    "allreduce": 'push_pull(tensor, "name").wait() replaces a tensor by the mean over all workers',
+    "allreduce_": 'push_pull(tensor, "name").wait() replaces a tensor by the mean over all workers',
+    "all_reduce": 'push_pull(tensor, "name").wait() replaces a tensor by the mean over all workers',
+    "allreduce_async": 'push_pull(tensor, "name") returns a handle at once',
+    "allreduce_async_": 'push_pull(tensor, "name") returns a handle at once',
+    "push_pull_async": 'push_pull(tensor, "name") returns a handle at once',
+    "poll": "handle.is_done() says it, of what push_pull() returned",
+    "broadcast": "broadcast_parameters() sends tensors by name, broadcast_object() anything",
+    "broadcast_": "broadcast_parameters() sends tensors by name, broadcast_object() anything",
+    "allgather": "allgather_object() collects anything; torch.distributed may run beside",
+    "all_gather": "allgather_object() collects anything; torch.distributed may run beside",
+    "alltoall": "there is none; torch.distributed may run beside",
+    "reducescatter": "there is none; torch.distributed may run beside",
+    "join": "DistributedOptimizer has it: with optimizer.join():",
+    "Compression": _PUSH_AND_PULL,
+    "Sum": _MEANS,
+    "Adasum": _MEANS,
+    "SyncBatchNorm": "average_batch_norm(model) averages running statistics",
+    "elastic": "there is none: start again from a checkpoint, by save() and load()",
+    "DistributedDataParallel": "torch's, with ddp_hook; or DistributedOptimizer without it",
+    "CrossBarrier": 'DistributedOptimizer(optimizer, model, overlap="forward")',
+    "DistributedGradientTape": "that is TensorFlow's; DistributedOptimizer is for torch",
+    "init_process_group": "init() joins the job",
+    "destroy_process_group": "shutdown() leaves the job",
+    "get_rank": "it is called rank()",
+    "get_world_size": "it is called size()",
+    "initialize": "init() joins the job, and DistributedOptimizer is put around torch's optimizer",
+    "save_checkpoint": "it is called save()",
+    "load_checkpoint": "it is called load()",
+}
+
+
+def missing_name(module, name):
+    """The AttributeError of a module that has no such name."""
+    said = _CALLS.get(name)
+    return AttributeError(f"module {module!r} has no attribute {name!r}" + (f": {said}" if said else ""))
+
+
 def answer_foreign_words(names: Iterable[str], module: dict[str, Any]) -> None:
     """Has what users call of a module answer an argument by a name that the call does not have with what has its place
     here: a TypeError, as ever. `module` is its globals."""
