@@ -2,7 +2,8 @@
 
     build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/accelerate_recipe.py
 
---plain leaves the hook out: the same training by DistributedDataParallel over gloo.
+--plain leaves the hook out: the same training by DistributedDataParallel over gloo. --updates takes a recipe
+(docs/recipes.md) whose workers step by themselves and meet every few steps.
 """
 
 import argparse
@@ -21,6 +22,7 @@ parser.add_argument("--pull", default="ef(onebit(block=256))")
 parser.add_argument("--save", help="a folder for a checkpoint after half of the steps")
 parser.add_argument("--resume", help="such a folder, to go on from")
 parser.add_argument("--plain", action="store_true")
+parser.add_argument("--updates", help="updates-30x, say")
 options = parser.parse_args()
 
 worker = bdn.init()
@@ -31,11 +33,22 @@ model = GPT(width=32, heads=2, layers=1)
 text, _ = load_text(None)
 data = sample(text, torch.Generator().manual_seed(1), count=32 * options.steps)
 loader = torch.utils.data.DataLoader(data, batch_size=8)
-model, optimizer, loader = accelerator.prepare(
-    model, torch.optim.AdamW(model.parameters(), 1e-3), loader
-)
+if options.updates:
+    exchange = bdn.recipe(options.updates)(model, lr=1e-3)
+else:
+    exchange = torch.optim.AdamW(model.parameters(), 1e-3)
+model, optimizer, loader = accelerator.prepare(model, exchange, loader)
 
-if not options.plain:
+if options.updates:
+    bdn.keep_gradients_local(model)
+
+    # What is each worker's own beside what accelerate saves, which is rank 0's.
+    def save_own(models, weights, folder):
+        own = {"links": exchange.comm_state_dict(), "optimizer": exchange.state_dict()}
+        torch.save({**own, "model": model.module.state_dict()}, f"{folder}/bandoneon-{bdn.rank()}.pt")
+
+    accelerator.register_save_state_pre_hook(save_own)
+elif not options.plain:
     state = bdn.DDPState(model.module.named_parameters(), push=options.push, pull=options.pull)
     model.register_comm_hook(state, bdn.ddp_hook)
 
@@ -52,6 +65,11 @@ if not options.plain:
 done = 0
 if options.resume:
     accelerator.load_state(options.resume)
+    if options.updates:
+        own = torch.load(f"{options.resume}/bandoneon-{bdn.rank()}.pt")
+        model.module.load_state_dict(own["model"])
+        exchange.load_state_dict(own["optimizer"])
+        exchange.load_comm_state_dict(own["links"])
     done = options.steps // 2
 for number, batch in enumerate(accelerator.skip_first_batches(loader, 2 * done), 2 * done):
     with accelerator.accumulate(model):  # Every second batch exchanges the gradients of two.

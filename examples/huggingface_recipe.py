@@ -2,7 +2,8 @@
 
     build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/huggingface_recipe.py
 
---plain leaves Bandoneon out: the same training by DistributedDataParallel over gloo.
+--plain leaves Bandoneon out: the same training by DistributedDataParallel over gloo. --updates takes a recipe
+(docs/recipes.md) whose workers step by themselves and meet every few steps.
 """
 
 import argparse
@@ -22,6 +23,7 @@ parser.add_argument("--output", default="build/huggingface")
 parser.add_argument("--save-steps", type=int, default=0, help="a checkpoint after so many")
 parser.add_argument("--resume", help="a checkpoint's folder")
 parser.add_argument("--plain", action="store_true")
+parser.add_argument("--updates", help="updates-30x, say")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -31,6 +33,8 @@ model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0))  # 
 texts = torch.randint(0, 64, (512, 32), generator=torch.Generator().manual_seed(1))
 data = [{"input_ids": text, "labels": text} for text in texts]
 
+bdn.init()
+optimizer = bdn.recipe(options.updates)(model, lr=1e-3) if options.updates else None
 trainer = Trainer(
     model,
     TrainingArguments(
@@ -47,9 +51,11 @@ trainer = Trainer(
         disable_tqdm=True,
     ),
     train_dataset=data,
+    optimizers=(optimizer, None),
 )
-bdn.init()
-if not options.plain:
+if options.updates:
+    trainer.add_callback(BandoneonCallback(trainer))
+elif not options.plain:
     trainer.add_callback(BandoneonCallback(trainer, push=options.push, pull=options.pull))
 trainer.train(resume_from_checkpoint=options.resume)
 pushed, count = bdn.default_worker().stats()["bytes_pushed"], model.num_parameters()

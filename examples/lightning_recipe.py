@@ -3,7 +3,8 @@
     build/release/bin/bandoneon run -n 2 -s 1 -- build/venv/bin/python examples/lightning_recipe.py
 
 --hook keeps Lightning's own strategy "ddp" and exchanges below it; with --plain that strategy is left
-to itself, over gloo.
+to itself, over gloo. --updates takes a recipe (docs/recipes.md) whose workers step by themselves and meet every few
+steps; with --ddp below that strategy.
 """
 
 import argparse
@@ -26,6 +27,8 @@ parser.add_argument("--save", action="store_true", help="a checkpoint of each wo
 parser.add_argument("--resume", action="store_true", help="from those in --output")
 parser.add_argument("--hook", action="store_true")
 parser.add_argument("--plain", action="store_true")
+parser.add_argument("--updates", help="updates-30x, say")
+parser.add_argument("--ddp", action="store_true", help="with --updates")
 options = parser.parse_args()
 codecs = dict(push=options.push, pull=options.pull)
 ACCUMULATE = 2  # batches a step
@@ -41,6 +44,9 @@ class Model(lightning.LightningModule):
         return self.gpt.loss(batch)
 
     def configure_optimizers(self):
+        if options.updates:
+            self.exchange = bdn.recipe(options.updates)(self, lr=1e-3)
+            return self.exchange
         optimizer = torch.optim.AdamW(self.parameters(), 1e-3)
         if options.plain or options.hook:
             return optimizer
@@ -53,6 +59,8 @@ class Model(lightning.LightningModule):
         if options.hook:  # Not by DDPStrategy(ddp_comm_hook=), which is for GPUs alone.
             self.exchange = bdn.DDPState(self.named_parameters(), **codecs)
             self.trainer.strategy.model.register_comm_hook(self.exchange, bdn.ddp_hook)
+        elif options.ddp:
+            bdn.keep_gradients_local(self.trainer.strategy.model)
 
     # Each worker writes a checkpoint of its own, with what its links remember.
 
@@ -79,8 +87,8 @@ trainer = lightning.Trainer(
     accumulate_grad_batches=ACCUMULATE,
     accelerator="cpu",
     # To Lightning every worker is alone; or DDP's processes are the workers.
-    strategy="ddp" if options.plain or options.hook else "auto",
-    devices=bdn.size() if options.plain or options.hook else 1,
+    strategy="ddp" if options.plain or options.hook or options.ddp else "auto",
+    devices=bdn.size() if options.plain or options.hook or options.ddp else 1,
     enable_checkpointing=False,
     enable_progress_bar=False,
     logger=False,

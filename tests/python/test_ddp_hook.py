@@ -214,6 +214,79 @@ def test_an_optimizer_that_exchanges_besides_ddp_is_warned_of():
     run_job(job, workers=1)
 
 
+def outer(cls, **options):
+    return lambda model, worker: cls(
+        torch.optim.SGD(model.parameters(), lr=0.1), list(model.named_parameters()), worker=worker, **options
+    )
+
+
+def alone(cls, **options):
+    return lambda model, worker: cls(
+        model.parameters(), named_parameters=list(model.named_parameters()), worker=worker, **options
+    )
+
+
+BESIDES = {
+    "DistributedOptimizer": outer(bdn.DistributedOptimizer, scaler=None),
+    "ServerOptimizer": outer(bdn.ServerOptimizer),
+    "EF21": outer(bdn.EF21),
+    "Lion": alone(bdn.Lion),
+    "OneBitAdam": alone(bdn.OneBitAdam, warmup=2),
+    "DeMo": alone(bdn.DeMo),
+    "LocalSteps": outer(bdn.LocalSteps, tau=2, outer=bdn.Average()),
+    "CSER": outer(bdn.CSER, gradient=2, reset=2),
+    "recipe": lambda model, worker: bdn.recipe("updates-100x")(model, lr=0.1, worker=worker),
+}
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("name", BESIDES)
+def test_ddp_around_an_optimizer_that_exchanges_is_an_error_where_it_steps_locally_else_warned_of(name, keeps):
+    def job(worker):
+        model = make_model()
+        with building:
+            wrapped = DistributedDataParallel(model)
+        if keeps:
+            bdn.keep_gradients_local(wrapped)
+        optimizer = BESIDES[name](model, worker)
+        if keeps:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*DistributedDataParallel.*")
+                step(wrapped, optimizer)
+        elif getattr(optimizer, "has_local_models", False):
+            for _ in range(2):
+                before = [param.detach().clone() for param in model.parameters()]
+                with pytest.raises(bandoneon.FailedPrecondition, match="keep_gradients_local") as said:
+                    step(wrapped, optimizer)
+                assert type(optimizer).__name__ in str(said.value)
+                assert all(map(torch.equal, before, model.parameters()))
+        else:
+            with pytest.warns(RuntimeWarning, match=f"this {name}'s gradients.*exchanged twice") as found:
+                step(wrapped, optimizer)
+            assert found[0].filename == __file__
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message=".*DistributedDataParallel.*")
+                step(wrapped, optimizer)
+        optimizer.close()
+
+    def step(wrapped, optimizer):
+        optimizer.zero_grad()
+        wrapped(make_batch(0)).square().mean().backward()
+        optimizer.step()
+
+    run_job(job, workers=1)
+
+
+def test_ddp_that_keeps_gradients_local_leaves_those_of_plain_torch():
+    model, plain = make_model(), make_model()
+    with building:
+        wrapped = DistributedDataParallel(model)
+    bdn.keep_gradients_local(wrapped)
+    for forward in (wrapped, plain):
+        forward(make_batch(0)).square().mean().backward()
+    assert_same(grads(model), grads(plain))
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -72,6 +72,31 @@ def test_a_compressed_job_goes_on_from_its_checkpoint_bit_for_bit(recipe, tmp_pa
     assert again == model and pushed < 4 * count * STEPS / 8
 
 
+def updates_run(folder, recipe, *arguments, steps=8):
+    """As run(), of a recipe that meets every 4 steps."""
+    of_steps = f"--steps={steps // 2 if recipe == 'lightning_recipe' else steps}"
+    return run(folder, recipe, "--updates=updates-30x", of_steps, *arguments)
+
+
+def test_workers_that_step_by_themselves_meet_and_nothing_else_is_exchanged(recipe, tmp_path):
+    """Of 8 steps two end in a meeting, after which the workers have one model (which run() checks): 1.2 bytes of each
+    parameter, and of rank 0 the first weights. Gradients would be 32."""
+    model, pushed, count = updates_run(tmp_path, recipe)
+    assert pushed < 5.5 * count
+    if recipe == "lightning_recipe":
+        below, pushed, count = updates_run(tmp_path, recipe, "--ddp")
+        assert below == model and pushed < 5.5 * count
+
+
+def test_workers_that_step_by_themselves_go_on_from_a_checkpoint_between_meetings(tmp_path):
+    """After 6 of 12 steps, as each worker's own: bit for bit."""
+    pytest.importorskip("transformers", reason="the package transformers is not installed")
+    recipe, output = "huggingface_recipe", f"--output={tmp_path}"
+    model, _, _ = updates_run(tmp_path, recipe, output, "--save-steps=6", steps=12)
+    again, _, _ = updates_run(tmp_path, recipe, output, f"--resume={tmp_path}/checkpoint-6", steps=12)
+    assert again == model
+
+
 def test_the_package_imports_no_framework():
     code = "import sys, bandoneon.torch; print([n for n in sys.argv[1:] if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code, *RECIPES.values()], capture_output=True, text=True)

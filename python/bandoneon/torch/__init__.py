@@ -38,6 +38,7 @@ from .checkpoint import load, save
 from .comm_state import CommState
 from .cser import CSER
 from .ddp import DDPState, ddp_hook
+from .ddp_besides import keep_gradients_local
 from .decay_momentum_sgd import DecayMomentumSGD
 from .decoupled_momentum import DeMo
 from .ef21 import EF21
@@ -88,6 +89,7 @@ __all__ = [
     "empty",
     "init",
     "is_initialized",
+    "keep_gradients_local",
     "load",
     "local_rank",
     "local_size",

@@ -6,10 +6,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
 
-from ..errors import FailedPrecondition
+from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from .checkpoint_storage import Directory
 from .ddp import DDPState, ddp_hook
+from .ddp_besides import keep_gradients_local
 
 
 class BandoneonCallback(TrainerCallback):
@@ -25,6 +26,13 @@ class BandoneonCallback(TrainerCallback):
     wraps its model in DistributedDataParallel and shares out the data. With gradient_accumulation_steps
     only the last of the batches is exchanged.
 
+    Where the Trainer was given an optimizer of ours that exchanges by itself, that is what exchanges, the gradients
+    stay each worker's own, and there are no options:
+
+        optimizer = bdn.recipe("updates-100x")(model, lr=0.016)
+        trainer = Trainer(model, TrainingArguments(...), train_dataset=data, optimizers=(optimizer, None))
+        trainer.add_callback(BandoneonCallback(trainer))
+
     Every checkpoint of the Trainer gets a file of each worker, bandoneon-RANK.pt, with what the links
     remember, and trainer.train(resume_from_checkpoint=...) takes them up. resume_from: the checkpoint's
     folder, where it is not below the Trainer's output_dir. options: DDPState's.
@@ -37,6 +45,7 @@ class BandoneonCallback(TrainerCallback):
         self._options = options
         self._model = None
         self._state = None
+        self._optimizer = None
 
     def on_train_begin(self, args, state, control, **_):
         worker = self._worker or default_worker()
@@ -51,6 +60,16 @@ class BandoneonCallback(TrainerCallback):
             )
         if model is not self._model:
             self.close()
+            self._optimizer = _exchanging(self._trainer.optimizer)
+            if self._optimizer is not None:
+                if self._options:
+                    raise InvalidArgument(
+                        f"the Trainer's {type(self._optimizer).__name__} has links of its own, so "
+                        f"{', '.join(self._options)} of BandoneonCallback would do nothing: leave them out"
+                    )
+                keep_gradients_local(model)
+                self._model = model
+        if self._optimizer is None and model is not self._model:
             named = list(model.module.named_parameters())
             self._state = DDPState(named, worker=worker, **self._options)
             model.register_comm_hook(self._state, ddp_hook)
@@ -59,9 +78,14 @@ class BandoneonCallback(TrainerCallback):
             self._load(args, state)
 
     def on_save(self, args, state, control, **_):
-        if self._state is None:
+        if self._optimizer is not None:
+            # Of this worker, as each has its own; the Trainer saves those of rank 0.
+            content = {"links": self._optimizer.comm_state_dict(), "optimizer": self._optimizer.state_dict()}
+            content["model"] = self._model.module.state_dict()
+        elif self._state is not None:
+            content = self._state.comm_state_dict()
+        else:
             return
-        content = self._state.comm_state_dict()
         path = self._path(args, state)
         place = Directory(path.parent)
         # Of a host that shares no file system with the first, the Trainer makes none.
@@ -72,7 +96,7 @@ class BandoneonCallback(TrainerCallback):
         """Frees the parameters' names for another Trainer."""
         if self._state is not None:
             self._state.close()
-        self._state = self._model = None
+        self._state = self._model = self._optimizer = None
 
     def _load(self, args, state):
         path = self._path(args, state, self._resume_from)
@@ -81,8 +105,19 @@ class BandoneonCallback(TrainerCallback):
                 f"the Trainer goes on at step {state.global_step}, and {path} is not there: give "
                 "BandoneonCallback(resume_from=) the checkpoint's folder, with the files of all workers"
             )
-        self._state.load_comm_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if self._optimizer is None:
+            return self._state.load_comm_state_dict(saved)
+        self._model.module.load_state_dict(saved["model"])
+        self._optimizer.load_state_dict(saved["optimizer"])
+        self._optimizer.load_comm_state_dict(saved["links"])
 
     def _path(self, args, state, folder=None):
         folder = folder or pathlib.Path(args.output_dir, f"checkpoint-{state.global_step}")
         return pathlib.Path(folder, f"bandoneon-{(self._worker or default_worker()).rank}.pt")
+
+
+def _exchanging(optimizer):
+    """The optimizer, out of what accelerate puts around it, if it exchanges by itself; else None."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)
+    return optimizer if hasattr(optimizer, "comm_state_dict") else None

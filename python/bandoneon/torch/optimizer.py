@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import warnings
 import weakref
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import FailedPrecondition, InvalidArgument, Unimplemented
 from ..session import default_worker
@@ -17,6 +14,7 @@ from ..worker import Worker
 from .attendance import Attendance
 from .broadcast import check_replicas
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .ddp_besides import DDPBesides
 from .foreign_words import check_optimizer
 from .forward_overlap import (
     DeferredStep,
@@ -328,7 +326,7 @@ class _Parts:
         self.timeout = timeout
         self._average = average
         self.forward_hooks = None  # with overlap="forward"
-        self.looked_for_ddp = False
+        self.ddp_besides = DDPBesides("DistributedOptimizer", steps_locally=False)
         self.resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self.resume_check.is_settled = not parameters.links.begins_anew
         weakref.finalize(self, synchronizer.close).atexit = False
@@ -380,8 +378,8 @@ def _check_momentum(groups, names, links, first_group=0):
 
 
 def _before_step(optimizer, args, kwargs):
-    _warn_of_ddp_besides(optimizer)
     parts = optimizer._bandoneon
+    parts.ddp_besides.before_step(member.param for member in parts.parameters.members)
     # Schedulers turn it, too.
     _check_momentum(optimizer.param_groups, parts.names, parts.parameters.links)
     closure = _closure_of(args, kwargs)
@@ -454,26 +452,3 @@ def _closure_of(args, kwargs):
     """The closure that step() was called with, or None; args may begin with the optimizer."""
     positional = [arg for arg in args if callable(arg) and not isinstance(arg, torch.optim.Optimizer)]
     return positional[0] if positional else kwargs.get("closure")
-
-
-def _warn_of_ddp_besides(optimizer):
-    """At the first step: DDP would have averaged the gradients before they were pushed."""
-    parts = optimizer._bandoneon
-    if parts.looked_for_ddp:
-        return
-    parts.looked_for_ddp = True
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    mine = {id(member.param) for member in parts.parameters.members}
-    for module in gc.get_objects():
-        # Not isinstance(), which asks objects that pretend to be others.
-        if issubclass(type(module), DistributedDataParallel) and any(
-            id(param) in mine and param.requires_grad for param in module.parameters()
-        ):
-            warnings.warn(
-                "DistributedDataParallel exchanges this DistributedOptimizer's gradients as well, so that "
-                "each is exchanged twice: take DistributedDataParallel away, or keep it with a plain "
-                "optimizer and register bandoneon.torch.ddp_hook",
-                RuntimeWarning,
-                stacklevel=5,
-            )

@@ -9,6 +9,7 @@ import torch
 from ..errors import Unimplemented
 from ..session import default_worker
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from .ddp_besides import DDPBesides
 from .local_memory import LocalMemory
 from .names import Names
 from .parameters import ParameterSet
@@ -38,6 +39,8 @@ class StepExchangeOptimizer(torch.optim.Optimizer):
         self._memory = LocalMemory(self._links.members, *memories)
         self._timeout = timeout
         self._resume_check = ResumeCheck("; without it, call resume_at() in every worker")
+        besides = DDPBesides(type(self).__name__, steps_locally=False)
+        self.register_step_pre_hook(lambda own, *_: besides.before_step(m.param for m in own._links.members))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._links is not None:

@@ -3,6 +3,7 @@
 import torch
 
 from ..errors import InvalidArgument, Unimplemented
+from .ddp_besides import DDPBesides
 from .foreign_words import check_optimizer
 from .parameters import learning_rates
 
@@ -23,6 +24,8 @@ class WrappedOptimizer(torch.optim.Optimizer):
         self.inner = None
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
+        besides = DDPBesides(type(self).__name__, self.has_local_models)
+        self.register_step_pre_hook(lambda own, *_: besides.before_step(_params_of(own.param_groups)))
 
     @property
     def param_groups(self):
@@ -59,6 +62,10 @@ class WrappedOptimizer(torch.optim.Optimizer):
         """The learning rate of each member's group."""
         rates = learning_rates(self.param_groups)
         return [rates[id(member.param)] for member in members]
+
+
+def _params_of(groups):
+    return [param for group in groups for param in group["params"]]
 
 
 def refuse_pickling(optimizer):
