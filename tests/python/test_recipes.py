@@ -142,6 +142,44 @@ def test_momentum_is_not_applied_twice():
         bdn.recipe("gradients-20x")(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
 
 
+@pytest.mark.parametrize("name", ["updates-30x", "updates-100x", "updates-300x"])
+def test_a_recipe_of_muon_around_adamw_is_warned_of_with_the_one_for_adamw(name):
+    def job(worker):
+        model = make_model()
+        adamw = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with pytest.warns(RuntimeWarning, match=f"'{name}' is for Muon.*'updates-90x-adamw' for AdamW") as said:
+            optimizer = bdn.recipe(name)(model, adamw, worker=worker)
+        assert said[0].filename == __file__
+        return type(optimizer.inner).__name__
+
+    assert run_job(job, workers=1) == ["AdamW"]
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.Adam, torch.optim.RMSprop])
+def test_what_the_limits_rule_out_is_refused(make):
+    model = make_model()
+    with pytest.raises(InvalidArgument, match="'gradients-20x' is not under AdamW.*FrozenAdamW"):
+        bdn.recipe("gradients-20x")(model, make(model.parameters(), lr=1e-3))
+
+
+@pytest.mark.parametrize(
+    "name, make",
+    [
+        ("updates-100x", lambda model: bdn.Muon(bdn.muon_groups(model), lr=1e-3)),
+        ("updates-90x-adamw", lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)),
+        ("gradients-8x", lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3)),
+        ("gradients-20x", lambda model: torch.optim.SGD(model.parameters(), lr=1e-3)),
+    ],
+)
+def test_an_optimizer_of_the_recipes_own_class_is_taken_without_a_word(name, make, recwarn):
+    def job(worker):
+        model = make_model()
+        bdn.recipe(name)(model, make(model), worker=worker)
+
+    run_job(job, workers=1)
+    assert not [w for w in recwarn if "recipe" in str(w.message)]
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(InvalidArgument, match="updates-100x"):
         bdn.recipe("updates-1000x")

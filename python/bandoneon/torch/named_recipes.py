@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import warnings
 from dataclasses import dataclass
 from typing import Any, Iterable
 
@@ -16,6 +17,8 @@ from .muon import Muon
 from .optimizer import DistributedOptimizer
 
 _TABLE = pathlib.Path(__file__).resolve().parent.parent / "recipes.json"
+# Compression spoils what they learn of the gradients' squares.
+_LEARN_SQUARES = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop)
 _INNER = {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW, "Muon": Muon}
 
 
@@ -58,7 +61,8 @@ class Recipe:
         """The model's optimizer, wrapped. Collective.
 
         optimizer: for a recipe with an `inner` of "yours" it has to be given, and any other takes it in place of
-            the one that it would make.
+            the one that it would make; with a warning where it is of another class than that, of which the
+            evidence says nothing, and not at all where the limits rule it out.
         hyperparameters: of the optimizer that the recipe makes: lr, and what else its class takes.
         others: for Muon, the parameters that AdamW steps although they are matrices; unless given, those
             of embeddings and of the last Linear.
@@ -83,6 +87,25 @@ class Recipe:
         links = f'push="{self.push}", pull="{self.pull}"'
         return f"bdn.{self.strategy}(\n    {inner}, {what},{how}\n    {links})"
 
+    def _check_fits(self, optimizer):
+        """An optimizer that is given in the place of the one which the recipe was measured with."""
+        if self.inner == "yours" or isinstance(optimizer, _INNER[self.inner]):
+            return
+        given = type(optimizer).__name__
+        if self.inner == "SGD" and isinstance(optimizer, _LEARN_SQUARES):
+            raise InvalidArgument(
+                f"recipe {self.name!r} is {self.limits.split(';')[0]}, and {given} has one: 'gradients-8x' takes "
+                "any optimizer, and FrozenAdamW stops learning the second moment"
+            )
+        of_inner = [name for name, row in recipes().items() if row.inner in (given, "yours")]
+        warnings.warn(
+            f"recipe {self.name!r} is for {self.inner}, with which its rows in docs/benchmarks.md were measured, and "
+            f"nothing is known of it around {given}: leave the optimizer out and give lr= for {self.inner}, or take "
+            f"{', '.join(map(repr, of_inner))} for {given}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
     def _inner(self, model, optimizer, others, hyperparameters):
         if optimizer is not None:
             if hyperparameters or others is not None:
@@ -93,6 +116,7 @@ class Recipe:
                     f"recipe {self.name!r} applies momentum={self.momentum} before error feedback: give it an "
                     "optimizer without momentum of its own"
                 )
+            self._check_fits(optimizer)
             return optimizer
         if self.inner == "yours":
             raise InvalidArgument(
