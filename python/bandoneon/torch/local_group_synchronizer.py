@@ -236,6 +236,7 @@ class LocalGroupSynchronizer(Synchronizer):
             bucket = buckets[self._num_scattered]
             for slot in bucket.slots:
                 self._take_gradient(slot)
+                self._trust_version(slot)
                 slot.memory = slot.grad
             with self._noting_failure():
                 bucket.scatter(self._weight, self._scale)

@@ -12,7 +12,7 @@ from ..errors import DeadlineExceeded, FailedPrecondition
 from ..worker import Push
 from . import backward_pass, devices
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
-from .tensors import copy_back, memory_for, place, streams_for
+from .tensors import copy_back, has_own_storage, memory_for, place, streams_for
 
 
 # Gradients leave together when they are this many bytes: a call for each would cost small ones more than
@@ -540,6 +540,11 @@ class Synchronizer:
         except RuntimeError:  # Of inference tensors torch does not count what is written to them.
             slot.source = None
 
+    def _trust_version(self, slot):
+        """Not where the gradient's memory is part of a larger one, whose parts' writes torch counts together."""
+        if slot.source is not None and not has_own_storage(slot.source):
+            slot.version = None
+
     def _take_none(self, slot):
         """Where hooks have taken the gradient away. There may be one elsewhere."""
         slot.flags = _native.ABSENT
@@ -594,6 +599,8 @@ class Synchronizer:
             for done, slot in enumerate(batch):
                 self._take_gradient(slot)
                 memory = None if slot.grad is None else memory_for(slot.grad)
+                if memory is not slot.source and slot.source is not None:
+                    self._trust_version(slot)
                 slot.memory = memory
                 push = slot.push
                 push.keep = memory
@@ -638,7 +645,7 @@ class Synchronizer:
             # An absent one lies elsewhere.
             if source is None or slot.flags & _native.ABSENT:
                 continue
-            if slot.param.grad is not source or source._version != slot.version:
+            if slot.param.grad is not source or slot.version not in (None, source._version):
                 self._changed.append(slot)
 
     def _refuse_changes(self):

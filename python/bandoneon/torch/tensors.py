@@ -168,6 +168,11 @@ def copy_back(memory, tensor):
             tensor.copy_(memory)
 
 
+def has_own_storage(tensor):
+    """Whether all of its memory is the tensor's, though others may see it, too; not of a sparse one, which has several."""
+    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 def _is_shared(tensor):
     storage = tensor.untyped_storage()
     if storage.nbytes() != tensor.nbytes:
