@@ -2,10 +2,12 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 
@@ -49,18 +51,31 @@ absl::StatusOr<int> Run(const Daemon& daemon, std::vector<std::string> args) {
   return 0;
 }
 
-sigset_t EndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return signals;
+// A handler is given nothing but the number: what it knows lies here, and is the process's one MainLoop's.
+// The first signal publishes its number by the descriptor; the next one ends the process, whatever its
+// threads wait for.
+std::atomic<int> first_signal{0};
+std::atomic<int> signal_fd{-1};
+
+void OnEndSignal(int number) {
+  const int saved = errno;
+  int none = 0;
+  if (!first_signal.compare_exchange_strong(none, number)) _exit(128 + number);
+  const uint64_t one = 1;
+  (void)!write(signal_fd.load(), &one, sizeof(one));
+  errno = saved;
 }
 
-int BlockEndSignals() {
-  const sigset_t signals = EndSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  return signalfd(-1, &signals, SFD_CLOEXEC);
+// A handler, and not the default, which would not end the first process of a container.
+int HandleEndSignals() {
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  signal_fd.store(fd);
+  struct sigaction action = {};
+  action.sa_handler = &OnEndSignal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  return fd;
 }
 
 // For poll: never before the time is over; -1 for ever.
@@ -75,23 +90,24 @@ int RunDaemon(const Daemon& daemon, std::vector<std::string> args) {
   const absl::StatusOr<int> code = Run(daemon, std::move(args));
   if (code.ok()) return *code;
   const std::string why(code.status().message());
-  if (CurrentLogFormat() == LogFormat::kJson) {
-    const std::string line = JsonLogLine(absl::Now(), LogLevel::kError, daemon.name, why);
-    std::fprintf(stderr, "%s\n", line.c_str());
-    return 2;
-  }
-  std::fprintf(stderr, "%s: %s\n", daemon.name, why.c_str());
+  LogPlain(CurrentLogFormat() == LogFormat::kJson
+               ? JsonLogLine(absl::Now(), LogLevel::kError, daemon.name, why) + "\n"
+               : absl::StrFormat("%s: %s\n", daemon.name, why));
   return 2;
 }
 
 MainLoop::MainLoop(const Clock* clock)
     : clock_(clock),
-      signal_fd_(BlockEndSignals()),
+      signal_fd_(HandleEndSignals()),
       next_alive_(supervisor_.alive_interval() == absl::InfiniteDuration() ? absl::InfiniteFuture()
                                                                            : absl::InfinitePast()) {
 }
 
-MainLoop::~MainLoop() { close(signal_fd_); }
+// The handler stays: whatever is left to be done, the next signal ends it.
+MainLoop::~MainLoop() {
+  signal_fd.store(-1);
+  close(signal_fd_);
+}
 
 MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
                                const std::function<void()>& pulse) {
@@ -123,16 +139,7 @@ MainLoop::Woken MainLoop::Drain(int event_fd, absl::Duration timeout,
 }
 
 void MainLoop::TakeSignal() {
-  signalfd_siginfo info = {};
-  (void)!read(signal_fd_, &info, sizeof(info));
-  signal_ = info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT";
-  // A handler, for the default would not end the first process of a container.
-  struct sigaction end = {};
-  end.sa_handler = [](int number) { _exit(128 + number); };
-  sigaction(SIGTERM, &end, nullptr);
-  sigaction(SIGINT, &end, nullptr);
-  const sigset_t signals = EndSignals();
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  signal_ = first_signal.load() == SIGTERM ? "SIGTERM" : "SIGINT";
   supervisor_.Stopping();
 }
 

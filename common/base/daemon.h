@@ -33,8 +33,9 @@ struct Daemon {
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args);
 
 // What a daemon's main thread waits for: the job, an end signal, time. While it waits it tells the
-// supervisor that the daemon is alive. Made and used by main() alone, before its first other thread:
-// all inherit that SIGTERM and SIGINT are blocked.
+// supervisor that the daemon is alive. Made and used by main() alone, once in a process: from then on the
+// first SIGTERM or SIGINT is told here, and the second ends the process at once, with 128 and its number,
+// whatever its threads do or wait for.
 class MainLoop {
  public:
   enum class Woken { kByEvent, kBySignal, kByTime };
@@ -48,8 +49,7 @@ class MainLoop {
   const Supervisor& supervisor() const { return supervisor_; }
 
   // Until `event_fd` is readable (and is left so), SIGTERM or SIGINT comes, or the clock says `deadline`.
-  // That signal is the only one that is told, here once: the next one ends the process at once,
-  // with 128 and its number.
+  // That signal is told here once.
   // `pulse` takes the locks that the daemon's work needs: the supervisor hears of a daemon only while
   // that returns. May be null.
   Woken Wait(int event_fd, absl::Time deadline, const std::function<void()>& pulse);

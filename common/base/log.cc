@@ -1,65 +1,57 @@
 #include "common/base/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
 #include "common/base/log_context.h"
+#include "common/base/log_writer.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 
 namespace bdn {
 namespace {
 
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-    case LogLevel::kOff:
-      return spdlog::level::off;
-  }
-  return spdlog::level::off;
-}
+// For lines that wait while a process ends.
+constexpr absl::Duration kTimeAtExit = absl::Seconds(1);
 
-std::string TextPattern(std::string_view who) {
-  return "%Y-%m-%d %H:%M:%S.%e %L " + std::string(who) + ": %v";
-}
-
-spdlog::logger* MakeLogger(const std::string& pattern) {
-  auto* made = new spdlog::logger("bandoneon", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  made->set_level(spdlog::level::warn);
-  made->set_pattern(pattern);
-  made->flush_on(spdlog::level::trace);
-  return made;
-}
-
-// The one mutable global: the log's sinks. Never destroyed, so that late threads may still log.
-spdlog::logger& Sink() {
-  static auto* logger = MakeLogger(TextPattern("bandoneon"));
-  return *logger;
-}
-
-// Takes lines as they are; both write to one stream, whose lock is spdlog's.
-spdlog::logger& JsonSink() {
-  static auto* logger = MakeLogger("%v");
-  return *logger;
-}
-
-struct Named {
+// The one mutable global: the log. Never destroyed, so that late threads may still log.
+struct Log {
+  std::atomic<LogLevel> level{LogLevel::kWarning};  // publishes nothing
   Mutex mu;
   std::string who ABSL_GUARDED_BY(mu) = "bandoneon";
 };
-Named& Process() {
-  static auto* named = new Named;
-  return *named;
+Log& Process() {
+  static auto* log = new Log;
+  return *log;
 }
+
+std::string Formatted(LogLevel level, const std::string& line);
+
+LogWriter* NewWriter() {
+  return new LogWriter({.gap_line = [](uint64_t dropped) {
+    return Formatted(LogLevel::kWarning,
+                     absl::StrFormat("the log has a gap here: %d line(s) were dropped, because "
+                                     "nobody took what was written to standard error",
+                                     dropped));
+  }});
+}
+
+// Swapped in a child by fork, which has no thread of its parent's: acquired by whoever logs.
+std::atomic<LogWriter*>& WriterPlace() {
+  static auto* const place = [] {
+    auto* made = new std::atomic<LogWriter*>(NewWriter());
+    pthread_atfork(nullptr, nullptr, [] { WriterPlace().store(NewWriter()); });
+    std::atexit([] { FlushLog(kTimeAtExit); });
+    return made;
+  }();
+  return *place;
+}
+LogWriter& Writer() { return *WriterPlace().load(); }
 
 // Control characters would begin lines of others' making, or move a terminal's cursor.
 std::string OnOneLine(const std::string& text) {
@@ -77,15 +69,30 @@ std::string OnOneLine(const std::string& text) {
   return line;
 }
 
+// "2026-05-01 12:00:00.123 W server 0: line", or an object of JSON, and the end of the line.
+std::string Formatted(LogLevel level, const std::string& line) {
+  std::string who;
+  {
+    Log& log = Process();
+    MutexLock lock(&log.mu);
+    who = log.who;
+  }
+  if (CurrentLogFormat() == LogFormat::kJson) {
+    return JsonLogLine(absl::Now(), level, who, line) + "\n";
+  }
+  constexpr char kLetters[] = "DIWE";  // by level
+  return absl::StrFormat(
+      "%s %c %s: %s\n", absl::FormatTime("%Y-%m-%d %H:%M:%E3S", absl::Now(), absl::LocalTimeZone()),
+      kLetters[static_cast<int>(level)], who, OnOneLine(line));
+}
+
 }  // namespace
 
 void InitLog(LogLevel level, std::string_view who) {
-  Sink().set_level(ToSpdlog(level));
-  Sink().set_pattern(TextPattern(who));
-  JsonSink().set_level(ToSpdlog(level));
-  Named& process = Process();
-  MutexLock lock(&process.mu);
-  process.who = who;
+  Log& log = Process();
+  log.level.store(level, std::memory_order_relaxed);
+  MutexLock lock(&log.mu);
+  log.who = who;
 }
 
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
@@ -108,18 +115,12 @@ absl::Status ParseLogLevel(std::string_view text, LogLevel* level) {
 }
 
 void LogLine(LogLevel level, const std::string& line) {
-  if (!Sink().should_log(ToSpdlog(level))) return;
-  if (CurrentLogFormat() == LogFormat::kText) {
-    Sink().log(ToSpdlog(level), OnOneLine(line));
-    return;
-  }
-  std::string who;
-  {
-    Named& process = Process();
-    MutexLock lock(&process.mu);
-    who = process.who;
-  }
-  JsonSink().log(ToSpdlog(level), JsonLogLine(absl::Now(), level, who, line));
+  if (level < Process().level.load(std::memory_order_relaxed)) return;
+  Writer().Write(Formatted(level, line));
 }
+
+void LogPlain(std::string text) { Writer().Write(std::move(text)); }
+
+bool FlushLog(absl::Duration most) { return Writer().Flush(most); }
 
 }  // namespace bdn

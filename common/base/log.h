@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 
 namespace bdn {
 
@@ -16,8 +17,14 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 void InitLog(LogLevel level, std::string_view who);
 // InvalidArgument names the word that is no level.
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
-// One line whatever is in it: control characters are escaped.
+// One line whatever is in it: control characters are escaped. It is written when this returns, unless
+// nobody takes what is written to standard error: then it waits for its turn, up to a bound, beyond which
+// lines are dropped and counted. No caller waits for longer than a tenth of a second.
 void LogLine(LogLevel level, const std::string& line);
+// Whole lines, as they are, at every level.
+void LogPlain(std::string text);
+// Until all lines are written; false when `most` passed before. At exit there is a second for it.
+bool FlushLog(absl::Duration most);
 
 template <typename... Args>
 void LogDebug(const absl::FormatSpec<Args...>& format, const Args&... args) {

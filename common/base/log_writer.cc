@@ -1,0 +1,121 @@
+#include "common/base/log_writer.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "common/base/thread.h"
+
+namespace bdn {
+namespace {
+
+// A pipe that can be written to has room for so much.
+constexpr size_t kMostAtOnce = 4096;
+
+}  // namespace
+
+LogWriter::~LogWriter() {
+  {
+    MutexLock lock(&mu_);
+    is_closed_ = true;
+    added_.SignalAll();
+    const uint64_t one = 1;
+    if (stop_fd_ >= 0) (void)!write(stop_fd_, &one, sizeof(one));
+  }
+  if (thread_.joinable()) thread_.join();
+  if (stop_fd_ >= 0) close(stop_fd_);
+}
+
+void LogWriter::Start() {
+  if (thread_.joinable()) return;
+  if (stop_fd_ < 0) stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  try {
+    thread_ = StartThread("bdn-log", [this] { Run(); });
+  } catch (const std::system_error&) {  // no thread can be had now: the next line tries again
+  }
+}
+
+void LogWriter::Write(std::string text) {
+  MutexLock lock(&mu_);
+  Start();
+  if (!thread_.joinable()) return (void)WriteOut(text);
+  if (waiting_bytes_ + text.size() > options_.most_bytes && !waiting_.empty()) {
+    ++num_dropped_;
+    return;
+  }
+  waiting_bytes_ += text.size();
+  waiting_.push_back(std::move(text));
+  const uint64_t number = ++num_added_;
+  added_.Signal();
+  if (!is_stalled_ && !AwaitWritten(number, options_.patience)) is_stalled_ = true;
+}
+
+bool LogWriter::Flush(absl::Duration most) {
+  MutexLock lock(&mu_);
+  return AwaitWritten(num_added_, most);
+}
+
+bool LogWriter::AwaitWritten(uint64_t number, absl::Duration most) {
+  const absl::Time end = clock_.Now() + most;
+  while (num_written_ < number) {
+    if (clock_.Now() >= end) return false;
+    clock_.WaitUntil(&written_, &mu_, end);
+  }
+  return true;
+}
+
+void LogWriter::Run() {
+  mu_.Lock();
+  for (;;) {
+    while (waiting_.empty() && !is_closed_) added_.Wait(&mu_);
+    if (is_closed_) break;
+    // It stays in its place, and no other end of the queue touches it.
+    const std::string& text = waiting_.front();
+    mu_.Unlock();
+    const bool is_written = WriteOut(text);
+    mu_.Lock();
+    waiting_bytes_ -= text.size();
+    waiting_.pop_front();
+    ++num_written_;
+    num_dropped_ += is_written ? 0 : 1;
+    if (waiting_.empty() && is_written && num_dropped_ > 0) {
+      const uint64_t dropped = std::exchange(num_dropped_, 0);
+      mu_.Unlock();
+      const bool is_told = WriteOut(options_.gap_line(dropped));
+      mu_.Lock();
+      num_dropped_ += is_told ? 0 : dropped;
+    }
+    if (waiting_.empty()) is_stalled_ = false;
+    written_.SignalAll();
+  }
+  mu_.Unlock();
+}
+
+bool LogWriter::WaitForRoom() const {
+  pollfd fds[] = {{options_.fd, POLLOUT, 0}, {stop_fd_, POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0 && errno == EINTR) continue;
+  return fds[1].revents == 0;
+}
+
+// Signals are blocked on this thread: where nobody reads any more there is an error, and no SIGPIPE.
+bool LogWriter::WriteOut(const std::string& text) const {
+  size_t done = 0;
+  while (done < text.size()) {
+    if (!WaitForRoom()) return false;
+    const ssize_t count =
+        write(options_.fd, text.data() + done, std::min(text.size() - done, kMostAtOnce));
+    if (count > 0) {
+      done += static_cast<size_t>(count);
+    } else if (count == 0 || (errno != EINTR && errno != EAGAIN)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace bdn
