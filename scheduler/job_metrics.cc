@@ -24,7 +24,8 @@ constexpr Family kStep = {"job_step", kGauge, "the highest step that a node has 
 constexpr Family kTensors = {"tensors", kGauge, "declared, broadcasts included"};
 constexpr Family kKeys = {"keys", kGauge, "that they were cut and fused into"};
 constexpr Family kRefusals = {
-    "refusals", kCounter, "calls that were not served, and connections that had to wait", "reason"};
+    "refusals", kCounter,
+    "calls that were not served, and connections that came to nothing or had to wait", "reason"};
 constexpr Family kRequests = {"requests", kCounter, "read, of callers with the job's secret"};
 
 std::string NameOf(const NodeInfo& node) {
@@ -108,8 +109,11 @@ std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* s
     return one(static_cast<double>(job.declarations().totals().keys));
   });
   sources.push_back(registry->AddFamily(&kRefusals, [service] {
-    return std::vector<Series>{{"secret", static_cast<double>(service->counts().calls_refused)},
-                               {"descriptors", static_cast<double>(service->accept_failures())}};
+    const SchedulerService::Counts counts = service->counts();
+    return std::vector<Series>{{"secret", static_cast<double>(counts.calls_refused)},
+                               {"descriptors", static_cast<double>(service->accept_failures())},
+                               {"handshake", static_cast<double>(counts.connections_without_call)},
+                               {"cut", static_cast<double>(counts.connections_cut)}};
   }));
   sources.push_back(registry->AddFamily(&kRequests, [service, one] {
     return one(static_cast<double>(service->counts().requests_read));

@@ -53,8 +53,9 @@ class ServiceImpl final : public SchedulerService {
     return streams_.AwaitFailureDelivered(timeout);
   }
   Counts counts() const override {
+    const Newcomers::Counts newcomers = core_.newcomers().counts();
     return {core_.calls_refused.load(std::memory_order_relaxed),
-            core_.requests_read.load(std::memory_order_relaxed)};
+            core_.requests_read.load(std::memory_order_relaxed), newcomers.ended, newcomers.cut};
   }
   void Close() override;
 
@@ -286,11 +287,12 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   core_.host()->AddObserver(JobHost::Observed::kWorkers, [this] { streams_.Step(Role::kWorker); });
   core_.host()->AddObserver(JobHost::Observed::kServers, [this] { streams_.Step(Role::kServer); });
   thread_ = StartThread("bdn-calls", [this] { core_.RunQueue(); });
-  listener_->Start([this](int fd) {
+  const auto take = [this](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
     acceptor_->HandleNewConnection(&connection);
-  });
+  };
+  listener_->Start(take, core_.newcomers());
   return absl::OkStatus();
 }
 

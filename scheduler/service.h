@@ -23,6 +23,9 @@ class SchedulerService {
   struct Counts {
     uint64_t calls_refused = 0;  // of callers without the job's secret
     uint64_t requests_read = 0;  // of callers with it
+    // Connections of which no call was let in: that ended so, and that were cut to make room.
+    uint64_t connections_without_call = 0;
+    uint64_t connections_cut = 0;
   };
 
   // Serves at `listen` (host:port, port 0 for a free one). `clock` is borrowed. InvalidArgument for

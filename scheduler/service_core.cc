@@ -17,6 +17,7 @@ constexpr size_t kMostNonces = size_t{1} << 17;
 ServiceCore::ServiceCore(JobOptions options, const Clock* clock)
     : clock_(clock),
       credentials_(options.credentials),
+      newcomers_({}, clock),
       host_(std::move(options), clock),
       refusal_log_(clock) {}
 
@@ -27,6 +28,7 @@ const Method* ServiceCore::FindMethod(const std::string& name) const {
 
 absl::Status ServiceCore::Authorize(const grpc::ServerContext& context) {
   absl::Status status = bdn::CheckCaller(credentials_, context);
+  if (!newcomers_.empty()) newcomers_.OnCall(context.peer(), status.ok());
   if (status.ok()) return status;
   calls_refused.fetch_add(1, std::memory_order_relaxed);
   refusal_log_.Warning("refused a call: %s", Printable(std::string(status.message())));

@@ -19,6 +19,7 @@
 #include "common/base/log_limit.h"
 #include "common/base/mutex.h"
 #include "common/cluster/credentials.h"
+#include "common/cluster/newcomers.h"
 #include "proto/control.pb.h"
 #include "scheduler/job_host.h"
 #include "scheduler/work_thread.h"
@@ -61,6 +62,8 @@ class ServiceCore {
   const Credentials& credentials() const { return credentials_; }
   grpc::AsyncGenericService* generic_service() { return &generic_service_; }
   WorkThread* work() { return &work_; }
+  Newcomers* newcomers() { return &newcomers_; }
+  const Newcomers& newcomers() const { return newcomers_; }
 
   // Before the service listens. `name` is gRPC's: "/package.Service/Method".
   void AddMethod(const std::string& name, Method method) { methods_[name] = std::move(method); }
@@ -93,6 +96,7 @@ class ServiceCore {
  private:
   const Clock* const clock_;
   const Credentials credentials_;
+  Newcomers newcomers_;
   std::map<std::string, Method> methods_;
   JobHost host_;
   grpc::AsyncGenericService generic_service_;

@@ -1,5 +1,6 @@
 #include "common/cluster/listener.h"
 
+#include <malloc.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,6 +23,10 @@ namespace {
 
 // Between two attempts at a connection for which there was no room.
 constexpr int kRetryMs = 100;
+// Between two looks at newcomers, while there are any.
+constexpr absl::Duration kSweepInterval = absl::Seconds(1);
+// After so many have ended their memory goes back to the system.
+constexpr uint64_t kEndedUntilTrim = 256;
 
 int PortOf(int fd) {
   sockaddr_storage address = {};
@@ -56,8 +61,9 @@ Listener::~Listener() {
   close(stop_fd_);
 }
 
-void Listener::Start(std::function<void(int fd)> on_connection) {
+void Listener::Start(std::function<void(int fd)> on_connection, Newcomers* newcomers) {
   on_connection_ = std::move(on_connection);
+  newcomers_ = newcomers;
   thread_ = StartThread("bdn-listener", [this] { Run(); });
 }
 
@@ -74,13 +80,44 @@ bool Listener::WaitUntilReady(bool for_connection, int timeout_ms) const {
   return fds[0].revents == 0;
 }
 
+void Listener::WatchNewcomers() {
+  if (clock_.Now() < next_sweep_) return;
+  next_sweep_ = clock_.Now() + kSweepInterval;
+  newcomers_->Sweep();
+  const Newcomers::Counts now = newcomers_->counts();
+  if (now.ended + now.cut - trimmed_at_ >= kEndedUntilTrim) {
+    trimmed_at_ = now.ended + now.cut;
+    malloc_trim(0);  // which keeps what a wave of them took, else
+  }
+  uint64_t left_out;  // which is in the counts already
+  if (now.ended + now.cut == told_.ended + told_.cut || !log_.MayLog(&left_out)) return;
+  LogWarning(
+      "%d connection(s) ended before a call of theirs was let in, and %d were cut to make room: they do not "
+      "speak TLS as this job does, show no certificate of it, or are no nodes at all",
+      now.ended - told_.ended, now.cut - told_.cut);
+  told_ = now;
+}
+
 void Listener::Run() {
   bool is_starved = false;
-  while (WaitUntilReady(/*for_connection=*/!is_starved, is_starved ? kRetryMs : -1)) {
+  bool is_crowded = false;
+  const auto timeout_ms = [&] {
+    if (is_starved || is_crowded) return kRetryMs;
+    return newcomers_ == nullptr || newcomers_->empty()
+               ? -1
+               : static_cast<int>(absl::ToInt64Milliseconds(kSweepInterval));
+  };
+  while (WaitUntilReady(/*for_connection=*/!is_starved && !is_crowded, timeout_ms())) {
+    if (newcomers_ != nullptr) {
+      WatchNewcomers();
+      is_crowded = !newcomers_->MakeRoom();
+      if (is_crowded) continue;
+    }
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
       if (std::exchange(is_starved, false)) LogInfo("new connections are taken again");
       SwitchOn(fd, IPPROTO_TCP, TCP_NODELAY);
+      if (newcomers_ != nullptr) newcomers_->Add(fd);
       on_connection_(fd);
       continue;
     }

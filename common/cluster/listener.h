@@ -9,6 +9,9 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/log_limit.h"
+#include "common/cluster/newcomers.h"
 
 namespace bdn {
 
@@ -25,8 +28,10 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int port() const { return port_; }
-  // Hands each connection over, as a descriptor that is the callback's from then on. Once.
-  void Start(std::function<void(int fd)> on_connection);
+  // Hands each connection over, as a descriptor that is the callback's from then on. Once. Where there are
+  // `newcomers`, borrowed and possibly null, each is added to them before, and none is taken while they have
+  // no room: connections wait in the kernel meanwhile.
+  void Start(std::function<void(int fd)> on_connection, Newcomers* newcomers = nullptr);
   // Stops listening and waits for the last callback. Idempotent.
   void Close();
 
@@ -38,11 +43,21 @@ class Listener {
   void Run();
   // False when it is closing.
   bool WaitUntilReady(bool for_connection, int timeout_ms) const;
+  void WatchNewcomers();
+
+  // Of lines that strangers cause.
+  static constexpr absl::Duration kLogInterval = absl::Seconds(10);
 
   const int fd_;
   const int stop_fd_;  // an eventfd
   const int port_;
+  const SteadyClock clock_;
   std::function<void(int fd)> on_connection_;
+  Newcomers* newcomers_ = nullptr;
+  LimitedLog log_{&clock_, kLogInterval};
+  Newcomers::Counts told_;
+  uint64_t trimmed_at_ = 0;
+  absl::Time next_sweep_ = absl::InfinitePast();
   std::atomic<uint64_t> failures_{0};
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -13,9 +14,11 @@
 #include <fstream>
 #include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "common/certs/certificates.h"
 #include "common/cluster/control_channel.h"
 #include "common/cluster/control_messages.h"
@@ -350,6 +353,62 @@ TEST_F(SchedulerSecurityTest, AJobSurvivesScannersAndThousandsOfConnectionsThatS
   }
   for (const int fd : connections) close(fd);
   FinishWell();
+}
+
+// A client's greeting of TLS 1.3, in hex.
+constexpr char kGreeting[] =
+    "16030100e5010000e10303247b9d4c733da81e8fb1b780197307d01306fe66d9d76537a1a238f2041a8a9d20"
+    "2c0c22cab01b7d61d0a041fb6a797c6289dc0fa261616fed81df3a7273f042ed000813021303130100ff0100"
+    "0090000b000403000102000a00160014001d0017001e00190018010001010102010301040023000000100005"
+    "00030268320016000000170000000d001e001c040305030603080708080809080a080b080408050806040105"
+    "010601002b0003020304002d00020101003300260024001d002045b70da0fc9f81c1d72b8957cec0b70892ed"
+    "e5e778932bd8cbeb86e25d32d932";
+
+// What is on the heap; 0 where a sanitizer has another.
+size_t BytesAllocated() { return mallinfo2().uordblks; }
+
+TEST_F(SchedulerSecurityTest, HandshakesThatNobodyGoesOnWithTakeBoundedMemory) {
+  const Certificates certs("job");
+  Start(certs.Of("scheduler"));
+  Fill(certs.Of("server"), certs.Of("worker"));
+  const std::string greeting = absl::HexStringToBytes(kGreeting);
+  ConnectionsThatFit();  // raises the limit
+  const size_t before = BytesAllocated();
+  size_t most = 0;
+  for (uint64_t wave = 1; wave <= 2; ++wave) {
+    std::vector<int> connections;
+    while (connections.size() < 1500) {
+      const int fd = ConnectRaw(service_->port());
+      ASSERT_GE(fd, 0) << "after " << connections.size();
+      (void)!write(fd, greeting.data(), greeting.size());
+      connections.push_back(fd);
+    }
+    const absl::Time deadline = clock_.Now() + kLong;
+    while (service_->counts().connections_cut + service_->counts().connections_without_call <
+           wave * 900) {
+      ASSERT_LT(clock_.Now(), deadline) << service_->counts().connections_cut << " were cut";
+      most = std::max(most, BytesAllocated() - std::min(before, BytesAllocated()));
+      std::this_thread::yield();
+    }
+    EXPECT_TRUE(Ask(certs.Of("observer")).ok()) << "who comes in good faith comes among them";
+    for (const int fd : connections) close(fd);
+  }
+  EXPECT_LT(most, size_t{80} << 20);
+  FinishWell();
+}
+
+TEST_F(SchedulerSecurityTest, CountsWhoCameToNothing) {
+  const Certificates certs("job");
+  const Certificates others("job");
+  Start(certs.Of("scheduler"));
+  EXPECT_TRUE(Ask(certs.Of("observer")).ok());
+  EXPECT_EQ(service_->counts().connections_without_call, 0u);
+  EXPECT_FALSE(Ask(others.Of("observer")).ok());
+  for (const absl::Time deadline = clock_.Now() + kLong;
+       service_->counts().connections_without_call == 0;) {
+    ASSERT_LT(clock_.Now(), deadline);
+    std::this_thread::yield();
+  }
 }
 
 // The time of a handshake is of the whole, however often a byte of it comes.
