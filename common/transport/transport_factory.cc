@@ -27,6 +27,9 @@ struct SchemeRow {
   absl::StatusOr<std::unique_ptr<Transport>> (*make)(const TransportOptions& options);
 };
 
+// A hello of ours, or of one that finds a way around the network.
+constexpr uint64_t kMostFirstBytes = uint64_t{64} << 10;
+
 // By the machine: one for every four processors.
 int ChooseIoThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
@@ -36,6 +39,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& optio
   return MakeZmqTransport(
       {.io_threads = options.io_threads > 0 ? options.io_threads : ChooseIoThreads(),
        .max_payload_bytes = options.max_frame_bytes,
+       .max_first_bytes = kMostFirstBytes,
        .security = options.security,
        .silence_timeout = options.connection_timeout,
        .max_bytes_queued = options.max_bytes_queued,

@@ -96,7 +96,7 @@ TEST_F(PeerTableTest, FindsWhoSendsWithoutEndingAMessage) {
   const auto weigh = [&] {
     std::vector<int> fds;
     for (const PeerTable::Weight& weight :
-         table_.Weigh([&](int fd) { return received[fd]; }, 100)) {
+         table_.Weigh([&](int fd) { return received[fd]; }, {100, 100, 1000})) {
       EXPECT_EQ(weight.peer, weight.fd == 5 ? table_.Find(1) : nullptr);
       EXPECT_EQ(weight.unread, 101u);
       fds.push_back(weight.fd);
@@ -119,6 +119,28 @@ TEST_F(PeerTableTest, FindsWhoSendsWithoutEndingAMessage) {
   EXPECT_TRUE(weigh().empty());
   received.clear();  // the system does not tell any more
   EXPECT_TRUE(weigh().empty());
+  EXPECT_TRUE(weigh().empty());
+}
+
+TEST_F(PeerTableTest, AFirstMessageMayBeShorterAndAllOfThemTogetherToo) {
+  absl::flat_hash_map<int, uint64_t> read;
+  const auto weigh = [&] {
+    std::vector<int> fds;
+    for (const PeerTable::Weight& weight :
+         table_.Weigh([&](int fd) { return read[fd]; }, {1000, 100, 150})) {
+      fds.push_back(weight.fd);
+    }
+    return fds;
+  };
+  for (const int fd : {5, 6, 7, 8}) table_.OnAccepted(fd, At(0));
+  table_.OnRead(table_.Add(1, "a", 5, {}));
+  EXPECT_TRUE(weigh().empty());
+  read = {{5, 1000}, {6, 101}};
+  EXPECT_TRUE(weigh().empty());
+  EXPECT_EQ(weigh(), std::vector<int>{6}) << "of five a message is known";
+  read = {{5, 1000}, {6, 101}, {7, 90}, {8, 70}};
+  EXPECT_TRUE(weigh().empty());
+  EXPECT_EQ(weigh(), std::vector<int>{7}) << "who sent most, until the others have room";
   EXPECT_TRUE(weigh().empty());
 }
 

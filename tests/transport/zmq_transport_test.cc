@@ -3,6 +3,7 @@
 #include "common/transport/zmq/zmq_transport.h"
 
 #include <arpa/inet.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -233,6 +234,25 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
   AwaitTrue([&] { return server->stats().connections_open == 0; });
   EXPECT_EQ(inbox_.size(), 1u);
   EXPECT_EQ(server->stats().frames_malformed, 0u);
+}
+
+// Of parts of no bytes, of which ZeroMQ keeps 64 each, with a connection's 1 GiB of payload not reached.
+TEST_F(ZmqTransportTest, ANewcomersEmptyPartsTakeLittleMemory) {
+  auto server = MakeTransport({.max_first_bytes = 1 << 16});
+  server->Start(inbox_.Handler());
+  RawConnection stranger(*server->Listen("tcp://127.0.0.1:0"));
+  std::string parts;
+  while (parts.size() < (1 << 14)) parts += std::string("\x01\0", 2);
+  const auto allocated = [] { return mallinfo2().uordblks; };
+  const size_t before = allocated();
+  size_t most = 0;
+  AwaitTrue([&] {
+    stranger.Write(parts);
+    most = std::max(most, allocated() - std::min(before, allocated()));
+    return server->stats().connections_cut == 1;
+  });
+  EXPECT_LT(most, size_t{128} << 20);
+  AwaitTrue([&] { return allocated() < before + (size_t{16} << 20); });
 }
 
 TEST_F(ZmqTransportTest, RefusesToSendTooMuch) {

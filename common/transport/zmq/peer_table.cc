@@ -106,18 +106,34 @@ std::vector<PeerTable::Peer> PeerTable::Take(const std::vector<ConnectionId>& id
   return taken;
 }
 
-std::vector<PeerTable::Weight> PeerTable::Weigh(const std::function<uint64_t(int fd)>& received,
-                                                uint64_t most) {
+std::vector<PeerTable::Weight> PeerTable::Weigh(const std::function<uint64_t(int fd)>& read,
+                                                const MostUnread& most) {
   std::vector<Weight> heavy;
+  std::vector<Weight> first;
+  uint64_t sum = 0;
   for (auto& [fd, connection] : connections_) {
     Peer* const peer = connection.peer;
     const bool was_read = peer != nullptr && std::exchange(peer->was_read, false);
     const uint64_t unread =
         connection.at_weighing - std::min(connection.at_weighing, connection.at_read);
-    const bool is_heavy = !was_read && unread > most;
-    if (is_heavy) heavy.push_back({fd, unread, peer});
-    connection.at_weighing = received(fd);
-    if (was_read || is_heavy) connection.at_read = connection.at_weighing;
+    if (!was_read && unread > (peer == nullptr ? most.first_bytes : most.bytes)) {
+      heavy.push_back({fd, unread, peer});
+    } else if (peer == nullptr) {
+      first.push_back({fd, unread, peer});
+      sum += unread;
+    }
+    connection.at_weighing = read(fd);
+    if (was_read) connection.at_read = connection.at_weighing;
+  }
+  std::sort(first.begin(), first.end(),
+            [](const Weight& a, const Weight& b) { return a.unread < b.unread; });
+  for (; sum > most.first_bytes_together; first.pop_back()) {
+    sum -= first.back().unread;
+    heavy.push_back(first.back());
+  }
+  for (const Weight& weight : heavy) {
+    Connection& connection = connections_.at(weight.fd);
+    connection.at_read = connection.at_weighing;
   }
   return heavy;
 }

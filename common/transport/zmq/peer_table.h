@@ -81,10 +81,15 @@ class PeerTable {
     Peer* peer;       // null where none of its messages ever ended
   };
   bool has_connections() const { return !connections_.empty(); }
-  // Those that at the last weighing had sent more than `most` bytes since a message of theirs was
-  // read, and of which none has been since. `received` says what has come on a descriptor so far; 0
-  // where that is not known. REQUIRES: a turn has begun and ended since the last weighing.
-  std::vector<Weight> Weigh(const std::function<uint64_t(int fd)>& received, uint64_t most);
+  struct MostUnread {
+    uint64_t bytes;
+    uint64_t first_bytes;           // of a connection that has brought no message
+    uint64_t first_bytes_together;  // of all of those
+  };
+  // Those that at the last weighing had sent more than `most` since a message of theirs was read, and of
+  // which none has been since. `read` says how much of a descriptor ZeroMQ has read so far; 0 where that
+  // is not known. REQUIRES: a turn has begun and ended since the last weighing.
+  std::vector<Weight> Weigh(const std::function<uint64_t(int fd)>& read, const MostUnread& most);
 
  private:
   struct Connection {

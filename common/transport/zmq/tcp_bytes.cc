@@ -1,8 +1,12 @@
 #include "common/transport/zmq/tcp_bytes.h"
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include <algorithm>
 
 namespace bdn {
 
@@ -13,11 +17,11 @@ uint64_t TcpBytesReceived(int fd) {
   return info.tcpi_bytes_received;
 }
 
-uint64_t ReceiveBufferBytes(int fd) {
-  int bytes = 0;
-  socklen_t size = sizeof(bytes);
-  if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) != 0 || bytes < 0) return 0;
-  return static_cast<uint64_t>(bytes);
+uint64_t TcpBytesRead(int fd) {
+  const uint64_t received = TcpBytesReceived(fd);
+  int waiting = 0;  // asked last: what comes in between makes the difference smaller
+  if (ioctl(fd, SIOCINQ, &waiting) != 0 || waiting < 0) return 0;
+  return received - std::min(received, static_cast<uint64_t>(waiting));
 }
 
 }  // namespace bdn

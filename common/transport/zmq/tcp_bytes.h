@@ -7,8 +7,8 @@ namespace bdn {
 
 // Bytes that have come on a connection so far; 0 where it is not TCP's, or the system does not tell.
 uint64_t TcpBytesReceived(int fd);
-// How much of what has come may wait in the kernel.
-uint64_t ReceiveBufferBytes(int fd);
+// How many of them have been read, or fewer.
+uint64_t TcpBytesRead(int fd);
 
 }  // namespace bdn
 

@@ -172,18 +172,23 @@ void ZmqListener::LimitMessages() {
   if (turns_since_weighing_ < kTurnsOfWeighing) return;
   next_message_weighing_ = owner_->clock->Now() + kMessageWeighingInterval;
   turns_since_weighing_ = 0;
-  const uint64_t most = owner_->options->max_payload_bytes + kMessageOverhead;
-  for (const PeerTable::Weight& weight : peers_.Weigh(TcpBytesReceived, most)) {
-    // What ZeroMQ has not taken from the kernel yet may be other messages.
-    if (weight.unread <= most + ReceiveBufferBytes(weight.fd)) continue;
-    const std::string why = absl::StrFormat(
-        "it sent %d bytes without ending a message, and a frame has at most %d (max-frame-bytes)",
-        weight.unread, owner_->options->max_payload_bytes);
+  const ZmqOptions& options = *owner_->options;
+  const PeerTable::MostUnread most{
+      options.max_payload_bytes + kMessageOverhead,
+      std::min(options.max_first_bytes, options.max_payload_bytes) + kMessageOverhead,
+      options.max_first_bytes_together};
+  for (const PeerTable::Weight& weight : peers_.Weigh(TcpBytesRead, most)) {
     if (weight.peer != nullptr) {
-      Cut(weight.peer, why);
+      Cut(weight.peer,
+          absl::StrFormat("it sent %d bytes without ending a message, and a frame has at most %d "
+                          "(max-frame-bytes)",
+                          weight.unread, options.max_payload_bytes));
     } else {
       CutNewcomer(weight.fd);
-      owner_->log->Warning("cut a connection that had brought no frame: %s", why);
+      owner_->log->Warning(
+          "cut a connection that had brought no frame: it sent %d bytes without ending its first message, "
+          "where one has at most %d, and all such connections together %d",
+          weight.unread, most.first_bytes, most.first_bytes_together);
     }
   }
 }

@@ -20,6 +20,11 @@ struct ZmqOptions {
   // Sending more ends in InvalidArgument; a peer that sends more, in one part or in many, loses its
   // connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
+  // The same of the first message of a connection to a listener, and of the parts of messages that have not
+  // ended of all connections together that have brought none: nothing is known of who is at their other
+  // ends, and ZeroMQ keeps 64 bytes for a part that takes 2 on the way.
+  uint64_t max_first_bytes = kMaxPayloadBytes;
+  uint64_t max_first_bytes_together = uint64_t{4} << 20;
   // What listeners ask for. Unset: encrypted, but on this machine alone (127.*, ::1, ipc)
   // authenticated.
   std::optional<LinkSecurity> security = std::nullopt;
