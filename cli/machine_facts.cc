@@ -108,12 +108,12 @@ std::string VersionOfFile(const std::string& path) {
 std::string HttpLibraryVersion() {
   std::ifstream file(ProgramBeside("bandoneon-scheduler"), std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const size_t at = bytes.find("libcivetweb.so");
+  const size_t at = bytes.find("libmicrohttpd.so");
   if (at == std::string::npos) return "";
   void* library = dlopen(bytes.c_str() + at, RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return "not found";
   using Version = const char* (*)();
-  const auto ask = reinterpret_cast<Version>(dlsym(library, "mg_version"));
+  const auto ask = reinterpret_cast<Version>(dlsym(library, "MHD_get_version"));
   return ask == nullptr ? "?" : ask();
 }
 
@@ -147,7 +147,7 @@ std::vector<std::pair<std::string, std::string>> Libraries() {
     }
   }
   if (const std::string version = HttpLibraryVersion(); !version.empty()) {
-    found.emplace_back("libcivetweb", version);
+    found.emplace_back("libmicrohttpd", version);
   }
   return found;
 }

@@ -59,7 +59,7 @@ THIRD_PARTY = [
      {CLUSTER, "scheduler", HOST}),
     ("OpenSSL", re.compile(r"openssl/"), {CERTS}),
     ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, TELEMETRY, "cli"}),
-    ("CivetWeb or prometheus-cpp", re.compile(r"(civetweb\.h|prometheus/)"), {HTTP}),
+    ("libmicrohttpd or prometheus-cpp", re.compile(r"(microhttpd\.h|prometheus/)"), {HTTP}),
     ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
     ("Google Benchmark", re.compile(r"benchmark/"), set()),
 ]

@@ -1,9 +1,14 @@
 #include "common/http/http_server.h"
 
-#include <civetweb.h>
-#include <netdb.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <list>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -11,7 +16,6 @@
 #include "common/base/clock.h"
 #include "common/base/file_descriptor.h"
 #include "common/base/log.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
 #include "common/cluster/listen_address.h"
@@ -19,116 +23,189 @@
 namespace bdn {
 namespace {
 
-constexpr absl::Duration kKnockInterval = absl::Milliseconds(10);
+// Of connections, of which each is one request: all are read and written on one thread, which waits for none.
+constexpr size_t kMostConnections = 64;
+constexpr size_t kMostOfPeer = 16;  // of one address
+constexpr absl::Duration kMostTime = absl::Seconds(30);
+constexpr unsigned kIdleSeconds = 10;
+constexpr size_t kRequestBytes = 16384;
 
-// Connects there and hangs up.
-void Knock(std::string host, int port) {
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  const addrinfo hints = {.ai_socktype = SOCK_STREAM};
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), absl::StrFormat("%d", port).c_str(), &hints, &found) != 0) return;
-  const FileDescriptor fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  (void)connect(fd.get(), found->ai_addr, found->ai_addrlen);
-  freeaddrinfo(found);
+// The address without the port.
+std::string HostOfPeer(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return {reinterpret_cast<const char*>(&v4->sin_addr), sizeof(v4->sin_addr)};
+  }
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address);
+  return {reinterpret_cast<const char*>(&v6->sin6_addr), sizeof(v6->sin6_addr)};
 }
+
+// Who is connected. Cuts those that have been for longest where a new one finds too many: who asks is
+// answered within milliseconds, and only who is slow gets old. Confined to the server's thread.
+class OpenConnections {
+ public:
+  struct Connection {
+    int fd;
+    std::string host;
+    absl::Time since;
+    bool is_cut = false;  // by us; the library closes it
+  };
+  using Place = std::list<Connection>::iterator;
+
+  Place Add(int fd, std::string host) {
+    const absl::Time now = clock_.Now();
+    size_t all = 1;
+    size_t of_host = 1;
+    for (auto next = open_.rbegin(); next != open_.rend(); ++next) {  // the youngest stay
+      if (next->is_cut) continue;
+      const bool is_same = next->host == host;
+      const bool is_over = all + 1 > kMostConnections || (is_same && of_host + 1 > kMostOfPeer) ||
+                           now - next->since > kMostTime;
+      if (is_over) {
+        next->is_cut = true;
+        shutdown(next->fd, SHUT_RDWR);
+        continue;
+      }
+      ++all;
+      if (is_same) ++of_host;
+    }
+    open_.push_back({fd, std::move(host), now});
+    return std::prev(open_.end());
+  }
+  void Remove(Place place) { open_.erase(place); }
+
+ private:
+  const SteadyClock clock_;
+  std::list<Connection> open_;  // the oldest first
+};
 
 class HttpServerImpl final : public HttpServer {
  public:
   explicit HttpServerImpl(Handler handler) : handler_(std::move(handler)) {}
   ~HttpServerImpl() override {
-    if (context_ != nullptr) Stop();
+    if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
   }
 
   absl::Status Listen(const std::string& listen) {
-    const char* settings[] = {"listening_ports",
-                              listen.c_str(),
-                              "num_threads",
-                              "2",
-                              "request_timeout_ms",
-                              "10000",
-                              "max_request_size",
-                              "16384",
-                              "enable_keep_alive",
-                              "no",
-                              "connection_queue",
-                              "64",
-                              nullptr};
-    mg_callbacks callbacks = {};
-    callbacks.log_message = [](const mg_connection*, const char* message) {
-      LogDebug("http: %s", message);
-      return 1;
-    };
-    callbacks.log_access = [](const mg_connection*, const char*) { return 1; };
-    context_ = mg_start(&callbacks, nullptr, settings);
-    if (context_ == nullptr) return ListenError(listen);
-    mg_server_port port = {};
-    if (mg_get_server_ports(context_, 1, &port) < 1) return ListenError(listen);
-    port_ = port.port;
-    host_ = listen.substr(0, listen.find_last_of(':'));
-    mg_set_request_handler(context_, "**", &HttpServerImpl::OnRequest, this);
+    BDN_ASSIGN_OR_RETURN(const int fd, OpenListeningSocket(listen));
+    FileDescriptor listener(fd);
+    sockaddr_storage address = {};
+    socklen_t size = sizeof(address);
+    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.ss_family == AF_INET6
+                      ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                      : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+    // Its thread inherits the signals of the one that starts it: none.
+    StartThread("bdn-http-start", [this, fd] { Start(fd); }).join();
+    if (daemon_ == nullptr)
+      return Unavailable("cannot serve at %s: libmicrohttpd did not start", listen);
+    (void)listener.Release();  // the library's now
     return absl::OkStatus();
   }
 
   int port() const override { return port_; }
 
  private:
-  // CivetWeb looks every two seconds whether it is to stop, and whenever somebody connects.
-  void Stop() {
-    Mutex mu;
-    CondVar changed;
-    bool has_stopped = false;
-    std::thread stopping = StartThread("bdn-http-stop", [&] {
-      mg_stop(context_);
-      MutexLock lock(&mu);
-      has_stopped = true;
-      changed.SignalAll();
-    });
-    const SteadyClock clock;
-    mu.Lock();
-    while (!has_stopped) {
-      mu.Unlock();
-      Knock(host_, port_);
-      mu.Lock();
-      if (!has_stopped) clock.WaitUntil(&changed, &mu, clock.Now() + kKnockInterval);
-    }
-    mu.Unlock();
-    stopping.join();
+  // Of one request.
+  struct Request {
+    std::string query;
+    bool was_seen = false;
+  };
+
+  void Start(int fd) {
+    daemon_ = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, nullptr, nullptr,
+        &HttpServerImpl::OnRequest, this,                                          //
+        MHD_OPTION_EXTERNAL_LOGGER, &HttpServerImpl::OnLog, nullptr,               //
+        MHD_OPTION_LISTEN_SOCKET, fd,                                              //
+        MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(2 * kMostConnections),  //
+        MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,                               //
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestBytes,                         //
+        MHD_OPTION_URI_LOG_CALLBACK, &HttpServerImpl::OnUri, nullptr,              //
+        MHD_OPTION_NOTIFY_COMPLETED, &HttpServerImpl::OnCompleted, nullptr,        //
+        MHD_OPTION_NOTIFY_CONNECTION, &HttpServerImpl::OnConnection, this, MHD_OPTION_END);
   }
 
-  static int OnRequest(mg_connection* connection, void* self) {
-    const mg_request_info* info = mg_get_request_info(connection);
-    const std::string_view method = info->request_method;
+  static void OnLog(void*, const char* format, va_list arguments) {
+    char line[256];
+    std::vsnprintf(line, sizeof(line), format, arguments);
+    LogDebug("http: %s", line);
+  }
+
+  static void OnConnection(void* self, MHD_Connection* connection, void** place,
+                           MHD_ConnectionNotificationCode code) {
+    auto* const server = static_cast<HttpServerImpl*>(self);
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+      auto* const added = static_cast<OpenConnections::Place*>(*place);
+      server->open_.Remove(*added);
+      delete added;
+      return;
+    }
+    const int fd =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    const sockaddr* const peer =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
+    *place = new OpenConnections::Place(server->open_.Add(fd, HostOfPeer(peer)));
+  }
+
+  // The one that sees what is behind the "?" as it was sent.
+  static void* OnUri(void*, const char* uri, MHD_Connection*) {
+    const char* const query = std::strchr(uri, '?');
+    return new Request{.query = query == nullptr ? "" : query + 1};
+  }
+  static void OnCompleted(void*, MHD_Connection*, void** request, MHD_RequestTerminationCode) {
+    delete static_cast<Request*>(*request);
+    *request = nullptr;
+  }
+
+  static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* path,
+                              const char* said_method, const char*, const char*, size_t*,
+                              void** state) {
+    auto* const request = static_cast<Request*>(*state);
+    const std::string_view method = said_method;
     HttpReply reply;
     if (method == "GET" || method == "HEAD") {
+      if (!std::exchange(request->was_seen, true)) return MHD_YES;  // it is called again
       const auto header = [connection](const char* name) -> std::string {
-        const char* text = mg_get_header(connection, name);
+        const char* const text = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
         return text == nullptr ? "" : text;
       };
-      reply = static_cast<HttpServerImpl*>(self)->handler_(
-          {.path = info->local_uri == nullptr ? "" : info->local_uri,
-           .query = info->query_string == nullptr ? "" : info->query_string,
-           .authorization = header("Authorization"),
-           .host = header("Host")});
+      reply =
+          static_cast<HttpServerImpl*>(self)->handler_({.path = path,
+                                                        .query = request->query,
+                                                        .authorization = header("Authorization"),
+                                                        .host = header("Host")});
     } else {
       reply = {.code = 405, .body = "only GET and HEAD are answered here\n"};
     }
-    std::string head = absl::StrFormat(
-        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
-        "Referrer-Policy: no-referrer\r\nContent-Security-Policy: %s\r\n",
-        reply.code, mg_get_response_code_text(connection, reply.code), reply.content_type,
-        reply.body.size(), reply.content_policy);
-    if (reply.code == 405) head += "Allow: GET, HEAD\r\n";
-    if (!reply.challenge.empty()) head += "WWW-Authenticate: " + reply.challenge + "\r\n";
-    head += "\r\n";
-    mg_write(connection, head.data(), head.size());
-    if (method != "HEAD") mg_write(connection, reply.body.data(), reply.body.size());
-    return reply.code;
+    return Answer(connection, reply);
+  }
+
+  static MHD_Result Answer(MHD_Connection* connection, const HttpReply& reply) {
+    MHD_Response* const response = MHD_create_response_from_buffer(
+        reply.body.size(), const_cast<char*>(reply.body.data()), MHD_RESPMEM_MUST_COPY);
+    if (response == nullptr) return MHD_NO;
+    const auto add = [response](const char* name, const std::string& value) {
+      if (!value.empty()) MHD_add_response_header(response, name, value.c_str());
+    };
+    add("Content-Type", reply.content_type);
+    add("Connection", "close");
+    add("Cache-Control", "no-store");
+    add("X-Content-Type-Options", "nosniff");
+    add("X-Frame-Options", "DENY");
+    add("Referrer-Policy", "no-referrer");
+    add("Content-Security-Policy", reply.content_policy);
+    add("Allow", reply.code == 405 ? "GET, HEAD" : "");
+    add("WWW-Authenticate", reply.challenge);
+    const MHD_Result queued =
+        MHD_queue_response(connection, static_cast<unsigned>(reply.code), response);
+    MHD_destroy_response(response);
+    return queued;
   }
 
   const Handler handler_;
-  mg_context* context_ = nullptr;
-  std::string host_;
+  OpenConnections open_;
+  MHD_Daemon* daemon_ = nullptr;
   int port_ = 0;
 };
 
@@ -137,7 +214,6 @@ class HttpServerImpl final : public HttpServer {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
                                                               Handler handler) {
   if (listen.empty()) return nullptr;
-  BDN_RETURN_IF_ERROR(CheckAddress(listen));
   auto server = std::make_unique<HttpServerImpl>(std::move(handler));
   BDN_RETURN_IF_ERROR(server->Listen(listen));
   return server;

@@ -26,11 +26,12 @@ struct HttpReply {
   std::string content_policy = "default-src 'none'; frame-ancestors 'none'";
 };
 
-// Answers GET and HEAD in the clear; every other method gets 405. For few who ask seldom: two threads, and
-// requests of at most 16 KiB. What it answers, nobody may keep or show inside pages of others. Thread-safe.
+// Answers GET and HEAD in the clear; every other method gets 405. For few who ask seldom: one thread, requests
+// of at most 16 KiB, and 64 connections, of which 16 from one address. Where there are more, the oldest is cut: who
+// is slow holds nobody up. What it answers, nobody may keep or show inside pages of others. Thread-safe.
 class HttpServer {
  public:
-  // Runs on the server's threads, on both at once.
+  // Runs on the server's thread: nobody else is answered meanwhile.
   using Handler = std::function<HttpReply(const HttpRequest&)>;
 
   // `listen` is host:port, port 0 for a free one; empty for no service, null. Unavailable says why nobody

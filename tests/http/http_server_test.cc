@@ -3,10 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "tests/http/http_ask.h"
@@ -79,6 +81,43 @@ TEST_F(HttpServerTest, NonsenseAndTooMuchDoNoHarm) {
   EXPECT_THAT(Ask(port(), "GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: me\r\n\r\n"),
               Not(HasSubstr("200 OK")));
   EXPECT_THAT(Ask(port(), "GET /a HTTP/1.1\r\nHost: me\r\n\r\n"), HasSubstr("200 OK"));
+}
+
+// A connection that has begun to ask, and goes no further.
+int BeginToAsk(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string half = "GET /a HTTP/1.1\r\nHos";
+  EXPECT_EQ(send(fd, half.data(), half.size(), MSG_NOSIGNAL), static_cast<ssize_t>(half.size()));
+  return fd;
+}
+
+TEST_F(HttpServerTest, WhoIsSlowHoldsNobodyUp) {
+  const auto begun = std::chrono::steady_clock::now();
+  std::vector<int> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(BeginToAsk(port()));
+    if (i % 20 == 0) {
+      EXPECT_THAT(Ask(port(), "GET /a HTTP/1.1\r\nHost: me\r\n\r\n"), HasSubstr("200 OK"));
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
+  for (size_t i = 0; i < slow.size(); ++i) {
+    pollfd cut = {slow[i], POLLRDHUP, 0};
+    EXPECT_EQ(poll(&cut, 1, i < 84 ? 10'000 : 0), i < 84 ? 1 : 0) << i;
+    close(slow[i]);
+  }
+}
+
+TEST_F(HttpServerTest, WhoDoesNotReadTheAnswerHoldsNobodyUp) {
+  const int fd = BeginToAsk(port());
+  EXPECT_GT(send(fd, "t: me\r\n\r\n", 9, MSG_NOSIGNAL), 0);
+  EXPECT_THAT(Ask(port(), "GET /a HTTP/1.1\r\nHost: me\r\n\r\n"), HasSubstr("200 OK"));
+  close(fd);
 }
 
 TEST_F(HttpServerTest, AnAddressThatIsTakenIsNamed) {
