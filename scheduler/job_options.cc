@@ -1,5 +1,6 @@
 #include "scheduler/job_options.h"
 
+#include "absl/strings/escaping.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -17,6 +18,9 @@ absl::Status CheckRange(const char* setting, uint64_t value, uint64_t least, uin
 }  // namespace
 
 absl::Status CheckText(const DeclarationLimits& limits, const char* what, const std::string& text) {
+  if (text.find('\0') != std::string::npos) {
+    return InvalidArgument("%s '%s' contains NUL", what, absl::CHexEscape(text.substr(0, 32)));
+  }
   if (text.size() <= limits.max_name_bytes) return absl::OkStatus();
   return InvalidArgument(
       "%s '%s...' has %d bytes, more than %d: make it shorter, or raise max-name-bytes of the scheduler",

@@ -1,15 +1,20 @@
 #include "common/cluster/catalogue.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
 #include "common/base/status.h"
 
 namespace bdn {
 namespace {
 
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;
+
+bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
 }  // namespace
 
@@ -22,11 +27,18 @@ absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
   const auto bad = [&](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", tensor.name, what);
   };
+  // Where text ends at its first NUL, two names or specs that differ behind it would be one.
+  const SharedText* const texts[] = {&tensor.push_spec, &tensor.pull_spec, &tensor.rule};
+  if (HasNul(tensor.name) || std::any_of(std::begin(texts), std::end(texts),
+                                         [](const auto* text) { return HasNul(text->str()); })) {
+    return InvalidArgument("tensor '%s': its name, codec specs and rule must not contain NUL",
+                           absl::CHexEscape(tensor.name));
+  }
   if (tensor.elements == 0) return bad("it has no elements");
   if (tensor.elements > kMaxElements) {
     return bad(absl::StrFormat("%d elements are more than %d", tensor.elements, kMaxElements));
   }
-  for (const SharedText* text : {&tensor.push_spec, &tensor.pull_spec, &tensor.rule}) {
+  for (const SharedText* text : texts) {
     if (text->empty() || text->size() > kMaxNameBytes) {
       return bad(
           absl::StrFormat("a codec spec or rule is empty or longer than %d bytes", kMaxNameBytes));

@@ -258,6 +258,13 @@ def check(code):
         raise last_error(code)
 
 
+def c_text(what, text):
+    """`text` for C, where it would end at its first NUL; `what` it is goes into the error."""
+    if "\0" in text:
+        raise errors.InvalidArgument(f"{what} {text!r} contains NUL, which a name cannot have")
+    return text.encode()
+
+
 def _guard_setting(guard):
     known = {None: "off", "warn": "warn", "fall back": "fall-back"}
     if guard not in known:
@@ -273,7 +280,7 @@ def options(settings):
             "quality-guard": _guard_setting(settings["guard"])
         }
     lines = [
-        f"{name.replace('_', '-')}={_setting(value)}".encode()
+        c_text("setting", f"{name.replace('_', '-')}={_setting(value)}")
         for name, value in settings.items()
         if value is not None
     ]
@@ -295,7 +302,7 @@ def check_codec(spec: str) -> str:
     """The canonical form of a codec spec; InvalidArgument shows where it is wrong."""
     capacity = len(spec) + 4096
     canonical = ctypes.create_string_buffer(capacity)
-    check(library().bdn_check_codec(spec.encode(), canonical, capacity))
+    check(library().bdn_check_codec(c_text("codec", spec), canonical, capacity))
     return canonical.value.decode()
 
 
@@ -306,7 +313,7 @@ def codec_traits(spec: str) -> CodecTraits:
     Of a schedule: the promises that all its stages make, and its memory.
     """
     traits = c_uint32(0)
-    check(library().bdn_codec_traits(spec.encode(), byref(traits)))
+    check(library().bdn_codec_traits(c_text("codec", spec), byref(traits)))
     return CodecTraits(traits.value)
 
 
@@ -314,7 +321,7 @@ def check_rule(rule):
     """The canonical form of an update rule; InvalidArgument says what is wrong with it."""
     capacity = len(rule) + 4096
     canonical = ctypes.create_string_buffer(capacity)
-    check(library().bdn_check_rule(rule.encode(), canonical, capacity))
+    check(library().bdn_check_rule(c_text("rule", rule), canonical, capacity))
     return canonical.value.decode()
 
 

@@ -135,7 +135,7 @@ class Worker:
     def abort_job(self, reason: str) -> None:
         """Ends the job for everybody with an error that names this worker and `reason`."""
         with self._call() as (lib, handle):
-            _native.check(lib.bdn_abort_job(handle, reason.encode()))
+            _native.check(lib.bdn_abort_job(handle, reason.replace("\0", "\\0").encode()))
 
     def close(self) -> None:
         """Gives everything back. Without leave() before, this ends the job for everybody."""
@@ -180,6 +180,8 @@ class Worker:
     def alloc(self, num_bytes: int):
         """Memory that is best pushed from, a ctypes array: through a host's daemon it is not copied before the
         sum. It is given back when nobody has the array any more, which may be after close()."""
+        if not 0 < num_bytes < 1 << 64:
+            raise errors.InvalidArgument(f"alloc: {num_bytes} bytes are not one of 1 to 2**64 - 1")
         block = c_void_p()
         with self._call() as (lib, handle):
             _native.check(lib.bdn_alloc(handle, num_bytes, byref(block)))
@@ -316,14 +318,14 @@ class Worker:
         with lent(data, num_bytes, is_read=True, is_written=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_broadcast(
-                    handle, name.encode(), copy, num_bytes, root, _seconds(timeout)
+                    handle, _native.c_text("broadcast", name), copy, num_bytes, root, _seconds(timeout)
                 )
             )
 
     def barrier(self, name: str = "barrier", timeout: float | None = None) -> None:
         """Waits for all workers."""
         self._blocking(
-            lambda lib, handle: lib.bdn_barrier(handle, name.encode(), _seconds(timeout))
+            lambda lib, handle: lib.bdn_barrier(handle, _native.c_text("barrier", name), _seconds(timeout))
         )
 
     def report(self, name: str, value: float, step: int | None = None) -> None:
@@ -337,7 +339,7 @@ class Worker:
         if not 0 <= at < 1 << 64:
             raise errors.InvalidArgument(f"report {name!r}: step {at} is not one of 0 to 2**64 - 1")
         with self._call() as (lib, handle):
-            _native.check(lib.bdn_report(handle, name.encode(), at, float(value)))
+            _native.check(lib.bdn_report(handle, _native.c_text("report", name), at, float(value)))
         with self._idle:
             self._next_steps[name] = at + 1
 
@@ -348,13 +350,13 @@ class Worker:
         float32[elements] at address `out`."""
         with self._call() as (lib, handle):
             pointer = ctypes.cast(out, POINTER(c_float))
-            _native.check(lib.bdn_get_state(handle, tensor, what.encode(), pointer, elements))
+            _native.check(lib.bdn_get_state(handle, tensor, _native.c_text("state", what), pointer, elements))
 
     def set_state(self, tensor, what, data, elements):
         """Overwrites what get_state writes, from the float32[elements] at address `data`."""
         with self._call() as (lib, handle):
             pointer = ctypes.cast(data, POINTER(c_float))
-            _native.check(lib.bdn_set_state(handle, tensor, what.encode(), pointer, elements))
+            _native.check(lib.bdn_set_state(handle, tensor, _native.c_text("state", what), pointer, elements))
 
     def get_step(self, tensor):
         """How many exchanges of a tensor there were, those before a checkpoint included."""
@@ -393,7 +395,7 @@ class Worker:
         with lent(out, elements * sizeof(c_float), is_written=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_get_server_state(
-                    handle, tensor, what.encode(), copy, elements, _seconds(timeout)
+                    handle, tensor, _native.c_text("state", what), copy, elements, _seconds(timeout)
                 )
             )
 
@@ -402,7 +404,7 @@ class Worker:
         with lent(data, elements * sizeof(c_float), is_read=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_set_server_state(
-                    handle, tensor, what.encode(), copy, elements, step, _seconds(timeout)
+                    handle, tensor, _native.c_text("state", what), copy, elements, step, _seconds(timeout)
                 )
             )
 
@@ -531,16 +533,16 @@ class Worker:
 def _c_declaration(item):
     return _native.Declaration(
         struct_size=sizeof(_native.Declaration),
-        name=item.name.encode(),
+        name=_native.c_text("tensor", item.name),
         elements=item.elements,
         dtype=item.dtype,
         flags=_native.FUSE if item.fuse else 0,
-        push=item.push.encode(),
-        pull=item.pull.encode(),
+        push=_native.c_text(f"tensor {item.name!r}: codec", item.push),
+        pull=_native.c_text(f"tensor {item.name!r}: codec", item.pull),
         warmup_steps=item.warmup,
         momentum=item.momentum,
         group=item.group,
-        rule=item.rule.encode(),
+        rule=_native.c_text(f"tensor {item.name!r}: rule", item.rule),
     )
 
 

@@ -1,6 +1,7 @@
 """What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
 
 import logging
+import ctypes
 import os
 import pathlib
 import pickle
@@ -89,6 +90,47 @@ def test_the_traits_are_those_of_the_c_interface():
     header = pathlib.Path(__file__).parents[2] / "worker" / "c_api" / "bandoneon.h"
     in_c = re.findall(r"BDN_CODEC_(\w+) = (\d+)", header.read_text())
     assert {name: int(value) for name, value in in_c} == dict(bandoneon.CodecTraits.__members__)
+
+
+def test_text_with_a_nul_is_refused_and_not_cut_there():
+    for call in (
+        lambda: bandoneon.check_codec("none\0x"),
+        lambda: bandoneon.codec_traits("none\0x"),
+        lambda: bandoneon.LocalCluster(workers=1, transport="auto\0x"),
+    ):
+        with pytest.raises(bandoneon.InvalidArgument, match="NUL"):
+            call()
+
+    def work(worker):
+        memory = worker.alloc(8)
+        address = ctypes.addressof(memory)
+        for call in (
+            lambda: worker.declare([Declaration("a\0b", 1)]),
+            lambda: worker.declare([Declaration("a", 1, push="none\0x")]),
+            lambda: worker.declare([Declaration("a", 1, pull="none\0x")]),
+            lambda: worker.declare([Declaration("a", 1, rule="mean\0x")]),
+            lambda: worker.broadcast("a\0b", address, 8, 0),
+            lambda: worker.barrier("a\0b"),
+            lambda: worker.report("a\0b", 1.0),
+            lambda: worker.get_state(0, "residual\0x", address, 1),
+        ):
+            with pytest.raises(bandoneon.InvalidArgument, match="NUL"):
+                call()
+        worker.declare([Declaration("a", 1)])
+
+    run_job(work, workers=1)
+
+
+def test_more_memory_than_there_is_is_refused():
+    def work(worker):
+        for num_bytes in (1 << 62, (1 << 64) - 1):
+            with pytest.raises(bandoneon.ResourceExhausted):
+                worker.alloc(num_bytes)
+        for num_bytes in (0, -1, 1 << 64):
+            with pytest.raises(bandoneon.InvalidArgument, match="bytes"):
+                worker.alloc(num_bytes)
+
+    run_job(work, workers=1)
 
 
 def test_an_unknown_setting_is_named():

@@ -123,6 +123,15 @@ static void errors(bdn_worker* worker, uint32_t id) {
   push.loss_scale = 1.0f;
   push.tensor = 12345;
   expect(bdn_push_pull(worker, &push, &ticket) == BDN_NOT_FOUND, "an unknown tensor is refused");
+  {
+    void* memory = NULL;
+    expect(bdn_alloc(worker, UINT64_MAX, &memory) == BDN_RESOURCE_EXHAUSTED, "too much is refused");
+    expect(bdn_alloc(worker, UINT64_MAX - 100, &memory) == BDN_RESOURCE_EXHAUSTED,
+           "too much is refused");
+    expect(memory == NULL, "and nothing is lent");
+    expect(bdn_stats_json(NULL, NULL, 0) == 0, "nobody has no statistics");
+    expect(strstr(bdn_last_error(), "null") != NULL, "and the error says so");
+  }
   expect(bdn_wait(worker, 98765, 0.0, NULL) == BDN_NOT_FOUND, "an unknown ticket is refused");
   expect(bdn_rank(NULL) == -1, "a null worker has no rank");
   expect(bdn_barrier(NULL, "b", 1.0) == BDN_INVALID_ARGUMENT, "a null worker is refused");
@@ -226,7 +235,8 @@ static void* run(void* argument) {
   expect(bdn_report(worker, "two words", 7, 0.5) == BDN_INVALID_ARGUMENT,
          "a name with a space is refused");
   expect(bdn_report(worker, NULL, 7, 0.5) == BDN_INVALID_ARGUMENT, "no name is refused");
-  expect(bdn_json_log_line("info", "text", 0.0, NULL, 0) == 0, "the log is text unless told otherwise");
+  expect(bdn_json_log_line("info", "text", 0.0, NULL, 0) == 0,
+         "the log is text unless told otherwise");
   must(bdn_barrier(worker, "end", 60.0), "bdn_barrier");
 
   weights_on_servers(worker);

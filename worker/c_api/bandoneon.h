@@ -319,7 +319,7 @@ BDN_API int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step);
  * stage that a key passes through {"items", "bytes", "wall_ns", "cpu_ns"}, as docs/thread_model.md
  * explains them. Its member "quality", unless setting quality-every is 0, has what the pushes' error
  * feedback leaves out, as docs/metrics.md explains it. Returns the bytes it needs with the final NUL; writes at most
- * `capacity`. */
+ * `capacity`. 0: there are none, and bdn_last_error() says why. */
 BDN_API size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity);
 
 /* `message` as a line of the program's own log that fits the library's: the object of JSON that it writes

@@ -433,12 +433,12 @@ int bdn_set_server_rule(bdn_worker* worker, const uint32_t* tensors, size_t coun
 }
 
 size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {
-  std::string text = "{}";
-  (void)CallOn(worker, [&](bdn::Client&) {
+  std::string text;
+  const int code = CallOn(worker, [&](bdn::Client&) {
     text = worker->context.telemetry.Json();
     return absl::OkStatus();
   });
-  return bdn::CopyText(text, out, capacity);
+  return code == BDN_OK ? bdn::CopyText(text, out, capacity) : 0;
 }
 
 size_t bdn_json_log_line(const char* level, const char* message, double unix_seconds, char* out,

@@ -17,7 +17,9 @@ namespace bdn {
 class LentBlocks {
  public:
   absl::StatusOr<void*> Allocate(std::shared_ptr<MemoryDomain> domain, uint64_t bytes) {
-    std::byte* const block = domain->Allocate(bytes);
+    // Beyond it sizes would overflow where they are rounded up.
+    constexpr uint64_t kMostBytes = uint64_t{1} << 62;
+    std::byte* const block = bytes > kMostBytes ? nullptr : domain->Allocate(bytes);
     if (block == nullptr) {
       return ResourceExhausted("%d bytes of memory to push from are not to be had", bytes);
     }
