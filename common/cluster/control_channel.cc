@@ -12,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
+#include "common/cluster/certificate_watch.h"
 #include "common/cluster/control_messages.h"
 #include "common/cluster/control_plane.h"
 
@@ -26,9 +27,10 @@ constexpr char kTokenMetadata[] = "bandoneon-token";
 constexpr char kVersionMetadata[] = "bandoneon-control-version";
 
 // How soon a file that has changed is read again. gRPC looks at them on a thread of its own.
-constexpr unsigned kReloadSeconds = 5;
+constexpr unsigned kReloadSeconds = 1;
 
-std::shared_ptr<tls::FileWatcherCertificateProvider> Watch(const TlsFiles& files) {
+std::shared_ptr<tls::FileWatcherCertificateProvider> Watch(const CertificateWatch& watch) {
+  const TlsFiles files = watch.shown();
   return std::make_shared<tls::FileWatcherCertificateProvider>(files.key, files.certificate,
                                                                files.authority, kReloadSeconds);
 }
@@ -55,10 +57,21 @@ class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
   const Credentials credentials_;
 };
 
-std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials& credentials) {
-  if (!credentials.has_tls()) return grpc::InsecureChannelCredentials();
+// `part`, as long as anybody has it, with what it needs.
+template <typename Part>
+std::shared_ptr<Part> Keep(std::shared_ptr<Part> part, std::shared_ptr<CertificateWatch> watch) {
+  if (part == nullptr || watch == nullptr) return part;
+  // The watch goes last.
+  auto both = std::make_shared<std::pair<std::shared_ptr<CertificateWatch>, std::shared_ptr<Part>>>(
+      std::move(watch), std::move(part));
+  return {both, both->second.get()};
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials& credentials,
+                                                               const CertificateWatch* watch) {
+  if (watch == nullptr) return grpc::InsecureChannelCredentials();
   tls::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(Watch(credentials.tls()));
+  options.set_certificate_provider(Watch(*watch));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
@@ -72,11 +85,12 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials& credentials) {
   if (!credentials.has_tls()) return grpc::InsecureServerCredentials();
-  tls::TlsServerCredentialsOptions options(Watch(credentials.tls()));
+  auto watch = std::make_shared<CertificateWatch>(credentials.tls());
+  tls::TlsServerCredentialsOptions options(Watch(*watch));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  return tls::TlsServerCredentials(options);
+  return Keep(tls::TlsServerCredentials(options), std::move(watch));
 }
 
 void ShowToken(const Credentials& credentials, grpc::ClientContext* context) {
@@ -134,7 +148,11 @@ std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // The scheduler is reached directly, whatever the environment says of web proxies.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, ChannelCredentialsOf(credentials), arguments);
+  const auto watch =
+      credentials.has_tls() ? std::make_shared<CertificateWatch>(credentials.tls()) : nullptr;
+  return Keep(
+      grpc::CreateCustomChannel(address, ChannelCredentialsOf(credentials, watch.get()), arguments),
+      watch);
 }
 
 gpr_timespec GrpcDeadline(absl::Duration timeout) {
