@@ -86,6 +86,7 @@ class DaemonLoop {
       (void)!write(changed_fd_, &one, sizeof(one));
     });
     while (!over_) HandleNext();
+    main_->BeginToEnd();
     service_->host()->RemoveObserver(observer);
     WriteFailureFile();
     service_->Close();
@@ -124,7 +125,9 @@ class DaemonLoop {
     service_->EndHealth();
     if (health_ != nullptr) health_->SetServing(false);
     LogInfo("ending on %s", main_->signal());
-    if (waiting_ || options_.drain_timeout == absl::ZeroDuration()) return StopJob();
+    if (waiting_ || options_.drain_timeout == absl::ZeroDuration() || main_->lacks_memory()) {
+      return StopJob();
+    }
     LogInfo("the job that runs has %s to end by itself",
             absl::FormatDuration(options_.drain_timeout));
     main_->supervisor().Status("draining: a job runs");
@@ -226,7 +229,8 @@ absl::StatusOr<int> Serve(const Config& config) {
     main.supervisor().Status("waiting for a job's nodes to join");
     DaemonLoop loop(service.get(), &main, health.get(), &clock, options);
     loop.Run();
-    if (main.signal() != nullptr) return 0;
+    if (main.signal() != nullptr) return main.lacks_memory() ? 1 : 0;
+    main.EndedInTime();
     ended.Count(loop.failed());
     if (options.exit_when_done) return loop.failed() ? 1 : 0;
     LogInfo("ready for the next job");

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/daemon.h"
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -80,7 +82,12 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
   Progress progress(health);
   const int over_fd = eventfd(0, EFD_CLOEXEC);
   std::thread job([&] {
-    served.result = server->Start();
+    try {
+      served.result = server->Start();
+    } catch (const std::system_error& error) {  // of its threads
+      served.result = ResourceExhausted(
+          "bandoneon-server is out of memory: no thread can start: %s", error.what());
+    }
     served.started = served.result.ok();
     if (served.started) {
       progress.Start();
@@ -97,17 +104,22 @@ ServedJob ServeUntil(MainLoop* main, absl::Duration drain_timeout, Server* serve
     LogInfo("ending on %s", main->signal());
     if (had_begun) woken = main->Drain(over_fd, drain_timeout, pulse);
   }
+  main->BeginToEnd();
   if (woken != MainLoop::Woken::kByEvent) {
-    const absl::Status why = Unavailable("bandoneon-server was stopped by %s", main->signal());
-    if (had_begun) (void)control->Leave(why, kLeaveTimeout);
+    const absl::Status why = WhyStopped("bandoneon-server", *main);
+    if (had_begun || main->lacks_memory()) (void)control->Leave(why, kLeaveTimeout);
     control->Close();
     server->Stop();
   }
   job.join();
   close(over_fd);
   if (woken != MainLoop::Woken::kByEvent) {
-    served.result = absl::OkStatus();
+    served.result = main->lacks_memory() ? WhyStopped("bandoneon-server", *main) : absl::OkStatus();
     return served;
+  }
+  // For all to hear, where it has joined.
+  if (!served.started && absl::IsResourceExhausted(served.result)) {
+    (void)control->Leave(served.result, kLeaveTimeout);
   }
   // The job is done: part in peace, so that the scheduler need not look for us.
   if (served.started && served.result.ok()) (void)control->Leave(absl::OkStatus(), kLeaveTimeout);
@@ -138,6 +150,7 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
 
 absl::StatusOr<int> Serve(const Config& config) {
   BDN_ASSIGN_OR_RETURN(const ServerOptions options, ReadServerOptions(config));
+  BDN_RETURN_IF_ERROR(CheckDescriptors(1, "a server"));  // how many workers it has, the job says
   InitLog(options.log_level, "server");
   const SteadyClock clock;
   MainLoop main(&clock);
@@ -153,6 +166,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     if (main.signal() != nullptr || options.exit_when_done || !MayServeNext(served)) {
       return served.result.ok() ? 0 : 1;
     }
+    main.EndedInTime();
     LogInfo("ready for the next job");
   }
 }

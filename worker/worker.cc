@@ -13,6 +13,9 @@
 namespace bdn {
 namespace {
 
+// For the scheduler to hear why this node goes.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
+
 // For servers to answer where joining took all the time that there was.
 constexpr absl::Duration kLeastTimeToGreet = absl::Seconds(5);
 
@@ -78,8 +81,12 @@ absl::Status Worker::Start(Registry* telemetry) {
   num_processes_ = std::accumulate(processes.begin(), processes.end(), 0);
   // A socket and its connection to each server; a transport without a key never leaves the process.
   if (!join.public_key.empty()) {
-    BDN_RETURN_IF_ERROR(
-        CheckDescriptors(2 * static_cast<uint64_t>(joined_.config.num_servers), "this worker"));
+    const absl::Status status =
+        CheckDescriptors(2 * static_cast<uint64_t>(joined_.config.num_servers), "this worker");
+    if (!status.ok()) {  // for all to hear
+      (void)control_->Leave(status, kLeaveTimeout);
+      return status;
+    }
   }
   {
     MutexLock lock(tensors_.mutex());

@@ -20,6 +20,8 @@
 namespace bdn {
 namespace {
 
+constexpr unsigned kSecondsToEnd = 60;
+
 bool Take(const char* flag, std::vector<std::string>* args) {
   const auto found = std::find(args->begin(), args->end(), flag);
   if (found == args->end()) return false;
@@ -118,12 +120,23 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
       supervisor_.Alive();
       next_alive_ = now + supervisor_.alive_interval();
     }
-    pollfd fds[] = {{event_fd, POLLIN, 0}, {signal_ == nullptr ? signal_fd_ : -1, POLLIN, 0}};
-    const int ready = poll(fds, 2, MillisecondsUntil(std::min(deadline, next_alive_) - now));
+    pollfd fds[] = {{event_fd, POLLIN, 0},
+                    {signal_ == nullptr ? signal_fd_ : -1, POLLIN, 0},
+                    {lacks_memory_ ? -1 : reserve_.fd(), POLLIN, 0}};
+    const int ready = poll(fds, 3, MillisecondsUntil(std::min(deadline, next_alive_) - now));
     if (ready < 0) continue;  // interrupted
     if (fds[0].revents != 0) return Woken::kByEvent;
     if (fds[1].revents != 0) {
       TakeSignal();
+      return Woken::kBySignal;
+    }
+    if (fds[2].revents != 0) {
+      lacks_memory_ = true;
+      signal_ = "a lack of memory";
+      LogError(
+          "%s",
+          "this process is out of memory: it tells the others and ends. Give it more (ulimit -v, the "
+          "container's limit), or more servers to share it, or smaller models");
       return Woken::kBySignal;
     }
     if (clock_->Now() >= deadline) return Woken::kByTime;
@@ -132,7 +145,7 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
 
 MainLoop::Woken MainLoop::Drain(int event_fd, absl::Duration timeout,
                                 const std::function<void()>& pulse) {
-  if (timeout <= absl::ZeroDuration()) return Woken::kByTime;
+  if (timeout <= absl::ZeroDuration() || lacks_memory_) return Woken::kByTime;
   LogInfo("the job that runs has %s to end by itself", absl::FormatDuration(timeout));
   supervisor_.Status("draining: a job runs");
   return Wait(event_fd, clock_->Now() + timeout, pulse);
@@ -141,6 +154,26 @@ MainLoop::Woken MainLoop::Drain(int event_fd, absl::Duration timeout,
 void MainLoop::TakeSignal() {
   signal_ = first_signal.load() == SIGTERM ? "SIGTERM" : "SIGINT";
   supervisor_.Stopping();
+}
+
+void MainLoop::BeginToEnd() const {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    constexpr std::string_view kText =
+        "bandoneon: this process did not come to its end within a minute, and ends now\n";
+    pollfd standard_error = {STDERR_FILENO, POLLOUT, 0};
+    if (poll(&standard_error, 1, 0) == 1) (void)!write(STDERR_FILENO, kText.data(), kText.size());
+    _exit(1);
+  };
+  sigaction(SIGALRM, &action, nullptr);
+  alarm(kSecondsToEnd);
+}
+
+void MainLoop::EndedInTime() const { alarm(0); }
+
+absl::Status WhyStopped(const std::string& name, const MainLoop& main) {
+  if (main.lacks_memory()) return ResourceExhausted("%s is out of memory", name);
+  return Unavailable("%s was stopped by %s", name, main.signal());
 }
 
 bool MayServeNext(const ServedJob& served) {

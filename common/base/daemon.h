@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/config.h"
+#include "common/base/memory_reserve.h"
 #include "common/base/supervisor.h"
 
 // What the daemons' main() have in common.
@@ -58,8 +59,15 @@ class MainLoop {
   // all, and says so in the log and to the supervisor. kByEvent when it has.
   Woken Drain(int event_fd, absl::Duration timeout, const std::function<void()>& pulse);
 
-  // "SIGTERM" or "SIGINT"; null until one has come.
+  // "SIGTERM" or "SIGINT", or "a lack of memory", which Wait tells of as of a signal, after which nothing is
+  // drained; null until one has come.
   const char* signal() const { return signal_; }
+  bool lacks_memory() const { return lacks_memory_; }
+
+  // From now on the process is to end, or to be ready for its next job, within a minute: it says so, and ends
+  // with 1, where it is not. Until EndedInTime.
+  void BeginToEnd() const;
+  void EndedInTime() const;
 
  private:
   void TakeSignal();
@@ -67,9 +75,14 @@ class MainLoop {
   const Clock* const clock_;
   const int signal_fd_;
   const Supervisor supervisor_{Supervisor::FromEnvironment()};
+  const MemoryReserve reserve_;
   absl::Time next_alive_;
   const char* signal_ = nullptr;
+  bool lacks_memory_ = false;
 };
+
+// Of a process that a signal stops, or a lack of memory: Unavailable or ResourceExhausted, for all to hear.
+absl::Status WhyStopped(const std::string& name, const MainLoop& main);
 
 // What came of one job.
 struct ServedJob {

@@ -1,7 +1,7 @@
 """What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
 
-import logging
 import ctypes
+import logging
 import os
 import pathlib
 import pickle

@@ -95,15 +95,15 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     LogInfo("ending on %s", main->signal());
     if (had_begun) woken = main->Drain(over_fd, options.drain_timeout, pulse);
   }
+  main->BeginToEnd();
   const bool stopped = woken != MainLoop::Woken::kByEvent;
   if (stopped) {
-    const absl::Status why = Unavailable("bandoneon-worker at %s was stopped by %s",
-                                         options.address.text, main->signal());
+    const absl::Status why = WhyStopped("bandoneon-worker at " + options.address.text, *main);
     MutexLock lock(&mu);
     if (worker == nullptr) {  // it is joining: nothing is lost with it
       HostServer::Refuse(listener, why);
       listener->Close();
-      _exit(0);
+      _exit(main->lacks_memory() ? 1 : 0);
     }
     server.OnFailure(why);
   }
@@ -114,7 +114,9 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     server.Close();
   }
   ReportJob(*telemetry, options.metrics_file);
-  if (stopped) served.result = absl::OkStatus();
+  if (stopped) {
+    served.result = main->lacks_memory() ? WhyStopped("bandoneon-worker", *main) : absl::OkStatus();
+  }
   if (!served.result.ok()) LogError("%s", served.result.message());
   worker.reset();
   return served;
@@ -142,6 +144,7 @@ absl::StatusOr<int> Serve(const Config& config) {
       if (!served.result.ok()) HostServer::Refuse(&listener, served.result);
       return served.result.ok() ? 0 : served.started ? 1 : 2;
     }
+    main.EndedInTime();
     LogInfo("ready for the next job");
   }
 }

@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "common/base/log_limit.h"
+#include "common/base/memory_reserve.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread.h"
@@ -37,6 +38,7 @@ constexpr int kReceiveBatch = 64;
 constexpr int kPacketBatch = 1024;
 
 constexpr char kBrokeRules[] = "it does not keep to the rules";
+constexpr char kNoMemory[] = "this process has no memory left to map what it sends";
 
 // What the poller knows of a connection besides its way of frames.
 struct Peer : ShmConnection {
@@ -472,8 +474,15 @@ bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
       continue;
     }
     const auto segment = ReadAs<ShmSegment>(packet, ShmPacket::kSegment);
-    if (!segment.has_value() || !channel->AddSegment(*segment, std::move(packet.fd)).ok()) {
+    if (!segment.has_value()) {
       End(connection, kBrokeRules);
+      return false;
+    }
+    const absl::Status added = channel->AddSegment(*segment, std::move(packet.fd));
+    if (!added.ok()) {
+      const bool lacks_memory = absl::IsResourceExhausted(added);
+      if (lacks_memory) MemoryReserve::OnExhausted();
+      End(connection, lacks_memory ? kNoMemory : kBrokeRules);
       return false;
     }
   }
