@@ -60,6 +60,15 @@ if(BDN_CUDA)
   message(STATUS "Kernels for GPUs: ${BDN_CUDA_ARCHITECTURES}, by nvcc for drivers from ${BDN_CUDA_VERSION} on")
 endif()
 
+# bdn_write_kernel_text(SOURCE OUTPUT): PTX for the oldest GPUs and drivers. nvcc writes the newest version of the
+# language at its head; the kernels need nothing of it that PTX 7.0 (CUDA 11.0) lacks, as ptxas says in a test.
+function(bdn_write_kernel_text source output)
+  bdn_compile_kernels(${source} ${output}.newest -ptx -arch=compute_75)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DFROM=${output}.newest -DTO=${output} -P ${BDN_ROOT}/cmake/OldestPtx.cmake
+    DEPENDS ${output}.newest ${BDN_ROOT}/cmake/OldestPtx.cmake VERBATIM)
+endfunction()
+
 # bdn_compile_kernels(SOURCE OUTPUT FLAG ...): the flags say what is made and for what.
 function(bdn_compile_kernels source output)
   get_filename_component(name ${output} NAME)

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,6 +39,12 @@ class ComputeDevice {
   // OK where LaunchKernel works; else why it does not, and copies are all that there is.
   virtual absl::Status kernels() const = 0;
 
+  // How much memory of the device nobody has, whichever process, and how much it has in all.
+  struct Memory {
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+  };
+  virtual absl::StatusOr<Memory> memory() = 0;
   // Device memory of `bytes` > 0 bytes, aligned to 256.
   virtual absl::StatusOr<void*> Allocate(size_t bytes) = 0;
   // Waits for what the device still does. Null is allowed.
@@ -71,12 +76,15 @@ class ComputeDevice {
   // pinned memory is promised to be copied without the caller waiting.
   virtual absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) = 0;
   virtual absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) = 0;
+  // Makes device memory zero, in the stream's order.
+  virtual absl::Status Zero(DeviceStream stream, void* memory, size_t bytes) = 0;
   // From the device's memory to it; the two do not overlap.
   virtual absl::Status CopyOnDevice(DeviceStream stream, const void* from, void* to,
                                     size_t bytes) = 0;
 
   // Runs a kernel on `blocks` > 0 blocks of threads() threads. `arguments` are that kernel's
-  // (Launch knows the type), copied before this returns.
+  // (Launch knows the type), copied before this returns. Never ResourceExhausted: kernels that were
+  // launched before may have changed memory by then, so that beginning anew elsewhere would count twice.
   virtual absl::Status LaunchKernel(DeviceStream stream, device_kernels::KernelId kernel,
                                     uint32_t blocks, const void* arguments) = 0;
 };
@@ -87,39 +95,6 @@ absl::Status Launch(ComputeDevice& device, DeviceStream stream, uint32_t blocks,
                     const typename Kernel::Arguments& arguments) {
   return device.LaunchKernel(stream, Kernel::kId, blocks, &arguments);
 }
-
-// Device memory of one owner. Movable; empty after it.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  // REQUIRES: `device` outlives it.
-  static absl::StatusOr<DeviceMemory> Make(ComputeDevice& device, size_t bytes) {
-    if (bytes == 0) return DeviceMemory();
-    absl::StatusOr<void*> memory = device.Allocate(bytes);
-    if (!memory.ok()) return memory.status();
-    return DeviceMemory(&device, *memory);
-  }
-  ~DeviceMemory() {
-    if (device_ != nullptr) device_->Free(memory_);
-  }
-  DeviceMemory(DeviceMemory&& other) noexcept
-      : device_(std::exchange(other.device_, nullptr)),
-        memory_(std::exchange(other.memory_, nullptr)) {}
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
-    std::swap(device_, other.device_);
-    std::swap(memory_, other.memory_);
-    return *this;
-  }
-
-  // Null where it was made of 0 bytes.
-  void* get() const { return memory_; }
-
- private:
-  DeviceMemory(ComputeDevice* device, void* memory) : device_(device), memory_(memory) {}
-
-  ComputeDevice* device_ = nullptr;
-  void* memory_ = nullptr;
-};
 
 }  // namespace bdn
 

@@ -1,5 +1,7 @@
 #include "device/cuda_device.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
 
 namespace bdn {
@@ -18,6 +20,12 @@ constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventSleeps = 1;  // whoever awaits it does
 constexpr unsigned kEventWithoutTiming = 2;
 constexpr int kCaptureIsOff = 0;
+constexpr int kCaptureRelaxed = 2;
+constexpr int kAttributeOfRegisters = 4;
+constexpr int kAttributeOfMajor = 75;
+constexpr int kAttributeOfMinor = 76;
+constexpr int kNoBinaryForGpu = 209;
+constexpr int kUnsupportedPtx = 222;
 constexpr unsigned kPinnedForAllContexts = 1;
 
 uint64_t AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
@@ -26,15 +34,34 @@ std::string VersionText(int version) {
   return absl::StrFormat("%d.%d", version / 1000, version % 1000 / 10);
 }
 
+// OK where a driver of this version takes the kernels in one form or another.
+absl::Status CheckDriver(const CudaOptions& options, int version) {
+  if (options.image.empty()) {
+    return FailedPrecondition(
+        "built without kernels for GPUs: configure with -DBANDONEON_CUDA=ON, which needs nvcc");
+  }
+  const int oldest = options.text.empty() ? options.image_version
+                                          : std::min(options.image_version, options.text_version);
+  if (version >= oldest) return absl::OkStatus();
+  return FailedPrecondition(
+      "NVIDIA's driver is of CUDA %s, these kernels need that of %s or newer: update it",
+      VersionText(version), VersionText(oldest));
+}
+
 }  // namespace
 
-template <class Call>
-absl::Status CudaDevice::InContext(const std::string& what, const Call& call) const {
+template <class Call, class... Arguments>
+absl::Status CudaDevice::InContext(const Call& call, const absl::FormatSpec<Arguments...>& format,
+                                   const Arguments&... arguments) const {
   BDN_RETURN_IF_ERROR(driver_.Check(driver_.CtxPushCurrent(context_), "cuCtxPushCurrent"));
+  int mode = kCaptureRelaxed;
+  driver_.ThreadExchangeStreamCaptureMode(&mode);
   const int error = call();
+  driver_.ThreadExchangeStreamCaptureMode(&mode);  // back to what it was
   void* ours = nullptr;
   driver_.CtxPopCurrent(&ours);
-  return driver_.Check(error, what);
+  if (error == 0) return absl::OkStatus();
+  return driver_.Check(error, absl::StrFormat(format, arguments...));
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaOptions& options) {
@@ -54,29 +81,78 @@ absl::Status CudaDevice::Initialize(const CudaOptions& options) {
   name_ = absl::StrFormat("%s (cuda:%d)", name, options.ordinal);
   BDN_RETURN_IF_ERROR(driver_.Check(driver_.DevicePrimaryCtxRetain(&context_, device_),
                                     "cuDevicePrimaryCtxRetain"));
+  BDN_RETURN_IF_ERROR(InContext(
+      [&] {
+        int least = 0;
+        return driver_.CtxGetStreamPriorityRange(&least, &greatest_priority_);
+      },
+      "cuCtxGetStreamPriorityRange"));
   kernels_ = LoadKernels(options);
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::LoadKernels(const CudaOptions& options) {
-  if (options.image.empty()) {
-    return FailedPrecondition(
-        "built without kernels for GPUs: configure with -DBANDONEON_CUDA=ON, which needs nvcc");
+absl::StatusOr<std::string> CudaDevice::DescribeAll(const CudaOptions& options) {
+  BDN_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Open(options.library));
+  int count = 0, version = 0;
+  BDN_RETURN_IF_ERROR(driver.Check(driver.Init(0), "cuInit"));
+  BDN_RETURN_IF_ERROR(driver.Check(driver.DriverGetVersion(&version), "cuDriverGetVersion"));
+  BDN_RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "cuDeviceGetCount"));
+  const absl::Status fits = CheckDriver(options, version);
+  std::string lines;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    char name[128] = "a GPU";
+    int device = 0, major = 0, minor = 0;
+    absl::Status status = driver.Check(driver.DeviceGet(&device, ordinal), "cuDeviceGet");
+    if (status.ok()) {
+      status = driver.Check(driver.DeviceGetName(name, sizeof(name), device), "cuDeviceGetName");
+    }
+    if (status.ok()) {
+      driver.DeviceGetAttribute(&major, kAttributeOfMajor, device);
+      driver.DeviceGetAttribute(&minor, kAttributeOfMinor, device);
+      status = fits;
+    }
+    absl::StrAppendFormat(
+        &lines, "GPU: %s (cuda:%d), compute capability %d.%d, driver of CUDA %s, encodes: %s\n",
+        name, ordinal, major, minor, VersionText(version),
+        status.ok() ? "yes" : "no: " + std::string(status.message()));
   }
+  if (count == 0) return NotFound("NVIDIA's driver is there, and no GPU");
+  return lines;
+}
+
+absl::Status CudaDevice::LoadModule(const CudaOptions& options, int version) {
+  const auto load = [&](ByteSpan from, const char* what) {
+    return InContext([&] { return driver_.ModuleLoadData(&module_, from.data()); },
+                     "cuModuleLoadData of the kernels for %s, as %s", name_, what);
+  };
+  const auto takes_text = [&] { return !options.text.empty() && version >= options.text_version; };
+  if (version < options.image_version) return load(options.text, "PTX");
+  int error = 0;
+  const absl::Status status =
+      InContext([&] { return error = driver_.ModuleLoadData(&module_, options.image.data()); },
+                "cuModuleLoadData of the kernels for %s", name_);
+  const bool is_of_others = error == kNoBinaryForGpu || error == kUnsupportedPtx;
+  return is_of_others && takes_text() ? load(options.text, "PTX") : status;
+}
+
+absl::Status CudaDevice::LoadKernels(const CudaOptions& options) {
   int version = 0;
   BDN_RETURN_IF_ERROR(driver_.Check(driver_.DriverGetVersion(&version), "cuDriverGetVersion"));
-  if (version < options.image_version) {
-    return FailedPrecondition(
-        "NVIDIA's driver is of CUDA %s, these kernels need that of %s or newer: update it",
-        VersionText(version), VersionText(options.image_version));
-  }
-  BDN_RETURN_IF_ERROR(InContext("cuModuleLoadData of the kernels for " + name_, [&] {
-    return driver_.ModuleLoadData(&module_, options.image.data());
-  }));
+  BDN_RETURN_IF_ERROR(CheckDriver(options, version));
+  BDN_RETURN_IF_ERROR(LoadModule(options, version));
   for (uint32_t i = 0; i < kNumKernels; ++i) {
-    BDN_RETURN_IF_ERROR(InContext(absl::StrFormat("cuModuleGetFunction of %s", kSymbols[i]), [&] {
-      return driver_.ModuleGetFunction(&functions_[i], module_, kSymbols[i]);
-    }));
+    BDN_RETURN_IF_ERROR(
+        InContext([&] { return driver_.ModuleGetFunction(&functions_[i], module_, kSymbols[i]); },
+                  "cuModuleGetFunction of %s", kSymbols[i]));
+    // Drivers load functions when they are first used. Loaded now, they do not need memory for it in the middle
+    // of a training, when there may be none.
+    BDN_RETURN_IF_ERROR(InContext(
+        [&] {
+          if (driver_.FuncLoad != nullptr) return driver_.FuncLoad(functions_[i]);
+          int registers = 0;
+          return driver_.FuncGetAttribute(&registers, kAttributeOfRegisters, functions_[i]);
+        },
+        "loading %s", kSymbols[i]));
   }
   return absl::OkStatus();
 }
@@ -84,114 +160,137 @@ absl::Status CudaDevice::LoadKernels(const CudaOptions& options) {
 // What cannot be given back was lost with the context: nobody could do anything about it.
 CudaDevice::~CudaDevice() {
   if (module_ != nullptr) {
-    InContext("cuModuleUnload", [&] { return driver_.ModuleUnload(module_); }).IgnoreError();
+    InContext([&] { return driver_.ModuleUnload(module_); }, "cuModuleUnload").IgnoreError();
   }
   if (context_ != nullptr) driver_.DevicePrimaryCtxRelease(device_);
 }
 
+absl::StatusOr<ComputeDevice::Memory> CudaDevice::memory() {
+  Memory memory;
+  BDN_RETURN_IF_ERROR(
+      InContext([&] { return driver_.MemGetInfo(&memory.free_bytes, &memory.total_bytes); },
+                "cuMemGetInfo of %s", name_));
+  return memory;
+}
+
 absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes) {
   uint64_t memory = 0;
-  BDN_RETURN_IF_ERROR(InContext(absl::StrFormat("cuMemAlloc of %d bytes on %s", bytes, name_),
-                                [&] { return driver_.MemAlloc(&memory, bytes); }));
+  BDN_RETURN_IF_ERROR(InContext([&] { return driver_.MemAlloc(&memory, bytes); },
+                                "cuMemAlloc of %d bytes on %s", bytes, name_));
   return reinterpret_cast<void*>(static_cast<uintptr_t>(memory));
 }
 
 void CudaDevice::Free(void* memory) {
   if (memory == nullptr) return;
-  InContext("cuMemFree", [&] { return driver_.MemFree(AddressOf(memory)); }).IgnoreError();
+  InContext([&] { return driver_.MemFree(AddressOf(memory)); }, "cuMemFree").IgnoreError();
 }
 
 absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
   void* memory = nullptr;
-  BDN_RETURN_IF_ERROR(InContext(absl::StrFormat("cuMemHostAlloc of %d bytes", bytes), [&] {
-    return driver_.MemHostAlloc(&memory, bytes, kPinnedForAllContexts);
-  }));
+  BDN_RETURN_IF_ERROR(
+      InContext([&] { return driver_.MemHostAlloc(&memory, bytes, kPinnedForAllContexts); },
+                "cuMemHostAlloc of %d bytes", bytes));
   return static_cast<std::byte*>(memory);
 }
 
 void CudaDevice::FreePinned(std::byte* memory) {
   if (memory == nullptr) return;
-  InContext("cuMemFreeHost", [&] { return driver_.MemFreeHost(memory); }).IgnoreError();
+  InContext([&] { return driver_.MemFreeHost(memory); }, "cuMemFreeHost").IgnoreError();
 }
 
 absl::StatusOr<DeviceStream> CudaDevice::MakeStream() {
   DeviceStream stream;
   BDN_RETURN_IF_ERROR(InContext(
-      "cuStreamCreate", [&] { return driver_.StreamCreate(&stream.handle, kStreamNonBlocking); }));
+      [&] {
+        return driver_.StreamCreateWithPriority(&stream.handle, kStreamNonBlocking,
+                                                greatest_priority_);
+      },
+      "cuStreamCreateWithPriority"));
   return stream;
 }
 
 void CudaDevice::FreeStream(DeviceStream stream) {
-  InContext("cuStreamDestroy", [&] { return driver_.StreamDestroy(stream.handle); }).IgnoreError();
+  InContext([&] { return driver_.StreamDestroy(stream.handle); }, "cuStreamDestroy").IgnoreError();
 }
 
 absl::Status CudaDevice::Synchronize(DeviceStream stream) {
-  return InContext("cuStreamSynchronize", [&] { return driver_.StreamSynchronize(stream.handle); });
+  return InContext([&] { return driver_.StreamSynchronize(stream.handle); }, "cuStreamSynchronize");
 }
 
 absl::StatusOr<bool> CudaDevice::IsCapturing(DeviceStream stream) {
   int capture = kCaptureIsOff;
-  BDN_RETURN_IF_ERROR(InContext(
-      "cuStreamIsCapturing", [&] { return driver_.StreamIsCapturing(stream.handle, &capture); }));
+  BDN_RETURN_IF_ERROR(InContext([&] { return driver_.StreamIsCapturing(stream.handle, &capture); },
+                                "cuStreamIsCapturing"));
   return capture != kCaptureIsOff;
 }
 
 absl::StatusOr<DeviceEvent> CudaDevice::MakeEvent() {
   DeviceEvent event;
-  BDN_RETURN_IF_ERROR(InContext("cuEventCreate", [&] {
-    return driver_.EventCreate(&event.handle, kEventSleeps | kEventWithoutTiming);
-  }));
+  BDN_RETURN_IF_ERROR(InContext(
+      [&] { return driver_.EventCreate(&event.handle, kEventSleeps | kEventWithoutTiming); },
+      "cuEventCreate"));
   return event;
 }
 
 void CudaDevice::FreeEvent(DeviceEvent event) {
-  InContext("cuEventDestroy", [&] { return driver_.EventDestroy(event.handle); }).IgnoreError();
+  InContext([&] { return driver_.EventDestroy(event.handle); }, "cuEventDestroy").IgnoreError();
 }
 
 absl::Status CudaDevice::Record(DeviceEvent event, DeviceStream stream) {
-  return InContext("cuEventRecord",
-                   [&] { return driver_.EventRecord(event.handle, stream.handle); });
+  return InContext([&] { return driver_.EventRecord(event.handle, stream.handle); },
+                   "cuEventRecord");
 }
 
 absl::Status CudaDevice::WaitFor(DeviceEvent event, DeviceStream stream) {
-  return InContext("cuStreamWaitEvent",
-                   [&] { return driver_.StreamWaitEvent(stream.handle, event.handle, 0); });
+  return InContext([&] { return driver_.StreamWaitEvent(stream.handle, event.handle, 0); },
+                   "cuStreamWaitEvent");
 }
 
 absl::StatusOr<bool> CudaDevice::IsDone(DeviceEvent event) {
   bool is_done = true;
-  BDN_RETURN_IF_ERROR(InContext("cuEventQuery", [&] {
-    const int error = driver_.EventQuery(event.handle);
-    is_done = error != kNotReady;
-    return is_done ? error : 0;
-  }));
+  BDN_RETURN_IF_ERROR(InContext(
+      [&] {
+        const int error = driver_.EventQuery(event.handle);
+        is_done = error != kNotReady;
+        return is_done ? error : 0;
+      },
+      "cuEventQuery"));
   return is_done;
 }
 
 absl::Status CudaDevice::Await(DeviceEvent event) {
-  return InContext("cuEventSynchronize", [&] { return driver_.EventSynchronize(event.handle); });
+  return InContext([&] { return driver_.EventSynchronize(event.handle); }, "cuEventSynchronize");
 }
 
 absl::Status CudaDevice::CopyToDevice(DeviceStream stream, ByteSpan from, void* to) {
   if (from.empty()) return absl::OkStatus();
-  return InContext(absl::StrFormat("cuMemcpyHtoDAsync of %d bytes", from.size()), [&] {
-    return driver_.MemcpyHtoDAsync(AddressOf(to), from.data(), from.size(), stream.handle);
-  });
+  return InContext(
+      [&] {
+        return driver_.MemcpyHtoDAsync(AddressOf(to), from.data(), from.size(), stream.handle);
+      },
+      "cuMemcpyHtoDAsync of %d bytes", from.size());
 }
 
 absl::Status CudaDevice::CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) {
   if (to.empty()) return absl::OkStatus();
-  return InContext(absl::StrFormat("cuMemcpyDtoHAsync of %d bytes", to.size()), [&] {
-    return driver_.MemcpyDtoHAsync(to.data(), AddressOf(from), to.size(), stream.handle);
-  });
+  return InContext(
+      [&] { return driver_.MemcpyDtoHAsync(to.data(), AddressOf(from), to.size(), stream.handle); },
+      "cuMemcpyDtoHAsync of %d bytes", to.size());
+}
+
+absl::Status CudaDevice::Zero(DeviceStream stream, void* memory, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  return InContext(
+      [&] { return driver_.MemsetD8Async(AddressOf(memory), 0, bytes, stream.handle); },
+      "cuMemsetD8Async of %d bytes", bytes);
 }
 
 absl::Status CudaDevice::CopyOnDevice(DeviceStream stream, const void* from, void* to,
                                       size_t bytes) {
   if (bytes == 0) return absl::OkStatus();
-  return InContext(absl::StrFormat("cuMemcpyDtoDAsync of %d bytes", bytes), [&] {
-    return driver_.MemcpyDtoDAsync(AddressOf(to), AddressOf(from), bytes, stream.handle);
-  });
+  return InContext(
+      [&] { return driver_.MemcpyDtoDAsync(AddressOf(to), AddressOf(from), bytes, stream.handle); },
+      "cuMemcpyDtoDAsync of %d bytes", bytes);
 }
 
 absl::Status CudaDevice::LaunchKernel(DeviceStream stream, KernelId kernel, uint32_t blocks,
@@ -199,10 +298,14 @@ absl::Status CudaDevice::LaunchKernel(DeviceStream stream, KernelId kernel, uint
   BDN_RETURN_IF_ERROR(kernels_);
   const auto i = static_cast<uint32_t>(kernel);
   void* parameters[] = {const_cast<void*>(arguments)};
-  return InContext(absl::StrFormat("cuLaunchKernel of %s on %d blocks", kSymbols[i], blocks), [&] {
-    return driver_.LaunchKernel(functions_[i], blocks, 1, 1, threads_, 1, 1, 0, stream.handle,
-                                parameters, nullptr);
-  });
+  const absl::Status status = InContext(
+      [&] {
+        return driver_.LaunchKernel(functions_[i], blocks, 1, 1, threads_, 1, 1, 0, stream.handle,
+                                    parameters, nullptr);
+      },
+      "cuLaunchKernel of %s on %d blocks", kSymbols[i], blocks);
+  if (absl::IsResourceExhausted(status)) return Internal("%s", status.message());
+  return status;
 }
 
 }  // namespace bdn

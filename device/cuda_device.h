@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "device/compute_device.h"
 #include "device/cuda_driver.h"
 #include "device/kernel_image.h"
@@ -19,10 +20,14 @@ struct CudaOptions {
   std::string library = "libcuda.so.1";
   ByteSpan image = KernelImage();
   int image_version = KernelImageVersion();
+  ByteSpan text = KernelText();
+  int text_version = KernelTextVersion();
 };
 
 // An NVIDIA GPU, in its primary context, which PyTorch and CUDA's runtime use too: their memory,
-// streams and events are ours. Each call leaves the calling thread's context as it found it.
+// streams and events are ours. Each call leaves the calling thread's context as it found it. Calls are made in
+// the capture mode RELAXED, so that a graph that some thread captures in the mode "global" neither refuses nor
+// is spoilt by what our threads do in streams of their own.
 class CudaDevice final : public ComputeDevice {
  public:
   // Opens the driver, and loads the kernels where they are there and it takes them: kernels() is
@@ -30,6 +35,10 @@ class CudaDevice final : public ComputeDevice {
   // no driver, or no such GPU. FailedPrecondition: the driver is older than all of this. Else as
   // ComputeDevice.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaOptions& options = {});
+  // A line for each GPU of this machine, whatever is wrong with another: its name, compute capability, the driver's
+  // version, and whether kernels for it are there. Makes no context, which would take memory of each GPU. Errors as
+  // Open, where there is no GPU at all.
+  static absl::StatusOr<std::string> DescribeAll(const CudaOptions& options = {});
   // REQUIRES: its streams are done.
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -39,11 +48,13 @@ class CudaDevice final : public ComputeDevice {
   uint32_t threads() const override { return threads_; }
   absl::Status kernels() const override { return kernels_; }
 
+  absl::StatusOr<Memory> memory() override;
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* memory) override;
   absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
   void FreePinned(std::byte* memory) override;
 
+  // A stream of the greatest priority that the device has: what goes through it is short, and awaited.
   absl::StatusOr<DeviceStream> MakeStream() override;
   void FreeStream(DeviceStream stream) override;
   absl::Status Synchronize(DeviceStream stream) override;
@@ -58,6 +69,7 @@ class CudaDevice final : public ComputeDevice {
 
   absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) override;
   absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) override;
+  absl::Status Zero(DeviceStream stream, void* memory, size_t bytes) override;
   absl::Status CopyOnDevice(DeviceStream stream, const void* from, void* to, size_t bytes) override;
   absl::Status LaunchKernel(DeviceStream stream, device_kernels::KernelId kernel, uint32_t blocks,
                             const void* arguments) override;
@@ -66,9 +78,12 @@ class CudaDevice final : public ComputeDevice {
   CudaDevice(const CudaDriver& driver, uint32_t threads) : driver_(driver), threads_(threads) {}
   absl::Status Initialize(const CudaOptions& options);
   absl::Status LoadKernels(const CudaOptions& options);
-  // Calls the driver in our context, and says how it went.
-  template <class Call>
-  absl::Status InContext(const std::string& what, const Call& call) const;
+  absl::Status LoadModule(const CudaOptions& options, int version);
+  // Calls the driver in our context, and says how it went. `format` and `arguments` name the call: they are
+  // made into a text only where it fails.
+  template <class Call, class... Arguments>
+  absl::Status InContext(const Call& call, const absl::FormatSpec<Arguments...>& format,
+                         const Arguments&... arguments) const;
 
   const CudaDriver driver_;
   const uint32_t threads_;
@@ -76,6 +91,7 @@ class CudaDevice final : public ComputeDevice {
   int device_ = 0;
   std::string name_;
   void* context_ = nullptr;
+  int greatest_priority_ = 0;
   absl::Status kernels_;
   void* module_ = nullptr;
   std::array<void*, device_kernels::kNumKernels> functions_{};

@@ -29,41 +29,12 @@ absl::StatusOr<CudaDriver> CudaDriver::Open(const std::string& library) {
   }
   CudaDriver driver;
   absl::Status status;
-  const auto find = [&](const char* symbol, auto** to) {
-    if (status.ok()) status = Find(handle, library, symbol, to);
-  };
-  find("cuInit", &driver.Init);
-  find("cuDriverGetVersion", &driver.DriverGetVersion);
-  find("cuGetErrorName", &driver.GetErrorName);
-  find("cuGetErrorString", &driver.GetErrorString);
-  find("cuDeviceGet", &driver.DeviceGet);
-  find("cuDeviceGetName", &driver.DeviceGetName);
-  find("cuDevicePrimaryCtxRetain", &driver.DevicePrimaryCtxRetain);
-  find("cuDevicePrimaryCtxRelease_v2", &driver.DevicePrimaryCtxRelease);
-  find("cuCtxPushCurrent_v2", &driver.CtxPushCurrent);
-  find("cuCtxPopCurrent_v2", &driver.CtxPopCurrent);
-  find("cuModuleLoadData", &driver.ModuleLoadData);
-  find("cuModuleUnload", &driver.ModuleUnload);
-  find("cuModuleGetFunction", &driver.ModuleGetFunction);
-  find("cuMemAlloc_v2", &driver.MemAlloc);
-  find("cuMemFree_v2", &driver.MemFree);
-  find("cuMemHostAlloc", &driver.MemHostAlloc);
-  find("cuMemFreeHost", &driver.MemFreeHost);
-  find("cuMemcpyHtoDAsync_v2", &driver.MemcpyHtoDAsync);
-  find("cuMemcpyDtoHAsync_v2", &driver.MemcpyDtoHAsync);
-  find("cuMemcpyDtoDAsync_v2", &driver.MemcpyDtoDAsync);
-  find("cuStreamCreate", &driver.StreamCreate);
-  find("cuStreamDestroy_v2", &driver.StreamDestroy);
-  find("cuStreamSynchronize", &driver.StreamSynchronize);
-  find("cuStreamIsCapturing", &driver.StreamIsCapturing);
-  find("cuStreamWaitEvent", &driver.StreamWaitEvent);
-  find("cuEventCreate", &driver.EventCreate);
-  find("cuEventDestroy_v2", &driver.EventDestroy);
-  find("cuEventRecord", &driver.EventRecord);
-  find("cuEventQuery", &driver.EventQuery);
-  find("cuEventSynchronize", &driver.EventSynchronize);
-  find("cuLaunchKernel", &driver.LaunchKernel);
+#define BDN_FIND_CUDA_FUNCTION(Name, Symbol) \
+  if (status.ok()) status = Find(handle, library, #Symbol, &driver.Name);
+  BDN_FOR_EACH_CUDA_FUNCTION(BDN_FIND_CUDA_FUNCTION)
+#undef BDN_FIND_CUDA_FUNCTION
   if (!status.ok()) return status;
+  driver.FuncLoad = reinterpret_cast<int (*)(void*)>(dlsym(handle, "cuFuncLoad"));
   return driver;
 }
 

@@ -36,6 +36,11 @@ absl::Status HostDevice::CopyToHost(DeviceStream /*stream*/, const void* from, M
   return absl::OkStatus();
 }
 
+absl::Status HostDevice::Zero(DeviceStream /*stream*/, void* memory, size_t bytes) {
+  if (bytes > 0) std::memset(memory, 0, bytes);
+  return absl::OkStatus();
+}
+
 absl::Status HostDevice::CopyOnDevice(DeviceStream /*stream*/, const void* from, void* to,
                                       size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);

@@ -22,6 +22,8 @@ class HostDevice final : public ComputeDevice {
   uint32_t threads() const override { return threads_; }
   absl::Status kernels() const override { return absl::OkStatus(); }
 
+  // What the heap will give is not known: it is not bounded here.
+  absl::StatusOr<Memory> memory() override { return Memory{kUnbounded, kUnbounded}; }
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* memory) override;
   absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
@@ -45,11 +47,14 @@ class HostDevice final : public ComputeDevice {
 
   absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to) override;
   absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to) override;
+  absl::Status Zero(DeviceStream stream, void* memory, size_t bytes) override;
   absl::Status CopyOnDevice(DeviceStream stream, const void* from, void* to, size_t bytes) override;
   absl::Status LaunchKernel(DeviceStream stream, device_kernels::KernelId kernel, uint32_t blocks,
                             const void* arguments) override;
 
  private:
+  static constexpr size_t kUnbounded = size_t{1} << 62;
+
   const uint32_t threads_;
   const LaunchOrder order_;
 };

@@ -14,18 +14,35 @@ bdn_kernel_image:
 bdn_kernel_image_end:
   .popsection
 )");
+asm(R"(
+  .pushsection .rodata
+  .globl bdn_kernel_text
+  .globl bdn_kernel_text_end
+  .hidden bdn_kernel_text
+  .hidden bdn_kernel_text_end
+bdn_kernel_text:
+  .incbin ")" BDN_KERNEL_TEXT R"("
+  .byte 0
+bdn_kernel_text_end:
+  .popsection
+)");
 extern "C" const std::byte bdn_kernel_image[];
 extern "C" const std::byte bdn_kernel_image_end[];
+extern "C" const std::byte bdn_kernel_text[];
+extern "C" const std::byte bdn_kernel_text_end[];
 #endif
 
 namespace bdn {
 
 #ifdef BDN_KERNEL_IMAGE
 ByteSpan KernelImage() { return {bdn_kernel_image, bdn_kernel_image_end}; }
+ByteSpan KernelText() { return {bdn_kernel_text, bdn_kernel_text_end}; }
 #else
 ByteSpan KernelImage() { return {}; }
+ByteSpan KernelText() { return {}; }
 #endif
 
 int KernelImageVersion() { return BDN_KERNEL_IMAGE_VERSION; }
+int KernelTextVersion() { return 11000; }  // PTX 7.0, as cmake/BandoneonCuda.cmake writes it
 
 }  // namespace bdn

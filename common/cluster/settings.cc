@@ -231,9 +231,12 @@ constexpr Setting kWorkerSettings[] = {
     kProbeInterval,
     kMaxBytesInFlight,
     {"codec-device", "auto",
-     "where gradients of GPUs are encoded: cpu, gpu, or auto: where a measurement of the codec says"},
+     "where gradients of GPUs are encoded: cpu, gpu, or auto: on the GPU where the codec has kernels and its "
+     "payload is at most half of the gradient"},
     {"max-pinned-bytes", "1GiB",
      "of the host's memory that each GPU's gradients go through; beyond it they go more slowly"},
+    {"max-device-bytes", "0",
+     "of each GPU's memory that exchanges may take; 0 leaves the larger of 2 GiB and a tenth of it free"},
     {"cuda-driver", "libcuda.so.1",
      "NVIDIA's driver, opened when the first tensor of a GPU is pushed"},
     kStageTimes,

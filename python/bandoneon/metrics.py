@@ -61,6 +61,7 @@ _GAUGES = {
     "step": "the highest step that ended here",
     "tensors": "declared, broadcasts included",
     "device_pinned_bytes": "of memory that devices copy from and to",
+    "device_memory_bytes": "of devices' own memory, which exchanges have taken",
 }
 
 

@@ -21,6 +21,7 @@
 #include "compressors/codec_spec.h"
 #include "device/codecs/device_codec.h"
 #include "device/cuda_device.h"
+#include "device/device_budget.h"
 #include "device/host_device.h"
 
 namespace bdn {

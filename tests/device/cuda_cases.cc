@@ -11,13 +11,15 @@ namespace bdn {
 namespace {
 
 DeviceCase CudaCase(const std::string& label, uint32_t threads) {
-  return {label, [=] { return CudaDevice::Open({.threads = threads}).value(); }};
+  return {label, CudaDevice::Open({.threads = threads}).value().release()};
 }
 
 }  // namespace
 
-std::vector<DeviceCase> DeviceCases() {
-  return {CudaCase("CudaOf256", 256), CudaCase("CudaOf96", 96), CudaCase("CudaOf1", 1)};
+const std::vector<DeviceCase>& DeviceCases() {
+  static const auto& cases = *new std::vector<DeviceCase>{
+      CudaCase("CudaOf256", 256), CudaCase("CudaOf96", 96), CudaCase("CudaOf1", 1)};
+  return cases;
 }
 
 }  // namespace bdn

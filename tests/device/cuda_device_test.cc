@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device_budget.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,11 +18,18 @@ namespace {
 
 using testing::HasSubstr;
 
-// Stands for the kernels; fakes do not look into it.
+// Stand for the kernels, as a fat binary and as a text; fakes look at the first byte alone.
 const std::byte kImage[64] = {};
+const std::byte kText[64] = {std::byte{'/'}};
 
 CudaOptions With(const std::string& library) {
-  return {.library = library, .image = kImage, .image_version = 13000};
+  return {.library = library, .image = kImage, .image_version = 13000, .text = {}};
+}
+CudaOptions WithText(const std::string& library) {
+  CudaOptions options = With(library);
+  options.text = kText;
+  options.text_version = 11000;
+  return options;
 }
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
@@ -47,6 +55,37 @@ TEST(CudaDevice, SaysThatTheDriverIsTooOldAndWhatItTakes) {
   // What copies needs none.
   EXPECT_EQ((*device)->LaunchKernel({}, device_kernels::KernelId{}, 1, nullptr), too_old);
   EXPECT_TRUE((*device)->MakeStream().ok());
+}
+
+TEST(CudaDevice, TakesTheTextOfKernelsWhereTheDriverIsOlderThanTheToolkit) {
+  const auto device = CudaDevice::Open(WithText(BDN_FAKE_CUDA_DIR "/libfake_cuda_old.so"));
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_TRUE((*device)->kernels().ok()) << (*device)->kernels();
+}
+
+TEST(CudaDevice, TakesTheTextOfKernelsWhereTheImageHasNoneForTheGpu) {
+  constexpr const char* kLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda.so";
+  void* const library = dlopen(kLibrary, RTLD_NOW);
+  ASSERT_NE(library, nullptr);
+  const auto refuse = reinterpret_cast<void (*)(int)>(dlsym(library, "FakeRefuseImages"));
+  refuse(1);
+  const auto with = CudaDevice::Open(WithText(kLibrary));
+  const auto without = CudaDevice::Open(With(kLibrary));
+  refuse(0);
+  ASSERT_TRUE(with.ok() && without.ok());
+  EXPECT_TRUE((*with)->kernels().ok()) << (*with)->kernels();
+  EXPECT_THAT(MessageOf((*without)->kernels()), HasSubstr("cuModuleLoadData of the kernels"));
+  dlclose(library);
+}
+
+TEST(CudaDevice, DescribesAllWithoutAContext) {
+  EXPECT_EQ(CudaDevice::DescribeAll(With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so")).value(),
+            "GPU: Fake GPU (cuda:0), compute capability 9.0, driver of CUDA 13.0, encodes: yes\n");
+  EXPECT_THAT(CudaDevice::DescribeAll(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_old.so")).value(),
+              HasSubstr("driver of CUDA 12.4, encodes: no: NVIDIA's driver is of CUDA 12.4"));
+  EXPECT_EQ(
+      CudaDevice::DescribeAll(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_no_gpu.so")).status(),
+      absl::NotFoundError("cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"));
 }
 
 TEST(CudaDevice, SaysThatThereIsNoGpu) {
@@ -100,6 +139,9 @@ TEST(CudaDevice, CopiesInTheOrderOfTheStream) {
   CudaDevice& device = **opened;
   const DeviceStream stream = device.MakeStream().value();
   const DeviceEvent event = device.MakeEvent().value();
+  void* const library = dlopen(BDN_FAKE_CUDA_DIR "/libfake_cuda.so", RTLD_NOW);
+  ASSERT_NE(library, nullptr);
+  const auto hold = reinterpret_cast<void (*)(int)>(dlsym(library, "FakeHold"));
   const std::vector<std::byte> sent(100, std::byte{7});
   std::vector<std::byte> got(100);
   {
@@ -108,9 +150,11 @@ TEST(CudaDevice, CopiesInTheOrderOfTheStream) {
     ASSERT_TRUE(device.CopyToDevice(stream, sent, memory.get()).ok());
     ASSERT_TRUE(device.CopyOnDevice(stream, memory.get(), other.get(), sent.size()).ok());
     ASSERT_TRUE(device.CopyToHost(stream, other.get(), got).ok());
+    hold(1);
     ASSERT_TRUE(device.Record(event, stream).ok());
     ASSERT_TRUE(device.WaitFor(event, {}).ok());
     EXPECT_EQ(*device.IsDone(event), false);
+    hold(0);
     ASSERT_TRUE(device.Await(event).ok());
     EXPECT_EQ(*device.IsDone(event), true);
     EXPECT_TRUE(device.Synchronize(stream).ok());
@@ -119,6 +163,7 @@ TEST(CudaDevice, CopiesInTheOrderOfTheStream) {
   EXPECT_EQ(got, sent);
   device.FreeEvent(event);
   device.FreeStream(stream);
+  dlclose(library);
 }
 
 TEST(CudaDevice, LeavesTheContextAndTheMemoryAsItFoundThem) {

@@ -1,8 +1,6 @@
 #ifndef BANDONEON_TESTS_DEVICE_DEVICE_CASES_H_
 #define BANDONEON_TESTS_DEVICE_DEVICE_CASES_H_
 
-#include <functional>
-#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -16,11 +14,13 @@ namespace bdn {
 
 struct DeviceCase {
   std::string label;
-  std::function<std::unique_ptr<ComputeDevice>()> make;
+  ComputeDevice* device = nullptr;
 };
 inline void PrintTo(const DeviceCase& device, std::ostream* out) { *out << device.label; }
 
-std::vector<DeviceCase> DeviceCases();
+// Opened at the first call, and kept as long as the process: to open a GPU, and to load all kernels there, takes
+// longer than a test.
+const std::vector<DeviceCase>& DeviceCases();
 
 }  // namespace bdn
 

@@ -26,25 +26,13 @@ constexpr size_t kSizes[] = {0,   1,   7,   8,    9,    31,   32,   33,   96,
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// A device that lives as long as a test.
-struct OpenDevice {
-  std::string label;
-  std::unique_ptr<ComputeDevice> device;
-};
-
-std::vector<OpenDevice> OpenDevices() {
-  std::vector<OpenDevice> devices;
-  for (const DeviceCase& device : DeviceCases()) devices.push_back({device.label, device.make()});
-  return devices;
-}
-
 class DeviceCodecContract : public ::testing::TestWithParam<CodecCase> {
  protected:
   // The payload; empty where the encoding fails, with the same error everywhere.
   std::vector<uint8_t> ExpectSameEncoding(const LinkInput& input, const Draw& draw = TestDraw()) {
     LinkOutput on_host;
     const auto expected = EncodeOnHost(*codec_, input, draw, &on_host);
-    for (const OpenDevice& open : devices_) {
+    for (const DeviceCase& open : DeviceCases()) {
       SCOPED_TRACE(open.label);
       LinkOutput on_device;
       const auto got = EncodeOnDevice(*open.device, *codec_, input, draw, &on_device);
@@ -70,13 +58,12 @@ class DeviceCodecContract : public ::testing::TestWithParam<CodecCase> {
   void ExpectSameDecodingTo(const TypedArray& y, const std::vector<uint8_t>& payload, float scale,
                             bool adds) {
     const TypedArray expected = DecodeOnHost(*codec_, payload, scale, adds, y);
-    for (const OpenDevice& open : devices_) {
+    for (const DeviceCase& open : DeviceCases()) {
       EXPECT_TRUE(DecodeOnDevice(*open.device, *codec_, payload, scale, adds, y) == expected)
           << open.label << (adds ? " adds to " : " to ") << DTypeName(y.view().dtype);
     }
   }
 
-  const std::vector<OpenDevice> devices_ = OpenDevices();
   const std::shared_ptr<const Codec> codec_ = Parse(GetParam().spec);
 };
 
@@ -158,7 +145,7 @@ TEST_P(DeviceCodecContract, RefusesWhatTheScaleMakesInfinite) {
   LinkInput input = MakeInput("normal", 300, DType::kFloat32, Memory::kResidual);
   input.options.scale = 1e30f;
   input.x.Set(123, 1e30f);
-  for (const OpenDevice& open : devices_) {
+  for (const DeviceCase& open : DeviceCases()) {
     LinkOutput after;
     const auto payload = EncodeOnDevice(*open.device, *codec_, input, TestDraw(), &after);
     EXPECT_EQ(payload.status(), absl::InvalidArgumentError("element 123 is infinite"));
@@ -169,7 +156,8 @@ TEST_P(DeviceCodecContract, RefusesWhatTheScaleMakesInfinite) {
 TEST_P(DeviceCodecContract, TakesThreeTypesAndNoOther) {
   const LinkInput input{.x = TypedArray(DType::kFloat64, 5)};
   LinkOutput after;
-  const auto payload = EncodeOnDevice(*devices_.front().device, *codec_, input, TestDraw(), &after);
+  const auto payload =
+      EncodeOnDevice(*DeviceCases().front().device, *codec_, input, TestDraw(), &after);
   EXPECT_EQ(payload.status(), absl::InvalidArgumentError("codecs on a device take no float64"));
 }
 
@@ -182,7 +170,7 @@ TEST(DeviceGolden, BytesAreAsCheckedIn) {
     if (!HasKernels(spec)) continue;
     ++tried;
     const auto codec = Parse(spec);
-    for (const OpenDevice& open : OpenDevices()) {
+    for (const DeviceCase& open : DeviceCases()) {
       SCOPED_TRACE(spec + " on " + open.label);
       LinkOutput after;
       const auto encode = [&](const std::vector<float>& x) {

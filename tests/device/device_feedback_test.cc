@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "compressors/memory/error_feedback.h"
+#include "device/device_budget.h"
 #include "gtest/gtest.h"
 #include "tests/device/device_cases.h"
 #include "tests/device/device_link.h"
@@ -30,7 +31,7 @@ std::vector<float> Download(ComputeDevice& device, const DeviceMemory& from, siz
 
 TEST(DeviceFeedback, UndoesAStepAsTheHostDoes) {
   for (const DeviceCase& device_case : DeviceCases()) {
-    const auto device = device_case.make();
+    ComputeDevice* const device = device_case.device;
     for (const Memory memory : {Memory::kResidual, Memory::kMomentum}) {
       for (const size_t n : {size_t{0}, size_t{1}, size_t{9001}}) {
         SCOPED_TRACE(testing::Message() << device_case.label << ", " << n);
@@ -62,7 +63,7 @@ TEST(DeviceFeedback, UndoesAStepAsTheHostDoes) {
 TEST(DeviceFeedback, OwesWhatWasSentAsTheHostDoes) {
   for (const DeviceCase& device_case : DeviceCases()) {
     SCOPED_TRACE(device_case.label);
-    const auto device = device_case.make();
+    ComputeDevice* const device = device_case.device;
     constexpr size_t kElements = 5001;
     // Some of their sums overflow.
     const std::vector<float> decoded = MakeData("largest", kElements, 1);

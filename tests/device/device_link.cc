@@ -5,6 +5,7 @@
 #include "common/base/status.h"
 #include "compressors/codec_spec.h"
 #include "compressors/memory/delta.h"
+#include "device/device_budget.h"
 #include "gtest/gtest.h"
 
 namespace bdn {

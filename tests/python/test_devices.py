@@ -218,4 +218,4 @@ def test_what_gpus_there_are_is_said_with_the_version():
     version, gpus = said("libnone.so.1").splitlines()
     assert version.startswith("bandoneon ")
     assert gpus.startswith("GPUs: none: no NVIDIA driver on this machine")
-    assert said(str(LIBRARY)).splitlines()[1].startswith("GPU: Fake GPU (cuda:0), encodes: ")
+    assert said(str(LIBRARY)).splitlines()[1].startswith("GPU: Fake GPU (cuda:0), compute capability 9.0, driver of CUDA 13.0, encodes: ")

@@ -1,6 +1,6 @@
 // Tensors in the memory of a device, through workers and servers in this process. The driver is the fake of
-// tests/device/fake_cuda.cc, which does what is put into streams only when somebody waits for it; or, for
-// scripts/test_gpu, that of this machine's GPU: then what only a fake can be made to do is left out.
+// tests/device/fake_cuda.cc, which does what is put into streams late, and in any order that events allow; or,
+// for scripts/test_gpu, that of this machine's GPU: then what only a fake can be made to do is left out.
 
 #include "worker/device/device_exchanges.h"
 
@@ -9,18 +9,18 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <limits>
 #include <optional>
 #include <thread>
 
-#include "compressors/codec_spec.h"
 #include "device/cuda_device.h"
+#include "device/device_budget.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/worker_rig.h"
-#include "worker/device/codec_device.h"
 #include "worker/error_fields.h"
 
 namespace bdn::testing {
@@ -46,15 +46,42 @@ class FakeDriver {
   ~FakeDriver() {
     if (IsReal()) return;
     Hold(false);
-    FailCopies(false);
     Capture(false);
+    Function<void()>("FakeMend")();
+    Function<void(size_t, size_t)>("FakeMemoryInfo")(0, 0);
     EXPECT_EQ(Function<int()>("FakeContexts")(), 0);
     EXPECT_EQ(Function<size_t()>("FakeHeldBytes")(), 0u);
     dlclose(library_);
   }
   void Hold(bool on) { Function<void(int)>("FakeHold")(on); }
-  void FailCopies(bool on) { Function<void(int)>("FakeFailCopies")(on); }
   void Capture(bool on) { Function<void(int)>("FakeCapture")(on); }
+  void Seed(unsigned seed) { Function<void(unsigned)>("FakeSeed")(seed); }
+  // As FakeCall of the fake.
+  enum Call : int { kAllocations, kPinnedAllocations, kLaunches, kCopies, kKernelRuns };
+  // Some calls fail, or all from now on: with invalid values, or as if memory was out.
+  void Fail(Call call, long first, long count, int error = kOutOfMemory) {
+    Function<void(int, long, long, int)>("FakeFail")(call, first, count, error);
+  }
+  void FailCopies(bool on) { Fail(kCopies, 0, on ? kForever : 0, kInvalidValue); }
+  struct Counts {
+    long calls[5];
+    long stream_synchronizations, pageable_copies, frees, failed;
+  };
+  Counts counts() {
+    Counts counts;
+    Function<void(Counts*)>("FakeCounts")(&counts);
+    return counts;
+  }
+  void ResetCounts() { Function<void()>("FakeResetCounts")(); }
+  void BeginGlobalCapture() { Function<void()>("FakeBeginGlobalCapture")(); }
+  // Whether nothing has spoilt it.
+  bool EndGlobalCapture() { return Function<int()>("FakeEndGlobalCapture")() == 0; }
+  void SayThatMemoryIs(size_t free, size_t total) {
+    Function<void(size_t, size_t)>("FakeMemoryInfo")(free, total);
+  }
+  static constexpr long kForever = 1L << 40;
+  static constexpr int kInvalidValue = 1;
+  static constexpr int kOutOfMemory = 2;
 
  private:
   template <typename F>
@@ -491,7 +518,8 @@ Outcomes Train(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
       ASSERT_TRUE(worker.GetState(id, LinkState::kResidual, std::span(outcomes.residual)).ok());
       ASSERT_TRUE(worker.GetState(id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
     }
-    EXPECT_EQ(trainer.Count("device_encoded_pushes"), place == CodecPlace::kDevice ? 6u : 0u);
+    EXPECT_EQ(trainer.Count("device_encoded_pushes") > 0, place == CodecPlace::kDevice);
+    EXPECT_EQ(trainer.Count("device_host_encoded_pushes"), 0u);
     ASSERT_TRUE(worker.Leave(kLong).ok());
   });
   // NaN is equal to nothing; that there was one was seen.
@@ -595,38 +623,264 @@ TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDevicesMemoryIsOut) {
   ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
 }
 
-TEST(DeviceExchanges, AreMeasuredWhereNobodySaysWhereToEncode) {
-  BDN_NEEDS_FAKE();
+TEST(DeviceExchanges, AreEncodedThereWhereNobodySaysWhereAndThePayloadIsHalfAtMost) {
   FakeDriver driver;
   ClusterRig rig(1, {"--min-compress-bytes=0"});
   Trainer trainer(rig, 0, {.codecs = CodecPlace::kAuto});
-  const uint32_t id = Declare(trainer.worker(), Tensor("w", 1000, "onebit", "none"));
+  const auto ids =
+      trainer.worker()
+          .Declare({Tensor("a", 1000, "onebit", "none"), Tensor("b", 1000, "fp16", "none"),
+                    Tensor("c", 1000, "none", "none")},
+                   kLong)
+          .value();
   const Trainer::Array array = trainer.Make(Floats(1000, 2.0f));
-  for (int step = 0; step < 3; ++step) {
-    ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
-  }
-  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 0u)
-      << "this device is the host, which runs kernels more slowly than its own loops";
+  const auto there_and_here = [&] {
+    return std::pair(trainer.Count("device_encoded_pushes"),
+                     trainer.Count("device_host_encoded_pushes"));
+  };
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(ids[0], array)).ok());
+  EXPECT_EQ(there_and_here(), std::pair(1ul, 0ul));
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(ids[1], array)).ok());
+  EXPECT_EQ(there_and_here(), std::pair(2ul, 0ul));
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(ids[2], array)).ok());
+  EXPECT_EQ(there_and_here(), std::pair(2ul, 1ul)) << "uncompressed there is nothing to spare";
   ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
 }
 
-TEST(CodecDevice, MeasuresACodecOnce) {
+// ---- Streams
+
+TEST(DeviceExchanges, AreOrderedByEventsAlone) {
   BDN_NEEDS_FAKE();
   FakeDriver driver;
-  const SteadyClock clock;
-  const auto device = OpenFake(0).value();
-  PinnedPool pinned(*device, size_t{64} << 20);
-  CodecDevice codecs(device.get(), &pinned);
-  const auto codec = [](const char* spec) { return ParseCodecSpec(spec).value().codec; };
-  const auto onebit = codec("onebit");
-  EXPECT_EQ(codecs.Pays(*onebit), std::nullopt);
-  codecs.MeasureWhetherItPays(*onebit, clock);
-  EXPECT_EQ(codecs.Pays(*onebit), false) << "it is the host, by way of kernels";
-  EXPECT_EQ(codecs.Pays(*codec("onebit")), false) << "its equal";
-  EXPECT_EQ(codecs.Pays(*codec("fp16")), std::nullopt);
-  driver.FailCopies(true);
-  codecs.MeasureWhetherItPays(*codec("fp16"), clock);
-  EXPECT_EQ(codecs.Pays(*codec("fp16")), false) << "what fails does not pay";
+  constexpr size_t kElements = 2001;
+  for (const CodecPlace place : {CodecPlace::kHost, CodecPlace::kDevice}) {
+    ClusterRig rig(1, {"--min-compress-bytes=0", "--fusion-bytes=0"});
+    Trainer trainer(rig, 0, {.codecs = place});
+    ComputeDevice& device = trainer.device();
+    const uint32_t id = Declare(trainer.worker(), Tensor("w", kElements));
+    const DeviceStream streams[] = {device.MakeStream().value(), device.MakeStream().value()};
+    const Trainer::Array gradient = trainer.Make(Floats(kElements));
+    const Trainer::Array taken = trainer.Make(Floats(kElements));
+    for (int step = 1; step <= 40; ++step) {
+      driver.Seed(step);
+      const Floats values = Normal(kElements, step);
+      const Trainer::Array made = trainer.Make(values);
+      const DeviceStream maker = streams[step % 2];
+      const DeviceStream taker = streams[step % 3 == 0 ? step % 2 : (step + 1) % 2];
+      // The gradient is made late, in a stream; what comes back is taken by a stream that may be another.
+      const size_t bytes = kElements * sizeof(float);
+      ASSERT_TRUE(device.CopyOnDevice(maker, made.memory.get(), gradient.memory.get(), bytes).ok());
+      DeviceExchanges::Push push = Trainer::PushOf(id, gradient);
+      push.place.stream = maker;
+      const TicketId ticket = trainer.Start(std::move(push)).value();
+      std::vector<PushResult> results;
+      ASSERT_TRUE(trainer.exchanges().WaitAll({&ticket, 1}, {&taker, 1}, kLong, &results).ok());
+      ASSERT_TRUE(
+          device.CopyOnDevice(taker, gradient.memory.get(), taken.memory.get(), bytes).ok());
+      ASSERT_TRUE(device.Synchronize(taker).ok());
+      ASSERT_EQ(taken.Read(), values) << "step " << step;
+      ASSERT_TRUE(device.Synchronize(maker).ok());
+    }
+    for (const DeviceStream stream : streams) device.FreeStream(stream);
+    ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+  }
+}
+
+TEST(DeviceExchanges, LetNobodySpinAndCopyPinnedMemoryAlone) {
+  BDN_NEEDS_FAKE();
+  FakeDriver driver;
+  for (const CodecPlace place : {CodecPlace::kHost, CodecPlace::kDevice}) {
+    for (const size_t max_pinned_bytes : {size_t{1} << 30, size_t{4096}}) {
+      ClusterRig rig(1, {"--min-compress-bytes=0"});
+      Trainer trainer(rig, 0, {.codecs = place, .max_pinned_bytes = max_pinned_bytes});
+      const uint32_t id = Declare(trainer.worker(), Tensor("w", 20000, "ef(int8)", "fp16"));
+      const Trainer::Array array = trainer.Make(Floats(20000, 2.0f));
+      driver.ResetCounts();
+      for (int step = 0; step < 4; ++step) {
+        ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+      }
+      EXPECT_EQ(driver.counts().stream_synchronizations, 0);
+      EXPECT_EQ(driver.counts().pageable_copies, 0);
+      EXPECT_EQ(trainer.Count("device_encoded_pushes"), place == CodecPlace::kDevice ? 4u : 0u);
+      ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+    }
+  }
+}
+
+TEST(DeviceExchanges, NeitherSpoilACaptureElsewhereNorAreRefusedByIt) {
+  BDN_NEEDS_FAKE();
+  FakeDriver driver;
+  for (const CodecPlace place : {CodecPlace::kHost, CodecPlace::kDevice}) {
+    ClusterRig rig(1, {"--min-compress-bytes=0"});
+    Trainer trainer(rig, 0, {.codecs = place});
+    const uint32_t id = Declare(trainer.worker(), Tensor("w", 1000, "ef(onebit)", "fp16"));
+    const Trainer::Array array = trainer.Make(Floats(1000, 2.0f));
+    driver.BeginGlobalCapture();
+    for (int step = 0; step < 3; ++step) {
+      EXPECT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+    }
+    EXPECT_TRUE(driver.EndGlobalCapture());
+    ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+  }
+}
+
+// ---- Memory that is out
+
+// The settings that are tried where something fails: a codec of each way of encoding.
+TensorDeclaration DeclarationOf(const std::string& codec) {
+  TensorDeclaration tensor = Tensor("w", 700, codec, codec);
+  if (codec.starts_with("ef(onebit")) tensor.momentum = 0.9f;
+  return tensor;
+}
+const std::vector<std::string> kFailing = {"none", "ef(onebit(block=64))", "ef(topk(ratio=0.05))",
+                                           "int4", "ef(dither(kind=natural))"};
+
+// The results of six steps of one worker, one of them of a gradient that is not finite; fewer where a step ended in
+// an error. `before_push` is told of each step when its gradient is there.
+Outcomes TrainAlone(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
+                    const std::function<void(int step)>& before_push = nullptr,
+                    size_t max_device_bytes = 0) {
+  ClusterRig rig(1, {"--min-compress-bytes=0", "--seed=5"});
+  Trainer trainer(
+      rig, 0, {.codecs = place.value_or(CodecPlace::kHost), .max_device_bytes = max_device_bytes});
+  const uint32_t id = Declare(trainer.worker(), tensor);
+  Outcomes outcomes;
+  Trainer::Array array;
+  if (place.has_value()) array = trainer.Make(Floats(tensor.elements));
+  for (int step = 1; step <= 6; ++step) {
+    Floats values = Normal(tensor.elements, step);
+    if (step == 3) values[7] = std::numeric_limits<float>::infinity();
+    if (place.has_value()) trainer.Write(values, array);
+    if (before_push != nullptr) before_push(step);
+    const auto result = trainer.Exchange(place.has_value() ? Trainer::PushOf(id, array)
+                                                           : Trainer::PushOf(id, values));
+    if (!result.ok()) return outcomes;
+    if (max_device_bytes != 0) {
+      EXPECT_LE(trainer.Count("device_memory_bytes"), max_device_bytes);
+    }
+    if (step != 3) outcomes.results.push_back(place.has_value() ? array.Read() : values);
+  }
+  outcomes.residual.resize(tensor.elements);
+  outcomes.momentum.resize(tensor.elements);
+  EXPECT_TRUE(
+      trainer.worker().GetState(id, LinkState::kResidual, std::span(outcomes.residual)).ok());
+  EXPECT_TRUE(
+      trainer.worker().GetState(id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
+  EXPECT_TRUE(trainer.worker().Leave(kLong).ok());
+  return outcomes;
+}
+
+TEST(DeviceExchanges, GiveTheHostsBitsWithEveryAllocationThatFails) {
+  BDN_NEEDS_FAKE();
+  for (const std::string& codec : kFailing) {
+    const TensorDeclaration tensor = DeclarationOf(codec);
+    const Outcomes here = TrainAlone(tensor, std::nullopt);
+    ASSERT_EQ(here.results.size(), 5u);
+    for (const int in_step : {1, 2, 3, 4}) {
+      long failed = 1;
+      for (long k = 0; failed > 0; ++k) {
+        FakeDriver driver;
+        driver.ResetCounts();
+        const auto fail = [&](int step) {
+          if (step == in_step) driver.Fail(FakeDriver::kAllocations, k, 1);
+        };
+        EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, fail), here)
+            << codec << ": allocation " << k << " from step " << in_step << " on";
+        failed = driver.counts().failed;
+        if (HasFailure()) return;
+      }
+    }
+    // And all from the k-th on.
+    for (long k = 0; k < 8; ++k) {
+      FakeDriver driver;
+      const auto fail = [&](int step) {
+        if (step == 1) driver.Fail(FakeDriver::kAllocations, k, FakeDriver::kForever);
+      };
+      EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, fail), here) << codec << ": from " << k;
+    }
+  }
+}
+
+TEST(DeviceExchanges, GiveTheHostsBitsOrAnErrorWithEveryLaunchThatFails) {
+  BDN_NEEDS_FAKE();
+  for (const std::string& codec : kFailing) {
+    const TensorDeclaration tensor = DeclarationOf(codec);
+    const Outcomes here = TrainAlone(tensor, std::nullopt);
+    long failed = 1;
+    for (long k = 0; failed > 0; ++k) {
+      FakeDriver driver;
+      driver.ResetCounts();
+      const Outcomes there = TrainAlone(tensor, CodecPlace::kDevice, [&](int step) {
+        if (step == 2) driver.Fail(FakeDriver::kLaunches, k, 1);
+      });
+      failed = driver.counts().failed;
+      if (there.results.size() == here.results.size()) {
+        EXPECT_EQ(there, here) << codec << ": launch " << k;
+      }
+      for (size_t i = 0; i < there.results.size(); ++i) {
+        EXPECT_EQ(there.results[i], here.results[i])
+            << codec << ": launch " << k << ", result " << i;
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(DeviceExchanges, GiveTheHostsBitsWithinWhatTheyMayTakeOfTheDevicesMemory) {
+  FakeDriver driver;
+  for (const std::string& codec : kFailing) {
+    const TensorDeclaration tensor = DeclarationOf(codec);
+    const Outcomes here = TrainAlone(tensor, std::nullopt);
+    for (const size_t max_device_bytes : {256, 3000, 6000, 12000, 1 << 20}) {
+      EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, nullptr, max_device_bytes), here)
+          << codec << " within " << max_device_bytes;
+    }
+  }
+}
+
+TEST(DeviceExchanges, LeaveATenthOfTheDevicesMemoryToOthers) {
+  BDN_NEEDS_FAKE();
+  FakeDriver driver;
+  constexpr size_t kGiB = size_t{1} << 30;
+  driver.SayThatMemoryIs(4 * kGiB + 2000, 40 * kGiB);
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Trainer trainer(rig, 0, {.codecs = CodecPlace::kDevice});
+  const auto ids = trainer.worker()
+                       .Declare({Tensor("small", 100, "ef(onebit)", "none"),
+                                 Tensor("large", 1000, "ef(onebit)", "none")},
+                                kLong)
+                       .value();
+  const Trainer::Array small = trainer.Make(Floats(100, 1.0f));
+  const Trainer::Array large = trainer.Make(Floats(1000, 1.0f));
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(ids[0], small)).ok());
+  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 1u);
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(ids[1], large)).ok());
+  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 1u);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("max-device-bytes"));
+  ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+}
+
+TEST(DeviceExchanges, StayWithTheHostForAHundredStepsAfterMemoryWasOut) {
+  BDN_NEEDS_FAKE();
+  FakeDriver driver;
+  ClusterRig rig(1, {"--min-compress-bytes=0"});
+  Trainer trainer(rig, 0, {.codecs = CodecPlace::kDevice});
+  const uint32_t id = Declare(trainer.worker(), Tensor("w", 500, "ef(onebit)", "none"));
+  const Trainer::Array array = trainer.Make(Floats(500, 1.0f));
+  // There is room for the residual, and none for the payload.
+  driver.Fail(FakeDriver::kAllocations, 1, 1);
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+  driver.ResetCounts();
+  for (int step = 2; step <= 100; ++step) {
+    ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+  }
+  EXPECT_EQ(driver.counts().calls[FakeDriver::kAllocations], 0);
+  EXPECT_EQ(driver.counts().frees, 0);
+  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 0u);
+  ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
+  EXPECT_EQ(trainer.Count("device_encoded_pushes"), 1u) << "it was tried again";
+  ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
 }
 
 TEST(DeviceExchanges, FailWithTheDevicesErrorWhereItBreaksOnTheWay) {

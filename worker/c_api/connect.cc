@@ -33,6 +33,7 @@ absl::StatusOr<Worker::Options> ReadOptions(const Config& config) {
 absl::StatusOr<DeviceExchanges::Options> ReadDeviceOptions(const Config& config) {
   DeviceExchanges::Options options;
   BDN_ASSIGN_OR_RETURN(options.max_pinned_bytes, config.Bytes("max-pinned-bytes"));
+  BDN_ASSIGN_OR_RETURN(options.max_device_bytes, config.Bytes("max-device-bytes"));
   const std::string& place = config.Text("codec-device");
   if (place == "cpu") {
     options.codecs = CodecPlace::kHost;
@@ -146,17 +147,9 @@ absl::StatusOr<std::unique_ptr<DeviceExchanges>> MakeDeviceExchanges(const Confi
 }
 
 std::string DescribeDevices(const Config& config) {
-  std::string lines;
-  for (int ordinal = 0;; ++ordinal) {
-    const auto device =
-        CudaDevice::Open({.ordinal = ordinal, .library = config.Text("cuda-driver")});
-    if (!device.ok()) {
-      return lines.empty() ? absl::StrFormat("GPUs: none: %s\n", device.status().message()) : lines;
-    }
-    const absl::Status kernels = (*device)->kernels();
-    absl::StrAppendFormat(&lines, "GPU: %s, encodes: %s\n", (*device)->name(),
-                          kernels.ok() ? "yes" : "no: " + std::string(kernels.message()));
-  }
+  const auto lines = CudaDevice::DescribeAll({.library = config.Text("cuda-driver")});
+  if (lines.ok()) return *lines;
+  return absl::StrFormat("GPUs: none: %s\n", lines.status().message());
 }
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectLocalWorker(const Config& config,

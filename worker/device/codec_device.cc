@@ -1,6 +1,7 @@
 #include "worker/device/codec_device.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -12,23 +13,28 @@
 namespace bdn {
 namespace {
 
-// As large as what is worth a thought.
-constexpr size_t kMeasuredElements = size_t{1} << 20;
-constexpr int kMeasurements = 3;
+// Where a payload begins behind its EncodeResult, so that both are one copy; aligned as memory of a device is.
+constexpr size_t kPayloadOffset = 256;
+static_assert(sizeof(EncodeResult) <= kPayloadOffset);
+constexpr size_t kLeastBytes = 256;
 
-// Memory of a device that grows.
+// Memory of a device that grows, to powers of two: a few sizes, and seldom.
 struct GrowingMemory {
-  absl::Status Reserve(ComputeDevice& device, size_t wanted) {
-    if (wanted <= bytes) return absl::OkStatus();
+  absl::Status Reserve(ComputeDevice& device, DeviceBudget* budget, size_t wanted) {
+    if (wanted <= memory.size()) return absl::OkStatus();
     memory = DeviceMemory();  // first, so that both need not fit
-    bytes = 0;
-    BDN_ASSIGN_OR_RETURN(memory, DeviceMemory::Make(device, wanted));
-    bytes = wanted;
+    BDN_ASSIGN_OR_RETURN(
+        memory, DeviceMemory::Make(device, std::bit_ceil(std::max(wanted, kLeastBytes)), budget));
     return absl::OkStatus();
   }
   DeviceMemory memory;
-  size_t bytes = 0;
 };
+
+// After a launch, memory may have changed: what is out then is no reason to begin anew elsewhere.
+absl::Status AfterLaunch(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return Internal("%s", status.message());
+  return status;
+}
 
 }  // namespace
 
@@ -36,23 +42,26 @@ struct GrowingMemory {
 struct CodecDevice::Lane {
   explicit Lane(ComputeDevice& of) : device(of) {}
   ~Lane() {
+    if (has_event) device.FreeEvent(event);
     if (has_stream) device.FreeStream(stream);
   }
   ComputeDevice& device;
   bool has_stream = false;
   DeviceStream stream;
+  bool has_event = false;
+  DeviceEvent event;
   GrowingMemory payload;
   GrowingMemory scratch;
-  GrowingMemory result;
 };
 
+// A lane, taken for one call.
 class CodecDevice::Lease {
  public:
   Lease(CodecDevice* of, std::unique_ptr<Lane> lane) : of_(of), lane_(std::move(lane)) {}
   ~Lease() {
     if (lane_ == nullptr) return;
-    // What failed half-way may still be under way in its memory.
-    lane_->device.Synchronize(lane_->stream).IgnoreError();
+    // What failed half-way may still be under way in the lane's memory.
+    if (!is_awaited_) lane_->device.Synchronize(lane_->stream).IgnoreError();
     MutexLock lock(&of_->mu_);
     of_->idle_.push_back(std::move(lane_));
   }
@@ -61,13 +70,27 @@ class CodecDevice::Lease {
   Lane* operator->() const { return lane_.get(); }
   Lane* get() const { return lane_.get(); }
 
+  // Waits, asleep, until all that was put into the lane's stream is done.
+  absl::Status Await() {
+    ComputeDevice& device = lane_->device;
+    is_awaited_ = false;
+    BDN_RETURN_IF_ERROR(device.Record(lane_->event, lane_->stream));
+    BDN_RETURN_IF_ERROR(device.Await(lane_->event));
+    is_awaited_ = true;
+    return absl::OkStatus();
+  }
+  // To be called when a copy was made by the ring, which waits for it.
+  void NoteAwaited() { is_awaited_ = true; }
+
  private:
   CodecDevice* of_;
   std::unique_ptr<Lane> lane_;
+  bool is_awaited_ = false;
 };
 
-CodecDevice::CodecDevice(ComputeDevice* device, PinnedPool* pinned)
-    : device_(device), pinned_(pinned) {}
+CodecDevice::CodecDevice(ComputeDevice* device, PinnedPool* pinned, PinnedRing* ring,
+                         size_t max_bytes)
+    : device_(device), pinned_(pinned), ring_(ring), budget_(max_bytes) {}
 CodecDevice::~CodecDevice() = default;
 
 absl::StatusOr<CodecDevice::Lease> CodecDevice::TakeLane() {
@@ -82,6 +105,8 @@ absl::StatusOr<CodecDevice::Lease> CodecDevice::TakeLane() {
   auto lane = std::make_unique<Lane>(*device_);
   BDN_ASSIGN_OR_RETURN(lane->stream, device_->MakeStream());
   lane->has_stream = true;
+  BDN_ASSIGN_OR_RETURN(lane->event, device_->MakeEvent());
+  lane->has_event = true;
   return Lease(this, std::move(lane));
 }
 
@@ -96,84 +121,101 @@ absl::StatusOr<const DeviceCodec*> CodecDevice::KernelsOf(const Codec& codec) {
 }
 
 absl::StatusOr<DeviceMemory> CodecDevice::MakeZeros(size_t bytes) {
-  BDN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Make(*device_, bytes));
-  const std::vector<std::byte> zeros(bytes);
-  BDN_RETURN_IF_ERROR(CopyToDevice(zeros, memory.get()));
+  BDN_ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Make(*device_, bytes, &budget_));
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
+  BDN_RETURN_IF_ERROR(device_->Zero(lane->stream, memory.get(), bytes));
+  BDN_RETURN_IF_ERROR(lane.Await());
   return memory;
 }
 
 absl::Status CodecDevice::CopyToDevice(ByteSpan from, void* to) {
-  BDN_ASSIGN_OR_RETURN(const Lease lane, TakeLane());
-  BDN_RETURN_IF_ERROR(device_->CopyToDevice(lane->stream, from, to));
-  return device_->Synchronize(lane->stream);
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
+  BDN_RETURN_IF_ERROR(ring_->CopyToDevice(lane->stream, from, to));
+  lane.NoteAwaited();
+  return absl::OkStatus();
 }
 
 absl::Status CodecDevice::CopyToHost(const void* from, MutableByteSpan to) {
-  BDN_ASSIGN_OR_RETURN(const Lease lane, TakeLane());
-  BDN_RETURN_IF_ERROR(device_->CopyToHost(lane->stream, from, to));
-  return device_->Synchronize(lane->stream);
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
+  BDN_RETURN_IF_ERROR(ring_->CopyToHost(lane->stream, from, to));
+  lane.NoteAwaited();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<size_t> CodecDevice::Encode(const Codec& codec, const DeviceSource& source,
                                            const Draw& draw, MutableByteSpan out) {
   BDN_ASSIGN_OR_RETURN(const DeviceCodec* const kernels, KernelsOf(codec));
   const size_t most = codec.MaxEncodedBytes(source.n, source.dtype);
+  const size_t bytes = kPayloadOffset + most;
   // Before the lane, which waits for the copy into it when it ends.
   EncodeResult of_result;
-  std::optional<PinnedPool::Block> block;
-  if (auto pinned = pinned_->Take(std::max<size_t>(most, 1)); pinned.ok()) {
-    block.emplace(*std::move(pinned));
+  auto pinned = pinned_->Take(bytes);
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
+  BDN_RETURN_IF_ERROR(lane->payload.Reserve(*device_, &budget_, bytes));
+  BDN_RETURN_IF_ERROR(lane->scratch.Reserve(*device_, &budget_, kernels->ScratchBytes(source.n)));
+  auto* const begin = static_cast<std::byte*>(lane->payload.memory.get());
+  std::byte* const payload = begin + kPayloadOffset;
+  BDN_RETURN_IF_ERROR(kernels->Encode(*device_, lane->stream, source, draw,
+                                      {.payload = payload,
+                                       .scratch = lane->scratch.memory.get(),
+                                       .result = reinterpret_cast<EncodeResult*>(begin)}));
+  const MutableByteSpan result = std::as_writable_bytes(std::span(&of_result, 1));
+  if (pinned.ok()) {
+    const MutableByteSpan copied = pinned->bytes().first(bytes);
+    BDN_RETURN_IF_ERROR(AfterLaunch(device_->CopyToHost(lane->stream, begin, copied)));
+    BDN_RETURN_IF_ERROR(AfterLaunch(lane.Await()));
+    std::memcpy(result.data(), copied.data(), result.size());
+    BDN_ASSIGN_OR_RETURN(const size_t used, Outcome(of_result));
+    std::memcpy(out.data(), copied.data() + kPayloadOffset, used);
+    num_encoded_.fetch_add(1, std::memory_order_relaxed);
+    return used;
   }
-  const MutableByteSpan copied = block.has_value() ? block->bytes().first(most) : out.first(most);
-  BDN_ASSIGN_OR_RETURN(const Lease lane, TakeLane());
-  BDN_RETURN_IF_ERROR(lane->payload.Reserve(*device_, std::max<size_t>(most, 4)));
-  BDN_RETURN_IF_ERROR(
-      lane->scratch.Reserve(*device_, std::max<size_t>(kernels->ScratchBytes(source.n), 8)));
-  BDN_RETURN_IF_ERROR(lane->result.Reserve(*device_, sizeof(EncodeResult)));
-  auto* const result = static_cast<EncodeResult*>(lane->result.memory.get());
-  void* const payload = lane->payload.memory.get();
-  BDN_RETURN_IF_ERROR(kernels->Encode(
-      *device_, lane->stream, source, draw,
-      {.payload = payload, .scratch = lane->scratch.memory.get(), .result = result}));
-  BDN_RETURN_IF_ERROR(
-      device_->CopyToHost(lane->stream, result, std::as_writable_bytes(std::span(&of_result, 1))));
-  BDN_RETURN_IF_ERROR(device_->CopyToHost(lane->stream, payload, copied));
-  BDN_RETURN_IF_ERROR(device_->Synchronize(lane->stream));
+  BDN_RETURN_IF_ERROR(AfterLaunch(ring_->CopyToHost(lane->stream, begin, result)));
+  lane.NoteAwaited();
   BDN_ASSIGN_OR_RETURN(const size_t used, Outcome(of_result));
-  if (block.has_value()) std::memcpy(out.data(), copied.data(), used);
+  BDN_RETURN_IF_ERROR(AfterLaunch(ring_->CopyToHost(lane->stream, payload, out.first(used))));
+  num_encoded_.fetch_add(1, std::memory_order_relaxed);
   return used;
 }
 
-absl::Status CodecDevice::Upload(Lane* lane, ByteSpan payload) {
-  BDN_RETURN_IF_ERROR(lane->payload.Reserve(*device_, std::max<size_t>(payload.size(), 4)));
-  return device_->CopyToDevice(lane->stream, payload, lane->payload.memory.get());
+absl::Status CodecDevice::Upload(Lane* lane, ByteSpan payload,
+                                 std::optional<PinnedPool::Block>* block) {
+  BDN_RETURN_IF_ERROR(lane->payload.Reserve(*device_, &budget_, payload.size()));
+  void* const to = lane->payload.memory.get();
+  auto pinned = pinned_->Take(payload.size());
+  if (!pinned.ok()) return ring_->CopyToDevice(lane->stream, payload, to);
+  std::memcpy(pinned->bytes().data(), payload.data(), payload.size());
+  block->emplace(*std::move(pinned));
+  return device_->CopyToDevice(lane->stream, (*block)->bytes().first(payload.size()), to);
 }
 
 absl::Status CodecDevice::Decode(const Codec& codec, ByteSpan payload, const DeviceTarget& to) {
   BDN_ASSIGN_OR_RETURN(const DeviceCodec* const kernels, KernelsOf(codec));
-  BDN_ASSIGN_OR_RETURN(const Lease lane, TakeLane());
-  BDN_RETURN_IF_ERROR(Upload(lane.get(), payload));
+  std::optional<PinnedPool::Block> block;  // before the lane, which waits for the copy out of it
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
+  BDN_RETURN_IF_ERROR(Upload(lane.get(), payload, &block));
   BDN_RETURN_IF_ERROR(kernels->Decode(*device_, lane->stream, lane->payload.memory.get(), to));
-  return device_->Synchronize(lane->stream);
+  return lane.Await();
 }
 
 absl::Status CodecDevice::Undo(const Codec& codec, ByteSpan payload, const DeviceSource& step) {
   BDN_ASSIGN_OR_RETURN(const DeviceMemory decoded,
-                       DeviceMemory::Make(*device_, step.n * sizeof(float)));
+                       DeviceMemory::Make(*device_, step.n * sizeof(float), &budget_));
   auto* const values = static_cast<float*>(decoded.get());
   BDN_RETURN_IF_ERROR(Decode(codec, payload, {.y = values, .n = step.n}));
-  BDN_ASSIGN_OR_RETURN(const Lease lane, TakeLane());
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
   BDN_RETURN_IF_ERROR(UndoOnDevice(*device_, lane->stream, step, values));
-  return device_->Synchronize(lane->stream);
+  return AfterLaunch(lane.Await());
 }
 
 absl::Status CodecDevice::Owe(const Codec& codec, ByteSpan payload, size_t n, float* residual) {
-  BDN_ASSIGN_OR_RETURN(const DeviceMemory decoded, DeviceMemory::Make(*device_, n * sizeof(float)));
+  BDN_ASSIGN_OR_RETURN(const DeviceMemory decoded,
+                       DeviceMemory::Make(*device_, n * sizeof(float), &budget_));
   auto* const values = static_cast<float*>(decoded.get());
   BDN_RETURN_IF_ERROR(Decode(codec, payload, {.y = values, .n = n}));
-  BDN_ASSIGN_OR_RETURN(const Lease lane, TakeLane());
+  BDN_ASSIGN_OR_RETURN(Lease lane, TakeLane());
   BDN_RETURN_IF_ERROR(OweOnDevice(*device_, lane->stream, values, n, residual));
-  return device_->Synchronize(lane->stream);
+  return AfterLaunch(lane.Await());
 }
 
 void CodecDevice::SayThatMemoryIsOut(const std::string& tensor, const absl::Status& status) {
@@ -182,56 +224,6 @@ void CodecDevice::SayThatMemoryIsOut(const std::string& tensor, const absl::Stat
       "tensor '%s' is encoded by processors, as all are that find no memory on %s: %s (leave some, or "
       "set codec-device=cpu)",
       tensor, device_->name(), status.message());
-}
-
-std::optional<bool> CodecDevice::Pays(const Codec& codec) const {
-  const std::string spec = codec.spec();
-  MutexLock lock(&mu_);
-  const auto found = pays_.find(spec);
-  if (found == pays_.end()) return std::nullopt;
-  return found->second;
-}
-
-void CodecDevice::MeasureWhetherItPays(const Codec& codec, const Clock& clock) {
-  if (Pays(codec).has_value()) return;
-  const absl::StatusOr<bool> pays = Measure(codec, clock);
-  if (!pays.ok()) {
-    LogWarning("codec-device=auto: %s is encoded by processors: %s", codec.spec(),
-               pays.status().message());
-  }
-  MutexLock lock(&mu_);
-  pays_[codec.spec()] = pays.value_or(false);
-}
-
-absl::StatusOr<bool> CodecDevice::Measure(const Codec& codec, const Clock& clock) {
-  constexpr size_t kBytes = kMeasuredElements * sizeof(float);
-  std::vector<float> values(kMeasuredElements);
-  const Draw draw;
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(static_cast<int>(i * 2654435761u % 2001) - 1000);
-  }
-  BDN_ASSIGN_OR_RETURN(const DeviceMemory there, DeviceMemory::Make(*device_, kBytes));
-  BDN_RETURN_IF_ERROR(CopyToDevice(std::as_bytes(std::span(values)), there.get()));
-  BDN_ASSIGN_OR_RETURN(const PinnedPool::Block block, pinned_->Take(kBytes));
-  const MutableByteSpan copied = block.bytes().first(kBytes);
-  std::vector<std::byte> payload(codec.MaxEncodedBytes(kMeasuredElements, DType::kFloat32));
-  absl::Duration on_host = absl::InfiniteDuration(), on_device = absl::InfiniteDuration();
-  for (int i = 0; i < kMeasurements; ++i) {
-    const absl::Time begin = clock.Now();
-    BDN_RETURN_IF_ERROR(CopyToHost(there.get(), copied));
-    const ConstView x{copied.data(), DType::kFloat32, kMeasuredElements};
-    BDN_RETURN_IF_ERROR(codec.Encode(x, 1.0f, draw, payload).status());
-    const absl::Time middle = clock.Now();
-    BDN_RETURN_IF_ERROR(
-        Encode(codec, {.x = there.get(), .n = kMeasuredElements}, draw, payload).status());
-    on_host = std::min(on_host, middle - begin);
-    on_device = std::min(on_device, clock.Now() - middle);
-  }
-  const bool pays = on_device < on_host;
-  LogInfo("codec-device=auto: %s of %s: %s/MiB there, %s/MiB copied and encoded here: %s",
-          codec.spec(), device_->name(), absl::FormatDuration(on_device / (kBytes >> 20)),
-          absl::FormatDuration(on_host / (kBytes >> 20)), pays ? "there" : "here");
-  return pays;
 }
 
 }  // namespace bdn

@@ -13,31 +13,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/bytes.h"
-#include "common/base/clock.h"
 #include "common/base/draw.h"
 #include "common/base/mutex.h"
 #include "compressors/codec.h"
 #include "device/codecs/device_codec.h"
 #include "device/compute_device.h"
+#include "device/device_budget.h"
 #include "device/pinned_pool.h"
+#include "device/pinned_ring.h"
 
 namespace bdn {
 
 // A device as the stages of exchanges use it: payloads are made and read where the tensors are, and only
-// they cross to the host. Each call waits for the device, in a stream of its own, so as many go on at
+// they cross to the host. Each call waits for the device, asleep, in a stream of its own, so as many go on at
 // once as threads call. Thread-safe.
 //
-// Errors: ResourceExhausted before anything was changed; else as ComputeDevice, and then memory that
-// was to change is unspecified.
+// Errors: ResourceExhausted before anything was changed, where memory of the device is out; else as
+// ComputeDevice, and then memory that was to change is unspecified.
 class CodecDevice {
  public:
-  // Both are borrowed. REQUIRES: device->kernels() is OK.
-  CodecDevice(ComputeDevice* device, PinnedPool* pinned);
+  // All are borrowed. `max_bytes` of the device's memory are taken at most: DeviceBudget. REQUIRES:
+  // device->kernels() is OK.
+  CodecDevice(ComputeDevice* device, PinnedPool* pinned, PinnedRing* ring, size_t max_bytes = 0);
   ~CodecDevice();
   CodecDevice(const CodecDevice&) = delete;
   CodecDevice& operator=(const CodecDevice&) = delete;
 
-  // Device memory, all zeros.
+  // Device memory, all zeros, of what exchanges may take.
   absl::StatusOr<DeviceMemory> MakeZeros(size_t bytes);
   absl::Status CopyToDevice(ByteSpan from, void* to);
   absl::Status CopyToHost(const void* from, MutableByteSpan to);
@@ -56,11 +58,10 @@ class CodecDevice {
   // A line of the log, the first time.
   void SayThatMemoryIsOut(const std::string& tensor, const absl::Status& status);
 
-  // Whether encoding there and copying payloads takes less time than copying what is encoded and one
-  // thread's encoding it here. Nothing: nobody has measured it.
-  std::optional<bool> Pays(const Codec& codec) const;
-  // Measures that, unless it is known: some milliseconds. Where it fails, encoding there does not pay.
-  void MeasureWhetherItPays(const Codec& codec, const Clock& clock);
+  // Of the device's memory: taken for residuals, momenta, payloads and scratch.
+  size_t taken_bytes() const { return budget_.taken(); }
+  // How many pushes were encoded here.
+  uint64_t num_encoded() const { return num_encoded_.load(std::memory_order_relaxed); }
 
  private:
   struct Lane;
@@ -68,18 +69,19 @@ class CodecDevice {
 
   absl::StatusOr<const DeviceCodec*> KernelsOf(const Codec& codec);
   absl::StatusOr<Lease> TakeLane();
-  // To the lane's payload buffer.
-  absl::Status Upload(Lane* lane, ByteSpan payload);
-  absl::StatusOr<bool> Measure(const Codec& codec, const Clock& clock);
+  // To the lane's payload buffer, from a pinned block, which is to be kept until the lane was awaited.
+  absl::Status Upload(Lane* lane, ByteSpan payload, std::optional<PinnedPool::Block>* block);
 
   ComputeDevice* const device_;
   PinnedPool* const pinned_;
+  PinnedRing* const ring_;
+  DeviceBudget budget_;
   std::atomic<bool> has_said_{false};
+  std::atomic<uint64_t> num_encoded_{0};  // a count alone: it publishes nothing
   mutable Mutex mu_;
   std::vector<std::unique_ptr<Lane>> idle_ ABSL_GUARDED_BY(mu_);
   // By spec: codecs of several keys are one another's equals.
   std::map<std::string, std::unique_ptr<DeviceCodec>> kernels_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, bool> pays_ ABSL_GUARDED_BY(mu_);  // by spec
 };
 
 }  // namespace bdn

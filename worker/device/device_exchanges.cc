@@ -21,7 +21,11 @@ constexpr Metric kMetrics[] = {
     {"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices", &kCopied,
      "pull"},
     {"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
+    {"device_memory_bytes", Metric::Kind::kGauge,
+     "of devices' own memory, which exchanges have taken"},
     {"device_encoded_pushes", Metric::Kind::kCounter, "that were encoded on their device"},
+    {"device_host_encoded_pushes", Metric::Kind::kCounter,
+     "of devices' tensors, which the host's processors encoded"},
     {"device_unpinned_pushes", Metric::Kind::kCounter,
      "that went through slower memory, for want of it"},
 };
@@ -37,11 +41,14 @@ absl::Status WhileClosing() { return Cancelled("the worker is being closed"); }
 
 // A device with what its tensors go through.
 struct DeviceExchanges::Device {
-  Device(std::unique_ptr<ComputeDevice> opened, size_t max_pinned_bytes)
+  Device(std::unique_ptr<ComputeDevice> opened, const Options& options)
       : compute(std::move(opened)),
-        pinned(*compute, max_pinned_bytes),
-        codecs(compute.get(), &pinned) {}
+        pinned(*compute, options.max_pinned_bytes),
+        ring(compute.get()),
+        codecs(compute.get(), &pinned, &ring, options.max_device_bytes) {}
   ~Device() {
+    lane_back.reset();
+    lane_out.reset();
     for (const DeviceEvent event : free_events) compute->FreeEvent(event);
     if (has_streams) {
       compute->FreeStream(out);
@@ -73,6 +80,7 @@ struct DeviceExchanges::Device {
 
   const std::unique_ptr<ComputeDevice> compute;
   PinnedPool pinned;
+  PinnedRing ring;
   CodecDevice codecs;
   bool has_streams = false;
   DeviceStream out;
@@ -80,6 +88,9 @@ struct DeviceExchanges::Device {
   Mutex mu;
   std::vector<DeviceEvent> free_events ABSL_GUARDED_BY(mu);
   bool has_warned ABSL_GUARDED_BY(mu) = false;
+  // Of its own, so that a stream of another device that is late keeps nothing of this one waiting.
+  std::unique_ptr<Lane> lane_out;
+  std::unique_ptr<Lane> lane_back;
 };
 
 // One tensor on its way. Who has it in hand (its pusher, a lane, the client) changes it without a lock,
@@ -96,7 +107,6 @@ struct DeviceExchanges::Ticket {
   Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
   void* data = nullptr;      // the device's, where it is copied
   bool stays = false;        // it is encoded there
-  const Codec* to_measure = nullptr;  // whether that pays, for those to come
   std::optional<PinnedPool::Block> pinned;
   std::unique_ptr<std::byte[]> unpinned;
   MutableByteSpan staging;
@@ -126,7 +136,7 @@ DeviceExchanges::~DeviceExchanges() {
   metrics_.reset();
   Close();
   Stop();
-  back_.reset();
+  for (const auto& [ordinal, device] : devices_) device->lane_back->Stop();
 }
 
 void DeviceExchanges::ReadMetrics(std::span<uint64_t> values) const {
@@ -134,9 +144,15 @@ void DeviceExchanges::ReadMetrics(std::span<uint64_t> values) const {
   values[0] = bytes_out_;
   values[1] = bytes_back_;
   values[2] = 0;
-  for (const auto& [ordinal, device] : devices_) values[2] += device->pinned.held_bytes();
-  values[3] = encoded_there_;
-  values[4] = unpinned_;
+  values[3] = 0;
+  values[4] = 0;
+  for (const auto& [ordinal, device] : devices_) {
+    values[2] += device->pinned.held_bytes();
+    values[3] += device->codecs.taken_bytes();
+    values[4] += device->codecs.num_encoded();
+  }
+  values[5] = encoded_here_;
+  values[6] = unpinned_;
 }
 
 absl::StatusOr<DeviceExchanges::Device*> DeviceExchanges::DeviceOf(int ordinal) {
@@ -144,14 +160,12 @@ absl::StatusOr<DeviceExchanges::Device*> DeviceExchanges::DeviceOf(int ordinal) 
   const auto found = devices_.find(ordinal);
   if (found != devices_.end()) return found->second.get();
   BDN_ASSIGN_OR_RETURN(auto opened, options_.open(ordinal));
-  auto device = std::make_unique<Device>(std::move(opened), options_.max_pinned_bytes);
+  auto device = std::make_unique<Device>(std::move(opened), options_);
   BDN_RETURN_IF_ERROR(device->MakeStreams());
-  if (out_ == nullptr) {
-    out_ =
-        std::make_unique<Lane>("bdn-device-out", [this](auto items) { OnLeft(std::move(items)); });
-    back_ =
-        std::make_unique<Lane>("bdn-device-back", [this](auto items) { OnBack(std::move(items)); });
-  }
+  device->lane_out =
+      std::make_unique<Lane>("bdn-device-out", [this](auto items) { OnLeft(std::move(items)); });
+  device->lane_back =
+      std::make_unique<Lane>("bdn-device-back", [this](auto items) { OnBack(std::move(items)); });
   return (devices_[ordinal] = std::move(device)).get();
 }
 
@@ -205,14 +219,19 @@ absl::StatusOr<TicketId> DeviceExchanges::Leave(Push* push) {
     item.device = ticket->device->compute.get();
     item.event = ticket->event;
   }
-  {
-    MutexLock lock(&mu_);
-    if (is_closed_) return WhileClosing();
-    ticket->id = ++last_ticket_;
-    tickets_[ticket->id] = ticket;
-    ++leaving_[ticket->tensor];
+  MutexLock lock(&mu_);
+  if (is_closed_) return WhileClosing();
+  Leaving& leaving = leaving_[ticket->tensor];
+  if (leaving.lane == nullptr) {
+    // What was before it has begun meanwhile, or it is the tensor's first.
+    Device* const device = is_of_device ? ticket->device : devices_.begin()->second.get();
+    leaving.lane = device->lane_out.get();
   }
-  out_->Post(std::move(item));
+  ++leaving.count;
+  ticket->id = ++last_ticket_;
+  tickets_[ticket->id] = ticket;
+  // Under the lock, so that two of one tensor are posted in the order in which they were counted.
+  leaving.lane->Post(std::move(item));
   return ticket->id;
 }
 
@@ -232,8 +251,6 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
   BDN_ASSIGN_OR_RETURN(ticket->stays, StaysOnDevice(ticket));
   if (ticket->stays) {
     ticket->request.device = &device.codecs;
-    MutexLock lock(&mu_);
-    ++encoded_there_;
     return absl::OkStatus();
   }
   MutableView& data = ticket->request.data;
@@ -262,7 +279,10 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
   data.data = ticket->staging.data();
   {
     MutexLock lock(&mu_);
-    if (!ticket->request.absent) bytes_out_ += bytes;
+    if (!ticket->request.absent) {
+      bytes_out_ += bytes;
+      ++encoded_here_;
+    }
     if (ticket->unpinned != nullptr) ++unpinned_;
   }
   if (ticket->request.absent || ticket->unpinned != nullptr) return absl::OkStatus();
@@ -279,9 +299,8 @@ absl::StatusOr<bool> DeviceExchanges::StaysOnDevice(Ticket* ticket) const {
   const Codec* const codec = client_->CodecForDevices(ticket->tensor);
   if (!works.ok() || codec == nullptr) return false;
   if (options_.codecs == CodecPlace::kDevice) return true;
-  const std::optional<bool> pays = device.codecs.Pays(*codec);
-  if (!pays.has_value()) ticket->to_measure = codec;
-  return pays.value_or(false);
+  const MutableView& data = ticket->request.data;
+  return codec->MaxEncodedBytes(data.n, data.dtype) <= data.n * DTypeSize(data.dtype) / 2;
 }
 
 void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
@@ -294,8 +313,7 @@ void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
   for (Lane::Item& item : items) {
     Ticket& ticket = *item.what;
     if (item.status.ok() && ticket.unpinned != nullptr && !ticket.request.absent) {
-      item.status = item.device->CopyToHost(ticket.device->out, ticket.data, ticket.staging);
-      if (item.status.ok()) item.status = item.device->Synchronize(ticket.device->out);
+      item.status = ticket.device->ring.CopyToHost(ticket.device->out, ticket.data, ticket.staging);
     }
     if (item.status.ok() && is_closed) item.status = WhileClosing();
     if (item.status.ok()) {
@@ -325,14 +343,10 @@ void DeviceExchanges::OnLeft(std::vector<Lane::Item> items) {
     End(ready[begun + opened.size()], status);
     ++begun;
   }
-  for (const auto& ticket : ready) {
-    if (ticket->to_measure == nullptr) continue;
-    ticket->device->codecs.MeasureWhetherItPays(*ticket->to_measure, *clock_);
-  }
   MutexLock lock(&mu_);
   for (const Lane::Item& item : items) {
     const auto left = leaving_.find(item.what->tensor);
-    if (--left->second == 0) leaving_.erase(left);
+    if (--left->second.count == 0) leaving_.erase(left);
   }
   changed_.SignalAll();
 }
@@ -344,16 +358,22 @@ void DeviceExchanges::OnAnswer(const std::shared_ptr<Ticket>& ticket,
   const bool comes_back =
       result.ok() && !result->absent && ticket->device != nullptr && !ticket->stays;
   if (!comes_back) return End(ticket, result);
-  const absl::Status status = CopyBack(ticket.get());
-  if (!status.ok()) return End(ticket, ticket->Named(status));
+  Lane::Item item{.what = ticket};
+  if (ticket->unpinned == nullptr) {
+    const absl::Status status = CopyBack(ticket.get());
+    if (!status.ok()) return End(ticket, ticket->Named(status));
+    item.device = ticket->device->compute.get();
+    item.event = ticket->event;
+  }
   {
     MutexLock lock(&mu_);
     bytes_back_ += ticket->staging.size();
-    ticket->stage = Ticket::Stage::kComingBack;
     ticket->result = *result;
+    // What goes by the ring has no event that a stream could wait for: it is there when it is done.
+    if (ticket->unpinned == nullptr) ticket->stage = Ticket::Stage::kComingBack;
     changed_.SignalAll();
   }
-  back_->Post({.what = ticket, .device = ticket->device->compute.get(), .event = ticket->event});
+  ticket->device->lane_back->Post(std::move(item));
 }
 
 absl::Status DeviceExchanges::CopyBack(Ticket* ticket) {
@@ -363,7 +383,12 @@ absl::Status DeviceExchanges::CopyBack(Ticket* ticket) {
 }
 
 void DeviceExchanges::OnBack(std::vector<Lane::Item> items) {
-  for (const Lane::Item& item : items) {
+  for (Lane::Item& item : items) {
+    Ticket& ticket = *item.what;
+    if (ticket.unpinned != nullptr) {
+      item.status =
+          ticket.device->ring.CopyToDevice(ticket.device->back, ticket.staging, ticket.data);
+    }
     if (item.status.ok()) {
       End(item.what, item.what->result);
     } else {
@@ -498,7 +523,12 @@ void DeviceExchanges::Close() {
 }
 
 void DeviceExchanges::Stop() {
-  if (out_ != nullptr) out_->Stop();
+  std::vector<Lane*> lanes;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [ordinal, device] : devices_) lanes.push_back(device->lane_out.get());
+  }
+  for (Lane* const lane : lanes) lane->Stop();
 }
 
 }  // namespace bdn

@@ -32,7 +32,9 @@ struct DevicePlace {
   DeviceStream stream;  // the data is there once the stream is here
 };
 
-// Where gradients of devices are encoded: as measured, on the host, on the device.
+// Where gradients of devices are encoded: by rule, on the host, on the device. The rule: on the device what has
+// kernels there and a payload of at most half its size, as then less is copied than without them, and what is
+// left is encoded by the host beside the copy.
 enum class CodecPlace { kAuto, kHost, kDevice };
 
 // Exchanges of tensors that lie in devices' memory, beside those of the host's. Where they are encoded on
@@ -44,8 +46,8 @@ enum class CodecPlace { kAuto, kHost, kDevice };
 // Where they are encoded on the device, it is the Client's when the caller's stream is there, until the
 // result is in its place.
 //
-// No call but a wait waits for a device, and nothing synchronises one. Of one device, and of one
-// tensor, exchanges begin in the order in which they were pushed. Thread-safe.
+// No call but a wait waits for a device, nothing synchronises one, and threads that wait for one sleep. Of one
+// device, and of one tensor, exchanges begin in the order in which they were pushed. Thread-safe.
 class DeviceExchanges {
  public:
   struct Options {
@@ -53,6 +55,8 @@ class DeviceExchanges {
     CodecPlace codecs = CodecPlace::kAuto;
     // Of each device. Beyond it gradients go through memory that is not pinned, which is slower.
     size_t max_pinned_bytes = size_t{1} << 30;
+    // Of each device's own memory, for residuals, payloads and scratch: DeviceBudget.
+    size_t max_device_bytes = 0;
     // A device, when a tensor of its first comes. Errors as CudaDevice::Open.
     std::function<absl::StatusOr<std::unique_ptr<ComputeDevice>>(int ordinal)> open;
   };
@@ -97,6 +101,11 @@ class DeviceExchanges {
   struct Device;
   struct Ticket;
   using Lane = EventLane<std::shared_ptr<Ticket>>;
+  // Exchanges of one tensor that have not begun, and the lane that they are all in.
+  struct Leaving {
+    int count = 0;
+    Lane* lane = nullptr;
+  };
 
   absl::StatusOr<Device*> DeviceOf(int ordinal);
   absl::StatusOr<TicketId> Leave(Push* push);
@@ -123,15 +132,13 @@ class DeviceExchanges {
   std::map<int, std::unique_ptr<Device>> devices_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<TicketId, std::shared_ptr<Ticket>> tickets_ ABSL_GUARDED_BY(mu_);
   TicketId last_ticket_ ABSL_GUARDED_BY(mu_) = kFirstTicket;
-  // Of tensors, exchanges that have not begun: what comes next of the tensor comes behind them.
-  absl::flat_hash_map<uint32_t, int> leaving_ ABSL_GUARDED_BY(mu_);
+  // By tensor: what comes next of the tensor comes behind them.
+  absl::flat_hash_map<uint32_t, Leaving> leaving_ ABSL_GUARDED_BY(mu_);
   uint64_t bytes_out_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_back_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t unpinned_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t encoded_there_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t encoded_here_ ABSL_GUARDED_BY(mu_) = 0;
 
-  std::unique_ptr<Lane> out_;   // made with the first device
-  std::unique_ptr<Lane> back_;  // as well
   std::unique_ptr<Registry::Source> metrics_;
 };
 

@@ -130,17 +130,21 @@ absl::Status DecodeReplyOnDevice(const DeclaredKey& key, const Frame& reply, Lin
 }
 
 absl::Status UndoPushOnDevice(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
-  if (!std::exchange(exchange->uses_memory, false)) return absl::OkStatus();
+  if (!exchange->uses_memory) return absl::OkStatus();
   const Codec& codec = key.link.codecs.Push(exchange->step).codec();
   const ByteSpan payload = exchange->push.payload.span();
   DeviceSource step = SourceOf(key, *memory, *exchange);
-  if (exchange->given_back) {
-    if (!key.link.codecs.push_feedback.on) return absl::OkStatus();
-    return exchange->device->Owe(codec, payload, key.entry.elements, step.residual);
+  absl::Status status;
+  if (!exchange->given_back) {
+    if (step.options.decay == 0.0f) step.options.decay = 1.0f;
+    status = exchange->device->Undo(codec, payload, step);
+  } else if (key.link.codecs.push_feedback.on) {
+    status = exchange->device->Owe(codec, payload, key.entry.elements, step.residual);
   }
-  if (step.options.decay == 0.0f) step.options.decay = 1.0f;
-  memory->previous_learning_rate = exchange->replaced_learning_rate;
-  return exchange->device->Undo(codec, payload, step);
+  if (absl::IsResourceExhausted(status)) return status;
+  exchange->uses_memory = false;
+  if (!exchange->given_back) memory->previous_learning_rate = exchange->replaced_learning_rate;
+  return status;
 }
 
 absl::Status BringHome(LinkMemory* memory) {

@@ -16,10 +16,10 @@ bool RunsOnDevice(const DeclaredKey& key);
 // As EncodePush. ResourceExhausted: nothing has changed.
 absl::Status EncodePushOnDevice(const EncodeContext& context, const DeclaredKey& key,
                                 LinkMemory* memory, Exchange* exchange);
-// As DecodeReply.
+// As DecodeReply. ResourceExhausted: nothing has changed but the tensor, which DecodeReply overwrites.
 absl::Status DecodeReplyOnDevice(const DeclaredKey& key, const Frame& reply, LinkMemory* memory,
                                  Exchange* exchange);
-// As UndoPush.
+// As UndoPush. ResourceExhausted: nothing has changed.
 absl::Status UndoPushOnDevice(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange);
 
 // Residual and momentum, where there are any, from the device to the host: nothing of them is there

@@ -46,6 +46,12 @@ struct LinkMemory {
   size_t elements = 0;
   DeviceMemory device_residual;
   DeviceMemory device_momentum;
+  // Exchanges of a device's tensor before this step are carried out by the host, as the device's memory was out:
+  // residual and momentum do not move back and forth at each step.
+  Step host_until = 0;
+  // Not OK: a device failed in the middle of changing residual or momentum, which are lost. Nothing can be
+  // pushed then before they are set.
+  absl::Status lost;
 };
 
 // One tensor's part of an exchange, as its caller handed it over.

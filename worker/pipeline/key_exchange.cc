@@ -14,6 +14,8 @@ namespace {
 
 // Replies to one push that may come damaged: beyond that it is the path that damages, not chance.
 constexpr int kMaxDamagedReplies = 8;
+// For how long a key that found no memory on its device stays with the host.
+constexpr Step kStepsByHost = 100;
 
 // The array of LinkMemory that a state is.
 std::vector<float> LinkMemory::*ArrayOf(LinkState what) {
@@ -129,12 +131,16 @@ RequestTable::Request KeyExchange::FetchRequest(const Exchange& exchange) {
 }
 
 absl::StatusOr<RequestTable::Request> KeyExchange::Encode(const EncodeContext& context) {
+  if (!memory_.lost.ok()) return Named(memory_.lost, "encode");
   absl::Status status;
-  if (claimed_->is_on_device()) {
+  if (claimed_->is_on_device() && claimed_->step < memory_.host_until) {
+    status = StageOnHost(claimed_);
+  } else if (claimed_->is_on_device()) {
     status = EncodePushOnDevice(context, key_, &memory_, claimed_);
     if (absl::IsResourceExhausted(status)) {
-      claimed_->device->SayThatMemoryIsOut(key_.tensor_names[0], status);
-      status = StageOnHost(claimed_);
+      status = GoOnByHost(status);
+    } else if (!status.ok()) {
+      NoteLost(status);
     }
   }
   if (!claimed_->is_on_device()) {
@@ -143,6 +149,20 @@ absl::StatusOr<RequestTable::Request> KeyExchange::Encode(const EncodeContext& c
   }
   if (!status.ok()) return Named(status, "encode");
   return asked_ = PushRequestOf(*claimed_);
+}
+
+absl::Status KeyExchange::GoOnByHost(const absl::Status& why) {
+  claimed_->device->SayThatMemoryIsOut(key_.tensor_names[0], why);
+  memory_.host_until = claimed_->step + kStepsByHost;
+  return StageOnHost(claimed_);
+}
+
+void KeyExchange::NoteLost(const absl::Status& status) {
+  if (!key_.has_memory()) return;
+  memory_.lost = FailedPrecondition(
+      "what its error feedback or momentum remembers was lost in step %d, when its device failed: %s; start "
+      "again from a checkpoint",
+      claimed_->step, status.message());
 }
 
 absl::Status KeyExchange::Named(const absl::Status& status, const char* stage) const {
@@ -194,14 +214,36 @@ KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {
     NoteAbsent(key_, reply, claimed_);
     return Ask(FetchRequest(*claimed_));
   }
-  absl::Status decoded;
+  return End(Named(Decode(reply), "decode"));
+}
+
+absl::Status KeyExchange::Decode(const Frame& reply) {
   if (claimed_->is_on_device()) {
-    decoded = DecodeReplyOnDevice(key_, reply, &memory_, claimed_);
-  } else {
-    DecodeReply(key_, reply, &memory_, claimed_);
-    if (claimed_->device != nullptr) decoded = DeliverStaged(claimed_);
+    const absl::Status status = DecodeReplyOnDevice(key_, reply, &memory_, claimed_);
+    if (!absl::IsResourceExhausted(status)) {
+      // Of a reply that is decoded nothing but an undone push changes the memory.
+      if (!status.ok() && claimed_->nonfinite) NoteLost(status);
+      return status;
+    }
+    BDN_RETURN_IF_ERROR(GoOnByHost(status));
+    BDN_RETURN_IF_ERROR(BringHome(&memory_));
   }
-  return End(Named(decoded, "decode"));
+  DecodeReply(key_, reply, &memory_, claimed_);
+  return claimed_->device == nullptr ? absl::OkStatus() : DeliverStaged(claimed_);
+}
+
+absl::Status KeyExchange::Undo() {
+  if (claimed_->is_on_device()) {
+    const absl::Status status = UndoPushOnDevice(key_, &memory_, claimed_);
+    if (!absl::IsResourceExhausted(status)) {
+      if (!status.ok()) NoteLost(status);
+      return status;
+    }
+    BDN_RETURN_IF_ERROR(GoOnByHost(status));
+    BDN_RETURN_IF_ERROR(BringHome(&memory_));
+  }
+  UndoPush(key_, &memory_, claimed_);
+  return absl::OkStatus();
 }
 
 KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
@@ -213,12 +255,8 @@ KeyExchange::Next KeyExchange::OnReplica(const Frame& value) {
 
 KeyExchange::Next KeyExchange::End(const absl::Status& status) {
   if (!status.ok() && !claimed_->counted) {
-    if (claimed_->is_on_device()) {
-      const absl::Status undone = UndoPushOnDevice(key_, &memory_, claimed_);
-      if (!undone.ok()) LogError("%s", Named(undone, "undo").message());
-    } else {
-      UndoPush(key_, &memory_, claimed_);
-    }
+    const absl::Status undone = Undo();
+    if (!undone.ok()) LogError("%s", Named(undone, "undo").message());
   }
   return {std::nullopt, status};
 }
@@ -242,6 +280,7 @@ absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<fl
 
 absl::Status KeyExchange::SetState(LinkState what, size_t segment, std::span<const float> in) {
   BDN_RETURN_IF_ERROR(BringHome(&memory_));
+  memory_.lost = absl::OkStatus();  // whoever sets one part of a checkpoint sets all
   // A replica of one's own making fits no reply: the next fetches it.
   if (what == LinkState::kReplica) memory_.replica_step.reset();
   std::vector<float>& state = memory_.*ArrayOf(what);

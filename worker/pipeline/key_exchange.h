@@ -112,6 +112,13 @@ class KeyExchange {
   Next Ask(RequestTable::Request request);
   Next OnReply(const Frame& reply);
   Next OnReplica(const Frame& value);
+  absl::Status Decode(const Frame& reply);
+  // Takes back what the push did to residual and momentum.
+  absl::Status Undo();
+  // The device has no memory for the claimed exchange: the host carries it out, and those of the next steps.
+  absl::Status GoOnByHost(const absl::Status& why);
+  // Notes that a device failed while it changed residual or momentum.
+  void NoteLost(const absl::Status& status);
   Next End(const absl::Status& status);
   absl::Status Named(const absl::Status& status, const char* stage) const;
 

@@ -1,0 +1,56 @@
+#ifndef BANDONEON_DEVICE_PINNED_RING_H_
+#define BANDONEON_DEVICE_PINNED_RING_H_
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/bytes.h"
+#include "common/base/mutex.h"
+#include "device/compute_device.h"
+
+namespace bdn {
+
+// Copies between a device and any memory of the host by way of two pinned blocks, of which one is filled while
+// the other is copied. For what finds no pinned memory of its own: a copy that the driver makes from memory that
+// is not pinned keeps its caller waiting on a processor, and orders itself as the driver likes.
+//
+// Thread-safe: one copy goes on at a time, and others wait for it. A call returns when its copy is done.
+// Errors: as ComputeDevice; then nothing of the copy is under way any more.
+class PinnedRing {
+ public:
+  static constexpr size_t kBlockBytes = size_t{8} << 20;
+
+  // REQUIRES: `device` outlives it. Pins no memory before the first copy.
+  explicit PinnedRing(ComputeDevice* device) : device_(device) {}
+  ~PinnedRing();
+  PinnedRing(const PinnedRing&) = delete;
+  PinnedRing& operator=(const PinnedRing&) = delete;
+
+  // What was put into the stream before comes before it.
+  absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to);
+  absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to);
+
+ private:
+  struct Block {
+    std::byte* memory = nullptr;
+    bool has_event = false;
+    DeviceEvent event;  // passed when what was asked of it last is done
+  };
+
+  absl::Status Prepare() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Upload(DeviceStream stream, ByteSpan from, std::byte* to)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Download(DeviceStream stream, const std::byte* from, MutableByteSpan to)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  ComputeDevice* const device_;
+  Mutex mu_;
+  std::array<Block, 2> blocks_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_DEVICE_PINNED_RING_H_
