@@ -5,6 +5,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
+from bandoneon.torch import loss_scale
 from cluster_helpers import (
     assert_same,
     grads,
@@ -148,3 +149,54 @@ def test_a_scale_that_is_none_is_refused():
                 optimizer.set_loss_scale(scale)
 
     run_job(job)
+
+
+class ScaleOnGpu:
+    """As much of a tensor on a GPU as its reader touches."""
+
+    is_cuda = True
+
+    def __init__(self, value):
+        self._value = torch.tensor(value)
+
+    @property
+    def _version(self):
+        return self._value._version
+
+    def detach(self):
+        return self._value
+
+    def write(self, value):
+        self._value.fill_(value)
+
+
+class ScalerOnGpu(torch.amp.GradScaler):
+    """Counts how often somebody waits for the GPU to read the scale."""
+
+    def __init__(self, scale):
+        super().__init__("cpu")
+        self._scale = scale
+        self.waits = 0
+
+    def get_scale(self):
+        self.waits += 1
+        return self._scale.detach().item()
+
+
+def test_a_scale_on_a_gpu_is_copied_ahead_and_not_waited_for(monkeypatch):
+    told = []
+    event = type("Event", (), {"record": lambda _: told.append("copied"), "synchronize": lambda _: None})
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    monkeypatch.setattr(loss_scale, "_pinned_number", lambda: torch.empty(1, dtype=torch.float32, device="cpu"))
+    scale = ScaleOnGpu(1024.0)
+    scaler = ScalerOnGpu(scale)
+    reader = loss_scale.LossScale(scaler, needed=True)
+    assert (reader.current(), scaler.waits) == (1024.0, 1), "nothing was copied yet"
+    scale.write(512.0)
+    reader.copy_ahead()
+    assert (reader.current(), reader.current(), scaler.waits) == (512.0, 512.0, 1)
+    scale.write(256.0)  # After the copy, so that it is read where it is.
+    assert (reader.current(), scaler.waits) == (256.0, 2)
+    scaler._scale = ScaleOnGpu(128.0)  # As load_state_dict() does.
+    assert (reader.current(), scaler.waits) == (128.0, 3)
+    assert told == ["copied"]

@@ -25,6 +25,7 @@ class LossScale:
         self._search = needed and isinstance(scaler, str) and scaler == AUTO
         self._scaler = None
         self._fixed = None
+        self._copy = _CopyAhead()
         if needed and not isinstance(scaler, str) and scaler is not None:
             self._scaler = weakref.ref(scaler)
 
@@ -42,7 +43,16 @@ class LossScale:
         scaler = self._scaler() if self._scaler else None
         if scaler is None or not scaler.is_enabled():
             return 1.0
-        return float(scaler.get_scale())
+        copied = self._copy.value_of(_tensor_of(scaler))
+        return float(scaler.get_scale()) if copied is None else copied
+
+    def copy_ahead(self):
+        """Has a scale that lies on a GPU copied to the host, beside what the GPU does until the next pass: to read it
+        there would wait until the GPU has nothing left to do. To be called between a scaler's update() and the next
+        forward pass; where nobody does, current() waits."""
+        scaler = self._scaler() if self._scaler else None
+        if scaler is not None and scaler.is_enabled():
+            self._copy.start(_tensor_of(scaler))
 
     def _find(self):
         """Looks once, at the first pass: by then a program has made its scaler."""
@@ -55,6 +65,41 @@ class LossScale:
         self._search = False
         if found:
             self._scaler = weakref.ref(found[0])
+
+
+class _CopyAhead:
+    """A number of a GPU, as it was when its copy was started."""
+
+    def __init__(self):
+        self._host = None  # pinned
+        self._event = None  # the copy is done
+        self._copied = None  # weak reference to the tensor
+        self._version = None  # torch's count of writes to it
+
+    def start(self, tensor):
+        if tensor is None or not tensor.is_cuda:
+            return
+        if self._host is None:
+            self._host, self._event = _pinned_number(), torch.cuda.Event()
+        self._host.copy_(tensor.detach().reshape(1), non_blocking=True)
+        self._event.record()
+        self._copied, self._version = weakref.ref(tensor), tensor._version
+
+    def value_of(self, tensor):
+        """None where the tensor was written to since, or is another."""
+        if self._copied is None or self._copied() is not tensor or tensor._version != self._version:
+            return None
+        self._event.synchronize()  # It was before the forward pass, so it is done.
+        return self._host.item()
+
+
+def _pinned_number():
+    return torch.empty(1, dtype=torch.float32, device="cpu", pin_memory=True)
+
+
+def _tensor_of(scaler):
+    """Where a GradScaler keeps its scale: None before it has scaled anything, and in others that have none."""
+    return getattr(scaler, "_scale", None)
 
 
 _SCALER = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler

@@ -252,6 +252,7 @@ class _Distributed:
         self._bandoneon.synchronizer.let_go_of_gradients()
         super().zero_grad(*args, **kwargs)
         self._bandoneon.synchronizer.forget_pass()
+        self._bandoneon.scale.copy_ahead()
 
     def add_param_group(self, param_group, named_parameters=None):
         """As the optimizer's. Collective: all workers add the same."""
