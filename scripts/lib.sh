@@ -43,7 +43,7 @@ install_packages() {
     die "apt could not install: $missing(its message is above; the package lists need a network)"
 }
 
-# build_preset NAME [TARGET ...]
+# build_preset NAME [TARGET ...]; CMAKE_FLAGS has more flags for cmake.
 build_preset() {
   local preset=$1
   shift
@@ -51,6 +51,7 @@ build_preset() {
   mkdir -p build
   say "building preset $preset in build/$preset"
   # Each time, as it is quick: what an earlier configuration cached must not decide what is built.
-  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log"; die "cmake --preset $preset failed"; }
+  # shellcheck disable=SC2086  # a list of words
+  cmake --preset "$preset" ${CMAKE_FLAGS:-} >"$log" 2>&1 || { cat "$log"; die "cmake --preset $preset failed"; }
   ninja -C "build/$preset" -j "$JOBS" "$@" || die "the build of preset $preset failed"
 }

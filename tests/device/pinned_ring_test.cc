@@ -22,7 +22,9 @@ std::unique_ptr<CudaDevice> OpenFake() {
 
 std::vector<std::byte> Bytes(size_t n) {
   std::vector<std::byte> bytes(n);
-  for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  // No two blocks are alike.
+  for (size_t i = 0; i < n; ++i)
+    bytes[i] = static_cast<std::byte>((i * 2654435761u >> 13) + i / kBlock);
   return bytes;
 }
 

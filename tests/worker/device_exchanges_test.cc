@@ -15,12 +15,14 @@
 #include <optional>
 #include <thread>
 
+#include "compressors/codec_spec.h"
 #include "device/cuda_device.h"
 #include "device/device_budget.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/worker_rig.h"
+#include "worker/device/codec_device.h"
 #include "worker/error_fields.h"
 
 namespace bdn::testing {
@@ -654,16 +656,25 @@ TEST(DeviceExchanges, AreOrderedByEventsAlone) {
   FakeDriver driver;
   constexpr size_t kElements = 2001;
   for (const CodecPlace place : {CodecPlace::kHost, CodecPlace::kDevice}) {
-    ClusterRig rig(1, {"--min-compress-bytes=0", "--fusion-bytes=0"});
+    ClusterRig rig(2, {"--min-compress-bytes=0", "--fusion-bytes=0"});
+    std::vector<uint32_t> ids(2);
+    rig.OnEach(
+        [&](Worker& worker, int rank) { ids[rank] = Declare(worker, Tensor("w", kElements)); });
     Trainer trainer(rig, 0, {.codecs = place});
     ComputeDevice& device = trainer.device();
-    const uint32_t id = Declare(trainer.worker(), Tensor("w", kElements));
+    const uint32_t id = ids[0];
     const DeviceStream streams[] = {device.MakeStream().value(), device.MakeStream().value()};
     const Trainer::Array gradient = trainer.Make(Floats(kElements));
     const Trainer::Array taken = trainer.Make(Floats(kElements));
     for (int step = 1; step <= 40; ++step) {
       driver.Seed(step);
       const Floats values = Normal(kElements, step);
+      // The other worker's, so that the result is not what was there before.
+      Floats others(kElements), mean(kElements);
+      for (size_t i = 0; i < kElements; ++i) {
+        others[i] = 3 * values[i];
+        mean[i] = (values[i] + others[i]) / 2;
+      }
       const Trainer::Array made = trainer.Make(values);
       const DeviceStream maker = streams[step % 2];
       const DeviceStream taker = streams[step % 3 == 0 ? step % 2 : (step + 1) % 2];
@@ -673,16 +684,17 @@ TEST(DeviceExchanges, AreOrderedByEventsAlone) {
       DeviceExchanges::Push push = Trainer::PushOf(id, gradient);
       push.place.stream = maker;
       const TicketId ticket = trainer.Start(std::move(push)).value();
+      ASSERT_TRUE(PushPull(rig.worker(1), ids[1], others).ok());
       std::vector<PushResult> results;
       ASSERT_TRUE(trainer.exchanges().WaitAll({&ticket, 1}, {&taker, 1}, kLong, &results).ok());
       ASSERT_TRUE(
           device.CopyOnDevice(taker, gradient.memory.get(), taken.memory.get(), bytes).ok());
       ASSERT_TRUE(device.Synchronize(taker).ok());
-      ASSERT_EQ(taken.Read(), values) << "step " << step;
+      ASSERT_EQ(taken.Read(), mean) << "step " << step;
       ASSERT_TRUE(device.Synchronize(maker).ok());
     }
     for (const DeviceStream stream : streams) device.FreeStream(stream);
-    ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
+    rig.OnEach([](Worker& worker, int) { ASSERT_TRUE(worker.Leave(kLong).ok()); });
   }
 }
 
@@ -722,6 +734,43 @@ TEST(DeviceExchanges, NeitherSpoilACaptureElsewhereNorAreRefusedByIt) {
     EXPECT_TRUE(driver.EndGlobalCapture());
     ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
   }
+}
+
+TEST(CodecDevice, TakesStepsBackAndOwesThemAsleep) {
+  BDN_NEEDS_FAKE();
+  FakeDriver driver;
+  constexpr size_t kElements = 3000;
+  const auto device = OpenFake(0).value();
+  PinnedPool pinned(*device, size_t{1} << 20);
+  PinnedRing ring(device.get());
+  CodecDevice codecs(device.get(), &pinned, &ring);
+  const auto codec = ParseCodecSpec("onebit(block=64)").value().codec;
+  const Floats gradient = Normal(kElements, 1);
+  const DeviceMemory x = codecs.MakeZeros(kElements * sizeof(float)).value();
+  const DeviceMemory residual = codecs.MakeZeros(kElements * sizeof(float)).value();
+  ASSERT_TRUE(codecs.CopyToDevice(std::as_bytes(std::span(gradient)), x.get()).ok());
+  const auto read = [&](const DeviceMemory& from) {
+    Floats values(kElements);
+    EXPECT_TRUE(codecs.CopyToHost(from.get(), std::as_writable_bytes(std::span(values))).ok());
+    return values;
+  };
+  const DeviceSource step{.x = x.get(),
+                          .n = kElements,
+                          .options = {.decay = 1.0f},
+                          .residual = static_cast<float*>(residual.get())};
+  driver.ResetCounts();
+  std::vector<std::byte> payload(codec->MaxEncodedBytes(kElements, DType::kFloat32));
+  payload.resize(codecs.Encode(*codec, step, Draw(), payload).value());
+  const Floats left_out = read(residual);
+  EXPECT_NE(left_out, Floats(kElements));
+  ASSERT_TRUE(codecs.Owe(*codec, payload, kElements, step.residual).ok());
+  const Floats owed = read(residual);
+  for (size_t i = 0; i < kElements; ++i) ASSERT_NEAR(owed[i], gradient[i], 1e-5) << i;
+  ASSERT_TRUE(codecs.CopyToDevice(std::as_bytes(std::span(left_out)), residual.get()).ok());
+  ASSERT_TRUE(codecs.Undo(*codec, payload, step).ok());
+  const Floats undone = read(residual);
+  for (size_t i = 0; i < kElements; ++i) ASSERT_NEAR(undone[i], 0.0f, 1e-5) << i;
+  EXPECT_EQ(driver.counts().stream_synchronizations, 0);
 }
 
 // ---- Memory that is out
