@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -20,8 +21,17 @@ namespace wire = bandoneon::control;
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
 // For what is only said in a log or an error.
 constexpr absl::Duration kReasonTimeout = absl::Seconds(2);
+// A heartbeat without an answer within this part of its time is tried over one more new connection.
+constexpr int kAttemptsOfHeartbeat = 4;
+constexpr size_t kMostAttempts = 5;  // with those by connections that there are
 // How long a connection may carry nothing while others do, in heartbeats' timeouts.
-constexpr int kMostSilence = 12;
+constexpr int kMostSilence = 6;
+
+bool IsBroken(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
+         status.error_code() == grpc::StatusCode::CANCELLED;
+}
 
 }  // namespace
 
@@ -247,33 +257,84 @@ absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest
   });
 }
 
+// One way to say that this node lives: by a connection that there is, or by one that is made for it.
+struct SchedulerCalls::Attempt {
+  Attempt(SchedulerCalls* calls, absl::Duration timeout, std::shared_ptr<Stub> by)
+      : stub(std::move(by)), call(calls, timeout) {}
+  const std::shared_ptr<Stub> stub;
+  Call call;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<wire::Empty>> reader;
+  wire::Empty reply;
+  grpc::Status status;
+};
+
 absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
                                        absl::Duration timeout) {
   const absl::Time begun = clock_->Now();
-  std::shared_ptr<Stub> stub = stub_;
+  grpc::CompletionQueue queue;
+  std::vector<std::unique_ptr<Attempt>> attempts;
+  const auto start = [&](std::shared_ptr<Stub> stub) {
+    attempts.push_back(
+        std::make_unique<Attempt>(this, begun + timeout - clock_->Now(), std::move(stub)));
+    Attempt& attempt = *attempts.back();
+    attempt.reader = attempt.stub->rpc.AsyncHeartbeat(attempt.call.context(), request, &queue);
+    attempt.reader->Finish(&attempt.reply, &attempt.status, &attempt);
+  };
+  std::shared_ptr<Stub> spare;
   {
     MutexLock lock(&mu_);
-    if (spare_ != nullptr && std::exchange(is_spares_turn_, !is_spares_turn_)) stub = spare_;
+    spare = spare_;
   }
-  absl::Status status;
-  {
-    wire::Empty reply;
-    Call call(this, timeout);
-    status = FromGrpc(stub->rpc.Heartbeat(call.context(), request, &reply));
+  start(stub_);
+  if (spare != nullptr) start(spare);
+  const absl::Duration patience = timeout / kAttemptsOfHeartbeat;
+  absl::Time next = begun + patience;
+  const Attempt* answered = nullptr;
+  void* tag = nullptr;
+  bool ok = false;
+  for (size_t ended = 0; answered == nullptr && ended < attempts.size();) {
+    const absl::Duration left = std::max(next - clock_->Now(), absl::ZeroDuration());
+    if (queue.AsyncNext(&tag, &ok, GrpcDeadline(left)) == grpc::CompletionQueue::TIMEOUT) {
+      next += patience;
+      if (attempts.size() == kMostAttempts) continue;
+      start(std::make_shared<Stub>(ConnectChannel(address_, credentials_)));
+    } else {
+      ++ended;
+      const auto* attempt = static_cast<const Attempt*>(tag);
+      if (!IsBroken(attempt->status)) answered = attempt;
+    }
   }
-  const bool is_silent = absl::IsDeadlineExceeded(status);
-  const bool is_first = stub == stub_;
+  const Attempt* const first = attempts.front().get();
+  if (answered == nullptr) answered = first;
+  // The first may be only a little later, and all right.
+  const absl::Time patient_until = clock_->Now() + patience;
+  while (answered != first &&
+         queue.AsyncNext(&tag, &ok, GrpcDeadline(patient_until - clock_->Now())) ==
+             grpc::CompletionQueue::GOT_EVENT) {
+    if (tag != first) continue;
+    if (!IsBroken(first->status)) answered = first;
+    break;
+  }
+  for (const auto& attempt : attempts) attempt->call.context()->TryCancel();
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) continue;
+  return OnHeartbeat(*answered, begun, timeout);
+}
+
+// Of the attempt that was answered first, or of the first connection's end.
+absl::Status SchedulerCalls::OnHeartbeat(const Attempt& answered, absl::Time begun,
+                                         absl::Duration timeout) {
+  const bool by_first = answered.stub == stub_;
+  const absl::Status status = FromGrpc(answered.status);
   MutexLock lock(&mu_);
-  if (is_first && !is_silent) spare_ = nullptr;
-  if (!is_silent) return status;
-  if (spare_ == nullptr) silent_since_ = begun;
-  if (spare_ == nullptr || !is_first) {
-    spare_ = std::make_shared<Stub>(ConnectChannel(address_, credentials_));
-    is_spares_turn_ = true;
-  } else if (clock_->Now() - silent_since_ > kMostSilence * timeout) {
+  if (!by_first) {
+    if (spare_ == nullptr) silent_since_ = begun;
+    spare_ = answered.stub;
+    if (clock_->Now() - silent_since_ <= kMostSilence * timeout) return status;
     return Aborted("the connection to the scheduler at %s has carried nothing for %.0f s", address_,
                    absl::ToDoubleSeconds(clock_->Now() - silent_since_));
   }
+  if (!absl::IsDeadlineExceeded(status)) spare_ = nullptr;
   return status;
 }
 

@@ -78,9 +78,9 @@ class SchedulerCalls {
                          bandoneon::control::CataloguePiece* piece);
   absl::Status AcknowledgePlacement(const bandoneon::control::AcknowledgeRequest& request);
 
-  // Raw. Where one has no answer in its time the next goes over a connection of its own: after a link
-  // was cut, TCP may wait as long again before it sends on. Every other one tries the first connection,
-  // on which all else waits; Aborted, where that stays dead for long.
+  // Raw. What has no answer within a part of the time is said once more, over a new connection: after a
+  // link was cut, TCP may wait as long again before it sends on, and a new one need not. One that was
+  // answered is used again. Aborted, where the first, on which all else waits, stays dead for long.
   absl::Status Heartbeat(const bandoneon::control::HeartbeatRequest& request,
                          absl::Duration timeout);
   // Raw. Hands the stream's events to `deliver` until it ends, or `deliver` fails, which is then the
@@ -106,6 +106,7 @@ class SchedulerCalls {
  private:
   class Call;
   struct Stub;
+  struct Attempt;
 
   // Makes a call that waits for others, `start`, and reports.
   template <typename Start, typename Request, typename Reply>
@@ -115,6 +116,7 @@ class SchedulerCalls {
   template <typename Start, typename Request, typename Reply>
   absl::Status AwaitOthers(Start start, const char* what, const Request& request,
                            absl::Duration timeout, Reply* reply);
+  absl::Status OnHeartbeat(const Attempt& answered, absl::Time begun, absl::Duration timeout);
   absl::Status Explain(const absl::Status& error) const;
   // What gRPC says of its last attempt to connect.
   std::string WhyUnreachable();
@@ -134,8 +136,8 @@ class SchedulerCalls {
   mutable Mutex mu_;
   CondVar changed_;
   CondVar no_calls_;
-  std::shared_ptr<Stub> spare_ ABSL_GUARDED_BY(mu_);  // null while heartbeats go by stub_
-  bool is_spares_turn_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Stub> spare_
+      ABSL_GUARDED_BY(mu_);                       // answered where stub_ did not; null: not needed
   absl::Time silent_since_ ABSL_GUARDED_BY(mu_);  // stub_, where there is a spare one
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;

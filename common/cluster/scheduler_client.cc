@@ -28,9 +28,6 @@ namespace wire = bandoneon::control;
 
 // The scheduler ends a wait by itself and says who was missing; this is for when it does not.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
-// So many may go unanswered one after the other before the node is lost.
-constexpr int kHeartbeatsWithinLease = 4;
-
 uint64_t RandomNonce() {
   uint64_t nonce;
   std::memcpy(&nonce, RandomSecret().data(), sizeof(nonce));
@@ -321,7 +318,7 @@ void GrpcControlPlane::RunHeartbeats() {
   int unanswered = 0;
   while (calls_.WaitInJob(begun + interval)) {
     begun = clock_->Now();
-    const absl::Status status = SendHeartbeat(lease / kHeartbeatsWithinLease);
+    const absl::Status status = SendHeartbeat(lease / 2);
     ++unanswered;
     if (status.ok()) {
       answered = clock_->Now();
