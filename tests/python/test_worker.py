@@ -1,6 +1,8 @@
 """What belongs to the worker itself: errors, waiting, forks, other people's floating-point modes."""
 
 import ctypes
+import ctypes
+import gc
 import logging
 import os
 import pathlib
@@ -18,7 +20,7 @@ from bandoneon import _native, errors
 from bandoneon.interrupts import run_interruptibly
 from bandoneon.json_log import LOGGER
 from bandoneon.worker import Declaration, Worker
-from cluster_helpers import grads, loss_of, make_batch, make_model, mean_grads, run_job, sgd
+from cluster_helpers import ONEBIT, grads, loss_of, make_batch, make_model, mean_grads, run_job, sgd
 
 
 # ---- Errors ----
@@ -287,6 +289,45 @@ def test_a_wait_for_a_worker_that_is_alive_goes_on_past_wait_timeout_and_says_wh
             assert torch.allclose(of_rank[name], grad, rtol=1e-6, atol=1e-7), name
     for fact in ("waiting for worker 0, which the job holds for alive", "setting wait-timeout", "barrier()"):
         assert fact in said[-1], said
+
+
+# ---- Memory ----
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
+def live_bytes():
+    """What is allocated: not what the allocator keeps besides, which grows by chance (docs/troubleshooting.md)."""
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return info.uordblks + info.hblkhd
+
+
+def test_what_workers_and_servers_hold_does_not_grow_with_their_steps():
+    def job(worker):
+        model = make_model(width=600)
+        optimizer = sgd(worker, model, **ONEBIT)
+        held = []
+        for step in range(400):
+            optimizer.zero_grad()
+            loss_of(model, make_batch(worker.rank, step, width=600)).backward()
+            optimizer.step()
+            if step >= 100 and step % 10 == 0:
+                worker.barrier("measure")
+                if worker.rank == 0:
+                    gc.collect()
+                    held.append(live_bytes())
+                worker.barrier("measured")
+        return held
+
+    held = run_job(job)[0]
+    assert min(held[20:]) - min(held[:10]) < 100_000, held
 
 
 # ---- Ctrl-C ----
