@@ -24,7 +24,7 @@ from ctypes import (
 
 from . import errors
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 OK = 0
 CANCELLED = 1
@@ -116,6 +116,7 @@ _FUNCTIONS = {
     "bdn_free": (None, [c_void_p]),
     "bdn_leave": (c_int, [c_void_p, c_double]),
     "bdn_abort_job": (c_int, [c_void_p, c_char_p]),
+    "bdn_leave_at_exit": (c_int, [c_void_p, c_char_p]),
     "bdn_rank": (c_int, [c_void_p]),
     "bdn_size": (c_int, [c_void_p]),
     "bdn_local_cluster_create": (c_int, [POINTER(Options), POINTER(c_void_p)]),

@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import Any
 
-from . import _native, errors
+from . import _native, endings, errors
 from .json_log import LOGGER as _log
 from .worker import Worker
 
@@ -45,8 +45,9 @@ def init(
     before both. A second call returns the same worker. After shutdown() the job is over, and only another
     one can be joined.
 
-    A program that ends by an exception ends the job for everybody. One that ends in any other way
-    leaves: whoever waits for it hears that, and it waits until the others leave too.
+    A program that ends with exit status 0 leaves: whoever waits for it hears that, and it waits until the
+    others leave too. With any other status, by an exception, sys.exit(1) or a signal, it ends the job for
+    everybody, with an error that says why.
     """
     global _worker, _address, _codecs
     with _lock:
@@ -76,6 +77,8 @@ def init(
         _check_world_size(worker)
         if attach:
             _check_rank(worker)
+        endings.watch_exits()
+        endings.finish_with_child(_at_end_of_child)
         _worker = worker
         _address = address
         _codecs = {direction: facts.get(direction) for direction in ("push", "pull")}
@@ -259,19 +262,42 @@ def _place_on_host():
     return rank, size
 
 
-def _at_exit():
-    """An exception that ended the program ends the job; else it leaves. At a prompt, as a notebook's, an
-    exception ends no program, though it is remembered just so."""
+def _take_worker():
+    """This process's worker, which is the session's no more; None where there is none."""
     global _worker
     worker, _worker = _worker, None
-    if worker is None or os.getpid() != worker._pid:
+    return None if worker is None or os.getpid() != worker._pid else worker
+
+
+def _at_exit():
+    """The exit status, which nobody knows yet, decides whether the worker leaves or has failed."""
+    worker = _take_worker()
+    if worker is None:
         return
-    failure = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     try:
-        if failure is None:
+        if endings.is_interrupted():
+            worker.abort_job(endings.last_cause())
+            worker.close()
+            return
+        if not endings.may_have_failed():
+            worker.settle()  # After a failure it could wait for long.
+        worker.leave_at_exit(endings.last_cause())
+    except errors.BandoneonError as error:
+        _log.error("bandoneon: %s", error)
+        worker.close()
+
+
+def _at_end_of_child(failure):
+    """As _at_exit, of a child of multiprocessing, where the exception is known that ends it."""
+    worker = _take_worker()
+    if worker is None:
+        return
+    status, cause = endings.ending_of(failure)
+    try:
+        if status == 0:
             worker.leave()
         else:
-            worker.abort_job(f"{type(failure).__name__}: {failure}")
+            worker.abort_job(f"{cause} (exit status {status})" if cause else f"its program ended with exit status {status}")
     except errors.BandoneonError as error:
         _log.error("bandoneon: %s", error)
     finally:

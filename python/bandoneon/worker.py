@@ -18,6 +18,7 @@ from typing import Any, Iterable, NamedTuple
 
 from . import _native, errors
 from .completions import FOREVER_SECONDS, Completions
+from .endings import ending_of
 from .interrupts import REPORT_SECONDS as _REPORT_SECONDS
 from .interrupts import SLICE_SECONDS, lent, run_interruptibly
 from .json_log import LOGGER as _log
@@ -123,19 +124,33 @@ class Worker:
     def leave(self, timeout: float | None = None) -> None:
         """Says that this worker is done, once the servers have all that it has started, and waits until
         all workers have said so. What needs it from then on fails in the others."""
-        for owner in list(self._unsettled):
-            owner.settle()
+        self.settle()
         self._blocking(lambda lib, handle: lib.bdn_leave(handle, _seconds(timeout)))
         self._left = True
+
+    def settle(self):
+        """Has its owners take in what they have in flight."""
+        for owner in list(self._unsettled):
+            owner.settle()
 
     def settle_before_leaving(self, owner):
         """leave() calls owner.settle() first, which takes in what it has in flight; keeps no owner alive."""
         self._unsettled.add(owner)
 
+    def leave_at_exit(self, cause: str) -> None:
+        """Gives the worker to the end of the process: with exit status 0 it leaves, with any other it ends the
+        job for everybody with an error that has the status and `cause`. No call is taken from now on."""
+        with self._call() as (lib, handle):
+            _native.check(lib.bdn_leave_at_exit(handle, _encoded(cause)))
+        with self._idle:
+            self._closing = True
+        self._handle = c_void_p()  # Which the library frees.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # What is in flight outlives the interpreter.
+
     def abort_job(self, reason: str) -> None:
         """Ends the job for everybody with an error that names this worker and `reason`."""
         with self._call() as (lib, handle):
-            _native.check(lib.bdn_abort_job(handle, reason.replace("\0", "\\0").encode()))
+            _native.check(lib.bdn_abort_job(handle, _encoded(reason)))
 
     def close(self) -> None:
         """Gives everything back. Without leave() before, this ends the job for everybody."""
@@ -163,11 +178,12 @@ class Worker:
 
     def __exit__(self, kind, error, traceback):
         try:
-            if kind is None:
+            status, cause = ending_of(error)
+            if status == 0:
                 self.leave()
             else:
                 with contextlib.suppress(errors.BandoneonError):
-                    self.abort_job(f"{kind.__name__}: {error}")
+                    self.abort_job(cause or f"its program ended with exit status {status}")
         finally:
             self.close()
 
@@ -559,6 +575,11 @@ def _why_it_goes_on(error):
         ", which the job holds for alive: the wait goes on, for setting wait-timeout is for answers that a server"
         " owes. Where one rank works alone for long, as to evaluate, let all ranks call barrier() behind that"
     )
+
+
+def _encoded(reason):
+    """For C, where a text ends with NUL."""
+    return reason.replace("\0", "\\0").encode(errors="replace")
 
 
 def _seconds(timeout):

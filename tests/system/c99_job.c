@@ -244,6 +244,7 @@ static void* run(void* argument) {
   expect(bdn_stats_json(worker, stats, sizeof stats) <= sizeof stats, "statistics fit");
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");
   expect(strstr(stats, "\"stages\":{\"queue\":{\"items\":") != NULL, "statistics count stages");
+  expect(bdn_leave_at_exit(NULL, NULL) == BDN_INVALID_ARGUMENT, "no worker to leave at exit is refused");
   must(bdn_leave(worker, 60.0), "bdn_leave");
   bdn_free(worker);
   expect(done.calls == 1 && done.code == BDN_OK, "the callback ran once, with BDN_OK");

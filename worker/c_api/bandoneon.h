@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-#define BDN_ABI_VERSION 9
+#define BDN_ABI_VERSION 10
 #if defined(__GNUC__)
 #define BDN_API __attribute__((visibility("default")))
 #else
@@ -103,6 +103,12 @@ BDN_API int bdn_leave(bdn_worker* worker, double timeout_seconds);
 
 /* Ends the job for everybody with an error that names this worker and `reason`. */
 BDN_API int bdn_abort_job(bdn_worker* worker, const char* reason);
+
+/* Gives the worker to the process's end: exit(0) leaves as bdn_leave does, without a timeout, and frees
+ * it; exit with any other status ends the job with that status and `cause`, what the caller knows of
+ * it, which may be NULL. A process that a signal or _exit ends does neither, and so ends the job. No
+ * call may be made on the worker afterwards; memory that is in flight stays until the end. */
+BDN_API int bdn_leave_at_exit(bdn_worker* worker, const char* cause);
 
 BDN_API int bdn_rank(const bdn_worker* worker);
 BDN_API int bdn_size(const bdn_worker* worker); /* number of workers */

@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -5,11 +6,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/base/float_guard.h"
+#include "common/base/log.h"
 #include "common/base/log_context.h"
 #include "common/base/status.h"
 #include "common/cluster/credentials.h"
@@ -117,6 +120,38 @@ int WaitAll(bdn_worker* worker, std::span<const TicketId> tickets,
   });
 }
 
+constexpr double kForeverSeconds = 1e9;  // as long as a Timeout can be
+
+struct LastWords {
+  bdn_worker* worker;
+  std::string cause;
+};
+
+std::string ExitReason(int status, const std::string& cause) {
+  if (cause.empty()) return absl::StrFormat("its program ended with exit status %d", status);
+  return absl::StrFormat("%s (exit status %d)", cause, status);
+}
+
+// Only exit tells the status that a process ends with, so what depends on it is done here.
+void EndAtExit(int status, void* argument) {
+  const std::unique_ptr<LastWords> last(static_cast<LastWords*>(argument));
+  if (last->worker->owner != getpid()) return;
+  const auto end = [&] {
+    if (status != 0) {  // which another's failure may have caused: then the job has that reason
+      bdn_abort_job(last->worker, ExitReason(status, last->cause).c_str());
+    } else if (bdn_leave(last->worker, kForeverSeconds) != BDN_OK) {
+      LogError("leaving the job: %s", bdn_last_error());
+    }
+    bdn_free(last->worker);
+  };
+  try {
+    // This thread's own variables are destroyed by now, and gRPC has some.
+    std::thread(end).join();
+  } catch (const std::exception& e) {
+    LogError("the job is not left in order, for want of a thread: %s", e.what());
+  }
+}
+
 }  // namespace
 }  // namespace bdn
 
@@ -190,6 +225,19 @@ int bdn_leave(bdn_worker* worker, double timeout_seconds) {
 
 int bdn_abort_job(bdn_worker* worker, const char* reason) {
   return CallOn(worker, [&](bdn::Client& w) { return w.Abort(reason == nullptr ? "" : reason); });
+}
+
+int bdn_leave_at_exit(bdn_worker* worker, const char* cause) {
+  return CallOn(worker, [&](bdn::Client&) -> absl::Status {
+    auto last = std::make_unique<bdn::LastWords>();
+    last->worker = worker;
+    last->cause = cause == nullptr ? "" : cause;
+    if (on_exit(bdn::EndAtExit, last.get()) != 0) {
+      return bdn::ResourceExhausted("the process takes no more handlers of its exit");
+    }
+    (void)last.release();
+    return absl::OkStatus();
+  });
 }
 
 int bdn_rank(const bdn_worker* worker) { return worker == nullptr ? -1 : worker->client->rank(); }

@@ -1,0 +1,95 @@
+"""What Python knows of how this process's program ends.
+
+The exit status alone decides whether a worker leaves the job or has failed. exit() tells it to the library
+(bdn_leave_at_exit), and to Python it tells nothing; a child of multiprocessing ends without exit(), but there
+the exception that ends it can be seen. What is kept here is the cause, for the job's error.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Callable
+
+_plain_exit = sys.exit
+_last_exit = (0, "")  # The status and the cause of the last sys.exit().
+
+
+def ending_of(error: BaseException | None) -> tuple[int, str]:
+    """(status, cause) of a program that this exception ends; None is its last line. The cause may be ""."""
+    if error is None:
+        return 0, ""
+    if not isinstance(error, SystemExit):
+        return 1, describe(error)
+    return _status_of(error.code), _cause_of(error.code, error.__cause__ or error.__context__)
+
+
+def describe(error: BaseException) -> str:
+    """As the last line of a traceback."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def watch_exits() -> None:
+    """Has sys.exit() remember its cause: frameworks end a program so when they have caught its exception."""
+    if sys.exit is not _noted_exit:
+        sys.exit = _noted_exit
+
+
+def last_cause() -> str:
+    """What is known of why the program ends with a status that is not 0; "" where nothing is."""
+    status, cause = _last_exit
+    if status != 0 and cause:
+        return cause
+    uncaught = None if is_at_prompt() else getattr(sys, "last_value", None)
+    return "" if uncaught is None else describe(uncaught)
+
+
+def may_have_failed() -> bool:
+    """Whether an exception or sys.exit() may be what ends the program. A status of 0 overrules it."""
+    return _last_exit[0] != 0 or (not is_at_prompt() and getattr(sys, "last_value", None) is not None)
+
+
+def is_interrupted() -> bool:
+    """Whether Ctrl-C ends the program: by the signal, after Python's own end, so that no exit() comes."""
+    return not is_at_prompt() and isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+
+
+def is_at_prompt() -> bool:
+    """Whether the program is a prompt's, as a notebook's: an exception there ends no program."""
+    return hasattr(sys, "ps1")
+
+
+def finish_with_child(function: Callable[[BaseException | None], None]) -> bool:
+    """Whether this process is a child that multiprocessing started. function(error) is then called at its end, with
+    the exception that ends it: it may skip atexit's functions and exit()."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return False
+    from multiprocessing.util import Finalize
+
+    # After those that have no such priority: its children, for one, have ended by then.
+    Finalize(None, lambda: function(sys.exc_info()[1]), exitpriority=-100)
+    return True
+
+
+@functools.wraps(_plain_exit)
+def _noted_exit(status=None, /):
+    global _last_exit
+    _last_exit = _status_of(status), _cause_of(status, sys.exc_info()[1])
+    _plain_exit(status)
+
+
+def _status_of(code):
+    if code is None:
+        return 0
+    return code if isinstance(code, int) else 1
+
+
+def _cause_of(code, handled):
+    """Of an exit while an exception was handled, or None was."""
+    while isinstance(handled, SystemExit):
+        handled = handled.__cause__ or handled.__context__
+    if handled is not None:
+        return describe(handled)
+    return "" if code is None or isinstance(code, int) else f"SystemExit: {code}"
