@@ -38,7 +38,7 @@ def test_other_values_are_refused_by_all_workers_and_named(who):
         return str(refusal.value)
 
     root, other = run_job(job)
-    assert re.search("other workers' tensors differ", root)
+    assert root == other, "whoever ends the job first, the reason is what differs"
     assert re.search(r"'2.bias' has other values in worker 1 than in worker 0 \(1 of 6 ", other)
     assert f"broadcast_parameters(model) before {who}" in other and "check=False" in other
 

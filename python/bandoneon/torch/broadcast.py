@@ -187,19 +187,19 @@ def _check_layout(worker, named, root):
     agree(worker, "layout", mine, root, _differing_layout)
 
 
-def agree(worker, what, mine, root, difference, things="tensors"):
+def agree(worker, what, mine, root, difference):
     """Every worker compares its list with root's by difference(worker, mine, theirs, root), an error or
-    None; if any differs, all raise."""
+    None; if any differs, all raise: the others with the error of the first that does."""
     theirs = json.loads(broadcast_bytes(worker, what, json.dumps(mine).encode(), root))
     error = difference(worker, mine, theirs, root)
-    verdict = host_values([float(error is not None)])
-    push_pull(verdict, f"{what}/differs", push="none", pull="none", worker=worker).wait()
-    if error is None and verdict.item() > 0:
-        error = InvalidArgument(
-            f"other workers' {things} differ from those of worker {root}; their errors say which"
-        )
-    if error is not None:
-        raise error
+    verdicts = host_values([float(error is not None and rank == worker.rank) for rank in range(worker.size)])
+    push_pull(verdicts, f"{what}/differs", push="none", pull="none", worker=worker).wait()
+    differing = verdicts.nonzero().flatten().tolist()
+    if differing:
+        # Whoever ends the job first with its error, everybody is told what differs.
+        facts = json.dumps([str(error), getattr(error, "tensor", None)]).encode()
+        text, tensor = json.loads(broadcast_bytes(worker, f"{what}/difference", facts, differing[0]))
+        raise error or InvalidArgument(text, tensor=tensor)
 
 
 def _differing_layout(worker, mine, theirs, root):
