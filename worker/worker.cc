@@ -213,7 +213,9 @@ absl::Status Worker::Leave(absl::Duration timeout) {
 }
 
 absl::Status Worker::Abort(const std::string& reason) {
-  const absl::Status status = Aborted("%s", reason);
+  const Step step = exchanges_->highest_step();
+  const absl::Status status =
+      step == 0 ? Aborted("%s", reason) : Aborted("%s, after step %d", reason, step);
   BDN_RETURN_IF_ERROR(control_->Leave(status, absl::ZeroDuration()));
   exchanges_->Fail(status);
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import os
 import re
@@ -269,6 +270,12 @@ def _take_worker():
     return None if worker is None or os.getpid() != worker._pid else worker
 
 
+def _abort(worker, reason):
+    with contextlib.suppress(errors.BandoneonError):  # The job has failed before, and has that reason.
+        worker.abort_job(reason)
+    worker.close()
+
+
 def _at_exit():
     """The exit status, which nobody knows yet, decides whether the worker leaves or has failed."""
     worker = _take_worker()
@@ -276,8 +283,7 @@ def _at_exit():
         return
     try:
         if endings.is_interrupted():
-            worker.abort_job(endings.last_cause())
-            worker.close()
+            _abort(worker, endings.last_cause())
             return
         if not endings.may_have_failed():
             worker.settle()  # After a failure it could wait for long.
@@ -293,11 +299,11 @@ def _at_end_of_child(failure):
     if worker is None:
         return
     status, cause = endings.ending_of(failure)
+    if status != 0:
+        _abort(worker, f"{cause} (exit status {status})" if cause else f"its program ended with exit status {status}")
+        return
     try:
-        if status == 0:
-            worker.leave()
-        else:
-            worker.abort_job(f"{cause} (exit status {status})" if cause else f"its program ended with exit status {status}")
+        worker.leave()
     except errors.BandoneonError as error:
         _log.error("bandoneon: %s", error)
     finally:
