@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <sys/inotify.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +30,11 @@ namespace {
 
 constexpr std::chrono::seconds kSchedulerStart{30};
 constexpr int kSshFailed = 255;
+constexpr char kLoopback4[] = "127.0.0.1";
+constexpr char kLoopback6[] = "::1";
+// After so long a line is shown as far as it is there.
+constexpr std::chrono::milliseconds kPatience{200};
+constexpr size_t kMostOthers = 8;  // who are named besides the cause
 
 using Json = nlohmann::ordered_json;
 
@@ -48,29 +55,80 @@ std::string RandomJobId() {
   return absl::StrFormat("job-%016x", number);
 }
 
-// Whether the environment or the settings say what the job's secret is.
-bool HasSecret(const Variables& settings) {
-  for (const char* name : {"BANDONEON_TOKEN", "BANDONEON_TOKEN_FILE"}) {
-    const char* exported = getenv(name);
-    if (exported != nullptr && *exported != '\0') return true;
-    for (const auto& [variable, value] : settings) {
-      if (variable == name && !value.empty()) return true;
-    }
+// Whether the environment or the settings say it.
+bool IsSaid(const char* name, const Variables& settings) {
+  const char* exported = getenv(name);
+  if (exported != nullptr && *exported != '\0') return true;
+  for (const auto& [variable, value] : settings) {
+    if (variable == name && !value.empty()) return true;
   }
   return false;
 }
 
-// A port that is free now, for the rendezvous of torch.distributed.
-std::string FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+// Whether both are one terminal, pipe or file.
+bool IsOneFile(int one, int other) {
+  struct stat first = {};
+  struct stat second = {};
+  return fstat(one, &first) == 0 && fstat(other, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+bool CanListenAt(const std::string& address) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) return false;
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool can = fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) == 0;
+  if (fd >= 0) close(fd);
+  freeaddrinfo(found);
+  return can;
+}
+
+// A socket that is bound to a port of the kernel's choice at all addresses, and never listens: the
+// kernel gives the port to nobody else, and who binds it with SO_REUSEADDR, as torch does, may listen.
+int HoldPort(std::string* port) {
+  const int on = 1;
+  const int off = 0;
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
   socklen_t size = sizeof(address);
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (bind(fd, generic, size) != 0 || getsockname(fd, generic, &size) != 0) address.sin_port = 0;
-  close(fd);
-  return absl::StrFormat("%d", ntohs(address.sin_port));
+  const auto bind_it = [&] {
+    return fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+           bind(fd, generic, size) == 0 && getsockname(fd, generic, &size) == 0;
+  };
+  bool held = bind_it();
+  if (!held) {  // no IPv6 here
+    if (fd >= 0) close(fd);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address = {};
+    address.sin6_family = AF_INET;  // of which a port of 0 at all addresses looks the same
+    size = sizeof(sockaddr_in);
+    held = bind_it();
+  }
+  // A sockaddr_in has its port in the same place.
+  *port = absl::StrFormat("%d", held ? ntohs(address.sin6_port) : 0);
+  return fd;
+}
+
+// A port of another host, where none can be held: below those that kernels choose from.
+std::string PortBelowChosenOnes() {
+  constexpr int kFirst = 10000;
+  int first_chosen = 32768;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first_chosen;
+  const int count = std::max(first_chosen - kFirst, 1000);
+  unsigned number = 0;
+  [[maybe_unused]] const ssize_t size = getrandom(&number, sizeof(number), 0);
+  return absl::StrFormat("%d", kFirst + static_cast<int>(number % static_cast<unsigned>(count)));
+}
+
+// Whether a host's daemon names the process of it as the cause.
+bool Names(const std::string& reason, const std::string& process) {
+  return reason.find(process + " (process") != std::string::npos;
 }
 
 // False when nobody reads `fd` any more.
@@ -91,6 +149,13 @@ bool WriteAll(int fd, std::string_view text) {
 
 }  // namespace
 
+std::string ChooseLoopback(const std::function<bool(const std::string& address)>& can_listen) {
+  const bool is_only_one = !can_listen(kLoopback4) && can_listen(kLoopback6);
+  return is_only_one ? kLoopback6 : kLoopback4;
+}
+
+std::string Loopback() { return ChooseLoopback(CanListenAt); }
+
 std::string ProgramBeside(const std::string& name) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -102,23 +167,45 @@ LocalJob::LocalJob(JobOptions options, std::string directory, WorkerLine worker_
       directory_(std::move(directory)),
       worker_line_(std::move(worker_line)),
       job_id_(RandomJobId()),
-      master_port_(FreePort()),
-      group_([this](size_t process, ProcessGroup::Stream stream, std::string_view line) {
-        HandleLine(process, stream, line);
-      }) {}
-
-void LocalJob::HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line) {
-  if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
-    worker_line_(static_cast<int>(process - worker(0)), line);
+      printer_(IsOneFile(STDOUT_FILENO, STDERR_FILENO)),
+      group_(
+          [this](size_t process, ProcessGroup::Stream stream, std::string_view text,
+                 ProcessGroup::End end) { HandleText(process, stream, text, end); },
+          // Who reads workers' lines, and who reads objects, wants them whole.
+          worker_line_ || options_.json_lines ? std::chrono::milliseconds(0) : kPatience) {
+  if (options_.remote.empty()) {
+    master_port_fd_ = HoldPort(&master_port_);
   } else {
+    master_port_ = PortBelowChosenOnes();
+  }
+}
+
+LocalJob::~LocalJob() {
+  if (master_port_fd_ >= 0) close(master_port_fd_);
+}
+
+void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::string_view text,
+                          ProcessGroup::End end) {
+  if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
+    return worker_line_(static_cast<int>(process - worker(0)), text);
+  }
+  const bool is_whole = end == ProcessGroup::End::kNewline;
+  if (options_.json_lines || stream == ProcessGroup::Stream::kOut ||
+      (!is_whole && !echoes_.Holds(process))) {
+    return Print(stream, group_.name(process), text, end);
+  }
+  for (const std::string& line : echoes_.Pass(process, text)) {
     Print(stream, group_.name(process), line);
   }
 }
 
-void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line) {
-  std::string text = "[";
-  text.append(tag).append("] ").append(line).append("\n");
-  if (options_.json_lines) text = AsJson(tag, line) + "\n";
+void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view text,
+                     ProcessGroup::End end) {
+  Write(stream, options_.json_lines ? AsJson(tag, text) + "\n"
+                                    : printer_.Put(stream, tag, text, end));
+}
+
+void LocalJob::Write(ProcessGroup::Stream stream, std::string_view text) {
   const int fd = stream == ProcessGroup::Stream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   if (output_lost_ || WriteAll(fd, text)) return;
   // As a program ends by SIGPIPE when its reader goes, but with everything it started.
@@ -127,7 +214,9 @@ void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::str
 }
 
 absl::Status LocalJob::MakeToken() {
-  if (HasSecret(options_.settings)) return absl::OkStatus();
+  for (const char* secret : {"BANDONEON_TOKEN", "BANDONEON_TOKEN_FILE"}) {
+    if (IsSaid(secret, options_.settings)) return absl::OkStatus();
+  }
   uint64_t words[4];
   if (getrandom(words, sizeof(words), 0) != sizeof(words)) {
     return absl::UnavailableError("the system has no random bytes");
@@ -183,6 +272,10 @@ absl::Status LocalJob::StartDaemons() {
                                    : "tcp://" + Advertised(0);
     argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=" + listen};
     if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
+    if (options_.advertise == kLoopback6 &&
+        !IsSaid("BANDONEON_HEALTH_LISTEN", options_.settings)) {
+      argv.push_back("--health-listen=" + Advertised(0));
+    }
     status = StartDaemon(absl::StrFormat("server %d", i), argv);
   }
   for (int i = 0; status.ok() && i < options_.hosts; ++i) {
@@ -261,7 +354,7 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
   const std::string local_rank = absl::StrFormat("%d", before);
   const std::string local_size =
       absl::StrFormat("%d", is_here ? workers_per_host() : options_.remote[host].workers);
-  ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input};
+  ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input, options_.input};
   Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
                          {"BANDONEON_JOB_ID", job_id_},
                          // What torch.distributed looks for, so that DDP runs as it is.
@@ -270,7 +363,7 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
                          {"GROUP_RANK", absl::StrFormat("%d", host)},
                          {"WORLD_SIZE", size},
                          {"LOCAL_WORLD_SIZE", local_size},
-                         {"MASTER_ADDR", is_here ? "127.0.0.1" : HostOf(options_.remote[0])},
+                         {"MASTER_ADDR", is_here ? options_.advertise : HostOf(options_.remote[0])},
                          {"MASTER_PORT", master_port_},
                          // Python would keep its lines back: its output is a pipe.
                          {"PYTHONUNBUFFERED", "1"}};
@@ -340,12 +433,19 @@ void LocalJob::Fail(int code, std::string_view why) {
 }
 
 void LocalJob::HandleEnd(size_t process, int code) {
+  for (const std::string& line : echoes_.Flush(process)) {
+    Print(ProcessGroup::Stream::kError, group_.name(process), line);
+  }
   const bool told = phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons;
-  const bool expected = code == 0 || (told && (code <= 128 || code == 128 + SIGTERM));
+  const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
+  const bool expected = code == 0 || (told && (code <= 128 || by_signal));
   if (expected) return;
   failures_.push_back({process, code});
-  Say(absl::StrFormat("%s (pid %d) %s", group_.name(process), group_.pid(process),
-                      DescribeCode(code)));
+  // Of all who end because of one the cause is named last; who ends first is said at once.
+  if (failures_.size() == 1 && is_worker(process)) {
+    Say(absl::StrFormat("%s (pid %d) %s", group_.name(process), group_.pid(process),
+                        DescribeCode(code)));
+  }
   if (is_remote(process) && code == kSshFailed) {
     Say("255 is what ssh returns where it fails itself: try ssh -o BatchMode=yes HOST true");
   }
@@ -363,27 +463,68 @@ bool LocalJob::IsNode(size_t process, const std::string& name) const {
   return name == absl::StrFormat("worker %d", number);
 }
 
-void LocalJob::SayCause() {
-  if (code_ != 0 || failures_.empty()) return;
-  Failure cause = failures_.front();
-  std::ifstream who_went(FailureFile());
-  bool found = false;
-  for (std::string name; !found && std::getline(who_went, name);) {
+std::optional<LocalJob::Failure> LocalJob::FindCause(const std::vector<std::string>& names,
+                                                     const std::string& reason) const {
+  for (const std::string& name : names) {
+    std::optional<Failure> found;
     for (const Failure& failure : failures_) {
-      if (found || !IsNode(failure.process, name)) continue;
-      cause = failure;
-      found = true;
+      if (!IsNode(failure.process, name)) continue;
+      // A host's daemon ends because of the process of it that its reason names.
+      const bool is_named = Names(reason, group_.name(failure.process));
+      if (is_named || !found || (is_worker(failure.process) && !is_worker(found->process))) {
+        found = failure;
+      }
+      if (is_named) break;
     }
+    if (found) return found;
   }
-  code_ = cause.code;
-  Say(absl::StrFormat("the job failed because %s (pid %d) %s", group_.name(cause.process),
-                      group_.pid(cause.process), DescribeCode(cause.code)));
+  if (names.empty()) return std::nullopt;
+  // It hangs, or it has ended as if all were well.
+  std::optional<Failure> lost;
+  for (size_t i = 0; i < group_.size(); ++i) {
+    if (!IsNode(i, names.back())) continue;
+    if (!lost || Names(reason, group_.name(i))) lost = Failure{i, 0};
+  }
+  return lost;
+}
+
+void LocalJob::SayOthers(const Failure& cause) {
+  std::string names;
+  size_t count = 0;
+  for (const Failure& failure : failures_) {
+    if (failure.process == cause.process) continue;
+    if (++count > kMostOthers) continue;
+    absl::StrAppendFormat(&names, "%s%s (pid %d) with code %d", names.empty() ? "" : ", ",
+                          group_.name(failure.process), group_.pid(failure.process), failure.code);
+  }
+  if (count > kMostOthers) absl::StrAppendFormat(&names, " and %d more", count - kMostOthers);
+  if (count > 0) Say("others that ended with errors: " + names);
+}
+
+void LocalJob::SayCause() {
+  if (code_ != 0) return;
+  // Who went, a line each, then an empty line and the reason.
+  std::ifstream file(FailureFile());
+  std::vector<std::string> names;
+  std::string reason;
+  for (std::string line; std::getline(file, line) && !line.empty();) names.push_back(line);
+  std::getline(file, reason);
+  std::optional<Failure> cause = FindCause(names, reason);
+  if (!cause && !failures_.empty()) cause = failures_.front();
+  if (!cause) return;
+  code_ = cause->code == 0 ? 1 : cause->code;
+  SayOthers(*cause);
+  Say(absl::StrFormat("the job failed because %s (pid %d) %s%s%s", group_.name(cause->process),
+                      group_.pid(cause->process),
+                      cause->code == 0 ? "was lost" : DescribeCode(cause->code),
+                      reason.empty() ? "" : ": ", reason));
 }
 
 bool LocalJob::HandleSignal(int signal) {
   if (signal == SIGUSR2) return false;  // our parent was killed
   if (phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons) return false;
   if (failures_.empty() && code_ == 0) code_ = 128 + signal;
+  echoes_.Interrupt();
   Say(absl::StrFormat("%s: passed on to the workers; once more kills everything",
                       strsignal(signal)));
   SignalAll(true, signal);
@@ -430,6 +571,9 @@ int LocalJob::Wait() {
     }
   }
   group_.KillAll();
+  for (const auto stream : {ProcessGroup::Stream::kOut, ProcessGroup::Stream::kError}) {
+    Write(stream, printer_.Finish(stream));
+  }
   SayCause();
   return code_;
 }

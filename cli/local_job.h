@@ -10,10 +10,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cli/echo_filter.h"
+#include "cli/line_printer.h"
 #include "cli/process_group.h"
 #include "cli/remote_worker.h"
 
 namespace bdn::cli {
+
+// This host's own address: 127.0.0.1, or ::1 where only that can be listened at.
+std::string Loopback();
+std::string ChooseLoopback(const std::function<bool(const std::string& address)>& can_listen);
 
 struct JobOptions {
   const char* command = "run";  // what our own lines are tagged with
@@ -24,8 +30,9 @@ struct JobOptions {
   // Where workers run, by ssh; empty: here. Their numbers add up to `workers`, and there are no `hosts`.
   std::vector<RemoteHost> remote;
   std::vector<std::string> ssh_options;
-  std::string advertise = "127.0.0.1";  // an address of this host that all workers reach
-  bool json_lines = false;              // whether what we print is an object a line
+  std::string advertise = Loopback();  // an address of this host that all workers reach
+  bool json_lines = false;             // whether what we print is an object a line
+  int input = -1;                      // a descriptor that the one worker reads; -1: nobody does
   int servers = 1;
   std::string seed;         // of the scheduler; "" leaves it to its default
   std::string http_listen;  // of the scheduler's status page; "" for none
@@ -49,6 +56,9 @@ class LocalJob {
   // `directory` is private and temporary, and outlives this. Without a handler workers' lines are
   // printed, as all others are: "[worker 0] line" to the stream it came from.
   LocalJob(JobOptions options, std::string directory, WorkerLine worker_line = nullptr);
+  ~LocalJob();
+  LocalJob(const LocalJob&) = delete;
+  LocalJob& operator=(const LocalJob&) = delete;
 
   // Starts the scheduler, waits until it listens, and starts the servers. Errors name the process.
   absl::Status StartDaemons();
@@ -63,9 +73,10 @@ class LocalJob {
   void Fail(int code, std::string_view why);
 
   // Supervises until everything has ended, which it makes sure of. 0 when all workers returned 0,
-  // else the code of the process that failed first, which it names, or 128 + the signal that came
-  // for us. Others fail because of it, and may end before it: which was first is what the scheduler
-  // has seen, and where it has seen nothing, who ended first.
+  // else the code of the process that failed first, which it names last, or 128 + the signal that
+  // came for us. Others fail because of it, and may end before it, and it itself may hang: which was
+  // first is what the scheduler has seen, and where it has seen nothing, who ended first. The code is
+  // 1 where the process that failed has not ended by itself.
   int Wait();
   // A line of our own, to standard error.
   void Say(std::string_view line) { Print(ProcessGroup::Stream::kError, options_.command, line); }
@@ -106,8 +117,11 @@ class LocalJob {
   bool WorkersAlive() const;
   std::string FailureFile() const { return directory_ + "/failure"; }
   std::string PagePortFile() const { return directory_ + "/http-port"; }
-  void HandleLine(size_t process, ProcessGroup::Stream stream, std::string_view line);
-  void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view line);
+  void HandleText(size_t process, ProcessGroup::Stream stream, std::string_view text,
+                  ProcessGroup::End end);
+  void Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view text,
+             ProcessGroup::End end = ProcessGroup::End::kNewline);
+  void Write(ProcessGroup::Stream stream, std::string_view text);
   // Of the worker that starts next: its host, and how many of that come before it.
   std::pair<size_t, int> NextPlace() const;
   bool is_remote(size_t process) const { return is_worker(process) && !options_.remote.empty(); }
@@ -117,6 +131,14 @@ class LocalJob {
   void ReadPageUrl();
   absl::Status AwaitPort(int watch_fd, const std::string& port_file);
   void HandleEnd(size_t process, int code);
+  struct Failure {
+    size_t process;
+    int code;  // 0 where it has not ended by itself
+  };
+  // Whom the scheduler has recorded as `names`, by those who ended with errors first.
+  std::optional<Failure> FindCause(const std::vector<std::string>& names,
+                                   const std::string& reason) const;
+  void SayOthers(const Failure& cause);
   void SayCause();
   // False when everything is to be killed at once.
   bool HandleSignal(int signal);
@@ -128,22 +150,20 @@ class LocalJob {
   const std::string directory_;
   const WorkerLine worker_line_;
   const std::string job_id_;
-  const std::string master_port_;
+  std::string master_port_;
+  int master_port_fd_ = -1;  // keeps the port for the worker that will listen at it
   std::string scheduler_address_;
   std::string page_url_;
   std::string token_;       // of this job's own making; empty where the settings have one
   std::string token_file_;  // for who asks about the job
   int workers_started_ = 0;
 
-  struct Failure {
-    size_t process;
-    int code;
-  };
-
   Phase phase_ = Phase::kRunning;
   int code_ = 0;
   std::vector<Failure> failures_;  // in the order in which they ended
   bool output_lost_ = false;
+  LinePrinter printer_;
+  EchoFilter echoes_;
   std::optional<Clock::time_point> deadline_;  // of the phase
   std::optional<Clock::time_point> timer_;
   std::function<void()> timer_task_;

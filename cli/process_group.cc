@@ -144,7 +144,8 @@ void KillDescendants(const std::function<void(pid_t, int)>& on_reaped) {
   }
 }
 
-ProcessGroup::ProcessGroup(LineHandler on_line) : on_line_(std::move(on_line)) {
+ProcessGroup::ProcessGroup(LineHandler on_line, std::chrono::milliseconds patience)
+    : on_line_(std::move(on_line)), patience_(patience) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal(SIGPIPE, SIG_IGN);
   const sigset_t ours = SupervisedSignals();
@@ -166,7 +167,10 @@ absl::StatusOr<size_t> ProcessGroup::Start(const ProcessSpec& spec) {
   if (made.ok()) made = MakePipe(&error);
   if (made.ok()) made = MakePipe(&failure);
   if (made.ok() && spec.wants_input) made = MakePipe(&input);
-  if (made.ok() && !spec.wants_input) input.read = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (made.ok() && !spec.wants_input) {
+    if (spec.input >= 0) input.read = fcntl(spec.input, F_DUPFD_CLOEXEC, 0);
+    if (input.read < 0) input.read = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
   const std::vector<std::string> environment = EnvironmentWith(spec.variables);
   const std::vector<char*> argv = Pointers(spec.argv);
   const std::vector<char*> envp = Pointers(environment);
@@ -207,6 +211,11 @@ ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline
   while (true) {
     Event event;
     if (ReapOne(&event) || ReadSignal(&event)) return event;
+    std::optional<Clock::time_point> due;
+    if (HandOverPartial(&due)) {
+      event.kind = Event::Kind::kLines;
+      return event;
+    }
     // Asked here too: poll does not time out while a child prints without pause.
     if (deadline && Clock::now() >= *deadline) return event;
     std::vector<pollfd> polled = {{signal_fd_, POLLIN, 0}, {watched, POLLIN, 0}};
@@ -220,8 +229,10 @@ ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline
       }
     }
     int timeout = -1;
-    if (deadline) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now());
+    const std::optional<Clock::time_point> wake =
+        !due || (deadline && *deadline < *due) ? deadline : due;
+    if (wake) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*wake - Clock::now());
       timeout = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
     }
     if (poll(polled.data(), polled.size(), timeout) <= 0) continue;  // the deadline, or EINTR
@@ -276,21 +287,53 @@ void ProcessGroup::ReadPipe(size_t process, Stream stream) {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) return ClosePipe(process, stream);
+    if (pipe.partial.empty()) pipe.since = Clock::now();
     pipe.partial.append(chunk, static_cast<size_t>(size));
     // The handler may start a child, which moves `pipe`: work on a copy of the text.
-    std::string text = std::move(pipe.partial);
-    pipe.partial.clear();
-    size_t begin = 0;
-    for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      on_line_(process, stream, std::string_view(text).substr(begin, end - begin));
+    std::string text = std::exchange(pipe.partial, "");
+    const size_t num_bytes = text.size();
+    std::string rest = HandOverEnded(process, stream, std::move(text));
+    if (rest.size() < num_bytes) {
+      children_[process].pipes[static_cast<size_t>(stream)].since = Clock::now();
     }
-    text.erase(0, begin);
-    if (text.size() >= kLongestLine) {
-      on_line_(process, stream, text);
-      text.clear();
+    if (rest.size() >= kLongestLine) {
+      on_line_(process, stream, rest, End::kNone);
+      rest.clear();
     }
-    children_[process].pipes[static_cast<size_t>(stream)].partial = std::move(text);
+    children_[process].pipes[static_cast<size_t>(stream)].partial = std::move(rest);
   }
+}
+
+std::string ProcessGroup::HandOverEnded(size_t process, Stream stream, std::string text) {
+  const char* ends = patience_.count() > 0 ? "\n\r" : "\n";
+  size_t begin = 0;
+  for (size_t end; (end = text.find_first_of(ends, begin)) != std::string::npos; begin = end + 1) {
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    // "\r\n" is one end.
+    if (text[end] == '\r' && end + 1 < text.size() && text[end + 1] == '\n') ++end;
+    on_line_(process, stream, line, text[end] == '\n' ? End::kNewline : End::kReturn);
+  }
+  return text.substr(begin);
+}
+
+bool ProcessGroup::HandOverPartial(std::optional<Clock::time_point>* next) {
+  if (patience_.count() == 0) return false;
+  bool handed_over = false;
+  const auto now = Clock::now();
+  for (size_t i = 0; i < children_.size(); ++i) {
+    for (const Stream stream : {Stream::kOut, Stream::kError}) {
+      Pipe& pipe = children_[i].pipes[static_cast<size_t>(stream)];
+      if (pipe.partial.empty()) continue;
+      const auto due = pipe.since + patience_;
+      if (due <= now) {
+        on_line_(i, stream, std::exchange(pipe.partial, ""), End::kNone);
+        handed_over = true;
+      } else if (!*next || due < **next) {
+        *next = due;
+      }
+    }
+  }
+  return handed_over;
 }
 
 void ProcessGroup::ClosePipe(size_t process, Stream stream) {
@@ -299,7 +342,7 @@ void ProcessGroup::ClosePipe(size_t process, Stream stream) {
   pipe.fd = -1;
   const std::string rest = std::move(pipe.partial);
   pipe.partial.clear();
-  if (!rest.empty()) on_line_(process, stream, rest);
+  if (!rest.empty()) on_line_(process, stream, rest, End::kNewline);
 }
 
 void ProcessGroup::Write(size_t process, std::string_view text) {

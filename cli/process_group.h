@@ -25,7 +25,8 @@ struct ProcessSpec {
   std::string name;               // "worker 0": what its lines are tagged with
   std::vector<std::string> argv;  // argv[0] is looked for on the PATH
   Variables variables;            // over this process's environment
-  bool wants_input = false;       // whether its standard input is a pipe for Write; else /dev/null
+  bool wants_input = false;       // whether its standard input is a pipe for Write; else `input`
+  int input = -1;                 // a descriptor for its standard input; -1: /dev/null
 };
 
 // Memory of a process ("self", or its id) that is there now, of pages that several have each one's
@@ -42,8 +43,11 @@ int64_t ResidentBytesOf(const std::string& process);
 class ProcessGroup {
  public:
   enum class Stream { kOut, kError };
-  // One line without its end. `process` counts from 0 in the order of Start.
-  using LineHandler = std::function<void(size_t process, Stream stream, std::string_view line)>;
+  // What ends a piece of text. kNone: nothing yet; the line goes on with the next piece.
+  enum class End { kNewline, kReturn, kNone };
+  // A line, or a piece of one, without its end. `process` counts from 0 in the order of Start.
+  using LineHandler =
+      std::function<void(size_t process, Stream stream, std::string_view text, End end)>;
 
   struct Event {
     enum class Kind {
@@ -59,7 +63,9 @@ class ProcessGroup {
     int signal = 0;
   };
 
-  explicit ProcessGroup(LineHandler on_line);
+  // A line that has not ended for `patience` is handed over as far as it is there, as is one that
+  // ends with a carriage return: progress bars and prompts. 0: lines are handed over whole.
+  explicit ProcessGroup(LineHandler on_line, std::chrono::milliseconds patience = {});
   // Kills what still runs.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -99,7 +105,8 @@ class ProcessGroup {
  private:
   struct Pipe {
     int fd = -1;
-    std::string partial;  // the line that has not ended yet
+    std::string partial;  // of the line that has not ended yet, what was not handed over
+    Clock::time_point since;  // when its first byte came
   };
   struct Child {
     std::string name;
@@ -113,9 +120,14 @@ class ProcessGroup {
   bool ReapOne(Event* event);
   bool ReadSignal(Event* event);
   void ReadPipe(size_t process, Stream stream);
+  // Hands over all of `text` that has ended; the rest.
+  std::string HandOverEnded(size_t process, Stream stream, std::string text);
+  // Hands over what has waited too long, and tells whether there was any; `next`: when there will be.
+  bool HandOverPartial(std::optional<Clock::time_point>* next);
   void ClosePipe(size_t process, Stream stream);
 
   const LineHandler on_line_;
+  const std::chrono::milliseconds patience_;
   std::vector<Child> children_;
   int signal_fd_ = -1;
 };

@@ -1,3 +1,8 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -37,7 +42,9 @@ constexpr char kUsageText[] =
     "\n"
     "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT and\n"
     "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of the\n"
-    "process that failed first (128 + N when signal N ended it). The job has a secret of its own, made\n"
+    "process that failed first (128 + N when signal N ended it, 1 when it did not end by itself); the last\n"
+    "line says which that was and why, and of the others' errors what only repeats it is left out. The only\n"
+    "worker of a job reads this command's input, several have none. The job has a secret of its own, made\n"
     "anew, unless BANDONEON_TOKEN or BANDONEON_TOKEN_FILE says another. Workers find the job by BANDONEON_...\n"
     "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as well.\n"
     "\n"
@@ -149,6 +156,35 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   return options;
 }
 
+// What the only worker reads: this process's standard input. A terminal lets only the processes in its
+// foreground read it, of which the worker is none: there a child of ours reads, and hands it on.
+int OpenWorkerInput() {
+  if (isatty(STDIN_FILENO) == 0) return STDIN_FILENO;
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return -1;
+  const pid_t front = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // Ctrl-C is for the job. In the background a read fails instead of stopping this process.
+    for (const int number : {SIGINT, SIGQUIT, SIGTTIN}) signal(number, SIG_IGN);
+    signal(SIGPIPE, SIG_DFL);
+    if (getppid() != front) _exit(0);
+    close(fds[0]);
+    char chunk[4096];
+    for (ssize_t size; (size = read(STDIN_FILENO, chunk, sizeof(chunk))) > 0;) {
+      for (ssize_t done = 0; done < size;) {
+        const ssize_t written = write(fds[1], chunk + done, static_cast<size_t>(size - done));
+        if (written <= 0) _exit(0);
+        done += written;
+      }
+    }
+    _exit(0);
+  }
+  close(fds[1]);
+  return fds[0];
+}
+
 int RunJob(const JobOptions& options, const std::vector<std::string>& command,
            const std::string& directory) {
   LocalJob job(options, directory);
@@ -174,8 +210,9 @@ int RunCommand(Arguments args) {
   constexpr std::string_view kRepeated[] = {"set", "ssh-option"};
   const auto flags = CommandFlags::Parse(kFlags, args, kRepeated);
   if (!flags.ok()) return UsageError("run", flags.status());
-  const auto options = ReadOptions(*flags);
+  auto options = ReadOptions(*flags);
   if (!options.ok()) return UsageError("run", options.status());
+  if (options->workers == 1 && options->remote.empty()) options->input = OpenWorkerInput();
   return RunGuarded(
       [&](const std::string& directory) { return RunJob(*options, flags->command(), directory); });
 }

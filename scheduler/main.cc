@@ -172,6 +172,7 @@ class DaemonLoop {
     service_->host()->Read([&](const Job& job, absl::Time) {
       if (job.failure().ok()) return;
       for (const std::string& name : job.WhoWent()) text += name + "\n";
+      text += absl::StrFormat("\n%s\n", job.failure().message());
     });
     if (text.empty()) return;
     const absl::Status status = WriteFile("failure-file", options_.failure_file, text);

@@ -32,14 +32,14 @@ class Command:
 
     def start(self, *args, **options) -> subprocess.Popen:
         process = subprocess.Popen(
-            [self.path, *map(str, args)], env=self.environment, stdin=subprocess.DEVNULL, text=True,
+            [self.path, *map(str, args)], env=self.environment, stdin=options.pop("stdin", subprocess.DEVNULL), text=True,
             stdout=options.pop("stdout", subprocess.PIPE), stderr=options.pop("stderr", subprocess.PIPE))
         self.started.append(process)
         return process
 
-    def run(self, *args) -> subprocess.CompletedProcess:
-        process = self.start(*args)
-        out, error = process.communicate(timeout=LIMIT)
+    def run(self, *args, input=None) -> subprocess.CompletedProcess:
+        process = self.start(*args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE)
+        out, error = process.communicate(input, timeout=LIMIT)
         return subprocess.CompletedProcess(args, process.returncode, out, error)
 
     def left_behind(self) -> list:

@@ -38,8 +38,64 @@ class ProcessGroupTest : public ::testing::Test {
 
   std::vector<std::string> lines_;
   ProcessGroup group_{
-      [this](size_t, ProcessGroup::Stream, std::string_view line) { lines_.emplace_back(line); }};
+      [this](size_t, ProcessGroup::Stream, std::string_view line, ProcessGroup::End) {
+        lines_.emplace_back(line);
+      }};
 };
+
+// With patience for lines that do not end.
+class ProgressTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& line) {
+    ASSERT_TRUE(group_.Start({"shell", {"/bin/sh", "-c", line}, {}, true}).ok());
+  }
+  void AwaitPieces(size_t count) {
+    while (pieces_.size() < count) group_.Next(std::nullopt);
+  }
+
+  std::vector<std::string> pieces_;  // with "$" for a newline, "<" for a return, "..." for no end
+  ProcessGroup group_{
+      [this](size_t, ProcessGroup::Stream, std::string_view text, ProcessGroup::End end) {
+        constexpr const char* kEnds[] = {"$", "<", "..."};
+        pieces_.push_back(std::string(text) + kEnds[static_cast<size_t>(end)]);
+      },
+      std::chrono::milliseconds(200)};
+};
+
+TEST_F(ProgressTest, HandsOverABarThatIsDrawnAnew) {
+  Start("printf ' 10%%\r 20%%\r'; read go; printf '100%%\r\nend\n'");
+  AwaitPieces(2);
+  EXPECT_THAT(pieces_, ElementsAre(" 10%<", " 20%<"));
+  group_.Write(0, "go\n");
+  AwaitPieces(4);
+  EXPECT_THAT(pieces_, ElementsAre(" 10%<", " 20%<", "100%$", "end$"));
+}
+
+TEST_F(ProgressTest, HandsOverALineThatDoesNotEndAndSleepsThen) {
+  Start("printf 'done\nname? '; read name; echo $name");
+  AwaitPieces(2);
+  EXPECT_THAT(pieces_, ElementsAre("done$", "name? ..."));
+  // Nothing is left to hand over: the next wait ends by its deadline alone, without an event between.
+  const auto deadline = Clock::now() + std::chrono::milliseconds(300);
+  EXPECT_EQ(group_.Next(deadline).kind, Kind::kTimeout);
+  EXPECT_GE(Clock::now(), deadline);
+  group_.Write(0, "me\n");
+  AwaitPieces(3);
+  EXPECT_EQ(pieces_.back(), "me$");
+}
+
+TEST_F(ProgressTest, EndsALineThatCameInPieces) {
+  Start("printf one; printf ' two'; printf ' three\n'");
+  while (group_.Next(std::nullopt).kind != Kind::kEnded) {
+  }
+  std::string all;
+  for (const std::string& piece : pieces_) all += piece;
+  // In one piece, unless the machine was held up between two of them.
+  if (pieces_.size() == 1) {
+    EXPECT_EQ(all, "one two three$");
+  }
+  EXPECT_EQ(all.back(), '$');
+}
 
 TEST_F(ProcessGroupTest, TellsHowAChildEnded) {
   const size_t child = Shell("exit 7");

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import pty
 import signal
 import subprocess
+import sys
 
 import pytest
 from command_helpers import LIMIT, Watched, children_of, descendants_of, read_until, write_program
@@ -63,7 +65,24 @@ def test_the_secret_of_a_run_lies_in_a_file_that_its_user_alone_reads(staged):
 
 
 def test_workers_have_no_input(staged):
-    assert staged.run("run", *shell("cat; echo read all")).stdout == "[worker 0] read all\n"
+    done = staged.run("run", "-n", 2, *shell("cat; echo read all"), input="typed\n")
+    assert sorted(done.stdout.splitlines()) == ["[worker 0] read all", "[worker 1] read all"]
+
+
+def test_the_only_worker_reads_what_the_command_does(staged):
+    assert staged.run("run", *shell("cat; echo read all"), input="typed\n").stdout == (
+        "[worker 0] typed\n[worker 0] read all\n")
+
+
+def test_the_only_worker_reads_what_is_typed_at_a_terminal(staged):
+    ours, terminal = pty.openpty()
+    run = staged.start("run", *shell("echo ready; read line; echo got $line"), stdin=terminal)
+    os.close(terminal)
+    read_until(run.stdout, 1, "ready")
+    os.write(ours, b"typed\n")
+    assert "[worker 0] got typed" in run.communicate(timeout=LIMIT)[0]
+    os.close(ours)
+    assert run.returncode == 0
 
 
 def test_returns_the_code_of_the_worker_that_failed_and_ends_the_others(staged):
@@ -83,16 +102,118 @@ def test_others_may_end_with_errors_of_their_own(staged):
 
 def test_who_ends_first_is_not_the_cause_where_the_scheduler_knows_better(staged):
     # As when a worker gives up, whom servers outrun on the way out. Worker 0 left in peace.
-    scheduler = staged.path.parent / "bandoneon-scheduler"
-    write_program(scheduler, scheduler.read_text().replace("do case $arg in", "do case $arg in "
-                  "--failure-file=*) printf 'worker 0\\nworker 1\\nworker 2\\n' > ${arg#*=};;"))
+    scheduler_that_says(staged, "worker 0", "worker 1", "worker 2", reason="worker 1 gave up")
     write_program(staged.path.parent / "bandoneon-server", f"#!/bin/sh\n: > {staged.temporary}/over; exit 1\n")
     line = f"while ! [ -e {staged.temporary}/over ]; do sleep 0.1; done; [ $RANK = 0 ] && exit 0; exit $((6 + RANK))"
     done = staged.run("run", "-n", 3, "-s", 1, *shell(line))
     assert done.returncode == 7
-    assert [line for line in done.stderr.splitlines() if "because" in line] == [
-        next(line for line in done.stderr.splitlines() if "the job failed because worker 1" in line)]
-    assert "[run] server 0" in done.stderr
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if "because" in line] == lines[-1:]
+    assert lines[-1].startswith("[run] the job failed because worker 1 (pid ")
+    assert lines[-1].endswith(" exited with code 7: worker 1 gave up")
+    assert lines[-2].startswith("[run] others that ended with errors: server 0 (pid ")
+
+
+def test_who_hangs_is_the_cause_and_not_who_survives_it(staged):
+    scheduler_that_says(staged, "worker 1", reason="worker 1 (node 3, here) stopped answering 5.1 s ago, after step 12")
+    line = "if [ $RANK = 1 ]; then kill -STOP $$; fi; echo worker 1 is lost >&2; exit 1"
+    done = staged.run("run", "-n", 3, "-s", 1, "--linger", "0s", "--grace", "100ms", *shell(line))
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("[run] the job failed because worker 1 (pid "), done.stderr
+    assert last.endswith(" was lost: worker 1 (node 3, here) stopped answering 5.1 s ago, after step 12")
+    assert done.returncode == 1
+
+
+def test_of_a_host_the_process_that_failed_is_the_cause(staged):
+    write_program(staged.path.parent / "bandoneon-worker", "#!/bin/sh\nexec sleep 1000\n")
+    scheduler_that_says(staged, "worker 0", reason="host 0 (ranks 0-1) left with an error: worker 1 (process 5): odd")
+    line = "if [ $RANK = 1 ]; then sleep 0.2; exit 7; fi; exit 3"
+    done = staged.run("run", "--hosts", 1, "--procs-per-host", 2, "--linger", "5s", *shell(line))
+    assert done.returncode == 7
+    assert "because worker 1 (pid" in done.stderr.splitlines()[-1]
+
+
+def test_one_error_is_said_once(staged):
+    traceback = "Traceback (most recent call last):\\n  File a.py, line 1\\n"
+    mine, others = "ValueError: odd", "bandoneon.errors.JobFailed: worker 1 left with an error: ValueError: odd"
+    scheduler_that_says(staged, "worker 1", reason="worker 1 left with an error: ValueError: odd (exit status 1)")
+    line = f"""if [ $RANK = 1 ]; then printf '{traceback}{mine}\\n' >&2; exit 1; fi
+        printf 'before\\n{traceback}{others}\\n' >&2; exit 1"""
+    done = staged.run("run", "-n", 4, "-s", 2, *shell(line))
+    assert done.stderr.count("Traceback") == 1 and done.stderr.count("before") == 3, done.stderr
+    assert len([line for line in done.stderr.splitlines() if mine in line]) == 2, done.stderr  # its own, and the last
+
+
+def test_an_interrupt_ends_in_few_lines(staged):
+    traceback = "Traceback (most recent call last):\\n  File a.py, line 1\\nKeyboardInterrupt\\n"
+    line = f"trap \"printf '{traceback}' >&2; trap - INT; kill -INT $$\" INT; echo ready; while :; do sleep 0.1; done"
+    run = staged.start("run", "-n", 8, "-s", 2, *shell(line))
+    read_until(run.stdout, 8, "ready")
+    seen = read_until(run.stderr, 1, "see bandoneon status")
+    run.send_signal(signal.SIGINT)
+    _, error = run.communicate(timeout=LIMIT)
+    assert run.returncode == 128 + signal.SIGINT
+    assert len(error.splitlines()) <= 5 and "Traceback" not in error, seen + [error]
+
+
+def test_progress_bars_and_prompts_are_seen_before_their_lines_end(staged):
+    # Each waits for what is typed, so that nothing but patience shows it.
+    line = "printf ' 10%%\\r'; read x; printf 'name? '; read name; echo hello $name"
+    run = staged.start("run", *shell(line), stdin=subprocess.PIPE)
+    assert read_bytes(run.stdout, "\r") == "[worker 0]  10%\r"
+    run.stdin.write("\n")
+    run.stdin.flush()
+    assert read_bytes(run.stdout, "? ") == "[worker 0] name? "
+    out, _ = run.communicate("me\n", timeout=LIMIT)
+    assert out == "hello me\n"
+
+
+def test_the_master_port_is_held_for_who_asks_to_share_it(staged):
+    program = """
+import os, socket
+port, taken = int(os.environ["MASTER_PORT"]), []
+for share in (0, 1):
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, share)
+    try:
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        taken.append("had")
+    except OSError:
+        taken.append("held")
+print(*taken)
+"""
+    done = staged.run("run", "--", sys.executable, "-c", program)
+    assert done.stdout == "[worker 0] held had\n", done.stderr
+
+
+def test_a_host_without_ipv4_is_enough(staged):
+    """In a network of its own, whose loopback has ::1 alone."""
+    line = "ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec \"$@\""
+    inside = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", line, "-"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no network namespaces here")
+    done = subprocess.run([*inside, staged.path, "run", "--", "sh", "-c", "echo $BANDONEON_SCHEDULER $MASTER_ADDR"],
+                          env=staged.environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.stdout == "[worker 0] [::1]:4242 ::1\n", done.stderr
+
+
+def read_bytes(stream, end):
+    """Up to `end`, as it comes."""
+    text = ""
+    while not text.endswith(end):
+        piece = os.read(stream.fileno(), 1).decode()
+        assert piece, f"ended before {end!r}: {text!r}"
+        text += piece
+    return text
+
+
+def scheduler_that_says(staged, *who, reason):
+    """A stand-in for the scheduler that has recorded whose failure it was."""
+    text = "".join(name + "\\n" for name in who) + f"\\n{reason}\\n"
+    scheduler = staged.path.parent / "bandoneon-scheduler"
+    write_program(scheduler, scheduler.read_text().replace(
+        "do case $arg in", f"do case $arg in --failure-file=*) printf '{text}' > ${{arg#*=}};;"))
 
 
 def test_what_ignores_sigterm_is_killed(staged):
