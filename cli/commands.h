@@ -20,6 +20,10 @@ using Arguments = std::span<const std::string>;
 inline constexpr int kUsage = 2;
 
 int RunCommand(Arguments args);
+// bandoneon-scheduler, bandoneon-server and bandoneon-worker, in place of this program.
+int SchedulerCommand(Arguments args);
+int ServerCommand(Arguments args);
+int WorkerCommand(Arguments args);
 int StatusCommand(Arguments args);
 int DoctorCommand(Arguments args);
 int RecipesCommand(Arguments args);

@@ -12,6 +12,9 @@ namespace {
 constexpr char kHelp[] =
     "usage: bandoneon COMMAND [options]\n\n"
     "  run              start a whole job on this machine\n"
+    "  scheduler        the daemon of a job: bandoneon-scheduler\n"
+    "  server           the daemon that sums: bandoneon-server\n"
+    "  worker           the daemon that takes part for a host's processes: bandoneon-worker\n"
     "  status           show the nodes of a running job\n"
     "  doctor           say what is wrong with this machine, or the way to a job\n"
     "  recipes          list the recipes of bandoneon.torch: which setting for which network\n"
@@ -35,6 +38,9 @@ struct Command {
 };
 constexpr Command kCommands[] = {
     {"run", RunCommand},
+    {"scheduler", SchedulerCommand},
+    {"server", ServerCommand},
+    {"worker", WorkerCommand},
     {"status", StatusCommand},
     {"doctor", DoctorCommand},
     {"recipes", RecipesCommand},

@@ -1,22 +1,39 @@
-"""The command `bandoneon`: by its name after an installation, and as `python -m bandoneon`."""
+"""The command `bandoneon` and the daemons: by their names after an installation, and as `python -m bandoneon`."""
 
 import os
 import pathlib
 import sys
 
 
-def command_paths():
-    """Where the command may be, most wanted first. The daemons that it starts are beside it."""
+def program_paths(name="bandoneon"):
+    """Where the program may be, most wanted first. All of them are in one folder."""
     here = pathlib.Path(__file__).resolve().parent
-    return [here / "bin" / "bandoneon", here.parent.parent / "build" / "release" / "bin" / "bandoneon"]
+    return [here / "bin" / name, here.parent.parent / "build" / "release" / "bin" / name]
 
 
-def main():
-    paths = command_paths()
+def become(name):
+    """Runs the program in place of this process, with its arguments."""
+    paths = program_paths(name)
     for path in paths:
         if path.exists():
             os.execv(path, [str(path), *sys.argv[1:]])
-    sys.exit("bandoneon: the command is at none of " + ", ".join(map(str, paths)) + "; build it (scripts/build)")
+    sys.exit(f"{name}: the program is at none of " + ", ".join(map(str, paths)) + "; build it (scripts/build)")
+
+
+def main():
+    become("bandoneon")
+
+
+def scheduler():
+    become("bandoneon-scheduler")
+
+
+def server():
+    become("bandoneon-server")
+
+
+def worker():
+    become("bandoneon-worker")
 
 
 if __name__ == "__main__":

@@ -350,6 +350,14 @@ def test_help_has_examples(staged, command):
     assert "Examples:" in done.stdout and "  bandoneon " in done.stdout
 
 
+def test_daemons_are_commands(staged):
+    for role in ("scheduler", "server", "worker"):
+        write_program(staged.path.parent / f"bandoneon-{role}", '#!/bin/sh\necho $0 "$@"\n')
+        assert staged.run(role, "--rank", 2).stdout == f"{staged.path.parent}/bandoneon-{role} --rank 2\n"
+        (staged.path.parent / f"bandoneon-{role}").unlink()
+        assert staged.run(role).returncode == 127
+
+
 def test_unknown_commands_are_named(staged):
     assert "unknown command 'rnu'" in staged.run("rnu").stderr
     assert "unknown command 'bench push'" in staged.run("bench", "push").stderr

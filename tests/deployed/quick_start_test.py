@@ -1,7 +1,8 @@
 """docs/two_machines.md's quick start, word for word: its blocks are run on two network namespaces that have the names and
 addresses which they name. Only scp, for want of an ssh between them, is a program that copies between their folders.
 
-Needs root, `ip`, the release build and torch.
+With the commands of the release build, and with those of the wheel in a fresh environment. Needs root, `ip`, the release
+build and torch.
 """
 
 import os
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import uuid
+import venv
 
 import pytest
 
@@ -32,8 +34,8 @@ def blocks():
 
 
 class Machine:
-    def __init__(self, namespace, address, folder):
-        self.namespace, self.address, self.folder = namespace, address, folder
+    def __init__(self, namespace, address, folder, programs):
+        self.namespace, self.address, self.folder, self.programs = namespace, address, folder, programs
         folder.mkdir()
         shutil.copy(ROOT / "examples" / "gpt.py", folder)
         (folder / "tools").mkdir()
@@ -45,7 +47,7 @@ class Machine:
     def start(self, commands):
         """A shell that does them and then waits for what it started, on a machine with its own name and /etc/hosts."""
         env = {k: v for k, v in os.environ.items() if not k.startswith("BANDONEON_")}
-        env["PATH"] = ":".join(map(str, (self.folder / "tools", BIN, ROOT / "build/venv/bin", "/usr/bin", "/bin", "/sbin")))
+        env["PATH"] = ":".join(map(str, (self.folder / "tools", *self.programs, "/usr/bin", "/bin", "/sbin")))
         env["OMP_NUM_THREADS"] = "1"
         # A daemon that fails must fail the block: `wait` alone would forget it.
         script = f"set -e\n{commands}\nfor job in $(jobs -p); do wait $job; done\n"
@@ -62,8 +64,26 @@ class Machine:
         return process.returncode, output
 
 
-@pytest.fixture
-def machines(tmp_path):
+def wheel_programs(folder):
+    """The folder of commands of a fresh environment with the wheel, and with the torch of this tree's environment."""
+    import torch
+
+    run = lambda *command: subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+    run(ROOT / "scripts/wheel", "--out", folder)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv/bin"
+    run(programs / "python", "-m", "pip", "--no-input", "--disable-pip-version-check", "install", "-q", "--no-index", wheel)
+    (packages,) = (folder / "venv/lib").glob("python*/site-packages")
+    # A path alone does not bring that environment's editable packages.
+    (packages / "torch_of_the_tree.pth").write_text(f"{pathlib.Path(torch.__file__).parents[1]}\n")
+    (programs / "torchrun").write_text('#!/bin/sh\nexec python -m torch.distributed.run "$@"\n')
+    (programs / "torchrun").chmod(0o755)
+    return programs
+
+
+@pytest.fixture(params=["build", "wheel"])
+def machines(request, tmp_path):
     if shutil.which("ip") is None or os.geteuid() != 0:
         pytest.skip("network namespaces need root and the program ip")
     tag = "bdn" + uuid.uuid4().hex[:6]
@@ -83,7 +103,8 @@ def machines(tmp_path):
                 ip("-n", name, "link", "set", "lo", "up")
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces here: {' '.join(error.cmd)}: {error.stderr.strip()}")
-        yield {address: Machine(name, address, tmp_path / address) for address, name in names.items()}
+        programs = [BIN, ROOT / "build/venv/bin"] if request.param == "build" else [wheel_programs(tmp_path / "wheel")]
+        yield {address: Machine(name, address, tmp_path / address, programs) for address, name in names.items()}
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "del", name], check=False)

@@ -112,6 +112,13 @@ def test_the_command_is_on_the_path(installed):
     assert '"gb_per_s_per_worker"' in installed.run("bandoneon", "bench", "pushpull", "--bytes=65536", "--iters=2", "--json")
 
 
+@pytest.mark.parametrize("role", ["scheduler", "server", "worker"])
+def test_the_daemons_are_commands(installed, role):
+    version = installed.run(f"bandoneon-{role}", "--version")
+    assert version.startswith(f"bandoneon-{role} ")
+    assert installed.run("bandoneon", role, "--version") == version
+
+
 def test_works_beside_other_copies_of_grpc_and_protobuf(installed):
     installed.install(*OTHERS)
     job = installed.folder / "job.py"
