@@ -1,5 +1,9 @@
 import copy
 import io
+import itertools
+import pickle
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -478,3 +482,58 @@ def test_sparse_gradients_are_refused_by_name_and_nothing_has_changed():
     with pytest.raises(bandoneon.InvalidArgument, match=r"parameter 0 of group 1 \(shape \[10, 4\]\) is sparse"):
         optimizer.step()
     assert torch.equal(dense, before) and not optimizer.state
+
+
+# ---- Products in bfloat16, and what steps cost
+
+
+def moved_by(shape, seed=1, dtype=torch.float32, **options):
+    """What one step moves a matrix by, in learning rates and lengths of a step."""
+    param = parameter(*shape, dtype=dtype)
+    before, optimizer = param.detach().clone(), bdn.Muon([param], lr=0.1, weight_decay=0.0, **options)
+    step(optimizer, seed)
+    return (before - param.detach()) / (0.1 * 0.2 * max(shape) ** 0.5), param.grad, optimizer
+
+
+@pytest.mark.parametrize("shape", [(96, 128), (160, 64)])
+def test_products_in_bfloat16_are_those_of_float32_to_its_precision(shape):
+    exact, _, _ = moved_by(shape)
+    rounded, grad, optimizer = moved_by(shape, products="bfloat16")
+    norm = torch.linalg.vector_norm
+    assert 0 < norm(rounded - exact) < 0.03 * norm(exact)
+    assert optimizer.state[optimizer.param_groups[0]["params"][0]]["momentum_buffer"].dtype == torch.float32
+    assert 0.6 < torch.linalg.svdvals(rounded).min() or torch.linalg.svdvals(grad).min() < 0.002 * norm(grad)
+    assert torch.linalg.svdvals(rounded).max() < 1.25
+
+
+@pytest.mark.parametrize("shape, dtype", [((64, 128), torch.float32), ((96, 128), torch.float64)])
+def test_products_of_small_matrices_and_of_float64_stay_as_they_are(shape, dtype):
+    assert torch.equal(moved_by(shape, dtype=dtype)[0], moved_by(shape, dtype=dtype, products="bfloat16")[0])
+
+
+def test_other_products_are_refused_and_a_copy_has_the_same():
+    with pytest.raises(bandoneon.InvalidArgument, match="products='fp8' is neither"):
+        bdn.Muon([parameter(4, 4)], lr=0.1, products="fp8")
+    optimizer = pickle.loads(pickle.dumps(bdn.Muon([parameter(96, 128)], lr=0.1, products="bfloat16")))
+    plain = bdn.Muon([parameter(96, 128)], lr=0.1, products="bfloat16")
+    for one in (optimizer, plain):
+        step(one, seed=1)
+    (ours,), (theirs,) = (one.param_groups[0]["params"] for one in (optimizer, plain))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("within, between, warns", [(3.0, 2.0, 1), (2.0, 3.0, 0)])
+@pytest.mark.parametrize("products", ["float32", "bfloat16"])
+def test_steps_that_take_longer_than_all_between_them_are_warned_of_once(within, between, warns, products, monkeypatch):
+    times = itertools.accumulate(itertools.cycle([between, within]))
+    monkeypatch.setattr(sys.modules[bdn.Muon.__module__], "_clock", lambda: next(times))
+    optimizer = bdn.Muon([parameter(4, 4)], lr=0.1, products=products)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seed in range(60):
+            step(optimizer, seed)
+    said = [str(w.message) for w in caught if "longer than all else between" in str(w.message)]
+    assert len(said) == warns
+    for text in said:
+        assert "3000 ms each" in text and "2000 ms" in text and "docs/recipes.md" in text
+        assert ("products='bfloat16'" in text) == (products == "float32")

@@ -86,6 +86,14 @@ def test_what_it_prints_is_what_it_makes(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_printed_it_says_what_muon_costs(name):
+    recipe = bdn.recipe(name)
+    code, *comments = str(recipe).split("\n#")
+    assert code == repr(recipe)
+    assert ("3 to 5 x width / (tokens" in str(comments)) == (recipe.inner == "Muon")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_two_workers_train_and_stay_equal(name):
     def job(worker):
         model = make_model()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
+import time
+import warnings
 from typing import Any
 
 import torch
@@ -18,6 +21,9 @@ from .wrapped import evaluate
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _NORM_EPS = 1e-7
+_PRODUCTS = {"float32": None, "bfloat16": torch.bfloat16}  # None: what moments are kept in
+_PACE_STEPS = 16
+_clock = time.perf_counter
 _STEP_LENGTH = 0.2  # The root of the mean square of an AdamW step, in learning rates (arXiv 2502.16982).
 
 # Elements of a matrix up to which several take less time together. On one core of a CPU 12 of 16 x 16 take a ninth
@@ -59,12 +65,19 @@ class Muon(PerParameterOptimizer):
     momentum: 0.95, mu. betas: (0.9, 0.95), b1 and b2. eps: 1e-8.
     weight_decay: 0.01, wd, of all; put biases and norms in a group of their own with 0.
     matrices: True; False in a group whose parameters are all stepped by AdamW.
+    products: "float32", what Newton-Schulz's products are computed in (float64 of float64 parameters); or "bfloat16", as
+        the authors have it, of matrices of more than 8192 elements: a quarter of the time where the processor
+        multiplies bfloat16 itself (lscpu shows avx512_bf16 or amx_bf16), and longer where it does not.
     batched: small matrices of one shape are orthogonalised together, which saves time. What comes out may differ
         in the last bits by which are together, so overlap="forward" of DistributedOptimizer needs False.
 
-    All but batched may differ by group. Takes float32, float64, and float16 and bfloat16, whose moments and
+    All but products and batched may differ by group. Takes float32, float64, and float16 and bfloat16, whose moments and
     steps are computed and kept in float32: only the new parameter is rounded. Gradients are dense. InvalidArgument
     says what does not fit, and nothing has changed then. Not thread-safe.
+
+    A matrix of r rows and c columns, r <= c, costs 20 r^2 c + 10 r^3 operations a step, forward and backward pass 6 r c
+    for each token of a worker's batch: so steps take 3 to 5 x width / tokens of their time. A warning says, once,
+    where they take longer than all else between them; not on GPUs, nor with batched=False.
 
     State: one array a matrix, two of everything else, of the parameter's shape. The products' bits are those of
     the machine's BLAS, number of threads and float32 matmul precision: give the workers under
@@ -81,8 +94,11 @@ class Muon(PerParameterOptimizer):
         weight_decay: float = 0.01,
         matrices: bool = True,
         *,
+        products: str = "float32",
         batched: bool = True,
     ) -> None:
+        if products not in _PRODUCTS:
+            raise InvalidArgument(f"products={products!r} is neither 'float32' nor 'bfloat16'")
         defaults = dict(
             lr=lr,
             momentum=momentum,
@@ -91,7 +107,10 @@ class Muon(PerParameterOptimizer):
             weight_decay=weight_decay,
             matrices=matrices,
         )
-        self._batched = batched  # Not an option of groups, which load_state_dict() replaces.
+        # No options of groups, which load_state_dict() replaces.
+        self._products = products
+        self._batched = batched
+        self._pace = _Pace()
         super().__init__(params, defaults)
 
     @property
@@ -151,7 +170,11 @@ class Muon(PerParameterOptimizer):
                         f"matrices={group['matrices']!r} of group {number} has no use for: matrices= may not change "
                         "while an optimizer steps; make a new one"
                     )
+        self._pace.step_begins()
         super().step()
+        # Not where steps return before they are taken, nor of steps that overlap="forward" takes piece by piece.
+        if self._batched and all(param.is_cpu for group in self.param_groups for param in group["params"][:1]):
+            self._pace.step_has_ended(self._products)
         return loss
 
     def _step_group(self, params, group):
@@ -170,7 +193,7 @@ class Muon(PerParameterOptimizer):
         torch._foreach_mul_(buffers, momentum)
         torch._foreach_add_(buffers, grads)
         directions = torch._foreach_add(grads, buffers, alpha=momentum)
-        _descend(params, _orthogonalized(directions, self._batched), group)
+        _descend(params, _orthogonalized(directions, self._batched, _PRODUCTS[self._products]), group)
 
     def _step_others(self, params, group):
         grads, (beta1, beta2) = _gradients(params), group["betas"]
@@ -206,7 +229,40 @@ class Muon(PerParameterOptimizer):
                     self.state[param][name] = value.to(param.device, _dtype_of(param), copy=True)
 
     def __getstate__(self):
-        return {**super().__getstate__(), "_batched": self._batched}
+        return {**super().__getstate__(), "_products": self._products, "_batched": self._batched, "_pace": _Pace()}
+
+
+class _Pace:
+    """Compares the time in steps with that between them, over _PACE_STEPS of them, and warns once."""
+
+    def __init__(self):
+        self._began = self._ended = None
+        self._within, self._between = [], []
+
+    def step_begins(self):
+        if len(self._within) == _PACE_STEPS:
+            return
+        self._began = _clock()
+        if self._ended is not None:
+            self._between.append(self._began - self._ended)
+
+    def step_has_ended(self, products):
+        if len(self._within) == _PACE_STEPS:
+            return
+        self._ended = _clock()
+        self._within.append(self._ended - self._began)
+        if len(self._within) == _PACE_STEPS:
+            # The first of each warms up; what lies between may hold an evaluation, or a meeting.
+            within, between = (statistics.median(times[1:]) for times in (self._within, self._between))
+            if within > between:
+                faster = "" if products == "bfloat16" else "products='bfloat16' where the processor has it, "
+                warnings.warn(
+                    f"Muon's steps take {1000 * within:.0f} ms each, longer than all else between them, "
+                    f"{1000 * between:.0f} ms: its products cost 3 to 5 x width / tokens of a worker's batch of the time "
+                    f"of forward and backward. Take larger batches, {faster}more threads, or AdamW (docs/recipes.md)",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
 
 
 def _dtype_of(param):
@@ -233,8 +289,8 @@ def _is_tall(tensor):
     return tensor.shape[0] > tensor.shape[1:].numel()
 
 
-def _orthogonalized(directions, batched):
-    """0.2 sqrt(max(rows, columns)) X of each u."""
+def _orthogonalized(directions, batched, products=None):
+    """0.2 sqrt(max(rows, columns)) X of each u; products: the type of those of large matrices, unless float64."""
     alike = {}
     for index, direction in enumerate(directions):
         matrix = direction.flatten(1)
@@ -246,7 +302,9 @@ def _orthogonalized(directions, batched):
     updates = [None] * len(directions)
     for entries in alike.values():
         # Stacked they lie row by row, however the gradients do, for which the products' bits may differ.
-        results = _newton_schulz(torch.stack([matrix for _, matrix in entries]))
+        stack = torch.stack([matrix for _, matrix in entries])
+        is_large = stack[0].numel() > _BATCHED_NUMEL and stack.dtype == torch.float32
+        results = _newton_schulz(stack, products if is_large and products is not None else stack.dtype)
         results *= _STEP_LENGTH * math.sqrt(results.shape[-1])
         for (index, _), result in zip(entries, results):
             like = directions[index]
@@ -254,12 +312,14 @@ def _orthogonalized(directions, batched):
     return updates
 
 
-def _newton_schulz(x):
-    """Of wide matrices, x[number, rows, columns]."""
+def _newton_schulz(x, products):
+    """Of wide matrices, x[number, rows, columns], with products of that type."""
+    kept = x.dtype
     a, b, c = _COEFFICIENTS
     with torch.autocast(x.device.type, enabled=False):  # Which would round the products.
         x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) + _NORM_EPS)
+        x = x.to(products)
         for _ in range(_ITERATIONS):
             gram = torch.bmm(x, x.mT)
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x
+    return x.to(kept)
