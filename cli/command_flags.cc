@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/base/nearest_name.h"
 
 namespace bdn::cli {
 namespace {
@@ -25,7 +26,26 @@ const Flag* FindFlag(std::span<const Flag> flags, std::string_view arg) {
   return found == flags.end() ? nullptr : &*found;
 }
 
+absl::Status UnknownFlag(std::span<const Flag> flags, std::string_view arg) {
+  const std::string given(arg.substr(0, arg.find('=')));
+  std::vector<std::string> names;
+  for (const Flag& flag : flags) names.push_back(std::string("--") + flag.name);
+  names.emplace_back("--help");
+  // Of one letter every other is as near.
+  const bool is_word = given.size() > 2;
+  return Bad("unknown option %s%s", given, is_word ? DidYouMean(given, names) : "");
+}
+
 }  // namespace
+
+std::string DidYouMean(std::string_view word, std::span<const std::string> known) {
+  std::vector<std::string> longer;
+  for (const std::string& name : known) {
+    if (name.starts_with(word)) longer.push_back(name);
+  }
+  const std::string best = longer.size() == 1 ? longer[0] : NearestName(word, known);
+  return best.empty() ? "" : absl::StrFormat("; did you mean '%s'?", best);
+}
 
 absl::StatusOr<CommandFlags> CommandFlags::Parse(std::span<const Flag> flags,
                                                  std::span<const std::string> args,
@@ -41,7 +61,7 @@ absl::StatusOr<CommandFlags> CommandFlags::Parse(std::span<const Flag> flags,
       return Bad("unexpected argument '%s' (the command to run goes behind --)", arg);
     }
     const Flag* flag = FindFlag(flags, arg);
-    if (flag == nullptr) return Bad("unknown option %s", arg.substr(0, arg.find('=')));
+    if (flag == nullptr) return UnknownFlag(flags, arg);
     const size_t equals = arg.find('=');
     std::string value;
     if (flag->value == nullptr) {

@@ -22,6 +22,10 @@ struct Flag {
   const char* help;
 };
 
+// "; did you mean 'status'?" where one of `known` is near to `word`, or is the only one that begins
+// with it; else "".
+std::string DidYouMean(std::string_view word, std::span<const std::string> known);
+
 // The parsed command line of one command. Immutable; thread-safe.
 class CommandFlags {
  public:

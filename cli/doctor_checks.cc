@@ -301,7 +301,9 @@ bool CheckAnswer(const JobFacts& facts, Report* report) {
 }
 
 void CheckServer(const JobFacts::Server& server, Report* report) {
-  const std::string subject = absl::StrFormat("server %d", server.rank);
+  // Before all have joined, who was started without one has no rank.
+  const std::string subject =
+      server.rank < 0 ? "server ?" : absl::StrFormat("server %d", server.rank);
   if (server.address.rfind("tcp://", 0) != 0) {
     report->Note(subject,
                  server.address + " is of its host alone: workers of others do not reach it");

@@ -74,7 +74,7 @@ struct JobFacts {
   bool with_certificates = false;
   std::string status;  // bdn_status_json
   struct Server {
-    int rank = 0;
+    int rank = 0;  // -1: not known before all have joined
     std::string address;
     std::string failure;  // of its address or its name
     TcpAttempt attempt;

@@ -55,6 +55,17 @@ constexpr Command kCommands[] = {
     {"idle-worker", IdleWorkerCommand},
 };
 
+// Of the commands for people, and what some of them begin with.
+std::vector<std::string> CommandNames() {
+  std::vector<std::string> names = {"bench", "certs"};
+  for (const Command& command : kCommands) {
+    if (command.run != BenchWorkerCommand && command.run != IdleWorkerCommand) {
+      names.emplace_back(command.name);
+    }
+  }
+  return names;
+}
+
 int Main(const std::vector<std::string>& args) {
   if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     fputs(kHelp, args.empty() ? stderr : stdout);
@@ -78,7 +89,8 @@ int Main(const std::vector<std::string>& args) {
   for (const Command& command : kCommands) {
     if (command.name == name) return command.run(Arguments(args).subspan(used));
   }
-  fprintf(stderr, "bandoneon: unknown command '%s'\nSee bandoneon --help.\n", name.c_str());
+  fprintf(stderr, "bandoneon: unknown command '%s'%s\nSee bandoneon --help.\n", name.c_str(),
+          DidYouMean(name, CommandNames()).c_str());
   return kUsage;
 }
 

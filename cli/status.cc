@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/commands.h"
 #include "cli/stage_table.h"
+#include "common/base/byte_text.h"
 #include "worker/c_api/bandoneon.h"
 
 namespace bdn::cli {
@@ -49,16 +50,6 @@ std::vector<std::string> SettingsOf(const CommandFlags& flags) {
   return settings;
 }
 
-std::string HumanBytes(double bytes) {
-  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-  size_t unit = 0;
-  while (bytes >= 1000 && unit + 1 < std::size(kUnits)) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, bytes, kUnits[unit]);
-}
-
 // Rows of equal length, the first is the heading: columns as wide as they need.
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
@@ -78,6 +69,11 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string Number(const Json& value) { return absl::StrFormat("%d", value.get<int64_t>()); }
 
+// Who was started without one has a rank once all have joined.
+std::string RankOf(const Json& node) {
+  return node.at("rank").get<int64_t>() < 0 ? "?" : Number(node.at("rank"));
+}
+
 // Where workers reach a server and, where it differs, where it listens.
 std::string AddressOf(const Json& node) {
   const auto advertised = node.at("address").get<std::string>();
@@ -93,10 +89,10 @@ std::string HeldBy(const Json& node) {
   for (const auto& [purpose, bytes] : node.at("held").items()) {
     if (purpose == "total" || bytes.get<uint64_t>() == 0) continue;
     text += absl::StrFormat("%s %s %s", text.empty() ? "" : ",", purpose,
-                            HumanBytes(bytes.get<double>()));
+                            ByteText(bytes.get<double>()));
   }
   if (text.empty()) return text;
-  return absl::StrFormat("server %s holds%s\n", Number(node.at("rank")), text);
+  return absl::StrFormat("server %s holds%s\n", RankOf(node), text);
 }
 
 std::string Describe(const Json& job) {
@@ -111,11 +107,11 @@ std::string Describe(const Json& job) {
                                                  "ADDRESS"}};
   for (const Json& node : job.at("nodes")) {
     rows.push_back(
-        {node.at("role").get<std::string>(), Number(node.at("rank")), Number(node.at("node")),
+        {node.at("role").get<std::string>(), RankOf(node), Number(node.at("node")),
          node.at("host").get<std::string>(), node.at("left").get<bool>() ? "left" : "here",
-         Number(node.at("step")), HumanBytes(node.at("bytes_sent").get<double>()),
-         HumanBytes(node.at("bytes_received").get<double>()), Number(node.at("keys")),
-         node.contains("held") ? HumanBytes(node.at("held").at("total").get<double>()) : "-",
+         Number(node.at("step")), ByteText(node.at("bytes_sent").get<double>()),
+         ByteText(node.at("bytes_received").get<double>()), Number(node.at("keys")),
+         node.contains("held") ? ByteText(node.at("held").at("total").get<double>()) : "-",
          absl::StrFormat("%.1f s ago", node.at("seconds_since_heard").get<double>()),
          AddressOf(node)});
   }
@@ -130,11 +126,24 @@ absl::StatusOr<std::string> DescribeStages(const Json& job) {
   for (const Json& node : job.at("nodes")) {
     const auto rows = ParseStages(node.at("stages").dump());
     if (!rows.ok()) return rows.status();
-    nodes.emplace_back(node.at("role").get<std::string>() + " " + Number(node.at("rank")), *rows);
+    nodes.emplace_back(node.at("role").get<std::string>() + " " + RankOf(node), *rows);
   }
   const std::string table = StageTable(nodes);
   return table.empty() ? "no key has passed through a stage yet, or setting stage-times is off\n"
                        : table;
+}
+
+// What to say beside a refusal.
+std::string TokenHint(const CommandFlags& flags, const absl::Status& refusal) {
+  if (refusal.code() != absl::StatusCode::kPermissionDenied) return "";
+  const auto given = [&](const char* flag, const char* variable) {
+    return flags.Has(flag) || getenv(variable) != nullptr;
+  };
+  if (given("token", "BANDONEON_TOKEN") || given("token-file", "BANDONEON_TOKEN_FILE")) {
+    return "; is that the token file of this job? Each job of bandoneon run has its own";
+  }
+  return "; say --token-file PATH, with the file of the job's token: bandoneon run names its own "
+         "when it starts";
 }
 
 }  // namespace
@@ -171,7 +180,8 @@ int StatusCommand(Arguments args) {
   const auto answer =
       AskScheduler(SettingsOf(*flags), std::chrono::duration<double>(*timeout).count());
   if (!answer.ok()) {
-    fprintf(stderr, "bandoneon status: %s\n", std::string(answer.status().message()).c_str());
+    fprintf(stderr, "bandoneon status: %s%s\n", std::string(answer.status().message()).c_str(),
+            TokenHint(*flags, answer.status()).c_str());
     return 1;
   }
   if (flags->Has("json")) {

@@ -434,9 +434,10 @@ Sends DenseKey::OnFetch(NodeId from, const Frame& frame) {
   }
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
   if (!HasPart(plan_, state_.parts, header.part)) {
-    return shard_.Refuse(from, header,
-                         NotFound("tensor '%s' has no %s by this rule and codec", plan_.name,
-                                  StatePartName(header.part)));
+    // A checkpoint asks so whether there is one. Its answer is no, and nothing was refused.
+    const absl::Status none = NotFound("tensor '%s' has no %s by this rule and codec", plan_.name,
+                                       StatePartName(header.part));
+    return {{from, shard_.ErrorFrame(header, none)}};
   }
   const bool holds_weights = plan_.rule != nullptr;
   const bool is_set = !holds_weights || state_.parts.segments[*segment].has_weights;

@@ -43,7 +43,7 @@ MAY_INCLUDE = {
     # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
     LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
     C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", "scheduler", "server", "worker"},
-    "cli": {C_API, CERTS, FABRIC},
+    "cli": {BASE, C_API, CERTS, FABRIC},
     "examples": {C_API},
     "proto": set(),
 }

@@ -8,8 +8,8 @@
 namespace bdn {
 
 void ReportJob(const Registry& registry, const std::string& metrics_file) {
-  const std::vector<Sample> counted = registry.Collect();
-  if (!counted.empty()) LogInfo("%s", ToText(counted));
+  const std::string counted = ToText(registry.Collect());
+  if (!counted.empty()) LogInfo("in this job: %s", counted);
   if (metrics_file.empty()) return;
   std::ofstream file(metrics_file);
   file << registry.Json() << std::endl;

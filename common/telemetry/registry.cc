@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/base/byte_text.h"
 
 namespace bdn {
 
@@ -130,9 +131,13 @@ std::string Registry::Json() const {
 std::string ToText(std::span<const Sample> samples) {
   std::string text;
   for (const Sample& sample : samples) {
-    if (absl::StrContains(sample.metric->name, '.')) continue;
-    absl::StrAppendFormat(&text, "%s%s %d", text.empty() ? "" : ", ", sample.metric->name,
-                          sample.value);
+    const char* name = sample.metric->name;
+    const bool is_counter = sample.metric->kind == Metric::Kind::kCounter;
+    if (!is_counter || sample.value == 0 || absl::StrContains(name, '.')) continue;
+    const bool is_bytes = absl::StrContains(name, "bytes");
+    absl::StrAppendFormat(
+        &text, "%s%s %s", text.empty() ? "" : ", ", name,
+        is_bytes ? ByteText(static_cast<double>(sample.value)) : std::to_string(sample.value));
   }
   return text;
 }

@@ -136,7 +136,8 @@ class Registry {
 
 // {"pushes": 12, ..., "stages": {"encode": {"items": 6, ...}}}: names and values, in order.
 std::string ToJson(std::span<const Sample> samples);
-// "pushes 12, rounds 6": for a line of the log; without what lies in objects.
+// "pushes 12, bytes_sent 5.6 MB": the counters that have counted, for a line of the log at the end of
+// a job. Neither gauges nor what lies in objects.
 std::string ToText(std::span<const Sample> samples);
 
 }  // namespace bdn

@@ -64,6 +64,14 @@ TEST(CommandFlags, NameWhatIsWrong) {
   EXPECT_THAT(ErrorOf({"train.py"}), HasSubstr("unexpected argument 'train.py'"));
 }
 
+TEST(CommandFlags, SayWhichOptionWasMeant) {
+  EXPECT_EQ(ErrorOf({"--wrokers=3"}), "unknown option --wrokers; did you mean '--workers'?");
+  EXPECT_EQ(ErrorOf({"--work", "3"}), "unknown option --work; did you mean '--workers'?");
+  EXPECT_EQ(ErrorOf({"--hlep"}), "unknown option --hlep; did you mean '--help'?");
+  EXPECT_EQ(ErrorOf({"--unheard-of"}), "unknown option --unheard-of");
+  EXPECT_EQ(ErrorOf({"-x"}), "unknown option -x");
+}
+
 TEST(CommandFlags, RefuseNumbersOutOfRange) {
   for (const char* text : {"0", "10", "two", "3x", ""}) {
     const auto number = Parse({std::string("--workers=") + text})->Int("workers", 1, 1, 9);

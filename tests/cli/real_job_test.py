@@ -1,9 +1,13 @@
 """The command among the real daemons."""
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
+import textwrap
 import time
 
 from command_helpers import BIN, LIMIT, Watched, children_of, descendants_of, read_until
@@ -95,9 +99,9 @@ def test_status_of_a_job_with_a_token_needs_the_token(real, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     run, address = start_idle_job(real, "--linger", "0s", "--set", "token=open sesame")
     refused = real.run("status", "--scheduler", address)
-    assert refused.returncode == 1 and "no token" in refused.stderr
+    assert refused.returncode == 1 and "no token" in refused.stderr and "say --token-file PATH" in refused.stderr
     wrong = real.run("status", "--scheduler", address, "--token", "open barley")
-    assert wrong.returncode == 1 and "wrong token" in wrong.stderr
+    assert wrong.returncode == 1 and "wrong token" in wrong.stderr and "--token-file PATH" not in wrong.stderr
     by_flag = real.run("status", "--scheduler", address, "--token", "open sesame")
     assert by_flag.returncode == 0, by_flag.stderr
     real.environment["BANDONEON_TOKEN"] = "open sesame"
@@ -106,6 +110,52 @@ def test_status_of_a_job_with_a_token_needs_the_token(real, tmp_path, monkeypatc
     assert by_variable.stdout.count("worker") == by_flag.stdout.count("worker") == 2
     run.terminate()
     run.communicate(timeout=LIMIT)
+
+
+def test_of_a_job_that_fills_ranks_are_not_known_yet(real, tmp_path):
+    with contextlib.ExitStack() as running:
+        def daemon(name, *flags):
+            process = subprocess.Popen([BIN / name, *flags], env=real.environment, stderr=subprocess.PIPE, text=True)
+            running.callback(process.communicate)
+            running.callback(process.kill)
+            return process
+
+        scheduler = daemon("bandoneon-scheduler", f"--port-file={tmp_path}/port", "--workers=1", "--servers=2")
+        read_until(scheduler.stderr, 1, "listens at port")
+        address = f"127.0.0.1:{(tmp_path / 'port').read_text().strip()}"
+        daemon("bandoneon-server", f"--scheduler={address}")
+        read_until(scheduler.stderr, 1, "1 of 3 have joined")
+        table = real.run("status", "--scheduler", address, "--stages").stdout
+        assert re.search(r"^server  [?]  ", table, re.MULTILINE) and " -1 " not in table
+        doctor = real.run("doctor", "--scheduler", address).stdout
+        assert re.search(r"^ok +server [?] +tcp:", doctor, re.MULTILINE) and "server -1" not in doctor
+
+
+def test_a_healthy_job_that_saves_refuses_nothing_and_says_little_at_its_end(real, tmp_path):
+    """Of what a checkpoint asks for, most servers have little."""
+    program = tmp_path / "train.py"
+    program.write_text(textwrap.dedent("""
+        import sys, torch
+        import bandoneon.torch as bdn
+        bdn.init()
+        model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+        bdn.broadcast_parameters(model)
+        optimizer = bdn.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), push="ef(onebit)", pull="ef(onebit)")
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 64)).sum().backward()
+            optimizer.step()
+        bdn.save(sys.argv[1], {"model": model, "optimizer": optimizer})
+        bdn.shutdown()
+    """))
+    run = real.start("run", "-n", 2, "-s", 1, "--", sys.executable, program, tmp_path / "saved")
+    out, error = run.communicate(timeout=8 * LIMIT)  # It imports torch.
+    assert run.returncode == 0, error
+    (line,) = [line for line in (out + error).splitlines() if "in this job: " in line]
+    counted = dict(part.split(" ", 1) for part in line.split("in this job: ")[1].split(", "))
+    assert int(counted["pushes"]) >= 2 * 3 and counted["bytes_received"].endswith("B")
+    assert "frames_refused" not in counted and len(line) < 350, line
 
 
 def test_status_names_a_scheduler_that_is_not_there(real):

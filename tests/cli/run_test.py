@@ -360,5 +360,9 @@ def test_daemons_are_commands(staged):
 
 def test_unknown_commands_are_named(staged):
     assert "unknown command 'rnu'" in staged.run("rnu").stderr
-    assert "unknown command 'bench push'" in staged.run("bench", "push").stderr
+    assert "unknown command 'bench push'; did you mean 'bench pushpull'?" in staged.run("bench", "push").stderr
+    for given, meant in {"stat": "status", "statsu": "status", "doc": "doctor", "cert": "certs"}.items():
+        assert f"unknown command '{given}'; did you mean '{meant}'?" in staged.run(given).stderr
+    assert "unknown command 'xylophone'\n" in staged.run("xylophone").stderr
+    assert "unknown option --schedular; did you mean '--scheduler'?" in staged.run("status", "--schedular", "a:1").stderr
     assert staged.run("--version").stdout.startswith("bandoneon 0.")

@@ -232,10 +232,12 @@ TEST_F(DenseStateTest, RefusesFetchesThatDoNotFit) {
   Fetch(StatePart::kMoment0);
   EXPECT_EQ(Error(0).code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("'tensor' has no moment0"));
+  EXPECT_EQ(shard_.stats().refused, 0u) << "a question, as checkpoints ask it";
   Frame fetch{AboutState(FrameType::kFetch, StatePart::kWeights, 0, 0, 1), {}};
   fetch.header.element_offset = 2;
   Send(fetch);
   EXPECT_THAT(std::string(Error(0).message()), HasSubstr("no segment at element 2"));
+  EXPECT_EQ(shard_.stats().refused, 1u);
   fetch.header.element_offset = 0;
   fetch.header.request = 0;
   Send(fetch);

@@ -28,7 +28,7 @@ TEST(Registry, CollectsEverySourceAsOfNowInTheOrderOfRegistration) {
   EXPECT_EQ(samples[2].metric, &kQueue[0]);
   EXPECT_EQ(samples[2].metric->kind, Metric::Kind::kGauge);
   EXPECT_EQ(ToJson(samples), R"({"bytes_in":7,"bytes_out":2,"waiting":3})");
-  EXPECT_EQ(ToText(samples), "bytes_in 7, bytes_out 2, waiting 3");
+  EXPECT_EQ(ToText(samples), "bytes_in 7 B, bytes_out 2 B");
 }
 
 TEST(Registry, ForgetsASourceWhenItGoes) {
@@ -36,7 +36,22 @@ TEST(Registry, ForgetsASourceWhenItGoes) {
   auto traffic = registry.Add(kTraffic, [](std::span<uint64_t>) {});
   const auto queue = registry.Add(kQueue, [](std::span<uint64_t> values) { values[0] = 3; });
   traffic.reset();
-  EXPECT_EQ(ToText(registry.Collect()), "waiting 3");
+  EXPECT_EQ(ToJson(registry.Collect()), R"({"waiting":3})");
+}
+
+TEST(Registry, SaysInALineOfTheLogWhatHasCounted) {
+  constexpr Metric kMetrics[] = {{"pushes", Metric::Kind::kCounter, "pushes"},
+                                 {"frames_refused", Metric::Kind::kCounter, "refused"},
+                                 {"plain_bytes_pushed", Metric::Kind::kCounter, "bytes"},
+                                 {"bytes_held", Metric::Kind::kGauge, "bytes"}};
+  Registry registry;
+  const auto source = registry.Add(kMetrics, [](std::span<uint64_t> values) {
+    values[0] = 123;
+    values[1] = 0;
+    values[2] = 86'688'012;
+    values[3] = 5;
+  });
+  EXPECT_EQ(ToText(registry.Collect()), "pushes 123, plain_bytes_pushed 86.7 MB");
 }
 
 TEST(Registry, IsEmptyWithoutSources) {
