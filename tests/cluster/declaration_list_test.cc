@@ -99,6 +99,12 @@ TEST(DeclarationList, WhatIsWrongWithTheListIsSaidBeforeAnyCall) {
   };
   EXPECT_THAT(message({Tensor("a"), Tensor("a")}), HasSubstr("'a': it is declared twice"));
   EXPECT_THAT(message({{.name = "none"}}), HasSubstr("'none': it has no elements"));
+  TensorDeclaration nul = Tensor("a");
+  nul.name = std::string("a\0z", 3);
+  EXPECT_THAT(message({nul}), HasSubstr("'a\\x00z': its name"));
+  nul = Tensor("a");
+  nul.push_spec = std::string("none\0x", 6);
+  EXPECT_THAT(message({nul}), HasSubstr("must not contain NUL"));
 }
 
 TEST(DeclarationList, ASchedulerThatWantsWhatThereIsNotEndsIt) {

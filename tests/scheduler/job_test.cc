@@ -374,6 +374,12 @@ TEST_F(JobTest, ABarrierOrDeclarationDoesNotWaitForAWorkerThatLeaves) {
   EXPECT_TRUE(job_->failure().ok());
 }
 
+TEST_F(JobTest, ABarrierOfANameWithANulIsRefused) {
+  Fill(2, 1);
+  const CallId barrier = job_->ArriveAtBarrier(1, std::string("a\0z", 3), At(kNever), At(1));
+  EXPECT_EQ(MessageOf(barrier), "barrier 'a\\x00z' contains NUL");
+}
+
 TEST_F(JobTest, ADeclarationWhoseAnswerWasLostHasTheSameAnswerAgain) {
   Fill(2, 1);
   const auto declare = [&](NodeId node, uint64_t number, const std::string& tensor) {

@@ -20,6 +20,7 @@
 #include "common/base/log.h"
 #include "common/transport/fabric/fabric_memory.h"
 #include "common/transport/fabric/fabric_poller.h"
+#include "tests/fuzz/fuzz_input.h"
 
 namespace bdn {
 namespace {
@@ -28,30 +29,7 @@ void Check(bool holds) {
   if (!holds) std::abort();
 }
 
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  bool empty() const { return size_ == 0; }
-  std::vector<std::byte> Bytes(size_t most) {
-    const size_t count = std::min(most, size_);
-    const ByteSpan taken = std::as_bytes(std::span(data_, count));
-    std::vector<std::byte> bytes(taken.begin(), taken.end());
-    data_ += count;
-    size_ -= count;
-    return bytes;
-  }
-  // Zeros behind the end.
-  template <typename Number>
-  Number Get() {
-    std::vector<std::byte> bytes = Bytes(sizeof(Number));
-    bytes.resize(sizeof(Number));
-    return LoadLittle<Number>(bytes, 0);
-  }
-
- private:
-  const uint8_t* data_;
-  size_t size_;
-};
+using Input = fuzz::FuzzInput;
 
 constexpr uint32_t kBlockBytes = 4096;
 constexpr uint32_t kBlocks = 16;  // that the peer grants
