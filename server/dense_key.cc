@@ -355,8 +355,8 @@ Sends DenseKey::OnInit(NodeId from, const Frame& frame) {
   const absl::StatusOr<size_t> segment = FindSegment(header);
   if (!segment.ok()) return shard_.Refuse(from, header, segment.status());
   const size_t segment_bytes = plan_.codecs.pull->segment_elements(*segment) * sizeof(float);
-  const size_t most = header.part == StatePart::kRule ? kMaxRuleBytes
-                                                      : std::max(segment_bytes, kCountersBytes);
+  const size_t most =
+      header.part == StatePart::kRule ? kMaxRuleBytes : std::max(segment_bytes, kCountersBytes);
   if (frame.payload.size() > most) {  // before its bytes are read for the checksum
     return shard_.Refuse(
         from, header,
@@ -398,7 +398,8 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
     return InvalidArgument("a push of step %d is under way; set it between steps",
                            state_.round.step());
   }
-  const bool is_rule = header.part == StatePart::kRule;  // of the rounds to come, at no step of its own
+  // A rule is of the rounds to come, at no step of its own.
+  const bool is_rule = header.part == StatePart::kRule;
   if (header.step < state_.last_step && !is_rule) {
     return InvalidArgument("step %d, but the server stands at step %d: start a new job to go back",
                            header.step, state_.last_step);
@@ -408,7 +409,9 @@ absl::Status DenseKey::TakeInit(const Frame& frame, Rank rank, size_t segment) {
         "workers have the reply of step %d, which later ones build on: set it as of a later step",
         header.step);
   }
-  if (!HasPart(plan_, state_.parts, header.part)) return NotFound("there is none by this rule and codec");
+  if (!HasPart(plan_, state_.parts, header.part)) {
+    return NotFound("there is none by this rule and codec");
+  }
   BDN_RETURN_IF_ERROR(SetPart(plan_, header.part, segment, frame.payload.span(), &state_.parts));
   state_.told.clear();
   state_.digests.clear();

@@ -43,7 +43,8 @@ TEST(StatePartsTest, WhichAKeyHasFollowsFromItsRuleAndItsPull) {
   using enum StatePart;
   EXPECT_THAT(PartsOf({.rule = "mean"}), ElementsAre(kCounters));
   EXPECT_THAT(PartsOf({.pull = "ef(onebit)"}), ElementsAre(kResidual, kCounters));
-  EXPECT_THAT(PartsOf({.rule = "sgd(momentum=0.9)"}), ElementsAre(kWeights, kCounters, kMoment0, kRule));
+  EXPECT_THAT(PartsOf({.rule = "sgd(momentum=0.9)"}),
+              ElementsAre(kWeights, kCounters, kMoment0, kRule));
   EXPECT_THAT(PartsOf({.pull = "delta(int4)", .rule = "adamw"}),
               ElementsAre(kWeights, kReplica, kCounters, kMoment0, kMoment1, kRule));
   EXPECT_THAT(PartsOf({.pull = "sign", .rule = "sign_momentum"}),
@@ -65,9 +66,9 @@ TEST(StatePartsTest, ARuleThatIsSetIsOfTheDeclaredKindAndToldInItsCanonicalForm)
   };
   ASSERT_TRUE(set("adamw(beta1=0.85,decay=0.01)").ok());
   EXPECT_EQ(told(), "adamw(beta1=0.85)");
-  for (const auto& [text, why] : {std::pair{"sgd(momentum=0.9)", "where adamw"},
-                                  std::pair{"adamw(beta1=1)", "from 0 to below 1"},
-                                  std::pair{"", "expected a rule"}}) {
+  for (const auto& [text, why] :
+       {std::pair{"sgd(momentum=0.9)", "where adamw"},
+        std::pair{"adamw(beta1=1)", "from 0 to below 1"}, std::pair{"", "expected a rule"}}) {
     const absl::Status status = set(text);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
