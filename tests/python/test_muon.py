@@ -522,7 +522,7 @@ def test_other_products_are_refused_and_a_copy_has_the_same():
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("within, between, warns", [(3.0, 2.0, 1), (2.0, 3.0, 0)])
+@pytest.mark.parametrize("within, between, warns", [(3.0, 2.0, 1), (2.0, 3.0, 0), (0.004, 0.002, 0)])
 @pytest.mark.parametrize("products", ["float32", "bfloat16"])
 def test_steps_that_take_longer_than_all_between_them_are_warned_of_once(within, between, warns, products, monkeypatch):
     times = itertools.accumulate(itertools.cycle([between, within]))

@@ -23,6 +23,7 @@ _ITERATIONS = 5
 _NORM_EPS = 1e-7
 _PRODUCTS = {"float32": None, "bfloat16": torch.bfloat16}  # None: what moments are kept in
 _PACE_STEPS = 16
+_WORTH_A_WORD = 0.005  # seconds: of tiny models everything takes as long as its calls
 _clock = time.perf_counter
 _STEP_LENGTH = 0.2  # The root of the mean square of an AdamW step, in learning rates (arXiv 2502.16982).
 
@@ -254,7 +255,7 @@ class _Pace:
         if len(self._within) == _PACE_STEPS:
             # The first of each warms up; what lies between may hold an evaluation, or a meeting.
             within, between = (statistics.median(times[1:]) for times in (self._within, self._between))
-            if within > between:
+            if within > max(between, _WORTH_A_WORD):
                 faster = "" if products == "bfloat16" else "products='bfloat16' where the processor has it, "
                 warnings.warn(
                     f"Muon's steps take {1000 * within:.0f} ms each, longer than all else between them, "
