@@ -472,8 +472,11 @@ void Job::ExpireLeases(absl::Time now) {
   while (failure_.ok()) {
     const MembershipTable::Member* member = table_.Expired(now);
     if (member == nullptr) return;
-    Lost(member->info.id, absl::StrFormat("stopped answering %.1f s ago",
-                                          absl::ToDoubleSeconds(now - member->last_heard)));
+    std::string how = absl::StrFormat("stopped answering %.1f s ago",
+                                      absl::ToDoubleSeconds(now - member->last_heard));
+    const Step step = member->progress.step;
+    if (step > 0) absl::StrAppendFormat(&how, ", after step %d", step);
+    Lost(member->info.id, how);
   }
 }
 

@@ -172,6 +172,14 @@ TEST_F(JobTest, ASilentNodeFailsTheJobWhenItsLeaseEnds) {
   EXPECT_EQ(job_->NextDeadline(), absl::InfiniteFuture());
 }
 
+TEST_F(JobTest, OfASilentNodeTheLastStepIsSaid) {
+  Fill(2, 1);
+  EXPECT_TRUE(job_->Heartbeat(2, {.step = 12}, At(1)).ok());
+  for (const NodeId node : {1, 3}) EXPECT_TRUE(job_->Heartbeat(node, {}, At(4)).ok());
+  job_->Advance(At(6));
+  EXPECT_EQ(Failure(), "worker 1 (node 2, host:1) stopped answering 5.0 s ago, after step 12");
+}
+
 TEST_F(JobTest, AHostOfSeveralProcessesIsNamedWithTheirRanks) {
   FillHosts({2, 3, 1});
   const CallId barrier = job_->ArriveAtBarrier(1, "b", At(2), At(1));
