@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
+#include "common/wire/program_steps.h"
 #include "server/reply_encoder.h"
 
 namespace bdn {
@@ -138,6 +139,11 @@ DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
   } else if (!frame.payload.empty()) {
     return bad(InvalidArgument("a push that is absent or non-finite carries no payload"));
   }
+  // Before the learning rate, which a schedule changes with the step.
+  const absl::Status same =
+      CheckSameProgramSteps(plan_.name, header.step, state_.round.program_place(),
+                            {.rank = rank, .steps = header.program_steps});
+  if (!same.ok()) return fails_round(same);
   const Rank other = state_.round.FirstRank();
   if (other < 0) return {};
   const float others = state_.round.learning_rate();
@@ -204,7 +210,7 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   if (header.flags & kFlagUncompressed) round.NoteUncompressed();
   const bool is_small = frame.payload.size() <= kSmallPayload;
   round.Add(plan_, shard_.pool, rank,
-            {KindOf(header.flags), header.weight, header.learning_rate,
+            {KindOf(header.flags), header.weight, header.learning_rate, header.program_steps,
              is_small ? Buffer::CopyOf(frame.payload.span()) : frame.payload});
   ++shard_.stats.pushes;
   if (!frame.payload.empty()) {

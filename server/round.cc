@@ -12,6 +12,10 @@ using Kind = Contribution::Kind;
 void Round::Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution) {
   const PrefixSum::Context context{plan, step_, pool};
   learning_rate_ = contribution.learning_rate;
+  const uint32_t steps = contribution.program_steps;
+  if (steps != 0 && (program_place_.steps == 0 || rank < program_place_.rank)) {
+    program_place_ = {rank, steps};
+  }
   if (contribution.kind == Kind::kNonFinite && !has_nonfinite_) DropPayloads();
   if (has_nonfinite_) contribution.payload = Buffer();
   if (rank != next_) {

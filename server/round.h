@@ -7,6 +7,7 @@
 #include "common/base/buffer.h"
 #include "common/base/ids.h"
 #include "common/telemetry/stage_times.h"
+#include "common/wire/program_steps.h"
 #include "server/prefix_sum.h"
 #include "server/rank_waits.h"
 
@@ -18,7 +19,8 @@ struct Contribution {
   Kind kind = Kind::kAbsent;
   float weight = 0;
   float learning_rate = 0;
-  Buffer payload;  // still encoded; validated at receipt
+  uint32_t program_steps = 0;  // as FrameHeader has it
+  Buffer payload;              // still encoded; validated at receipt
 };
 
 // An open step of one key. Contributions are added in rank order: those of ranks 0, 1, ... as far
@@ -38,8 +40,8 @@ class Round {
   }
   void Close() { *this = Round{}; }
 
-  // Takes a contribution of the open step. REQUIRES: 0 <= rank < roster_size(), !Has(rank), and
-  // the learning rate is that of all others.
+  // Takes a contribution of the open step. REQUIRES: 0 <= rank < roster_size(), !Has(rank), the
+  // learning rate is that of all others, and so is the program's place, where it is known.
   void Add(const KeyPlan& plan, BufferPool* pool, Rank rank, Contribution contribution);
 
   // This rank, which contributes to the open step, does without its result.
@@ -77,6 +79,8 @@ class Round {
   Rank FirstMissing() const { return next_; }
   // Of everybody who has contributed. REQUIRES: somebody has.
   float learning_rate() const { return learning_rate_; }
+  // Of the lowest rank that knows it.
+  const ProgramPlace& program_place() const { return program_place_; }
   // Who has not contributed, rising: of the kMostRanksTold ranks from FirstMissing() on, and `asker`
   // if it is one. Costs the same however many workers there are.
   std::vector<Rank> MissingRanks(Rank asker) const;
@@ -106,6 +110,7 @@ class Round {
   size_t roster_size_ = 0;
   Rank next_ = 0;  // those below are added
   float learning_rate_ = 0;
+  ProgramPlace program_place_;
   bool has_nonfinite_ = false;  // of any rank
   bool is_all_absent_ = true;   // of those that are added, as the next two
   double total_weight_ = 0;

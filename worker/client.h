@@ -57,6 +57,9 @@ struct PushRequest {
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
+  // 1 + how many steps the program had ended; 0: not known. Servers fail a round of pushes in which
+  // it differs.
+  uint32_t program_steps = 0;
   // Optional: what is pushed is the sum of these, each times its scale, added in order, and weight is
   // that of all of them. `data`, float32 (float64 where the tensor is), is overwritten with it first;
   // loss_scale is 1. They stay as they are until the ticket is done.

@@ -31,8 +31,7 @@ enum Offset : size_t {
   kLearningRateAt = 68,
   kPayloadBytesAt = 72,
   kPayloadCrcAt = 76,
-  kHostOrdinalAt = 80,
-  kStalenessClassAt = 82,
+  kProgramStepsAt = 80,
   kPriorityAt = 84,
   kRequestAt = 88,
   kHeaderCrcAt = 92,
@@ -67,23 +66,6 @@ absl::Status CheckEnvelope(ByteSpan bytes) {
   return absl::OkStatus();
 }
 
-absl::Status CheckReserved(ByteSpan bytes) {
-  struct Field {
-    const char* name;
-    uint64_t value;
-  };
-  const Field fields[] = {
-      {"host_ordinal", LoadLittle<uint16_t>(bytes, kHostOrdinalAt)},
-      {"staleness_class", LoadLittle<uint16_t>(bytes, kStalenessClassAt)},
-  };
-  for (const Field& field : fields) {
-    if (field.value != 0) {
-      return InvalidArgument("frame header: %s is %d, must be 0", field.name, field.value);
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Fields that only some types of frame have.
 absl::Status CheckOnlyOnSome(const FrameHeader& header) {
   const FrameType type = header.type;
@@ -103,6 +85,7 @@ absl::Status CheckOnlyOnSome(const FrameHeader& header) {
       {"part", static_cast<uint8_t>(header.part), is_of_state},
       {"base_step", header.base_step, has_base},
       {"element_offset", header.element_offset, is_of_state},
+      {"program_steps", header.program_steps, type == FrameType::kPush},
       {"request", header.request, is_of_state || is_answer_to_state},
   };
   if (header.priority != 0 && type != FrameType::kPush) {
@@ -244,7 +227,7 @@ std::string Describe(const FrameHeader& header) {
 }
 
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
-  std::array<std::byte, kHeaderBytes> bytes{};  // the reserved fields stay zero
+  std::array<std::byte, kHeaderBytes> bytes{};
   const MutableByteSpan out(bytes);
   StoreLittle(out, kMagicAt, kFrameMagic);
   StoreLittle(out, kVersionAt, kWireVersion);
@@ -265,6 +248,7 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header) {
   StoreLittle(out, kLearningRateAt, header.learning_rate);
   StoreLittle(out, kPayloadBytesAt, header.payload_bytes);
   StoreLittle(out, kPayloadCrcAt, header.payload_crc);
+  StoreLittle(out, kProgramStepsAt, header.program_steps);
   StoreLittle(out, kPriorityAt, header.priority);
   StoreLittle(out, kRequestAt, header.request);
   StoreLittle(out, kHeaderCrcAt, HeaderCrc(out));
@@ -293,11 +277,11 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
   header.learning_rate = LoadLittle<float>(bytes, kLearningRateAt);
   header.payload_bytes = LoadLittle<uint32_t>(bytes, kPayloadBytesAt);
   header.payload_crc = LoadLittle<uint32_t>(bytes, kPayloadCrcAt);
+  header.program_steps = LoadLittle<uint32_t>(bytes, kProgramStepsAt);
   header.priority = LoadLittle<int32_t>(bytes, kPriorityAt);
   header.request = LoadLittle<uint32_t>(bytes, kRequestAt);
 
   BDN_RETURN_IF_ERROR(CheckFlags(header));
-  BDN_RETURN_IF_ERROR(CheckReserved(bytes));
   BDN_RETURN_IF_ERROR(CheckOnlyOnSome(header));
   BDN_RETURN_IF_ERROR(CheckFloats(header));
   BDN_RETURN_IF_ERROR(CheckPayloadFields(header));

@@ -91,7 +91,10 @@ struct FrameHeader {
   float learning_rate = 0.0f;
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;  // Crc32c of the payload; 0 for an empty one
-  int32_t priority = 0;      // push: higher goes first, of what waits at its server
+  // Push: 1 + how many steps the pusher's program had ended; 0: not known. Those of one round agree
+  // (common/wire/program_steps.h).
+  uint32_t program_steps = 0;
+  int32_t priority = 0;  // push: higher goes first, of what waits at its server
   // Tells a worker's inits and fetches of one key's state apart; counts from 1, and every answer
   // repeats it. 0 where the step does that: rounds and broadcasts.
   uint32_t request = 0;
@@ -123,7 +126,7 @@ std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 uint64_t MaxPayloadBytesOf(FrameType type);
 
 // Checks everything a header can say about itself: length, magic, version, header length, CRC,
-// type, flags, reserved fields, fields that only some types have, floats finite and weight >= 0,
+// type, flags, fields that only some types have, floats finite and weight >= 0,
 // payload size. InvalidArgument names the field; DataLoss for a wrong CRC. `bytes` may be of any
 // size.
 absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes);

@@ -89,7 +89,7 @@ class Push(ctypes.Structure):
         ("weight", c_float),
         ("loss_scale", c_float),
         ("learning_rate", c_float),
-        ("reserved", c_float),
+        ("program_steps", c_uint32),
         ("left_out", c_void_p),
         ("done", c_void_p),
         ("user_data", c_void_p),

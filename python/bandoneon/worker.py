@@ -48,7 +48,8 @@ class Declaration:
 class Push(_native.Push):
     """One exchange to start: of the memory at address `data`, which `keep` keeps alive, or of none where it
     is absent and its result not wanted. It is the host's, or of the GPU n where `device` is n + 1: there from
-    `stream`, a CUstream, on. `left_out`: address of float32 memory for what the codec leaves out."""
+    `stream`, a CUstream, on. `left_out`: address of float32 memory for what the codec leaves out.
+    `program_steps`: 1 + how many steps the program had ended, 0 where it is not known."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Push(_native.Push):
         weight=1.0,
         loss_scale=1.0,
         learning_rate=0.0,
+        program_steps=0,
         left_out=None,
         device=_native.HOST,
         stream=None,
@@ -75,7 +77,7 @@ class Push(_native.Push):
             weight,
             loss_scale,
             learning_rate,
-            0.0,  # reserved
+            program_steps,
             left_out,
         )
         self.keep = keep
@@ -102,11 +104,14 @@ class Worker:
         self._calls = 0
         self._closing = False
         self._left = False
+        self._why_closed = "closed before it left"
         self._in_flight = {}  # ticket -> what must outlive it
         self._dropped = collections.deque()  # tickets nobody waits for any more
         self._declared = {}  # name -> (Declaration, id)
         self._unsettled = weakref.WeakSet()  # what settles before the worker leaves
         self._owners = {}  # name -> weak reference to what exchanges it
+        self._steps_ended = 0  # of all optimizers
+        self._stepping_thread = None  # that ended the last
         self._completions = None
 
         def run():
@@ -124,7 +129,11 @@ class Worker:
     def leave(self, timeout: float | None = None) -> None:
         """Says that this worker is done, once the servers have all that it has started, and waits until
         all workers have said so. What needs it from then on fails in the others."""
-        self.settle()
+        try:
+            self.settle()
+        except errors.BandoneonError as error:
+            self._why_closed = f"{type(error).__name__}: {error}"  # What the others must hear.
+            raise
         self._blocking(lambda lib, handle: lib.bdn_leave(handle, _seconds(timeout)))
         self._left = True
 
@@ -162,7 +171,7 @@ class Worker:
             self._closing = True
         lib, handle = self._lib, self._handle
         if not self._left:
-            lib.bdn_abort_job(handle, b"closed before it left")
+            lib.bdn_abort_job(handle, _encoded(self._why_closed))
         if self._completions is not None:
             self._completions.close()
         with self._idle:
@@ -245,6 +254,16 @@ class Worker:
         """Frees the names that `owner` held."""
         for name in [name for name, held in list(self._owners.items()) if held is owner]:
             self._owners.pop(name, None)
+
+    def end_step(self) -> None:
+        """An optimizer of this worker's has ended a step, in this thread."""
+        self._steps_ended += 1
+        self._stepping_thread = threading.get_ident()
+
+    @property
+    def steps_ended(self) -> int | None:
+        """By all optimizers; None where this is not the thread that steps, which may be anywhere between two."""
+        return self._steps_ended if threading.get_ident() == self._stepping_thread else None
 
     def push(self, tensor: int, data: int, **how: Any) -> int:
         """Starts one exchange, as push_all; the ticket."""

@@ -77,11 +77,12 @@ def joins(directory, counts):
     models = {}
 
     def train(model, forward, optimizer, join):
-        with join():
-            for step in range(batches):
-                optimizer.zero_grad()
-                forward(make_batch(worker.rank, step, width=600)).square().mean().backward()
-                optimizer.step()
+        for epoch in range(2):
+            with join():
+                for step in range(batches):
+                    optimizer.zero_grad()
+                    forward(make_batch(worker.rank, 10 * epoch + step, width=600)).square().mean().backward()
+                    optimizer.step()
         return model
 
     for kind in ("gloo", "hook", "optimizer"):
@@ -830,6 +831,68 @@ def pushes_in_place(directory):
     bdn.shutdown()
     kept.fill_(3)  # Memory outlives the worker.
     record(directory, worker, [*found, kept.sum().item()])
+
+
+def goes_apart(directory, kind, misdeed):
+    """Trains until the last rank, which does `misdeed` at step 2, is found out; what each was told, and its steps."""
+    worker = bdn.init()
+    model = forward = make_model(width=600)
+    inner = torch.optim.SGD(model.parameters(), lr=0.05)
+    named = model.named_parameters()
+    if kind == "hook":
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        dist.init_process_group("gloo")
+        forward, optimizer = DistributedDataParallel(model, bucket_cap_mb=0.005), inner
+        forward.register_comm_hook(bdn.DDPState(named), bdn.ddp_hook)
+    elif kind == "group":
+        group = local_groups(worker, 2)
+        optimizer = bdn.DistributedOptimizer(inner, named, local_group=group)
+    elif kind in ("forward", "backward"):
+        optimizer = bdn.DistributedOptimizer(inner, model if kind == "forward" else named, overlap=kind)
+    elif kind == "LocalSteps":
+        optimizer = bdn.LocalSteps(inner, named, tau=100, outer=bdn.Average())
+    else:
+        optimizer = bdn.CSER(inner, named, reset="none", period=100)
+    culprit = worker.rank == worker.size - 1
+
+    def evaluates_alone():
+        if kind == "LocalSteps":
+            optimizer.synchronize()
+        elif kind == "CSER":
+            optimizer.averaged_weights()
+        elif misdeed == "a backward pass more":
+            forward(make_batch(worker.rank, 2, width=600)).square().mean().backward()
+            optimizer.zero_grad()
+
+    steps = 0
+    try:
+        for step in range(6):
+            optimizer.zero_grad()
+            if culprit and step == 2:
+                evaluates_alone()
+            if culprit and step == 2 and misdeed == "an error caught":
+                hidden = model[0](make_batch(worker.rank, 2, width=600))
+                with contextlib.suppress(RuntimeError):
+                    model[1:](BreaksOff.apply(hidden)).square().mean().backward()
+                optimizer.zero_grad()
+            forward(make_batch(worker.rank, step, width=600)).square().mean().backward()
+            if culprit and step == 2 and misdeed == "a step left out":
+                continue
+            optimizer.step()
+            steps += 1
+        if kind == "LocalSteps":
+            optimizer.synchronize()
+        elif kind == "CSER":
+            optimizer.averaged_weights()
+        elif kind == "forward":
+            optimizer.synchronize()
+    except bandoneon.BandoneonError as error:
+        record(directory, worker, {"said": str(error), "steps": steps})
+        raise
+    record(directory, worker, {"said": None, "steps": steps})
+    bdn.shutdown()
 
 
 def record(directory, worker, facts):

@@ -81,6 +81,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.learning_rate = Float(static_cast<uint32_t>(Number(bytes, 68, 4)));
   header.payload_bytes = static_cast<uint32_t>(Number(bytes, 72, 4));
   header.payload_crc = static_cast<uint32_t>(Number(bytes, 76, 4));
+  header.program_steps = static_cast<uint32_t>(Number(bytes, 80, 4));
   const auto priority = static_cast<int64_t>(Number(bytes, 84, 4));
   header.priority = static_cast<int32_t>(priority < 0x80000000 ? priority : priority - 0x100000000);
   header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
@@ -99,7 +100,6 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
       (header.type == kValue && header.flags == kSame) ||
       (header.type == kProbe && header.flags == kUnwanted);
   if (!has_legal_flags) return std::nullopt;
-  if (!AllZero(bytes, 80, 84)) return std::nullopt;
   const bool is_state = header.type == kInit || header.type == kFetch || header.type == kValue;
   const bool may_have_codec = header.type == kPush || header.type == kReply;
   const bool may_have_base = header.type == kReply || header.type == kValue;
@@ -109,6 +109,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.part > (is_state ? 7 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
   if (header.element_offset != 0 && !is_state) return std::nullopt;
+  if (header.program_steps != 0 && header.type != kPush) return std::nullopt;
   if (header.priority != 0 && header.type != kPush) return std::nullopt;
   if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;

@@ -22,7 +22,7 @@ struct Header {
   uint64_t key, step, base_step, num_elements, element_offset;
   uint32_t epoch, catalogue_version;
   float weight, learning_rate;
-  uint32_t payload_bytes, payload_crc, request;
+  uint32_t payload_bytes, payload_crc, program_steps, request;
   int32_t priority;
 };
 std::optional<Header> ReadHeader(const Bytes& bytes);

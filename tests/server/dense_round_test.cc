@@ -1,6 +1,7 @@
 #include <limits>
 #include <random>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/shard_fixture.h"
@@ -241,6 +242,71 @@ TEST_F(DenseRoundTest, FailsTheRoundForAllWhenLearningRatesDiffer) {
   Send(b);
   EXPECT_THAT(std::string(Error(0).message()),
               HasSubstr("rank 0 has learning rate 0.1 and rank 1 has 0.2"));
+}
+
+class ProgramStepsTest : public ShardFixture {
+ protected:
+  void PushCounted(Rank rank, Step step, uint32_t program_steps) {
+    program_steps_ = program_steps;
+    Push(rank, step, {1, 1, 1, 1});
+  }
+};
+
+TEST_F(ProgramStepsTest, TheFirstPushOfAnotherStepOfTheProgramFailsTheRoundForAll) {
+  constexpr uint32_t kFive = 6, kSix = 7;  // 1 + what had ended
+  for (const std::vector<Rank>& order : {std::vector<Rank>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}}) {
+    Start(3);
+    PushCounted(order[0], 1, kSix);
+    PushCounted(order[1], 1, kFive);
+    const std::string counts = absl::StrFormat(
+        "tensor 'tensor' step 1: rank %d pushed it after 6 steps of its program and rank %d after 5",
+        order[0], order[1]);
+    for (const Rank rank : {0, 1, 2}) {
+      EXPECT_EQ(Error(rank).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(Error(rank).message()), HasSubstr(counts));
+      EXPECT_THAT(std::string(Error(rank).message()), HasSubstr("backward()"));
+    }
+    outbox_.sent.clear();
+    PushCounted(order[2], 1, kSix);  // who comes late hears the same
+    EXPECT_THAT(std::string(Error(order[2]).message()), HasSubstr(counts));
+    EXPECT_EQ(State().last_step, 1u);
+    for (const Rank rank : {0, 1, 2}) PushCounted(rank, 2, kSix);
+    EXPECT_THAT(Result(0), ElementsAre(1, 1, 1, 1)) << "the next is a round like others";
+  }
+}
+
+TEST_F(ProgramStepsTest, WhatIsNotKnownIsComparedWithNothing) {
+  Start(4);
+  PushCounted(2, 1, 0);
+  PushCounted(3, 1, 5);
+  PushCounted(0, 1, 0);
+  EXPECT_THAT(outbox_.sent, IsEmpty());
+  PushCounted(1, 1, 9);
+  EXPECT_THAT(std::string(Error(2).message()), HasSubstr("rank 3 pushed it after 4"));
+  EXPECT_THAT(std::string(Error(2).message()), HasSubstr("rank 1 after 8"));
+  for (const Rank rank : {0, 1, 2, 3}) PushCounted(rank, 2, rank % 2 == 0 ? 0 : 5);
+  EXPECT_THAT(Result(0), ElementsAre(1, 1, 1, 1));
+}
+
+TEST_F(ProgramStepsTest, AbsentAndNonFinitePushesAreComparedToo) {
+  for (const uint8_t flag : {kFlagAbsent, kFlagNonFinite}) {
+    Start(2);
+    PushCounted(0, 1, 3);
+    program_steps_ = 2;
+    PushFlagged(1, 1, flag);
+    EXPECT_THAT(std::string(Error(0).message()), HasSubstr("rank 0 pushed it after 2"));
+    EXPECT_THAT(std::string(Error(0).message()), HasSubstr("rank 1 after 1"));
+  }
+}
+
+TEST_F(ProgramStepsTest, ARepeatIsHarmlessAndTheCountsAreSaidBeforeRatesThatASchedulerChanged) {
+  Start(2);
+  PushCounted(0, 1, 3);
+  PushCounted(0, 1, 3);
+  EXPECT_THAT(RanksOf(Reply(0)), ElementsAre(1));
+  rate_ = 0.25f;
+  PushCounted(1, 1, 4);
+  EXPECT_THAT(std::string(Error(0).message()), HasSubstr("steps of its program"));
 }
 
 TEST_F(DenseRoundTest, WeighsContributions) {

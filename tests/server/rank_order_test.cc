@@ -18,7 +18,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // What happens to a step besides its pushes.
-enum class Event { kNone, kNewEpoch, kLeaves, kOtherStep, kOtherCodec, kOtherRate };
+enum class Event {
+  kNone,
+  kNewEpoch,
+  kLeaves,
+  kOtherStep,
+  kOtherCodec,
+  kOtherRate,
+  kOtherProgramStep
+};
 
 // One step: what each worker pushes, and what happens after some of that has come.
 struct Script {
@@ -139,6 +147,7 @@ class RankOrderTest : public ::testing::TestWithParam<KeyOptions> {
     }
     push.header.weight = 1.0f + static_cast<float>(random() % 3) / 7;
     push.header.learning_rate = 0.01f;
+    push.header.program_steps = 7;
     return push;
   }
   Script MakeScript(Step step, std::mt19937& random) {
@@ -150,14 +159,16 @@ class RankOrderTest : public ::testing::TestWithParam<KeyOptions> {
     for (size_t i = 0; i < count; ++i) {
       script.arrived.push_back(static_cast<Rank>(random() % (kWorkers - 1)));
     }
-    constexpr Event kEvents[] = {Event::kNone,     Event::kNone,      Event::kNewEpoch,
-                                 Event::kLeaves,   Event::kOtherStep, Event::kOtherCodec,
-                                 Event::kOtherRate};
+    constexpr Event kEvents[] = {
+        Event::kNone,      Event::kNone,       Event::kNewEpoch,  Event::kLeaves,
+        Event::kOtherStep, Event::kOtherCodec, Event::kOtherRate, Event::kOtherProgramStep};
     script.event = kEvents[random() % std::size(kEvents)];
     constexpr Rank kCulprit = kWorkers - 1;  // has not arrived
     Frame push = MakePush(kKey, step, kCulprit, Normal(Elements(), 1), GetParam());
     push.header.learning_rate = 0.01f;
+    push.header.program_steps = 7;
     if (script.event == Event::kOtherRate) push.header.learning_rate = 0.02f;
+    if (script.event == Event::kOtherProgramStep) push.header.program_steps = 8;
     if (script.event == Event::kOtherStep) push.header.step = step + 1;
     if (script.event == Event::kOtherCodec) push.header.codec = 200;
     if (script.event >= Event::kOtherStep) script.culprit = push;

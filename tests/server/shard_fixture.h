@@ -52,11 +52,13 @@ class ShardFixture : public ::testing::Test {
   void Push(Rank rank, Step step, const Floats& values) {
     Frame push = MakePush(kKey, step, rank, values, options_);
     push.header.learning_rate = rate_;
+    push.header.program_steps = program_steps_;
     Send(push);
   }
   void PushFlagged(Rank rank, Step step, uint8_t flag) {
     Frame push = MakeBare(FrameType::kPush, kKey, step, rank, Elements(), flag);
     push.header.learning_rate = rate_;
+    push.header.program_steps = program_steps_;
     Send(push);
   }
   // Segment 0 alone, in the push's codec.
@@ -117,6 +119,7 @@ class ShardFixture : public ::testing::Test {
 
   KeyOptions options_;
   float rate_ = 0.5f;
+  uint32_t program_steps_ = 0;
   uint32_t requests_ = 0;
   Outbox outbox_;
   ServerShard shard_{{.self = kServerNode}};

@@ -88,6 +88,8 @@ std::map<std::string, Frame> GoldenFrames() {
                                               }),
                                       onebit);
   frames["push_urgent"] = MakeFrame(Changed(push, [](FrameHeader& h) { h.priority = -3; }), onebit);
+  frames["push_counted"] =
+      MakeFrame(Changed(push, [](FrameHeader& h) { h.program_steps = 0x01020304; }), onebit);
   frames["push_absent"] = header_only(push, kFlagAbsent, 13);
   frames["push_nonfinite"] = header_only(push, kFlagNonFinite, 14);
   frames["push_unwanted"] = header_only(push, kFlagAbsent | kFlagUnwanted, 13);
@@ -176,6 +178,7 @@ void ExpectAgreement(const FrameHeader& ours, const wire_reference::Header& thei
   EXPECT_EQ(ours.payload_crc, theirs.payload_crc);
   EXPECT_EQ(ours.request, theirs.request);
   EXPECT_EQ(ours.priority, theirs.priority);
+  EXPECT_EQ(ours.program_steps, theirs.program_steps);
 }
 
 // Both decoders take it, or neither; what they take they read alike, and it encodes to itself.
@@ -228,7 +231,10 @@ TEST(FrameTest, AgreesWithTheReferenceOnRandomHeaders) {
                           header.type == FrameType::kValue;
     const bool is_result = header.type == FrameType::kReply || header.type == FrameType::kValue;
     const bool has_codec = header.type == FrameType::kPush || header.type == FrameType::kReply;
-    if (header.type == FrameType::kPush) header.priority = static_cast<int32_t>(random());
+    if (header.type == FrameType::kPush) {
+      header.priority = static_cast<int32_t>(random());
+      header.program_steps = static_cast<uint32_t>(random());
+    }
     if (has_codec) header.codec = static_cast<uint8_t>(random());
     if (is_state) header.part = static_cast<StatePart>(random() % 8);
     if (is_state) header.element_offset = random();
@@ -341,10 +347,9 @@ TEST(FrameTest, NamesTheFieldThatIsWrong) {
   invalid(With(With(good, 72, uint32_t{4}), 10, uint8_t{1}), "payload_bytes");
   invalid(With(With(uncoded, 72, uint32_t{4}), 8, uint8_t{4}), "payload_bytes");
   invalid(With(With(uncoded, 72, uint32_t{4}), 8, uint8_t{6}), "payload_bytes");
-  invalid(With(good, 80, uint16_t{1}), "host_ordinal");
-  invalid(With(good, 82, uint16_t{1}), "staleness_class");
   for (const uint8_t type : {1, 3, 4, 5, 6, 7, 8, 9}) {
     const Bytes other = With(type == 3 ? good : uncoded, 8, type);
+    invalid(With(other, 80, uint32_t{1} << 31), "program_steps is 2147483648 on a");
     invalid(With(other, 84, int32_t{-3}), "priority is -3 on a");
     invalid(With(other, 84, std::numeric_limits<int32_t>::min()), "priority is -2147483648 on a");
   }

@@ -16,6 +16,7 @@ FrameHeader Request(FrameType type) {
     header.flags = kFlagAbsent;
     header.weight = 3;
     header.learning_rate = 0.5f;
+    header.program_steps = 8;
     header.priority = -3;
   } else {
     header = StateHeader(

@@ -688,6 +688,31 @@ TEST(HostCluster, ProcessesThatPushUnequallyOftenEndTheJob) {
   });
 }
 
+// Of one host, where its daemon compares them, or of two, where a server does: all four hear it.
+TEST(HostCluster, PushesOfDifferentStepsOfTheProgramEndTheJobForAll) {
+  for (const int behind : {1, 3}) {
+    for (const bool is_of_host : {true, false}) {
+      HostRig rig({2, 2});
+      rig.OnEach([&](Client& client, int rank) {
+        const auto ids = client.Declare({Tensor("w", 4)}, kLong);
+        ASSERT_TRUE(ids.ok()) << ids.status();
+        const bool is_behind = is_of_host ? rank == behind : rank / 2 == behind / 2;
+        Floats data(4, static_cast<float>(rank));
+        ASSERT_TRUE(PushPull(client, ids->at(0), data, {.program_steps = 1}).ok());
+        EXPECT_THAT(data, Each(1.5f));
+        const uint32_t steps = is_behind ? 1 : 2;
+        const absl::Status status =
+            PushPull(client, ids->at(0), data, {.program_steps = steps}).status();
+        ASSERT_FALSE(status.ok());
+        const std::string message(status.message());
+        EXPECT_THAT(message, HasSubstr("tensor 'w' step 2: rank "));
+        EXPECT_THAT(message, HasSubstr(" pushed it after "));
+        EXPECT_THAT(message, HasSubstr("backward()"));
+      });
+    }
+  }
+}
+
 TEST(HostCluster, ARoundWhoseLearningRatesDifferFailsAndIsPushedAgain) {
   HostRig rig({2, 2});
   rig.OnEach([](Client& client, int rank) {

@@ -71,6 +71,7 @@ TEST_F(HostRoundsTest, APushIsTheSumOfThosePresentWithTheWeightOfAll) {
   absent.absent = true;
   absent.priority = 9;
   absent.learning_rate = 0.5f;
+  push.program_steps = 6;
   ASSERT_TRUE(Add(0, absent).ok());
   push.weight = 0.5f;
   push.loss_scale = 1;
@@ -81,6 +82,7 @@ TEST_F(HostRoundsTest, APushIsTheSumOfThosePresentWithTheWeightOfAll) {
   EXPECT_EQ(request.weight, 4.5f);
   EXPECT_EQ(request.priority, 9);
   EXPECT_EQ(request.learning_rate, 0.5f);
+  EXPECT_EQ(request.program_steps, 6u) << "of those that know it";
   EXPECT_FALSE(request.absent);
   ASSERT_THAT(*request.sources, SizeIs(2));
   EXPECT_EQ(request.sources->at(0).scale, 1.5f);
@@ -122,6 +124,21 @@ TEST_F(HostRoundsTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
     EXPECT_TRUE(absl::IsInvalidArgument(Add(1, push).status()));
   }
   EXPECT_THAT(rounds_.Missing(kTensor), ElementsAre(1, 2));
+}
+
+TEST_F(HostRoundsTest, PushesOfDifferentStepsOfTheProgramAreNotSummed) {
+  ASSERT_TRUE(Add(1, PushOf(1)).ok());  // does not know it
+  HostPush five = PushOf(1), six = PushOf(1);
+  five.program_steps = 6;
+  six.program_steps = 7;
+  six.absent = true;
+  ASSERT_TRUE(Add(2, five).ok());
+  const absl::Status status = Add(0, six).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(Message(status),
+              HasSubstr("tensor 'w' step 1: rank 12 pushed it after 5 steps of its "
+                        "program and rank 10 after 6"));
+  EXPECT_THAT(rounds_.Missing(kTensor), ElementsAre(0));
 }
 
 TEST_F(HostRoundsTest, ARoundWhosePushesDoNotAgreeNamesTwoOfThemAndIsTakenBack) {

@@ -134,6 +134,10 @@ TEST_F(KeyExchangeTest, RefusesAWeightThatItsGroupDoesNotHave) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("'t1': weight 2"));
   EXPECT_TRUE(exchange_->CheckFits("t1", 2, other).ok());
+  PushRequest later;
+  later.program_steps = 9;
+  EXPECT_THAT(std::string(exchange_->CheckFits("t1", 1, later).message()),
+              HasSubstr("'t1': program_steps 9, where others of its fused group have 0"));
 }
 
 TEST_F(KeyExchangeTest, SendsAHeaderAloneWhereNobodyHasAGradient) {

@@ -60,7 +60,9 @@ TEST_F(StagesTest, TheHeaderCarriesWhatTheServerNeedsOfTheExchange) {
   std::vector<float> data = {1, 2, 3, 4};
   exchange_.weight = 3;
   exchange_.learning_rate = 0.5f;
+  exchange_.program_steps = 8;
   const FrameHeader header = Encode(&data).header;
+  EXPECT_EQ(header.program_steps, 8u);
   EXPECT_EQ(header.weight, 3);
   EXPECT_EQ(header.learning_rate, 0.5f);
   EXPECT_EQ(header.num_elements, 4u);

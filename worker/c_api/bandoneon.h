@@ -179,7 +179,9 @@ typedef struct bdn_push {
   float
       loss_scale; /* data holds gradients times this; the result comes back times this; usually 1 */
   float learning_rate; /* for update rules that need it, else 0 */
-  float reserved;      /* 0 */
+  /* 1 + how many steps this program had ended when it pushed; 0 is not known. A round of pushes in which
+   * two workers say different ones fails for all with BDN_INVALID_ARGUMENT, which names both. */
+  uint32_t program_steps;
   /* Optional, float32[elements]: gets what the codec leaves out of this push, data (times weight /
    * loss_scale) minus what its encoding decodes to. Only where push has neither ef(...) nor
    * momentum, and of the host. Valid as long as data. */

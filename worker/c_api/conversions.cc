@@ -93,7 +93,6 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
 
 absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_push* push) {
   BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
-  if (push->reserved != 0) return InvalidArgument("bdn_push: reserved is not 0");
   if (push->device < BDN_HOST) {
     return InvalidArgument("bdn_push: device %d is neither BDN_HOST nor BDN_CUDA(n)", push->device);
   }
@@ -109,6 +108,7 @@ absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_pus
                       .weight = push->weight,
                       .loss_scale = push->loss_scale,
                       .learning_rate = push->learning_rate,
+                      .program_steps = push->program_steps,
                       .left_out = push->left_out};
   if (push->data != nullptr) {
     BDN_ASSIGN_OR_RETURN(request.data, client.ViewOf(push->tensor, push->data));

@@ -407,6 +407,7 @@ void HostClient::SendPushes(std::span<const Ready> pushes) {
     push->set_weight(request.weight);
     push->set_loss_scale(request.loss_scale);
     push->set_learning_rate(request.learning_rate);
+    push->set_program_steps(request.program_steps);
     push->set_left_out(request.left_out != nullptr);
     if (!request.absent) staged += PutInPlace(ready, push);
   }

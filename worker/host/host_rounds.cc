@@ -52,6 +52,7 @@ PushRequest HostRound::Request() const {
   for (const auto& push : pushes) {
     request.priority = std::max(request.priority, push->priority);
     request.weight += push->weight;
+    request.program_steps = std::max(request.program_steps, push->program_steps);
     if (push->absent) continue;
     request.absent = false;
     sources->push_back({push->data, push->weight / push->loss_scale, push->codec, push->payload});
@@ -92,7 +93,16 @@ absl::Status HostRounds::Check(int process, const std::string& name, Step next,
   }
   if (round == nullptr) return absl::OkStatus();
   if (round->pushes[process].has_value()) return bad("pushed the same step twice");
-  return absl::OkStatus();
+  return CheckSameProgramSteps(name, next, PlaceOf(*round), {first_ + process, push.program_steps});
+}
+
+ProgramPlace HostRounds::PlaceOf(const HostRound& round) const {
+  for (int process = 0; process < processes_; ++process) {
+    const std::optional<HostPush>& push = round.pushes[process];
+    if (push.has_value() && push->program_steps != 0)
+      return {first_ + process, push->program_steps};
+  }
+  return {};
 }
 
 absl::StatusOr<std::optional<HostRound>> HostRounds::Add(int process, uint32_t tensor,

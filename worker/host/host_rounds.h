@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/transport/shm/shared_memory.h"
+#include "common/wire/program_steps.h"
 #include "worker/client.h"
 
 namespace bdn {
@@ -25,6 +26,7 @@ struct HostPush {
   float weight = 1.0f;
   float loss_scale = 1.0f;
   float learning_rate = 0.0f;
+  uint32_t program_steps = 0;
   bool wants_left_out = false;
   ConstView data;                // null where absent, or encoded
   const Codec* codec = nullptr;  // as PushSource has it
@@ -83,6 +85,8 @@ class HostRounds {
  private:
   absl::Status Check(int process, const std::string& name, Step next, const HostPush& push,
                      const HostRound* round) const;
+  // Of the round's lowest rank that knows it.
+  ProgramPlace PlaceOf(const HostRound& round) const;
 
   const int processes_;
   const Rank first_;

@@ -499,6 +499,7 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
                   .weight = message.weight(),
                   .loss_scale = message.loss_scale(),
                   .learning_rate = message.learning_rate(),
+                  .program_steps = message.program_steps(),
                   .wants_left_out = message.left_out()};
     MutexLock lock(&mu_);
     const auto tensor = tensors_.find(message.tensor());

@@ -76,6 +76,7 @@ struct Exchange {
   int32_t priority = 0;
   float weight = 1.0f;
   float learning_rate = 0.0f;
+  uint32_t program_steps = 0;
   std::vector<ExchangeSegment> segments;
   // Not null: data lies in this device's memory, and the key is of one segment.
   CodecDevice* device = nullptr;

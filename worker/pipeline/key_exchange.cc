@@ -43,6 +43,11 @@ absl::Status KeyExchange::CheckFits(const std::string& tensor, Step step,
                                     const PushRequest& request) const {
   const Exchange* exchange = Find(step);
   if (exchange == nullptr || exchange->num_filled == 0) return absl::OkStatus();
+  if (exchange->program_steps != request.program_steps) {
+    return InvalidArgument(
+        "tensor '%s': program_steps %d, where others of its fused group have %d in step %d", tensor,
+        request.program_steps, exchange->program_steps, step);
+  }
   if (exchange->weight == request.weight && exchange->learning_rate == request.learning_rate) {
     return absl::OkStatus();
   }
@@ -67,6 +72,7 @@ void KeyExchange::Deposit(size_t segment, uint64_t offset, uint64_t elements, St
   Exchange& exchange = **at;
   exchange.weight = request.weight;
   exchange.learning_rate = request.learning_rate;
+  exchange.program_steps = request.program_steps;
   exchange.priority = std::max(exchange.priority, request.priority);
   ExchangeSegment& filled = exchange.segments[segment];
   filled.filled = true;

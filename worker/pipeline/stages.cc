@@ -147,6 +147,7 @@ FrameHeader PushHeaderOf(const DeclaredKey& key, const Exchange& exchange) {
   FrameHeader header = PushHeader(key.entry.key, exchange.step, key.entry.elements);
   header.weight = exchange.weight;
   header.learning_rate = exchange.learning_rate;
+  header.program_steps = exchange.program_steps;
   header.priority = exchange.priority;
   return header;
 }

@@ -55,7 +55,7 @@ class CSER(WrappedOptimizer):
     implementation: "residual", the above; or "model", which averages blocks of the models themselves
         (the paper's second: no xhat, a copy less, and common_weights() must ask the others).
 
-    The parameters start as rank 0's. GradScaler will not do: it skips step() in the worker that
+    The parameters start as rank 0's. A GradScaler is refused: it skips step() in the worker that
     overflowed, and the others wait; use bfloat16.
 
     Special cases: CSEA is gradient=None, period=1; CSER-PL is gradient=None; local SGD is gradient=None,
@@ -135,6 +135,7 @@ class CSER(WrappedOptimizer):
         self._resume_check.before_step(self.inner, lambda: self.steps)
         loss = self.inner.step(closure)
         self.steps += 1
+        self._reset.step_count.end_step()
         is_reset = self.steps % self.settings["period"] == 0
         if residual and self._gradient:
             self._synchronize_gradients(before)

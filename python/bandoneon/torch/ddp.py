@@ -26,6 +26,7 @@ from .link_options import LinkOptions, LinkTable
 from .loss_scale import AUTO, LossScale
 from .names import named_entries, with_elements
 from .parameters import ParameterSet
+from .step_count import SteppedRounds
 from .tensors import copy_back, fill, memory_for
 from .weight import Weight, average_unit
 
@@ -95,6 +96,7 @@ class DDPState:
         members = self._parameters.add(trained)
         self._members = {id(member.param): member for member in members}
         self._reached = _Reached(member.param for member in members)
+        self._stepped = SteppedRounds(member.param for member in members)
         self._scale = LossScale(scaler, self._links.remembers)
         self._round = None
         self._guard = ExchangeGuard()
@@ -126,6 +128,7 @@ class DDPState:
     def close(self) -> None:
         """Frees the parameters' names for another owner."""
         self._reached.close()
+        self._stepped.close()
         self._parameters.release()
 
     def __getstate__(self):
@@ -155,7 +158,7 @@ class DDPState:
         if self._round is None or self._round.is_over or backward_pass.current_task() == -1:
             self._guard.check()
             self._round = _Round(
-                self._scale.current(), self._weight, self._reached, self._timeout, self._guard
+                self._scale.current(), self._weight, self._reached, self._stepped, self._timeout, self._guard
             )
         return self._round.exchange(self._parameters, self._members, bucket)
 
@@ -225,7 +228,7 @@ class _Round:
     there this worker has no gradients, and errors can be nowhere but in the future.
     """
 
-    def __init__(self, loss_scale, weight, reached, timeout, guard):
+    def __init__(self, loss_scale, weight, reached, stepped, timeout, guard):
         self._loss_scale = loss_scale
         self._reached = reached
         self._timeout = timeout
@@ -238,6 +241,9 @@ class _Round:
         self.is_over = not self._has_pass
         if self._has_pass:
             backward_pass.at_end_of_pass(self._end)
+        else:
+            stepped.lose_count()
+        self._program_steps = stepped.begin_round()
 
     def exchange(self, parameters, members, bucket):
         """The bucket's future, due when all its gradients are back."""
@@ -298,6 +304,7 @@ class _Round:
                     priority=-member.priority,  # the order of the buckets: all are awaited together
                     weight=self._weight,
                     loss_scale=self._loss_scale,
+                    program_steps=self._program_steps,
                 )
             )
             fill(pushes[-1], memory)

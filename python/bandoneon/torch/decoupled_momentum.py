@@ -47,7 +47,7 @@ class DeMo(StepExchangeOptimizer):
 
     The exchange is in step(), none of it beside the backward pass: backward() leaves local gradients, several
     of which add up. A parameter without one counts as one of zeros; leave frozen ones out. What is not finite in
-    one worker leaves that parameter and its d_i as they are in all. GradScaler will not do: it skips step() in the
+    one worker leaves that parameter and its d_i as they are in all. A GradScaler is refused: it skips step() in the
     worker that overflowed, and the others wait; use bfloat16. d_i is float32 in the memory of the host, where the
     transforms are computed, and saved by comm_state_dict() of every rank. All workers compute the same signs of
     the same reply: give them machines of one kind, and equally many threads.

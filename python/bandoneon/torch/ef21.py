@@ -56,7 +56,7 @@ class EF21(WrappedOptimizer):
     under DistributedOptimizer. After step() the gradients are H. The exchange is in step(), none of it beside
     the backward pass. A parameter without a gradient counts as one of zeros; a frozen one is not stepped. A
     step in which any worker's momentum is not finite is left out by all, and `skipped_steps` counts it.
-    GradScaler will not do: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
+    A GradScaler is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
     """
 
     def __init__(
@@ -93,8 +93,9 @@ class EF21(WrappedOptimizer):
         self._links.add(sums, terms_by_group(groups, lambda group: "average"))
         self._links.own(named)
         self._memory = LocalMemory(self._links.members, "momentum", "tracked")
-        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
+        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, self._links.step_count, timeout)
         self._links.share_weights(timeout)
+        self._links.step_count.follow(self)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

@@ -9,6 +9,7 @@ import torch
 from ..errors import InvalidArgument
 from ..session import default_codec, default_worker
 from ..worker import Declaration, Push, Worker
+from .step_count import program_steps
 from .tensors import (
     check_exchangeable,
     check_is_tensor,
@@ -100,7 +101,15 @@ def push_pull(
         return Handle(worker, None, tensor, None)  # Of no elements nothing is exchanged, by all workers alike.
     number = worker.declare_once(declaration)
     memory = memory_for(tensor, exclusive=True)
-    push = Push(number, None, priority=priority, learning_rate=learning_rate, weight=weight)
+    ended = worker.steps_ended
+    push = Push(
+        number,
+        None,
+        priority=priority,
+        learning_rate=learning_rate,
+        weight=weight,
+        program_steps=0 if ended is None else program_steps(ended),
+    )
     fill(push, memory)
     tickets, error = worker.push_all([push])
     if error is not None:

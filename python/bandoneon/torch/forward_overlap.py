@@ -50,7 +50,7 @@ def has_other_hooks(optimizer):
         len(optimizer._optimizer_step_pre_hooks) > 1
         or len(optimizer._optimizer_step_post_hooks) > 1
         or _global_optimizer_pre_hooks
-        or _global_optimizer_post_hooks
+        or any(not hasattr(hook, "looks_at_no_gradients") for hook in _global_optimizer_post_hooks.values())
     )
 
 

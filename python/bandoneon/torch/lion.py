@@ -45,7 +45,7 @@ class Lion(StepExchangeOptimizer):
 
     The exchange is in step(), none of it beside the backward pass: backward() leaves local gradients, several
     of which add up. A parameter without one counts as one of zeros; leave frozen ones out. What is not finite in
-    one worker leaves that parameter as it is in all. GradScaler will not do: it skips step() in the worker that
+    one worker leaves that parameter as it is in all. A GradScaler is refused: it skips step() in the worker that
     overflowed, and the others wait; use bfloat16. m_i is kept in float32 in the memory of the host, and saved by
     comm_state_dict() of every rank.
     """

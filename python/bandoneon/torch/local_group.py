@@ -2,6 +2,7 @@
 own slice of the sums with the servers. Here is the group; sliced_parameters.py has what is declared, and
 local_group_synchronizer.py the rounds."""
 
+import contextlib
 import datetime
 import pathlib
 import socket
@@ -73,6 +74,23 @@ class LocalGroup:
     def gather(self, out, values):
         """`out`, [size, n], gets the `values`, [n], of all members."""
         return self._begin(dist.all_gather, list(out.unbind(0)), values)
+
+    def check_same_steps(self, counts, name):
+        """InvalidArgument, which all members raise and the job fails with, where two of them have ended other
+        counts of steps."""
+        other = next((member for member, count in enumerate(counts) if count != counts[0]), None)
+        if other is None:
+            return
+        error = InvalidArgument(
+            f"tensor {name!r}: rank {self.first} exchanged it after {counts[0]:.0f} steps of its program and rank "
+            f"{self.first + other} after {counts[other]:.0f}, so their mean would be over different steps. Usually one "
+            "rank has caught an error of backward() and gone on, has left out a batch or a step (continue), or has "
+            "run a backward pass more: let all ranks make the same passes and steps, and start again from a checkpoint",
+            tensor=name,
+        )
+        with contextlib.suppress(BandoneonError):
+            self._worker.abort_job(str(error))
+        raise error
 
     def wait(self, work):
         """JobFailed says who is gone, as far as the job knows it; DeadlineExceeded, where nobody is."""

@@ -14,12 +14,16 @@ from .tensors import host_zeros
 
 # Parameters of this many bytes are scattered and gathered by one call.
 _BUCKET_BYTES = 4 << 20
+# Elements before those of the slices and of who has a gradient: the weight and the count of steps, modulo what
+# float32 counts up to.
+_HEAD = 2
+_COUNTED = 1 << 24
 
 
 class _Bucket:
     """Parameters whose slices are scattered, and gathered again, by one call. What goes from one member to
-    another is what the bucket's slices of its owner are, flat, and before them the weight and, of each
-    parameter, 1 or 0: whether there is a gradient."""
+    another is what the bucket's slices of its owner are, flat, and before them the weight, the count of steps
+    and, of each parameter, 1 or 0: whether there is a gradient."""
 
     def __init__(self, group, parameters, slots, dtype, device):
         self.slots = slots
@@ -27,7 +31,7 @@ class _Bucket:
         self._dtype = dtype
         self._device = device
         self._slices = [parameters.slices_of(slot.member) for slot in slots]
-        head = 1 + len(slots)
+        head = _HEAD + len(slots)
         self._sizes = [head] * group.size  # of what each owner is sent
         self._places = []  # [slot][slice]: where it begins in what its owner has
         for slices in self._slices:
@@ -55,7 +59,7 @@ class _Bucket:
     def _own(self):
         return self._sizes[self._group.rank]
 
-    def scatter(self, weight, scale):
+    def scatter(self, weight, scale, steps):
         factor = weight / scale
         begin = 0
         rows = []
@@ -64,10 +68,11 @@ class _Bucket:
             begin += n
         for row in rows:
             row[0] = weight
+            row[1] = steps % _COUNTED
         for i, slot in enumerate(self.slots):
             is_present = slot.grad is not None and not slot.flags & _native.ABSENT and weight > 0
             for row in rows:
-                row[1 + i] = 1.0 if is_present else 0.0
+                row[_HEAD + i] = 1.0 if is_present else 0.0
             flat = slot.grad.detach().reshape(-1) if is_present else None
             for s, place in zip(self._slices[i], self._places[i]):
                 part = rows[s.owner][place : place + s.elements]
@@ -80,14 +85,16 @@ class _Bucket:
         out = self._received[: self._group.size * self._own]
         self.work = self._group.scatter(out, self._sent[:begin], self._sizes)
 
-    def add_up(self, rates):
-        """The pushes, of the sums in the order of the members' ranks. Once what was scattered is here."""
+    def add_up(self, rates, program_steps):
+        """The pushes, of the sums in the order of the members' ranks. Once what was scattered is here. Refused
+        where the members have ended other counts of steps."""
         rows = self._received[: self._group.size * self._own].view(self._group.size, self._own)
+        self._group.check_same_steps(rows[:, 1].tolist(), self.slots[0].member.name)
         total = rows[0]
         for row in rows[1:]:
             total.add_(row)
-        head = total[: 1 + len(self.slots)].tolist()
-        weight, present = head[0], head[1:]
+        head = total[: _HEAD + len(self.slots)].tolist()
+        weight, present = head[0], head[_HEAD:]
         if weight not in (0.0, 1.0):
             total[len(head) :].div_(weight)  # A push is times its weight.
         self._host = total if total.is_cpu else total.to("cpu")
@@ -97,6 +104,7 @@ class _Bucket:
             rate = rates.get(id(slot.param), 0.0)
             for s, place, push in zip(self._slices[i], self._places[i], self._pushes[i]):
                 push.learning_rate = rate
+                push.program_steps = program_steps
                 push.flags = 0 if s.is_own and present[i] else _native.ABSENT
                 push.weight = weight if s.is_own else 0.0
                 if s.is_own:
@@ -119,7 +127,7 @@ class _Bucket:
             for s in slices:
                 result = next(results)
                 if s.is_own:
-                    mine[1 + i] = 0.0 if result.absent else 1.0
+                    mine[_HEAD + i] = 0.0 if result.absent else 1.0
         n = self._group.size * max(self._sizes)
         out = self._sent[:n].view(self._group.size, -1)
         self.work = self._group.gather(out, mine.to(self._device))
@@ -128,7 +136,7 @@ class _Bucket:
         """Writes the means into the slots' gradients; of each slot, whether there was one."""
         n = self._group.size * max(self._sizes)
         rows = self._sent[:n].view(self._group.size, -1)
-        is_there = rows[:, 1 : 1 + len(self.slots)].tolist()
+        is_there = rows[:, _HEAD : _HEAD + len(self.slots)].tolist()
         there = []
         for i, slot in enumerate(self.slots):
             there.append(bool(is_there[self._slices[i][0].owner][i]))
@@ -239,7 +247,7 @@ class LocalGroupSynchronizer(Synchronizer):
                 self._trust_version(slot)
                 slot.memory = slot.grad
             with self._noting_failure():
-                bucket.scatter(self._weight, self._scale)
+                bucket.scatter(self._weight, self._scale, self._parameters.step_count.ended)
             self._num_scattered += 1
 
     @torch.no_grad()
@@ -248,7 +256,8 @@ class LocalGroupSynchronizer(Synchronizer):
         for bucket in self._buckets[self._num_pushed : end]:
             with self._noting_failure():
                 self._group.wait(bucket.work)
-                bucket.tickets, refused = self._worker.push_all(bucket.add_up(self._rates))
+                pushes = bucket.add_up(self._rates, self._parameters.step_count.program_steps)
+                bucket.tickets, refused = self._worker.push_all(pushes)
                 if refused is not None:
                     raise refused
             self._num_pushed += 1

@@ -164,7 +164,7 @@ class LocalSteps(WrappedOptimizer):
 
     The parameters start as rank 0's. Where any worker's parameters are not finite at a meeting, all go
     back to the common weights, and `skipped_rounds` counts it; what the optimizer keeps is left as it
-    is. A copy of x is kept in each worker. GradScaler will not do: it skips step() in the worker that
+    is. A copy of x is kept in each worker. A GradScaler is refused: it skips step() in the worker that
     overflowed; use bfloat16.
     """
 
@@ -212,7 +212,7 @@ class LocalSteps(WrappedOptimizer):
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "LocalSteps")
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
-        self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, timeout)
+        self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, self._links.step_count, timeout)
         self._links.share_weights(timeout)
         self._begin_at_parameters()
 
@@ -227,6 +227,7 @@ class LocalSteps(WrappedOptimizer):
             self._begin_round()
         loss = self.inner.step(closure)
         self.local_steps += 1
+        self._links.step_count.end_step()
         if self.local_steps == self._next_meeting:
             self._last_meeting = self.local_steps
             self.synchronize()

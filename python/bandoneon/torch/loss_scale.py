@@ -7,11 +7,12 @@ is alive and enabled.
 
 import gc
 import math
+import sys
 import weakref
 
 import torch
 
-from ..errors import FailedPrecondition, InvalidArgument
+from ..errors import FailedPrecondition, InvalidArgument, Unimplemented
 
 AUTO = "auto"
 
@@ -103,3 +104,22 @@ def _tensor_of(scaler):
 
 
 _SCALER = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+
+
+class RefusesGradScaler:
+    """Of optimizers whose step() is an exchange: a GradScaler leaves it out in the one worker whose gradients
+    overflowed, and the others would wait for it, or count its next one for this."""
+
+    @property
+    def _step_supports_amp_scaling(self):
+        """GradScaler.step() asks for it, before it decides about the step; others do to read it."""
+        asker = sys._getframe(1).f_locals.get("self")
+        if isinstance(asker, _SCALER) and asker.is_enabled():
+            name = type(self).__name__
+            raise Unimplemented(
+                f"GradScaler.step() leaves the step out in the one worker whose gradients overflowed, and {name} "
+                "cannot leave it out in the others: train in bfloat16 without a GradScaler "
+                "(torch.autocast(..., dtype=torch.bfloat16)), or with DistributedOptimizer, whose steps all workers "
+                "leave out together"
+            )
+        return False

@@ -40,8 +40,8 @@ class OneBitAdam(StepExchangeOptimizer):
 
     The exchange is in step(), none of it beside the backward pass: backward() leaves local
     gradients, several of which add up. A parameter without one counts as one of zeros; leave frozen
-    ones out. What is not finite in one worker leaves that parameter as it is in all. GradScaler
-    will not do: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
+    ones out. What is not finite in one worker leaves that parameter as it is in all. A GradScaler
+    is refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
 
     betas: (0.9, 0.999). eps: 1e-8. weight_decay: 0, wd.
     warmup: steps; the paper takes a fifth of the run or so.

@@ -416,6 +416,7 @@ def _settle(optimizer, *_):
 
 def _after_step(optimizer, args, kwargs):
     optimizer._bandoneon.synchronizer.forget_pass()
+    optimizer._bandoneon.parameters.step_count.end_step()
     once = _closure_of(args, kwargs)
     if once is not None and not once.is_evaluated:
         raise Unimplemented(

@@ -24,6 +24,7 @@ from .tensors import (
     streams_for,
 )
 from .exchange_guard import ExchangeGuard
+from .step_count import StepCount
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ class ParameterSet:
         refuses parameters whose values are not the same in all workers; None takes them. `beside`: another set
         of the same optimizer, which has the same parameters."""
         self.worker = worker
+        self.step_count = StepCount(worker) if beside is None else beside.step_count
         self.links = links
         self.prefix = prefix
         self.sparse_as_dense = sparse_as_dense
@@ -261,6 +263,7 @@ class ParameterSet:
 
     def _exchange(self, tensors, timeout, rates, absent, left_out, weight):
         nothing = [None] * len(tensors)
+        program_steps = self.step_count.program_steps
         # What is left out of a push is kept for tensors of the host alone.
         memories = [host_copy(t) if left_out and not t.is_cpu else memory_for(t) for t in tensors]
         rests = [r if r is None or r.is_cpu else host_copy(r) for r in left_out or nothing]
@@ -272,6 +275,7 @@ class ParameterSet:
                 priority=m.priority,
                 weight=weight,
                 learning_rate=rate or 0.0,
+                program_steps=program_steps,
                 left_out=None if rest is None else rest.data_ptr(),
             )
             for m, rate, is_absent, rest in zip(

@@ -48,8 +48,8 @@ class ServerOptimizer(WrappedOptimizer):
 
     The parameters start as rank 0's, on every worker. A step in which any worker's gradient is not
     finite is left out by all, `skipped_steps` counts them. A parameter without a gradient in all workers
-    stays as it is. The exchange is in step(), none of it beside the backward pass. GradScaler will not
-    do: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
+    stays as it is. The exchange is in step(), none of it beside the backward pass. A GradScaler is
+    refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
     """
 
     def __init__(
@@ -84,8 +84,9 @@ class ServerOptimizer(WrappedOptimizer):
         named = Names(named_parameters).in_forward_order(self.param_groups)
         check_weights_fit_float32(named, "ServerOptimizer")
         self._links.add(named, terms_by_group(self.param_groups, self._rule_of))
-        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, timeout)
+        self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, self._links.step_count, timeout)
         self._links.share_weights(timeout)
+        self._links.step_count.follow(self)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

@@ -11,12 +11,13 @@ from ..session import default_worker
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .ddp_besides import DDPBesides
 from .local_memory import LocalMemory
+from .loss_scale import RefusesGradScaler
 from .names import Names
 from .parameters import ParameterSet
 from .wrapped import refuse_pickling
 
 
-class StepExchangeOptimizer(torch.optim.Optimizer):
+class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     """Subclasses define step() with _links, and _settings, which a saved state must have been saved under. What
     differs between workers is in _memory; state is the same in all."""
 
@@ -35,6 +36,7 @@ class StepExchangeOptimizer(torch.optim.Optimizer):
             **how,
         )
         self._links.add(named)
+        self._links.step_count.follow(self)
         self._settings = settings
         self._memory = LocalMemory(self._links.members, *memories)
         self._timeout = timeout

@@ -595,6 +595,7 @@ class Synchronizer:
     @torch.no_grad()
     def _fill_pushes(self, batch):
         """The error of the first that cannot be exchanged; it and those behind it are not sent then."""
+        program_steps = self._parameters.step_count.program_steps
         try:
             for done, slot in enumerate(batch):
                 self._take_gradient(slot)
@@ -611,6 +612,7 @@ class Synchronizer:
                 push.weight = self._weight
                 push.loss_scale = self._scale
                 push.learning_rate = self._rates.get(id(slot.param), 0.0)
+                push.program_steps = program_steps
         except BaseException as error:
             for slot in batch[done:]:
                 slot.sent = False

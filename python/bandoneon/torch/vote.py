@@ -16,10 +16,11 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 class Vote:
-    """A question that all workers answer together. `owner` as Worker.declare's."""
+    """A question that all workers answer together. `owner` as Worker.declare's, `step_count` the optimizer's."""
 
-    def __init__(self, worker, name, owner, timeout=None):
+    def __init__(self, worker, name, owner, step_count, timeout=None):
         self._worker = worker
+        self._step_count = step_count
         self._timeout = timeout
         self._exchange_guard = ExchangeGuard()
         (self._tensor,) = worker.declare([Declaration(name, _BALLOT)], owner=owner)
@@ -36,7 +37,9 @@ class Vote:
         own = zlib.crc32(repr(alike).encode()) & 0xFFFF
         ballot = host_values([float(refuses), float(own)])
         with self._exchange_guard.exchange():
-            ticket = self._worker.push(self._tensor, ballot.data_ptr(), keep=ballot)
+            ticket = self._worker.push(
+                self._tensor, ballot.data_ptr(), keep=ballot, program_steps=self._step_count.program_steps
+            )
             self._worker.wait(ticket, self._timeout)
         refused, mean = ballot.tolist()
         if abs(mean - own) > 0.25:

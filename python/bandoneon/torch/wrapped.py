@@ -5,10 +5,11 @@ import torch
 from ..errors import InvalidArgument, Unimplemented
 from .ddp_besides import DDPBesides
 from .foreign_words import check_optimizer
+from .loss_scale import RefusesGradScaler
 from .parameters import learning_rates
 
 
-class WrappedOptimizer(torch.optim.Optimizer):
+class WrappedOptimizer(RefusesGradScaler, torch.optim.Optimizer):
     """Shares groups and state with the optimizer that it is put around: schedulers, state_dict() and
     load_state_dict() may be used on either. Give torch.distributed.checkpoint.state_dict the `inner` one
     of LocalSteps and CSER: where an optimizer has no state yet, it takes a step, which would count."""

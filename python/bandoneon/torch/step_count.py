@@ -1,0 +1,72 @@
+"""How many steps an optimizer has ended: each push says it, and one round is of one step in all workers."""
+
+import weakref
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+class StepCount:
+    """Of one optimizer, since it was made. Servers fail a round whose pushes differ in it."""
+
+    def __init__(self, worker):
+        self._worker = worker
+        self.ended = 0
+
+    def follow(self, optimizer):
+        """Counts what step() of this optimizer ends."""
+        optimizer.register_step_post_hook(lambda *_: self.end_step())
+
+    def end_step(self):
+        self.ended += 1
+        self._worker.end_step()
+
+    @property
+    def program_steps(self):
+        """As Push has it."""
+        return program_steps(self.ended)
+
+
+class SteppedRounds:
+    """Where it is not known which optimizer steps: how many rounds of these parameters some optimizer of torch's
+    has stepped after. However many do, and whoever holds which of the parameters: all workers' rounds are
+    stepped on, or none's."""
+
+    def __init__(self, params):
+        self._ids = {id(param) for param in params}
+        self._ended = 0
+        self._has_stepped = False
+        self._is_known = True
+        itself = weakref.ref(self)
+
+        def after_step(optimizer, args, kwargs):
+            watch = itself()
+            if watch is not None:
+                watch._note(optimizer)
+
+        after_step.looks_at_no_gradients = True
+        self._handle = register_optimizer_step_post_hook(after_step)
+        weakref.finalize(self, self._handle.remove).atexit = False
+
+    def begin_round(self):
+        """The count as Push has it, 0 where it is not known."""
+        if self._has_stepped:
+            self._ended += 1
+        self._has_stepped = False
+        return program_steps(self._ended) if self._is_known else 0
+
+    def lose_count(self):
+        """This worker has taken part in rounds of others, and does not know what they made of them."""
+        self._is_known = False
+
+    def close(self):
+        self._handle.remove()
+
+    def _note(self, optimizer):
+        if not self._has_stepped:
+            params = (param for group in optimizer.param_groups for param in group["params"])
+            self._has_stepped = any(id(param) in self._ids for param in params)
+
+
+def program_steps(ended):
+    """As Push has it: 0 is kept for what is not known."""
+    return 1 + ended % (2**32 - 1)
