@@ -38,6 +38,7 @@ class SegmentedCodec {
                  DType dtype);
 
   const Codec& codec() const { return *codec_; }
+  const std::shared_ptr<const Codec>& shared_codec() const { return codec_; }
   DType dtype() const { return dtype_; }
   size_t num_segments() const { return elements_.size(); }
   size_t num_elements() const { return total_; }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 #include "common/cluster/server_bytes.h"
 #include "scheduler/membership_table.h"
@@ -36,6 +37,7 @@ void Declarations::Begin(std::shared_ptr<const Membership> membership) {
 absl::Status Declarations::Check(const RosterMember& member,
                                  const std::vector<TensorDeclaration>& tensors) const {
   std::vector<const TensorDeclaration*> fresh;
+  std::vector<const TensorDeclaration*> replaced;
   std::unordered_set<std::string_view> names;
   for (const TensorDeclaration& tensor : tensors) {
     BDN_RETURN_IF_ERROR(CheckDeclaration(tensor));
@@ -47,29 +49,41 @@ absl::Status Declarations::Check(const RosterMember& member,
     if (!names.insert(tensor.name).second) {
       return InvalidArgument("tensor '%s': %s declares it twice", tensor.name, NameOf(member));
     }
-    const auto known = tensors_.find(tensor.name);
-    if (known == tensors_.end()) {
+    const auto known = numbers_.find(tensor.name);
+    if (known == numbers_.end()) {
       fresh.push_back(&tensor);
-    } else if (const TensorDeclaration& before = *known->second; !(before == tensor)) {
+      continue;
+    }
+    const TensorDeclaration& before = *tensors_.at(known->second).declaration;
+    if (done_with_.contains(known->second)) {  // it is no more by the time that this is planned
+      fresh.push_back(&tensor);
+      replaced.push_back(&before);
+    } else if (!(before == tensor)) {
       return InvalidArgument("tensor '%s': all workers declared %s before, %s now says %s",
                              tensor.name, DescribeDifference(before, tensor), NameOf(member),
                              DescribeDifference(tensor, before));
     }
   }
-  return CheckRoom(fresh);
+  return CheckRoom(fresh, replaced);
 }
 
-absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>& fresh) const {
-  if (totals_.tensors + fresh.size() > limits_.max_tensors) {
+absl::Status Declarations::CheckRoom(const std::vector<const TensorDeclaration*>& fresh,
+                                     const std::vector<const TensorDeclaration*>& replaced) const {
+  const uint64_t tensors = totals_.tensors + fresh.size() - replaced.size();
+  if (tensors > limits_.max_tensors) {
     return ResourceExhausted(
         "the job would have %d tensors, more than max-tensors of its scheduler, "
         "which is %d",
-        totals_.tensors + fresh.size(), limits_.max_tensors);
+        tensors, limits_.max_tensors);
   }
   const uint64_t most = std::min(limits_.max_job_bytes, kMostBytes);
   const uint64_t servers = membership_->servers.size();
   uint64_t bytes = totals_.tensor_bytes;
   uint64_t server_bytes = totals_.server_bytes;
+  for (const TensorDeclaration* tensor : replaced) {
+    bytes -= TensorBytes(*tensor);
+    server_bytes -= ServerBytes(*tensor);
+  }
   for (const TensorDeclaration* tensor : fresh) {
     bytes += TensorBytes(*tensor);
     server_bytes += ServerBytes(*tensor);
@@ -139,34 +153,148 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   }
   if (declared.failure().ok() && declared.full() && !batch.version.has_value()) {
     if (absl::Status status = Plan(&batch); !status.ok()) declared.Fail(std::move(status));
+  } else if (!declared.failure().ok()) {
+    declared.Fail(WithAdvice(declared.failure()));
   }
   const bool ended = !declared.failure().ok() || batch.version.has_value();
   if (ended || declared.asked() != asked) changed_.insert(number);
   return number;
 }
 
+// ---- Retiring
+
+void Declarations::Done::Add(const RosterMember& member) {
+  std::vector<bool>::reference is_done = by_rank.at(static_cast<size_t>(member.rank));
+  if (!is_done) ++count;
+  is_done = true;
+}
+
+absl::Status Declarations::WithAdvice(absl::Status failure) const {
+  for (const auto& [number, done] : done_with_) {
+    const std::string& name = tensors_.at(number).declaration->name;
+    if (!absl::StartsWith(failure.message(), "tensor '" + name + "':")) continue;
+    Roster has, lacks;
+    for (const RosterMember& member : roster_) {
+      (done.by_rank[static_cast<size_t>(member.rank)] ? has : lacks).insert(member);
+    }
+    return WithAdviceToClose(failure, name, NamesOf(has), NamesOf(lacks));
+  }
+  return failure;
+}
+
+void Declarations::MarkDone(uint32_t number, const RosterMember& member) {
+  const auto [found, is_first] = done_with_.try_emplace(number);
+  Done& done = found->second;
+  if (is_first) {
+    done.by_rank.resize(roster_.size());
+    for (const RosterMember& gone : leaving_) done.Add(gone);
+  }
+  done.Add(member);
+}
+
+absl::Status Declarations::Retire(const RosterMember& member,
+                                  const std::vector<uint32_t>& tensors) {
+  for (const uint32_t number : tensors) {
+    if (number < next_tensor_) continue;
+    return InvalidArgument("%s retires tensor %d, of %d", NameOf(member), number, next_tensor_);
+  }
+  for (const uint32_t number : tensors) {
+    if (tensors_.contains(number)) MarkDone(number, member);
+  }
+  RemoveRetired(tensors);
+  return absl::OkStatus();
+}
+
+// Workers declare what they do not have. So where some are done with a tensor, and all declare its name,
+// the others have never heard of it: their declaration was given up.
+void Declarations::RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors) {
+  std::vector<uint32_t> replaced;
+  for (const TensorDeclaration& tensor : tensors) {
+    const auto known = numbers_.find(tensor.name);
+    if (known == numbers_.end() || !done_with_.contains(known->second)) continue;
+    replaced.push_back(known->second);
+    for (const RosterMember& member : roster_) MarkDone(known->second, member);
+    // Those have yet to read it.
+    ++tensors_left_[tensors_.at(known->second).version - 1];
+  }
+  RemoveRetired(replaced);
+}
+
+void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
+  std::map<uint32_t, std::set<uint32_t>> gone;  // by the version that added them
+  for (const uint32_t number : tensors) {
+    const auto done = done_with_.find(number);
+    if (done == done_with_.end()) continue;  // more than once, or long ago
+    if (done->second.count < roster_.size()) continue;
+    done_with_.erase(done);
+    const auto tensor = tensors_.find(number);
+    gone[tensor->second.version].insert(number);
+    --totals_.tensors;
+    totals_.tensor_bytes -= TensorBytes(*tensor->second.declaration);
+    totals_.server_bytes -= ServerBytes(*tensor->second.declaration);
+    numbers_.erase(tensor->second.declaration->name);
+    tensors_.erase(tensor);
+  }
+  auto news = std::make_shared<CatalogueDelta>();
+  for (const auto& [version, numbers] : gone) {
+    const CatalogueDelta& delta = *deltas_[version - 1];
+    for (size_t i = 0; i < delta.keys.size(); ++i) {
+      const KeySegments& segments = delta.keys[i].segments;
+      const auto is_now = [&](const KeySegment& one) { return numbers.contains(one.tensor); };
+      const auto is_left = [&](const KeySegment& one) { return tensors_.contains(one.tensor); };
+      if (std::none_of(segments.begin(), segments.end(), is_now) ||
+          std::any_of(segments.begin(), segments.end(), is_left)) {
+        continue;
+      }
+      news->retired.push_back(delta.keys[i].key);
+      placer_->Remove(delta.keys[i], delta.owners[i]);
+      --totals_.keys;
+    }
+    tensors_left_[version - 1] -= numbers.size();
+    if (tensors_left_[version - 1] > 0) continue;
+    auto empty = std::make_shared<CatalogueDelta>();
+    empty->version = delta.version;
+    empty->first_tensor = delta.first_tensor;
+    deltas_[version - 1] = std::move(empty);
+  }
+  if (!news->retired.empty()) Publish(std::move(news));
+}
+
+void Declarations::Publish(std::shared_ptr<CatalogueDelta> delta) {
+  delta->version = {version_.epoch, version_.catalogue + 1};
+  delta->first_tensor = next_tensor_;
+  next_tensor_ += static_cast<uint32_t>(delta->tensors.size());
+  version_ = delta->version;
+  tensors_left_.push_back(delta->tensors.size());
+  deltas_.push_back(std::move(delta));
+}
+
+// ---- Planning
+
 absl::Status Declarations::Plan(Batch* batch) {
   auto delta = std::make_shared<CatalogueDelta>();
-  delta->version = {version_.epoch, version_.catalogue + 1};
-  delta->first_tensor = static_cast<uint32_t>(totals_.tensors);
-  for (TensorDeclaration& tensor : batch->declared.TakeTensors()) {
-    if (!tensors_.contains(tensor.name)) delta->tensors.push_back(std::move(tensor));
+  std::vector<TensorDeclaration> declared = batch->declared.TakeTensors();
+  RetireWhatIsDeclaredAnew(declared);
+  for (TensorDeclaration& tensor : declared) {
+    if (!numbers_.contains(tensor.name)) delta->tensors.push_back(std::move(tensor));
   }
   if (!delta->tensors.empty()) {
-    BDN_ASSIGN_OR_RETURN(delta->keys, PlanKeys(delta->tensors, delta->first_tensor, config_));
+    BDN_ASSIGN_OR_RETURN(delta->keys, PlanKeys(delta->tensors, next_tensor_, config_));
     if (totals_.keys + delta->keys.size() > kMaxKeys) {
       return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
     }
     delta->owners = placer_->Place(delta->keys);
-    for (const TensorDeclaration& tensor : delta->tensors) {
-      tensors_.emplace(tensor.name, &tensor);
+    for (size_t i = 0; i < delta->tensors.size(); ++i) {
+      const TensorDeclaration& tensor = delta->tensors[i];
+      const auto number = static_cast<uint32_t>(next_tensor_ + i);
+      tensors_[number] = {&tensor, version_.catalogue + 1};
+      numbers_[tensor.name] = number;
       totals_.tensor_bytes += TensorBytes(tensor);
       totals_.server_bytes += ServerBytes(tensor);
     }
     totals_.tensors += delta->tensors.size();
     totals_.keys += delta->keys.size();
-    version_ = delta->version;
-    deltas_.push_back(std::move(delta));
+    Publish(std::move(delta));
   }
   batch->version = version_;
   return absl::OkStatus();
@@ -238,6 +366,12 @@ void Declarations::OnLeaving(const RosterMember& member) {
     FailWithout(batch->first, &batch->second, member);
     if (batch->second.answered.full()) batches_.erase(batch);
   }
+  std::vector<uint32_t> retired;
+  for (auto& [number, done] : done_with_) {
+    done.Add(member);
+    retired.push_back(number);
+  }
+  RemoveRetired(retired);
 }
 
 // `member` is leaving, and will neither declare what it has not nor ask how that ended.

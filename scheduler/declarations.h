@@ -29,7 +29,7 @@ namespace bdn {
 // not what was declared before. Not thread-safe.
 class Declarations {
  public:
-  // What all of it has come to.
+  // What all of it has come to, without what is retired.
   struct Totals {
     uint64_t tensors = 0;
     uint64_t tensor_bytes = 0;  // as TensorBytes
@@ -65,7 +65,12 @@ class Declarations {
   // A server has installed its keys of this placement. InvalidArgument: it is no server, or there
   // is no such placement yet.
   absl::Status Acknowledge(NodeId server, PlacementVersion version);
-  // Fails what waits for this worker to declare, who will not; also what begins later.
+  // `member` is done with these tensors, by number. Those that all others who are not leaving are done with
+  // are no more: a new version of the catalogue says so, and their names may be declared anew.
+  // InvalidArgument, and nothing has changed: there is no such tensor yet.
+  absl::Status Retire(const RosterMember& member, const std::vector<uint32_t>& tensors);
+  // Fails what waits for this worker to declare, who will not; also what begins later. It is done with all
+  // tensors.
   void OnLeaving(const RosterMember& member);
   // Forgets what is waited for: the job has failed.
   void Abandon() { batches_.clear(); }
@@ -74,7 +79,7 @@ class Declarations {
   PlacementVersion version() const { return version_; }
   // Batches of which somebody is still to be told how they ended.
   size_t num_batches() const { return batches_.size(); }
-  // What each version added, from version 1.
+  // What each version added, from version 1. Empty where all of it is retired and all have read it.
   const std::vector<SharedDelta>& deltas() const { return deltas_; }
   const Totals& totals() const { return totals_; }
   Placer::Load LoadOf(NodeId server) const;
@@ -98,12 +103,36 @@ class Declarations {
     std::optional<absl::StatusOr<DeclarationAnswer>> answer;
   };
 
+  // A tensor that is not retired.
+  struct Tensor {
+    const TensorDeclaration* declaration = nullptr;  // in its delta
+    uint32_t version = 0;                            // of the catalogue, which added it
+  };
+
+  // Workers that are done with a tensor; those that are leaving are done with all.
+  struct Done {
+    void Add(const RosterMember& member);
+    std::vector<bool> by_rank;
+    size_t count = 0;
+  };
+
   Batch* BatchOf(const RosterMember& member, uint64_t number);
   void FailWithout(uint64_t number, Batch* batch, const RosterMember& member);
   absl::Status Check(const RosterMember& member,
                      const std::vector<TensorDeclaration>& tensors) const;
-  absl::Status CheckRoom(const std::vector<const TensorDeclaration*>& fresh) const;
+  // `fresh` are new, and those of `replaced` will be retired by then.
+  absl::Status CheckRoom(const std::vector<const TensorDeclaration*>& fresh,
+                         const std::vector<const TensorDeclaration*>& replaced) const;
+  // The failure; where it names a tensor that only some are done with, it says who, and what to do.
+  absl::Status WithAdvice(absl::Status failure) const;
   absl::Status Plan(Batch* batch);
+  // REQUIRES: the tensor is not retired.
+  void MarkDone(uint32_t number, const RosterMember& member);
+  void RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors);
+  // Those of the tensors that everybody is done with are no more.
+  void RemoveRetired(const std::vector<uint32_t>& tensors);
+  // As the next version.
+  void Publish(std::shared_ptr<CatalogueDelta> delta);
   // What all servers have installed.
   PlacementVersion InstalledEverywhere() const { return *installed_versions_.begin(); }
 
@@ -116,10 +145,15 @@ class Declarations {
   PlacementVersion version_;
   std::vector<SharedDelta> deltas_;
   Totals totals_;
-  absl::flat_hash_map<std::string_view, const TensorDeclaration*> tensors_;  // in the deltas
-  std::optional<Placer> placer_;                                             // from Begin
-  std::map<NodeId, PlacementVersion> installed_;                             // by server
-  std::multiset<PlacementVersion> installed_versions_;                       // the same, by version
+  uint32_t next_tensor_ = 0;                                 // number
+  absl::flat_hash_map<uint32_t, Tensor> tensors_;            // by number
+  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // of these, by name
+  // Of each version, by its place in deltas_: tensors that somebody may still ask for.
+  std::vector<size_t> tensors_left_;
+  std::map<uint32_t, Done> done_with_;  // tensors that some are done with, and others are not
+  std::optional<Placer> placer_;        // from Begin
+  std::map<NodeId, PlacementVersion> installed_;        // by server
+  std::multiset<PlacementVersion> installed_versions_;  // the same, by version
 
   std::map<uint64_t, Batch> batches_;
   std::set<uint64_t> changed_;

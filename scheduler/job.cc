@@ -269,6 +269,18 @@ void Job::AnswerChangedDeclarations() {
   }
 }
 
+absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl::Time now) {
+  // As of heartbeats.
+  const MembershipTable::Member* member = table_.Find(node);
+  if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
+  BDN_RETURN_IF_ERROR(CheckWorker(node, "retire tensors"));
+  now_ = now;
+  const PlacementVersion before = declarations_.version();
+  BDN_RETURN_IF_ERROR(declarations_.Retire(MemberOf(node), tensors));
+  if (declarations_.version() != before) ChangeForServers();
+  return absl::OkStatus();
+}
+
 absl::Status Job::AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now) {
   BDN_RETURN_IF_ERROR(CheckMember(node));
   BDN_RETURN_IF_ERROR(declarations_.Acknowledge(node, version));
@@ -356,7 +368,9 @@ CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
     const std::string name = (next++)->first;
     AbortIfLeaving(name, member);
   }
+  const PlacementVersion before = declarations_.version();
   declarations_.OnLeaving(member);
+  if (declarations_.version() != before) ChangeForServers();
   AnswerChangedDeclarations();
   if (leaving_.full()) EndWork();
   return call_id;

@@ -68,6 +68,7 @@ class Job {
   // withdrawn (a node that was joining is forgotten).
   void Cancel(CallId call_id);
 
+  absl::Status Retire(NodeId node, const std::vector<uint32_t>& tensors, absl::Time now);
   absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
   // Of the links that the node encodes for, by groups that are right; all that it has.

@@ -96,6 +96,13 @@ absl::Status JobHost::ReportQuality(NodeId node, const std::vector<QualityGroup>
   return job_.ReportQuality(node, groups, Awake());
 }
 
+absl::Status JobHost::Retire(NodeId node, const std::vector<uint32_t>& tensors) {
+  MutexLock lock(&mu_);
+  absl::Status status = job_.Retire(node, tensors, clock_->Now());
+  changed_.SignalAll();
+  return status;
+}
+
 absl::Status JobHost::Report(NodeId node, const std::vector<ReportedValue>& values) {
   MutexLock lock(&mu_);
   return job_.Report(node, values, Awake());

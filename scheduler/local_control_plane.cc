@@ -75,6 +75,10 @@ class LocalControlPlane final : public ControlPlane {
     return result;
   }
 
+  void Retire(const std::vector<uint32_t>& tensors) override {
+    (void)host_->Retire(node(), tensors);  // a job that is over keeps nothing
+  }
+
   absl::Status AcknowledgePlacement(PlacementVersion version) override {
     return host_->AcknowledgePlacement(node(), version);
   }

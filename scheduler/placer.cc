@@ -77,6 +77,21 @@ size_t Placer::Choose(const Loads& loads, size_t before, size_t after) const {
   return best;
 }
 
+void Placer::Remove(const KeyEntry& key, NodeId owner) {
+  const size_t rank = ranks_.at(owner);
+  Load& load = loads_[rank];
+  --load.keys;
+  load.key_bytes -= KeyBytes(key);
+  load.server_bytes -= ServerBytes(key);
+  Loads& kind = kinds_[static_cast<size_t>(key.kind)];
+  kind.total -= KeyBytes(key);
+  const auto found = std::find_if(kind.lightest.begin(), kind.lightest.end(),
+                                  [rank](const auto& one) { return one.second == rank; });
+  auto node = kind.lightest.extract(found);
+  node.value().first -= KeyBytes(key);
+  kind.lightest.insert(std::move(node));
+}
+
 Placer::Load Placer::LoadOf(NodeId server) const {
   const auto found = ranks_.find(server);
   return found == ranks_.end() ? Load() : loads_[found->second];

@@ -13,7 +13,7 @@
 
 namespace bdn {
 
-// Places keys on servers, for good. Remembers what each server has, so that placing costs what is
+// Places keys on servers, for as long as they are. Remembers what each server has, so that placing costs what is
 // placed. Deterministic. Not thread-safe.
 class Placer {
  public:
@@ -32,6 +32,9 @@ class Placer {
   // nearly level, to one that does not hold the keys next to it, then to the lighter, then to that of
   // the lower rank.
   std::vector<NodeId> Place(std::span<const KeyEntry> keys);
+
+  // The key, which `owner` has by Place, is no more.
+  void Remove(const KeyEntry& key, NodeId owner);
 
   // Of nothing, where it is no server.
   Load LoadOf(NodeId server) const;

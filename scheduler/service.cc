@@ -182,7 +182,14 @@ CallId ServiceImpl::OnHeartbeat(HeartbeatCall* call) {
   if (!reports.ok()) return call->FinishNow(Annotate(reports.status(), "heartbeat"));
   const absl::StatusOr<std::vector<QualityGroup>> quality = ReadQuality(message.quality());
   if (!quality.ok()) return call->FinishNow(Annotate(quality.status(), "heartbeat"));
+  const absl::StatusOr<std::vector<uint32_t>> retired = ReadRetired(message);
+  if (!retired.ok()) return call->FinishNow(Annotate(retired.status(), "heartbeat"));
   const NodeId node = message.caller().node();
+  if (!retired->empty()) {
+    if (const absl::Status told = core_.host()->Retire(node, *retired); !told.ok()) {
+      return call->FinishNow(told);
+    }
+  }
   if (!reports->empty()) {
     if (const absl::Status told = core_.host()->Report(node, *reports); !told.ok()) {
       return call->FinishNow(told);

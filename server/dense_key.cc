@@ -202,6 +202,16 @@ Sends DenseKey::OnLeaving() {
   return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(step), status));
 }
 
+Sends DenseKey::OnRetired() {
+  state_.monitor.End();
+  if (!state_.round.is_open()) return {};
+  ++shard_.stats.rounds_failed;
+  const absl::Status status = Aborted(
+      "tensor '%s' step %d: what exchanged it was closed, or collected by Python, in all workers",
+      plan_.name, state_.round.step());
+  return shard_.ToAllWorkers(shard_.ErrorFrame(PushOf(state_.round.step()), status));
+}
+
 Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   const FrameHeader& header = frame.header;
   Round& round = state_.round;

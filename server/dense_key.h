@@ -52,6 +52,8 @@ class DenseKey {
   // REQUIRES an open round. Workers are leaving: if one of them has not pushed to it, it fails and is
   // emptied.
   Sends OnLeaving();
+  // All workers are done with the key, which is removed after this: who has pushed to an open round is told.
+  Sends OnRetired();
 
  private:
   bool DecideUncompressed();

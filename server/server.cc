@@ -332,7 +332,7 @@ void Server::OnMembership(std::shared_ptr<const Membership> membership) {
 
 void Server::OnCatalogue(const CatalogueDelta& delta) {
   const uint32_t version = delta.version.catalogue;
-  if (absl::Status status = AddKeys(delta); !status.ok()) {
+  if (absl::Status status = TakeDelta(delta); !status.ok()) {
     LogError("catalogue version %d: %s", version, status.message());
     (void)control_->Leave(status, absl::ZeroDuration());
     return Finish(status);
@@ -349,7 +349,7 @@ void Server::OnLeaving(const std::vector<Rank>& ranks) {
   }
 }
 
-absl::Status Server::AddKeys(const CatalogueDelta& delta) {
+absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
   std::vector<size_t> mine;
   {
     MutexLock lock(&mu_);
@@ -365,15 +365,29 @@ absl::Status Server::AddKeys(const CatalogueDelta& delta) {
   }
   for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
   BDN_RETURN_IF_ERROR(Reserve(own));
-  std::vector<Plans> plans(shards_.size());
+  std::vector<ShardNews> news(shards_.size());
   {
     MutexLock lock(&mu_);
     for (auto& plan : own) {
       const size_t shard = shard_map_.Add(plan->entry);
-      plans[shard].push_back(std::move(plan));
+      news[shard].added.push_back(std::move(plan));
+    }
+    for (const Key key : delta.retired) {
+      if (!shard_map_.Has(key)) continue;  // another server's
+      news[shard_map_.PlaceOf(key).shard].retired.push_back(key);
+      shard_map_.Remove(key);
     }
   }
-  GiveToShards(delta.version.catalogue, plans);
+  GiveToShards(delta.version.catalogue, news);
+  if (delta.retired.empty()) return absl::OkStatus();
+  for (const Key key : delta.retired) {
+    const auto cost = costs_.extract(key);
+    if (!cost.empty()) declared_bytes_ -= cost.mapped();
+  }
+  // For the next heartbeat, as nothing may be exchanged until then. What a shard holds is counted behind
+  // the work that changes it.
+  OnAllShards([](size_t, ServerShard&) { return Sends(); });
+  ReportProgress(0);
   return absl::OkStatus();
 }
 
@@ -388,7 +402,10 @@ absl::Status Server::CheckFrame(const KeyPlan& plan) const {
 
 absl::Status Server::Reserve(const Plans& plans) {
   uint64_t more = 0;
-  for (const auto& plan : plans) more += plan->CostFor(num_workers_).in_order();
+  std::vector<uint64_t> costs;
+  for (const auto& plan : plans) {
+    more += costs.emplace_back(plan->CostFor(num_workers_).in_order());
+  }
   if (more > options_.max_bytes - std::min(options_.max_bytes, declared_bytes_)) {
     return ResourceExhausted(
         "the tensors declared cost this server %d bytes of memory with %d workers, and those "
@@ -396,20 +413,32 @@ absl::Status Server::Reserve(const Plans& plans) {
         more, num_workers_, declared_bytes_, options_.max_bytes);
   }
   declared_bytes_ += more;
+  for (size_t i = 0; i < plans.size(); ++i) costs_[plans[i]->entry.key] = costs[i];
   return absl::OkStatus();
 }
 
-void Server::GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans) {
+void Server::GiveToShards(uint32_t catalogue_version, const std::vector<ShardNews>& news) {
+  OnAllShards([&](size_t i, ServerShard& owner) {
+    Sends sends;
+    for (const auto& plan : news[i].added) owner.AddKey(plan);
+    for (const Key key : news[i].retired) {
+      for (Outgoing& send : owner.RemoveKey(key)) sends.push_back(std::move(send));
+    }
+    owner.SetCatalogueVersion(catalogue_version);
+    return sends;
+  });
+}
+
+void Server::OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work) {
   Mutex mu;
   CondVar all_done;
   size_t pending = shards_.size();
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i]->Post([&, i](ServerShard& owner) {
-      for (const auto& plan : plans[i]) owner.AddKey(plan);
-      owner.SetCatalogueVersion(catalogue_version);
+      Sends sends = work(i, owner);
       MutexLock lock(&mu);
       if (--pending == 0) all_done.Signal();
-      return Sends();
+      return sends;
     });
   }
   MutexLock lock(&mu);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -97,14 +98,22 @@ class Server {
   void OnMembership(std::shared_ptr<const Membership> membership);
   void OnCatalogue(const CatalogueDelta& delta);
   void OnLeaving(const std::vector<Rank>& ranks);
-  // Takes those of the keys that are placed here and new. After an error it has taken none.
-  absl::Status AddKeys(const CatalogueDelta& delta);
+  // Takes those of the keys that are placed here and new, and forgets those that are retired. After an error
+  // it has done neither.
+  absl::Status TakeDelta(const CatalogueDelta& delta);
   // Whether the key's frames get through.
   absl::Status CheckFrame(const KeyPlan& plan) const;
   // ResourceExhausted names the limit and what more keys would cost.
   absl::Status Reserve(const Plans& plans);
+  // What a shard gains and loses by a version of the catalogue.
+  struct ShardNews {
+    Plans added;
+    std::vector<Key> retired;
+  };
   // Returns when every shard has its keys: then frames about them are answered.
-  void GiveToShards(uint32_t catalogue_version, const std::vector<Plans>& plans);
+  void GiveToShards(uint32_t catalogue_version, const std::vector<ShardNews>& news);
+  // Returns when every shard, by its place, has done the work.
+  void OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work);
   void Finish(const absl::Status& status);
   void ReadMetrics(std::span<uint64_t> values) const;
   void AddMetrics();
@@ -124,6 +133,7 @@ class Server {
 
   // Of the control plane's thread.
   uint64_t declared_bytes_ = 0;  // the cost of all keys that are here
+  absl::flat_hash_map<Key, uint64_t> costs_;
   size_t num_workers_ = 0;
   std::set<Rank> leaving_;
 

@@ -57,6 +57,23 @@ void ServerShard::AddKey(std::shared_ptr<const KeyPlan> plan) {
   state.plan = std::move(plan);
 }
 
+Sends ServerShard::RemoveKey(Key key) {
+  const auto found = keys_.find(key);
+  if (found == keys_.end()) return {};
+  KeyState* const state = &found->second;
+  const std::shared_ptr<const KeyPlan> plan = state->plan;
+  Sends sends = Counted(state, [&] {
+    Sends told;
+    if (plan->entry.kind == KeyKind::kDense) {
+      told = DenseKey(*plan, &state->dense, &context_).OnRetired();
+    }
+    *state = {};
+    return told;
+  });
+  keys_.erase(found);
+  return sends;
+}
+
 const KeyState* ServerShard::Find(Key key) const {
   const auto found = keys_.find(key);
   return found == keys_.end() ? nullptr : &found->second;
@@ -75,7 +92,9 @@ Sends ServerShard::OnFrame(NodeId from, const Frame& frame) {
         from, header,
         is_ahead ? Unavailable("catalogue version %d is not here yet (this server has %d)",
                                header.catalogue_version, context_.catalogue_version)
-                 : NotFound("unknown key %s", header.key.ToString()));
+                 : NotFound("unknown key %s: it is not placed on this server, or all workers are "
+                            "done with its tensors",
+                            header.key.ToString()));
   }
   KeyState* state = &found->second;
   const bool is_dense = state->plan->entry.kind == KeyKind::kDense;

@@ -52,6 +52,8 @@ class ServerShard {
 
   // Adds a key; one that exists stays as it is.
   void AddKey(std::shared_ptr<const KeyPlan> plan);
+  // All workers are done with it: forgets the key, if it is here, and tells who waits for its open round.
+  Sends RemoveKey(Key key);
   // Frames may name this catalogue version from now on.
   void SetCatalogueVersion(uint32_t version) { context_.catalogue_version = version; }
 

@@ -6,10 +6,17 @@ namespace bdn {
 
 size_t ShardMap::Add(const KeyEntry& entry) {
   const auto least = std::min_element(bytes_.begin(), bytes_.end());
-  *least += entry.elements * DTypeSize(entry.dtype);
+  const uint64_t bytes = entry.elements * DTypeSize(entry.dtype);
+  *least += bytes;
   const auto shard = static_cast<size_t>(least - bytes_.begin());
-  places_.emplace(entry.key, Place{.shard = shard});
+  places_.emplace(entry.key, Place{.shard = shard, .bytes = bytes});
   return shard;
+}
+
+void ShardMap::Remove(Key key) {
+  const auto found = places_.find(key);
+  bytes_[found->second.shard] -= found->second.bytes;
+  places_.erase(found);
 }
 
 void ShardMap::NotePush(Key key, Step step, int32_t priority) {

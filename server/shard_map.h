@@ -21,6 +21,7 @@ class ShardMap {
     size_t shard = 0;
     int32_t priority = 0;  // higher first; 0 before the first push
     Step pushed = 0;       // the step that this is the highest of
+    uint64_t bytes = 0;    // what the shard has of it
   };
 
   bool Has(Key key) const { return places_.contains(key); }
@@ -34,6 +35,8 @@ class ShardMap {
   void NotePush(Key key, Step step, int32_t priority);
   // Gives a key that is not here yet to the shard with the fewest bytes, and returns that.
   size_t Add(const KeyEntry& entry);
+  // The key is no more. REQUIRES: Has(key).
+  void Remove(Key key);
 
  private:
   std::vector<uint64_t> bytes_;  // by shard

@@ -96,11 +96,18 @@ class Client {
   virtual absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                         absl::Duration timeout) = 0;
 
+  // The caller is done with these tensors: their ids name nothing from now on, and a declaration of their
+  // names is one of new tensors, at step 0 and without memories. When all workers have done it, the servers
+  // forget what they hold of them. Pushes that have not begun end with Cancelled; what is in flight goes on.
+  // Never waits. Ids that name nothing are passed over. InvalidArgument, and nothing has changed: a tensor is
+  // fused with others that are not among these.
+  virtual absl::Status Retire(std::span<const uint32_t> tensors) = 0;
+
   // The name of a tensor. NotFound: it was not declared.
   virtual absl::StatusOr<std::string> NameOf(uint32_t tensor) const = 0;
   // The codec of the tensor's pushes, where a CodecDevice can stand for the host in its exchanges;
-  // else null. Lives as long as the client.
-  virtual const Codec* CodecForDevices(uint32_t tensor) const = 0;
+  // else null.
+  virtual std::shared_ptr<const Codec> CodecForDevices(uint32_t tensor) const = 0;
   // `data` as a view of the tensor's declared type and size. NotFound: it was not declared.
   virtual absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const = 0;
   // Starts exchanges, in order, up to the first that is refused; `tickets` gets those that are in

@@ -78,6 +78,7 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
   bool start_next = false;
   Step highest;
   uint64_t ended_steps;
+  std::unique_ptr<KeyExchange> gone;  // it was retired
   {
     MutexLock lock(tensors_->mutex());
     const std::unique_ptr<Exchange> finished = exchange->Finish();
@@ -91,6 +92,7 @@ void Exchanges::Finish(KeyExchange* exchange, const absl::Status& status) {
     } else {
       EndQueue(exchange, over, &ended);
     }
+    if (!start_next) gone = tensors_->RemoveIfUnused(exchange);
     changed_.SignalAll();
   }
   if (start_next) pipeline_.Start(exchange);
@@ -118,6 +120,24 @@ absl::Duration Exchanges::OnLate(KeyExchange* exchange, const absl::Status& stat
         absl::StrFormat("pushes wait behind one without an answer: %s", status.message()));
   }
   return patience;
+}
+
+// What the caller's next pushes would complete never will be.
+void Exchanges::Retire(std::span<const uint32_t> tensors) {
+  EndedTickets ended;
+  std::vector<std::unique_ptr<KeyExchange>> gone;
+  {
+    MutexLock lock(tensors_->mutex());
+    for (KeyExchange* const exchange : tensors_->Retire(tensors)) {
+      for (const auto& waiting : exchange->TakeWaiting()) {
+        tickets_.EndParts(*waiting, Cancelled("tensor '%s' was retired", exchange->first_tensor()),
+                          &ended);
+      }
+      gone.push_back(tensors_->RemoveIfUnused(exchange));
+    }
+    changed_.SignalAll();
+  }
+  tickets_.Deliver(ended);
 }
 
 void Exchanges::EndQueue(KeyExchange* exchange, const absl::Status& status, EndedTickets* ended) {
@@ -158,7 +178,10 @@ absl::Status Exchanges::WaitAll(std::span<const TicketId> tickets, absl::Duratio
 absl::Status Exchanges::DescribeWait(TicketId ticket) const {
   BDN_ASSIGN_OR_RETURN(const TicketTable::Subject subject, tickets_.Find(ticket));
   MutexLock lock(tensors_->mutex());
-  return DescribeWait(tensors_->at(subject.tensor), subject.step);
+  const Tensor* const tensor = tensors_->Find(subject.tensor);
+  // Else it was retired, and has ended.
+  if (tensor == nullptr) return DeadlineExceeded("still in flight");
+  return DescribeWait(*tensor, subject.step);
 }
 
 absl::Status Exchanges::DescribeWait(const Tensor& tensor, Step step) const {

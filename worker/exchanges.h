@@ -48,6 +48,9 @@ class Exchanges {
   // What a ticket is in flight for, as the error of a Wait that has timed out.
   absl::Status DescribeWait(TicketId ticket) const;
 
+  // See Client. REQUIRES: TensorTable::CheckRetire was OK of these.
+  void Retire(std::span<const uint32_t> tensors);
+
   // The job has failed, if it had not before: nothing more begins, and all that was asked of the
   // servers ends, with `status`.
   void Fail(const absl::Status& status);

@@ -69,13 +69,17 @@ absl::Status ServerRequests::Register(const std::string& what,
   BDN_RETURN_IF_ERROR(tensors_->participation().Check());
   for (const RequestTable::Request& request : *requests) {
     const Key key = request.frame.header.key;
-    if (open_.contains(key) || !tensors_->keys().at(key)->is_idle()) {
+    const KeyExchange* const exchange = tensors_->FindKey(key);
+    if (exchange == nullptr || exchange->is_retired()) {
+      return NotFound("%s: the tensor was retired", what);
+    }
+    if (open_.contains(key) || !exchange->is_idle()) {
       return FailedPrecondition("%s: the tensor is in flight; wait for it first", what);
     }
   }
   for (RequestTable::Request& request : *requests) {
     FrameHeader& header = request.frame.header;
-    KeyExchange& key = *tensors_->keys().at(header.key);
+    KeyExchange& key = *tensors_->FindKey(header.key);
     // In the order in which they go out: the server takes a lower number for a repeat.
     if (header.part != StatePart::kNone) {
       header.request = key.NextRequestNumber();
@@ -106,7 +110,9 @@ void ServerRequests::OnAnswer(Key key, absl::StatusOr<Frame> answer) {
 
 void ServerRequests::Release(Key key) {
   open_.erase(key);
-  tensors_->keys().at(key)->set_has_server_request(false);
+  KeyExchange* const exchange = tensors_->FindKey(key);
+  exchange->set_has_server_request(false);
+  (void)tensors_->RemoveIfUnused(exchange);
 }
 
 bool ServerRequests::IsWaiting(Key key, const Caller& caller) const {
@@ -209,7 +215,7 @@ absl::Status ServerRequests::Broadcast(const std::string& name, uint32_t id, Mut
                        Ask("broadcast '" + name + "'", std::move(requests), deadline));
   if (is_root) return absl::OkStatus();
   for (const TensorPart& part : parts) {
-    const Frame& value = values.at(part.exchange->id());
+    const Frame& value = values.at(part.key);
     if (IsSame(value, part.elements)) continue;
     if (value.payload.size() != part.elements) {
       return Internal("broadcast '%s': a value of %d bytes, not %d", name, value.payload.size(),
@@ -286,7 +292,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
                        AskAboutState(id, FrameType::kFetch, part_of, 0, digest, deadline));
   for (const TensorPart& of : parts) {
     const std::span<float> to = out.subspan(of.offset, of.elements);
-    const auto value = values.find(of.exchange->id());
+    const auto value = values.find(of.key);
     if (value == values.end()) {
       std::fill(to.begin(), to.end(), 0.0f);
     } else if (may_be_equal && IsSame(value->second, to.size_bytes())) {
@@ -355,14 +361,15 @@ absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, boo
   BDN_ASSIGN_OR_RETURN(const Answers values,
                        FetchFloats(id, WeightsOfWorkers, out, may_be_equal, deadline));
   MutexLock lock(tensors_->mutex());
-  const Tensor& tensor = tensors_->at(id);
+  BDN_ASSIGN_OR_RETURN(const Tensor* const found, tensors_->FindDense(id));
+  const Tensor& tensor = *found;
   for (const TensorPart& of : tensor.parts) {
     if (!of.exchange->key().link.codecs.keeps_replica()) continue;
     if (!of.exchange->is_idle()) {  // then the replica is a stage's
       return FailedPrecondition("tensor '%s' was pushed meanwhile; fetch before pushing",
                                 tensor.declaration.name);
     }
-    of.exchange->AdoptReplica(of.segment, values.at(of.exchange->id()).header.base_step,
+    of.exchange->AdoptReplica(of.segment, values.at(of.key).header.base_step,
                               out.subspan(of.offset, of.elements));
   }
   return absl::OkStatus();

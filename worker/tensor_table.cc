@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
 #include "worker/pipeline/device_stages.h"
 
@@ -32,7 +33,7 @@ absl::Status TensorTable::Canonicalize(TensorDeclaration* tensor) {
 absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
   const uint32_t* known = FindId(tensor.name);
   if (known == nullptr) return true;
-  const TensorDeclaration& before = tensors_[*known].declaration;
+  const TensorDeclaration& before = tensors_.at(*known)->declaration;
   if (before == tensor) return false;
   const auto facts = [](const TensorDeclaration& t) {
     return absl::StrFormat("%s[%d] push=%s pull=%s rule=%s warmup=%d momentum=%g%s",
@@ -45,14 +46,16 @@ absl::StatusOr<bool> TensorTable::IsNew(const TensorDeclaration& tensor) const {
 }
 
 absl::Status TensorTable::Add(const CatalogueDelta& delta) {
-  const size_t first_new = tensors_.size();
+  const uint32_t first_new = next_id_;
   if (delta.first_tensor != first_new || delta.owners.size() != delta.keys.size()) {
     return Internal("catalogue %d begins at tensor %d, and %d are here", delta.version.catalogue,
                     delta.first_tensor, first_new);
   }
   for (const TensorDeclaration& tensor : delta.tensors) {
-    ids_.emplace(tensor.name, static_cast<uint32_t>(tensors_.size()));
-    tensors_.push_back({.declaration = tensor});
+    RemoveReplaced(tensor.name);
+    ids_[tensor.name] = next_id_;
+    tensors_[next_id_] = std::make_unique<Tensor>(Tensor{.declaration = tensor});
+    ++next_id_;
   }
   for (size_t i = 0; i < delta.keys.size(); ++i) {
     if (keys_.contains(delta.keys[i].key)) {
@@ -62,12 +65,13 @@ absl::Status TensorTable::Add(const CatalogueDelta& delta) {
                                 .server = delta.owners[i],
                                 .catalogue_version = delta.version.catalogue}));
   }
-  for (size_t id = first_new; id < tensors_.size(); ++id) {
+  for (uint32_t id = first_new; id < next_id_; ++id) {
+    const Tensor& tensor = *tensors_.at(id);
     uint64_t covered = 0;
-    for (const TensorPart& part : tensors_[id].parts) covered += part.elements;
-    if (covered != tensors_[id].declaration.elements) {
-      return Internal("tensor '%s' has %d elements, and keys for %d", tensors_[id].declaration.name,
-                      tensors_[id].declaration.elements, covered);
+    for (const TensorPart& part : tensor.parts) covered += part.elements;
+    if (covered != tensor.declaration.elements) {
+      return Internal("tensor '%s' has %d elements, and keys for %d", tensor.declaration.name,
+                      tensor.declaration.elements, covered);
     }
   }
   return absl::OkStatus();
@@ -76,42 +80,121 @@ absl::Status TensorTable::Add(const CatalogueDelta& delta) {
 absl::Status TensorTable::AddKey(DeclaredKey key) {
   const KeyEntry& entry = key.entry;
   for (const KeySegment& segment : entry.segments) {
-    const bool inside =
-        segment.tensor < tensors_.size() && segment.elements > 0 &&
-        segment.elements <= tensors_[segment.tensor].declaration.elements &&
-        segment.offset <= tensors_[segment.tensor].declaration.elements - segment.elements;
+    const Tensor* const found = Find(segment.tensor);
+    const bool inside = found != nullptr && segment.elements > 0 &&
+                        segment.elements <= found->declaration.elements &&
+                        segment.offset <= found->declaration.elements - segment.elements;
     if (!inside) return Internal("key %s has a segment outside its tensor", entry.key.ToString());
-    const TensorDeclaration& tensor = tensors_[segment.tensor].declaration;
+    const TensorDeclaration& tensor = found->declaration;
     if (tensor.kind != entry.kind || tensor.dtype != entry.dtype) {
       return Internal("key %s is not of the kind of tensor '%s'", entry.key.ToString(),
                       tensor.name);
     }
-    key.tensor_names.push_back(tensors_[segment.tensor].declaration.name);
+    key.tensor_names.push_back(tensor.name);
   }
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
   BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
   key.runs_on_device = RunsOnDevice(key);
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
+  const Key id = exchange->id();
   const KeySegments& segments = exchange->key().entry.segments;
   for (size_t i = 0; i < segments.size(); ++i) {
     const KeySegment& segment = segments[i];
-    tensors_[segment.tensor].parts.push_back({exchange.get(), i, segment.offset, segment.elements});
+    at(segment.tensor).parts.push_back({exchange.get(), id, i, segment.offset, segment.elements});
   }
-  const Key id = exchange->id();
   keys_.emplace(id, std::move(exchange));
   return absl::OkStatus();
 }
+
+// ---- Retiring
+
+// A name that is declared anew was retired by all, here because this worker's declaration of it was given up.
+void TensorTable::RemoveReplaced(const std::string& name) {
+  const uint32_t* const known = FindId(name);
+  if (known == nullptr) return;
+  const uint32_t id = *known;
+  for (KeyExchange* const exchange : Retire({&id, 1})) (void)RemoveIfUnused(exchange);
+}
+
+absl::StatusOr<std::vector<uint32_t>> TensorTable::CheckRetire(
+    std::span<const uint32_t> ids) const {
+  absl::flat_hash_set<uint32_t> known;
+  for (const uint32_t id : ids) {
+    const Tensor* const tensor = Find(id);
+    if (tensor != nullptr && !tensor->retired) known.insert(id);
+  }
+  for (const uint32_t id : known) {
+    const Tensor& tensor = *Find(id);
+    for (const TensorPart& part : tensor.parts) {
+      for (const KeySegment& segment : part.exchange->key().entry.segments) {
+        const Tensor& other = *Find(segment.tensor);
+        if (other.retired || known.contains(segment.tensor)) continue;
+        return InvalidArgument(
+            "tensor '%s' is fused with tensor '%s', which is not to be retired with it: retire all "
+            "tensors of one declaration together",
+            tensor.declaration.name, other.declaration.name);
+      }
+    }
+  }
+  return std::vector<uint32_t>(known.begin(), known.end());
+}
+
+std::vector<KeyExchange*> TensorTable::Retire(std::span<const uint32_t> ids) {
+  absl::flat_hash_set<KeyExchange*> exchanges;
+  for (const uint32_t id : ids) {
+    const auto found = tensors_.find(id);
+    if (found == tensors_.end() || found->second->retired) continue;
+    Tensor& tensor = *found->second;
+    tensor.retired = true;
+    ids_.erase(tensor.declaration.name);
+    for (const TensorPart& part : tensor.parts) {
+      part.exchange->Retire();
+      exchanges.insert(part.exchange);
+    }
+  }
+  return std::vector<KeyExchange*>(exchanges.begin(), exchanges.end());
+}
+
+std::unique_ptr<KeyExchange> TensorTable::RemoveIfUnused(KeyExchange* exchange) {
+  if (!exchange->is_retired() || !exchange->is_idle() || exchange->has_server_request()) {
+    return nullptr;
+  }
+  for (const KeySegment& segment : exchange->key().entry.segments) {
+    const auto tensor = tensors_.find(segment.tensor);
+    std::erase_if(tensor->second->parts,
+                  [exchange](const TensorPart& part) { return part.exchange == exchange; });
+    if (tensor->second->parts.empty()) tensors_.erase(tensor);
+  }
+  exchange->EndMonitor();
+  auto removed = keys_.extract(exchange->id());
+  return std::move(removed.mapped());
+}
+
+// ---- Looking things up
 
 const uint32_t* TensorTable::FindId(const std::string& name) const {
   const auto found = ids_.find(name);
   return found == ids_.end() ? nullptr : &found->second;
 }
 
+const Tensor* TensorTable::Find(uint32_t id) const {
+  const auto found = tensors_.find(id);
+  return found == tensors_.end() ? nullptr : found->second.get();
+}
+
 absl::StatusOr<Tensor*> TensorTable::FindDense(uint32_t id) {
-  if (id >= tensors_.size() || tensors_[id].declaration.kind != KeyKind::kDense) {
-    return NotFound("no tensor of id %d was declared", id);
+  const auto found = tensors_.find(id);
+  if (found != tensors_.end() && !found->second->retired &&
+      found->second->declaration.kind == KeyKind::kDense) {
+    return found->second.get();
   }
-  return &tensors_[id];
+  return NotFound("no tensor of id %d was declared%s", id,
+                  id < next_id_ ? ", or it was retired since" : "");
+}
+
+KeyExchange* TensorTable::FindKey(Key key) const {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : found->second.get();
 }
 
 absl::StatusOr<Tensor*> TensorTable::FindIdle(uint32_t id) {

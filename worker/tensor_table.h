@@ -1,9 +1,9 @@
 #ifndef BANDONEON_WORKER_TENSOR_TABLE_H_
 #define BANDONEON_WORKER_TENSOR_TABLE_H_
 
-#include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +18,9 @@ namespace bdn {
 
 // One tensor's part of a key.
 struct TensorPart {
-  KeyExchange* exchange;
+  KeyExchange*
+      exchange;     // there under the table's lock, or while something of the key is in flight
+  Key key;          // its
   size_t segment;   // of the key
   uint64_t offset;  // of its first element, in the tensor
   uint64_t elements;
@@ -27,7 +29,8 @@ struct TensorPart {
 struct Tensor {
   TensorDeclaration declaration;
   std::vector<TensorPart> parts;
-  Step pushed = 0;  // the last step that was started
+  Step pushed = 0;       // the last step that was started
+  bool retired = false;  // here until what is in flight has ended
 };
 
 // Whether this worker still takes part in the job.
@@ -45,7 +48,8 @@ struct Participation {
 // The declared tensors and their keys, with the one lock that guards them, the queues of their
 // exchanges, the open requests about what servers hold, and whether this worker takes part at all:
 // what must not change between a check and what is done upon it. Its callers hold the lock across
-// several calls. Tensors and keys are never removed; their addresses are stable.
+// several calls. Addresses are stable. Tensors and keys are here until they are retired and nothing of
+// theirs is in flight.
 class TensorTable {
  public:
   TensorTable() = default;
@@ -65,27 +69,46 @@ class TensorTable {
   // on.
   absl::Status Add(const CatalogueDelta& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // Those of the tensors that are here. InvalidArgument: one shares a key with another that is neither retired
+  // nor among them.
+  absl::StatusOr<std::vector<uint32_t>> CheckRetire(std::span<const uint32_t> ids) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // They are found no more, and their names are free. Returns their keys, each of which goes by
+  // RemoveIfUnused. REQUIRES: CheckRetire was OK of all of them.
+  std::vector<KeyExchange*> Retire(std::span<const uint32_t> ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes the key out if it is retired and nothing of it is in flight, and its tensors with their last key. To
+  // be destroyed without the lock. Null: it stays.
+  std::unique_ptr<KeyExchange> RemoveIfUnused(KeyExchange* exchange)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // Null: no tensor of this name was declared.
   const uint32_t* FindId(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // NotFound: no dense tensor of this id was declared.
+  // Null: there is none of this id. It may be retired.
+  const Tensor* Find(uint32_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // NotFound: no dense tensor of this id was declared, or it is retired.
   absl::StatusOr<Tensor*> FindDense(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // As FindDense, of a tensor none of whose keys has an exchange. FailedPrecondition: some have.
   absl::StatusOr<Tensor*> FindIdle(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // REQUIRES: it was declared.
-  Tensor& at(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tensors_[id]; }
+  // REQUIRES: it is here.
+  Tensor& at(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *tensors_.at(id); }
   size_t size() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tensors_.size(); }
 
   using Keys = std::map<Key, std::unique_ptr<KeyExchange>>;
   const Keys& keys() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return keys_; }
+  // Null: there is none, or no more.
+  KeyExchange* FindKey(Key key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Participation& participation() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return participation_; }
 
  private:
+  void RemoveReplaced(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status AddKey(DeclaredKey key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;
   absl::flat_hash_map<std::string, uint32_t> ids_ ABSL_GUARDED_BY(mu_);
-  std::deque<Tensor> tensors_ ABSL_GUARDED_BY(mu_);  // by id
+  absl::flat_hash_map<uint32_t, std::unique_ptr<Tensor>> tensors_ ABSL_GUARDED_BY(mu_);  // by id
+  uint32_t next_id_ ABSL_GUARDED_BY(mu_) = 0;
   Keys keys_ ABSL_GUARDED_BY(mu_);
   Participation participation_ ABSL_GUARDED_BY(mu_);
 };

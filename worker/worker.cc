@@ -33,7 +33,7 @@ constexpr Metric kMetrics[] = {
     {"rank", kGauge, "of this worker"},
     {"size", kGauge, "workers of the job"},
     {"step", kGauge, "the highest step that ended here"},
-    {"tensors", kGauge, "declared, broadcasts included"},
+    {"tensors", kGauge, "declared and not retired, broadcasts included"},
     {"tickets_done", kCounter, "exchanges of whole tensors that ended"},
     {"bytes_pushed", kCounter, "sent to the servers, with headers", &kTraffic, "push"},
     {"bytes_pulled", kCounter, "received from the servers, with headers", &kTraffic, "pull"},
@@ -276,20 +276,32 @@ void Worker::SayUncompressed(const DeclareResult& declared) {
       all.tensors, all.of_tensors, all.bytes, all.of_bytes, joined_.config.min_compress_bytes);
 }
 
+absl::Status Worker::Retire(std::span<const uint32_t> tensors) {
+  std::vector<uint32_t> known;
+  {
+    MutexLock lock(tensors_.mutex());
+    BDN_ASSIGN_OR_RETURN(known, tensors_.CheckRetire(tensors));
+  }
+  // First, so that no declaration of these names overtakes it: until the next line they are as they were.
+  control_->Retire(known);
+  exchanges_->Retire(known);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> Worker::NameOf(uint32_t id) const {
   MutexLock lock(tensors_.mutex());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
   return tensor->declaration.name;
 }
 
-const Codec* Worker::CodecForDevices(uint32_t id) const {
+std::shared_ptr<const Codec> Worker::CodecForDevices(uint32_t id) const {
   MutexLock lock(tensors_.mutex());
   const absl::StatusOr<Tensor*> tensor = tensors_.FindDense(id);
   if (!tensor.ok()) return nullptr;
   for (const TensorPart& part : (*tensor)->parts) {
     if (!part.exchange->key().runs_on_device) return nullptr;
   }
-  return &(*tensor)->parts[0].exchange->key().link.codecs.push->codec();
+  return (*tensor)->parts[0].exchange->key().link.codecs.push->shared_codec();
 }
 
 absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {

@@ -89,6 +89,8 @@ struct CatalogueDelta {
   std::vector<TensorDeclaration> tensors;
   std::vector<KeyEntry> keys;  // of these tensors; of one tensor contiguous, rising by partition
   std::vector<NodeId> owners;  // servers, by place in `keys`
+  // Keys of earlier versions that are no more: all workers are done with their tensors.
+  std::vector<Key> retired;
 
   bool operator==(const CatalogueDelta&) const = default;
 };

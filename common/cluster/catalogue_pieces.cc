@@ -34,6 +34,10 @@ class Cutter {
       pieces_.back().tensors.push_back(tensor);
     }
     for (size_t i = 0; i < delta_.keys.size(); ++i) Add(delta_.keys[i], delta_.owners[i]);
+    for (const Key key : delta_.retired) {
+      MakeRoom(sizeof(key));
+      pieces_.back().retired.push_back(key);
+    }
     return std::move(pieces_);
   }
 

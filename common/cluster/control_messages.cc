@@ -371,6 +371,7 @@ void Write(const CatalogueDelta& delta, wire::CataloguePiece* message) {
       part->set_elements(segment.elements);
     }
   }
+  for (const Key key : delta.retired) message->add_retired(key.value);
 }
 
 void Write(const DeclarationPart& part, wire::DeclareRequest* message) {
@@ -510,6 +511,14 @@ absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
   return groups;
 }
 
+absl::StatusOr<std::vector<uint32_t>> ReadRetired(const wire::HeartbeatRequest& message) {
+  if (static_cast<size_t>(message.retired_size()) > kMostRetired) {
+    return InvalidArgument("%d retired tensors: a heartbeat has at most %d", message.retired_size(),
+                           kMostRetired);
+  }
+  return std::vector<uint32_t>(message.retired().begin(), message.retired().end());
+}
+
 PlacementVersion Read(const wire::PlacementVersion& message) {
   return {message.epoch(), message.catalogue_version()};
 }
@@ -522,6 +531,7 @@ absl::Status ReadMore(const wire::CataloguePiece& message, CatalogueDelta* delta
   for (const wire::KeyEntry& key : message.keys()) {
     BDN_RETURN_IF_ERROR(ReadKey(key, &traits, delta));
   }
+  for (const uint64_t key : message.retired()) delta->retired.push_back(Key{key});
   return absl::OkStatus();
 }
 

@@ -42,6 +42,8 @@ namespace bdn {
 
 // Of one message, in either direction. What may be larger goes in pieces.
 inline constexpr int kMaxMessageBytes = 4 << 20;
+// Tensors that one heartbeat says are retired: within any limit on requests.
+inline constexpr size_t kMostRetired = 4096;
 
 absl::Status FromGrpc(const grpc::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
@@ -76,6 +78,8 @@ absl::StatusOr<std::vector<ReportedValue>> ReadReports(
     const bandoneon::control::HeartbeatRequest& message);
 absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
     const google::protobuf::RepeatedPtrField<bandoneon::control::QualityGroup>& message);
+absl::StatusOr<std::vector<uint32_t>> ReadRetired(
+    const bandoneon::control::HeartbeatRequest& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
 // Adds what one piece says to what those before it said: CheckDelta is for the whole. After an error
 // some of it was added.

@@ -21,7 +21,7 @@
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 12;
+inline constexpr uint32_t kControlVersion = 13;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -126,7 +126,12 @@ class ControlPlane {
   virtual absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                                 absl::Duration timeout) = 0;
 
-  // A server has installed the keys that the placement of this version gives it.
+  // This worker is done with tensors, by number in the catalogue: it will not name them again. When all
+  // workers that are not leaving have said so the servers forget their keys. A declaration of the same
+  // names that comes after it is of new tensors. Never waits; who repeats it changes nothing.
+  virtual void Retire(const std::vector<uint32_t>& tensors) = 0;
+
+  // A server has installed, or forgotten, the keys that the placement of this version says.
   virtual absl::Status AcknowledgePlacement(PlacementVersion version) = 0;
 
   // Waits for all workers to come to the barrier of this name; names may be used again. Aborted:

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 
 namespace bdn {
@@ -158,6 +159,17 @@ absl::Status CompareDeclarations(std::span<const TensorDeclaration> a, const std
     if (known.contains(tensor.name)) return undeclared(name_of_b, name_of_a, tensor.name);
   }
   return absl::OkStatus();
+}
+
+absl::Status WithAdviceToClose(const absl::Status& failure, const std::string& tensor,
+                               const std::string& done, const std::string& others) {
+  if (!absl::StartsWith(failure.message(), "tensor '" + tensor + "':")) return failure;
+  return absl::Status(
+      failure.code(),
+      absl::StrFormat(
+          "%s; what exchanged it before was closed, or collected by Python, in %s, and "
+          "not in %s: call its close() in all workers before another one takes the name",
+          failure.message(), done, others));
 }
 
 absl::StatusOr<DeclarationAnswer> SendDeclaration(

@@ -30,6 +30,11 @@ absl::Status CompareDeclarations(std::span<const TensorDeclaration> a, const std
                                  std::span<const TensorDeclaration> b,
                                  const std::string& name_of_b);
 
+// The failure of a declaration; where it is about `tensor`, it says that those of `done` are done with what
+// exchanged it and those of `others` are not, and what to do.
+absl::Status WithAdviceToClose(const absl::Status& failure, const std::string& tensor,
+                               const std::string& done, const std::string& others);
+
 // What one call says of the list.
 struct DeclarationPart {
   uint64_t number = 0;                     // tells it from the worker's next one; 0: nothing does

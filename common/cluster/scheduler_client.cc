@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -45,6 +46,7 @@ class GrpcControlPlane final : public ControlPlane {
   void Watch(Events events) override;
   absl::StatusOr<DeclareResult> Declare(const std::vector<TensorDeclaration>& tensors,
                                         absl::Duration timeout) override;
+  void Retire(const std::vector<uint32_t>& tensors) override;
   absl::Status AcknowledgePlacement(PlacementVersion version) override;
   absl::Status Barrier(const std::string& name, absl::Duration timeout) override;
   void ReportProgress(const NodeProgress& progress) override;
@@ -60,6 +62,9 @@ class GrpcControlPlane final : public ControlPlane {
 
   void RunHeartbeats();
   absl::Status SendHeartbeat(absl::Duration patience);
+  // Says what was retired, where the scheduler has not answered to all of it.
+  absl::Status FlushRetired(absl::Time deadline);
+  bool HasRetired();
   // What the program reported last, before the node leaves: no heartbeat comes after that.
   void FlushReports(bool is_failing);
 
@@ -78,6 +83,7 @@ class GrpcControlPlane final : public ControlPlane {
   std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: nothing to say of them
   std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);  // the same
   ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
+  std::set<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // tensors, until the scheduler has answered
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
@@ -156,6 +162,8 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
   }
   DeclarationAnswer answer;
   const absl::Status status = calls_.Retry(deadline, [&]() -> absl::Status {
+    // Else these names would be taken for what they were.
+    BDN_RETURN_IF_ERROR(FlushRetired(deadline));
     BDN_ASSIGN_OR_RETURN(answer, SendDeclaration(tensors, is_first, [&](DeclarationPart part) {
                            part.number = number;
                            return SayPart(part, deadline - clock_->Now());
@@ -198,6 +206,26 @@ absl::StatusOr<SharedDelta> GrpcControlPlane::FetchDelta(uint32_t version, absl:
     request.set_piece(piece);
     return calls_.Catalogue(request, deadline, message);
   });
+}
+
+void GrpcControlPlane::Retire(const std::vector<uint32_t>& tensors) {
+  MutexLock lock(&mu_);
+  retired_.insert(tensors.begin(), tensors.end());
+}
+
+bool GrpcControlPlane::HasRetired() {
+  MutexLock lock(&mu_);
+  return !retired_.empty();
+}
+
+absl::Status GrpcControlPlane::FlushRetired(absl::Time deadline) {
+  absl::Status status;
+  while (status.ok() && HasRetired()) {
+    status = SendHeartbeat(deadline - clock_->Now() + kAnswerGrace);
+  }
+  // Heartbeats are cancelled where the job has failed, which they do not know.
+  if (absl::IsCancelled(status) && !calls_.failure().ok()) return calls_.failure();
+  return status;
 }
 
 absl::Status GrpcControlPlane::AcknowledgePlacement(PlacementVersion version) {
@@ -283,6 +311,10 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   {
     MutexLock lock(&mu_);
     reports = reports_waiting_.Take();
+    for (const uint32_t tensor : retired_) {
+      if (static_cast<size_t>(message.retired_size()) == kMostRetired) break;
+      message.add_retired(tensor);
+    }
     message.set_step(progress_.step);
     message.set_ended(progress_.ended);
     message.set_bytes_sent(progress_.bytes_sent);
@@ -298,9 +330,10 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
   Write(reports, &message);
   const absl::Status status = calls_.Heartbeat(message, patience);
   // Those that arrived though the answer did not come a second time: a curve has a mean of the step.
-  if (!status.ok() && !reports.empty()) {
-    MutexLock lock(&mu_);
-    reports_waiting_.GiveBack(reports);
+  MutexLock lock(&mu_);
+  if (!status.ok() && !reports.empty()) reports_waiting_.GiveBack(reports);
+  if (status.ok()) {
+    for (const uint32_t tensor : message.retired()) retired_.erase(tensor);
   }
   return status;
 }
@@ -315,11 +348,14 @@ void GrpcControlPlane::RunHeartbeats() {
   }
   absl::Time begun = clock_->Now();
   absl::Time answered = begun;
+  absl::Duration pause = interval;
   int unanswered = 0;
-  while (calls_.WaitInJob(begun + interval)) {
+  while (calls_.WaitInJob(begun + pause)) {
     begun = clock_->Now();
     const absl::Status status = SendHeartbeat(lease / 2);
     ++unanswered;
+    // What is retired may be more than one takes.
+    pause = status.ok() && HasRetired() ? absl::ZeroDuration() : interval;
     if (status.ok()) {
       answered = clock_->Now();
       unanswered = 0;

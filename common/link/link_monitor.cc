@@ -50,6 +50,11 @@ void LinkMonitor::Begin(QualityWatch* watch, const KeyEntry& key, const std::str
   phase_ = key.key.value % watch->options.every;
 }
 
+void LinkMonitor::End() {
+  if (link_ != nullptr) watch_->table.Remove(link_);
+  *this = LinkMonitor();
+}
+
 bool LinkMonitor::IsDue(Step step) const {
   if (!is_on()) return false;
   if (num_over_ > 0 && !has_acted_) return true;

@@ -58,6 +58,8 @@ class LinkMonitor {
   bool is_on() const { return link_ != nullptr; }
   // From now on the link of this key, whose first tensor is called so. `watch` may be null: nothing.
   void Begin(QualityWatch* watch, const KeyEntry& key, const std::string& tensor);
+  // The link is no more, nor is what was measured of it. Not of a copy.
+  void End();
 
   // Whether the encoding of `step` is to be measured: at steps 1, 2, 4 and so on at first, later in one
   // of `every`, which differs from key to key.

@@ -70,8 +70,16 @@ void QualityTable::Link::NoteGuard(const char* what) {
 }
 
 QualityTable::Link* QualityTable::Add(const std::string& tensor, uint32_t number) {
+  auto link = std::make_unique<Link>(tensor, number);
+  Link* const added = link.get();
   MutexLock lock(&mu_);
-  return &links_.emplace_back(tensor, number);
+  links_.emplace(added, std::move(link));
+  return added;
+}
+
+void QualityTable::Remove(Link* link) {
+  MutexLock lock(&mu_);
+  links_.erase(link);
 }
 
 QualityFigures QualityTable::Read(const Link& link) {
@@ -82,10 +90,10 @@ QualityFigures QualityTable::Read(const Link& link) {
 std::vector<QualityGroup> QualityTable::Groups() const {
   MutexLock lock(&mu_);
   uint32_t highest = 0;
-  for (const Link& link : links_) highest = std::max(highest, link.number_);
+  for (const auto& [link, owned] : links_) highest = std::max(highest, link->number_);
   const uint32_t size = std::bit_ceil(highest / uint32_t{kMostQualityGroups} + 1);
   std::map<uint32_t, QualityFigures> by_group;
-  for (const Link& link : links_) by_group[link.number_ / size].Join(Read(link));
+  for (const auto& [link, owned] : links_) by_group[link->number_ / size].Join(Read(*link));
   std::vector<QualityGroup> groups;
   for (const auto& [group, figures] : by_group) {
     if (figures.encodings == 0) continue;
@@ -98,7 +106,7 @@ std::vector<QualityTable::Named> QualityTable::Tensors() const {
   std::map<std::string, QualityFigures> by_name;
   {
     MutexLock lock(&mu_);
-    for (const Link& link : links_) by_name[link.tensor_].Join(Read(link));
+    for (const auto& [link, owned] : links_) by_name[link->tensor_].Join(Read(*link));
   }
   std::vector<Named> tensors;
   for (const auto& [name, figures] : by_name) {

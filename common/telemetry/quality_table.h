@@ -2,7 +2,7 @@
 #define BANDONEON_COMMON_TELEMETRY_QUALITY_TABLE_H_
 
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,8 +45,9 @@ class QualityTable {
   QualityTable(const QualityTable&) = delete;
   QualityTable& operator=(const QualityTable&) = delete;
 
-  // Of a key whose first tensor has that name and number. Lives as long as the table.
+  // Of a key whose first tensor has that name and number. Lives until it is removed, or as long as the table.
   Link* Add(const std::string& tensor, uint32_t number);
+  void Remove(Link* link);
 
   struct Named {
     std::string name;
@@ -61,7 +62,7 @@ class QualityTable {
   static QualityFigures Read(const Link& link);
 
   mutable Mutex mu_;
-  std::deque<Link> links_ ABSL_GUARDED_BY(mu_);
+  std::map<const Link*, std::unique_ptr<Link>> links_ ABSL_GUARDED_BY(mu_);
 };
 
 // Reports the table, while the sources live: to exporters as residual_ratio, decoded_cosine, owed_steps,

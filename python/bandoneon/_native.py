@@ -123,6 +123,7 @@ _FUNCTIONS = {
     "bdn_create_local": (c_int, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "bdn_local_cluster_free": (None, [c_void_p]),
     "bdn_declare": (c_int, [c_void_p, POINTER(Declaration), c_size_t, POINTER(c_uint32), c_double]),
+    "bdn_retire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
     "bdn_push_pull_all": (
         c_int,
         [c_void_p, POINTER(Push), c_size_t, POINTER(c_uint64), POINTER(c_size_t)],

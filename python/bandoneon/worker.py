@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import gc
 import json
 import operator
 import os
@@ -219,7 +220,8 @@ class Worker:
     ) -> list[int]:
         """Ids of the tensors. Collective: every worker declares the same ones in the same call.
 
-        A name that another live `owner` exchanges is refused: two models must not share a tensor.
+        A name that another live `owner` exchanges, or push_pull(), is refused: two models must not share a
+        tensor. One whose owner was collected is a new tensor.
         """
         for item in declarations:
             self._check_owner(item.name, owner)
@@ -236,24 +238,36 @@ class Worker:
                 self._owners[item.name] = owner
         return list(ids)
 
-    def declare_once(self, declaration, timeout=None):
-        """The id of one tensor, declared at its first use."""
+    def declare_once(self, declaration, timeout=None, owner=None):
+        """The id of one tensor, declared at its first use. One without an owner stays as long as the worker."""
+        self._check_owner(declaration.name, owner, may_be_known=True)
         known = self._declared.get(declaration.name)
         if known is None:
-            return self.declare([declaration], timeout)[0]
+            return self.declare([declaration], timeout, owner)[0]
         if known[0] != declaration:
             raise errors.InvalidArgument(
                 f"tensor {declaration.name!r} was declared as {known[0]}, now it is {declaration}; "
                 "use another name for another tensor",
                 tensor=declaration.name,
             )
-        self._check_owner(declaration.name, None)
         return known[1]
 
     def disown(self, owner):
-        """Frees the names that `owner` held."""
-        for name in [name for name, held in list(self._owners.items()) if held is owner]:
+        """Frees the names that `owner` held, and retires its tensors: the next owner of these names begins at step
+        0 with empty memories, and servers give theirs back once all workers have come so far. Never waits."""
+        names = [name for name, held in list(self._owners.items()) if held is owner]
+        numbers = []
+        for name in names:
             self._owners.pop(name, None)
+            known = self._declared.pop(name, None)
+            if known is not None:
+                numbers.append(known[1])
+        if not numbers:
+            return
+        with contextlib.suppress(errors.FailedPrecondition):  # Closed, or of another process: then all is gone.
+            with self._call() as (lib, handle):
+                ids = (c_uint32 * len(numbers))(*numbers)
+                _native.check(lib.bdn_retire(handle, ids, len(numbers)))
 
     def end_step(self) -> None:
         """An optimizer of this worker's has ended a step, in this thread."""
@@ -555,14 +569,29 @@ class Worker:
             if isinstance(self._wait_slice([ticket], 0.0)[1], errors.DeadlineExceeded):
                 self._dropped.append(ticket)
 
-    def _check_owner(self, name, owner):
+    def _check_owner(self, name, owner, may_be_known=False):
+        """InvalidArgument where the name is another's. Frees that of an owner that was collected, or would be."""
         holder = self._owners.get(name)
-        if holder is not None and holder is not owner and holder() is not None:
+        if holder is None:
+            if owner is not None and name in self._declared and not may_be_known:
+                raise errors.InvalidArgument(
+                    f"tensor {name!r} is exchanged by push_pull() under that name already; give that another "
+                    "name=, or the optimizer a prefix=",
+                    tensor=name,
+                )
+            return
+        if holder is owner:
+            return
+        if holder() is not None:
+            gc.collect()  # Nobody may have it any more but its own cycles, as after `del optimizer`.
+        if holder() is not None:
             raise errors.InvalidArgument(
                 f"tensor {name!r} is already exchanged by another optimizer or hook of this worker; "
-                "close() that one first, or give one of them a prefix=",
+                "close() that one first (in a notebook, in the cell that makes it, before it makes another), or "
+                "give one of them a prefix=",
                 tensor=name,
             )
+        self.disown(holder)
 
 
 def _c_declaration(item):

@@ -133,5 +133,17 @@ TEST(CataloguePieces, WhatFetchingSaysIsReturned) {
   EXPECT_EQ(read.status(), absl::UnavailableError("gone"));
 }
 
+TEST(CataloguePieces, WhatIsRetiredComesInPiecesToo) {
+  CatalogueDelta delta{.version = {1, 3}, .first_tensor = 100};
+  for (uint32_t i = 0; i < 100; ++i) delta.retired.push_back(Key::Of(i, i % 3));
+  for (const size_t bytes : {size_t{100}, kPieceBytes}) {
+    const std::vector<std::string> pieces = PiecesOf(delta, bytes);
+    EXPECT_EQ(pieces.size() > 1, bytes == 100);
+    const auto read = Through(pieces);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(**read, delta);
+  }
+}
+
 }  // namespace
 }  // namespace bdn

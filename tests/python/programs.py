@@ -8,7 +8,9 @@ import copy
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import time
 
 import torch
 
@@ -812,7 +814,52 @@ def train_by(worker, name):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    optimizer.close()
     return {"hash": model_hash(model), "losses": losses}
+
+
+def trains_folds(directory, *names):
+    """Each of the algorithms three times; and what is kept once all are closed, after one and after ten more trials
+    with a prefix each: tensors of this worker, and of rank 0 bytes that servers hold."""
+    worker = bdn.init()
+    found = {name: [train_by(worker, name) for _ in range(3)] for name in names}
+
+    def trial(number):
+        model = make_model(width=600)
+        options = dict(push="ef(onebit(block=64))", pull="ef(onebit(block=64))", prefix=f"trial {number}/")
+        optimizer = bdn.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters(), **options
+        )
+        for step in range(2):
+            optimizer.zero_grad()
+            model(make_batch(worker.rank, step, width=600)).square().mean().backward()
+            optimizer.step()
+        optimizer.close()
+
+    def kept(wanted):
+        worker.barrier()  # All have closed theirs.
+        return [worker.stats()["tensors"], awaited_held_bytes(wanted) if worker.rank == 0 else None]
+
+    trial(0)
+    before = kept(lambda held: not any(held[what] for what in ("weights", "replicas", "moments", "residuals")))
+    for number in range(1, 11):
+        trial(number)
+    after = kept(lambda held: held == before[1])
+    record(directory, worker, {"folds": found, "before": before, "after": after})
+    bdn.shutdown()
+
+
+def awaited_held_bytes(wanted):
+    """What all servers hold, as soon as their heartbeats say that it is so; or after half a minute."""
+    purposes = ("weights", "replicas", "moments", "residuals", "sums", "waiting", "replies", "values")
+    deadline = time.monotonic() + 30
+    while True:
+        command = [pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/bandoneon", "status", "--json"]
+        status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        held = [node.get("held", {}) for node in status["nodes"]]
+        total = {what: sum(one.get(what, 0) for one in held) for what in purposes}
+        if wanted(total) or time.monotonic() > deadline:
+            return total
 
 
 def pushes_in_place(directory):

@@ -287,7 +287,8 @@ def test_gradient_and_reset_are_two_declared_tensors():
     def job(worker):
         param = torch.nn.Parameter(torch.ones(100))
         inner = torch.optim.SGD([param], 0.1)
-        bdn.CSER(inner, [("p", param)], gradient=4, reset=2, prefix="mine/", worker=worker)
+        optimizer = bdn.CSER(inner, [("p", param)], gradient=4, reset=2, prefix="mine/", worker=worker)
+        assert optimizer.steps == 0
         return {name for name in worker._declared if name.startswith("mine/")}
 
     assert run_job(job) == [{"mine/gradient/p", "mine/reset/p"}] * 2

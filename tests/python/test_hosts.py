@@ -62,6 +62,17 @@ def test_every_algorithm_trains_through_daemons(trained, name):
         assert len({entry["hash"] for entry in found}) == 1
 
 
+@pytest.mark.parametrize("hosts", [1, 0])
+def test_identical_folds_come_to_the_same_and_trials_keep_nothing(tmp_path, hosts):
+    found = run_processes(tmp_path, "trains_folds", *ALGORITHMS, hosts=hosts, options=COMPRESSED)
+    for entry in found:
+        for name, (first, *others) in entry["folds"].items():
+            assert others == [first, first], name
+        assert entry["after"] == entry["before"]
+    held = found[0]["before"][1]
+    assert held["weights"] == held["moments"] == held["residuals"] == held["replicas"] == 0
+
+
 def test_tensors_of_empty_are_pushed_where_they_lie(tmp_path):
     once = 3 * 2 * 100 * 300
     expected = [[0, once, [2.5]], [once, once, [2.5]], 30.0]

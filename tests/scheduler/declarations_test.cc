@@ -120,5 +120,187 @@ TEST(ServerBytes, CountsWhatAServerHolds) {
       7u);
 }
 
+// ---- Retiring
+
+// Three workers and a server, which installs whatever there is.
+class RetiringTest : public ::testing::Test {
+ protected:
+  RetiringTest() : declarations_(Options()) {
+    auto membership = std::make_shared<Membership>();
+    membership->epoch = 1;
+    for (int rank = 0; rank < 3; ++rank) {
+      membership->workers.push_back(
+          {.id = static_cast<NodeId>(rank + 1), .role = Role::kWorker, .rank = rank});
+    }
+    membership->servers = {{.id = 9, .role = Role::kServer, .rank = 0}};
+    membership->MakeIndex();
+    declarations_.Begin(membership);
+  }
+  static JobOptions Options() {
+    JobOptions options;
+    options.limits.max_tensors = 6;
+    return options;
+  }
+  static RosterMember Member(Rank rank) {
+    return {.rank = rank, .node = static_cast<NodeId>(rank + 1)};
+  }
+  uint64_t Say(Rank rank, const std::vector<TensorDeclaration>& tensors) {
+    return declarations_
+        .Declare(Member(rank), {.digest = DigestOf(tensors),
+                                .count = static_cast<uint32_t>(tensors.size()),
+                                .tensors = tensors})
+        .value();
+  }
+  // By all; how it ended for the last.
+  absl::Status Declare(const std::vector<TensorDeclaration>& tensors) {
+    uint64_t batch = 0;
+    for (const Rank rank : {0, 1, 2}) batch = Say(rank, tensors);
+    EXPECT_TRUE(declarations_.Acknowledge(9, declarations_.version()).ok());
+    absl::Status status;
+    for (const Rank rank : {0, 1, 2}) {
+      const auto answer = declarations_.AnswerOf(batch, Member(rank));
+      if (!answer.has_value()) return absl::UnknownError("no answer");
+      status = answer->status();
+      declarations_.MarkAnswered(batch, Member(rank));
+    }
+    return status;
+  }
+  void Retire(const std::vector<Rank>& ranks, const std::vector<uint32_t>& tensors) {
+    for (const Rank rank : ranks) {
+      EXPECT_TRUE(declarations_.Retire(Member(rank), tensors).ok()) << rank;
+    }
+  }
+  uint32_t Version() { return declarations_.version().catalogue; }
+  std::vector<Key> LastRetired() { return declarations_.deltas().back()->retired; }
+
+  Declarations declarations_;
+};
+
+TEST_F(RetiringTest, KeysAreNoMoreOnceAllWorkersAreDoneWithThem) {
+  ASSERT_TRUE(Declare(Tensors("a", 2)).ok());
+  ASSERT_TRUE(Declare(Tensors("b", 1)).ok());
+  const auto before = declarations_.totals();
+  Retire({0, 2}, {0, 1});
+  EXPECT_EQ(Version(), 2u);
+  Retire({1}, {0, 1});
+  ASSERT_EQ(Version(), 3u);
+  EXPECT_THAT(LastRetired(), ::testing::ElementsAre(Key::Of(0, 0), Key::Of(1, 0)));
+  EXPECT_TRUE(declarations_.deltas()[2]->keys.empty());
+  EXPECT_TRUE(declarations_.deltas()[0]->tensors.empty()) << "kept for nobody";
+  EXPECT_EQ(declarations_.deltas()[1]->tensors.size(), 1u);
+  EXPECT_EQ(declarations_.totals().tensors, before.tensors - 2);
+  EXPECT_EQ(declarations_.totals().keys, before.keys - 2);
+  EXPECT_EQ(declarations_.totals().tensor_bytes, before.tensor_bytes / 3);
+  EXPECT_EQ(declarations_.LoadOf(9).keys, 1u);
+}
+
+TEST_F(RetiringTest, ANameThatAllWorkersAreDoneWithIsOfANewTensor) {
+  for (uint32_t generation = 0; generation < 20; ++generation) {
+    auto tensors = Tensors("a", 3);
+    tensors[0].push_spec = "fp16";  // as well as any other fact
+    if (generation % 2 == 0) tensors.pop_back();
+    ASSERT_TRUE(Declare(tensors).ok()) << generation;
+    const CatalogueDelta& delta = *declarations_.deltas().back();
+    ASSERT_EQ(delta.tensors.size(), tensors.size());
+    std::vector<uint32_t> numbers;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      numbers.push_back(delta.first_tensor + static_cast<uint32_t>(i));
+    }
+    EXPECT_EQ(delta.keys[0].key, Key::Of(numbers[0], 0));
+    Retire({0, 1, 2}, numbers);
+    EXPECT_EQ(declarations_.totals().tensors, 0u);
+    EXPECT_EQ(declarations_.totals().keys, 0u);
+    EXPECT_EQ(declarations_.totals().tensor_bytes, 0u);
+    EXPECT_EQ(declarations_.totals().server_bytes, 0u);
+    EXPECT_EQ(declarations_.LoadOf(9).key_bytes, 0u);
+  }
+}
+
+TEST_F(RetiringTest, AGroupIsNoMoreWithItsLastTensor) {
+  auto tensors = Tensors("a", 2);
+  for (TensorDeclaration& tensor : tensors) tensor.fuse = true;
+  ASSERT_TRUE(Declare(tensors).ok());
+  ASSERT_EQ(declarations_.totals().keys, 1u);
+  Retire({0, 1, 2}, {0});
+  EXPECT_EQ(declarations_.totals().tensors, 1u);
+  EXPECT_EQ(declarations_.totals().keys, 1u);
+  Retire({0, 1, 2}, {1});
+  EXPECT_EQ(declarations_.totals().keys, 0u);
+  EXPECT_THAT(LastRetired(), ::testing::ElementsAre(Key::Of(0, 0)));
+}
+
+TEST_F(RetiringTest, WhoRepeatsItChangesNothing) {
+  ASSERT_TRUE(Declare(Tensors("a", 1)).ok());
+  Retire({0, 0, 1, 1, 0}, {0, 0});
+  EXPECT_EQ(Version(), 1u);
+  Retire({2, 2, 0, 1}, {0});
+  EXPECT_EQ(Version(), 2u);
+  const absl::Status status = declarations_.Retire(Member(0), {0, 7});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker 0 retires tensor 7, of 1"));
+}
+
+TEST_F(RetiringTest, AWorkerThatIsLeavingIsDoneWithAll) {
+  ASSERT_TRUE(Declare(Tensors("a", 2)).ok());
+  Retire({0, 1}, {0});
+  declarations_.OnLeaving(Member(2));
+  EXPECT_THAT(LastRetired(), ::testing::ElementsAre(Key::Of(0, 0)));
+  Retire({0, 1}, {1});
+  EXPECT_THAT(LastRetired(), ::testing::ElementsAre(Key::Of(1, 0)));
+}
+
+TEST_F(RetiringTest, SaysWhoIsNotDoneWithATensorThatOthersDeclareAnew) {
+  ASSERT_TRUE(Declare(Tensors("a", 1)).ok());
+  Retire({0, 2}, {0});
+  // Worker 1 has it, and declares what it has not.
+  const auto others = Tensors("b", 1);
+  Say(0, Tensors("a", 1));
+  Say(1, others);
+  const uint64_t batch = Say(1, others);  // its list, which is wanted now
+  const auto answer = declarations_.AnswerOf(batch, Member(1));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(std::string(answer->status().message()),
+              AllOf(HasSubstr("tensor 'b0'"), HasSubstr("worker 1 declared it, worker 0 did not")));
+}
+
+TEST_F(RetiringTest, AnErrorAboutATensorThatSomeAreDoneWithSaysWhatToDo) {
+  ASSERT_TRUE(Declare(Tensors("a", 1)).ok());
+  Retire({0, 2}, {0});
+  Say(0, Tensors("a", 1));
+  Say(1, {});
+  const uint64_t batch = Say(1, {});
+  const auto answer = declarations_.AnswerOf(batch, Member(1));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(std::string(answer->status().message()),
+              AllOf(HasSubstr("tensor 'a0': worker 0 declared it, worker 1 did not"),
+                    HasSubstr("closed, or collected by Python, in worker 0, worker 2, and not in "
+                              "worker 1: call its close() in all workers")));
+}
+
+TEST_F(RetiringTest, WhoDeclaresItWithoutHavingItIsDoneWithIt) {
+  ASSERT_TRUE(Declare(Tensors("a", 1)).ok());
+  Retire({0}, {0});  // The others were never told of the declaration's end.
+  ASSERT_TRUE(Declare(Tensors("a", 1)).ok());
+  ASSERT_EQ(Version(), 3u);
+  EXPECT_THAT(declarations_.deltas()[1]->retired, ::testing::ElementsAre(Key::Of(0, 0)));
+  EXPECT_EQ(declarations_.deltas()[2]->first_tensor, 1u);
+  EXPECT_EQ(declarations_.deltas()[0]->tensors.size(), 1u) << "they read it now";
+  EXPECT_EQ(declarations_.totals().tensors, 1u);
+}
+
+TEST_F(RetiringTest, WhatIsReplacedTakesNoRoom) {
+  ASSERT_TRUE(Declare(Tensors("a", 6)).ok());  // as many as there may be
+  Retire({0}, {0, 1, 2, 3, 4, 5});
+  const auto again = Tensors("a", 6);
+  Say(0, again);  // checked before the others are done
+  Retire({1, 2}, {0, 1, 2, 3, 4, 5});
+  Say(1, again);
+  const uint64_t batch = Say(2, again);
+  EXPECT_TRUE(declarations_.Acknowledge(9, declarations_.version()).ok());
+  ASSERT_TRUE(declarations_.AnswerOf(batch, Member(2)).has_value());
+  EXPECT_TRUE(declarations_.AnswerOf(batch, Member(2))->ok());
+  EXPECT_EQ(declarations_.totals().tensors, 6u);
+}
+
 }  // namespace
 }  // namespace bdn

@@ -115,5 +115,17 @@ TEST(Placer, IsTheSameEveryTime) {
   EXPECT_EQ(PlaceKeys(servers, keys), PlaceKeys(servers, keys));
 }
 
+TEST(Placer, WhatIsRemovedWeighsNothing) {
+  Placer placer(WithServers({5, 6}));
+  const std::vector<KeyEntry> keys = KeysOf({100, 90});
+  const std::vector<NodeId> owners = placer.Place(keys);
+  ASSERT_NE(owners[0], owners[1]);
+  placer.Remove(keys[0], owners[0]);
+  EXPECT_EQ(placer.LoadOf(owners[0]).keys, 0u);
+  EXPECT_EQ(placer.LoadOf(owners[0]).key_bytes, 0u);
+  EXPECT_EQ(placer.LoadOf(owners[0]).server_bytes, 0u);
+  EXPECT_EQ(placer.Place(KeysOf({80}))[0], owners[0]);
+}
+
 }  // namespace
 }  // namespace bdn

@@ -37,5 +37,14 @@ TEST(ShardMapTest, TheFirstShardAnswersForKeysThatAreNotHere) {
   EXPECT_EQ(map.PlaceOf(Key::Of(0, 0)).shard, 0u);
 }
 
+TEST(ShardMapTest, WhatIsRemovedWeighsNothing) {
+  ShardMap map(2);
+  map.Add(MakeEntry(Key::Of(0, 0), {.segments = {10}}));
+  map.Add(MakeEntry(Key::Of(1, 0), {.segments = {5}}));
+  map.Remove(Key::Of(0, 0));
+  EXPECT_FALSE(map.Has(Key::Of(0, 0)));
+  EXPECT_EQ(map.Add(MakeEntry(Key::Of(2, 0), {.segments = {1}})), 0u);
+}
+
 }  // namespace
 }  // namespace bdn::testing

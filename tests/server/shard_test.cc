@@ -152,5 +152,40 @@ TEST_F(ShardTest, BroadcastKeysHaveNoParts) {
   }
 }
 
+TEST_F(ShardTest, ForgetsAKeyThatAllWorkersAreDoneWith) {
+  Start(2, {.pull = "ef(onebit)"});
+  for (const Rank rank : {0, 1}) Push(rank, 1, {1, 2, 3, 4});
+  EXPECT_GT(shard_.held().residuals, 0u);
+  EXPECT_GT(shard_.held().replies, 0u);
+  EXPECT_TRUE(shard_.RemoveKey(kKey).empty());
+  EXPECT_EQ(shard_.held(), HeldBytes());
+  EXPECT_EQ(shard_.Find(kKey), nullptr);
+  EXPECT_TRUE(shard_.RemoveKey(kKey).empty()) << "it is not here";
+  // What comes late has an answer that ends it.
+  for (const FrameType type : {FrameType::kPush, FrameType::kProbe, FrameType::kFetch}) {
+    Send(MakeBare(type, kKey, 1, 1, 4));
+    EXPECT_EQ(Error(1).code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(Error(1).message()), HasSubstr("all workers are done with"));
+  }
+  // A name's next owner begins anew, under another number.
+  const Key next = Key::Of(8, 0);
+  shard_.AddKey(MakePlan(next));
+  for (const Rank rank : {0, 1}) {
+    Send(MakePush(next, 1, rank, {1, 1, 1, 1}));
+  }
+  EXPECT_EQ(Reply(0).header.step, 1u);
+}
+
+TEST_F(ShardTest, WhoHasPushedToAnOpenRoundIsToldThatItsKeyIsNoMore) {
+  Start(3);
+  Push(1, 1, {4, 4, 4, 4});
+  outbox_.Add(shard_.RemoveKey(kKey));
+  EXPECT_EQ(Error(1).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(Error(1).message()),
+              HasSubstr("tensor 'tensor' step 1: what exchanged it was closed"));
+  EXPECT_EQ(shard_.held().total(), 0u);
+  EXPECT_EQ(shard_.stats().rounds_failed, 1u);
+}
+
 }  // namespace
 }  // namespace bdn::testing

@@ -40,6 +40,8 @@ class HostRig {
   // Ends the daemon of a host, as if it had died.
   void StopDaemon(int host);
   HostServer& daemon(int host) { return *hosts_[host].server; }
+  // What all servers hold.
+  HeldBytes held() const { return cluster_->held(); }
   // A counter of that process, or of its daemon.
   uint64_t Counter(int rank, const std::string& name) const;
 

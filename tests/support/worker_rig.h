@@ -25,6 +25,8 @@ class ClusterRig {
   Worker& worker(int rank) { return *workers_[rank]; }
   // Runs `body` for every rank at once, on a thread each, and waits.
   void OnEach(const std::function<void(Worker& worker, int rank)>& body);
+  // What all servers hold.
+  HeldBytes held() const { return cluster_->held(); }
   // Ends a worker without leaving, as if its process had died.
   void Kill(int rank) { workers_[rank].reset(); }
 

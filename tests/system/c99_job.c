@@ -159,6 +159,7 @@ static void* run(void* argument) {
   bdn_declaration tensor;
   bdn_result result;
   uint32_t id = 0;
+  uint32_t again = 0;
   uint64_t step = 0;
   float data[ELEMENTS];
   float state[ELEMENTS];
@@ -245,6 +246,11 @@ static void* run(void* argument) {
   expect(strstr(stats, "\"bytes_pushed\"") != NULL, "statistics count bytes");
   expect(strstr(stats, "\"stages\":{\"queue\":{\"items\":") != NULL, "statistics count stages");
   expect(bdn_leave_at_exit(NULL, NULL) == BDN_INVALID_ARGUMENT, "no worker to leave at exit is refused");
+  must(bdn_retire(worker, &id, 1), "bdn_retire");
+  expect(bdn_get_step(worker, id, &step) == BDN_NOT_FOUND, "a retired tensor is gone");
+  must(bdn_declare(worker, &tensor, 1, &again, 60.0), "bdn_declare of the name again");
+  must(bdn_get_step(worker, again, &step), "bdn_get_step");
+  expect(again != id && step == 0, "a new tensor, at step 0");
   must(bdn_leave(worker, 60.0), "bdn_leave");
   bdn_free(worker);
   expect(done.calls == 1 && done.code == BDN_OK, "the callback ran once, with BDN_OK");

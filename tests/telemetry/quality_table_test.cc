@@ -125,5 +125,19 @@ TEST(QualityTable, LeavesOutOfJsonWhatIsNone) {
   EXPECT_EQ(registry.Json(), R"({"whole":{"a":1}})");
 }
 
+TEST(QualityTable, WhatIsRemovedIsNotShown) {
+  QualityTable table;
+  QualityTable::Link* const gone = table.Add("w", 3);
+  QualityTable::Link* const again = table.Add("w", 9);
+  gone->CountEncoding(true);
+  gone->CountEncoding(true);
+  again->CountEncoding(true);
+  table.Remove(gone);
+  ASSERT_EQ(table.Tensors().size(), 1u);
+  EXPECT_EQ(table.Tensors()[0].figures.encodings, 1u);
+  ASSERT_EQ(table.Groups().size(), 1u);
+  EXPECT_EQ(table.Groups()[0].first, 9u);
+}
+
 }  // namespace
 }  // namespace bdn

@@ -183,5 +183,39 @@ TEST_F(ExchangesTest, OnceItIsKnownWhatWaitedHasItsOwnTimeout) {
   EXPECT_EQ(stuck_, "");
 }
 
+TEST_F(ExchangesTest, ARetiredTensorGoesWhenWhatIsInFlightHasItsAnswer) {
+  Push();
+  RunUntil([&] { return pushes_.size() == 1; });
+  Push();  // behind it
+  const uint32_t ids[] = {0};
+  exchanges_->Retire(ids);
+  ASSERT_EQ(ends_.size(), 1u) << "what has not begun ends";
+  EXPECT_TRUE(absl::IsCancelled(ends_[0])) << ends_[0];
+  PushRequest more{.tensor = 0, .data = {data_.data(), DType::kFloat32, 4}};
+  std::vector<TicketId> tickets;
+  EXPECT_TRUE(absl::IsNotFound(exchanges_->PushPullAll({&more, 1}, &tickets)));
+  {
+    MutexLock lock(tensors_.mutex());
+    EXPECT_EQ(tensors_.size(), 1u);
+  }
+  FrameHeader reply = AnswerTo(pushes_[0].header, FrameType::kReply);
+  reply.codec = pushes_[0].header.codec;
+  Say(MakeFrame(reply, pushes_[0].payload));
+  RunUntil([&] { return ends_.size() == 2; });
+  EXPECT_TRUE(ends_[1].ok()) << ends_[1];
+  EXPECT_EQ(pushes_.size(), 1u);
+  MutexLock lock(tensors_.mutex());
+  EXPECT_EQ(tensors_.size(), 0u);
+  EXPECT_TRUE(tensors_.keys().empty());
+}
+
+TEST_F(ExchangesTest, ARetiredTensorGoesAtOnceWhereNothingIsInFlight) {
+  const uint32_t ids[] = {0};
+  exchanges_->Retire(ids);
+  exchanges_->Retire(ids);
+  MutexLock lock(tensors_.mutex());
+  EXPECT_EQ(tensors_.size(), 0u);
+}
+
 }  // namespace
 }  // namespace bdn::testing

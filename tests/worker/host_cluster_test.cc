@@ -836,5 +836,86 @@ TEST(HostCluster, OneThatIsAliveIsWaitedForPastTheWaitTimeoutAndNamed) {
   });
 }
 
+TEST(HostCluster, EachOwnerOfANameBeginsAnewAndGivesItsMemoryBack) {
+  for (const std::string codec : {"none", "ef(onebit(block=64))"}) {
+    HostRig rig(std::vector<int>{2, 1, 0}, {"--servers=2", "--min-compress-bytes=0",
+                                            "--partition-bytes=4096", "--max-tensors=5"});
+    constexpr int kOwners = 30;
+    std::vector<std::vector<Floats>> results(rig.size());
+    std::vector<uint64_t> held, tensors;
+    rig.OnEach([&](Client& client, int rank) {
+      for (int owner = 0; owner < kOwners; ++owner) {
+        const auto ids = client.Declare({Tensor("w", 3000, codec, codec), Tensor("b", 10)}, kLong);
+        ASSERT_TRUE(ids.ok()) << ids.status();
+        Floats data;
+        for (int step = 1; step <= 3; ++step) {
+          data = Normal(3000, 10 * step + rank);
+          Floats small(10, static_cast<float>(rank));
+          const auto result = PushPull(client, ids->at(0), data);
+          ASSERT_TRUE(result.ok()) << result.status();
+          EXPECT_EQ(result->step, static_cast<Step>(step));
+          ASSERT_TRUE(PushPull(client, ids->at(1), small).ok());
+        }
+        results[rank].push_back(data);
+        if (rank == 0) {
+          held.push_back(rig.held().total());
+          tensors.push_back(rig.Counter(0, "tensors"));
+        }
+        ASSERT_TRUE(client.Barrier("all have looked", kLong).ok());
+        ASSERT_TRUE(client.Retire(*ids).ok());
+        EXPECT_TRUE(absl::IsNotFound(client.GetStep(ids->at(0)).status()));
+      }
+      ASSERT_TRUE(client.Declare({Tensor("last", 1)}, kLong).ok());
+    });
+    for (int owner = 1; owner < kOwners; ++owner) {
+      EXPECT_EQ(results[0][owner], results[0][0]) << codec << owner;
+      EXPECT_EQ(held[owner], held[0]) << codec << owner;
+      EXPECT_EQ(tensors[owner], tensors[0]) << codec << owner;
+    }
+    EXPECT_EQ(tensors[0], 2u);
+    EXPECT_EQ(rig.held().total(), 0u) << codec;
+  }
+}
+
+TEST(HostCluster, WhatAProcessPushesInVainEndsOnceItsHostIsDoneWithTheTensor) {
+  HostRig rig(std::vector<int>{2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 100)}, kLong);
+    ASSERT_TRUE(ids.ok());
+    Floats data(100, 1.0f);
+    absl::StatusOr<TicketId> ticket = TicketId{0};
+    if (rank == 0) {
+      ticket = client.PushPull(
+          {.tensor = ids->at(0), .data = {data.data(), DType::kFloat32, data.size()}});
+      ASSERT_TRUE(ticket.ok());
+    }
+    ASSERT_TRUE(client.Barrier("pushed", kLong).ok());
+    ASSERT_TRUE(client.Retire(*ids).ok());
+    if (rank == 0) {
+      EXPECT_TRUE(absl::IsCancelled(client.Wait(*ticket, kLong).status()));
+    }
+    const auto again = client.Declare({Tensor("w", 100)}, kLong);
+    ASSERT_TRUE(again.ok()) << again.status();
+    const auto result = PushPull(client, again->at(0), data);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->step, 1u);
+  });
+}
+
+TEST(HostCluster, AProcessThatStillHasATensorIsNamedWhereAnotherDeclaresItAnew) {
+  HostRig rig(std::vector<int>{2});
+  rig.OnEach([](Client& client, int rank) {
+    const auto ids = client.Declare({Tensor("w", 100)}, kLong);
+    ASSERT_TRUE(ids.ok());
+    if (rank == 0) {
+      ASSERT_TRUE(client.Retire(*ids).ok());
+    }
+    const auto again = client.Declare({Tensor("w", 100), Tensor("v", 1)}, kLong);
+    EXPECT_THAT(std::string(again.status().message()),
+                AllOf(HasSubstr("tensor 'w': worker 0 declared it, worker 1 did not"),
+                      HasSubstr("call its close() in all workers")));
+  });
+}
+
 }  // namespace
 }  // namespace bdn::testing

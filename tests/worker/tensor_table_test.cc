@@ -121,5 +121,77 @@ TEST_F(TensorTableTest, NothingNewMayBeAskedOfAWorkerThatLeaves) {
   EXPECT_EQ(participation.Check(), participation.failed);
 }
 
+TEST_F(TensorTableTest, ARetiredTensorIsGoneAndItsNameIsFree) {
+  ASSERT_TRUE(Add().ok());
+  const uint32_t ids[] = {0, 77};  // what is not here is passed over
+  {
+    MutexLock lock(table_.mutex());
+    const auto known = table_.CheckRetire(ids);
+    ASSERT_TRUE(known.ok());
+    EXPECT_EQ(*known, std::vector<uint32_t>{0});
+    for (KeyExchange* const exchange : table_.Retire(*known)) {
+      EXPECT_NE(table_.RemoveIfUnused(exchange), nullptr);
+    }
+    EXPECT_EQ(table_.size(), 0u);
+    EXPECT_TRUE(table_.keys().empty());
+    EXPECT_EQ(table_.FindId("w"), nullptr);
+    EXPECT_THAT(std::string(table_.FindDense(0).status().message()),
+                HasSubstr("it was retired since"));
+    EXPECT_TRUE(*table_.IsNew(Tensor("w", 9)));
+  }
+  delta_ = {.version = {1, 2}, .first_tensor = 1, .tensors = {Tensor("w", 4)}};
+  delta_.keys.push_back(MakeEntry(Key::Of(1, 0), {.segments = {4}}));
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  EXPECT_EQ(*table_.FindId("w"), 1u);
+}
+
+TEST_F(TensorTableTest, ATensorWhoseNameIsDeclaredAnewIsReplaced) {
+  ASSERT_TRUE(Add().ok());
+  delta_ = {.version = {1, 2}, .first_tensor = 1, .tensors = {Tensor("w", 4)}};
+  delta_.keys.push_back(MakeEntry(Key::Of(1, 0), {.segments = {4}}));
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  EXPECT_EQ(*table_.FindId("w"), 1u);
+  EXPECT_EQ(table_.size(), 1u);
+  EXPECT_EQ(table_.keys().size(), 1u);
+}
+
+TEST_F(TensorTableTest, OnlyAllTensorsOfAGroupAreRetired) {
+  delta_ = {.version = {1, 1}, .tensors = {Tensor("w", 4), Tensor("v", 4)}};
+  KeyEntry key = MakeEntry(Key::Of(0, 0), {.segments = {4, 4}});
+  key.segments[0].tensor = 0;
+  key.segments[1].tensor = 1;
+  delta_.keys.push_back(key);
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  const uint32_t one[] = {1};
+  EXPECT_THAT(std::string(table_.CheckRetire(one).status().message()),
+              HasSubstr("tensor 'v' is fused with tensor 'w'"));
+  const uint32_t both[] = {1, 0};
+  ASSERT_TRUE(table_.CheckRetire(both).ok());
+  const auto exchanges = table_.Retire(both);
+  ASSERT_EQ(exchanges.size(), 1u);
+  EXPECT_NE(table_.RemoveIfUnused(exchanges[0]), nullptr);
+  EXPECT_EQ(table_.size(), 0u);
+}
+
+TEST_F(TensorTableTest, AKeyThatItsServerIsAskedAboutStaysUntilItIsAnswered) {
+  ASSERT_TRUE(Add().ok());
+  MutexLock lock(table_.mutex());
+  KeyExchange* const asked = table_.FindKey(Key::Of(0, 1));
+  asked->set_has_server_request(true);
+  const uint32_t ids[] = {0};
+  size_t removed = 0;
+  for (KeyExchange* const exchange : table_.Retire(ids)) {
+    removed += table_.RemoveIfUnused(exchange) != nullptr ? 1 : 0;
+  }
+  EXPECT_EQ(removed, 1u);
+  EXPECT_EQ(table_.size(), 1u);
+  asked->set_has_server_request(false);
+  EXPECT_NE(table_.RemoveIfUnused(asked), nullptr);
+  EXPECT_EQ(table_.size(), 0u);
+}
+
 }  // namespace
 }  // namespace bdn::testing

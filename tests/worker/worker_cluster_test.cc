@@ -690,5 +690,109 @@ TEST(WorkerCluster, PrioritiesChangeNoBits) {
   for (const Floats& result : results) EXPECT_EQ(result, results[0]);
 }
 
+// ---- Retiring
+
+// Steps of one owner of "w" and "b", which are fused, and of "large"; the last result of all.
+Floats StepsOfAnOwner(Worker& worker, int rank, const std::string& codec,
+                      std::vector<uint32_t>* ids) {
+  TensorDeclaration w = Tensor("w", 700, codec, codec);
+  TensorDeclaration b = Tensor("b", 300, codec, codec);
+  w.fuse = b.fuse = true;
+  TensorDeclaration large = Tensor("large", 4000, codec, codec);
+  const auto declared = worker.Declare({w, b, large}, kLong);
+  EXPECT_TRUE(declared.ok()) << declared.status();
+  *ids = *declared;
+  Floats last;
+  for (int step = 1; step <= 4; ++step) {
+    std::vector<Floats> data;
+    std::vector<TicketId> tickets;
+    for (const size_t n : {700, 300, 4000}) data.push_back(Normal(n, 10 * step + rank + n));
+    for (size_t i = 0; i < data.size(); ++i) {
+      tickets.push_back(*worker.PushPull(
+          {.tensor = ids->at(i), .data = {data[i].data(), DType::kFloat32, data[i].size()}}));
+    }
+    last.clear();
+    for (size_t i = 0; i < data.size(); ++i) {
+      const auto result = worker.Wait(tickets[i], kLong);
+      EXPECT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->step, static_cast<Step>(step));
+      last.insert(last.end(), data[i].begin(), data[i].end());
+    }
+  }
+  return last;
+}
+
+TEST(WorkerCluster, EachOwnerOfANameBeginsAnewAndGivesItsMemoryBack) {
+  for (const std::string codec : {"none", "ef(onebit(block=64))", "ef(topk(ratio=0.1))",
+                                  "none for 2; ef(dither(levels=4))"}) {
+    ClusterRig rig(
+        2, {"--servers=2", "--min-compress-bytes=0", "--partition-bytes=4096", "--max-tensors=5"});
+    constexpr int kOwners = 30;
+    std::vector<Floats> results[2];
+    std::vector<uint64_t> held;
+    rig.OnEach([&](Worker& worker, int rank) {
+      for (int owner = 0; owner < kOwners; ++owner) {
+        std::vector<uint32_t> ids;
+        results[rank].push_back(StepsOfAnOwner(worker, rank, codec, &ids));
+        if (rank == 0) held.push_back(rig.held().total());
+        ASSERT_TRUE(worker.Barrier("all have looked", kLong).ok());
+        ASSERT_TRUE(worker.Retire(ids).ok());
+        EXPECT_TRUE(absl::IsNotFound(worker.GetStep(ids[0]).status()));
+      }
+      // It waits for servers that have done what came before it.
+      ASSERT_TRUE(worker.Declare({Tensor("last", 1)}, kLong).ok());
+    });
+    for (int owner = 1; owner < kOwners; ++owner) {
+      EXPECT_EQ(results[0][owner], results[0][0]) << codec << owner;
+      EXPECT_EQ(held[owner], held[0]) << codec << owner;
+    }
+    EXPECT_EQ(results[0], results[1]) << codec;
+    EXPECT_GT(held[0], 0u);
+    EXPECT_EQ(rig.held().total(), 0u) << codec;
+  }
+}
+
+TEST(WorkerCluster, AnExchangeThatOthersNeverJoinEndsOnceAllAreDoneWithItsTensor) {
+  ClusterRig rig(2);
+  rig.OnEach([](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", 100)}, kLong);
+    ASSERT_TRUE(ids.ok());
+    Floats data(100, 1.0f);
+    absl::StatusOr<TicketId> ticket = TicketId{0};
+    if (rank == 0) {  // the other's step broke off before it
+      ticket = worker.PushPull(
+          {.tensor = ids->at(0), .data = {data.data(), DType::kFloat32, data.size()}});
+      ASSERT_TRUE(ticket.ok());
+    }
+    ASSERT_TRUE(worker.Barrier("pushed", kLong).ok());
+    ASSERT_TRUE(worker.Retire(*ids).ok());
+    if (rank == 0) {
+      const absl::Status end = worker.Wait(*ticket, kLong).status();
+      EXPECT_FALSE(end.ok());
+      EXPECT_FALSE(absl::IsDeadlineExceeded(end)) << end;
+    }
+    const auto again = worker.Declare({Tensor("w", 100)}, kLong);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_NE(*again, *ids);
+    const auto result = PushPull(worker, again->at(0), data);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->step, 1u);
+  });
+}
+
+TEST(WorkerCluster, NobodyWaitsForAWorkerThatHasLeftToBeDoneWithATensor) {
+  ClusterRig rig(2);
+  rig.OnEach([&](Worker& worker, int rank) {
+    const auto ids = worker.Declare({Tensor("w", 1000)}, kLong);
+    ASSERT_TRUE(ids.ok());
+    Floats data(1000, 1.0f);
+    ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
+    if (rank == 0) {
+      ASSERT_TRUE(worker.Retire(*ids).ok());
+    }
+    ASSERT_TRUE(worker.Leave(kLong).ok());
+  });
+}
+
 }  // namespace
 }  // namespace bdn::testing

@@ -152,6 +152,14 @@ typedef struct bdn_declaration {
 BDN_API int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count,
                         uint32_t* ids, double timeout_seconds);
 
+/* This worker is done with these tensors: their ids name nothing from now on, and a declaration of their
+ * names, by all workers, is one of new tensors, at step 0 and without memories. When all workers have said
+ * so, or are leaving, the servers give the tensors' memory back. Never waits: what is in flight goes on and
+ * can be waited for, pushes that have not begun end with BDN_CANCELLED, and ids that name nothing are passed
+ * over. BDN_INVALID_ARGUMENT, and nothing has changed: a tensor is fused with others that are not among
+ * these. */
+BDN_API int bdn_retire(bdn_worker* worker, const uint32_t* ids, size_t count);
+
 enum {
   /* bdn_push.flags: no gradient this step; data is only written. With data NULL the result is not sent
    * to this worker: 96 bytes a partition or group go each way, and the bdn_result says BDN_RESULT_ABSENT

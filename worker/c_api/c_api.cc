@@ -276,6 +276,13 @@ int bdn_declare(bdn_worker* worker, const bdn_declaration* tensors, size_t count
   });
 }
 
+int bdn_retire(bdn_worker* worker, const uint32_t* ids, size_t count) {
+  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+    if (count > 0 && ids == nullptr) return bdn::InvalidArgument("ids is null");
+    return w.Retire({ids, count});
+  });
+}
+
 int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket) {
   return bdn_push_pull_all(worker, push, 1, ticket, nullptr);
 }

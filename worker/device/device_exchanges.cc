@@ -296,7 +296,7 @@ absl::StatusOr<bool> DeviceExchanges::StaysOnDevice(Ticket* ticket) const {
   Device& device = *ticket->device;
   const absl::Status works = device.compute->kernels();
   if (!works.ok() && options_.codecs == CodecPlace::kDevice) return works;
-  const Codec* const codec = client_->CodecForDevices(ticket->tensor);
+  const std::shared_ptr<const Codec> codec = client_->CodecForDevices(ticket->tensor);
   if (!works.ok() || codec == nullptr) return false;
   if (options_.codecs == CodecPlace::kDevice) return true;
   const MutableView& data = ticket->request.data;

@@ -29,6 +29,10 @@ constexpr absl::Duration kTimeToDescribe = absl::Seconds(2);
 // Of a result: from here on it would not be in a core's cache when it is wanted.
 constexpr size_t kStreamBytes = size_t{1} << 20;
 
+absl::Status WasRetired(const TensorDeclaration& tensor) {
+  return Cancelled("tensor '%s' was retired", tensor.name);
+}
+
 }  // namespace
 
 // ---- Life
@@ -247,7 +251,13 @@ absl::Status HostClient::OnEnded(const wire::Ended& ended) {
       ConvertScaled({left_out.span.data(), DType::kFloat32, n}, ended.left_out_share(),
                     {pending->request.left_out, DType::kFloat32, n});
     }
-    CopyResult(*tensor, *pending, ended);
+    // Of a retired one the daemon may have given the result's memory to another by now.
+    bool retired;
+    {
+      MutexLock lock(&mu_);
+      retired = tensor->retired;
+    }
+    if (!retired) CopyResult(*tensor, *pending, ended);
   }
   std::vector<TicketTable::Ended> tickets;
   std::vector<Ready> ready;
@@ -255,11 +265,15 @@ absl::Status HostClient::OnEnded(const wire::Ended& ended) {
     MutexLock lock(&mu_);
     const auto found = tensor_of_.find(ended.ticket());
     if (found == tensor_of_.end()) return absl::OkStatus();
-    Tensor& mutable_tensor = tensors_.at(found->second);
+    const uint32_t id = found->second;
+    Tensor& mutable_tensor = tensors_.at(id);
     tensor_of_.erase(found);
     mutable_tensor.pending.pop_front();
+    const bool is_lost = status.ok() && mutable_tensor.retired;
     tickets_.EndPart(ended.ticket(),
-                     {.status = status, .absent = ended.absent(), .nonfinite = ended.nonfinite()},
+                     {.status = is_lost ? WasRetired(mutable_tensor.declaration) : status,
+                      .absent = ended.absent(),
+                      .nonfinite = ended.nonfinite()},
                      &tickets);
     if (!status.ok() && ended.undone()) {
       // Those behind it were to be the steps after it.
@@ -271,6 +285,7 @@ absl::Status HostClient::OnEnded(const wire::Ended& ended) {
       mutable_tensor.pushed = pending->step - 1;
     }
     TakeReady(&mutable_tensor, &ready);
+    RemoveIfUnused(id);
   }
   SendPushes(ready);
   tickets_.Deliver(tickets);
@@ -304,10 +319,15 @@ absl::Status HostClient::Check() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<HostClient::Tensor*> HostClient::Find(uint32_t tensor) {
+absl::StatusOr<const HostClient::Tensor*> HostClient::Find(uint32_t tensor) const {
   const auto found = tensors_.find(tensor);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", tensor);
-  return &found->second;
+  if (found != tensors_.end() && !found->second.retired) return &found->second;
+  return NotFound("no tensor %d was declared, or it was retired since", tensor);
+}
+
+absl::StatusOr<HostClient::Tensor*> HostClient::Find(uint32_t tensor) {
+  BDN_RETURN_IF_ERROR(std::as_const(*this).Find(tensor).status());
+  return &tensors_.at(tensor);
 }
 
 absl::StatusOr<TicketId> HostClient::Deposit(PushRequest* request, std::vector<Ready>* ready) {
@@ -343,6 +363,42 @@ absl::StatusOr<TicketId> HostClient::Deposit(PushRequest* request, std::vector<R
   tensor->pending.push_back(pending);
   TakeReady(tensor, ready);
   return pending->ticket;
+}
+
+// What the daemon has of it goes on: other hosts may wait for it. What has not begun is not pushed.
+absl::Status HostClient::Retire(std::span<const uint32_t> tensors) {
+  wire::ToDaemon message;
+  std::vector<TicketTable::Ended> ended;
+  {
+    MutexLock lock(&mu_);
+    if (!over_.ok()) return absl::OkStatus();  // the daemon forgets all
+    for (const uint32_t id : tensors) {
+      const auto found = tensors_.find(id);
+      if (found == tensors_.end() || found->second.retired) continue;
+      Tensor& tensor = found->second;
+      message.mutable_retired()->add_tensors(id);
+      tensor.retired = true;
+      ids_.erase(tensor.declaration.name);
+      while (!tensor.pending.empty() && !tensor.pending.back()->is_taken) {
+        const TicketId ticket = tensor.pending.back()->ticket;
+        tensor_of_.erase(ticket);
+        tickets_.EndPart(ticket, {.status = WasRetired(tensor.declaration)}, &ended);
+        tensor.pending.pop_back();
+      }
+      RemoveIfUnused(id);
+    }
+    if (message.has_retired()) Send(message);  // before a declaration of these names
+  }
+  tickets_.Deliver(ended);
+  return absl::OkStatus();
+}
+
+void HostClient::RemoveIfUnused(uint32_t id) {
+  const auto found = tensors_.find(id);
+  const Tensor& tensor = found->second;
+  if (!tensor.retired || !tensor.pending.empty()) return;
+  if (tensor.staging != nullptr) arena_->Free(tensor.staging, StagingBytes(tensor.declaration));
+  tensors_.erase(found);
 }
 
 void HostClient::TakeReady(Tensor* tensor, std::vector<Ready>* ready) {

@@ -62,8 +62,11 @@ class HostClient final : public Client {
   std::shared_ptr<MemoryDomain> memory() override { return arena_; }
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
+  absl::Status Retire(std::span<const uint32_t> tensors) override;
   absl::StatusOr<std::string> NameOf(uint32_t tensor) const override;
-  const Codec* CodecForDevices(uint32_t /*tensor*/) const override { return nullptr; }
+  std::shared_ptr<const Codec> CodecForDevices(uint32_t /*tensor*/) const override {
+    return nullptr;
+  }
   absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;
   absl::Status PushPullAll(std::span<PushRequest> requests,
                            std::vector<TicketId>* tickets) override;
@@ -109,6 +112,7 @@ class HostClient final : public Client {
     HostChannel::Bytes result;     // float32, or float64: where the daemon puts it
     std::byte* staging = nullptr;  // for what lies in memory of its own, once something did
     bool keeps_left_out = false;   // its push has a memory
+    bool retired = false;          // here until its push that the daemon has is over
     Step pushed = 0;
     std::deque<std::shared_ptr<Pending>> pending;
   };
@@ -151,7 +155,11 @@ class HostClient final : public Client {
   // ---- Calls
 
   absl::Status Check() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // NotFound: it was not declared, or is retired.
   absl::StatusOr<Tensor*> Find(uint32_t tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<const Tensor*> Find(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives its memory back if it is retired and the daemon has nothing of it.
+  void RemoveIfUnused(uint32_t tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<const Tensor*> FindIdle(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<Ready>* ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -189,7 +197,7 @@ class HostClient final : public Client {
   bool has_left_ ABSL_GUARDED_BY(mu_) = false;
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, uint32_t> ids_ ABSL_GUARDED_BY(mu_);
-  std::map<uint32_t, Tensor> tensors_ ABSL_GUARDED_BY(mu_);  // never removed
+  std::map<uint32_t, Tensor> tensors_ ABSL_GUARDED_BY(mu_);  // by address, while a push is pending
   std::map<TicketId, uint32_t> tensor_of_ ABSL_GUARDED_BY(mu_);
   mutable std::map<uint64_t, Caller*> callers_ ABSL_GUARDED_BY(mu_);
   mutable uint64_t last_call_ ABSL_GUARDED_BY(mu_) = 0;

@@ -117,9 +117,7 @@ absl::StatusOr<Buffer> HostClient::Lend(ByteSpan bytes, HostPlace* place) const 
 }
 
 absl::StatusOr<const HostClient::Tensor*> HostClient::FindIdle(uint32_t id) const {
-  const auto found = tensors_.find(id);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-  const Tensor* const tensor = &found->second;
+  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
   if (tensor->pending.empty()) return tensor;
   return FailedPrecondition("tensor '%s' is in flight; wait for it first",
                             tensor->declaration.name);
@@ -178,16 +176,14 @@ absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDecl
 
 absl::StatusOr<std::string> HostClient::NameOf(uint32_t id) const {
   MutexLock lock(&mu_);
-  const auto found = tensors_.find(id);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-  return found->second.declaration.name;
+  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
+  return tensor->declaration.name;
 }
 
 absl::StatusOr<MutableView> HostClient::ViewOf(uint32_t id, void* data) const {
   MutexLock lock(&mu_);
-  const auto found = tensors_.find(id);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-  const TensorDeclaration& declared = found->second.declaration;
+  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
+  const TensorDeclaration& declared = tensor->declaration;
   return MutableView{data, declared.dtype, declared.elements};
 }
 
@@ -220,9 +216,8 @@ absl::Status HostClient::SetState(uint32_t id, LinkState what, std::span<const f
 
 absl::StatusOr<Step> HostClient::GetStep(uint32_t id) const {
   MutexLock lock(&mu_);
-  const auto found = tensors_.find(id);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-  return found->second.pushed;
+  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
+  return tensor->pushed;
 }
 
 absl::Status HostClient::SetStep(uint32_t id, Step step) {
@@ -235,7 +230,8 @@ absl::Status HostClient::SetStep(uint32_t id, Step step) {
   }
   BDN_RETURN_IF_ERROR(Ask(std::move(call), absl::InfiniteDuration()).status());
   MutexLock lock(&mu_);
-  tensors_.at(id).pushed = step;
+  BDN_ASSIGN_OR_RETURN(Tensor * tensor, Find(id));
+  tensor->pushed = step;
   return absl::OkStatus();
 }
 

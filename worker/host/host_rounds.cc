@@ -182,6 +182,13 @@ std::vector<HostRound> HostRounds::OnLeaving(int process) {
   return over;
 }
 
+std::optional<HostRound> HostRounds::Forget(uint32_t tensor) {
+  steps_.erase(tensor);
+  auto round = open_.extract(tensor);
+  if (round.empty()) return std::nullopt;
+  return std::move(round.mapped());
+}
+
 std::vector<HostRound> HostRounds::TakeAll() {
   std::vector<HostRound> all;
   for (auto& [tensor, round] : open_) all.push_back(std::move(round));

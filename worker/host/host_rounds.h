@@ -79,6 +79,8 @@ class HostRounds {
 
   // This process pushes no more: the open rounds that wait for it, which are over.
   std::vector<HostRound> OnLeaving(int process);
+  // The tensor is no more: its open round, which is over.
+  std::optional<HostRound> Forget(uint32_t tensor);
   // All open rounds, which are over.
   std::vector<HostRound> TakeAll();
 

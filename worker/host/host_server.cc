@@ -64,6 +64,13 @@ HostServer::HostServer(const Options& options, const Clock* clock)
 
 HostServer::~HostServer() { Close(); }
 
+HostServer::HostTensor::~HostTensor() {
+  if (result.data != nullptr) {
+    arena->Free(static_cast<std::byte*>(result.data), result.n * DTypeSize(result.dtype));
+  }
+  if (left_out != nullptr) arena->Free(left_out, elements * sizeof(float));
+}
+
 void HostServer::Start(HostListener* listener, Worker* worker, const Registry* telemetry) {
   listener_ = listener;
   worker_ = worker;
@@ -277,9 +284,51 @@ absl::Status HostServer::OnMessage(const ProcessRef& process, const std::string&
       return OnReport(message.report());
     case wire::ToDaemon::kAlive:
       return absl::OkStatus();
+    case wire::ToDaemon::kRetired:
+      return OnRetired(process, message.retired());
     default:
       return InvalidArgument("a message of no known kind");
   }
+}
+
+absl::Status HostServer::OnRetired(const ProcessRef& process, const wire::Retired& retired) {
+  std::vector<uint32_t> by_all;
+  {
+    MutexLock lock(&mu_);
+    for (const uint32_t id : retired.tensors()) {
+      const auto found = tensors_.find(id);
+      if (found == tensors_.end()) {
+        return InvalidArgument("it retired tensor %d, which was not declared", id);
+      }
+      std::set<int>& done_with = found->second->done_with;
+      if (!done_with.insert(process->local_rank).second) {
+        return InvalidArgument("it retired tensor %d twice", id);
+      }
+      if (done_with.size() == static_cast<size_t>(options_.processes)) by_all.push_back(id);
+    }
+  }
+  Retire(by_all);
+  return absl::OkStatus();
+}
+
+void HostServer::Retire(const std::vector<uint32_t>& tensors) {
+  if (tensors.empty()) return;
+  std::vector<HostRound> rounds;
+  std::vector<std::shared_ptr<HostTensor>> gone;
+  {
+    MutexLock lock(&mu_);
+    for (const uint32_t id : tensors) {
+      auto tensor = tensors_.extract(id);
+      if (tensor.empty()) continue;
+      ids_.erase(tensor.mapped()->name);
+      gone.push_back(std::move(tensor.mapped()));
+      auto round = rounds_->Forget(id);
+      if (round.has_value()) rounds.push_back(*std::move(round));
+    }
+  }
+  for (const HostRound& round : rounds) EndRound(round, Cancelled("its tensor was retired"));
+  const absl::Status status = worker_->Retire(tensors);
+  if (!status.ok()) peer_log_.Warning("retiring tensors: %s", status.message());
 }
 
 absl::Status HostServer::OnReport(const bandoneon::control::Report& report) {
@@ -503,8 +552,16 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
                   .wants_left_out = message.left_out()};
     MutexLock lock(&mu_);
     const auto tensor = tensors_.find(message.tensor());
-    if (tensor == tensors_.end()) {
-      return InvalidArgument("it pushed tensor %d, which was not declared", message.tensor());
+    if (tensor == tensors_.end() || tensor->second->done_with.contains(process->local_rank)) {
+      if (message.tensor() >= tensors_end_) {
+        return InvalidArgument("it pushed tensor %d, which was not declared", message.tensor());
+      }
+      // By one of its threads while another retired it.
+      wire::ToProcess answer;
+      answer.mutable_ended()->set_ticket(message.ticket());
+      Write(Cancelled("its tensor was retired"), answer.mutable_ended()->mutable_status());
+      process->channel->Send(answer);
+      continue;
     }
     const HostTensor& facts = *tensor->second;
     if (!push.absent) {
@@ -540,12 +597,15 @@ absl::Status HostServer::OnPushes(const ProcessRef& process, const wire::Pushes&
   return absl::OkStatus();
 }
 
-absl::Status HostServer::FillRequest(const HostRound& round, PushRequest* request) {
-  HostTensor& tensor = *tensors_.at(round.tensor);
+absl::StatusOr<std::shared_ptr<HostServer::HostTensor>> HostServer::FillRequest(
+    const HostRound& round, PushRequest* request) {
+  BDN_RETURN_IF_ERROR(Find(round.tensor).status());
+  const std::shared_ptr<HostTensor> shared = tensors_.at(round.tensor);
+  HostTensor& tensor = *shared;
   *request = round.Request();
   tensor.set_by.clear();
   request->data = tensor.result;
-  if (!round.wants_left_out()) return absl::OkStatus();
+  if (!round.wants_left_out()) return shared;
   const size_t bytes = tensor.elements * sizeof(float);
   if (tensor.left_out == nullptr) tensor.left_out = arena_->Allocate(bytes);
   if (tensor.left_out == nullptr) {
@@ -554,7 +614,7 @@ absl::Status HostServer::FillRequest(const HostRound& round, PushRequest* reques
         tensor.name, bytes);
   }
   request->left_out = reinterpret_cast<float*>(tensor.left_out);
-  return absl::OkStatus();
+  return shared;
 }
 
 void HostServer::StartRounds(std::vector<HostRound> rounds) {
@@ -572,9 +632,13 @@ void HostServer::StartRounds(std::vector<HostRound> rounds) {
     if (!status.ok()) continue;
     PushRequest request;
     MutexLock lock(&mu_);
-    status = FillRequest(*round, &request);
+    const auto tensor = FillRequest(*round, &request);
+    status = tensor.status();
     if (!status.ok()) continue;
-    request.done = [this, round](TicketId, const auto& result) { EndRound(*round, result); };
+    // Its memory is there until then, though it may be retired.
+    request.done = [this, round, tensor = *tensor](TicketId, const auto& result) {
+      EndRound(*round, result);
+    };
     requests.push_back(std::move(request));
   }
   size_t next = 0;
@@ -583,7 +647,10 @@ void HostServer::StartRounds(std::vector<HostRound> rounds) {
     const absl::Status pushed = worker_->PushPullAll(std::span(requests).subspan(next), &tickets);
     {
       MutexLock lock(&mu_);
-      for (const TicketId ticket : tickets) tensors_.at(shared[next++]->tensor)->ticket = ticket;
+      for (const TicketId ticket : tickets) {
+        const auto tensor = Find(shared[next++]->tensor);
+        if (tensor.ok()) (*tensor)->ticket = ticket;
+      }
     }
     if (pushed.ok()) continue;
     if (!absl::IsInvalidArgument(pushed) && !absl::IsFailedPrecondition(pushed)) {
@@ -620,9 +687,11 @@ void HostServer::EndRound(const HostRound& round, const absl::StatusOr<PushResul
     MutexLock lock(&mu_);
     if (attached_.empty()) return;  // closed
     attached = attached_;
-    const HostTensor& tensor = *tensors_.at(round.tensor);
-    left_out = tensor.left_out;
-    bytes = tensor.elements * sizeof(float);
+    const auto tensor = Find(round.tensor);
+    if (tensor.ok()) {  // else nobody wants it: it was retired
+      left_out = (*tensor)->left_out;
+      bytes = (*tensor)->elements * sizeof(float);
+    }
   }
   for (size_t i = 0; i < round.pushes.size(); ++i) {
     if (!round.pushes[i].has_value()) continue;  // of one that is not complete
@@ -671,18 +740,19 @@ absl::Status HostServer::AddTensors(std::span<const TensorDeclaration> tensors,
   MutexLock lock(&mu_);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorDeclaration& declared = tensors[i];
-    std::unique_ptr<HostTensor>& tensor = tensors_[ids[i]];
-    if (tensor != nullptr) continue;
+    if (tensors_.contains(ids[i])) continue;
+    tensors_end_ = std::max(tensors_end_, ids[i] + 1);
     const size_t bytes = declared.elements * DTypeSize(SumDType(declared.dtype));
     std::byte* const result = arena_->Allocate(bytes);
     if (result == nullptr) {
-      tensors_.erase(ids[i]);
       return ResourceExhausted(
           "tensor '%s': %d bytes of shared memory for the sum of this host are not to be had; the "
           "daemon needs the size of the model in float32: give it more memory",
           declared.name, bytes);
     }
-    tensor = std::make_unique<HostTensor>();
+    std::shared_ptr<HostTensor>& tensor = tensors_[ids[i]];
+    tensor = std::make_shared<HostTensor>(arena_);
+    ids_[declared.name] = ids[i];
     tensor->name = declared.name;
     tensor->dtype = declared.dtype;
     tensor->elements = declared.elements;

@@ -38,6 +38,7 @@ class Answer;
 class Call;
 class Hello;
 class Pushes;
+class Retired;
 }  // namespace bandoneon::host
 
 namespace bdn {
@@ -98,8 +99,14 @@ class HostServer {
   };
   using ProcessRef = std::shared_ptr<Process>;
 
-  // A declared tensor.
+  // A declared tensor. Shared by the table and the rounds that are with the worker, which write its memory.
   struct HostTensor {
+    explicit HostTensor(std::shared_ptr<ShmArena> of) : arena(std::move(of)) {}
+    ~HostTensor();
+    HostTensor(const HostTensor&) = delete;
+    HostTensor& operator=(const HostTensor&) = delete;
+
+    const std::shared_ptr<ShmArena> arena;  // that its memory is of
     std::string name;
     DType dtype = DType::kFloat32;
     uint64_t elements = 0;
@@ -107,7 +114,8 @@ class HostServer {
     std::byte* left_out = nullptr;  // float32[elements], once somebody wants it
     // Who has set a state since the last exchange: what they set adds up.
     std::map<LinkState, std::set<int>> set_by;
-    TicketId ticket = 0;  // of the worker, while a round is with it
+    TicketId ticket = 0;      // of the worker, while a round is with it
+    std::set<int> done_with;  // processes that are
   };
   struct OpenCall {
     ProcessRef process;
@@ -127,6 +135,9 @@ class HostServer {
   absl::Status OnHello(const ProcessRef& process, const bandoneon::host::Hello& hello);
   absl::Status CheckHello(const bandoneon::host::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WelcomeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status OnRetired(const ProcessRef& process, const bandoneon::host::Retired& retired);
+  // All processes are done with these.
+  void Retire(const std::vector<uint32_t>& tensors);
   absl::Status OnReport(const bandoneon::control::Report& report);
   absl::Status OnPushes(const ProcessRef& process, const bandoneon::host::Pushes& pushes);
   absl::Status OnCall(const ProcessRef& process, bandoneon::host::Call call);
@@ -142,7 +153,8 @@ class HostServer {
   // ---- Rounds
 
   void StartRounds(std::vector<HostRound> rounds);
-  absl::Status FillRequest(const HostRound& round, PushRequest* request)
+  absl::StatusOr<std::shared_ptr<HostTensor>> FillRequest(const HostRound& round,
+                                                          PushRequest* request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The worker does not take it, as its pushes do not fit: its processes may push the step again.
   void Refuse(const HostRound& round, const absl::Status& why);
@@ -155,6 +167,9 @@ class HostServer {
   absl::Status ServeOne(const OpenCall& open, bandoneon::host::Answer* answer, Buffer* data);
   void ServeTogether(const Calls& calls);
   absl::Status Declare(const Calls& calls, std::vector<bandoneon::host::Answer>* answers);
+  // The failure; where it names a tensor that only some are done with, it says who, and what to do.
+  absl::Status WithAdvice(absl::Status failure) const;
+  void RetireWhatIsDeclaredAnew(std::span<const TensorDeclaration> tensors);
   absl::Status Broadcast(const Calls& calls, Buffer* data);
   absl::Status AddTensors(std::span<const TensorDeclaration> tensors,
                           std::span<const uint32_t> ids);
@@ -170,6 +185,7 @@ class HostServer {
   absl::Status SetState(const OpenCall& open);
   absl::Status SetStep(const OpenCall& open);
   absl::StatusOr<uint64_t> ElementsOf(uint32_t tensor) const;
+  absl::StatusOr<HostTensor*> Find(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Answer(const OpenCall& open, bandoneon::host::Answer answer, const absl::Status& status,
               Buffer data = {});
@@ -207,8 +223,10 @@ class HostServer {
   std::shared_ptr<const Codec> codec_ ABSL_GUARDED_BY(mu_);  // of what processes push; null: none
   std::optional<HostRounds> rounds_ ABSL_GUARDED_BY(mu_);
   std::optional<HostGather> gather_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<uint32_t, std::unique_ptr<HostTensor>> tensors_ ABSL_GUARDED_BY(mu_);
-  uint64_t turns_given_ ABSL_GUARDED_BY(mu_) = 0;  // of OnServers
+  absl::flat_hash_map<uint32_t, std::shared_ptr<HostTensor>> tensors_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, uint32_t> ids_ ABSL_GUARDED_BY(mu_);  // of these, by name
+  uint32_t tensors_end_ ABSL_GUARDED_BY(mu_) = 0;                        // all ids so far are below
+  uint64_t turns_given_ ABSL_GUARDED_BY(mu_) = 0;                        // of OnServers
   uint64_t turns_over_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failed_ ABSL_GUARDED_BY(mu_);
   absl::Time failed_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();

@@ -55,14 +55,22 @@ absl::StatusOr<LinkState> ReadState(uint32_t number) {
 
 std::string HostServer::NameOf(uint32_t tensor) const {
   MutexLock lock(&mu_);
-  return tensors_.at(tensor)->name;
+  const auto found = Find(tensor);
+  return found.ok() ? (*found)->name : "";
+}
+
+absl::StatusOr<HostServer::HostTensor*> HostServer::Find(uint32_t id) const {
+  const auto found = tensors_.find(id);
+  if (found == tensors_.end()) {
+    return NotFound("no tensor %d was declared, or it was retired since", id);
+  }
+  return found->second.get();
 }
 
 absl::StatusOr<uint64_t> HostServer::ElementsOf(uint32_t id) const {
   MutexLock lock(&mu_);
-  const auto found = tensors_.find(id);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-  return found->second->elements;
+  BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(id));
+  return tensor->elements;
 }
 
 // What a call brings along: nothing is there where it is 0.
@@ -83,9 +91,8 @@ absl::StatusOr<size_t> HostServer::BytesOfData(const wire::Call& call) const {
     default:
       return 0;
   }
-  const auto found = tensors_.find(id);
-  if (found == tensors_.end()) return NotFound("no tensor %d was declared", id);
-  return found->second->elements * sizeof(float);
+  BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(id));
+  return tensor->elements * sizeof(float);
 }
 
 absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
@@ -354,7 +361,8 @@ absl::Status HostServer::SetState(const OpenCall& open) {
   std::set<int> set_by;
   {
     MutexLock lock(&mu_);
-    set_by = tensors_.at(given.tensor())->set_by[what];
+    BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(given.tensor()));
+    set_by = tensor->set_by[what];
   }
   if (set_by.contains(process)) set_by.clear();
   if (!set_by.empty()) {
@@ -365,7 +373,8 @@ absl::Status HostServer::SetState(const OpenCall& open) {
   BDN_RETURN_IF_ERROR(worker_->SetState(given.tensor(), what, values));
   set_by.insert(process);
   MutexLock lock(&mu_);
-  tensors_.at(given.tensor())->set_by[what] = std::move(set_by);
+  BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(given.tensor()));
+  tensor->set_by[what] = std::move(set_by);
   return absl::OkStatus();
 }
 
@@ -374,9 +383,9 @@ absl::Status HostServer::SetStep(const OpenCall& open) {
   BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
   {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(
-        Annotate(rounds_->SetStep(given.tensor(), given.step()),
-                 absl::StrFormat("tensor '%s'", tensors_.at(given.tensor())->name)));
+    BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(given.tensor()));
+    BDN_RETURN_IF_ERROR(Annotate(rounds_->SetStep(given.tensor(), given.step()),
+                                 absl::StrFormat("tensor '%s'", tensor->name)));
   }
   return worker_->SetStep(given.tensor(), given.step());
 }
@@ -424,10 +433,12 @@ absl::Status HostServer::Declare(const Calls& calls, std::vector<wire::Answer>* 
     deadline = std::max(deadline, call.deadline);
   }
   for (size_t i = 1; i < lists.size(); ++i) {
-    BDN_RETURN_IF_ERROR(
+    const absl::Status same =
         CompareDeclarations(lists[0], absl::StrFormat("worker %d", worker_->rank()), lists[i],
-                            absl::StrFormat("worker %d", worker_->rank() + static_cast<Rank>(i))));
+                            absl::StrFormat("worker %d", worker_->rank() + static_cast<Rank>(i)));
+    if (!same.ok()) return WithAdvice(same);
   }
+  RetireWhatIsDeclaredAnew(lists[0]);
   BDN_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
                        worker_->Declare(lists[0], deadline - clock_->Now()));
   const absl::Status added = AddTensors(lists[0], ids);
@@ -450,6 +461,35 @@ absl::Status HostServer::Declare(const Calls& calls, std::vector<wire::Answer>* 
     }
   }
   return absl::OkStatus();
+}
+
+// Processes declare what they do not have. So where some are done with a tensor, and all declare its name,
+// the others have never heard of it: their declaration was given up.
+void HostServer::RetireWhatIsDeclaredAnew(std::span<const TensorDeclaration> tensors) {
+  std::vector<uint32_t> replaced;
+  {
+    MutexLock lock(&mu_);
+    for (const TensorDeclaration& tensor : tensors) {
+      const auto id = ids_.find(tensor.name);
+      if (id == ids_.end() || tensors_.at(id->second)->done_with.empty()) continue;
+      replaced.push_back(id->second);
+    }
+  }
+  Retire(replaced);
+}
+
+absl::Status HostServer::WithAdvice(absl::Status failure) const {
+  MutexLock lock(&mu_);
+  for (const auto& [id, tensor] : tensors_) {
+    if (tensor->done_with.empty()) continue;
+    std::vector<int> done, others;
+    for (int process = 0; process < options_.processes; ++process) {
+      (tensor->done_with.contains(process) ? done : others).push_back(process);
+    }
+    failure = WithAdviceToClose(failure, tensor->name, WorkerNames(done, worker_->rank()),
+                                WorkerNames(others, worker_->rank()));
+  }
+  return failure;
 }
 
 absl::Status HostServer::Broadcast(const Calls& calls, Buffer* data) {

@@ -99,6 +99,12 @@ LocalCluster::LocalCluster(const JobConfig& config, const Server::Options& serve
   }
 }
 
+HeldBytes LocalCluster::held() const {
+  HeldBytes held;
+  for (const ServerNode& node : servers_) held += node.server->stats().held;
+  return held;
+}
+
 LocalCluster::~LocalCluster() {
   for (ServerNode& node : servers_) node.control->Close();  // ends a join that still waits
   for (ServerNode& node : servers_) node.starter.join();

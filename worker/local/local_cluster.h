@@ -38,6 +38,8 @@ class LocalCluster {
 
   std::unique_ptr<ControlPlane> Connect() { return scheduler_.Connect(); }
   std::unique_ptr<Transport> MakeTransport() { return make_transport_(); }
+  // What all servers hold. REQUIRES: a worker has joined.
+  HeldBytes held() const;
 
  private:
   struct ServerNode {

@@ -103,6 +103,15 @@ std::unique_ptr<Exchange> KeyExchange::Finish() {
   return finished;
 }
 
+std::deque<std::unique_ptr<Exchange>> KeyExchange::TakeWaiting() {
+  std::deque<std::unique_ptr<Exchange>> all = TakeAll();
+  if (claimed_ == nullptr) return all;
+  queue_.push_back(std::move(all.front()));
+  all.pop_front();
+  held_up_since_.reset();  // nothing waits behind it
+  return all;
+}
+
 void KeyExchange::NoteHeldUp(absl::Time now) {
   const bool holds_up = claimed_ != nullptr && claimed_->given_back && queue_.size() > 1;
   if (holds_up && !held_up_since_.has_value()) held_up_since_ = now;

@@ -39,6 +39,7 @@ class KeyExchange {
   // Const, for any thread.
   const DeclaredKey& key() const { return key_; }
   Key id() const { return key_.entry.key; }
+  const std::string& first_tensor() const { return key_.tensor_names[0]; }
 
   // The number of the next request about what its server holds of the key. For whoever has the key:
   // who claimed its exchange, or, while it is idle, who holds the lock.
@@ -54,6 +55,9 @@ class KeyExchange {
   // no exchange.
   bool has_server_request() const { return has_server_request_; }
   void set_has_server_request(bool has) { has_server_request_ = has; }
+  // Its tensors are retired: nothing more is deposited.
+  void Retire() { is_retired_ = true; }
+  bool is_retired() const { return is_retired_; }
   // Whether what is in flight is all that can be sent without further pushes of the caller.
   bool is_last_ready() const { return queue_.size() == 1 || !queue_[1]->is_complete(); }
   // To be called after whatever may let something wait behind an exchange that was given back.
@@ -74,6 +78,8 @@ class KeyExchange {
   bool Claim();
   // Gives up the front, which is over, and returns it. REQUIRES: it was claimed.
   std::unique_ptr<Exchange> Finish();
+  // Everything but what is in flight.
+  std::deque<std::unique_ptr<Exchange>> TakeWaiting();
   // Everything that waits. REQUIRES: nothing is in flight.
   std::deque<std::unique_ptr<Exchange>> TakeAll() { return std::exchange(queue_, {}); }
 
@@ -97,6 +103,8 @@ class KeyExchange {
 
   // ---- The memory. REQUIRES for all: is_idle().
 
+  // What was measured of the link is no more shown.
+  void EndMonitor() { memory_.monitor.End(); }
   float previous_learning_rate() const { return memory_.previous_learning_rate; }
   void set_previous_learning_rate(float rate) { memory_.previous_learning_rate = rate; }
   // A segment's part, float32[its elements]; zeros where there is none. An error is a device's.
@@ -127,6 +135,7 @@ class KeyExchange {
   Exchange* claimed_ = nullptr;                  // the front, while somebody has it
   RequestTable::Request asked_;                  // its last
   bool has_server_request_ = false;
+  bool is_retired_ = false;
   std::optional<absl::Time> held_up_since_;
   LinkMemory memory_;
   uint32_t last_request_ = 0;

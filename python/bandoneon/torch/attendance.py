@@ -8,10 +8,11 @@ class Attendance:
     """Beside every round's gradients each worker says whether it made them, so that those who have run out
     of batches know whether there is a round. Collective."""
 
-    def __init__(self, worker, name, timeout=None):
+    def __init__(self, worker, name, owner, timeout=None):
+        """owner: as Worker.declare's."""
         self._worker = worker
         self._timeout = timeout
-        self._tensor = worker.declare_once(Declaration(name, 1))
+        self._tensor = worker.declare_once(Declaration(name, 1), owner=owner)
         self._ticket = None
         self._share = None  # what was said, and then the mean of it
 

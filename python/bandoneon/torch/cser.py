@@ -265,7 +265,8 @@ class CSER(WrappedOptimizer):
         self._resume_check.is_settled = True
 
     def close(self) -> None:
-        """Frees the parameters' names for another optimizer."""
+        """Frees the parameters' names for another optimizer, which begins anew, and gives back what both ends
+        remember."""
         for own in (self._reset, self._gradient, self._mean):
             if own:
                 own.release()

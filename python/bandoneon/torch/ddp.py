@@ -126,7 +126,8 @@ class DDPState:
         return {"algorithm": "DDPState", "average": self._average}
 
     def close(self) -> None:
-        """Frees the parameters' names for another owner."""
+        """Frees the parameters' names for another owner, which begins anew, and gives back what both ends
+        remember."""
         self._reached.close()
         self._stepped.close()
         self._parameters.release()

@@ -160,7 +160,8 @@ class EF21(WrappedOptimizer):
         self._resume_check.is_settled = True
 
     def close(self) -> None:
-        """Frees the parameters' names for another optimizer."""
+        """Frees the parameters' names for another optimizer, which begins anew, and gives back what both ends
+        remember."""
         self._links.release()
 
 

@@ -74,7 +74,8 @@ def push_pull(
 ) -> Handle:
     """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
 
-    The first use of a name declares it, so all workers must use new names in the same order.
+    The first use of a name declares it, for as long as the job runs, so all workers must use new names in the
+    same order, and few of them.
     priority: an int32; higher goes first, of what waits at workers, at servers and before the links. No result
     depends on it.
     learning_rate: of the step that the mean is for, the same at all workers: what

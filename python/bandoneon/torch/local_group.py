@@ -51,7 +51,7 @@ class LocalGroup:
                 f"{theirs[0]}; all groups must be of one size"
             )
 
-        agree(self._worker, f"{self._prefix}local_group/{what}", [number], 0, difference)
+        agree(self._worker, f"local_group/{what}", [number], 0, difference)
 
     def device_of(self, param, name):
         """Where this group can exchange it."""

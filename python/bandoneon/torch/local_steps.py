@@ -362,7 +362,8 @@ class LocalSteps(WrappedOptimizer):
             )
 
     def close(self) -> None:
-        """Frees the parameters' names for another optimizer."""
+        """Frees the parameters' names for another optimizer, which begins anew, and gives back what both ends
+        remember."""
         self._links.release()
 
     @torch.no_grad()

@@ -213,7 +213,12 @@ class _Distributed:
             )
         _joining.add(worker)
         synchronizer = parts.synchronizer
-        attendance = Attendance(worker, f"{parts.parameters.prefix}attendance of join()", parts.timeout)
+        attendance = Attendance(
+            worker,
+            f"{parts.parameters.prefix}attendance of join()",
+            parts.parameters.reference,
+            parts.timeout,
+        )
         synchronizer.attendance = attendance
         try:
             yield
@@ -307,7 +312,8 @@ class _Distributed:
         refuse_pickling(self)
 
     def close(self):
-        """Takes the hooks away and frees the parameters' names for another optimizer."""
+        """Takes the hooks away and frees the parameters' names for another optimizer, which begins at step 0 with
+        empty memories. Workers and servers give back what they remember of this one: save comm_state_dict() before."""
         self._bandoneon.synchronizer.settle()
         self._bandoneon.synchronizer.close()
         self._bandoneon.parameters.release()

@@ -1,12 +1,13 @@
 """A model's parameters as declared tensors, and what their links remember."""
 
+import gc
 import weakref
 from dataclasses import asdict, dataclass
 
 import torch
 
 from .. import _native
-from ..errors import InvalidArgument, NotFound, OutOfRange
+from ..errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRange
 from ..worker import Declaration, Push
 from .broadcast import broadcast_bytes, check_replicas, check_same_weights
 from .link_options import LinkOptions
@@ -103,16 +104,23 @@ class _Owners:
             entry = self._entries.get(id(param))
             if entry is None or entry[0]() is not param:
                 continue
-            owner = entry[1]()
-            if owner is None or any(owner is one for one in owners):
+            if not self._is_of_others(entry, owners):
+                continue
+            gc.collect()  # Nobody may have that one any more but its own cycles, as after `del optimizer`.
+            if not self._is_of_others(entry, owners):
                 continue
             called = "" if entry[2] == name else f", as {entry[2]!r}"
             raise InvalidArgument(
                 f"the parameter {name!r} is already exchanged by another optimizer or hook of this worker{called}: "
-                "each of the two would take the other's means for gradients; close() that one first, or give the "
-                "parameter to one of them alone",
+                "each of the two would take the other's means for gradients; close() that one first (in a notebook, in "
+                "the cell that makes it, before it makes another), or give the parameter to one of them alone",
                 tensor=name,
             )
+
+    @staticmethod
+    def _is_of_others(entry, owners):
+        owner = entry[1]()
+        return owner is not None and all(owner is not one for one in owners)
 
     def take(self, named, owner):
         for name, param in named:
@@ -155,6 +163,7 @@ class ParameterSet:
         self.members = []
         self._beside = beside
         self._exchange_guard = ExchangeGuard()
+        self._is_released = False
         self.reference = weakref.ref(self)  # the owner of its names
         weakref.finalize(self, worker.disown, self.reference).atexit = False
 
@@ -218,10 +227,19 @@ class ParameterSet:
         ]
 
     def release(self):
-        """Frees names and parameters for another owner."""
+        """Frees names and parameters for another owner, and gives back what both ends remember of them."""
+        self._is_released = True
         self.worker.disown(self.reference)
         if self.worker in _owners:
             _owners[self.worker].release(self)
+
+    def check_open(self):
+        """FailedPrecondition after release()."""
+        if self._is_released:
+            raise FailedPrecondition(
+                "what exchanges these parameters was closed, and with it went what it remembered; make another one, "
+                "and load what comm_state_dict() gave before close() to go on"
+            )
 
     def dense(self, member, grad):
         """A gradient that can be exchanged, or the reason why not."""
@@ -256,6 +274,7 @@ class ParameterSet:
 
         DeadlineExceeded says who is missing, and is the end: FailedPrecondition from then on.
         """
+        self.check_open()
         for member, tensor in zip(self.members, tensors):
             member.check(tensor)
         with self._exchange_guard.exchange():
@@ -323,6 +342,7 @@ class ParameterSet:
     def fetch_weights(self, timeout=None):
         """The weights that the servers hold, as every worker holds them: float32, one a member. Before
         the first push, and whenever they were set."""
+        self.check_open()
         fetched = [host_empty(m.param.shape) for m in self.members]
         for m, out in zip(self.members, fetched):
             self.worker.fetch_weights(m.tensor, out.data_ptr(), out.numel(), timeout)
@@ -336,12 +356,14 @@ class ParameterSet:
     def state_dict(self, timeout=None):
         """What this worker's links still owe and remember; rank 0's has what the servers hold, too.
         FailedPrecondition after an exchange() that did not end."""
+        self.check_open()
         self._exchange_guard.check()
         return {"tensors": {m.name: self._member_state(m, timeout) for m in self.declared}}
 
     def resume_at(self, step, timeout=None):
         """The next exchange is the one after `step`, which is rank 0's: for codec schedules and warm-ups
         where there is no state_dict() to load. Before any worker pushes. Servers follow."""
+        self.check_open()
         step = self.step_of_rank_0(step)
         for member in self.declared:
             self.worker.set_step(member.tensor, step)
@@ -353,7 +375,7 @@ class ParameterSet:
     def step_of_rank_0(self, step):
         if not isinstance(step, int) or step < 0:
             raise InvalidArgument(f"step={step!r} is not a number of steps, 0 or more")
-        return int(broadcast_bytes(self.worker, f"{self.prefix}step", str(step).encode(), 0))
+        return int(broadcast_bytes(self.worker, "step", str(step).encode(), 0))
 
     def resume_weights_at(self, step, timeout=None):
         """resume_at(), and what the servers hold are the parameters, which must be the same in all
@@ -369,6 +391,7 @@ class ParameterSet:
     def load_state_dict(self, state, timeout=None):
         """Takes up what fitting_state() gives of state_dict()s; the next step is the one after it.
         Nothing is changed if it does not fit. All workers load theirs, before any of them pushes."""
+        self.check_open()
         by_name = {m.name: m for m in self.declared}
         for name, entry in state["tensors"].items():
             member = by_name.get(name)

@@ -82,7 +82,8 @@ class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):
         refuse_pickling(self)
 
     def close(self) -> None:
-        """Frees the parameters' names for another optimizer."""
+        """Frees the parameters' names for another optimizer, which begins anew, and gives back what both ends
+        remember."""
         self._links.release()
 
 

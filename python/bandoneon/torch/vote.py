@@ -16,13 +16,15 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 class Vote:
-    """A question that all workers answer together. `owner` as Worker.declare's, `step_count` the optimizer's."""
+    """A question that all workers answer together. `owner` is the reference of a ParameterSet, which it is
+    closed with; `step_count` is the optimizer's."""
 
     def __init__(self, worker, name, owner, step_count, timeout=None):
         self._worker = worker
         self._step_count = step_count
         self._timeout = timeout
         self._exchange_guard = ExchangeGuard()
+        self._owner = owner
         (self._tensor,) = worker.declare([Declaration(name, _BALLOT)], owner=owner)
 
     def all_finite(self, tensors, weight=1.0, alike=None):
@@ -31,6 +33,7 @@ class Vote:
 
         alike: (what it is, the value) that must be the same in all workers; FailedPrecondition where another
         worker's is not this one's."""
+        self._owner().check_open()
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
         refuses = not all(norm.item() * weight <= limit for norm in norms)
