@@ -28,6 +28,9 @@ constexpr uint64_t kNoLimit = ~uint64_t{0};
 constexpr absl::Duration kTimeToDescribe = absl::Seconds(2);
 // Of a result: from here on it would not be in a core's cache when it is wanted.
 constexpr size_t kStreamBytes = size_t{1} << 20;
+// Of a result that are copied before the daemon is told that this process is alive: one that is larger
+// than memory is fast may take longer than a lease.
+constexpr size_t kElementsAtATime = size_t{16} << 20;
 
 absl::Status WasRetired(const TensorDeclaration& tensor) {
   return Cancelled("tensor '%s' was retired", tensor.name);
@@ -302,10 +305,18 @@ void HostClient::CopyResult(const Tensor& tensor, const Pending& pending,
   // Weights have no loss scale.
   const bool is_aggregate = tensor.declaration.rule.str() == "mean";
   const float scale = is_aggregate ? pending.request.loss_scale : 1.0f;
-  if (to.dtype == DType::kFloat32 && to.n * sizeof(float) >= kStreamBytes) {
-    StreamScaled(from.f32(), scale, static_cast<float*>(to.data), to.n);
-  } else {
-    ConvertScaled(from, scale, to);
+  const bool streams = to.dtype == DType::kFloat32 && to.n * sizeof(float) >= kStreamBytes;
+  for (size_t at = 0; at < to.n; at += kElementsAtATime) {
+    const size_t n = std::min(kElementsAtATime, to.n - at);
+    const ConstView source{tensor.result.span.data() + at * DTypeSize(from.dtype), from.dtype, n};
+    const MutableView part{static_cast<std::byte*>(to.data) + at * DTypeSize(to.dtype), to.dtype,
+                           n};
+    if (streams) {
+      StreamScaled(source.f32(), scale, static_cast<float*>(part.data), n);
+    } else {
+      ConvertScaled(source, scale, part);
+    }
+    SayAlive();
   }
   MutexLock lock(&mu_);
   bytes_results_ += to.n * DTypeSize(to.dtype);
