@@ -363,6 +363,72 @@ def test_a_pass_that_broke_off_leaves_nothing_of_its_gradients_to_the_next_one(r
     assert not [warning for warning in recwarn if "to None during backward" in str(warning.message)]
 
 
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_pass_that_broke_off_in_one_worker_whose_step_others_took_ends_the_job_at_the_next(overlap, culprit):
+    """Where DDP raises, too; and who had the error is told of which step."""
+    said = {}
+
+    def job(worker):
+        model = make_model()
+        optimizer = distributed(worker, model, overlap)
+        for step in range(4):
+            optimizer.zero_grad()
+            if worker.rank == culprit and step == 2:
+                breaks_off(worker.rank, step, model)
+                continue
+            try:
+                backward(worker.rank, step, model)
+                optimizer.step()
+                if step == 3:
+                    optimizer.synchronize()
+            except bandoneon.BandoneonError as error:
+                said[worker.rank] = step, str(error)
+                raise
+        raise AssertionError("replicas differ, and nobody has said so")
+
+    with pytest.raises(bandoneon.BandoneonError, match="steps of its program"):
+        run_job(job)
+    step, text = said[culprit]
+    assert step == 3 and "steps of its program" in text
+    assert "backward() of step 3 has failed, and the step was left out" in text
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_pass_that_broke_off_in_one_worker_is_left_out_by_all_who_agree_on_it(overlap):
+    """And made again: the same as if it had not been."""
+
+    def job(worker):
+        model = make_model()
+        optimizer = distributed(worker, model, overlap)
+        for step in range(3):
+            optimizer.zero_grad()
+            if step == 1:
+                broken = worker.rank == 0
+                if broken:
+                    breaks_off(worker.rank, 7, model)
+                else:
+                    backward(worker.rank, 7, model)
+                optimizer.zero_grad()
+            backward(worker.rank, step, model)
+            optimizer.step()
+        optimizer.synchronize()
+        return model_hash(model)
+
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(3):
+        local = []
+        for rank in range(2):
+            optimizer.zero_grad()
+            backward(rank, step, model)
+            local.append(grads(model))
+        for name, param in model.named_parameters():
+            param.grad = (local[0][name] + local[1][name]) / 2
+        optimizer.step()
+    assert run_job(job) == 2 * [model_hash(model)]
+
+
 @pytest.mark.parametrize("zeroes", [True, False], ids=["the model zeroes them", "nobody zeroes them"])
 def test_adding_to_gradients_that_are_on_their_way_from_a_pass_that_broke_off_is_refused(zeroes):
     def job(worker):

@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import DeadlineExceeded, FailedPrecondition
+from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition
 from ..worker import Push
 from . import backward_pass, devices
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
@@ -149,6 +149,7 @@ class Synchronizer:
         self._weight = 1.0
         self._rates = {}
         self._changed = []  # slots whose gradients were changed after they had left
+        self._given_up_at = None  # steps that had ended when a round was given up
 
     # ---- Membership ----
 
@@ -464,6 +465,7 @@ class Synchronizer:
             return
         self.take_deferred()
         self._is_given_up = True
+        self._given_up_at = self._parameters.step_count.ended
         for slot in self._slots:
             if not slot.sent:
                 self._push(slot, None, _native.ABSENT)
@@ -590,7 +592,7 @@ class Synchronizer:
         if error is not None or refused is not None:
             for slot in batch[len(tickets) :]:
                 slot.sent = False
-            raise error or refused
+            raise self._with_what_was_given_up(error or refused)
 
     @torch.no_grad()
     def _fill_pushes(self, batch):
@@ -637,7 +639,20 @@ class Synchronizer:
         if error is not None:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
                 slots[len(results)].ticket = None
-            raise error
+            raise self._with_what_was_given_up(error)
+
+    def _with_what_was_given_up(self, error):
+        """The error, or where none of this worker's steps has ended since a pass of it broke off, one that says so:
+        the others may have taken that step."""
+        taken = self._parameters.step_count.ended - self.has_deferred_step
+        if self._given_up_at != taken or not isinstance(error, BandoneonError):
+            return error
+        facts = {fact: getattr(error, fact) for fact in ("code", "tensor", "step", "stage", "waiting_for")}
+        return type(error)(
+            f"{error}. In this worker backward() of step {self._given_up_at + 1} has failed, and the step was left out: "
+            "after an error of backward() all workers leave the same step out, or the job goes on from a checkpoint",
+            **facts,
+        )
 
     def _note_changes(self, slots):
         """Which gradients somebody has written to, or put others in the place of, after they had left. Before the
