@@ -819,8 +819,8 @@ def train_by(worker, name):
 
 
 def trains_folds(directory, *names):
-    """Each of the algorithms three times; and what is kept once all are closed, after one and after ten more trials
-    with a prefix each: tensors of this worker, and of rank 0 bytes that servers hold."""
+    """Each of the algorithms three times, then eleven trials with a prefix each; how many tensors this worker has
+    once they are closed, after the first and after the last, and what servers hold then."""
     worker = bdn.init()
     found = {name: [train_by(worker, name) for _ in range(3)] for name in names}
 
@@ -836,16 +836,19 @@ def trains_folds(directory, *names):
             optimizer.step()
         optimizer.close()
 
-    def kept(wanted):
+    def tensors():
         worker.barrier()  # All have closed theirs.
-        return [worker.stats()["tensors"], awaited_held_bytes(wanted) if worker.rank == 0 else None]
+        return worker.stats()["tensors"]
 
     trial(0)
-    before = kept(lambda held: not any(held[what] for what in ("weights", "replicas", "moments", "residuals")))
+    before = tensors()
     for number in range(1, 11):
         trial(number)
-    after = kept(lambda held: held == before[1])
-    record(directory, worker, {"folds": found, "before": before, "after": after})
+    record(directory, worker, {
+        "folds": found,
+        "tensors": [before, tensors()],
+        "held": awaited_held_bytes(lambda held: max(held.values()) < 64) if worker.rank == 0 else None,
+    })
     bdn.shutdown()
 
 

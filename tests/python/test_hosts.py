@@ -68,9 +68,10 @@ def test_identical_folds_come_to_the_same_and_trials_keep_nothing(tmp_path, host
     for entry in found:
         for name, (first, *others) in entry["folds"].items():
             assert others == [first, first], name
-        assert entry["after"] == entry["before"]
-    held = found[0]["before"][1]
-    assert held["weights"] == held["moments"] == held["residuals"] == held["replicas"] == 0
+        first, last = entry["tensors"]
+        assert first == last
+    # The replies of what all workers agree on, a number each, stay.
+    assert max(found[0]["held"].values()) < 64, found[0]["held"]
 
 
 def test_tensors_of_empty_are_pushed_where_they_lie(tmp_path):
