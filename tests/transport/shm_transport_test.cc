@@ -51,6 +51,7 @@ class ShmTransportTest : public ::testing::Test {
   Inbox inbox_;
   Inbox back_;
   std::string address_;
+  ManualClock clock_;  // of tests that give it to their server, which it outlives
   std::unique_ptr<ShmTransport> server_;
   std::unique_ptr<ShmTransport> client_;
 };
@@ -277,8 +278,8 @@ TEST_F(ShmTransportTest, OutlivesGarbageOnItsSocket) {
 
 // Anybody may connect to a socket of the abstract kind, as often as he likes.
 TEST_F(ShmTransportTest, AFloodOfConnectionsThatHangUpLeavesThePollerToItsFrames) {
-  ManualClock clock;  // which stands still: in one turn, and while it rests, little is taken
-  const ConnectionId to_server = Start({.clock = &clock});
+  // Time stands still: in one turn, and while it rests, little is taken.
+  const ConnectionId to_server = Start({.clock = &clock_});
   client_->Send(to_server, FrameOf(1, 10), completions_.Expect());
   inbox_.WaitFor(1);
   constexpr uint64_t kFlood = 500;
@@ -294,7 +295,7 @@ TEST_F(ShmTransportTest, AFloodOfConnectionsThatHangUpLeavesThePollerToItsFrames
   const ConnectionId late = *client_->ConnectNow(address_, {.secret = kSecret});
   client_->Send(late, FrameOf(2, 10), completions_.Expect());
   AwaitTrue([&] {
-    clock.Advance(absl::Milliseconds(50));
+    clock_.Advance(absl::Milliseconds(50));
     return inbox_.size() == 202 && server_->stats().connections_refused >= kFlood;
   });
 }
