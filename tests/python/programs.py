@@ -16,7 +16,7 @@ import torch
 
 import bandoneon
 import bandoneon.torch as bdn
-from cluster_helpers import fill, make_batch, make_model, model_hash
+from cluster_helpers import BreaksOff, fill, make_batch, make_model, model_hash
 
 STEPS = 50
 
