@@ -19,6 +19,7 @@ from .tensors import (
     fill,
     host_empty,
     memory_for,
+    note_written,
     streams_for,
 )
 from .weight import average_unit
@@ -27,11 +28,12 @@ from .weight import average_unit
 class Handle:
     """A tensor on its way. It holds the tensor until the mean has arrived."""
 
-    def __init__(self, worker, ticket, tensor, memory):
+    def __init__(self, worker, ticket, tensor, memory, is_of_graph=False):
         self._worker = worker
         self._ticket = ticket
         self._tensor = tensor
         self._memory = memory
+        self._is_of_graph = is_of_graph
 
     def is_done(self) -> bool:
         """Whether wait() would return at once."""
@@ -55,6 +57,8 @@ class Handle:
         self._ticket = None
         copy_back(self._memory, self._tensor)
         self._memory = None
+        if self._is_of_graph:
+            note_written(self._tensor)
 
     def __del__(self):
         if getattr(self, "_ticket", None) is not None:
@@ -72,7 +76,8 @@ def push_pull(
     average: str = "after",
     worker: Worker | None = None,
 ) -> Handle:
-    """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once.
+    """Replaces the tensor, in place, by the mean over all workers. Returns a Handle at once. No gradient flows through
+    it: a backward pass that needs the values from before is refused by torch, so give a detach().clone() there.
 
     The first use of a name declares it, for as long as the job runs, so all workers must use new names in the
     same order, and few of them.
@@ -83,6 +88,7 @@ def push_pull(
     """
     worker = worker or default_worker()
     check_is_tensor(tensor, name)
+    is_of_graph = tensor.requires_grad
     tensor = tensor.detach()
     check_exchangeable(tensor, name, what="tensor ", remedy="give push_pull() its to_dense()")
     check_writable(tensor, name)
@@ -115,7 +121,7 @@ def push_pull(
     tickets, error = worker.push_all([push])
     if error is not None:
         raise error
-    return Handle(worker, tickets[0], tensor, memory)
+    return Handle(worker, tickets[0], tensor, memory, is_of_graph)
 
 
 def empty(*size: int, dtype: torch.dtype = torch.float32, worker: Worker | None = None) -> torch.Tensor:

@@ -29,7 +29,7 @@ from .local_group import LocalGroup
 from .local_group_synchronizer import LocalGroupSynchronizer
 from .loss_scale import AUTO, LossScale
 from .names import Names
-from .parameters import ParameterSet, learning_rates, terms_by_group
+from .parameters import ParameterSet, learning_rates, terms_by_group, tied_by_memory
 from .sliced_parameters import SlicedParameterSet
 from .synchronizer import Synchronizer
 from .weight import Weight, average_unit
@@ -150,6 +150,8 @@ def DistributedOptimizer(
         how["group"] = LocalGroup(local_group, worker, prefix, timeout)
     parameters = make_parameters(worker, links, prefix, sparse_as_dense, **how)
     groups = optimizer.param_groups
+    if overlap == "forward":
+        _check_apart_in_forward(names.in_forward_order(groups))
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
     scale = LossScale(scaler, links.remembers)
     weights = Weight(weight, unit)
@@ -275,6 +277,7 @@ class _Distributed:
             named = parts.names.in_forward_order(groups, first)
             if parts.forward_hooks is not None:
                 parts.forward_hooks.check_reads(named)
+                _check_apart_in_forward([(m.name, m.param) for m in parts.parameters.members] + list(named))
             added = parts.parameters.add(named, terms_by_group(groups, first=first))
         except BaseException:
             del self.param_groups[first:]
@@ -386,6 +389,7 @@ def _check_momentum(groups, names, links, first_group=0):
 
 def _before_step(optimizer, args, kwargs):
     parts = optimizer._bandoneon
+    _check_all_are_exchanged(optimizer, parts)
     parts.ddp_besides.before_step(member.param for member in parts.parameters.members)
     # Schedulers turn it, too.
     _check_momentum(optimizer.param_groups, parts.names, parts.parameters.links)
@@ -399,6 +403,36 @@ def _before_step(optimizer, args, kwargs):
     once = _Once(closure, name, lambda: _gradients_are_there(optimizer, has_closure=True))
     args = tuple(once if arg is closure else arg for arg in args)
     return args, {key: once if value is closure else value for key, value in kwargs.items()}
+
+
+def _check_all_are_exchanged(optimizer, parts):
+    """A parameter that was given to the groups behind this optimizer's back would step by this worker's gradient."""
+    if parts.synchronizer.is_closed:
+        return
+    known = parts.parameters.known_ids
+    for g, group in enumerate(optimizer.param_groups):
+        for i, param in enumerate(group["params"]):
+            if id(param) not in known and param.grad is not None and param.numel():
+                raise FailedPrecondition(
+                    f"parameter {i} of group {g}, {_shape_of(param)}, has a gradient, and nothing exchanges it: it was "
+                    "put into param_groups, or given to add_param_group() of the optimizer inside, and would step by "
+                    "the gradient of this worker alone. Call add_param_group() of the DistributedOptimizer in all workers"
+                )
+
+
+def _shape_of(param):
+    return "a number" if param.dim() == 0 else " x ".join(map(str, param.shape)) + " elements"
+
+
+def _check_apart_in_forward(named):
+    tied = tied_by_memory(named)
+    if tied:
+        raise InvalidArgument(
+            f"the parameters {tied[0]!r} and {tied[1]!r} lie in the same memory, and overlap='forward' takes the step of "
+            "each when its module is called, when the other's may be still to come: make them one parameter, as by "
+            "module.weight = other.weight, or use overlap='backward'",
+            tensor=tied[1],
+        )
 
 
 def _gradients_are_there(optimizer, has_closure=False):

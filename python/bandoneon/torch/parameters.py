@@ -161,6 +161,7 @@ class ParameterSet:
         self.as_float32 = as_float32
         self.replicas_for = replicas_for
         self.members = []
+        self.known_ids = set()  # of the members' parameters
         self._beside = beside
         self._exchange_guard = ExchangeGuard()
         self._is_released = False
@@ -185,6 +186,7 @@ class ParameterSet:
         added = self._declare(named, terms) if named else []
         self.own(named)
         self.members += added
+        self.known_ids.update(id(param) for _, param in named)
         return added
 
     def check_owner(self, named):
@@ -504,17 +506,25 @@ def check_weights_fit_float32(named, owner):
 def check_apart(named):
     """InvalidArgument where two parameters lie in the same memory. In torch both of their steps are taken there; weights
     that come back of each would overwrite the other's."""
+    tied = tied_by_memory(named)
+    if tied:
+        raise InvalidArgument(
+            f"the parameters {tied[0]!r} and {tied[1]!r} lie in the same memory, and the weights that come back of each "
+            "would overwrite the other's: make them one parameter, as by module.weight = other.weight, or use "
+            "DistributedOptimizer, under which both step",
+            tensor=tied[1],
+        )
+
+
+def tied_by_memory(named):
+    """The names of two parameters that lie in the same memory, or None."""
     end, last, lies_at = 0, None, None
     for name, param in sorted(named, key=lambda entry: (str(entry[1].device), entry[1].data_ptr())):
         begin = param.data_ptr()
         if begin < end and param.device == lies_at:
-            raise InvalidArgument(
-                f"the parameters {last!r} and {name!r} lie in the same memory, and the weights that come back of each "
-                "would overwrite the other's: make them one parameter, as by module.weight = other.weight, or use "
-                "DistributedOptimizer, under which both step",
-                tensor=name,
-            )
+            return last, name
         end, last, lies_at = begin + param.nbytes, name, param.device
+    return None
 
 
 # What servers may hold of a tensor; weights first, because they set the replica, too.

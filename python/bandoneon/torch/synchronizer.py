@@ -157,6 +157,10 @@ class Synchronizer:
         self._slots += [_Slot(member, self._overlap == "forward") for member in members]
         self._hook_new_slots()
 
+    @property
+    def is_closed(self):
+        return self._closed
+
     def close(self):
         """Takes the hooks away; the parameters' gradients stay local from now on."""
         self._closed = True

@@ -54,6 +54,15 @@ def overlaps_itself(tensor):
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
 
 
+def note_written(tensor):
+    """Tells autograd that the tensor's memory was written to, as it sees of torch's own operations alone."""
+    if hasattr(torch.autograd.graph, "increment_version"):
+        torch.autograd.graph.increment_version(tensor)
+    else:  # Before torch 2.5: an operation that changes nothing.
+        with torch.no_grad():
+            tensor.mul_(1)
+
+
 def check_writable(tensor, name):
     """InvalidArgument where a result could not be written to the tensor."""
     if overlaps_itself(tensor):

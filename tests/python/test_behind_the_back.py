@@ -1,0 +1,83 @@
+"""What a program does behind an optimizer's back is said, and not trained on by each worker alone."""
+
+import pytest
+import torch
+
+import bandoneon
+import bandoneon.torch as bdn
+from cluster_helpers import run_job
+
+OVERLAPS = [False, "backward", "forward"]
+
+
+def two_layers():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 1, bias=False))
+    for param in model.parameters():
+        torch.nn.init.ones_(param)
+    return model
+
+
+def backward(model, worker):
+    (model(torch.ones(1, 2)) * (1 + worker.rank)).sum().backward()
+
+
+def distributed(worker, model, params, overlap):
+    inner = torch.optim.SGD(params, lr=0.1)
+    named = model if overlap == "forward" else model.named_parameters()
+    return inner, bdn.DistributedOptimizer(inner, named, overlap=overlap, worker=worker)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("way", ["a group of the optimizer inside", "a list of parameters"])
+def test_parameters_that_nothing_exchanges_are_named_by_group_and_place(overlap, way):
+    def job(worker):
+        model = two_layers()
+        inner, optimizer = distributed(worker, model, model[1].parameters(), overlap)
+        if way == "a list of parameters":
+            optimizer.param_groups[0]["params"] += list(model[0].parameters())
+        else:
+            inner.add_param_group({"params": list(model[0].parameters())})
+        before = [param.detach().clone() for param in model.parameters()]
+        backward(model, worker)
+        place = "parameter 1 of group 0" if way == "a list of parameters" else "parameter 0 of group 1"
+        with pytest.raises(bandoneon.FailedPrecondition, match=f"{place}, 2 x 2 elements, has a gradient"):
+            optimizer.step()
+        assert all(map(torch.equal, before, model.parameters()))
+        model[0].requires_grad_(False)  # Frozen, it is nobody's business.
+        model[0].weight.grad = None
+        optimizer.zero_grad()
+        backward(model, worker)
+        optimizer.step()
+        optimizer.synchronize()
+        return model[1].weight.tolist()
+
+    first, second = run_job(job)
+    assert first == second != [[1.0, 1.0]]
+
+
+def test_weights_tied_by_their_memory_are_refused_where_steps_are_deferred():
+    def job(worker):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
+        model[1].weight.data = model[0].weight.data
+        with pytest.raises(bandoneon.InvalidArgument, match="same memory, and overlap='forward'"):
+            distributed(worker, model, model.parameters(), "forward")
+        distributed(worker, model, model.parameters(), "backward")
+
+    run_job(job, workers=1)
+
+
+def test_a_backward_pass_through_what_push_pull_replaced_is_refused():
+    def job(worker):
+        weight = torch.ones(2, requires_grad=True)
+        exchanged = (weight * (1 + worker.rank)).exp()
+        bdn.push_pull(exchanged, "exchanged", worker=worker).wait()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            exchanged.sum().backward()
+        value = (weight * (1 + worker.rank)).exp()
+        copy = bdn.push_pull(value.detach().clone(), "copy", worker=worker).wait()
+        value.sum().backward()
+        assert torch.allclose(weight.grad, (1 + worker.rank) * torch.full((2,), 1.0 + worker.rank).exp())
+        return copy.tolist()
+
+    first, second = run_job(job)
+    assert first == second
