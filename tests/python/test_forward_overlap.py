@@ -137,8 +137,12 @@ def test_pushes_that_are_lost_come_again_and_change_no_bits():
         return [model for model, _ in found], sum(resends for _, resends in found)
 
     undisturbed, _ = run("backward")
-    found, resends = run("forward", max_bytes_queued=1)
-    assert found == undisturbed
+    resends = 0
+    for _ in range(10):  # On a machine that is slow enough no frame meets another.
+        found, resends = run("forward", max_bytes_queued=1)
+        assert found == undisturbed
+        if resends > 0:
+            break
     assert resends > 0
 
 
