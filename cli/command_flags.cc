@@ -31,7 +31,7 @@ absl::Status UnknownFlag(std::span<const Flag> flags, std::string_view arg) {
   std::vector<std::string> names;
   for (const Flag& flag : flags) names.push_back(std::string("--") + flag.name);
   names.emplace_back("--help");
-  // Of one letter every other is as near.
+  // To a single letter every other one is equally near, so that no suggestion would mean anything.
   const bool is_word = given.size() > 2;
   return Bad("unknown option %s%s", given, is_word ? DidYouMean(given, names) : "");
 }

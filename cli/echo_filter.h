@@ -19,14 +19,14 @@ class EchoFilter {
   std::vector<std::string> Pass(size_t process, std::string_view line);
   // Whether lines of the process are held back, so that pieces of lines must not pass by them.
   bool Holds(size_t process) const { return held_.count(process) != 0; }
-  // What is held back of a process that has ended.
+  // Returns the lines that were held back of a process that has ended.
   std::vector<std::string> Flush(size_t process);
   // The user has interrupted the job: from now on interruptions repeat that, too.
   void Interrupt() { is_interrupted_ = true; }
 
  private:
   bool IsEcho(std::string_view exception) const;
-  // Of a line of the daemons' log.
+  // Whether a line of the daemons' log says again what was said.
   bool IsEchoOfLog(size_t process, std::string_view line);
 
   bool is_interrupted_ = false;

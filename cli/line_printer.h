@@ -18,9 +18,9 @@ class LinePrinter {
   // `is_one_screen`: both streams are one terminal or one file.
   explicit LinePrinter(bool is_one_screen) : is_one_screen_(is_one_screen) {}
 
-  // What to write to the stream for a piece of what `tag` prints.
+  // Returns the text to write to the stream for a piece of the output of `tag`.
   std::string Put(Stream stream, std::string_view tag, std::string_view text, End end);
-  // What ends the line that is not complete, for the end of all output.
+  // Returns the text that ends an incomplete line, once all output has ended.
   std::string Finish(Stream stream);
 
  private:

@@ -171,7 +171,7 @@ LocalJob::LocalJob(JobOptions options, std::string directory, WorkerLine worker_
       group_(
           [this](size_t process, ProcessGroup::Stream stream, std::string_view text,
                  ProcessGroup::End end) { HandleText(process, stream, text, end); },
-          // Who reads workers' lines, and who reads objects, wants them whole.
+          // A caller that reads lines, or objects of JSON, needs them whole.
           worker_line_ || options_.json_lines ? std::chrono::milliseconds(0) : kPatience) {
   if (options_.remote.empty()) {
     master_port_fd_ = HoldPort(&master_port_);

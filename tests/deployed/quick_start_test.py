@@ -69,7 +69,8 @@ def wheel_programs(folder):
     import torch
 
     run = lambda *command: subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
-    run(ROOT / "scripts/wheel", "--out", folder)
+    has_nvcc = shutil.which("nvcc") or pathlib.Path("/usr/local/cuda/bin/nvcc").exists()
+    run(ROOT / "scripts/wheel", "--out", folder, *([] if has_nvcc else ["--without-kernels"]))
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", with_pip=True)
     programs = folder / "venv/bin"
