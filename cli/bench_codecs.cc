@@ -23,7 +23,7 @@ constexpr char kUsageText[] =
     "\n"
     "Measures codecs alone: encode, encode with error feedback, decode-add of one payload and\n"
     "decode of four into one sum, in GB/s of float32, beside a memcpy of the same bytes in the same run.\n"
-    "docs/benchmarks.md explains each figure. Without options it takes about a minute.\n";
+    "docs/journal/codec_speed.md explains each figure. Without options it takes about a minute.\n";
 
 constexpr char kExamples[] =
     "  bandoneon bench codecs\n"

@@ -51,7 +51,7 @@ constexpr char kUsageText[] =
     "Runs real daemons and worker processes on this machine, exchanges tensors, checks the "
     "results, and\n"
     "says how fast it was beside what the codecs alone allow, and what is held a parameter.\n"
-    "docs/benchmarks.md explains each figure.\n";
+    "docs/journal/exchanges.md explains each figure.\n";
 
 constexpr char kExamples[] =
     "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"

@@ -19,7 +19,7 @@ constexpr char kUsageText[] =
     "usage: bandoneon recipes [options]\n"
     "\n"
     "Lists the recipes of bandoneon.torch.recipe(NAME): what they are for, what they are made of, about\n"
-    "how many times fewer bytes they move, their limits, and the rows of docs/benchmarks.md that they rest on.\n";
+    "how many times fewer bytes they move, their limits, and the rows of docs/journal/convergence.md that they rest on.\n";
 
 constexpr char kExamples[] =
     "  bandoneon recipes\n"

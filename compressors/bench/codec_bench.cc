@@ -1,5 +1,5 @@
 // What each codec costs, beside a memcpy of the same bytes in the same run. `bandoneon bench
-// codecs` runs this and has the help text; docs/benchmarks.md explains each figure.
+// codecs` runs this and has the help text; docs/journal/codec_speed.md explains each figure.
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // The codecs' own calls of an exchange, and nothing else: what the workers encode, the servers add and
 // encode, and the workers decode, key by key, on as many threads as there are processors. `bandoneon
-// bench pushpull` runs this beside its job and interleaves the two; docs/benchmarks.md explains the
+// bench pushpull` runs this beside its job and interleaves the two; docs/journal/exchanges.md explains the
 // figure. For each line on standard input it does one step and prints the seconds that it took, and
 // those of CPU time.
 //

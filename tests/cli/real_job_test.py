@@ -385,7 +385,7 @@ def test_bench_idle_reports_a_share_of_a_core(real):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["seconds"] >= 1
-    # A thread that polls uses a whole core; what is allowed for ten seconds is in docs/benchmarks.md.
+    # A thread that polls uses a whole core; what is allowed for ten seconds is in docs/journal/exchanges.md.
     assert 0 <= result["cores_total"] < 0.5
 
 

@@ -33,7 +33,7 @@ class Recipe:
         step, headers counted, without the first weights, of models whose tensors are large enough to be
         compressed (setting min-compress-bytes).
     inner: "yours", or the optimizer that it makes itself.
-    evidence: rows of docs/benchmarks.md's table of convergence; empty where there is none yet.
+    evidence: rows of docs/journal/convergence.md's table of convergence; empty where there is none yet.
     """
 
     name: str
@@ -108,8 +108,8 @@ class Recipe:
             )
         of_inner = [name for name, row in recipes().items() if row.inner in (given, "yours")]
         warnings.warn(
-            f"recipe {self.name!r} is for {self.inner}, with which its rows in docs/benchmarks.md were measured, and "
-            f"nothing is known of it around {given}: leave the optimizer out and give lr= for {self.inner}, or take "
+            f"recipe {self.name!r} is for {self.inner}, with which its rows in docs/journal/convergence.md were "
+            f"measured, and nothing is known of it around {given}: leave the optimizer out and give lr= for {self.inner}, or take "
             f"{', '.join(map(repr, of_inner))} for {given}",
             RuntimeWarning,
             stacklevel=4,
