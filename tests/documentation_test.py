@@ -187,3 +187,27 @@ def test_nobody_speaks_a_private_language():
             found += [f"{file.relative_to(ROOT)}: {match.group()!r}, say {better}"
                       for word, better in PRIVATE_WORDS.items() for match in re.finditer(word, text)]
     assert not found, "\n".join(found)
+
+
+def heading_anchors(page: pathlib.Path) -> set[str]:
+    """The fragments by which links name the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in plain}
+
+
+PAGES = [ROOT / "README.md", ROOT / CONTRIBUTING, ROOT / "CHANGELOG.md", ROOT / "proto/wire_format.md",
+         *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in heading_anchors(target)):
+            lost.append(link)
+    assert not lost
