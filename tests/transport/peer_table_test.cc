@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
-#include "gtest/gtest.h"
+#include "gmock/gmock.h"
 
 namespace bdn {
 namespace {
+
+using ::testing::ElementsAre;
+using Weighed = PeerTable::Weighed;
 
 constexpr absl::Time kStart = absl::UnixEpoch();
 absl::Time At(int seconds) { return kStart + absl::Seconds(seconds); }
@@ -96,7 +99,7 @@ TEST_F(PeerTableTest, FindsWhoSendsWithoutEndingAMessage) {
   const auto weigh = [&] {
     std::vector<int> fds;
     for (const PeerTable::Weight& weight :
-         table_.Weigh([&](int fd) { return received[fd]; }, {100, 100, 1000})) {
+         table_.Weigh(Weighed::kAll, [&](int fd) { return received[fd]; }, {100, 100, 1000})) {
       EXPECT_EQ(weight.peer, weight.fd == 5 ? table_.Find(1) : nullptr);
       EXPECT_EQ(weight.unread, 101u);
       fds.push_back(weight.fd);
@@ -127,7 +130,7 @@ TEST_F(PeerTableTest, AFirstMessageMayBeShorterAndAllOfThemTogetherToo) {
   const auto weigh = [&] {
     std::vector<int> fds;
     for (const PeerTable::Weight& weight :
-         table_.Weigh([&](int fd) { return read[fd]; }, {1000, 100, 150})) {
+         table_.Weigh(Weighed::kAll, [&](int fd) { return read[fd]; }, {1000, 100, 150})) {
       fds.push_back(weight.fd);
     }
     return fds;
@@ -142,6 +145,50 @@ TEST_F(PeerTableTest, AFirstMessageMayBeShorterAndAllOfThemTogetherToo) {
   EXPECT_TRUE(weigh().empty());
   EXPECT_EQ(weigh(), std::vector<int>{7}) << "who sent most, until the others have room";
   EXPECT_TRUE(weigh().empty());
+}
+
+TEST_F(PeerTableTest, WatchesWhoHasBroughtNoMessageAndWhoseMessageIsLong) {
+  absl::flat_hash_map<int, uint64_t> read;
+  std::vector<int> asked;
+  const auto weigh = [&](Weighed weighed) {
+    asked.clear();
+    const auto heavy = table_.Weigh(weighed,
+                                    [&](int fd) {
+                                      asked.push_back(fd);
+                                      return read[fd];
+                                    },
+                                    {1000, 100, 150});
+    std::sort(asked.begin(), asked.end());
+    return heavy;
+  };
+  EXPECT_FALSE(table_.has_watched());
+  for (const int fd : {5, 6, 7}) table_.OnAccepted(fd, At(0));
+  EXPECT_TRUE(table_.has_watched());
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {});
+  PeerTable::Peer* const other = table_.Add(2, "b", 6, {});
+  EXPECT_TRUE(weigh(Weighed::kWatched).empty());
+  EXPECT_THAT(asked, ElementsAre(7));
+  table_.Add(3, "c", 7, {});
+  EXPECT_TRUE(weigh(Weighed::kAll).empty());
+  EXPECT_THAT(asked, ElementsAre(5, 6, 7));
+  EXPECT_FALSE(table_.has_watched());
+
+  read = {{5, 251}, {6, 250}};
+  EXPECT_TRUE(weigh(Weighed::kAll).empty());
+  EXPECT_TRUE(table_.has_watched());
+  read[5] = 1001;
+  EXPECT_TRUE(weigh(Weighed::kWatched).empty());
+  EXPECT_THAT(asked, ElementsAre(5));
+  table_.OnRead(other);
+  const std::vector<PeerTable::Weight> heavy = weigh(Weighed::kWatched);
+  ASSERT_EQ(heavy.size(), 1u);
+  EXPECT_EQ(heavy[0].peer, peer);
+  EXPECT_EQ(heavy[0].unread, 1001u);
+
+  table_.OnRead(peer);
+  read[6] = 600;  // of which a message was read
+  EXPECT_TRUE(weigh(Weighed::kAll).empty());
+  EXPECT_FALSE(table_.has_watched());
 }
 
 TEST_F(PeerTableTest, StaysSmallWhileManyComeAndGo) {

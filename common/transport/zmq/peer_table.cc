@@ -8,6 +8,7 @@ namespace bdn {
 void PeerTable::OnAccepted(int fd, absl::Time now) {
   OnClosed(fd);  // a descriptor that is given again was closed, whether we were told or not
   connections_[fd] = {};
+  has_watched_ = true;
   newcomers_[++num_accepted_] = {fd, now};
   newcomer_of_fd_[fd] = num_accepted_;
 }
@@ -106,13 +107,16 @@ std::vector<PeerTable::Peer> PeerTable::Take(const std::vector<ConnectionId>& id
   return taken;
 }
 
-std::vector<PeerTable::Weight> PeerTable::Weigh(const std::function<uint64_t(int fd)>& read,
+std::vector<PeerTable::Weight> PeerTable::Weigh(Weighed weighed,
+                                                const std::function<uint64_t(int fd)>& read,
                                                 const MostUnread& most) {
   std::vector<Weight> heavy;
   std::vector<Weight> first;
   uint64_t sum = 0;
+  has_watched_ = false;
   for (auto& [fd, connection] : connections_) {
     Peer* const peer = connection.peer;
+    if (weighed == Weighed::kWatched && peer != nullptr && !connection.is_heavy) continue;
     const bool was_read = peer != nullptr && std::exchange(peer->was_read, false);
     const uint64_t unread =
         connection.at_weighing - std::min(connection.at_weighing, connection.at_read);
@@ -124,6 +128,10 @@ std::vector<PeerTable::Weight> PeerTable::Weigh(const std::function<uint64_t(int
     }
     connection.at_weighing = read(fd);
     if (was_read) connection.at_read = connection.at_weighing;
+    connection.is_heavy =
+        connection.at_weighing - std::min(connection.at_weighing, connection.at_read) >
+        most.bytes / 4;
+    has_watched_ |= peer == nullptr || connection.is_heavy;
   }
   std::sort(first.begin(), first.end(),
             [](const Weight& a, const Weight& b) { return a.unread < b.unread; });

@@ -86,10 +86,16 @@ class PeerTable {
     uint64_t first_bytes;           // of a connection that has brought no message
     uint64_t first_bytes_together;  // of all of those
   };
-  // Those that at the last weighing had sent more than `most` since a message of theirs was read, and of
+  // Which connections are weighed: all, or those alone that are watched, which are those that have brought no
+  // message, and those that had over a quarter of what they may at their last weighing.
+  enum class Weighed { kAll, kWatched };
+  // Those that at their last weighing had sent more than `most` since a message of theirs was read, and of
   // which none has been since. `read` says how much of a descriptor ZeroMQ has read so far; 0 where that
-  // is not known. REQUIRES: a turn has begun and ended since the last weighing.
-  std::vector<Weight> Weigh(const std::function<uint64_t(int fd)>& read, const MostUnread& most);
+  // is not known. REQUIRES: a turn has begun and ended since the last weighing, of whichever it was.
+  std::vector<Weight> Weigh(Weighed weighed, const std::function<uint64_t(int fd)>& read,
+                            const MostUnread& most);
+  // Whether some were watched at the last weighing, or have come since.
+  bool has_watched() const { return has_watched_; }
 
  private:
   struct Connection {
@@ -97,6 +103,7 @@ class PeerTable {
     // Bytes that had come at the last weighing, and at the last one before which a message was read.
     uint64_t at_weighing = 0;
     uint64_t at_read = 0;
+    bool is_heavy = false;  // watched though it has brought messages
   };
   std::vector<Peer> Take(const std::vector<ConnectionId>& ids);
 
@@ -108,6 +115,7 @@ class PeerTable {
   uint64_t num_accepted_ = 0;
   uint64_t turn_ = 1;
   std::vector<ConnectionId> closed_;
+  bool has_watched_ = false;
 };
 
 }  // namespace bdn

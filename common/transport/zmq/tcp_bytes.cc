@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace bdn {
 
@@ -22,6 +23,17 @@ uint64_t TcpBytesRead(int fd) {
   int waiting = 0;  // asked last: what comes in between makes the difference smaller
   if (ioctl(fd, SIOCINQ, &waiting) != 0 || waiting < 0) return 0;
   return received - std::min(received, static_cast<uint64_t>(waiting));
+}
+
+void EndConnection(int fd) {
+  shutdown(fd, SHUT_RDWR);  // first: from here on nothing more comes in
+  // Of TCP this throws away without copying, all that there is in one call; the others are for what was just
+  // on its way in.
+  constexpr int kMostCalls = 16;
+  constexpr size_t kAll = size_t{1} << 30;
+  for (int i = 0; i < kMostCalls; ++i) {
+    if (recv(fd, nullptr, kAll, MSG_DONTWAIT | MSG_TRUNC) <= 0) return;
+  }
 }
 
 }  // namespace bdn

@@ -1,6 +1,5 @@
 #include "common/transport/zmq/zmq_listener.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -168,16 +167,20 @@ void ZmqListener::LimitNewcomers() {
 }
 
 void ZmqListener::LimitMessages() {
-  if (!has_messages_to_limit() || owner_->clock->Now() < next_message_weighing_) return;
-  if (turns_since_weighing_ < kTurnsOfWeighing) return;
-  next_message_weighing_ = owner_->clock->Now() + kMessageWeighingInterval;
+  if (!has_messages_to_limit() || turns_since_weighing_ < kTurnsOfWeighing) return;
+  const absl::Time now = owner_->clock->Now();
+  const bool weighs_all = now >= next_message_weighing_;
+  if (!weighs_all && (!peers_.has_watched() || now < next_watched_weighing_)) return;
+  if (weighs_all) next_message_weighing_ = now + kMessageWeighingInterval;
+  next_watched_weighing_ = now + kWeighingInterval;
   turns_since_weighing_ = 0;
   const ZmqOptions& options = *owner_->options;
   const PeerTable::MostUnread most{
       options.max_payload_bytes + kMessageOverhead,
       std::min(options.max_first_bytes, options.max_payload_bytes) + kMessageOverhead,
       options.max_first_bytes_together};
-  for (const PeerTable::Weight& weight : peers_.Weigh(TcpBytesRead, most)) {
+  const auto weighed = weighs_all ? PeerTable::Weighed::kAll : PeerTable::Weighed::kWatched;
+  for (const PeerTable::Weight& weight : peers_.Weigh(weighed, TcpBytesRead, most)) {
     if (weight.peer != nullptr) {
       Cut(weight.peer,
           absl::StrFormat("it sent %d bytes without ending a message, and a frame has at most %d "
@@ -197,7 +200,7 @@ void ZmqListener::LimitMessages() {
 // another connection, that one is replaced.
 void ZmqListener::CutNewcomer(int fd) {
   owner_->counters->connections_cut.Add();
-  shutdown(fd, SHUT_RDWR);
+  EndConnection(fd);
   peers_.ForgetNewcomer(fd);
 }
 
@@ -205,7 +208,7 @@ void ZmqListener::Cut(PeerTable::Peer* peer, const std::string& why) {
   if (peer->is_cut) return;
   peer->is_cut = true;
   owner_->counters->connections_cut.Add();
-  if (!peer->is_closed) shutdown(peer->fd, SHUT_RDWR);
+  if (!peer->is_closed) EndConnection(peer->fd);
   owner_->log->Warning("cut connection %d: %s", peer->id, why);
 }
 

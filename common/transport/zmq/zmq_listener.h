@@ -58,9 +58,10 @@ class ZmqListener {
   size_t num_newcomers() const { return peers_.newcomers().size(); }
   // ZeroMQ hands over no part of a message before it has all, however many there are: cuts those
   // that have sent more than a frame without ending a message. To be called ten times a second while
-  // it may be needed.
+  // there are messages to limit, and every few milliseconds while some are watched.
   void LimitMessages();
   bool has_messages_to_limit() const { return socket_file_.empty() && peers_.has_connections(); }
+  bool has_messages_to_watch() const { return has_messages_to_limit() && peers_.has_watched(); }
   // Cuts whose key is not admitted any more.
   void ApplyAdmissions();
 
@@ -71,8 +72,10 @@ class ZmqListener {
  private:
   explicit ZmqListener(const Owner* owner) : owner_(owner) {}
 
-  // Of what newcomers have sent: a system call for each of them.
+  // Of what newcomers have sent, and of messages that are watched: some system calls for each of them. ZeroMQ
+  // reads up to 300 KB of empty parts meanwhile, which take 10 MB of memory.
   static constexpr absl::Duration kWeighingInterval = absl::Milliseconds(10);
+  // Of the messages of all, which may be a thousand connections.
   static constexpr absl::Duration kMessageWeighingInterval = absl::Milliseconds(100);
 
   void ReadFrom(const std::string& name);
@@ -94,6 +97,7 @@ class ZmqListener {
   uint64_t read_in_turn_ = 0;
   int turns_since_weighing_ = 0;  // of messages
   absl::Time next_weighing_ = absl::InfinitePast();
+  absl::Time next_watched_weighing_ = absl::InfinitePast();  // of messages
   absl::Time next_message_weighing_ = absl::InfinitePast();
 };
 

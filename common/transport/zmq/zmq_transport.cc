@@ -30,7 +30,7 @@
 namespace bdn {
 namespace {
 
-// How often newcomers are looked at while there are any.
+// How often newcomers are looked at while there are any, and messages that are watched.
 constexpr int kNewcomerPollMs = 10;
 // And how often messages that have not ended, while there are connections.
 constexpr int kMessagePollMs = 100;
@@ -288,7 +288,7 @@ void ZmqTransport::WaitForWork() {
   for (const auto& listener : listeners_) {
     add(listener->monitor());
     add(listener->socket());
-    if (listener->num_newcomers() > 0) {
+    if (listener->num_newcomers() > 0 || listener->has_messages_to_watch()) {
       timeout_ms = kNewcomerPollMs;
     } else if (listener->has_messages_to_limit() && timeout_ms < 0) {
       timeout_ms = kMessagePollMs;
