@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/link/key_link.h"
 #include "common/wire/frame.h"
+#include "link/key_link.h"
 
 namespace bdn {
 namespace {

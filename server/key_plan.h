@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
-#include "common/link/key_cost.h"
+#include "link/key_cost.h"
 #include "server/update_rule.h"
 
 namespace bdn {

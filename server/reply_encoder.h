@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
-#include "common/link/link_monitor.h"
 #include "common/telemetry/stage_times.h"
+#include "link/link_monitor.h"
 #include "server/key_plan.h"
 #include "server/round.h"
 #include "server/state_parts.h"

@@ -18,10 +18,10 @@
 #include "common/base/mutex.h"
 #include "common/cluster/control_plane.h"
 #include "common/cluster/credentials.h"
-#include "common/link/link_monitor.h"
 #include "common/telemetry/registry.h"
 #include "common/telemetry/stage_times.h"
 #include "common/transport/transport.h"
+#include "link/link_monitor.h"
 #include "server/rank_waits.h"
 #include "server/reply_queue.h"
 #include "server/session_table.h"
@@ -42,7 +42,7 @@ class Server {
     JoinRequest join;         // role, data_address and what is known of the transport are filled in
     Credentials credentials;  // shown to the scheduler
     absl::Duration join_timeout = absl::Minutes(2);
-    // For keys: what they cost in rank order (common/link/key_cost.h), checked when they are
+    // For keys: what they cost in rank order (link/key_cost.h), checked when they are
     // declared, and what is held of them at any time.
     uint64_t max_bytes = UINT64_MAX;
     uint64_t max_bytes_waiting = UINT64_MAX;                   // for the shards, of one worker

@@ -11,9 +11,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/buffer.h"
 #include "common/cluster/membership.h"
-#include "common/link/link_monitor.h"
 #include "common/telemetry/stage_times.h"
 #include "common/wire/frame.h"
+#include "link/link_monitor.h"
 #include "server/memory_budget.h"
 #include "server/rank_waits.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "common/link/rule_spec.h"
+#include "link/rule_spec.h"
 
 namespace bdn {
 

@@ -57,7 +57,7 @@ def enclosed(path: str, begin: str, end: str) -> str:
 
 
 CODECS = rows("compressors/codec_table.cc", r'CodecRow\{\s*"(\w+)"', "CodecRow{")
-RULES = rows("common/link/rule_spec.cc", r'RuleRow\{\s*Kind::k\w+,\s*"(\w+)"', "RuleRow{")
+RULES = rows("link/rule_spec.cc", r'RuleRow\{\s*Kind::k\w+,\s*"(\w+)"', "RuleRow{")
 SCHEMES = rows("common/transport/transport_factory.cc", r'\{"(\w+)", Make\w+\}', '", Make')
 COMMANDS = [name for name in rows("cli/main.cc", r'\{\s*"([\w -]+)",\s*\w+Command\}', "Command}")
             if not name.endswith("worker")]  # those are for the benchmarks, not for people
@@ -107,7 +107,7 @@ def test_what_there_is_is_found_in_every_place_of_its_checklist(title):
 
 
 def test_every_rule_has_its_class():
-    kinds = re.findall(r"RuleRow\{Kind::k(\w+), ", text_of("common/link/rule_spec.cc"))
+    kinds = re.findall(r"RuleRow\{Kind::k(\w+), ", text_of("link/rule_spec.cc"))
     switch = text_of("server/update_rule.cc")
     assert not [kind for kind in kinds if f"Kind::k{kind}:" not in switch]
 
@@ -159,7 +159,7 @@ def messages() -> list[str]:
 @functools.lru_cache(maxsize=None)
 def literals() -> str:
     """All sources, each text that goes on in another line made one."""
-    rooms = ("cli", "common", "compressors", "device", "scheduler", "server", "worker", "python/bandoneon")
+    rooms = ("cli", "common", "compressors", "device", "link", "scheduler", "server", "worker", "python/bandoneon")
     return re.sub(r'"\s*\n?\s*f?"', "", "\n".join(map(text_of, rooms)))
 
 
@@ -178,8 +178,8 @@ def test_the_glossary_is_sorted_and_says_each_word_once():
 
 def test_nobody_speaks_a_private_language():
     found = []
-    for top in ("common", "kernels", "compressors", "device", "proto", "scheduler", "server", "worker", "cli", "python",
-                "examples", "docs"):
+    for top in ("common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "cli",
+                "python", "examples", "docs"):
         for file in sorted((ROOT / top).rglob("*")):
             if file.suffix not in SOURCES or "__pycache__" in file.parts:
                 continue

@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
-CLUSTER, LINK, KERNELS = "common/cluster", "common/link", "kernels"
+CLUSTER, LINK, KERNELS = "common/cluster", "link", "kernels"
 ZMQ, SHM, FABRIC = "common/transport/zmq", "common/transport/shm", "common/transport/fabric"
 LOCAL, C_API, HOST = "worker/local", "worker/c_api", "worker/host"
 TELEMETRY = "common/telemetry"
@@ -68,7 +68,7 @@ ONLY_IN_SOURCES = {name for name, _, _ in THIRD_PARTY} - {"absl"}
 # Names that more than one directory may have.
 REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "kustomization.yaml", "main.cc"}
 # The compiled and the scripted tree: what is not ours (build/, .git/) is outside of it.
-TOP = ["common", "kernels", "compressors", "device", "proto", "scheduler", "server", "worker", "cli", "python",
+TOP = ["common", "kernels", "compressors", "device", "link", "proto", "scheduler", "server", "worker", "cli", "python",
        "examples", "tests", "deploy", "docs", "scripts", "cmake"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -1,4 +1,4 @@
-#include "common/link/key_codecs.h"
+#include "link/key_codecs.h"
 
 #include <string>
 

@@ -1,8 +1,8 @@
-#include "common/link/key_cost.h"
+#include "link/key_cost.h"
 
 #include <gtest/gtest.h>
 
-#include "common/link/key_link.h"
+#include "link/key_link.h"
 
 namespace bdn {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/link/key_link.h"
+#include "link/key_link.h"
 
 #include <string>
 

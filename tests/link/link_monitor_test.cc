@@ -1,4 +1,4 @@
-#include "common/link/link_monitor.h"
+#include "link/link_monitor.h"
 
 #include <cmath>
 #include <limits>

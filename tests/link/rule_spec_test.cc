@@ -1,4 +1,4 @@
-#include "common/link/rule_spec.h"
+#include "link/rule_spec.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "common/cluster/catalogue.h"
-#include "common/link/key_link.h"
-#include "common/link/link_monitor.h"
 #include "common/wire/frame.h"
+#include "link/key_link.h"
+#include "link/link_monitor.h"
 #include "worker/client.h"
 #include "worker/device/codec_device.h"
 

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_LINK_KEY_CODECS_H_
-#define BANDONEON_COMMON_LINK_KEY_CODECS_H_
+#ifndef BANDONEON_LINK_KEY_CODECS_H_
+#define BANDONEON_LINK_KEY_CODECS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -117,4 +117,4 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_LINK_KEY_CODECS_H_
+#endif  // BANDONEON_LINK_KEY_CODECS_H_

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_LINK_LINK_MONITOR_H_
-#define BANDONEON_COMMON_LINK_LINK_MONITOR_H_
+#ifndef BANDONEON_LINK_LINK_MONITOR_H_
+#define BANDONEON_LINK_LINK_MONITOR_H_
 
 #include <cstdint>
 #include <string>
@@ -90,4 +90,4 @@ class LinkMonitor {
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_LINK_LINK_MONITOR_H_
+#endif  // BANDONEON_LINK_LINK_MONITOR_H_

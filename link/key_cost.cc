@@ -1,4 +1,4 @@
-#include "common/link/key_cost.h"
+#include "link/key_cost.h"
 
 #include <algorithm>
 

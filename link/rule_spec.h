@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_LINK_RULE_SPEC_H_
-#define BANDONEON_COMMON_LINK_RULE_SPEC_H_
+#ifndef BANDONEON_LINK_RULE_SPEC_H_
+#define BANDONEON_LINK_RULE_SPEC_H_
 
 #include <string>
 #include <string_view>
@@ -43,4 +43,4 @@ std::string DescribeRules();
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_LINK_RULE_SPEC_H_
+#endif  // BANDONEON_LINK_RULE_SPEC_H_

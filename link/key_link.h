@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_LINK_KEY_LINK_H_
-#define BANDONEON_COMMON_LINK_KEY_LINK_H_
+#ifndef BANDONEON_LINK_KEY_LINK_H_
+#define BANDONEON_LINK_KEY_LINK_H_
 
 #include <cstdint>
 #include <string>
@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/cluster/catalogue.h"
-#include "common/link/key_codecs.h"
-#include "common/link/rule_spec.h"
+#include "link/key_codecs.h"
+#include "link/rule_spec.h"
 
 namespace bdn {
 
@@ -30,4 +30,4 @@ absl::Status CanonicalizeSpecs(TensorDeclaration* tensor);
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_LINK_KEY_LINK_H_
+#endif  // BANDONEON_LINK_KEY_LINK_H_

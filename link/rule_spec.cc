@@ -1,4 +1,4 @@
-#include "common/link/rule_spec.h"
+#include "link/rule_spec.h"
 
 #include <algorithm>
 #include <array>

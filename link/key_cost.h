@@ -1,12 +1,12 @@
-#ifndef BANDONEON_COMMON_LINK_KEY_COST_H_
-#define BANDONEON_COMMON_LINK_KEY_COST_H_
+#ifndef BANDONEON_LINK_KEY_COST_H_
+#define BANDONEON_LINK_KEY_COST_H_
 
 #include <cstddef>
 #include <cstdint>
 
 #include "common/cluster/catalogue.h"
-#include "common/link/key_codecs.h"
-#include "common/link/rule_spec.h"
+#include "link/key_codecs.h"
+#include "link/rule_spec.h"
 
 namespace bdn {
 
@@ -38,4 +38,4 @@ KeyCost CostOfKey(const KeyEntry& key, const RuleSpec& rule, const KeyCodecs& co
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_LINK_KEY_COST_H_
+#endif  // BANDONEON_LINK_KEY_COST_H_
