@@ -1,4 +1,4 @@
-"""Reads every #include of the tree and fails on a breach of the table in docs/architecture.md.
+"""Reads every #include of the tree and fails on a breach of docs/layers.txt.
 
 Run by pytest, or alone: python3 tests/layering_test.py
 """
@@ -8,62 +8,14 @@ import pathlib
 import re
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-BASE, WIRE, TRANSPORT = "common/base", "common/wire", "common/transport"
-CLUSTER, LINK, KERNELS = "common/cluster", "link", "kernels"
-ZMQ, SHM, FABRIC = "common/transport/zmq", "common/transport/shm", "common/transport/fabric"
-LOCAL, C_API, HOST = "worker/local", "worker/c_api", "worker/host"
-TELEMETRY = "common/telemetry"
-CERTS = "common/certs"
-HTTP = "common/http"
-DEVICE_KERNELS = "device/kernels"
+sys.path.insert(0, str(ROOT / "scripts"))
+import layers as layers_file  # noqa: E402  # pylint: disable=wrong-import-position
 
-# Whose headers a module may include besides its own.
-MAY_INCLUDE = {
-    BASE: set(),
-    TELEMETRY: {BASE},
-    WIRE: {BASE},
-    TRANSPORT: {BASE, WIRE, ZMQ, SHM, FABRIC},
-    ZMQ: {BASE, WIRE, TRANSPORT},
-    SHM: {BASE, WIRE, TRANSPORT},
-    FABRIC: {BASE, WIRE, TRANSPORT},
-    CERTS: {BASE},
-    CLUSTER: {BASE, CERTS, TELEMETRY, "proto"},
-    HTTP: {BASE, CLUSTER, TELEMETRY},
-    LINK: {BASE, CLUSTER, TELEMETRY, "compressors"},
-    "compressors": {BASE, KERNELS},
-    "device": {BASE, "compressors", KERNELS, DEVICE_KERNELS},
-    DEVICE_KERNELS: {KERNELS},
-    KERNELS: {BASE},
-    "scheduler": {BASE, CLUSTER, HTTP, TELEMETRY, "proto"},
-    "server": {BASE, CERTS, TELEMETRY, WIRE, TRANSPORT, CLUSTER, HTTP, LINK, "compressors", KERNELS},
-    "worker": {BASE, CERTS, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", KERNELS},
-    HOST: {BASE, TELEMETRY, WIRE, TRANSPORT, SHM, CLUSTER, HTTP, "compressors", KERNELS, "proto", "worker"},
-    # Whole clusters in one process: docs/adr/0003-c-api-hosts-local-clusters.md.
-    LOCAL: {BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, "scheduler", "server"},
-    C_API: {LOCAL, HOST, BASE, TELEMETRY, WIRE, TRANSPORT, CLUSTER, LINK, "compressors", "device", "scheduler", "server", "worker"},
-    "cli": {BASE, C_API, CERTS, FABRIC},
-    "examples": {C_API},
-    "proto": set(),
-}
-# tests/ may include everything.
-
-# Where a third-party header may be included. absl's may be anywhere; tests may include all.
-THIRD_PARTY = [
-    ("absl", re.compile(r"absl/"), set(MAY_INCLUDE) - {"examples"}),
-    ("ZeroMQ", re.compile(r"zmq(_addon)?\.h(pp)?$"), {ZMQ}),
-    ("libfabric", re.compile(r"rdma/"), {FABRIC}),
-    ("Highway", re.compile(r"hwy/"), {KERNELS}),
-    ("protobuf or gRPC", re.compile(r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$"),
-     {CLUSTER, "scheduler", HOST}),
-    ("OpenSSL", re.compile(r"openssl/"), {CERTS}),
-    ("nlohmann-json", re.compile(r"nlohmann/"), {CLUSTER, TELEMETRY, "cli"}),
-    ("libmicrohttpd or prometheus-cpp", re.compile(r"(microhttpd\.h|prometheus/)"), {HTTP}),
-    ("GoogleTest", re.compile(r"(gtest|gmock)/"), set()),
-    ("Google Benchmark", re.compile(r"benchmark/"), set()),
-]
-ONLY_IN_SOURCES = {name for name, _, _ in THIRD_PARTY} - {"absl"}
+LAYERS = layers_file.read((ROOT / "docs/layers.txt").read_text(encoding="utf-8"))
 
 # Names that more than one directory may have.
 REPEATED_NAMES = {"CMakeLists.txt", "README.md", "__init__.py", "conftest.py", "kustomization.yaml", "main.cc"}
@@ -72,12 +24,6 @@ TOP = ["common", "kernels", "compressors", "device", "link", "proto", "scheduler
        "examples", "tests", "deploy", "docs", "scripts", "cmake"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-
-
-def module_of(path: str) -> str:
-    """The longest known module that `path` (relative to the root) lies in; its top folder otherwise."""
-    known = [m for m in MAY_INCLUDE if path.startswith(m + "/")]
-    return max(known, key=len) if known else path.split("/")[0]
 
 
 def files(root: pathlib.Path):
@@ -95,27 +41,21 @@ def read_includes(root: pathlib.Path) -> dict[str, list[tuple[str, str]]]:
             for path in files(root) if path.endswith((".h", ".cc", ".cu", ".c"))}
 
 
-def third_party_of(include: str):
-    return next((entry for entry in THIRD_PARTY if entry[1].match(include)), None)
-
-
 def check_include(root: pathlib.Path, path: str, quote: str, include: str) -> str | None:
     """What is wrong with one #include, None when nothing is."""
-    module = module_of(path)
-    foreign = third_party_of(include)
-    if foreign:
-        name, _, where = foreign
-        if module in where or module == "tests":
+    module = LAYERS.module_of(path)
+    library = LAYERS.library_of(include)
+    if library:
+        if LAYERS.may_use(module, library):
             return None
-        return f"{path}: {include}: {name} belongs in {', '.join(sorted(where)) or 'tests'}"
+        places = [m for m in LAYERS.modules if m != "tests" and LAYERS.may_use(m, library)]
+        return f"{path}: {include}: {library} belongs in {', '.join(sorted(places)) or 'tests'}"
     if quote == "<":
         return None  # the standard library's or the system's
     if not (root / include).is_file():
         return f"{path}: {include}: no such file from the root of the tree"
-    other = module_of(include)
-    if other == module or module == "tests" or other in MAY_INCLUDE.get(module, set()):
-        return None
-    return f"{path}: {include}: {module} must not include {other}"
+    other = LAYERS.module_of(include)
+    return None if LAYERS.may_include(module, other) else f"{path}: {include}: {module} must not include {other}"
 
 
 def check_leaks(includes: dict[str, list[tuple[str, str]]]) -> list[str]:
@@ -126,15 +66,15 @@ def check_leaks(includes: dict[str, list[tuple[str, str]]]) -> list[str]:
             includers[include].add(path)
     breaches = []
     for header, lines in includes.items():
-        names = {e[0] for _, i in lines if (e := third_party_of(i))} & ONLY_IN_SOURCES
-        if not names or not header.endswith(".h") or module_of(header) == "tests":
+        names = {library for _, i in lines if (library := LAYERS.library_of(i))} - {"absl"}
+        if not names or not header.endswith(".h") or LAYERS.module_of(header) == "tests":
             continue
         reached, todo = set(), [header]
         while todo:
             new = includers[todo.pop()] - reached
             reached |= new
             todo.extend(new)
-        for path in sorted(p for p in reached if module_of(p) not in (module_of(header), "tests")):
+        for path in sorted(p for p in reached if LAYERS.module_of(p) not in (LAYERS.module_of(header), "tests")):
             breaches.append(f"{path}: gets {', '.join(sorted(names))} through {header}")
     return breaches
 
@@ -159,6 +99,20 @@ def test_no_include_breaks_the_layering():
     assert not breaches_of(ROOT), "\n" + "\n".join(breaches_of(ROOT))
 
 
+def test_the_layers_stand_on_each_other():
+    assert not layers_file.faults_of(LAYERS), "\n" + "\n".join(layers_file.faults_of(LAYERS))
+
+
+def test_every_directory_of_sources_is_a_module():
+    tops = {layers_file.top_of(path) for path in read_includes(ROOT)}
+    assert tops <= set(map(layers_file.top_of, LAYERS.modules))
+
+
+def test_the_page_has_the_table_of_the_layers():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    assert layers_file.with_table(page, layers_file.table_of(LAYERS)) == page, "run python3 scripts/layers.py"
+
+
 def test_file_names_are_unique():
     assert not repeated_names(ROOT), "\n" + "\n".join(repeated_names(ROOT))
 
@@ -179,7 +133,7 @@ def test_a_breach_of_each_kind_is_found(tmp_path):
         "compressors/onebit.cc: hwy/highway.h: Highway belongs in kernels",
         "worker/pipeline.cc: server/shard.h: worker must not include server",
         "cli/run.cc: common/base/nothing.h: no such file from the root of the tree",
-        "server/main.cc: gets protobuf or gRPC through common/cluster/channel.h",
+        "server/main.cc: gets gRPC through common/cluster/channel.h",
     ]
 
 
@@ -189,6 +143,23 @@ def test_what_the_table_allows_is_no_breach(tmp_path):
     write(tmp_path, "server/shard.cc", '#include "absl/status/status.h"\n#include "common/base/bytes.h"\n')
     write(tmp_path, "tests/server/shard_test.cc", "#include <gtest/gtest.h>\n")
     assert breaches_of(tmp_path) == []
+
+
+def test_an_upward_line_and_a_cycle_of_directories_are_found():
+    layers = layers_file.read("module base:\nmodule link: base server\nmodule base/more: link | zlib\n"
+                              "module server: base nothing link\n")
+    assert layers_file.faults_of(layers) == [
+        "link names server, which is above it",
+        "base/more does not stand with the other modules of base",
+        "base/more names zlib, which is no library",
+        "server names nothing, which is no module",
+    ]
+
+
+@pytest.mark.parametrize("line", ["modul base:", "module base", "module a: \nmodule a:"])
+def test_a_line_that_cannot_be_read_is_named(line):
+    with pytest.raises(ValueError, match="docs/layers.txt:"):
+        layers_file.read(line)
 
 
 def test_a_repeated_name_is_found(tmp_path):
