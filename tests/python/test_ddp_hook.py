@@ -1,8 +1,10 @@
+import gc
 import io
 import logging
 import pickle
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -167,6 +169,22 @@ def test_a_parameter_it_was_not_given_is_an_error():
             wrapped(make_batch(worker.rank)).square().mean().backward()
 
     run_job(job)
+
+
+def test_a_model_whose_backward_has_failed_is_freed():
+    def job(worker):
+        model = make_model()
+        with building:
+            wrapped = DistributedDataParallel(model)
+        state = bdn.DDPState(list(model.named_parameters())[:-1], worker=worker, scaler=None)
+        wrapped.register_comm_hook(state, bdn.ddp_hook)
+        with pytest.raises(bandoneon.InvalidArgument, match=r"shape \[3\]"):
+            wrapped(make_batch(worker.rank)).square().mean().backward()
+        return weakref.ref(model[0].weight), weakref.ref(state)
+
+    references = run_job(job)
+    gc.collect()
+    assert all(reference() is None for pair in references for reference in pair)
 
 
 def test_a_hook_registered_without_its_state_is_an_error():

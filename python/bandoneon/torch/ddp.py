@@ -317,17 +317,24 @@ class _Round:
             with self._guard.exchange():
                 self._await_all()
                 if isinstance(self._error, DeadlineExceeded):
-                    raise self._error
+                    raise self._take_error()
         finally:
             self.is_over = True
             self._reached.forget()
-        if self._error is not None:
-            raise self._error
+        error = self._take_error()
+        if error is not None:
+            raise error
 
     def _fail(self, error):
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
+
+    def _take_error(self):
+        """Not kept here: DDP holds this by C++, where the garbage collector does not look, and the frames of an
+        error that was raised hold DDP."""
+        error, self._error = self._error, None
+        return error
 
     def _await_all(self):
         with self._changed:

@@ -63,8 +63,8 @@ class SteppedRounds:
 
     def _note(self, optimizer):
         if not self._has_stepped:
-            params = (param for group in optimizer.param_groups for param in group["params"])
-            self._has_stepped = any(id(param) in self._ids for param in params)
+            groups = optimizer.param_groups
+            self._has_stepped = any(not self._ids.isdisjoint(map(id, group["params"])) for group in groups)
 
 
 def program_steps(ended):
