@@ -22,6 +22,7 @@ from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
 from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer
+from .written_weights import WrittenWeights
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,14 @@ class LocalSteps(WrappedOptimizer):
         self._links.add(named, terms_by_group(self.param_groups, lambda group: outer.rule))
         self._vote = Vote(worker, f"{prefix}vote on rounds", self._links.reference, self._links.step_count, timeout)
         self._links.share_weights(timeout)
+        self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
         self._begin_at_parameters()
 
     def _begin_at_parameters(self):
         self._common = [
             m.param.detach().to("cpu", torch.float32).clone() for m in self._links.members
         ]
+        self._written.note()
 
     def step(self, closure: Closure | None = None) -> Any:
         self._resume_check.before_step(self.inner, lambda: self.local_steps)
@@ -234,6 +237,7 @@ class LocalSteps(WrappedOptimizer):
         return loss
 
     def _begin_round(self):
+        self._warn_of_written()
         if self._grows:
             rate = float(self.param_groups[0]["lr"])
             self._next_meeting = self.local_steps + self.tau.steps(self.local_steps, rate)
@@ -241,9 +245,27 @@ class LocalSteps(WrappedOptimizer):
             self._last_meeting = self.local_steps // self.tau * self.tau
             self._next_meeting = self._last_meeting + self.tau
 
+    def _warn_of_written(self):
+        """Of Average() the meeting is the mean of the models, whatever has moved them."""
+        names = [] if isinstance(self.outer, Average) else self._written.names()
+        if names:
+            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            warnings.warn(
+                f"the program has written to {names[0]!r}{others} since the last meeting, and LocalSteps counts that "
+                f"among what this worker moves: {self.outer} at the next meeting takes a step along it, and does not take "
+                "up what was written. If these are other weights to go on from, load them before LocalSteps is made, or "
+                "call resume_at(step) in all workers",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
     @torch.no_grad()
     def synchronize(self) -> None:
         """Meets the others now. Collective."""
+        self._meet()
+        self._written.note()
+
+    def _meet(self):
         members = self._links.members
         # From where each began: the common weights, rounded to the parameter's type.
         moved = [
@@ -314,6 +336,7 @@ class LocalSteps(WrappedOptimizer):
         self._common = [state["common"][m.name].clone() for m in self._links.members]
         self.local_steps = state["local_steps"]
         self._last_meeting, self._next_meeting = last, following
+        self._written.forget()  # The model may be loaded after this.
         self._resume_check.is_settled = True
         if state["size"] != worker.size:
             self._leave_steps_since_meeting(state["size"])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..errors import InvalidArgument
+from ..errors import FailedPrecondition, InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
 from .comm_state import ResumeCheck, fitting_state, saved_by
@@ -20,6 +20,7 @@ from .tensors import host_empty, host_zeros
 from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer, evaluate
+from .written_weights import WrittenWeights
 
 
 class ServerOptimizer(WrappedOptimizer):
@@ -46,7 +47,10 @@ class ServerOptimizer(WrappedOptimizer):
     max_norm: clips each worker's own gradient, all parameters together, to this norm before the push.
         What the norm of the mean is, nobody knows: the parts of the sum are on different servers.
 
-    The parameters start as rank 0's, on every worker. A step in which any worker's gradient is not
+    The parameters start as rank 0's, on every worker, and are what the servers say from then on: a step after the
+    program has written to them is refused by name, for the servers' weights would undo that. Load a model before this
+    is made, or call resume_at(). Weights that were swapped for others, as to evaluate, and put back are no such write.
+    A constraint that is laid on weights after each step (clamp_) needs DistributedOptimizer. A step in which any worker's gradient is not
     finite is left out by all, `skipped_steps` counts them. A parameter without a gradient in all workers
     stays as it is. The exchange is in step(), none of it beside the backward pass. A GradScaler is
     refused: it skips step() in the worker that overflowed, and the others wait; use bfloat16.
@@ -86,12 +90,15 @@ class ServerOptimizer(WrappedOptimizer):
         self._links.add(named, terms_by_group(self.param_groups, self._rule_of))
         self._vote = Vote(worker, f"{prefix}vote on steps", self._links.reference, self._links.step_count, timeout)
         self._links.share_weights(timeout)
+        self._written = WrittenWeights((m.name, m.param) for m in self._links.members)
+        self._written.note()
         self._links.step_count.follow(self)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
         loss = evaluate(closure)
         rules = self._current_rules()
+        self._refuse_written()
         self._resume_check.before_step(self.inner, lambda: self._links.steps)
         members = self._links.members
         weight = self._weight.now()
@@ -110,7 +117,20 @@ class ServerOptimizer(WrappedOptimizer):
         for member, weights, result in zip(members, buffers, results):
             if not result.absent:
                 member.param.copy_(weights)
+        self._written.note()
         return loss
+
+    def _refuse_written(self):
+        names = self._written.names()
+        if names:
+            others = f" and {len(names) - 1} others" if len(names) > 1 else ""
+            raise FailedPrecondition(
+                f"the program has written to {names[0]!r}{others} since the last exchange, and the weights that the "
+                "servers hold would undo that: load and initialise the model, or broadcast it, before ServerOptimizer is "
+                "made, or call resume_at(step) in all workers, with which the servers take up what they have; a "
+                "constraint on weights after each step needs DistributedOptimizer",
+                tensor=names[0],
+            )
 
     def _current_rules(self):
         """Of the groups as they are by now; InvalidArgument names the group and the key that servers do not take."""
@@ -171,6 +191,7 @@ class ServerOptimizer(WrappedOptimizer):
         self._links.fetch_weights(self._timeout)  # Into the replicas. A reply may have rounded them.
         for member in self._links.members:
             member.param.copy_(state["parameters"][member.name])
+        self._written.note()
         self._resume_check.is_settled = True
 
     def resume_at(self, step: int) -> None:
@@ -179,6 +200,7 @@ class ServerOptimizer(WrappedOptimizer):
         Moments, which only the servers had, begin at 0 as in a new optimizer (so the first steps of AdamW
         are not the ones it would have taken), and so do residuals. Collective, before any worker steps."""
         self._links.resume_weights_at(step, self._timeout)
+        self._written.note()
         self._resume_check.is_settled = True
 
     def close(self) -> None:
