@@ -8,18 +8,19 @@
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/transport/forwarding.h"
 #include "common/transport/shm/shm_socket.h"
 
 namespace bdn {
 namespace {
 
-class AutoTransport final : public Transport {
+class AutoTransport final : public ForwardingTransport {
  public:
   AutoTransport(std::unique_ptr<Transport> network, std::unique_ptr<ShmTransport> host,
                 bool always_host, std::string socket_directory)
-      : always_host_(always_host),
+      : ForwardingTransport(std::move(network)),
+        always_host_(always_host),
         socket_directory_(std::move(socket_directory)),
-        network_(std::move(network)),
         host_(std::move(host)) {}
   ~AutoTransport() override {
     Close();
@@ -27,7 +28,7 @@ class AutoTransport final : public Transport {
   }
 
   void Start(FrameHandler handler, GoneHandler gone) override {
-    StartOne(network_.get(), kNetwork, handler, gone);
+    StartOne(network(), kNetwork, handler, gone);
     StartOne(host_.get(), kHost, handler, gone);
   }
   absl::StatusOr<std::string> Listen(const std::string& address) override;
@@ -36,17 +37,14 @@ class AutoTransport final : public Transport {
   void Disconnect(ConnectionId connection) override {
     Of(connection)->Disconnect(IdWithin(connection));
   }
-  PublicKey public_key() const override { return network_->public_key(); }
-  LinkSecurity security() const override { return network_->security(); }
   std::string host_address() const override {
     MutexLock lock(&mu_);
     return host_address_;
   }
-  std::string fabric_provider() const override { return network_->fabric_provider(); }
   bool needs_checksums() const override { return has_network_.load(std::memory_order_relaxed); }
   void Admit(Admission admission) override {
     host_->Admit(admission);
-    network_->Admit(std::move(admission));
+    network()->Admit(std::move(admission));
   }
   PublicKey KeyOf(ConnectionId connection) const override {
     return Of(connection)->KeyOf(IdWithin(connection));
@@ -60,11 +58,11 @@ class AutoTransport final : public Transport {
   std::shared_ptr<MemoryDomain> memory() override { return host_->memory(); }
   TransportStats stats() const override;
   void Close() override {
-    network_->Close();
+    network()->Close();
     host_->Close();
   }
   void Join() override {
-    network_->Join();
+    network()->Join();
     host_->Join();
   }
 
@@ -75,9 +73,10 @@ class AutoTransport final : public Transport {
   static ConnectionId IdWithin(ConnectionId connection) { return connection / 2; }
   static ConnectionId Name(ConnectionId within, Kind kind) { return within * 2 + kind; }
   Transport* Of(ConnectionId connection) const {
-    return KindOf(connection) == kHost ? host_.get() : network_.get();
+    return KindOf(connection) == kHost ? host_.get() : network();
   }
 
+  Transport* network() const { return inner(); }
   absl::StatusOr<ConnectionId> ConnectOnHost(const PeerSecurity& peer);
   void StartOne(Transport* one, Kind kind, const FrameHandler& handler, const GoneHandler& gone) {
     one->Start(
@@ -92,7 +91,6 @@ class AutoTransport final : public Transport {
 
   const bool always_host_;
   const std::string socket_directory_;
-  const std::unique_ptr<Transport> network_;
   const std::unique_ptr<ShmTransport> host_;
   // A frame has come by the network, or a connection was made by it. Publishes nothing else.
   std::atomic<bool> has_network_{false};
@@ -103,7 +101,7 @@ class AutoTransport final : public Transport {
 };
 
 absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
-  absl::StatusOr<std::string> bound = network_->Listen(address);
+  absl::StatusOr<std::string> bound = network()->Listen(address);
   if (!bound.ok()) return bound;
   const absl::StatusOr<std::string> host = host_->Listen(NewShmAddress(socket_directory_));
   if (host.ok()) {
@@ -153,14 +151,14 @@ absl::StatusOr<ConnectionId> AutoTransport::Connect(const std::string& address,
                  connection.status().message());
     }
   }
-  const absl::StatusOr<ConnectionId> connection = network_->Connect(address, peer);
+  const absl::StatusOr<ConnectionId> connection = network()->Connect(address, peer);
   if (!connection.ok()) return connection;
   has_network_.store(true, std::memory_order_relaxed);
   return Name(*connection, kNetwork);
 }
 
 TransportStats AutoTransport::stats() const {
-  TransportStats all = network_->stats();
+  TransportStats all = network()->stats();
   const TransportStats host = host_->stats();
   all.frames_sent += host.frames_sent;
   all.frames_received += host.frames_received;

@@ -27,9 +27,17 @@ class ScriptedLoopback::Endpoint final : public Transport {
     return core_->Connect(id_, address);
   }
   void Disconnect(ConnectionId connection) override { core_->Disconnect(id_, connection); }
+  PublicKey public_key() const override { return {}; }
+  LinkSecurity security() const override { return LinkSecurity::kOpen; }
+  std::string host_address() const override { return {}; }
+  std::string fabric_provider() const override { return {}; }
+  bool needs_checksums() const override { return true; }
+  void Admit(Admission) override {}
+  PublicKey KeyOf(ConnectionId) const override { return {}; }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     core_->Send(id_, to, std::move(frame), std::move(done));
   }
+  std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   TransportStats stats() const override { return core_->stats(id_); }
   void Close() override { core_->Close(id_); }
   void Join() override { core_->Join(id_); }

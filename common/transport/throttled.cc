@@ -8,16 +8,17 @@
 
 #include "common/base/mutex.h"
 #include "common/base/thread.h"
+#include "common/transport/forwarding.h"
 #include "common/transport/link_schedule.h"
 
 namespace bdn {
 namespace {
 
 // Departures and arrivals wait in two queues, each in order of time, for one thread.
-class ThrottledTransport final : public Transport {
+class ThrottledTransport final : public ForwardingTransport {
  public:
   ThrottledTransport(std::unique_ptr<Transport> inner, double bytes_per_second, const Clock* clock)
-      : inner_(std::move(inner)),
+      : ForwardingTransport(std::move(inner)),
         clock_(clock),
         egress_(bytes_per_second),
         ingress_(bytes_per_second),
@@ -31,25 +32,12 @@ class ThrottledTransport final : public Transport {
   void Start(FrameHandler handler, GoneHandler gone) override {
     handler_ = std::move(handler);
     gone_ = std::move(gone);
-    inner_->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); },
-                  [this](ConnectionId from) { Receive(from, std::nullopt); });
+    inner()->Start([this](ConnectionId from, Frame frame) { Receive(from, std::move(frame)); },
+                   [this](ConnectionId from) { Receive(from, std::nullopt); });
   }
 
-  std::shared_ptr<MemoryDomain> memory() override { return inner_->memory(); }
-
-  absl::StatusOr<std::string> Listen(const std::string& address) override {
-    return inner_->Listen(address);
-  }
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override {
-    return inner_->Connect(address, peer);
-  }
-  void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
-  PublicKey public_key() const override { return inner_->public_key(); }
-  LinkSecurity security() const override { return inner_->security(); }
-  std::string fabric_provider() const override { return inner_->fabric_provider(); }
-  void Admit(Admission admission) override { inner_->Admit(std::move(admission)); }
-  PublicKey KeyOf(ConnectionId connection) const override { return inner_->KeyOf(connection); }
+  // Frames between the processes of a host would not take the link.
+  std::string host_address() const override { return {}; }
 
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     {
@@ -61,13 +49,11 @@ class ThrottledTransport final : public Transport {
         return;
       }
     }
-    inner_->Send(to, std::move(frame), std::move(done));  // which is closed, and says so
+    inner()->Send(to, std::move(frame), std::move(done));  // which is closed, and says so
   }
 
-  TransportStats stats() const override { return inner_->stats(); }
-
   void Close() override {
-    inner_->Close();  // first: what still waits must find it closed
+    inner()->Close();  // first: what still waits must find it closed
     MutexLock lock(&mu_);
     is_closed_ = true;
     changed_.Signal();
@@ -78,7 +64,7 @@ class ThrottledTransport final : public Transport {
       MutexLock lock(&join_mu_);
       if (thread_.joinable()) thread_.join();
     }
-    inner_->Join();
+    inner()->Join();
   }
 
  private:
@@ -148,13 +134,12 @@ class ThrottledTransport final : public Transport {
       std::deque<Arrival> arrivals;
       is_open = WaitForDue(&departures, &arrivals);
       for (Departure& departure : departures) {
-        inner_->Send(departure.to, std::move(departure.frame), std::move(departure.done));
+        inner()->Send(departure.to, std::move(departure.frame), std::move(departure.done));
       }
       for (Arrival& arrival : arrivals) Hand(std::move(arrival));
     }
   }
 
-  const std::unique_ptr<Transport> inner_;
   const Clock* const clock_;
   FrameHandler handler_;  // const after Start
   GoneHandler gone_;      // as well

@@ -56,6 +56,9 @@ struct Admission {
 //
 // Callbacks (the frame handler and SendDone) run on threads of the transport, never inside a call
 // that registered or caused them, and never after Join() returned. They must not block.
+//
+// No method has a default, so that a transport around another one cannot forget to forward a call; it
+// derives from ForwardingTransport (forwarding.h).
 class Transport {
  public:
   using FrameHandler = std::function<void(ConnectionId from, Frame frame)>;
@@ -90,21 +93,21 @@ class Transport {
 
   // The public half of the key pair that this transport made for itself; none where it never leaves
   // the process.
-  virtual PublicKey public_key() const { return {}; }
+  virtual PublicKey public_key() const = 0;
   // How the last Listen came to listen.
-  virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
+  virtual LinkSecurity security() const = 0;
   // Where the last Listen also came to listen for processes of this host; empty: nowhere.
-  virtual std::string host_address() const { return {}; }
+  virtual std::string host_address() const = 0;
   // The provider of the fabric that listeners offer besides; empty: none.
-  virtual std::string fabric_provider() const { return {}; }
+  virtual std::string fabric_provider() const = 0;
   // Whether frames are best made with checksums: some connection leaves the host.
-  virtual bool needs_checksums() const { return true; }
+  virtual bool needs_checksums() const = 0;
   // From now on these and no others may connect; connections of others are cut. Before the first
   // call nobody may. A listener that is kOpen admits everybody whatever is said here.
-  virtual void Admit(Admission /*admission*/) {}
+  virtual void Admit(Admission admission) = 0;
   // Whose connection this is, as the listener has verified: with kEncrypted by the private half,
   // with kAuthenticated by the job's secret. None where it is kOpen, or gone.
-  virtual PublicKey KeyOf(ConnectionId /*connection*/) const { return {}; }
+  virtual PublicKey KeyOf(ConnectionId connection) const = 0;
 
   // Takes over the frame. An unknown connection ends in
   // NotFound.
@@ -112,7 +115,7 @@ class Transport {
 
   // What payloads that are to be sent are best made of: buffers of another memory are sent as well,
   // at the price of a copy.
-  virtual std::shared_ptr<MemoryDomain> memory() { return HostMemory(); }
+  virtual std::shared_ptr<MemoryDomain> memory() = 0;
 
   virtual TransportStats stats() const = 0;
 

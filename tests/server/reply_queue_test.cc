@@ -33,9 +33,17 @@ class KeepingTransport final : public Transport {
     return Unavailable("none");
   }
   void Disconnect(ConnectionId) override {}
+  PublicKey public_key() const override { return {}; }
+  LinkSecurity security() const override { return LinkSecurity::kOpen; }
+  std::string host_address() const override { return {}; }
+  std::string fabric_provider() const override { return {}; }
+  bool needs_checksums() const override { return true; }
+  void Admit(Admission) override {}
+  PublicKey KeyOf(ConnectionId) const override { return {}; }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     kept.push_back({to, std::move(frame), std::move(done)});
   }
+  std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   TransportStats stats() const override { return {}; }
   void Close() override {}
   void Join() override {}

@@ -3,6 +3,7 @@
 #include <memory>
 #include <thread>
 
+#include "common/transport/forwarding.h"
 #include "common/transport/loopback.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,33 +26,18 @@ constexpr int kTensors = 8;
 constexpr size_t kElements = 1000;
 
 // Whose frames go as `send` says.
-class HookedTransport final : public Transport {
+class HookedTransport final : public ForwardingTransport {
  public:
   using SendFn = std::function<void(Transport* inner, ConnectionId to, Frame frame, SendDone done)>;
 
   HookedTransport(std::unique_ptr<Transport> inner, SendFn send)
-      : inner_(std::move(inner)), send_(std::move(send)) {}
+      : ForwardingTransport(std::move(inner)), send_(std::move(send)) {}
 
-  void Start(FrameHandler handler, GoneHandler gone) override {
-    inner_->Start(std::move(handler), std::move(gone));
-  }
-  absl::StatusOr<std::string> Listen(const std::string& address) override {
-    return inner_->Listen(address);
-  }
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override {
-    return inner_->Connect(address, peer);
-  }
-  void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
-    send_(inner_.get(), to, std::move(frame), std::move(done));
+    send_(inner(), to, std::move(frame), std::move(done));
   }
-  TransportStats stats() const override { return inner_->stats(); }
-  void Close() override { inner_->Close(); }
-  void Join() override { inner_->Join(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   const SendFn send_;
 };
 

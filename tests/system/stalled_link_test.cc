@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/transport/forwarding.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -114,33 +115,18 @@ constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr size_t kElements = 300'000;  // one key of 1.2 MB, which takes several reads
 
 // Reaches its listener by a proxy, which it makes.
-class RelayedTransport final : public Transport {
+class RelayedTransport final : public ForwardingTransport {
  public:
   RelayedTransport(std::unique_ptr<Transport> inner, std::unique_ptr<SilentProxy>* proxy)
-      : inner_(std::move(inner)), proxy_(*proxy) {}
+      : ForwardingTransport(std::move(inner)), proxy_(*proxy) {}
 
-  void Start(FrameHandler handler, GoneHandler gone) override {
-    inner_->Start(std::move(handler), std::move(gone));
-  }
-  absl::StatusOr<std::string> Listen(const std::string& address) override {
-    return inner_->Listen(address);
-  }
   absl::StatusOr<ConnectionId> Connect(const std::string& address,
                                        const PeerSecurity& peer) override {
     if (proxy_ == nullptr) proxy_ = std::make_unique<SilentProxy>(address);
-    return inner_->Connect(proxy_->address(), peer);
+    return inner()->Connect(proxy_->address(), peer);
   }
-  void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
-  PublicKey public_key() const override { return inner_->public_key(); }
-  void Send(ConnectionId to, Frame frame, SendDone done) override {
-    inner_->Send(to, std::move(frame), std::move(done));
-  }
-  TransportStats stats() const override { return inner_->stats(); }
-  void Close() override { inner_->Close(); }
-  void Join() override { inner_->Join(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   std::unique_ptr<SilentProxy>& proxy_;
 };
 

@@ -32,8 +32,10 @@ thread_local const FabricTransportImpl* polled_here = nullptr;  // by this threa
 
 class FabricTransportImpl final : public FabricTransport {
  public:
-  FabricTransportImpl(const FabricOptions& options, FileDescriptor wake)
-      : options_(options),
+  FabricTransportImpl(std::unique_ptr<Transport> network, const FabricOptions& options,
+                      FileDescriptor wake)
+      : FabricTransport(std::move(network)),
+        options_(options),
         clock_(options.clock == nullptr ? &own_clock_ : options.clock),
         mailbox_(std::make_shared<FabricMailbox>(std::move(wake))) {}
   ~FabricTransportImpl() override {
@@ -43,23 +45,20 @@ class FabricTransportImpl final : public FabricTransport {
   // Once, before anything else.
   absl::Status Open();
   // Once, after Open.
-  void Begin(std::unique_ptr<Transport> network);
+  void Begin();
+  // Where Open failed: gives the network back.
+  std::unique_ptr<Transport> ReleaseNetwork() { return ReleaseInner(); }
 
   void Start(FrameHandler handler, GoneHandler gone) override;
-  absl::StatusOr<std::string> Listen(const std::string& address) override {
-    return network_->Listen(address);
-  }
   absl::StatusOr<ConnectionId> Connect(const std::string& address,
                                        const PeerSecurity& peer) override;
   void Disconnect(ConnectionId connection) override;
-  PublicKey public_key() const override { return network_->public_key(); }
-  LinkSecurity security() const override { return network_->security(); }
   std::string fabric_provider() const override { return options_.endpoint.provider; }
   bool needs_checksums() const override { return !is_of_host_; }
   void Admit(Admission admission) override {
     // Before the network, which ends who has left, and lets in who says hello.
     mailbox_->Ask([&](auto* requests) { requests->admission = admission; });
-    network_->Admit(std::move(admission));
+    network()->Admit(std::move(admission));
   }
   PublicKey KeyOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
@@ -73,6 +72,7 @@ class FabricTransportImpl final : public FabricTransport {
   uint64_t num_meetings() const override { return counters_.meetings.Read(); }
 
  private:
+  Transport* network() const { return inner(); }
   void OnNetworkFrame(ConnectionId from, Frame frame);
   void SendByNetwork(ConnectionId to, Frame frame, SendDone done);
   bool SendNow(FabricMailbox::Outgoing* outgoing);
@@ -89,7 +89,6 @@ class FabricTransportImpl final : public FabricTransport {
   const FabricOptions options_;
   const SteadyClock own_clock_;
   const Clock* const clock_;
-  std::unique_ptr<Transport> network_;  // const after Begin
   const std::shared_ptr<FabricMailbox> mailbox_;
   std::shared_ptr<MemoryDomain> memory_;  // const after Open
   bool is_of_host_ = false;               // as well
@@ -122,8 +121,7 @@ absl::Status FabricTransportImpl::Open() {
   return absl::OkStatus();
 }
 
-void FabricTransportImpl::Begin(std::unique_ptr<Transport> network) {
-  network_ = std::move(network);
+void FabricTransportImpl::Begin() {
   MutexLock lock(&join_mu_);
   poller_ = StartThread("bdn-fabric", [this] { RunPoller(); });
 }
@@ -154,8 +152,8 @@ FabricPoller::Owner FabricTransportImpl::OwnerOfPoller() {
                 cut_.insert(connection);
               },
           .key_of = [this](ConnectionId connection) -> std::optional<PublicKey> {
-            if (network_->security() == LinkSecurity::kOpen) return PublicKey();
-            const PublicKey key = network_->KeyOf(connection);
+            if (network()->security() == LinkSecurity::kOpen) return PublicKey();
+            const PublicKey key = network()->KeyOf(connection);
             return key.empty() ? std::nullopt : std::optional(key);
           },
           .gone =
@@ -169,7 +167,7 @@ FabricPoller::Owner FabricTransportImpl::OwnerOfPoller() {
 void FabricTransportImpl::Start(FrameHandler handler, GoneHandler gone) {
   handler_ = std::move(handler);
   gone_ = std::move(gone);
-  network_->Start(
+  network()->Start(
       [this](ConnectionId from, Frame frame) { OnNetworkFrame(from, std::move(frame)); },
       [this](ConnectionId connection) {
         {
@@ -201,17 +199,17 @@ void FabricTransportImpl::Say(ConnectionId to, const FabricHandshake& handshake)
   Frame frame = MakeFrame({.type = FrameType::kFabric}, EncodeFabricHandshake(handshake));
   said_.frames_sent.Add();
   said_.bytes_sent.Add(kHeaderBytes + frame.payload.size());
-  network_->Send(to, std::move(frame), [](const absl::Status&) {});
+  network()->Send(to, std::move(frame), [](const absl::Status&) {});
 }
 
 absl::StatusOr<ConnectionId> FabricTransportImpl::Connect(const std::string& address,
                                                           const PeerSecurity& peer) {
-  const absl::StatusOr<ConnectionId> connection = network_->Connect(address, peer);
+  const absl::StatusOr<ConnectionId> connection = network()->Connect(address, peer);
   if (!connection.ok()) return connection;
   const std::string& ours = options_.endpoint.provider;
   if (peer.fabric_provider != ours) {
     if (!options_.always) return connection;
-    network_->Disconnect(*connection);
+    network()->Disconnect(*connection);
     if (peer.fabric_provider.empty()) {
       return Unavailable(
           "%s offers no fabric, and transport is rdma here: is its transport rdma, too?", address);
@@ -234,7 +232,7 @@ void FabricTransportImpl::Disconnect(ConnectionId connection) {
     if (connectors_.erase(connection) > 0) by_fabric_.erase(connection);
   }
   mailbox_->Ask([&](auto* requests) { requests->ended.push_back(connection); });
-  network_->Disconnect(connection);
+  network()->Disconnect(connection);
 }
 
 PublicKey FabricTransportImpl::KeyOf(ConnectionId connection) const {
@@ -242,12 +240,12 @@ PublicKey FabricTransportImpl::KeyOf(ConnectionId connection) const {
     MutexLock lock(&mu_);
     if (cut_.contains(connection)) return {};
   }
-  return network_->KeyOf(connection);
+  return network()->KeyOf(connection);
 }
 
 void FabricTransportImpl::SendByNetwork(ConnectionId to, Frame frame, SendDone done) {
   AddChecksum(&frame);
-  network_->Send(to, std::move(frame), std::move(done));
+  network()->Send(to, std::move(frame), std::move(done));
 }
 
 void FabricTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
@@ -286,7 +284,7 @@ TransportStats FabricTransportImpl::stats() const {
   const auto without = [](uint64_t all, const TransportCounter& some) {
     return all - std::min(all, some.Read());
   };
-  TransportStats all = network_->stats();
+  TransportStats all = network()->stats();
   const TransportStats fabric = counters_.transport.Read();
   all.frames_sent = without(all.frames_sent, said_.frames_sent) + fabric.frames_sent;
   all.frames_received =
@@ -303,20 +301,20 @@ TransportStats FabricTransportImpl::stats() const {
 }
 
 void FabricTransportImpl::Close() {
-  if (network_ == nullptr) return;  // it never began
-  network_->Close();
+  if (network() == nullptr) return;  // it never began
+  network()->Close();
   mailbox_->Ask([](auto* requests) { requests->is_closed = true; });
 }
 
 void FabricTransportImpl::Join() {
   MutexLock join_lock(&join_mu_);
-  if (network_ == nullptr) return;
+  if (network() == nullptr) return;
   // What the poller hands to the network must find its thread.
   if (poller_.joinable()) {
     mailbox_->Ask([](auto* requests) { requests->is_joining = true; });
     poller_.join();
   }
-  network_->Join();
+  network()->Join();
 }
 
 // ---- The poller
@@ -402,9 +400,13 @@ absl::StatusOr<std::unique_ptr<FabricTransport>> FabricTransport::Make(
   }
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.is_open()) return ResourceExhausted("fabric: %s", std::strerror(errno));
-  auto transport = std::make_unique<FabricTransportImpl>(options, std::move(wake));
-  BDN_RETURN_IF_ERROR(transport->Open());
-  transport->Begin(std::move(network));
+  auto transport =
+      std::make_unique<FabricTransportImpl>(std::move(network), options, std::move(wake));
+  if (const absl::Status opened = transport->Open(); !opened.ok()) {
+    network = transport->ReleaseNetwork();
+    return opened;
+  }
+  transport->Begin();
   return transport;
 }
 

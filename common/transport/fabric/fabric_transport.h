@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/transport/fabric/fabric_endpoint.h"
+#include "common/transport/forwarding.h"
 #include "common/transport/transport.h"
 
 namespace bdn {
@@ -39,8 +40,10 @@ struct FabricOptions {
 // on, else by looking, ever less often, up to once a millisecond.
 //
 // A payload on the fabric is neither encrypted nor authenticated, whatever the network does.
-class FabricTransport : public Transport {
+class FabricTransport : public ForwardingTransport {
  public:
+  using ForwardingTransport::ForwardingTransport;
+
   // As FabricEndpoint::Open; InvalidArgument: options out of range. `network` is taken if it succeeds, and
   // stays the caller's if not.
   static absl::StatusOr<std::unique_ptr<FabricTransport>> Make(std::unique_ptr<Transport>&& network,

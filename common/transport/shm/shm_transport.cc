@@ -89,6 +89,8 @@ class ShmTransportImpl final : public ShmTransport {
   void Disconnect(ConnectionId connection) override;
   PublicKey public_key() const override { return options_.key; }
   LinkSecurity security() const override { return options_.security; }
+  std::string host_address() const override { return {}; }
+  std::string fabric_provider() const override { return {}; }
   bool needs_checksums() const override { return false; }
   void Admit(Admission admission) override;
   PublicKey KeyOf(ConnectionId connection) const override;

@@ -76,12 +76,16 @@ class ZmqTransport final : public Transport {
   void Disconnect(ConnectionId connection) override { mailbox_.End(connection); }
   PublicKey public_key() const override { return keys_.public_key; }
   LinkSecurity security() const override;
+  std::string host_address() const override { return {}; }
+  std::string fabric_provider() const override { return {}; }
+  bool needs_checksums() const override { return true; }
   void Admit(Admission admission) override {
     admissions_.Set(admission);
     mailbox_.SayAdmissionsChanged();
   }
   PublicKey KeyOf(ConnectionId connection) const override;
   void Send(ConnectionId to, Frame frame, SendDone done) override;
+  std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
   TransportStats stats() const override { return counters_.Read(); }
   void Close() override;
   void Join() override;
