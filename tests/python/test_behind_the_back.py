@@ -81,3 +81,61 @@ def test_a_backward_pass_through_what_push_pull_replaced_is_refused():
 
     first, second = run_job(job)
     assert first == second
+
+
+def frozen_in_one(worker, model, optimizer):
+    for _ in range(3):
+        optimizer.zero_grad()
+        backward(model, worker)
+        optimizer.step()
+        model[0].weight.requires_grad_(worker.rank == 0)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_a_parameter_that_is_frozen_in_one_worker_alone_is_named_in_all(overlap):
+    def job(worker):
+        model = two_layers()
+        _, optimizer = distributed(worker, model, model.parameters(), overlap)
+        try:
+            frozen_in_one(worker, model, optimizer)
+            optimizer.synchronize()
+            worker.barrier("the end")
+        except bandoneon.BandoneonError as error:
+            heard[worker.rank] = str(error)
+            raise
+
+    heard = {}
+    with pytest.raises(bandoneon.BandoneonError):
+        run_job(job)
+    assert all("'0.weight' requires no gradient in this worker" in heard[rank] for rank in range(2))
+
+
+def server_optimizer(inner, named, worker):
+    return bdn.ServerOptimizer(inner, named, worker=worker)
+
+
+def cser(inner, named, worker):
+    return bdn.CSER(inner, named, gradient="none", reset="none", worker=worker)
+
+
+def test_ef21_refuses_it_in_the_vote():
+    def job(worker):
+        model = two_layers()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.EF21(inner, model.named_parameters(), worker=worker)
+        with pytest.raises(bandoneon.FailedPrecondition, match="the frozen parameters of this worker.*in all workers"):
+            frozen_in_one(worker, model, optimizer)
+
+    run_job(job)
+
+
+@pytest.mark.parametrize("make", [server_optimizer, cser])
+def test_where_weights_are_exchanged_one_that_is_frozen_in_one_worker_stays_the_same_in_all(make):
+    def job(worker):
+        model = two_layers()
+        optimizer = make(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), worker)
+        frozen_in_one(worker, model, optimizer)
+        return [param.tolist() for param in model.parameters()]
+
+    first, second = run_job(job)
+    assert first == second

@@ -102,7 +102,8 @@ class EF21(WrappedOptimizer):
         loss = evaluate(closure)
         self._resume_check.before_step(self.inner, lambda: self._links.steps)
         momenta, targets = self._targets()
-        if not self._vote.all_finite(targets):
+        frozen = [name for name, param in self._named if not param.requires_grad]
+        if not self._vote.all_finite(targets, alike=("frozen parameters", frozen, _SAME_FROZEN)):
             self.skipped_steps += 1
             return loss
         # The servers subtract what is pushed.
@@ -163,6 +164,9 @@ class EF21(WrappedOptimizer):
         """Frees the parameters' names for another optimizer, which begins anew, and gives back what both ends
         remember."""
         self._links.release()
+
+
+_SAME_FROZEN = "Freeze and thaw parameters (requires_grad) in all workers alike, for each steps those that it trains"
 
 
 def _set_gradient(param, values):

@@ -106,7 +106,8 @@ class ServerOptimizer(WrappedOptimizer):
         buffers = [self._buffer(member) for member in members]
         present = [buffer for buffer, is_absent in zip(buffers, absent) if not is_absent]
         self._set_rules(rules)
-        if not self._vote.all_finite(present, weight, alike=("hyperparameters", self._rules)):
+        alike = ("hyperparameters", self._rules, _SAME_RULES)
+        if not self._vote.all_finite(present, weight, alike=alike):
             self.skipped_steps += 1
             return loss
         if self._max_norm is not None and present:
@@ -210,6 +211,7 @@ class ServerOptimizer(WrappedOptimizer):
 
 
 _SETTINGS = {"algorithm": "ServerOptimizer"}
+_SAME_RULES = "They are by groups; let schedulers and load_state_dict() do the same in every worker"
 _RULE_KEYS = ("momentum", "nesterov", "betas", "eps", "weight_decay")  # of groups, besides lr
 
 

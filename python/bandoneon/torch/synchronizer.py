@@ -149,6 +149,7 @@ class Synchronizer:
         self._weight = 1.0
         self._rates = {}
         self._changed = []  # slots whose gradients were changed after they had left
+        self._frozen_here = []  # slots of frozen parameters that others have a gradient of
         self._given_up_at = None  # steps that had ended when a round was given up
 
     # ---- Membership ----
@@ -320,6 +321,7 @@ class Synchronizer:
             self.forward_hooks.step = None
         if not self._active:  # Else what was told is of the next round.
             self._settle_attendance()
+        self._refuse_frozen_here()
 
     # ---- In the backward pass ----
 
@@ -453,6 +455,7 @@ class Synchronizer:
         self._local_passes = 0
         self._leave_round()
         self._refuse_changes()
+        self._refuse_frozen_here()
 
     @torch.no_grad()
     def _send_rest(self):
@@ -674,6 +677,11 @@ class Synchronizer:
         if changed:
             raise _changed_in_flight(changed)
 
+    def _refuse_frozen_here(self):
+        frozen, self._frozen_here = self._frozen_here, []
+        if frozen:
+            raise _frozen_here_alone(frozen)
+
     def _finish(self, slot, result):
         if slot.fired == 1:
             slot.seen_alone = True
@@ -685,6 +693,8 @@ class Synchronizer:
             mean = slot.grad if slot.earlier is None else slot.earlier.add_(slot.grad)
         if slot.pending is not None:
             self._arrive(slot, mean)
+        elif slot.memory is None and not result.absent:
+            self._frozen_here.append(slot)
         elif slot.memory is not None:
             slot.leave_mean(mean)
         if self._is_in_flight:
@@ -703,6 +713,16 @@ def _changed_in_flight(slots):
         "and was on its way to the other workers, so the mean lacks that change. Change it in a hook of the "
         "parameter (register_post_accumulate_grad_hook), which runs before it leaves, or construct "
         "DistributedOptimizer(..., overlap=False), which sends gradients when the pass is over",
+        tensor=name,
+    )
+
+
+def _frozen_here_alone(slots):
+    name = slots[0].member.name
+    others = f" and {len(slots) - 1} others" if len(slots) > 1 else ""
+    return FailedPrecondition(
+        f"{name!r}{others} requires no gradient in this worker, and another worker has one of it: that worker would step "
+        "it and this one would not. Freeze and thaw parameters (requires_grad) in all workers alike",
         tensor=name,
     )
 

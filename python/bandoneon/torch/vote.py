@@ -31,8 +31,8 @@ class Vote:
         """Whether no worker's tensors, times its weight, hold NaN, infinity, or values so large that a sum
         over the workers might overflow. Collective. After DeadlineExceeded nobody votes here any more.
 
-        alike: (what it is, the value) that must be the same in all workers; FailedPrecondition where another
-        worker's is not this one's."""
+        alike: (what it is, the value, what to do) of what must be the same in all workers; FailedPrecondition where
+        another worker's is not this one's."""
         self._owner().check_open()
         limit = _LARGEST / (4 * self._worker.size)
         norms = torch._foreach_norm(tensors, float("inf")) if tensors else []
@@ -46,9 +46,8 @@ class Vote:
             self._worker.wait(ticket, self._timeout)
         refused, mean = ballot.tolist()
         if abs(mean - own) > 0.25:
-            what, value = alike
+            what, value, remedy = alike
             raise FailedPrecondition(
-                f"the {what} of this worker at this step are not those of all others: {value!r} here, by groups. Let "
-                "schedulers and load_state_dict() do the same in every worker"
+                f"the {what} of this worker at this step are not those of all others: {value!r} here. {remedy}"
             )
         return refused == 0
