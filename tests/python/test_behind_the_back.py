@@ -1,5 +1,7 @@
 """What a program does behind an optimizer's back is said, and not trained on by each worker alone."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -81,6 +83,37 @@ def test_a_backward_pass_through_what_push_pull_replaced_is_refused():
 
     first, second = run_job(job)
     assert first == second
+
+
+@pytest.mark.parametrize("way", ["in no group", "frozen", "with lr=0", "of another optimizer"])
+def test_a_named_parameter_in_no_group_is_warned_of_for_its_gradient_is_of_one_worker(way):
+    def job(worker):
+        model = two_layers()
+        first, second = model[0].weight, model[1].weight
+        groups = [{"params": [second]}] + [{"params": [first], "lr": 0.0}] * (way == "with lr=0")
+        inner = torch.optim.SGD(groups, lr=0.1)
+        optimizers = [bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker)]
+        if way == "of another optimizer":
+            inner = torch.optim.SGD([first], lr=0.1)
+            optimizers.append(bdn.DistributedOptimizer(inner, model.named_parameters(), prefix="2/", worker=worker))
+        first.requires_grad_(way != "frozen")
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                model.zero_grad()
+                backward(model, worker)
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                for optimizer in optimizers:
+                    optimizer.step()
+        return [str(one.message) for one in seen], norm.item(), second.tolist()
+
+    # One worker at a time may catch warnings of its process.
+    messages, *_ = run_job(job, workers=1)[0]
+    assert len(messages) == (way == "in no group")
+    assert all("'0.weight' has a gradient and is in no group" in message for message in messages)
+    if way != "in no group":
+        (_, *first), (_, *second) = run_job(job)
+        assert first == second
 
 
 def frozen_in_one(worker, model, optimizer):

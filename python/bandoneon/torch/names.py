@@ -60,6 +60,10 @@ class Names:
                     self.learn([self._make_name(g, i, param)])
         return with_elements(entry for key, entry in self._names.items() if key in wanted)
 
+    def besides(self, ids):
+        """(name, parameter) of those with other ids than these."""
+        return [entry for key, entry in self._names.items() if key not in ids]
+
     def _make_name(self, group, index, param):
         if self._given:
             raise InvalidArgument(

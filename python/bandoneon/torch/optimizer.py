@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from typing import Any
 
@@ -336,6 +337,7 @@ class _Parts:
         self.timeout = timeout
         self._average = average
         self.forward_hooks = None  # with overlap="forward"
+        self.has_warned_of_local = False
         self.ddp_besides = DDPBesides("DistributedOptimizer", steps_locally=False)
         self.resume_check = ResumeCheck("; without it, call resume_at() in every worker")
         self.resume_check.is_settled = not parameters.links.begins_anew
@@ -390,6 +392,7 @@ def _check_momentum(groups, names, links, first_group=0):
 def _before_step(optimizer, args, kwargs):
     parts = optimizer._bandoneon
     _check_all_are_exchanged(optimizer, parts)
+    _warn_of_local_gradients(parts)
     parts.ddp_besides.before_step(member.param for member in parts.parameters.members)
     # Schedulers turn it, too.
     _check_momentum(optimizer.param_groups, parts.names, parts.parameters.links)
@@ -418,6 +421,25 @@ def _check_all_are_exchanged(optimizer, parts):
                     "put into param_groups, or given to add_param_group() of the optimizer inside, and would step by "
                     "the gradient of this worker alone. Call add_param_group() of the DistributedOptimizer in all workers"
                 )
+
+
+def _warn_of_local_gradients(parts):
+    """Of parameters that have names here and are stepped by nobody, as DDP would average them for what reads them."""
+    if parts.has_warned_of_local:
+        return
+    for name, param in parts.names.besides(parts.parameters.known_ids):
+        if param.grad is None or not param.numel() or parts.parameters.is_exchanged(param):
+            continue
+        parts.has_warned_of_local = True
+        warnings.warn(
+            f"{name!r} has a gradient and is in no group of this optimizer, so nothing exchanges it: the gradient is of "
+            "this worker alone, and what reads it, as clip_grad_norm_(model.parameters()) does, comes out otherwise in "
+            "each worker, and with it the step. Freeze the parameter (requires_grad_(False)), or clip what the groups "
+            "have alone, or give it a group, with lr=0 where it is not to move",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return
 
 
 def _shape_of(param):

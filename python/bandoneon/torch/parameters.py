@@ -117,6 +117,11 @@ class _Owners:
                 tensor=name,
             )
 
+    def has(self, param):
+        """Whether one exchanges the parameter."""
+        entry = self._entries.get(id(param))
+        return entry is not None and entry[0]() is param and entry[1]() is not None
+
     @staticmethod
     def _is_of_others(entry, owners):
         owner = entry[1]()
@@ -194,6 +199,11 @@ class ParameterSet:
         owners = _owners.get(self.worker)
         if owners is not None:
             owners.check(named, [self, self._beside])
+
+    def is_exchanged(self, param):
+        """Whether this or another optimizer or hook of this worker exchanges the parameter."""
+        owners = _owners.get(self.worker)
+        return owners is not None and owners.has(param)
 
     def own(self, named):
         """Refuses (name, parameter) pairs to others from now on, as add() does what it declares."""
