@@ -95,6 +95,7 @@ def shutdown(timeout: float | None = None) -> None:
             return
         _left = _address
     try:
+        worker.check_last_rounds()
         worker.leave(timeout)
     finally:
         worker.close()
@@ -286,6 +287,7 @@ def _at_exit():
             _abort(worker, endings.last_cause())
             return
         if not endings.may_have_failed():
+            worker.check_last_rounds()
             worker.settle()  # After a failure it could wait for long.
         worker.leave_at_exit(endings.last_cause())
     except errors.BandoneonError as error:
@@ -303,6 +305,7 @@ def _at_end_of_child(failure):
         _abort(worker, f"{cause} (exit status {status})" if cause else f"its program ended with exit status {status}")
         return
     try:
+        worker.check_last_rounds()
         worker.leave()
     except errors.BandoneonError as error:
         _log.error("bandoneon: %s", error)

@@ -109,7 +109,8 @@ class Worker:
         self._in_flight = {}  # ticket -> what must outlive it
         self._dropped = collections.deque()  # tickets nobody waits for any more
         self._declared = {}  # name -> (Declaration, id)
-        self._unsettled = weakref.WeakSet()  # what settles before the worker leaves
+        self._unsettled = weakref.WeakSet()
+        self._failed_rounds = weakref.WeakKeyDictionary()  # what settles before the worker leaves
         self._owners = {}  # name -> weak reference to what exchanges it
         self._steps_ended = 0  # of all optimizers
         self._stepping_thread = None  # that ended the last
@@ -142,6 +143,22 @@ class Worker:
         """Has its owners take in what they have in flight."""
         for owner in list(self._unsettled):
             owner.settle()
+
+    def note_failed_round(self, owner, error):
+        """A round of owner's failed: a program that ends politely without a better one of it has failed."""
+        self._failed_rounds[owner] = error
+
+    def note_good_round(self, owner):
+        """A round of owner's succeeded, whatever had failed before."""
+        self._failed_rounds.pop(owner, None)
+
+    def check_last_rounds(self):
+        """Raises FailedPrecondition where the last round of an owner failed, which its program has caught."""
+        for error in self._failed_rounds.values():
+            self._why_closed = f"its program ended after an exchange that had failed: {error}"
+            raise errors.FailedPrecondition(
+                f"the program ends although its last exchange of gradients failed, so the replicas may differ: {error}"
+            ) from error
 
     def settle_before_leaving(self, owner):
         """leave() calls owner.settle() first, which takes in what it has in flight; keeps no owner alive."""

@@ -759,6 +759,25 @@ def fails_in_one_worker(directory):
         raise
 
 
+def catches_every_error(directory, ending):
+    """Rank 1's second batch fails, and a loop that skips whatever fails skips the job's errors, too."""
+    worker = bdn.init()
+    model = make_model()
+    optimizer = bdn.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for step in range(4):
+        optimizer.zero_grad()
+        hidden = model[0](make_batch(worker.rank, step))
+        if worker.rank == 1 and step == 1:
+            hidden = BreaksOff.apply(hidden)
+        try:
+            model[1:](hidden).square().mean().backward()
+        except RuntimeError:
+            continue
+        optimizer.step()
+    record(directory, worker, model_hash(model))
+    exec(ending)
+
+
 def ends_early_in_one_worker(directory, how):
     worker = bdn.init()
     try:

@@ -249,6 +249,18 @@ def test_run_names_the_worker_that_failed_first_and_returns_its_code(tmp_path, n
     assert done.returncode == code, done.stderr
 
 
+@pytest.mark.parametrize("ending", ["bdn.shutdown()", "pass"])
+def test_a_job_whose_errors_were_all_caught_has_failed(tmp_path, ending):
+    command = [BIN / "bandoneon", "run", "-n", "2", "-s", "1", "--", sys.executable, PROGRAMS]
+    done = subprocess.run(
+        [*map(str, command), "catches_every_error", str(tmp_path), ending], capture_output=True, text=True, timeout=120
+    )
+    first, second = records(tmp_path)
+    assert first != second
+    assert done.returncode != 0 and "the replicas may differ" in done.stderr
+    assert "the job is done" not in done.stderr
+
+
 class daemons:
     """A scheduler and one server, as one would start them by hand."""
 

@@ -75,6 +75,28 @@ def test_gradients_of_different_steps_are_not_averaged(misdeed, overlap, culprit
     assert ended[1 - culprit] == AT + 1 and ended[culprit] == AT
 
 
+def test_a_program_that_catches_the_error_and_ends_has_failed():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        goes_apart(worker, model, model, optimizer, "a step left out")
+        with pytest.raises(bandoneon.FailedPrecondition, match="the replicas may differ.*steps of its program"):
+            worker.check_last_rounds()
+
+    run_job(job)
+
+
+def test_closing_the_optimizer_forgets_its_failed_round():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        goes_apart(worker, model, model, optimizer, "a step left out")
+        optimizer.close()
+        worker.check_last_rounds()
+
+    run_job(job)
+
+
 @pytest.mark.parametrize("misdeed", MISDEEDS)
 def test_nor_are_they_where_steps_are_deferred_to_the_forward_pass(misdeed):
     found = {}

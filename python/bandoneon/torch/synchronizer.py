@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from .. import _native
-from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition
+from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition, JobFailed
 from ..worker import Push
 from . import backward_pass, devices
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
@@ -142,6 +142,7 @@ class Synchronizer:
         self._active = False
         self._batch = _Batch()
         self._is_given_up = False  # its results are not wanted
+        self._has_failed = False  # its last round ended in an error
         self._is_local = False  # the pass that runs only adds to the local gradients
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
@@ -165,6 +166,7 @@ class Synchronizer:
     def close(self):
         """Takes the hooks away; the parameters' gradients stay local from now on."""
         self._closed = True
+        self._worker.note_good_round(self)  # Nothing more is exchanged that could mend it.
         if self.forward_hooks is not None:
             self.forward_hooks.remove()
         for slot in self._slots:
@@ -646,7 +648,14 @@ class Synchronizer:
         if error is not None:
             if not isinstance(error, DeadlineExceeded):  # After which it can be waited for again.
                 slots[len(results)].ticket = None
-            raise self._with_what_was_given_up(error)
+            error = self._with_what_was_given_up(error)
+            if not isinstance(error, JobFailed):  # Which leaving will say, too.
+                self._has_failed = True
+                self._worker.note_failed_round(self, error)
+            raise error
+        if is_wanted and self._has_failed:
+            self._has_failed = False
+            self._worker.note_good_round(self)
 
     def _with_what_was_given_up(self, error):
         """The error, or where none of this worker's steps has ended since a pass of it broke off, one that says so:
