@@ -36,8 +36,8 @@ constexpr Setting kTransport = {
     "shared memory or an error; rdma: a fabric of libfabric's or an error; or network"};
 constexpr Setting kFabricProvider = {
     "fabric-provider", "",
-    "libfabric's provider for transport=rdma, e.g. verbs;ofi_rxm, efa, tcp;ofi_rxm or shm; empty for an "
-    "RDMA device's. With auto and one of them payloads go over it, too"};
+    "libfabric's provider for transport=rdma, e.g. verbs;ofi_rxm, efa or tcp;ofi_rxm; empty for an RDMA "
+    "device's. With auto and one of them payloads go over it, too"};
 constexpr Setting kFabricDomain = {"fabric-domain", "",
                                    "its device, e.g. mlx5_0 or eth0; empty for its first"};
 constexpr Setting kFabricInterface = {

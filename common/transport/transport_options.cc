@@ -33,6 +33,11 @@ absl::Status ReadWays(const Config& config, TransportOptions* options) {
 
 absl::Status ReadFabric(const Config& config, TransportOptions* options) {
   options->fabric_provider = config.Text("fabric-provider");
+  if (options->fabric_provider == "shm") {
+    return InvalidArgument(
+        "setting fabric-provider is shm: libfabric's shared memory is not used, as a process that is killed can "
+        "block the others there. On one host say transport=shm, or leave transport=auto");
+  }
   options->fabric_domain = config.Text("fabric-domain");
   options->fabric_interface = config.Text("fabric-interface");
   BDN_ASSIGN_OR_RETURN(options->fabric_window_bytes, config.Bytes("fabric-window"));

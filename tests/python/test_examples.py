@@ -40,10 +40,9 @@ def test_it_runs_under_bandoneon_run(name):
     assert_trained(run(*job, sys.executable, script, "--steps=3"))
 
 
-@pytest.mark.parametrize("provider", ["tcp;ofi_rxm", "shm"])
-def test_a_small_gpt_trains_over_a_fabric(provider):
+def test_a_small_gpt_trains_over_a_fabric():
     job = [BIN / "bandoneon", "run", "-n", WORKERS, "-s", 1, "--transport", "rdma"]
-    job += ["--provider", provider, "--"]
+    job += ["--provider", "tcp;ofi_rxm", "--"]
     assert_trained(run(*job, sys.executable, ROOT / "examples" / "byteps_compress.py", "--steps=3"))
 
 

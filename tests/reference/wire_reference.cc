@@ -186,11 +186,11 @@ std::optional<FabricHandshake> ReadFabricHandshake(const Bytes& bytes) {
   said.session = Number(bytes, 8, 8);
   const uint64_t text_bytes = Number(bytes, 60, 2);
   const uint64_t address_bytes = Number(bytes, 62, 2);
-  if (said.kind < 1 || said.kind > 4 || said.session == 0) return std::nullopt;
+  if (said.kind < 1 || said.kind > 3 || said.session == 0) return std::nullopt;
   if (bytes.size() != 64 + text_bytes + address_bytes) return std::nullopt;
   said.text = Text(bytes, 64, text_bytes);
   said.address = Text(bytes, 64 + text_bytes, address_bytes);
-  if (said.kind >= 3) {
+  if (said.kind == 3) {
     const bool is_plain = AllZero(bytes, 16, 60) && address_bytes == 0 && text_bytes <= 512;
     return is_plain ? std::optional(said) : std::nullopt;
   }

@@ -128,5 +128,16 @@ TEST(ServerOptionsTest, NamesTheSettingThatIsMissingOrWrong) {
   }
 }
 
+TEST(ServerOptionsTest, RefusesLibfabricsSharedMemoryAndSaysWhatToTake) {
+  for (const char* transport : {"auto", "rdma", "network"}) {
+    const absl::Status refused = ReadFlags({"--scheduler=127.0.0.1:1", "--fabric-provider=shm",
+                                            std::string("--transport=") + transport})
+                                     .status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("say transport=shm, or leave transport=auto"));
+  }
+}
+
 }  // namespace
 }  // namespace bdn

@@ -91,7 +91,8 @@ class Job:
 
 SETTINGS = {
     "auto": {},
-    "fabric": {"BANDONEON_TRANSPORT": "rdma", "BANDONEON_FABRIC_PROVIDER": "shm"},
+    "fabric": {"BANDONEON_TRANSPORT": "rdma", "BANDONEON_FABRIC_PROVIDER": "tcp;ofi_rxm",
+               "BANDONEON_FABRIC_INTERFACE": "127.0.0.1"},
 }
 
 

@@ -42,7 +42,6 @@ void ExpectRefusesGpu(const FabricEndpoint& endpoint) {
   EXPECT_THAT(refused.message(), HasSubstr("fabric provider " + endpoint.provider()));
 }
 
-// libfabric's shm has offered it since 1.12.
 TEST(FabricDeviceMemoryTest, WhoOffersItCarriesWhatIsRegisteredWithIt) {
   const std::vector<FabricProvider> offering = Listed(true);
   if (offering.empty()) GTEST_SKIP() << "no provider of this host offers FI_HMEM";

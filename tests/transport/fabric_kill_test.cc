@@ -2,10 +2,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,10 +14,7 @@
 #include <random>
 #include <string>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_format.h"
 #include "common/base/file_descriptor.h"
-#include "common/transport/fabric/fabric_host_names.h"
 #include "common/transport/fabric/fabric_transport.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "gtest/gtest.h"
@@ -116,7 +111,6 @@ class FabricKillTest : public ::testing::TestWithParam<const char*> {
  protected:
   ~FabricKillTest() override {
     EXPECT_EQ(FabricRegion::NumAlive(), 0u);  // the test's transports have gone
-    RemoveFabricNamesOfTheDead();
   }
 };
 
@@ -206,44 +200,7 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
   client->Join();
 }
 
-bool HasNameInMemory(pid_t process) {
-  const std::string end = absl::StrFormat("-%d:%d:0", process, geteuid());
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/dev/shm"), closedir);
-  while (const dirent* const entry = readdir(directory.get())) {
-    if (absl::StartsWith(entry->d_name, "bdn-") && absl::EndsWith(entry->d_name, end)) return true;
-  }
-  return false;
-}
-
-TEST(FabricKill, WhoComesNextRemovesWhatTheKilledHaveLeftInMemory) {
-  PeerProcess lives({"server", "shm"});
-  lives.Line();
-  PeerProcess dies({"server", "shm"});
-  dies.Line();
-  const pid_t dead = dies.pid();
-  dies.Kill();
-  EXPECT_TRUE(HasNameInMemory(dead));
-  const auto endpoint = FabricEndpoint::Open({.provider = "shm"});
-  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-  EXPECT_FALSE(HasNameInMemory(dead));
-  EXPECT_TRUE(HasNameInMemory(lives.pid()));
-  lives.Kill();
-  EXPECT_GE(RemoveFabricNamesOfTheDead(), 1u);
-  EXPECT_FALSE(HasNameInMemory(lives.pid()));
-}
-
-size_t NumNamesInMemory(pid_t process) {
-  const std::string ours = absl::StrFormat("-%d:", process);
-  size_t count = 0;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir("/dev/shm"), closedir);
-  while (const dirent* const entry = readdir(directory.get())) {
-    count += absl::StartsWith(entry->d_name, "bdn-") && absl::StrContains(entry->d_name, ours);
-  }
-  return count;
-}
-
-// One end with two peers, of which one is killed while a long write to it is on its way. Over shm nothing that
-// was begun after that write would come to its end.
+// One end with two peers, of which one is killed while a long write to it is on its way.
 class FabricBystanderTest : public FabricKillTest {
  protected:
   FabricBystanderTest() : here_(MakeFabric(GetParam())) {
@@ -298,14 +255,8 @@ class FabricBystanderTest : public FabricKillTest {
     peer->Stop();
     here_->Send(connection, FrameOf(2, 300000), done.Expect());
     peer->Kill();
-    EXPECT_EQ(NumNamesInMemory(getpid()), IsShm() ? 1u : 0u);
     done.WaitForAll();
   }
-  // What the end was before it was opened anew has gone.
-  void ExpectOneEndpoint() {
-    AwaitTrue([] { return NumNamesInMemory(getpid()) <= 1; });
-  }
-  static bool IsShm() { return std::string(GetParam()) == "shm"; }
 
   Mutex mu_;
   std::map<ConnectionId, size_t> num_from_ ABSL_GUARDED_BY(mu_);
@@ -317,14 +268,9 @@ TEST_P(FabricBystanderTest, AClientGoesOnWithTheServersThatLive) {
   PeerProcess dies({"server", GetParam()});
   const ConnectionId to_living = Meet(&lives);
   const ConnectionId to_dying = Meet(&dies);
-  const uint64_t met = here_->num_meetings();
   KillInTheMiddle(&dies, to_dying);
   here_->Disconnect(to_dying);
-  // Only then is the write to the dead one of nobody.
-  if (IsShm()) AwaitTrue([&] { return here_->num_meetings() > met; });
-  for (int i = 0; i < 3; ++i) ExpectExchange(to_living);
-  ExpectOneEndpoint();
-  ExpectExchange(to_living);
+  for (int i = 0; i < 4; ++i) ExpectExchange(to_living);
 }
 
 TEST_P(FabricBystanderTest, AServerGoesOnWithTheClientsThatLive) {
@@ -333,55 +279,8 @@ TEST_P(FabricBystanderTest, AServerGoesOnWithTheClientsThatLive) {
   const ConnectionId living = AwaitPeer();
   PeerProcess dies({"client", GetParam(), address});
   const ConnectionId dying = AwaitPeer(living);
-  const uint64_t met = here_->num_meetings();
   KillInTheMiddle(&dies, dying);
-  if (IsShm()) AwaitTrue([&] { return here_->num_meetings() > met; });
-  for (int i = 0; i < 3; ++i) ExpectExchange(living);
-  ExpectOneEndpoint();
-  ExpectExchange(living);
-}
-
-// Takes the lock of the queue that a process's one endpoint over shm has, and keeps it: as who is killed does. False:
-// this libfabric's memory is another than the one that is known.
-bool LockQueue(pid_t process) {
-  constexpr char kVersion = 4;
-  constexpr size_t kLockAt = 24;
-  const std::string ours = FabricHostName();
-  const std::string name =
-      absl::StrFormat("/dev/shm/%s%d:%d:", ours.substr(0, ours.rfind('-') + 1), process, geteuid());
-  for (int number = 0; number < 100; ++number) {
-    const FileDescriptor file(open(absl::StrFormat("%s%d", name, number).c_str(), O_RDWR));
-    if (!file.is_open()) continue;
-    void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    auto* const bytes = static_cast<char*>(page);
-    const bool is_known = bytes[0] == kVersion;
-    auto* const lock = reinterpret_cast<pthread_spinlock_t*>(bytes + kLockAt);
-    if (is_known) pthread_spin_lock(lock);
-    munmap(page, 4096);
-    return is_known;
-  }
-  ADD_FAILURE() << "process " << process << " has no endpoint";
-  return false;
-}
-
-TEST_P(FabricBystanderTest, WhoIsKilledKeepsNoQueueLocked) {
-  if (!IsShm()) GTEST_SKIP() << "only shm's queues are in memory that is shared";
-  for (const bool is_ours : {false, true}) {
-    PeerProcess lives({"server", GetParam()});
-    PeerProcess dies({"server", GetParam()});
-    const ConnectionId to_living = Meet(&lives);
-    const ConnectionId to_dying = Meet(&dies);
-    Completions done;
-    dies.Stop();
-    if (!LockQueue(is_ours ? getpid() : dies.pid())) GTEST_SKIP() << "another libfabric";
-    here_->Send(to_dying, FrameOf(2, 300000), done.Expect());
-    dies.Kill();
-    ExpectExchange(to_living);
-    done.WaitForAll();
-    here_->Disconnect(to_dying);
-    here_->Disconnect(to_living);
-    ExpectOneEndpoint();
-  }
+  for (int i = 0; i < 4; ++i) ExpectExchange(living);
 }
 
 // A client whose server is away for a while, and what it does meanwhile.
@@ -451,18 +350,12 @@ TEST_P(FabricAbsenceTest, AServerThatIsStartedAgainAtItsAddressIsMetAnew) {
   ExpectComesThrough();
 }
 
-INSTANTIATE_TEST_SUITE_P(Providers, FabricAbsenceTest, ::testing::Values("tcp;ofi_rxm", "shm"),
-                         [](const auto& info) {
-                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
-                         });
-INSTANTIATE_TEST_SUITE_P(Providers, FabricBystanderTest, ::testing::Values("tcp;ofi_rxm", "shm"),
-                         [](const auto& info) {
-                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
-                         });
-INSTANTIATE_TEST_SUITE_P(Providers, FabricKillTest, ::testing::Values("tcp;ofi_rxm", "shm"),
-                         [](const auto& info) {
-                           return std::string(info.param) == "shm" ? "Shm" : "Tcp";
-                         });
+INSTANTIATE_TEST_SUITE_P(Providers, FabricAbsenceTest, ::testing::Values("tcp;ofi_rxm"),
+                         [](const auto&) { return "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Providers, FabricBystanderTest, ::testing::Values("tcp;ofi_rxm"),
+                         [](const auto&) { return "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(Providers, FabricKillTest, ::testing::Values("tcp;ofi_rxm"),
+                         [](const auto&) { return "Tcp"; });
 
 }  // namespace
 }  // namespace bdn

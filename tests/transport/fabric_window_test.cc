@@ -13,7 +13,8 @@ constexpr uint32_t kBlocks = 16;
 constexpr uint64_t kToken = 77;
 constexpr uint32_t kFirst = 3u << 20 | 5u << 14;
 
-// The provider shm addresses a window by where it lies, so that this test can write as a peer does.
+// libfabric's provider shm, which jobs may not choose, addresses a window by where it lies, so that this test can
+// write as a peer does.
 class FabricWindowTest : public ::testing::Test {
  protected:
   FabricWindowTest() : endpoint_(*FabricEndpoint::Open({.provider = "shm"})) {

@@ -69,9 +69,7 @@ TEST(FabricWireTest, WhatIsSaidComesBack) {
   FabricHandshake refusal{.kind = FabricHandshake::Kind::kRefusal,
                           .session = 7,
                           .refusal = "its fabric-provider is efa"};
-  FabricHandshake again = refusal;
-  again.kind = FabricHandshake::Kind::kAgain;
-  for (const FabricHandshake& said : {Welcome(), refusal, again}) {
+  for (const FabricHandshake& said : {Welcome(), refusal}) {
     const auto read = DecodeFabricHandshake(EncodeFabricHandshake(said).span());
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(*read, said);
@@ -102,9 +100,6 @@ TEST(FabricWireTest, ChangedBytesAreReadAsTheReferenceReadsThem) {
       ToBytes(EncodeFabricHandshake(Welcome()).span()),
       ToBytes(EncodeFabricHandshake(
                   {.kind = FabricHandshake::Kind::kRefusal, .session = 9, .refusal = "no"})
-                  .span()),
-      ToBytes(EncodeFabricHandshake(
-                  {.kind = FabricHandshake::Kind::kAgain, .session = 8, .refusal = "why"})
                   .span()),
       ToBytes(EncodeFabricPrefix(
           {.kind = FabricPrefix::Kind::kCredits, .number = 1, .count = 3, .token = 4})),

@@ -721,34 +721,28 @@ class RdmaFabric final : public Fabric {
 std::unique_ptr<Fabric> MakeRdmaTcp() {
   return std::make_unique<RdmaFabric<EncryptedTcpFabric>>("tcp;ofi_rxm");
 }
-std::unique_ptr<Fabric> MakeRdmaShm() {
-  return std::make_unique<RdmaFabric<IpcFabric<LinkSecurity::kAuthenticated>>>("shm");
-}
 // Memory as providers of cards ask for it.
 std::unique_ptr<Fabric> MakeRdmaTcpAsCard() {
   return std::make_unique<RdmaFabric<OpenTcpFabric>>("tcp;ofi_rxm", /*as_card=*/true);
 }
 
-std::unique_ptr<Fabric> MakeRdmaShmAsCard() {
-  return std::make_unique<RdmaFabric<IpcFabric<LinkSecurity::kAuthenticated>>>("shm",
+std::unique_ptr<Fabric> MakeRdmaBesideIpcAsCard() {
+  return std::make_unique<RdmaFabric<IpcFabric<LinkSecurity::kAuthenticated>>>("tcp;ofi_rxm",
                                                                                /*as_card=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rdma, TransportTest,
                          testing::Values(FabricParam{"Tcp", MakeRdmaTcp},
                                          FabricParam{"TcpAsCard", MakeRdmaTcpAsCard},
-                                         FabricParam{"Shm", MakeRdmaShm},
-                                         FabricParam{"ShmAsCard", MakeRdmaShmAsCard}),
+                                         FabricParam{"BesideIpcAsCard", MakeRdmaBesideIpcAsCard}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Beside a network without libzmq, whose build the thread sanitizer does not know.
-template <bool kOfHost>
 std::unique_ptr<Fabric> MakeOverLoopback() {
-  return std::make_unique<RdmaFabric<LoopbackFabric>>(kOfHost ? "shm" : "tcp;ofi_rxm");
+  return std::make_unique<RdmaFabric<LoopbackFabric>>("tcp;ofi_rxm");
 }
 INSTANTIATE_TEST_SUITE_P(LibfabricOverLoopback, TransportTest,
-                         testing::Values(FabricParam{"OfiRxm", MakeOverLoopback<false>},
-                                         FabricParam{"Shm", MakeOverLoopback<true>}),
+                         testing::Values(FabricParam{"OfiRxm", MakeOverLoopback}),
                          [](const auto& info) { return std::string(info.param.name); });
 #endif
 

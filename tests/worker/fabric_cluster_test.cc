@@ -55,36 +55,8 @@ class FabricNetwork {
     MutexLock lock(&mu_);
     return last_made_->num_meetings();
   }
-  // A peer of server 0 that has heard of it, and has gone again.
-  void ComeAndGo() {
-    const auto stranger = MakeTransport();
-    std::atomic<bool> has_heard = false;
-    stranger->Start([&](ConnectionId, const Frame&) { has_heard = true; });
-    const auto server =
-        stranger->Connect("loopback://server-0", {LinkSecurity::kOpen, {}, "", "", provider_});
-    ASSERT_TRUE(server.ok()) << server.status();
-    FrameHeader fetch;
-    fetch.type = FrameType::kFetch;
-    fetch.sender = 1;
-    fetch.key = Key::Of(0, 0);
-    fetch.num_elements = 30;
-    // What is asked for may be lost, as the workers' pushes.
-    const absl::Time deadline = clock_.Now() + kLong;
-    absl::Time next = clock_.Now();
-    while (!has_heard && clock_.Now() < deadline) {
-      if (clock_.Now() >= next) {
-        stranger->Send(*server, Frame{fetch, {}}, [](const absl::Status&) {});
-        next = clock_.Now() + absl::Milliseconds(100);
-      }
-      std::this_thread::yield();
-    }
-    EXPECT_TRUE(has_heard);
-    stranger->Close();
-    stranger->Join();
-  }
 
  private:
-  const SteadyClock clock_;
   const std::string provider_;
   const LocalCluster::TransportFactory network_;
   const absl::Duration silence_;
@@ -104,10 +76,10 @@ Trained Train(const LocalCluster::TransportFactory& factory,
   trained.sums.assign(kWorkers, Floats(kElements, 0.0f));
   Worker::Options impatient;
   impatient.probe_interval = absl::Milliseconds(20);
-  ClusterRig rig(kWorkers,
-                 {absl::StrCat("--servers=", kServers), "--min-compress-bytes=0",
-                  "--partition-bytes=65536"},
-                 impatient, factory);
+  ClusterRig rig(
+      kWorkers,
+      {absl::StrCat("--servers=", kServers), "--min-compress-bytes=0", "--partition-bytes=65536"},
+      impatient, factory);
   std::atomic<int> end = std::numeric_limits<int>::max();
   rig.OnEach([&](Worker& worker, int rank) {
     const auto ids = worker.Declare(
@@ -143,9 +115,7 @@ void ExpectAsOverLoopback(const Trained& trained) {
   }
 }
 
-constexpr const char* kProviders[] = {"tcp;ofi_rxm", "shm"};
-
-std::string NameOf(const std::string& provider) { return provider == "shm" ? "Shm" : "Tcp"; }
+constexpr const char* kProviders[] = {"tcp;ofi_rxm"};
 
 class FabricCluster : public ::testing::TestWithParam<const char*> {};
 
@@ -156,7 +126,7 @@ TEST_P(FabricCluster, GivesTheBitsThatLoopbackGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Providers, FabricCluster, ::testing::ValuesIn(kProviders),
-                         [](const auto& info) { return NameOf(info.param); });
+                         [](const auto&) { return "Tcp"; });
 
 // What the ends say of themselves is lost, repeated, damaged and reordered, and twice for so long that
 // they take each other for gone.
@@ -192,36 +162,8 @@ INSTANTIATE_TEST_SUITE_P(Providers, FabricChaos,
                          ::testing::Combine(::testing::ValuesIn(kProviders),
                                             ::testing::Values(1, 2)),
                          [](const auto& info) {
-                           return NameOf(std::get<0>(info.param)) +
-                                  std::to_string(std::get<1>(info.param));
+                           return "Tcp" + std::to_string(std::get<1>(info.param));
                          });
-
-// Where servers open their endpoint anew, as they do over shm once peers have gone, what was on its way is lost.
-TEST(FabricClusterOverShm, CountsEveryPushOnceThoughEndpointsAreOpenedAnew) {
-  LoopbackNetwork loopback;
-  FabricNetwork network("shm", Over(&loopback));
-  std::atomic<bool> is_over = false;
-  std::thread strangers;
-  uint64_t met = 0;
-  const absl::Time deadline = absl::Now() + kLong;
-  bool has_met_again = false;
-  const Trained trained = Train(network.Factory(), [&](int step) {
-    if (step < 2) return false;
-    if (step == 2) {
-      met = network.num_meetings();
-      strangers = std::thread([&] {
-        while (!is_over) network.ComeAndGo();
-      });
-    }
-    has_met_again = network.num_meetings() >= met + 3;
-    if (!has_met_again && absl::Now() < deadline) return false;
-    is_over = true;
-    strangers.join();  // while there is a server
-    return true;
-  });
-  EXPECT_TRUE(has_met_again);
-  ExpectAsOverLoopback(trained);
-}
 
 }  // namespace
 }  // namespace bdn::testing

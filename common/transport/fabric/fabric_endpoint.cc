@@ -15,16 +15,13 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/endian.h"
-#include "common/base/mutex.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
-#include "common/transport/fabric/fabric_host_names.h"
 #include "common/transport/fabric/fabric_providers.h"
 
 namespace bdn {
@@ -66,60 +63,6 @@ struct FabricEndpoint::Handles {
   Owned<fid_ep> endpoint;
 };
 
-// The endpoints of this process on providers of the host. shm uses another endpoint of its process where that
-// one has its memory, and goes on after it was closed: so those that have met others of their process are closed
-// together, once nobody uses any, and when they have forgotten each other, for what it does not find it unmaps
-// itself. What is closed it would still find by its name. Thread-safe.
-class FabricEndpoint::OfThisProcess {
- public:
-  static OfThisProcess& All() {
-    static auto* const all = new OfThisProcess();
-    return *all;
-  }
-  void Add(const std::string& address) {
-    MutexLock lock(&mu_);
-    in_use_[address] = false;
-  }
-  // `from` adds `to`. False: that one is closed.
-  bool Meet(const std::string& from, const std::string& to) {
-    MutexLock lock(&mu_);
-    if (closed_.contains(to)) return false;
-    if (const auto found = in_use_.find(to); found != in_use_.end()) {
-      found->second = true;
-      in_use_[from] = true;
-    }
-    return true;
-  }
-  void Remove(const std::string& address, std::unique_ptr<Handles> handles,
-              std::vector<fi_addr_t> peers) {
-    MutexLock lock(&mu_);
-    const bool has_met = in_use_.extract(address).mapped();
-    closed_.insert(address);
-    met_.push_back({std::move(handles), std::move(peers)});
-    if (!has_met) {
-      Forget(&met_.back());
-      met_.pop_back();
-    }
-    if (!in_use_.empty()) return;
-    for (Done& one : met_) Forget(&one);
-    met_.clear();
-  }
-
- private:
-  struct Done {
-    std::unique_ptr<Handles> handles;
-    std::vector<fi_addr_t> peers;
-  };
-  static void Forget(Done* one) {
-    fi_av_remove(one->handles->addresses.get(), one->peers.data(), one->peers.size(), 0);
-  }
-
-  Mutex mu_;
-  std::map<std::string, bool> in_use_ ABSL_GUARDED_BY(mu_);  // whether it has met others of these
-  std::set<std::string> closed_ ABSL_GUARDED_BY(mu_);
-  std::vector<Done> met_ ABSL_GUARDED_BY(mu_);
-};
-
 namespace {
 std::atomic<size_t> num_regions = 0;
 }  // namespace
@@ -136,12 +79,7 @@ FabricRegion::~FabricRegion() {
 
 size_t FabricRegion::NumAlive() { return num_regions; }
 
-FabricEndpoint::~FabricEndpoint() {
-  if (!is_of_host_ || address_.empty()) return;  // it was never opened
-  std::vector<fi_addr_t> peers;
-  for (const auto& [address, peer] : peers_) peers.push_back(peer.first);
-  OfThisProcess::All().Remove(address_, std::move(handles_), std::move(peers));
-}
+FabricEndpoint::~FabricEndpoint() = default;
 
 absl::Status FabricEndpoint::Error(const char* call, int error) const {
   return absl::Status(
@@ -156,20 +94,12 @@ absl::StatusOr<std::unique_ptr<FabricEndpoint>> FabricEndpoint::Open(const Optio
   endpoint->provider_ = options.provider;
   BDN_RETURN_IF_ERROR(endpoint->Choose(options));
   BDN_RETURN_IF_ERROR(endpoint->OpenHandles());
-  if (endpoint->is_of_host_) {
-    OfThisProcess::All().Add(endpoint->address_);
-    endpoint->watch_ = std::make_unique<FabricLockWatch>(endpoint->address_);
-  }
   return endpoint;
 }
 
 absl::Status FabricEndpoint::Choose(const Options& options) {
-  is_of_host_ = IsFabricOfHost(options.provider);
-  FabricWish wish = {options.provider, options.domain, options.interface, options.device_memory};
-  if (is_of_host_) {
-    RemoveFabricNamesOfTheDead();
-    if (wish.interface.empty()) wish.interface = FabricHostName();
-  }
+  const FabricWish wish = {options.provider, options.domain, options.interface,
+                           options.device_memory};
   BDN_ASSIGN_OR_RETURN(fi_info* const info, FindFabric(library_, wish));
   handles_->info = {info, library_.freeinfo};
   if (info->domain_attr->cq_data_size < kImmediateBytes || info->tx_attr->iov_limit < kPieces) {
@@ -180,7 +110,6 @@ absl::Status FabricEndpoint::Choose(const Options& options) {
   domain_ = info->domain_attr->name;
   has_device_memory_ = options.device_memory && HasDeviceMemory(*info);
   max_message_bytes_ = info->ep_attr->max_msg_size;
-  if (options.as_card && is_of_host_) info->domain_attr->mr_mode |= FI_MR_PROV_KEY;
   needs_registered_sends_ = options.as_card || (info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
   return absl::OkStatus();
 }
@@ -316,11 +245,6 @@ absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& 
     return InvalidArgument("fabric provider %s: a peer's address of %d bytes is none of its own",
                            provider_, address.size());
   }
-  if (is_of_host_ && !OfThisProcess::All().Meet(address_, address)) {
-    return Unavailable("fabric provider %s: a peer's endpoint is closed", provider_);
-  }
-  if (watch_ != nullptr) watch_->Add(address);
-  const FabricLockWatch::Call call(watch_.get());
   const std::string terminated = address + '\0';
   fi_addr_t peer = FI_ADDR_NOTAVAIL;
   const int added =
@@ -336,7 +260,6 @@ absl::StatusOr<FabricEndpoint::Peer> FabricEndpoint::AddPeer(const std::string& 
 void FabricEndpoint::RemovePeer(const std::string& address) {
   const auto found = peers_.find(address);
   if (found == peers_.end() || --found->second.second > 0) return;
-  if (watch_ != nullptr) watch_->Remove(address);
   fi_addr_t peer = found->second.first;
   fi_av_remove(handles_->addresses.get(), &peer, 1, 0);
   peers_.erase(found);
@@ -344,7 +267,6 @@ void FabricEndpoint::RemovePeer(const std::string& address) {
 
 absl::Status FabricEndpoint::Receive(MutableByteSpan bytes, void* descriptor,
                                      FabricOperation* operation) {
-  const FabricLockWatch::Call call(watch_.get());
   const ssize_t e = fi_recv(handles_->endpoint.get(), bytes.data(), bytes.size(), descriptor,
                             FI_ADDR_UNSPEC, operation);
   return e == 0 ? absl::OkStatus() : Error("fi_recv", static_cast<int>(e));
@@ -374,7 +296,6 @@ absl::Status FabricEndpoint::Send(Peer to, const Piece& head, const Piece& body,
   message.iov_count = pieces.count;
   message.addr = to;
   message.context = operation;
-  const FabricLockWatch::Call call(watch_.get());
   const ssize_t e = fi_sendmsg(handles_->endpoint.get(), &message, FI_COMPLETION);
   return e == 0 ? absl::OkStatus() : Error("fi_sendmsg", static_cast<int>(e));
 }
@@ -392,7 +313,6 @@ absl::Status FabricEndpoint::Write(Peer to, const Piece& head, const Piece& body
   message.rma_iov_count = 1;
   message.context = operation;
   message.data = immediate;
-  const FabricLockWatch::Call call(watch_.get());
   const ssize_t e =
       fi_writemsg(handles_->endpoint.get(), &message, FI_COMPLETION | FI_REMOTE_CQ_DATA);
   return e == 0 ? absl::OkStatus() : Error("fi_writemsg", static_cast<int>(e));
@@ -400,7 +320,6 @@ absl::Status FabricEndpoint::Write(Peer to, const Piece& head, const Piece& body
 
 bool FabricEndpoint::Poll(std::vector<FabricEvent>* events) {
   std::array<fi_cq_data_entry, kEventBatch> entries;
-  const FabricLockWatch::Call call(watch_.get());
   const ssize_t count = fi_cq_read(handles_->queue.get(), entries.data(), entries.size());
   if (count == -FI_EAVAIL) {
     events->push_back(ReadFailure());
@@ -440,13 +359,9 @@ FabricEvent FabricEndpoint::ReadFailure() {
   return event;
 }
 
-void FabricEndpoint::Close() {
-  // Of the host's nothing moves that nobody polls.
-  if (!is_of_host_) handles_->endpoint.reset();
-}
+void FabricEndpoint::Close() { handles_->endpoint.reset(); }
 
 bool FabricEndpoint::MayWait() {
-  const FabricLockWatch::Call call(watch_.get());
   fid* const queue = &handles_->queue->fid;
   fid* waits[] = {queue};
   return fi_trywait(handles_->fabric.get(), waits, 1) == 0;

@@ -14,7 +14,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/bytes.h"
 #include "common/transport/fabric/fabric_library.h"
-#include "common/transport/fabric/fabric_lock_watch.h"
 
 struct fid_mr;
 
@@ -75,11 +74,11 @@ class FabricEndpoint {
  public:
   struct Options {
     std::string library = kFabricLibrary;
-    std::string provider;  // "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "shm"
+    std::string provider;  // "tcp;ofi_rxm", "verbs;ofi_rxm", "efa"
     std::string domain;  // the provider's name of a device ("mlx5_0", "eth0"); empty for its first
     std::string interface;  // an address or name of this host to be reached at; empty for its first
     // Memory as providers of cards want it, also where this one does not: what is sent from is registered
-    // (FI_MR_LOCAL), and shm chooses the keys of what peers write to (FI_MR_PROV_KEY). For tests.
+    // (FI_MR_LOCAL). For tests.
     bool as_card = false;
     // Asks for registration of devices' memory (FI_HMEM), where the provider offers it.
     bool device_memory = false;
@@ -99,8 +98,6 @@ class FabricEndpoint {
   bool needs_registered_sends() const { return needs_registered_sends_; }
   // Register takes devices' memory: it was asked for, and the provider offers it.
   bool has_device_memory() const { return has_device_memory_; }
-  // Whether all peers are processes of this host.
-  bool is_of_host() const { return is_of_host_; }
 
   // `bytes` must be there (touched) already. ResourceExhausted: the limit of locked memory is too
   // small; it says how much is needed and how to raise it. FailedPrecondition: of a `device` that the
@@ -134,14 +131,11 @@ class FabricEndpoint {
   int wait_fd() const { return wait_fd_; }
   // Whether wait_fd() may be waited for now.
   bool MayWait();
-  // Somebody who was killed may have left the half of something: it should be opened anew.
-  bool is_damaged() const { return watch_ != nullptr && watch_->has_freed_own(); }
   // Nothing is sent or received any more, nor are buffers touched; only regions may still be closed.
   void Close();
 
  private:
   struct Handles;
-  class OfThisProcess;
   FabricEndpoint() = default;
   absl::Status Choose(const Options& options);
   absl::Status OpenHandles();
@@ -158,9 +152,7 @@ class FabricEndpoint {
   uint64_t max_message_bytes_ = 0;
   bool needs_registered_sends_ = false;
   bool has_device_memory_ = false;
-  bool is_of_host_ = false;
   int wait_fd_ = -1;
-  std::unique_ptr<FabricLockWatch> watch_;             // of a provider of the host
   std::map<std::string, std::pair<Peer, int>> peers_;  // by address: how often it was added
 };
 

@@ -47,15 +47,13 @@ void FabricPoller::Apply(FabricMailbox::Requests* requests) {
   for (const ConnectionId connection : requests->ended) {
     const FabricSession* const session = Find(connection);
     if (session == nullptr || !session->is_connector) continue;  // a listener's own is not for it
-    awaited_.erase(connection);
     Remove(connection, Unavailable("send: connection %d is gone", connection));
   }
   for (const ConnectionId connection : requests->gone) OnGone(connection);
 }
 
 bool FabricPoller::Progress() {
-  bool was_busy = HandleEvents();
-  if (former_ != nullptr && former_->Drain()) was_busy = true;
+  const bool was_busy = HandleEvents();
   is_stuck_ = false;
   const std::vector<ConnectionId> pending(pending_.begin(), pending_.end());
   for (const ConnectionId connection : pending) {
@@ -133,7 +131,7 @@ void FabricPoller::OnMessage(const FabricEvent& event) {
                          .first(std::min(kHeaderBytes, message.size() - kFabricPrefixBytes)));
     if (header.ok() && message.size() - kFabricHeadBytes == header->payload_bytes &&
         header->payload_bytes == prefix->payload_bytes) {
-      Frame frame{*header, Buffer(), port_->endpoint->is_of_host(), false};
+      Frame frame{*header, Buffer(), /*is_of_host=*/false, /*is_lent=*/false};
       if (header->payload_bytes > 0) {
         frame.payload = port_->receiver->Lend(event, kFabricHeadBytes);
       } else {
@@ -191,10 +189,8 @@ void FabricPoller::Revoke(FabricSession* session, const absl::Status& why) {
   std::vector<Transport::SendDone> done;
   const bool was_up = session->state == FabricSession::State::kUp;
   if (was_up) done = port_->sender->Abandon(session->tag, session->peer.address);
-  const absl::Time now = owner_.clock->Now();
-  port_->Leave(was_up ? session->peer.address : "", std::move(session->window), now);
-  if (port_->sender->num_abandoned() > 0) lingers_since_ = std::min(lingers_since_, now);
-  DueAt(now + kMostLinger);
+  port_->Leave(was_up ? session->peer.address : "", session->window.get());
+  session->window.reset();
   by_tag_.erase(session->tag);
   owner_.counters->sessions.Set(by_tag_.size());
   session->tag = 0;
@@ -257,12 +253,9 @@ void FabricPoller::Cut(FabricSession* session, const char* why) {
 }
 
 void FabricPoller::OnGone(ConnectionId connection) {
-  awaited_.erase(connection);
   if (cut_.erase(connection) > 0) return;
   for (int i = 0; i < kMostDrains && HandleEvents(); ++i) {
   }
-  const FabricSession* const session = Find(connection);
-  if (session != nullptr && session->state == FabricSession::State::kUp) ++num_lost_;
   Remove(connection, Unavailable("send: connection %d is gone", connection));
   owner_.gone(connection);
 }
@@ -273,7 +266,6 @@ void FabricPoller::Close() {
   std::vector<ConnectionId> all;
   for (const auto& [connection, session] : sessions_) all.push_back(connection);
   for (const ConnectionId connection : all) Remove(connection, why);
-  if (former_ != nullptr) former_->Close();
   if (port_ != nullptr) port_->Close();
 }
 

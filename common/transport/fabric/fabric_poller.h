@@ -81,8 +81,6 @@ class FabricPoller {
   static constexpr absl::Duration kMostNoRoom = absl::Milliseconds(200);
   // So that others do not keep the end of one from being told.
   static constexpr int kMostDrains = 256;
-  // So long what was abandoned may linger, before port_ is replaced.
-  static constexpr absl::Duration kMostLinger = absl::Milliseconds(200);
   static uint64_t BytesOf(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
 
   explicit FabricPoller(Owner owner)
@@ -101,12 +99,6 @@ class FabricPoller {
   void OnHello(ConnectionId from, const FabricHandshake& hello);
   void OnWelcome(FabricSession* session, const FabricHandshake& welcome);
   void OnRefusal(FabricSession* session, const std::string& why);
-  void MeetAgain(FabricSession* session, const std::string& why);
-
-  // Opening anew.
-  void CheckPorts(absl::Time now);
-  bool IsStuck(absl::Time now);
-  void Replace(absl::Time now);
 
   // Sending.
   void Enqueue(Outgoing outgoing);
@@ -148,13 +140,6 @@ class FabricPoller {
   const FabricOptions& options_;
   LimitedLog log_;
   std::unique_ptr<FabricPort> port_;
-  // What port_ has replaced, until all peers have left it; null for none.
-  std::unique_ptr<FabricPort> former_;
-  absl::Time replaced_at_ = absl::InfinitePast();
-  absl::flat_hash_set<ConnectionId> awaited_;  // of peers that may still use it
-  // Since when something that was abandoned is on its way. It may keep port_ from completing anything.
-  absl::Time lingers_since_ = absl::InfiniteFuture();
-  int num_lost_ = 0;  // peers whose connections ended while they used port_
   FabricNumbers numbers_;
   absl::flat_hash_map<ConnectionId, SessionPtr> sessions_;
   absl::flat_hash_map<uint64_t, FabricSession*> by_tag_;

@@ -45,7 +45,6 @@ absl::Status FabricPoller::Grant(FabricSession* session) {
        .immediate = *immediate,
        .token = token,
        .max_payload_bytes = options_.max_payload_bytes,
-       .is_of_host = port_->endpoint->is_of_host(),
        .copied = &owner_.counters->bytes_copied,
        .released =
            [mailbox = owner_.mailbox, number] {
@@ -86,7 +85,6 @@ void FabricPoller::Greet(FabricSession* session) {
 
 absl::Status FabricPoller::Accept(FabricSession* session, const FabricHandshake& peer) {
   BDN_ASSIGN_OR_RETURN(session->address, port_->endpoint->AddPeer(peer.address));
-  awaited_.erase(session->connection);
   session->peer = peer;
   session->peer_window.emplace(peer.grant);
   session->state = FabricSession::State::kUp;
@@ -111,9 +109,6 @@ void FabricPoller::OnHandshake(ConnectionId from,
   if (session == nullptr || handshake->session != session->id) return;  // of a former meeting
   if (handshake->kind == FabricHandshake::Kind::kRefusal) {
     return OnRefusal(session, "the peer says: " + Printable(handshake->refusal));
-  }
-  if (handshake->kind == FabricHandshake::Kind::kAgain) {
-    return MeetAgain(session, "the peer says: " + Printable(handshake->refusal));
   }
   OnWelcome(session, *handshake);
 }
@@ -188,7 +183,6 @@ void FabricPoller::OnRefusal(FabricSession* session, const std::string& why) {
 void FabricPoller::OnTime(absl::Time now) {
   if (now < due_) return;
   due_ = absl::InfiniteFuture();
-  CheckPorts(now);
   std::vector<FabricSession*> due;
   for (const auto& [connection, session] : sessions_) {
     if (session->is_connector && session->next_hello <= now) due.push_back(session.get());

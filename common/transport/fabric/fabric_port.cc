@@ -1,17 +1,8 @@
 #include "common/transport/fabric/fabric_port.h"
 
-#include <utility>
-#include <vector>
-
 #include "common/base/status.h"
 
 namespace bdn {
-namespace {
-
-// Longer than what a peer has begun can take.
-constexpr absl::Duration kKept = absl::Seconds(1);
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<FabricPort>> FabricPort::Open(const FabricEndpoint::Options& options,
                                                              TransportCounter* copied) {
@@ -33,46 +24,13 @@ absl::StatusOr<std::unique_ptr<FabricPort>> FabricPort::Open(const FabricEndpoin
   return port;
 }
 
-void FabricPort::Drop(const Left& left) {
-  const bool may_remove = !endpoint->is_of_host() && !left.address.empty();
-  if (may_remove) endpoint->RemovePeer(left.address);
-  left.window->Revoke();
-}
-
-void FabricPort::Leave(const std::string& address, std::shared_ptr<FabricWindow> window,
-                       absl::Time now) {
-  Left left = {now, address, std::move(window)};
-  if (!endpoint->is_of_host()) return Drop(left);
-  left_.push_back(std::move(left));
-}
-
-absl::Time FabricPort::Forget(absl::Time now) {
-  for (; !left_.empty(); left_.pop_front()) {
-    if (left_.front().at + kKept > now) return left_.front().at + kKept;
-    Drop(left_.front());
-  }
-  return absl::InfiniteFuture();
-}
-
-bool FabricPort::Drain() {
-  std::vector<FabricEvent> events;
-  if (!endpoint->Poll(&events)) return false;
-  for (const FabricEvent& event : events) {
-    if (event.operation == nullptr) continue;
-    if (event.operation->is_receive) {
-      receiver->Return(event);
-    } else {
-      sender->OnEvent(event);
-    }
-  }
-  receiver->PostFree().IgnoreError();  // the next Drain tries again
-  return true;
+void FabricPort::Leave(const std::string& address, FabricWindow* window) {
+  if (!address.empty()) endpoint->RemovePeer(address);
+  window->Revoke();
 }
 
 void FabricPort::Close() {
   if (endpoint == nullptr) return;
-  for (const Left& left : left_) left.window->Revoke();
-  left_.clear();
   if (arena != nullptr) arena->Stop();
   endpoint->Close();
   if (arena != nullptr) arena->Close();

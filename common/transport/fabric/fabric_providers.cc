@@ -26,8 +26,7 @@ struct Known {
   bool is_rdma;
 };
 // Those that are asked for, in the order in which they are best.
-constexpr Known kKnown[] = {
-    {"efa", true}, {"verbs;ofi_rxm", true}, {"tcp;ofi_rxm", false}, {"shm", false}};
+constexpr Known kKnown[] = {{"efa", true}, {"verbs;ofi_rxm", true}, {"tcp;ofi_rxm", false}};
 
 // Of libfabric's headers: 0 where they are older than its registration of devices' memory.
 #if defined(FI_HMEM) && defined(FI_MR_HMEM)
@@ -170,8 +169,6 @@ bool IsRdmaProvider(std::string_view provider) {
     return known.name == provider && known.is_rdma;
   });
 }
-
-bool IsFabricOfHost(std::string_view provider) { return provider == "shm"; }
 
 bool HasDeviceMemory(const fi_info& info) {
   return kDeviceMemory != 0 && (info.caps & kDeviceMemory) != 0;

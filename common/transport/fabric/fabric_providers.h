@@ -31,9 +31,8 @@ absl::StatusOr<std::vector<FabricProvider>> ListFabricProviders(
 // with each one's reason.
 absl::StatusOr<FabricProvider> FindRdmaProvider(const std::string& library = kFabricLibrary);
 
-// Providers of RDMA devices ("verbs;ofi_rxm", "efa"), and of this host's memory ("shm").
+// Of RDMA devices: "verbs;ofi_rxm", "efa".
 bool IsRdmaProvider(std::string_view provider);
-bool IsFabricOfHost(std::string_view provider);
 
 struct FabricWish {
   std::string provider;

@@ -94,7 +94,6 @@ FabricSender::Ended FabricSender::OnEvent(const FabricEvent& event) {
   if (!operation->address.empty()) endpoint_->RemovePeer(operation->address);
   operation->address.clear();
   operation->body = Buffer();
-  if (operation->session == 0) --num_abandoned_;
   operation->session = 0;
   operation->is_open = false;
   free_.push_back(operation);
@@ -107,7 +106,6 @@ std::vector<Transport::SendDone> FabricSender::Abandon(uint64_t session,
   for (Operation& operation : operations_) {
     if (!operation.is_open || operation.session != session) continue;
     operation.session = 0;
-    ++num_abandoned_;
     if (operation.done != nullptr) done.push_back(std::exchange(operation.done, nullptr));
     // The provider may look at the peer until then.
     if (endpoint_->AddPeer(address).ok()) operation.address = address;

@@ -54,7 +54,6 @@ class FabricSender {
   std::vector<Transport::SendDone> Abandon(uint64_t session, const std::string& address);
 
   size_t in_flight() const { return operations_.size() - free_.size(); }
-  size_t num_abandoned() const { return num_abandoned_; }  // of these
 
  private:
   struct Operation : FabricOperation {
@@ -87,7 +86,6 @@ class FabricSender {
   std::unique_ptr<FabricRegion> heads_region_;
   std::vector<Operation> operations_;
   std::vector<Operation*> free_;
-  size_t num_abandoned_ = 0;
   TransportCounter* copied_ = nullptr;  // borrowed
 };
 

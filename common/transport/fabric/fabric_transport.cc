@@ -54,7 +54,6 @@ class FabricTransportImpl final : public FabricTransport {
                                        const PeerSecurity& peer) override;
   void Disconnect(ConnectionId connection) override;
   std::string fabric_provider() const override { return options_.endpoint.provider; }
-  bool needs_checksums() const override { return !is_of_host_; }
   void Admit(Admission admission) override {
     // Before the network, which ends who has left, and lets in who says hello.
     mailbox_->Ask([&](auto* requests) { requests->admission = admission; });
@@ -91,7 +90,6 @@ class FabricTransportImpl final : public FabricTransport {
   const Clock* const clock_;
   const std::shared_ptr<FabricMailbox> mailbox_;
   std::shared_ptr<MemoryDomain> memory_;  // const after Open
-  bool is_of_host_ = false;               // as well
   std::string domain_;                    // as well
   FrameHandler handler_;                  // const after Start
   GoneHandler gone_;                      // as well
@@ -116,7 +114,6 @@ class FabricTransportImpl final : public FabricTransport {
 absl::Status FabricTransportImpl::Open() {
   BDN_ASSIGN_OR_RETURN(fabric_, FabricPoller::Make(OwnerOfPoller()));
   memory_ = fabric_->memory();
-  is_of_host_ = fabric_->endpoint().is_of_host();
   domain_ = fabric_->endpoint().domain();
   return absl::OkStatus();
 }

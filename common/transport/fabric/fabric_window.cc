@@ -52,7 +52,7 @@ FabricWindow::Arrival FabricWindow::Arrive(uint32_t block, Frame* frame) {
   const absl::StatusOr<FrameHeader> header =
       DecodeHeader(ByteSpan(head).subspan(kFabricPrefixBytes));
   if (!header.ok() || header->payload_bytes != payload_bytes) return Arrival::kMalformed;
-  *frame = Frame{*header, Buffer(), options_.is_of_host, payload_bytes > 0};
+  *frame = Frame{*header, Buffer(), /*is_of_host=*/false, /*is_lent=*/payload_bytes > 0};
   if (payload_bytes == 0) return Arrival::kFrame;
   frame->payload = std::move(payload);
   if (!lends_more) {

@@ -35,7 +35,6 @@ class FabricWindow : public std::enable_shared_from_this<FabricWindow> {
     uint32_t immediate = 0;  // of its first block
     uint64_t token = 0;
     uint64_t max_payload_bytes = 0;
-    bool is_of_host = false;
     TransportCounter* copied = nullptr;  // borrowed by Arrive
     // Runs on any thread, under no lock of ours: TakeReleased has something that should be told now.
     std::function<void()> released;

@@ -42,11 +42,6 @@ std::string TextOf(ByteSpan bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-// And nothing else.
-bool HasReason(FabricHandshake::Kind kind) {
-  return kind == FabricHandshake::Kind::kRefusal || kind == FabricHandshake::Kind::kAgain;
-}
-
 absl::Status CheckGrant(const FabricGrant& grant, uint32_t number) {
   if (number != FabricNumber(grant.immediate)) {
     return InvalidArgument("fabric handshake: number %d with immediate 0x%08x", number,
@@ -88,7 +83,7 @@ absl::StatusOr<FabricHandshake> DecodeRefusal(ByteSpan bytes, FabricHandshake ha
 }  // namespace
 
 Buffer EncodeFabricHandshake(const FabricHandshake& handshake) {
-  const bool is_refusal = HasReason(handshake.kind);
+  const bool is_refusal = handshake.kind == FabricHandshake::Kind::kRefusal;
   const std::string_view text =
       is_refusal ? std::string_view(handshake.refusal).substr(0, kMostRefusalBytes)
                  : std::string_view(handshake.provider);
@@ -123,11 +118,11 @@ absl::StatusOr<FabricHandshake> DecodeFabricHandshake(ByteSpan bytes) {
     return InvalidArgument("fabric handshake: version %d, this is %d", version, kFabricVersion);
   }
   const auto kind = LoadLittle<uint32_t>(bytes, kKindAt);
-  if (kind < 1 || kind > 4) return InvalidArgument("fabric handshake: unknown kind %d", kind);
+  if (kind < 1 || kind > 3) return InvalidArgument("fabric handshake: unknown kind %d", kind);
   FabricHandshake handshake{.kind = static_cast<FabricHandshake::Kind>(kind),
                             .session = LoadLittle<uint64_t>(bytes, kSessionAt)};
   if (handshake.session == 0) return InvalidArgument("fabric handshake: session 0");
-  if (HasReason(handshake.kind)) return DecodeRefusal(bytes, handshake);
+  if (handshake.kind == FabricHandshake::Kind::kRefusal) return DecodeRefusal(bytes, handshake);
   handshake.token = LoadLittle<uint64_t>(bytes, kTokenAt);
   handshake.number = LoadLittle<uint32_t>(bytes, kNumberAt);
   handshake.message_bytes = LoadLittle<uint32_t>(bytes, kMessageBytesAt);

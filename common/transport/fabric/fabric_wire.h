@@ -60,18 +60,17 @@ struct FabricHandshake {
     kHello = 1,    // of who connects; said again, to hear that the other end is still there
     kWelcome = 2,  // the answer
     kRefusal = 3,  // the answer of who cannot
-    kAgain = 4,    // of who was connected to: what it granted has gone, meet it again
   };
   Kind kind = Kind::kHello;
   uint64_t session = 0;  // the connector's number for this meeting, which the answer repeats; not 0
-  // Of the sender, to be shown by what is sent to it; a refusal, as kAgain, has none of what follows.
+  // Of the sender, to be shown by what is sent to it; a refusal has none of what follows.
   uint64_t token = 0;          // not 0; nobody can guess it
   uint32_t number = 0;         // its name for the session
   uint32_t message_bytes = 0;  // the longest message that it takes
   FabricGrant grant;
   std::string provider;  // at most 64 bytes, not empty
   std::string address;   // the provider's own, at most 256 bytes, not empty
-  std::string refusal;   // why, also of kAgain: at most 512 bytes
+  std::string refusal;   // why: at most 512 bytes
 
   bool operator==(const FabricHandshake&) const = default;
 };
