@@ -1,5 +1,6 @@
 """save() and load(): a whole training in one directory, taken up by as many workers, more or fewer."""
 
+import contextlib
 import copy
 import json
 import os
@@ -761,3 +762,80 @@ def test_an_app_state_needs_what_exchanges():
             bdn.AppState(model, small(worker)[1], saved_size=0, worker=worker)
 
     run_job(job, workers=1)
+
+
+# ---- What is rank 0's for all ----
+
+
+def sgd_with_momentum(worker, model):
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, scaler=None)
+
+
+def change_weight(model, optimizer):
+    with torch.no_grad():
+        model[2].bias[3] += 1e-6
+
+
+def change_state(model, optimizer):
+    optimizer.state[model[2].bias]["momentum_buffer"][3] += 1e-6
+
+
+def change_rate(model, optimizer):
+    optimizer.param_groups[0]["lr"] = 0.2
+
+
+APART = {
+    "'model'['2.bias']": change_weight,
+    "'optimizer'['state'][3]['momentum_buffer']": change_state,
+    "'optimizer'['param_groups'][0]['lr']": change_rate,
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_differs_between_workers_is_named_and_not_saved_as_rank_0s(name, tmp_path):
+    def job(worker):
+        model = make_model()
+        optimizer = sgd_with_momentum(worker, model)
+        state = {"model": model, "optimizer": optimizer, "own": worker.rank}
+        loss_of(model, make_batch(worker.rank)).backward()
+        optimizer.step()
+        bdn.save(tmp_path, state, worker=worker)
+        before = model_hash(model)
+        if worker.rank == 1:
+            APART[name](model, optimizer)
+        with pytest.raises(bandoneon.InvalidArgument, match=re.escape(f"{name} is not the same in worker 1 as in worker 0")):
+            bdn.save(tmp_path, state, worker=worker)
+        bdn.load(tmp_path, state, worker=worker)  # The old one is still there.
+        assert model_hash(model) == before
+        if worker.rank == 1:
+            APART[name](model, optimizer)
+        bdn.save(tmp_path, state, check=False, worker=worker)
+        bdn.load(tmp_path, state, worker=worker)
+        return model_hash(model)
+
+    before, loaded, _ = run_job(job, workers=3)
+    assert before == loaded
+
+
+def test_what_each_worker_has_of_its_own_is_saved_as_a_value(tmp_path):
+    def job(worker):
+        head = make_model(seed=worker.rank)
+        bdn.save(tmp_path, {"head": head.state_dict()}, worker=worker)
+        loaded = bdn.load(tmp_path, {"head": None}, worker=worker)["head"]
+        assert all(map(torch.equal, loaded.values(), head.state_dict().values()))
+
+    run_job(job)
+
+
+@pytest.mark.parametrize("call", [bdn.save, bdn.load])
+def test_a_wait_of_one_worker_alone_says_what_all_must_call(call, tmp_path):
+    def job(worker):
+        if worker.rank == 1:
+            return None
+        with pytest.raises(bandoneon.BandoneonError, match=f"{call.__name__}.., which all workers must call.*worker 1"):
+            call(tmp_path, {"model": make_model()}, worker=worker)
+        return "raised"
+
+    with contextlib.suppress(bandoneon.BandoneonError):
+        assert run_job(job)[0] == "raised"

@@ -124,7 +124,7 @@ def check_same_weights(worker, named):
 
 
 def _check_same(worker, named, root, remedy):
-    mine = [[name, str(t.dtype), list(t.shape), _checksum(t.detach())] for name, t in named]
+    mine = [[name, str(t.dtype), list(t.shape), checksum(t.detach())] for name, t in named]
     agree(worker, "replicas", mine, root, lambda *lists: _differing_values(*lists, remedy))
 
 
@@ -143,7 +143,7 @@ def _differing_values(worker, mine, theirs, root, remedy):
     )
 
 
-def _checksum(tensor):
+def checksum(tensor):
     """Of the bytes: 0.0 and -0.0 differ."""
     host = tensor.to("cpu", memory_format=torch.contiguous_format).contiguous()
     num_bytes = host.numel() * host.element_size()

@@ -24,6 +24,7 @@ from ..session import default_worker
 from ..worker import Worker
 from .broadcast import broadcast_bytes
 from .checkpoint_storage import open_storage
+from .checkpoint_sums import checksums, digest_of
 from .comm_state import base_rank, ranks_for
 from .exchange import push_pull
 from .tensors import host_zeros
@@ -42,6 +43,7 @@ def save(
     state: dict[str, Any],
     *,
     layout: str = "shared",
+    check: bool = True,
     worker: Worker | None = None,
 ):
     """Saves all of `state`, with every rank's comm_state_dict(). Collective, between steps; returns when it
@@ -59,11 +61,15 @@ def save(
     Parameters and the state of torch optimizers are the same in all workers, and rank 0 saves them; each
     rank saves its buffers, its links and everything else. Around LocalSteps and CSER each saves all.
 
+    check: refuse to save what is rank 0's for all where it is not the same in all workers, by checksums. What each
+        worker has of its own goes into `state` as a value: {"head": head.state_dict()}.
+
     A checkpoint that is there already is replaced in one moment, after the new one is on the disk: who
     stops in between leaves the old one. Where a worker cannot write, all fail with its reason, and the
     old one stays; what the failed save has left is removed, or the next save removes it first.
     """
     worker = worker or default_worker()
+    worker.barrier("bandoneon.torch.save(), which all workers must call")
     token = broadcast_bytes(worker, "checkpoint", secrets.token_hex(8).encode(), 0).decode()
     what = f"save {directory}"
     with _all_or_none(worker, what):
@@ -71,8 +77,11 @@ def save(
             raise InvalidArgument(f"layout={layout!r} is not one of " + ", ".join(map(repr, _LAYOUTS)))
         files = _Files(open_storage(directory), token)
         manifests = files.manifests()
-    views = _gather(worker, {"layout": layout, "manifests": manifests})
+        shared, own = _split(state, worker)
+        sums = checksums(shared["states"]) if check else {}
+    views = _gather(worker, {"layout": layout, "manifests": manifests, "digest": digest_of(sums)})
     _check_one_layout(views)
+    _check_same_everywhere(worker, views, sums)
     known = [_fields_of(text) for view in views for text in view["manifests"].values()]
     number = 1 + max((_number_of(fields) for fields in known), default=0)
     kept = {fields["id"] for fields in known if isinstance(fields.get("id"), str)} | {token}
@@ -83,7 +92,6 @@ def save(
             if writes:
                 files.create()
                 files.remove_all_but(kept)
-            shared, own = _split(state, worker)
             parts[f"rank{worker.rank}"] = own
             if worker.rank == 0:
                 parts["shared"] = shared
@@ -133,6 +141,7 @@ def load(
     NotFound, DataLoss and InvalidArgument say what is missing or does not fit.
     """
     worker = worker or default_worker()
+    worker.barrier("bandoneon.torch.load(), which all workers must call")
     what = f"load {directory}"
     with _all_or_none(worker, what):
         storage = open_storage(directory)
@@ -475,6 +484,28 @@ def _check_one_layout(views):
                 f"worker {rank} saves with layout={view['layout']!r}, worker 0 with {views[0]['layout']!r}: give "
                 "the same in all workers"
             )
+
+
+def _check_same_everywhere(worker, views, sums):
+    """InvalidArgument in all workers where what worker 0 saves for all is other in some: it names what, and them."""
+    if all(view["digest"] == views[0]["digest"] for view in views):
+        return
+    of_all = _gather(worker, sums)
+    first = of_all[0]
+    differing = {}  # what -> the ranks that have it otherwise
+    for rank, others in enumerate(of_all):
+        for name in {**first, **others}:
+            if first.get(name) != others.get(name):
+                differing.setdefault(name, []).append(rank)
+    name, ranks = next(iter(differing.items()))
+    others = f", and so are {len(differing) - 1} others" if len(differing) > 1 else ""
+    where = f"worker {ranks[0]}" if len(ranks) == 1 else f"workers {', '.join(map(str, ranks))}"
+    raise InvalidArgument(
+        f"{name} is not the same in {where} as in worker 0{others}, and worker 0 alone would save it for all. If the "
+        "workers' models have come apart, broadcast_parameters() makes them equal; what each worker has of its own goes "
+        "into the state as a value, such as module.state_dict(), which every worker saves; check=False saves worker 0's",
+        tensor=name,
+    )
 
 
 @contextlib.contextmanager
