@@ -171,6 +171,18 @@ def test_a_parameter_it_was_not_given_is_an_error():
     run_job(job)
 
 
+def test_a_sparse_gradient_is_named_in_place_of_a_wait_for_ever():
+    def job(worker):
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 3, sparse=True), torch.nn.Linear(3, 2))
+        for param in model.parameters():
+            torch.nn.init.ones_(param)
+        wrapped, _ = wrap(worker, model)
+        with pytest.raises(bandoneon.InvalidArgument, match="the gradient of '0.weight' is sparse.*sparse=False"):
+            wrapped(torch.tensor([1, 2])).sum().backward()
+
+    run_job(job)
+
+
 def test_a_model_whose_backward_has_failed_is_freed():
     def job(worker):
         model = make_model()

@@ -27,7 +27,7 @@ from .loss_scale import AUTO, LossScale
 from .names import named_entries, with_elements
 from .parameters import ParameterSet
 from .step_count import SteppedRounds
-from .tensors import copy_back, fill, memory_for
+from .tensors import check_exchangeable, copy_back, fill, memory_for
 from .weight import Weight, average_unit
 
 
@@ -164,6 +164,11 @@ class DDPState:
         return self._round.exchange(self._parameters, self._members, bucket)
 
 
+_DENSE_MODULE = (
+    "build the module with sparse=False, or use DistributedOptimizer(..., sparse_as_dense=True) in place of DDP and its hook"
+)
+
+
 def ddp_hook(state, bucket):
     """The communication hook: a future of the bucket with the workers' mean."""
     if not isinstance(state, DDPState):
@@ -281,6 +286,10 @@ class _Round:
         """What to push of the bucket, and for each the memory that C reads and writes with the gradient
         that it stands for."""
         pushes, places = [], []
+        if bucket.buffer().layout is not torch.strided:
+            for param in bucket.parameters():  # One: DDP gives each sparse gradient a bucket of its own.
+                name = members[id(param)].name if id(param) in members else f"of shape {list(param.shape)}"
+                check_exchangeable(bucket.buffer(), name, remedy=_DENSE_MODULE)
         for param, grad in zip(bucket.parameters(), bucket.gradients()):
             if not param.numel():
                 continue
