@@ -1,11 +1,15 @@
 import gc
+import threading
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon.torch import loss_scale
+from bandoneon.torch.link_options import LinkOptions, LinkTable
 from cluster_helpers import (
     assert_same,
     grads,
@@ -18,6 +22,7 @@ from cluster_helpers import (
     sgd,
 )
 
+building = threading.Lock()
 EF = dict(push="ef(onebit(block=256))", pull="ef(onebit(block=256))")
 
 
@@ -190,7 +195,7 @@ def test_a_scale_on_a_gpu_is_copied_ahead_and_not_waited_for(monkeypatch):
     monkeypatch.setattr(loss_scale, "_pinned_number", lambda: torch.empty(1, dtype=torch.float32, device="cpu"))
     scale = ScaleOnGpu(1024.0)
     scaler = ScalerOnGpu(scale)
-    reader = loss_scale.LossScale(scaler, needed=True)
+    reader = loss_scale.LossScale(scaler, LinkTable(LinkOptions.of(**EF)))
     assert (reader.current(), scaler.waits) == (1024.0, 1), "nothing was copied yet"
     scale.write(512.0)
     reader.copy_ahead()
@@ -200,3 +205,93 @@ def test_a_scale_on_a_gpu_is_copied_ahead_and_not_waited_for(monkeypatch):
     scaler._scale = ScaleOnGpu(128.0)  # As load_state_dict() does.
     assert (reader.current(), scaler.waits) == (128.0, 3)
     assert told == ["copied"]
+
+
+# ---- Scaled gradients that a link of halves would clip ----
+
+
+class Zero(torch.nn.Module):
+    """Whose loss has a gradient of 2 in all of 20,000 weights: larger than what goes uncompressed."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(20000))
+
+    def forward(self):
+        return 2 * self.weight.sum()
+
+
+def plain_loop(model, optimizer, scaler, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        scaler.scale(model()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return model.weight.detach().clone(), scaler.get_scale()
+
+
+def of_optimizer(worker, model, specs):
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    return model, bdn.DistributedOptimizer(inner, model.named_parameters(), worker=worker, **specs)
+
+
+def of_forward_overlap(worker, model, specs):
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    return model, bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, **specs)
+
+
+def of_ddp_hook(worker, model, specs):
+    with building:
+        wrapped = DistributedDataParallel(model)
+    wrapped.weight = model.weight
+    wrapped.register_comm_hook(bdn.DDPState(model.named_parameters(), worker=worker, **specs), bdn.ddp_hook)
+    return wrapped, torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+LOSSY = [dict(push="fp16", pull="fp16"), dict(push="none", pull="fp16"), dict(push="topk(ratio=0.9,values=fp16)")]
+
+
+@pytest.fixture
+def group_of_one(tmp_path):
+    """Each thread's DDP believes to be alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("specs", LOSSY)
+@pytest.mark.parametrize("make", [of_optimizer, of_forward_overlap, of_ddp_hook])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_scale_that_halves_do_not_carry_is_an_overflow_that_the_scaler_finds(make, specs, given, group_of_one):
+    def job(worker):
+        scaler = torch.amp.GradScaler("cpu")  # Of 65536: scaled gradients are 131072.
+        model, optimizer = make(worker, Zero(), {**specs, **({"scaler": scaler} if given else {})})
+        return plain_loop(model, optimizer, scaler, steps=4)
+
+    # What torch does: two steps are left out, each of which halves the scale, and two are exact.
+    for weight, scale in run_job(job, workers=2 if given else 1):
+        expected = torch.full_like(weight, -4.0)
+        if "topk" in specs.get("push", ""):
+            expected[weight == 0] = 0.0
+            assert (weight == 0).sum() <= 2000
+        assert torch.equal(weight, expected) and scale == 2.0**14
+
+
+def test_where_nothing_clips_no_step_is_left_out():
+    def job(worker):
+        scaler = torch.amp.GradScaler("cpu")
+        specs = dict(push="bf16", pull="bf16", scaler=scaler)
+        return plain_loop(*of_optimizer(worker, Zero(), specs), scaler, steps=3)
+
+    for weight, scale in run_job(job):
+        assert torch.equal(weight, torch.full_like(weight, -6.0)) and scale == 2.0**16
+
+
+def test_without_a_scaler_a_link_of_halves_clips_as_its_codec_says():
+    def job(worker):
+        model, optimizer = of_optimizer(worker, Zero(), dict(push="fp16", pull="fp16", scaler=None))
+        (2.0**16 * model()).backward()
+        return model.weight.grad
+
+    for grad in run_job(job):
+        assert torch.equal(grad, torch.full_like(grad, 65504.0))

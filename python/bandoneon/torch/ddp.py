@@ -23,7 +23,7 @@ from .comm_state import fitting_state, saved_by
 from .exchange_guard import ExchangeGuard
 from .hints import NamedParameters, Overrides, Weighting
 from .link_options import LinkOptions, LinkTable
-from .loss_scale import AUTO, LossScale
+from .loss_scale import AUTO, LossScale, overflow_as_half
 from .names import named_entries, with_elements
 from .parameters import ParameterSet
 from .step_count import SteppedRounds
@@ -97,7 +97,7 @@ class DDPState:
         self._members = {id(member.param): member for member in members}
         self._reached = _Reached(member.param for member in members)
         self._stepped = SteppedRounds(member.param for member in members)
-        self._scale = LossScale(scaler, self._links.remembers)
+        self._scale = LossScale(scaler, self._links)
         self._round = None
         self._guard = ExchangeGuard()
         if self._loaded is not None:
@@ -159,7 +159,7 @@ class DDPState:
         if self._round is None or self._round.is_over or backward_pass.current_task() == -1:
             self._guard.check()
             self._round = _Round(
-                self._scale.current(), self._weight, self._reached, self._stepped, self._timeout, self._guard
+                self._scale, self._weight, self._reached, self._stepped, self._timeout, self._guard
             )
         return self._round.exchange(self._parameters, self._members, bucket)
 
@@ -235,7 +235,8 @@ class _Round:
     """
 
     def __init__(self, loss_scale, weight, reached, stepped, timeout, guard):
-        self._loss_scale = loss_scale
+        self._loss_scale = loss_scale.current()
+        self._travels_scaled = loss_scale.travels
         self._reached = reached
         self._timeout = timeout
         self._guard = guard
@@ -302,6 +303,8 @@ class _Round:
             is_present = self._has_pass and self._reached.has(param, grad) and self._weight > 0
             # A bucket's views don't overlap, so each is exclusive though its storage is shared.
             grad = parameters.dense(member, grad)
+            if self._travels_scaled and member.options.clips_as_half:
+                overflow_as_half(grad, self._weight)
             if not self._weight:
                 grad.zero_()  # What DDP goes on with where no worker's weight is more.
             memory = memory_for(grad, exclusive=True)

@@ -58,10 +58,19 @@ class LinkOptions:
         return bool(self.momentum) or self.feeds_back or _has(self.pull, CodecTraits.ERROR_FEEDBACK)
 
     @property
+    def clips_as_half(self):
+        """Whether values beyond LARGEST_HALF, scaled as they are, may be clipped on the way and nothing of them kept."""
+        return not self.remembers and any("fp16" in spec for spec in (self.push, self.pull))
+
+    @property
     def begins_anew(self):
         """Whether a link that begins at step 0 goes on otherwise than one that has been in use."""
         schedules = (_has(spec, CodecTraits.SCHEDULE) for spec in (self.push, self.pull))
         return self.remembers or self.warmup > 0 or any(schedules)
+
+
+# The largest that the codec fp16 carries; larger ones become it.
+LARGEST_HALF = 65504.0
 
 
 class LinkTable:
@@ -81,6 +90,10 @@ class LinkTable:
     @property
     def remembers(self):
         return any(options.remembers for options in self.rows)
+
+    @property
+    def clips_as_half(self):
+        return any(options.clips_as_half for options in self.rows)
 
     @property
     def begins_anew(self):

@@ -13,16 +13,31 @@ import weakref
 import torch
 
 from ..errors import FailedPrecondition, InvalidArgument, Unimplemented
+from .link_options import LARGEST_HALF
 
 AUTO = "auto"
+
+
+def overflow_as_half(tensor, weight):
+    """Makes all of a scaled gradient infinite where some of it, times its weight, is beyond what the codec fp16
+    carries, so that its GradScaler finds an overflow, as it would of gradients in halves. Does not wait for a GPU."""
+    if not weight or not tensor.numel():
+        return
+    overflows = torch.linalg.vector_norm(tensor, math.inf) > LARGEST_HALF / weight
+    if not tensor.is_cpu:
+        tensor.masked_fill_(overflows, math.inf)
+    elif overflows.item():
+        tensor.fill_(math.inf)
 
 
 class LossScale:
     """The scale of the backward pass that is running."""
 
-    def __init__(self, scaler, needed):
-        """`scaler` is a GradScaler, None for unscaled gradients, or AUTO. Nothing that remembers
-        anything between steps (not `needed`) means that the scale cancels out."""
+    def __init__(self, scaler, links):
+        """`scaler` is a GradScaler, None for unscaled gradients, or AUTO. Where none of the LinkTable `links` remembers
+        anything between steps the scale cancels out, and whether there is one matters to those alone that clip."""
+        self._needed = links.remembers
+        needed = self._needed or links.clips_as_half
         self._search = needed and isinstance(scaler, str) and scaler == AUTO
         self._scaler = None
         self._fixed = None
@@ -42,23 +57,29 @@ class LossScale:
         if self._search:
             self._find()
         scaler = self._scaler() if self._scaler else None
-        if scaler is None or not scaler.is_enabled():
+        if scaler is None or not scaler.is_enabled() or not self._needed:
             return 1.0
         copied = self._copy.value_of(_tensor_of(scaler))
         return float(scaler.get_scale()) if copied is None else copied
+
+    @property
+    def travels(self):
+        """Whether gradients go on their way as a GradScaler has scaled them; after current()."""
+        scaler = self._scaler() if self._scaler else None
+        return self._fixed is None and not self._needed and scaler is not None and scaler.is_enabled()
 
     def copy_ahead(self):
         """Has a scale that lies on a GPU copied to the host, beside what the GPU does until the next pass: to read it
         there would wait until the GPU has nothing left to do. To be called between a scaler's update() and the next
         forward pass; where nobody does, current() waits."""
         scaler = self._scaler() if self._scaler else None
-        if scaler is not None and scaler.is_enabled():
+        if scaler is not None and scaler.is_enabled() and self._needed:
             self._copy.start(_tensor_of(scaler))
 
     def _find(self):
         """Looks once, at the first pass: by then a program has made its scaler."""
         found = [o for o in gc.get_objects() if issubclass(type(o), _SCALER) and o.is_enabled()]
-        if len(found) > 1:
+        if len(found) > 1 and self._needed:
             raise FailedPrecondition(
                 f"{len(found)} GradScalers are alive, so it is unclear which one scales these gradients; "
                 "pass DistributedOptimizer(..., scaler=the_one), or scaler=None for none"

@@ -154,7 +154,7 @@ def DistributedOptimizer(
     if overlap == "forward":
         _check_apart_in_forward(names.in_forward_order(groups))
     added = parameters.add(names.in_forward_order(groups), terms_by_group(groups))
-    scale = LossScale(scaler, links.remembers)
+    scale = LossScale(scaler, links)
     weights = Weight(weight, unit)
 
     cls = type(optimizer)

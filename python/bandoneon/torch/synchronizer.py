@@ -12,6 +12,7 @@ from ..errors import BandoneonError, DeadlineExceeded, FailedPrecondition, JobFa
 from ..worker import Push
 from . import backward_pass, devices
 from .forward_overlap import PendingGradient, outside_of_forward, read_too_early
+from .loss_scale import overflow_as_half
 from .tensors import copy_back, has_own_storage, memory_for, place, streams_for
 
 
@@ -147,6 +148,7 @@ class Synchronizer:
         self._outermost = None  # number of its pass, once known
         self._tasks = set()  # it and the passes inside it
         self._scale = 1.0
+        self._travels_scaled = False
         self._weight = 1.0
         self._rates = {}
         self._changed = []  # slots whose gradients were changed after they had left
@@ -437,6 +439,7 @@ class Synchronizer:
                 self.settle()
             self._settle_attendance()
         self._scale = self._loss_scale.current()
+        self._travels_scaled = self._loss_scale.travels
         if not self._is_local:
             self._weight = self._weights.now() if weight is None else weight
         self._rates = self._rates_now()
@@ -546,6 +549,9 @@ class Synchronizer:
             return
         slot.source = slot.grad
         slot.grad = self._parameters.dense(slot.member, slot.grad)
+        if self._travels_scaled and slot.member.options.clips_as_half:
+            # Members of a local group add theirs up before they are sent.
+            overflow_as_half(slot.grad, self._weight * (self._parameters.group_size or 1))
         try:
             slot.version = slot.source._version
         except RuntimeError:  # Of inference tensors torch does not count what is written to them.
@@ -577,7 +583,7 @@ class Synchronizer:
 
     def _warn_of_nonfinite(self, slot):
         """Not of scaled gradients, whose scaler finds out by itself and leaves the step out."""
-        if self._has_warned_of_nonfinite or self._scale != 1.0:
+        if self._has_warned_of_nonfinite or self._scale != 1.0 or self._travels_scaled:
             return
         self._has_warned_of_nonfinite = True
         size = self._worker.size
