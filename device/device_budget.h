@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "device/compute_device.h"
 
 namespace bdn {
@@ -21,17 +22,20 @@ class DeviceBudget {
   DeviceBudget(const DeviceBudget&) = delete;
   DeviceBudget& operator=(const DeviceBudget&) = delete;
 
-  // Counts bytes that are about to be allocated. ResourceExhausted: they would pass the bound; nothing is
-  // counted.
-  absl::Status Take(ComputeDevice& device, size_t bytes);
-  void GiveBack(size_t bytes) { taken_.fetch_sub(bytes, std::memory_order_relaxed); }
+  // Memory of the device that counts from now on. ResourceExhausted: it would pass the bound, or the device has none;
+  // nothing is counted.
+  absl::StatusOr<void*> Allocate(ComputeDevice& device, size_t bytes);
+  void Free(ComputeDevice& device, void* memory, size_t bytes);
+  // Never more than the bound, and never less than is there.
   size_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
  private:
-  absl::Status CheckRoom(ComputeDevice& device, size_t bytes, size_t taken) const;
+  absl::Status CheckRoom(ComputeDevice& device, size_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t max_bytes_;
-  std::atomic<size_t> taken_{0};  // a count alone: it publishes nothing
+  Mutex mu_;                      // of who allocates, so that two that ask at once see each other
+  std::atomic<size_t> taken_{0};  // a count alone: it publishes nothing; it grows under the lock
 };
 
 // Device memory of one owner, which counts against a budget if it has one. Movable; empty after it.

@@ -1,5 +1,8 @@
 #include "device/device_budget.h"
 
+#include <atomic>
+#include <thread>
+
 #include "device/host_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,6 +25,22 @@ TEST(DeviceBudget, GivesNoMoreThanItMay) {
   EXPECT_TRUE(DeviceMemory::Make(device, 400, &budget).ok());
   EXPECT_EQ(budget.taken(), 600u) << "it was given back";
   *first = DeviceMemory();
+  EXPECT_EQ(budget.taken(), 0u);
+}
+
+TEST(DeviceBudget, IsNeverPassedByWhatTwoAskForAtOnce) {
+  HostDevice device;
+  DeviceBudget budget(1000);
+  std::atomic<size_t> most{0};
+  const auto ask = [&] {
+    for (int i = 0; i < 20000; ++i) {
+      const auto memory = DeviceMemory::Make(device, 600, &budget);
+      const size_t taken = budget.taken();
+      if (taken > 1000) most = taken;
+    }
+  };
+  { const std::jthread one(ask), other(ask); }
+  EXPECT_EQ(most, 0u) << "the gauge passed the bound";
   EXPECT_EQ(budget.taken(), 0u);
 }
 
