@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -10,19 +11,31 @@ namespace bdn {
 PinnedRing::~PinnedRing() {
   for (const Block& block : blocks_) {
     if (block.has_event) device_->FreeEvent(block.event);
-    device_->FreePinned(block.memory);
+    if (block.ordinary == nullptr) device_->FreePinned(block.memory);
   }
 }
 
 absl::Status PinnedRing::Prepare() {
   for (Block& block : blocks_) {
-    if (block.memory == nullptr) {
-      BDN_ASSIGN_OR_RETURN(block.memory, device_->AllocatePinned(kBlockBytes));
-    }
+    if (block.memory == nullptr) BDN_RETURN_IF_ERROR(MakeMemory(&block));
     if (block.has_event) continue;
     BDN_ASSIGN_OR_RETURN(block.event, device_->MakeEvent());
     block.has_event = true;
   }
+  return absl::OkStatus();
+}
+
+absl::Status PinnedRing::MakeMemory(Block* block) {
+  const absl::StatusOr<std::byte*> pinned = device_->AllocatePinned(kBlockBytes);
+  if (pinned.ok()) {
+    block->memory = *pinned;
+    return absl::OkStatus();
+  }
+  if (!absl::IsResourceExhausted(pinned.status())) return pinned.status();
+  // A copy is the last that an exchange can go on by, so it must not end here.
+  if (not_pinned_ != nullptr) std::exchange(not_pinned_, nullptr)(pinned.status());
+  block->ordinary = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
+  block->memory = block->ordinary.get();
   return absl::OkStatus();
 }
 

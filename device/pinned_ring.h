@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,13 +20,18 @@ namespace bdn {
 // is not pinned keeps its caller waiting on a processor, and orders itself as the driver likes.
 //
 // Thread-safe: one copy goes on at a time, and others wait for it. A call returns when its copy is done.
-// Errors: as ComputeDevice; then nothing of the copy is under way any more.
+// Errors: as ComputeDevice; then nothing of the copy is under way any more. Where no memory can be pinned it goes through
+// ordinary memory after all.
 class PinnedRing {
  public:
   static constexpr size_t kBlockBytes = size_t{8} << 20;
 
+  // Told, once at most, why no memory could be pinned. Makes no copy by the ring.
+  using NotPinnedFn = std::function<void(const absl::Status& why)>;
+
   // REQUIRES: `device` outlives it. Pins no memory before the first copy.
-  explicit PinnedRing(ComputeDevice* device) : device_(device) {}
+  explicit PinnedRing(ComputeDevice* device, NotPinnedFn not_pinned = nullptr)
+      : device_(device), not_pinned_(std::move(not_pinned)) {}
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
@@ -36,11 +43,13 @@ class PinnedRing {
  private:
   struct Block {
     std::byte* memory = nullptr;
+    std::unique_ptr<std::byte[]> ordinary;  // what memory is, where it is not pinned
     bool has_event = false;
     DeviceEvent event;  // passed when what was asked of it last is done
   };
 
   absl::Status Prepare() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status MakeMemory(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Upload(DeviceStream stream, ByteSpan from, std::byte* to)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Download(DeviceStream stream, const std::byte* from, MutableByteSpan to)
@@ -48,6 +57,7 @@ class PinnedRing {
 
   ComputeDevice* const device_;
   Mutex mu_;
+  NotPinnedFn not_pinned_ ABSL_GUARDED_BY(mu_);  // null once it was called
   std::array<Block, 2> blocks_ ABSL_GUARDED_BY(mu_);
 };
 

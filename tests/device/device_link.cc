@@ -3,7 +3,6 @@
 #include <span>
 
 #include "common/base/status.h"
-#include "compressors/codec_spec.h"
 #include "compressors/memory/delta.h"
 #include "device/device_budget.h"
 #include "gtest/gtest.h"
@@ -43,18 +42,6 @@ MutableByteSpan BytesOf(MutableView view) {
 ByteSpan BytesOf(const std::vector<float>& values) { return std::as_bytes(std::span(values)); }
 
 }  // namespace
-
-std::shared_ptr<const Codec> Parse(const std::string& spec) { return ParseCodecSpec(spec)->codec; }
-
-bool HasKernels(const std::string& spec) { return MakeDeviceCodec(*Parse(spec)).ok(); }
-
-std::vector<CodecCase> CasesWithKernels() {
-  std::vector<CodecCase> cases;
-  for (const CodecCase& codec : kCodecs) {
-    if (HasKernels(codec.spec)) cases.push_back(codec);
-  }
-  return cases;
-}
 
 LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory) {
   LinkInput input{.x = TypedArray::Of(dtype, MakeData(kind, n, 1)), .options = {.scale = 0.75f}};

@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "compressors/codec.h"
 #include "device/codecs/device_codec.h"
-#include "tests/compressors/codec_cases.h"
 #include "tests/compressors/codec_inputs.h"
+#include "tests/device/kernel_cases.h"
 
 // A step of one key, done on the host and on a device, with everything that a step can change.
 
@@ -30,11 +30,6 @@ inline constexpr Memory kMemories[] = {Memory::kNone, Memory::kResidual, Memory:
                                        Memory::kReplica};
 // n of a kind of codec_inputs.h, scaled, and a memory of the same kind.
 LinkInput MakeInput(const std::string& kind, size_t n, DType dtype, Memory memory);
-
-// The codecs of the host's suite that have kernels.
-std::vector<CodecCase> CasesWithKernels();
-std::shared_ptr<const Codec> Parse(const std::string& spec);
-bool HasKernels(const std::string& spec);
 
 struct LinkOutput {
   std::vector<uint8_t> payload;

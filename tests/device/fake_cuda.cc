@@ -98,6 +98,7 @@ enum FakeCall : int {
   kLaunches,
   kCopies,
   kKernelRuns,
+  kCreations,  // of streams and events
   kNumCalls
 };
 
@@ -361,7 +362,9 @@ BDN_EXPORT int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
 }
 BDN_EXPORT int cuMemFree_v2(uint64_t memory) {
   Lock lock(state().mu);
-  if (const int error = InContextUnsafe(); error != kSuccess) return error;
+  const int error = InContextUnsafe();
+  if (error != kSuccess && error != kIllegalAddress)
+    return error;  // what is broken goes with its context
   ++state().counts.frees;
   state().DrainAll(lock);
   const auto found = state().memory.find(memory);
@@ -369,7 +372,7 @@ BDN_EXPORT int cuMemFree_v2(uint64_t memory) {
   state().held -= found->second;
   FreeBlock(Pointer(memory), found->second);
   state().memory.erase(found);
-  return kSuccess;
+  return error;
 }
 BDN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
   const Lock lock(state().mu);
@@ -381,13 +384,14 @@ BDN_EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
 }
 BDN_EXPORT int cuMemFreeHost(void* memory) {
   Lock lock(state().mu);
-  if (const int error = InContextUnsafe(); error != kSuccess) return error;
+  const int error = InContextUnsafe();
+  if (error != kSuccess && error != kIllegalAddress) return error;
   state().DrainAll(lock);
   const auto found = state().pinned.find(reinterpret_cast<uintptr_t>(memory));
   if (found == state().pinned.end()) return kInvalidValue;
   FreeBlock(memory, found->second);
   state().pinned.erase(found);
-  return kSuccess;
+  return error;
 }
 BDN_EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
   const Lock lock(state().mu);
@@ -433,8 +437,10 @@ BDN_EXPORT int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, v
 
 BDN_EXPORT int cuStreamCreateWithPriority(void** stream, unsigned /*flags*/, int /*priority*/) {
   const Lock lock(state().mu);
+  if (const int error = InContext(); error != kSuccess) return error;
+  if (const int error = state().Fail(kCreations); error != kSuccess) return error;
   *stream = new char;
-  return InContext();
+  return kSuccess;
 }
 BDN_EXPORT int cuStreamDestroy_v2(void* stream) {
   Lock lock(state().mu);
@@ -464,8 +470,10 @@ BDN_EXPORT int cuStreamWaitEvent(void* stream, void* event, unsigned /*flags*/) 
 }
 BDN_EXPORT int cuEventCreate(void** event, unsigned /*flags*/) {
   const Lock lock(state().mu);
+  if (const int error = InContext(); error != kSuccess) return error;
+  if (const int error = state().Fail(kCreations); error != kSuccess) return error;
   *event = new Event();
-  return InContext();
+  return kSuccess;
 }
 BDN_EXPORT int cuEventDestroy_v2(void* event) {
   const Lock lock(state().mu);
@@ -551,8 +559,10 @@ BDN_EXPORT void FakeFail(int call, long first, long count, int error) {
   state().failures[call] = {first, count, error};
 }
 BDN_EXPORT void FakeMend() {
-  const Lock lock(state().mu);
+  Lock lock(state().mu);
   for (Failure& failure : state().failures) failure = {};
+  if (state().is_broken)
+    state().DrainAll(lock);  // what a broken device was asked for is never done
   state().is_broken = false;
 }
 // As struct Counts, since the last FakeResetCounts.

@@ -4,15 +4,13 @@
 
 #include "worker/device/device_exchanges.h"
 
-#include <dlfcn.h>
-
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <future>
 #include <limits>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "compressors/codec_spec.h"
@@ -20,6 +18,8 @@
 #include "device/device_budget.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/device/fake_driver.h"
+#include "tests/device/kernel_cases.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/worker_rig.h"
 #include "worker/device/codec_device.h"
@@ -33,73 +33,6 @@ using ::testing::HasSubstr;
 
 using Floats = std::vector<float>;
 constexpr absl::Duration kLong = absl::Minutes(1);
-constexpr const char* kLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda.so";
-constexpr const char* kSmallLibrary = BDN_FAKE_CUDA_DIR "/libfake_cuda_small.so";
-
-bool IsReal() { return std::getenv("BDN_TEST_REAL_GPU") != nullptr; }
-#define BDN_NEEDS_FAKE() \
-  if (IsReal()) GTEST_SKIP() << "a GPU cannot be made to do that"
-
-// The driver that all devices here are of.
-class FakeDriver {
- public:
-  explicit FakeDriver(const char* library = kLibrary)
-      : library_(IsReal() ? nullptr : dlopen(library, RTLD_NOW)) {}
-  ~FakeDriver() {
-    if (IsReal()) return;
-    Hold(false);
-    Capture(false);
-    Function<void()>("FakeMend")();
-    Function<void(size_t, size_t)>("FakeMemoryInfo")(0, 0);
-    EXPECT_EQ(Function<int()>("FakeContexts")(), 0);
-    EXPECT_EQ(Function<size_t()>("FakeHeldBytes")(), 0u);
-    dlclose(library_);
-  }
-  void Hold(bool on) { Function<void(int)>("FakeHold")(on); }
-  void Capture(bool on) { Function<void(int)>("FakeCapture")(on); }
-  void Seed(unsigned seed) { Function<void(unsigned)>("FakeSeed")(seed); }
-  // As FakeCall of the fake.
-  enum Call : int { kAllocations, kPinnedAllocations, kLaunches, kCopies, kKernelRuns };
-  // Some calls fail, or all from now on: with invalid values, or as if memory was out.
-  void Fail(Call call, long first, long count, int error = kOutOfMemory) {
-    Function<void(int, long, long, int)>("FakeFail")(call, first, count, error);
-  }
-  void FailCopies(bool on) { Fail(kCopies, 0, on ? kForever : 0, kInvalidValue); }
-  struct Counts {
-    long calls[5];
-    long stream_synchronizations, pageable_copies, frees, failed;
-  };
-  Counts counts() {
-    Counts counts;
-    Function<void(Counts*)>("FakeCounts")(&counts);
-    return counts;
-  }
-  void ResetCounts() { Function<void()>("FakeResetCounts")(); }
-  void BeginGlobalCapture() { Function<void()>("FakeBeginGlobalCapture")(); }
-  // Whether nothing has spoilt it.
-  bool EndGlobalCapture() { return Function<int()>("FakeEndGlobalCapture")() == 0; }
-  void SayThatMemoryIs(size_t free, size_t total) {
-    Function<void(size_t, size_t)>("FakeMemoryInfo")(free, total);
-  }
-  static constexpr long kForever = 1L << 40;
-  static constexpr int kInvalidValue = 1;
-  static constexpr int kOutOfMemory = 2;
-
- private:
-  template <typename F>
-  F* Function(const char* name) {
-    return reinterpret_cast<F*>(dlsym(library_, name));
-  }
-  void* const library_;
-};
-
-absl::StatusOr<std::unique_ptr<ComputeDevice>> OpenFake(int ordinal,
-                                                        const std::string& library = kLibrary) {
-  if (IsReal()) return CudaDevice::Open({.ordinal = ordinal});
-  static const std::byte kImage[1] = {};
-  return CudaDevice::Open(
-      {.ordinal = ordinal, .library = library, .image = kImage, .image_version = 13000});
-}
 
 // One of the workers with what it has of the device.
 class Trainer {
@@ -107,7 +40,7 @@ class Trainer {
   // Encodes on the host unless the options say otherwise.
   Trainer(ClusterRig& rig, int rank,
           DeviceExchanges::Options options = {.codecs = CodecPlace::kHost},
-          const std::string& library = kLibrary)
+          const std::string& library = kFakeLibrary)
       : rig_(rig), rank_(rank), device_(OpenFake(0, library).value()) {
     if (!options.open) options.open = [](int ordinal) { return OpenFake(ordinal); };
     exchanges_ =
@@ -605,12 +538,12 @@ TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDeviceHasNoKernelsForThem) {
 
 TEST(DeviceExchanges, AreEncodedOnTheHostWhereTheDevicesMemoryIsOut) {
   BDN_NEEDS_FAKE();
-  FakeDriver driver(kSmallLibrary);
+  FakeDriver driver(kSmallFakeLibrary);
   ClusterRig rig(1, {"--min-compress-bytes=0"});
   Trainer trainer(rig, 0,
                   {.codecs = CodecPlace::kDevice,
-                   .open = [](int ordinal) { return OpenFake(ordinal, kSmallLibrary); }},
-                  kSmallLibrary);
+                   .open = [](int ordinal) { return OpenFake(ordinal, kSmallFakeLibrary); }},
+                  kSmallFakeLibrary);
   // 4096 bytes are there: the gradient's, but not the residual's.
   const uint32_t id = Declare(trainer.worker(), Tensor("w", 600, "ef(onebit)", "none"));
   const Trainer::Array array = trainer.Make(Floats(600, 2.0f));
@@ -698,7 +631,7 @@ TEST(DeviceExchanges, AreOrderedByEventsAlone) {
   }
 }
 
-TEST(DeviceExchanges, LetNobodySpinAndCopyPinnedMemoryAlone) {
+TEST(DeviceExchanges, SeeToItThatNobodySpinsAndCopyPinnedMemoryAlone) {
   BDN_NEEDS_FAKE();
   FakeDriver driver;
   for (const CodecPlace place : {CodecPlace::kHost, CodecPlace::kDevice}) {
@@ -775,14 +708,20 @@ TEST(CodecDevice, TakesStepsBackAndOwesThemAsleep) {
 
 // ---- Memory that is out
 
-// The settings that are tried where something fails: a codec of each way of encoding.
-TensorDeclaration DeclarationOf(const std::string& codec) {
-  TensorDeclaration tensor = Tensor("w", 700, codec, codec);
-  if (codec.starts_with("ef(onebit")) tensor.momentum = 0.9f;
-  return tensor;
+// What is tried where something fails: every codec that has kernels, by its first case, with error feedback and
+// without. device_failures_test.cc tries all cases of one key, and steps that come to nothing.
+std::vector<TensorDeclaration> Failing() {
+  std::vector<TensorDeclaration> tensors;
+  std::set<CodecId> tried;
+  for (const CodecCase& codec : CasesWithKernels()) {
+    if (!tried.insert(Parse(codec.spec)->id()).second) continue;
+    const std::string spec = codec.spec;
+    tensors.push_back(Tensor("w", 700, spec, spec));
+    tensors.push_back(Tensor("w", 700, "ef(" + spec + ")", spec));
+    if (spec.starts_with("onebit")) tensors.back().momentum = 0.9f;
+  }
+  return tensors;
 }
-const std::vector<std::string> kFailing = {"none", "ef(onebit(block=64))", "ef(topk(ratio=0.05))",
-                                           "int4", "ef(dither(kind=natural))"};
 
 // The results of six steps of one worker, one of them of a gradient that is not finite; fewer where a step ended in
 // an error. `before_push` is told of each step when its gradient is there.
@@ -821,8 +760,7 @@ Outcomes TrainAlone(const TensorDeclaration& tensor, std::optional<CodecPlace> p
 
 TEST(DeviceExchanges, GiveTheHostsBitsWithEveryAllocationThatFails) {
   BDN_NEEDS_FAKE();
-  for (const std::string& codec : kFailing) {
-    const TensorDeclaration tensor = DeclarationOf(codec);
+  for (const TensorDeclaration& tensor : Failing()) {
     const Outcomes here = TrainAlone(tensor, std::nullopt);
     ASSERT_EQ(here.results.size(), 5u);
     for (const int in_step : {1, 2, 3, 4}) {
@@ -834,7 +772,7 @@ TEST(DeviceExchanges, GiveTheHostsBitsWithEveryAllocationThatFails) {
           if (step == in_step) driver.Fail(FakeDriver::kAllocations, k, 1);
         };
         EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, fail), here)
-            << codec << ": allocation " << k << " from step " << in_step << " on";
+            << tensor.push_spec.str() << ": allocation " << k << " from step " << in_step << " on";
         failed = driver.counts().failed;
         if (HasFailure()) return;
       }
@@ -845,15 +783,15 @@ TEST(DeviceExchanges, GiveTheHostsBitsWithEveryAllocationThatFails) {
       const auto fail = [&](int step) {
         if (step == 1) driver.Fail(FakeDriver::kAllocations, k, FakeDriver::kForever);
       };
-      EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, fail), here) << codec << ": from " << k;
+      EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, fail), here)
+          << tensor.push_spec.str() << ": from " << k;
     }
   }
 }
 
 TEST(DeviceExchanges, GiveTheHostsBitsOrAnErrorWithEveryLaunchThatFails) {
   BDN_NEEDS_FAKE();
-  for (const std::string& codec : kFailing) {
-    const TensorDeclaration tensor = DeclarationOf(codec);
+  for (const TensorDeclaration& tensor : Failing()) {
     const Outcomes here = TrainAlone(tensor, std::nullopt);
     long failed = 1;
     for (long k = 0; failed > 0; ++k) {
@@ -864,11 +802,11 @@ TEST(DeviceExchanges, GiveTheHostsBitsOrAnErrorWithEveryLaunchThatFails) {
       });
       failed = driver.counts().failed;
       if (there.results.size() == here.results.size()) {
-        EXPECT_EQ(there, here) << codec << ": launch " << k;
+        EXPECT_EQ(there, here) << tensor.push_spec.str() << ": launch " << k;
       }
       for (size_t i = 0; i < there.results.size(); ++i) {
         EXPECT_EQ(there.results[i], here.results[i])
-            << codec << ": launch " << k << ", result " << i;
+            << tensor.push_spec.str() << ": launch " << k << ", result " << i;
       }
       if (HasFailure()) return;
     }
@@ -877,12 +815,11 @@ TEST(DeviceExchanges, GiveTheHostsBitsOrAnErrorWithEveryLaunchThatFails) {
 
 TEST(DeviceExchanges, GiveTheHostsBitsWithinWhatTheyMayTakeOfTheDevicesMemory) {
   FakeDriver driver;
-  for (const std::string& codec : kFailing) {
-    const TensorDeclaration tensor = DeclarationOf(codec);
+  for (const TensorDeclaration& tensor : Failing()) {
     const Outcomes here = TrainAlone(tensor, std::nullopt);
     for (const size_t max_device_bytes : {256, 3000, 6000, 12000, 1 << 20}) {
       EXPECT_EQ(TrainAlone(tensor, CodecPlace::kDevice, nullptr, max_device_bytes), here)
-          << codec << " within " << max_device_bytes;
+          << tensor.push_spec.str() << " within " << max_device_bytes;
     }
   }
 }
@@ -927,6 +864,7 @@ TEST(DeviceExchanges, StayWithTheHostForAHundredStepsAfterMemoryWasOut) {
   EXPECT_EQ(driver.counts().calls[FakeDriver::kAllocations], 0);
   EXPECT_EQ(driver.counts().frees, 0);
   EXPECT_EQ(trainer.Count("device_encoded_pushes"), 0u);
+  EXPECT_EQ(trainer.Count("device_host_encoded_pushes"), 100u);
   ASSERT_TRUE(trainer.Exchange(Trainer::PushOf(id, array)).ok());
   EXPECT_EQ(trainer.Count("device_encoded_pushes"), 1u) << "it was tried again";
   ASSERT_TRUE(trainer.worker().Leave(kLong).ok());

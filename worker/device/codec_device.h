@@ -62,6 +62,11 @@ class CodecDevice {
   size_t taken_bytes() const { return budget_.taken(); }
   // How many pushes were encoded here.
   uint64_t num_encoded() const { return num_encoded_.load(std::memory_order_relaxed); }
+  // And how many of its tensors by the host, as memory was out.
+  uint64_t num_encoded_by_host() const {
+    return num_encoded_by_host_.load(std::memory_order_relaxed);
+  }
+  void CountEncodedByHost() { num_encoded_by_host_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
   struct Lane;
@@ -77,7 +82,9 @@ class CodecDevice {
   PinnedRing* const ring_;
   DeviceBudget budget_;
   std::atomic<bool> has_said_{false};
-  std::atomic<uint64_t> num_encoded_{0};  // a count alone: it publishes nothing
+  // Counts alone: they publish nothing.
+  std::atomic<uint64_t> num_encoded_{0};
+  std::atomic<uint64_t> num_encoded_by_host_{0};
   mutable Mutex mu_;
   std::vector<std::unique_ptr<Lane>> idle_ ABSL_GUARDED_BY(mu_);
   // By spec: codecs of several keys are one another's equals.

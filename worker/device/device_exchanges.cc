@@ -44,7 +44,14 @@ struct DeviceExchanges::Device {
   Device(std::unique_ptr<ComputeDevice> opened, const Options& options)
       : compute(std::move(opened)),
         pinned(*compute, options.max_pinned_bytes),
-        ring(compute.get()),
+        ring(
+            compute.get(),
+            [name = compute->name()](const absl::Status& why) {
+              LogWarning(
+                  "%s: no memory of the host can be pinned, so that what finds none is copied slowly, by a thread "
+                  "that keeps a processor busy: %s (leave the host some memory)",
+                  name, why.message());
+            }),
         codecs(compute.get(), &pinned, &ring, options.max_device_bytes) {}
   ~Device() {
     lane_back.reset();
@@ -146,12 +153,13 @@ void DeviceExchanges::ReadMetrics(std::span<uint64_t> values) const {
   values[2] = 0;
   values[3] = 0;
   values[4] = 0;
+  values[5] = encoded_here_;
   for (const auto& [ordinal, device] : devices_) {
     values[2] += device->pinned.held_bytes();
     values[3] += device->codecs.taken_bytes();
     values[4] += device->codecs.num_encoded();
+    values[5] += device->codecs.num_encoded_by_host();
   }
-  values[5] = encoded_here_;
   values[6] = unpinned_;
 }
 

@@ -29,15 +29,15 @@ absl::Status SettleOn(CodecDevice* device, const DeclaredKey& key, LinkMemory* m
   if (!memory->residual.empty()) {
     BDN_RETURN_IF_ERROR(MoveToDevice(device, memory->residual, &residual));
   }
-  if (!memory->momentum.empty()) {
-    BDN_RETURN_IF_ERROR(MoveToDevice(device, memory->momentum, &momentum));
-  }
+  // A state may have been set of a momentum that the key does not use.
+  const bool moves_momentum = key.entry.momentum > 0 && !memory->momentum.empty();
+  if (moves_momentum) BDN_RETURN_IF_ERROR(MoveToDevice(device, memory->momentum, &momentum));
   memory->device = device;
   memory->elements = key.entry.elements;
   memory->device_residual = std::move(residual);
   memory->device_momentum = std::move(momentum);
   memory->residual = {};
-  memory->momentum = {};
+  if (moves_momentum) memory->momentum = {};
   return absl::OkStatus();
 }
 

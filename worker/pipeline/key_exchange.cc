@@ -161,6 +161,8 @@ absl::StatusOr<RequestTable::Request> KeyExchange::Encode(const EncodeContext& c
   if (!claimed_->is_on_device()) {
     if (status.ok()) status = BringHome(&memory_);
     if (status.ok()) EncodePush(context, key_, &memory_, claimed_);
+    const bool is_of_device = claimed_->device != nullptr && claimed_->segments[0].present;
+    if (status.ok() && is_of_device) claimed_->device->CountEncodedByHost();
   }
   if (!status.ok()) return Named(status, "encode");
   return asked_ = PushRequestOf(*claimed_);
@@ -279,6 +281,8 @@ KeyExchange::Next KeyExchange::End(const absl::Status& status) {
 // ---- The memory
 
 absl::Status KeyExchange::CopyState(LinkState what, size_t segment, std::span<float> out) {
+  // What is left of it must not become part of a checkpoint.
+  if (what != LinkState::kReplica) BDN_RETURN_IF_ERROR(memory_.lost);
   BDN_RETURN_IF_ERROR(BringHome(&memory_));
   const std::vector<float>& state = memory_.*ArrayOf(what);
   // Without feedback the residual is scratch.

@@ -107,7 +107,8 @@ class KeyExchange {
   void EndMonitor() { memory_.monitor.End(); }
   float previous_learning_rate() const { return memory_.previous_learning_rate; }
   void set_previous_learning_rate(float rate) { memory_.previous_learning_rate = rate; }
-  // A segment's part, float32[its elements]; zeros where there is none. An error is a device's.
+  // A segment's part, float32[its elements]; zeros where there is none. FailedPrecondition: a device has lost it, and
+  // it is to be set first. Other errors are a device's.
   absl::Status CopyState(LinkState what, size_t segment, std::span<float> out);
   absl::Status SetState(LinkState what, size_t segment, std::span<const float> in);
   // The replica of one segment, as the exchange of `step` left it. It is complete, and replies may
