@@ -46,6 +46,7 @@ using PushSources = std::vector<PushSource>;
 // One tensor's exchange, as its caller asks for it. The data is read, then overwritten.
 struct PushRequest {
   uint32_t tensor = 0;  // from Declare
+  // Of 0 elements: it is of the tensor's declared type and size (of a sum: its type, see `sources`).
   // Null with `absent` when the result is not wanted: it is not sent here, and `absent` of the
   // PushResult is false then, unless nobody had a gradient of anything that shares its frame.
   MutableView data;
@@ -68,11 +69,20 @@ struct PushRequest {
   // = weight / loss_scale * data. Unchanged where absent. Only where the push has no memory of its
   // own.
   float* left_out = nullptr;
-  // Not null: `data` lies in this device's memory, and CodecForDevices of the tensor is not null. Without
-  // sources and left_out.
+  // Not null: `data` lies in this device's memory, and codec_for_devices of the tensor's facts is
+  // not null. Without sources and left_out.
   CodecDevice* device = nullptr;
   // Optional: runs on a thread of ours and gives the ticket up; Wait is then not for it.
   std::function<void(TicketId ticket, const absl::StatusOr<PushResult>& result)> done;
+};
+
+// What a caller may know of a tensor that it declared.
+struct TensorFacts {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  uint64_t elements = 0;
+  // The codec of its pushes, where a CodecDevice can stand for the host in its exchanges; else null.
+  std::shared_ptr<const Codec> codec_for_devices;
 };
 
 // What this worker's end of a link remembers. kReplica: of weights that servers hold.
@@ -103,13 +113,8 @@ class Client {
   // fused with others that are not among these.
   virtual absl::Status Retire(std::span<const uint32_t> tensors) = 0;
 
-  // The name of a tensor. NotFound: it was not declared.
-  virtual absl::StatusOr<std::string> NameOf(uint32_t tensor) const = 0;
-  // The codec of the tensor's pushes, where a CodecDevice can stand for the host in its exchanges;
-  // else null.
-  virtual std::shared_ptr<const Codec> CodecForDevices(uint32_t tensor) const = 0;
-  // `data` as a view of the tensor's declared type and size. NotFound: it was not declared.
-  virtual absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const = 0;
+  // Returns what is known of a declared tensor. NotFound: it was not declared, or it is retired.
+  virtual absl::StatusOr<TensorFacts> FactsOf(uint32_t tensor) const = 0;
   // Starts exchanges, in order, up to the first that is refused; `tickets` gets those that are in
   // flight, and the error is that one's. InvalidArgument, and nothing of it has changed, for a
   // request that does not fit its declaration; the job's failure once there is one.

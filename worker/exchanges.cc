@@ -59,6 +59,7 @@ absl::StatusOr<TicketId> Exchanges::Deposit(PushRequest* request, absl::Time now
                                             std::vector<KeyExchange*>* ready) {
   BDN_RETURN_IF_ERROR(tensors_->participation().Check());
   BDN_ASSIGN_OR_RETURN(Tensor * tensor, tensors_->FindDense(request->tensor));
+  CompleteRequest(tensor->declaration, request);
   BDN_RETURN_IF_ERROR(CheckPush(*request, *tensor));
   const Step step = ++tensor->pushed;
   const TicketId ticket = tickets_.Open({.tensor = request->tensor,

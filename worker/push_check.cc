@@ -32,6 +32,12 @@ absl::Status CheckSources(const PushRequest& request, const TensorDeclaration& d
   return absl::OkStatus();
 }
 
+// The type of what is pushed: a sum is float32, but of float64.
+DType PushedDType(const PushRequest& request, const TensorDeclaration& declared) {
+  const bool is_sum = request.sources != nullptr;
+  return is_sum && declared.dtype != DType::kFloat64 ? DType::kFloat32 : declared.dtype;
+}
+
 }  // namespace
 
 absl::Status KeepsLeftOut(const std::string& tensor) {
@@ -40,15 +46,19 @@ absl::Status KeepsLeftOut(const std::string& tensor) {
       tensor);
 }
 
+void CompleteRequest(const TensorDeclaration& declared, PushRequest* request) {
+  MutableView& data = request->data;
+  if (data.data == nullptr || data.n > 0) return;
+  data.dtype = PushedDType(*request, declared);
+  data.n = declared.elements;
+}
+
 absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& declared) {
   const auto bad = [&declared](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", declared.name, what);
   };
   if (request.data.data == nullptr && !request.absent) return bad("data is null");
-  const bool is_sum = request.sources != nullptr;
-  const bool is_double = declared.dtype == DType::kFloat64;
-  const DType of_sum = is_double ? DType::kFloat64 : DType::kFloat32;
-  if (request.data.data != nullptr && request.data.dtype != (is_sum ? of_sum : declared.dtype)) {
+  if (request.data.data != nullptr && request.data.dtype != PushedDType(request, declared)) {
     return bad(absl::StrFormat("declared as %s, pushed as %s", DTypeName(declared.dtype),
                                DTypeName(request.data.dtype)));
   }
@@ -66,7 +76,7 @@ absl::Status CheckRequest(const PushRequest& request, const TensorDeclaration& d
     return bad("weight / loss_scale overflows");
   }
   if (!std::isfinite(request.learning_rate)) return bad("learning_rate is not finite");
-  return is_sum ? CheckSources(request, declared) : absl::OkStatus();
+  return request.sources != nullptr ? CheckSources(request, declared) : absl::OkStatus();
 }
 
 absl::Status CheckPush(const PushRequest& request, const Tensor& tensor) {

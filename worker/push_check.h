@@ -7,6 +7,10 @@
 
 namespace bdn {
 
+// Says the type and size of the request's data where its caller left them to the declaration. No
+// lock.
+void CompleteRequest(const TensorDeclaration& declared, PushRequest* request);
+
 // Whether a tensor may be pushed so now. InvalidArgument: the request does not fit its declaration,
 // or others of its fused group. FailedPrecondition: its keys are busy. REQUIRES: the tensor table's
 // lock.

@@ -288,26 +288,18 @@ absl::Status Worker::Retire(std::span<const uint32_t> tensors) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Worker::NameOf(uint32_t id) const {
+absl::StatusOr<TensorFacts> Worker::FactsOf(uint32_t id) const {
   MutexLock lock(tensors_.mutex());
   BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
-  return tensor->declaration.name;
-}
-
-std::shared_ptr<const Codec> Worker::CodecForDevices(uint32_t id) const {
-  MutexLock lock(tensors_.mutex());
-  const absl::StatusOr<Tensor*> tensor = tensors_.FindDense(id);
-  if (!tensor.ok()) return nullptr;
-  for (const TensorPart& part : (*tensor)->parts) {
-    if (!part.exchange->key().runs_on_device) return nullptr;
+  const TensorDeclaration& declared = tensor->declaration;
+  TensorFacts facts{.name = declared.name, .dtype = declared.dtype, .elements = declared.elements};
+  const bool runs_on_device =
+      std::all_of(tensor->parts.begin(), tensor->parts.end(),
+                  [](const TensorPart& part) { return part.exchange->key().runs_on_device; });
+  if (runs_on_device) {
+    facts.codec_for_devices = tensor->parts[0].exchange->key().link.codecs.push->shared_codec();
   }
-  return (*tensor)->parts[0].exchange->key().link.codecs.push->shared_codec();
-}
-
-absl::StatusOr<MutableView> Worker::ViewOf(uint32_t id, void* data) const {
-  MutexLock lock(tensors_.mutex());
-  BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_.FindDense(id));
-  return MutableView{data, tensor->declaration.dtype, tensor->declaration.elements};
+  return facts;
 }
 
 absl::Status Worker::GetState(uint32_t tensor, LinkState what, std::span<float> out) const {

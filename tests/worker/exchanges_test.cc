@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/transport/scripted_loopback.h"
 #include "common/wire/headers.h"
+#include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/shard_rig.h"
@@ -124,6 +125,23 @@ class ExchangesTest : public ::testing::Test {
   std::string stuck_;               // why the job cannot go on
   int64_t stuck_at_ = 0;
 };
+
+// As the C interface pushes: it knows an address alone.
+TEST_F(ExchangesTest, DataOfNoElementsIsOfTheDeclaredTypeAndSize) {
+  std::vector<TicketId> tickets;
+  PushRequest request{.tensor = 0, .data = {.data = data_.data()}};
+  ASSERT_TRUE(exchanges_->PushPullAll({&request, 1}, &tickets).ok());
+  RunUntil([&] { return pushes_.size() == 1; });
+  std::vector<float> pushed(4);
+  ASSERT_EQ(pushes_[0].payload.size(), sizeof(float) * pushed.size());
+  DecodeFloats(pushes_[0].payload.span(), pushed);
+  EXPECT_EQ(pushed, data_);
+
+  PushRequest unknown{.tensor = 7, .data = {.data = data_.data()}};
+  EXPECT_TRUE(absl::IsNotFound(exchanges_->PushPullAll({&unknown, 1}, &tickets)));
+  PushRequest without_data{.tensor = 0};
+  EXPECT_TRUE(absl::IsInvalidArgument(exchanges_->PushPullAll({&without_data, 1}, &tickets)));
+}
 
 TEST_F(ExchangesTest, WhatWaitsBehindAPushWithoutAnAnswerWaitsForTheWholeTimeout) {
   PushInVain();

@@ -290,12 +290,12 @@ int bdn_push_pull(bdn_worker* worker, const bdn_push* push, bdn_ticket* ticket) 
 int bdn_push_pull_all(bdn_worker* worker, const bdn_push* pushes, size_t count, bdn_ticket* tickets,
                       size_t* started) {
   if (started != nullptr) *started = 0;
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
+  return CallOn(worker, [&](bdn::Client&) -> absl::Status {
     if (count > 0 && tickets == nullptr) return bdn::InvalidArgument("tickets is null");
     absl::Status refused;
     std::vector<bdn::DeviceExchanges::Push> checked;
     for (size_t i = 0; i < count && refused.ok(); ++i) {
-      auto push = bdn::ToPush(w, pushes == nullptr ? nullptr : pushes + i);
+      auto push = bdn::ToPush(pushes == nullptr ? nullptr : pushes + i);
       refused = push.status();
       if (refused.ok()) checked.push_back(*std::move(push));
     }

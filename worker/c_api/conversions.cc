@@ -91,7 +91,7 @@ absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given) {
                            .group = given.group};
 }
 
-absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_push* push) {
+absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push) {
   BDN_RETURN_IF_ERROR(CheckStruct(push, "bdn_push"));
   if (push->device < BDN_HOST) {
     return InvalidArgument("bdn_push: device %d is neither BDN_HOST nor BDN_CUDA(n)", push->device);
@@ -103,6 +103,7 @@ absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_pus
     return InvalidArgument("bdn_push: unknown flags %#x", push->flags);
   }
   PushRequest request{.tensor = push->tensor,
+                      .data = {.data = push->data},  // of the declared type and size
                       .absent = (push->flags & BDN_ABSENT) != 0,
                       .priority = push->priority,
                       .weight = push->weight,
@@ -110,9 +111,6 @@ absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_pus
                       .learning_rate = push->learning_rate,
                       .program_steps = push->program_steps,
                       .left_out = push->left_out};
-  if (push->data != nullptr) {
-    BDN_ASSIGN_OR_RETURN(request.data, client.ViewOf(push->tensor, push->data));
-  }
   if (push->done != nullptr) {
     request.done = [done = push->done, user_data = push->user_data](TicketId ticket,
                                                                     const auto& result) {

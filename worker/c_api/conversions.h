@@ -40,7 +40,7 @@ absl::Duration Timeout(double seconds);
 absl::StatusOr<LinkState> StateNamed(const char* what);
 absl::StatusOr<StatePart> PartNamed(const char* what);
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
-absl::StatusOr<DeviceExchanges::Push> ToPush(const Client& client, const bdn_push* push);
+absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push);
 
 // BDN_CODEC_..., or-ed.
 uint32_t TraitsOf(const CodecSchedule& schedule);

@@ -111,6 +111,7 @@ struct DeviceExchanges::Ticket {
   PushRequest request;  // until the client has it; its data is what that reads and writes
   uint32_t tensor = 0;
   std::string name;          // of the tensor
+  std::shared_ptr<const Codec> codec;  // of its pushes, where a device can stand for the host; else null
   Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
   void* data = nullptr;      // the device's, where it is copied
   bool stays = false;        // it is encoded there
@@ -209,8 +210,12 @@ absl::Status DeviceExchanges::PushPullAll(std::span<Push> pushes, std::vector<Ti
 
 absl::StatusOr<TicketId> DeviceExchanges::Leave(Push* push) {
   auto ticket = std::make_shared<Ticket>();
-  BDN_ASSIGN_OR_RETURN(ticket->name, client_->NameOf(push->request.tensor));
+  BDN_ASSIGN_OR_RETURN(TensorFacts facts, client_->FactsOf(push->request.tensor));
+  ticket->name = std::move(facts.name);
+  ticket->codec = std::move(facts.codec_for_devices);
   ticket->tensor = push->request.tensor;
+  MutableView& data = push->request.data;
+  if (data.data != nullptr && data.n == 0) data = {data.data, facts.dtype, facts.elements};
   ticket->done = std::exchange(push->request.done, nullptr);
   const bool is_of_device = IsOfDevice(*push);
   ticket->request = std::move(push->request);
@@ -304,7 +309,7 @@ absl::StatusOr<bool> DeviceExchanges::StaysOnDevice(Ticket* ticket) const {
   Device& device = *ticket->device;
   const absl::Status works = device.compute->kernels();
   if (!works.ok() && options_.codecs == CodecPlace::kDevice) return works;
-  const std::shared_ptr<const Codec> codec = client_->CodecForDevices(ticket->tensor);
+  const Codec* const codec = ticket->codec.get();
   if (!works.ok() || codec == nullptr) return false;
   if (options_.codecs == CodecPlace::kDevice) return true;
   const MutableView& data = ticket->request.data;

@@ -348,6 +348,7 @@ absl::StatusOr<TicketId> HostClient::Deposit(PushRequest* request, std::vector<R
   if (request->sources != nullptr) {
     return Unimplemented("tensor '%s': a sum of sources is for the daemon to push", declared.name);
   }
+  CompleteRequest(declared, request);
   BDN_RETURN_IF_ERROR(CheckRequest(*request, declared));
   if (request->left_out != nullptr && tensor->keeps_left_out) return KeepsLeftOut(declared.name);
   const size_t bytes = declared.elements * DTypeSize(declared.dtype);

@@ -63,11 +63,7 @@ class HostClient final : public Client {
   absl::StatusOr<std::vector<uint32_t>> Declare(std::vector<TensorDeclaration> tensors,
                                                 absl::Duration timeout) override;
   absl::Status Retire(std::span<const uint32_t> tensors) override;
-  absl::StatusOr<std::string> NameOf(uint32_t tensor) const override;
-  std::shared_ptr<const Codec> CodecForDevices(uint32_t /*tensor*/) const override {
-    return nullptr;
-  }
-  absl::StatusOr<MutableView> ViewOf(uint32_t tensor, void* data) const override;
+  absl::StatusOr<TensorFacts> FactsOf(uint32_t tensor) const override;
   absl::Status PushPullAll(std::span<PushRequest> requests,
                            std::vector<TicketId>* tickets) override;
   absl::Status WaitAll(std::span<const TicketId> tickets, absl::Duration timeout,

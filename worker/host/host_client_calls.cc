@@ -174,17 +174,14 @@ absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDecl
   return ids;
 }
 
-absl::StatusOr<std::string> HostClient::NameOf(uint32_t id) const {
-  MutexLock lock(&mu_);
-  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
-  return tensor->declaration.name;
-}
-
-absl::StatusOr<MutableView> HostClient::ViewOf(uint32_t id, void* data) const {
+absl::StatusOr<TensorFacts> HostClient::FactsOf(uint32_t id) const {
   MutexLock lock(&mu_);
   BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
   const TensorDeclaration& declared = tensor->declaration;
-  return MutableView{data, declared.dtype, declared.elements};
+  return TensorFacts{.name = declared.name,
+                     .dtype = declared.dtype,
+                     .elements = declared.elements,
+                     .codec_for_devices = nullptr};
 }
 
 absl::Status HostClient::GetState(uint32_t id, LinkState what, std::span<float> out) const {
