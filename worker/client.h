@@ -18,8 +18,8 @@
 #include "common/base/status.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/reports.h"
-#include "common/wire/message.h"
 #include "compressors/codec.h"
+#include "worker/state_call.h"
 
 namespace bdn {
 
@@ -46,9 +46,10 @@ using PushSources = std::vector<PushSource>;
 // One tensor's exchange, as its caller asks for it. The data is read, then overwritten.
 struct PushRequest {
   uint32_t tensor = 0;  // from Declare
-  // Of 0 elements: it is of the tensor's declared type and size (of a sum: its type, see `sources`).
-  // Null with `absent` when the result is not wanted: it is not sent here, and `absent` of the
-  // PushResult is false then, unless nobody had a gradient of anything that shares its frame.
+  // Of 0 elements: it is of the tensor's declared type and size (of a sum: its type, see
+  // `sources`). Null with `absent` when the result is not wanted: it is not sent here, and `absent`
+  // of the PushResult is false then, unless nobody had a gradient of anything that shares its
+  // frame.
   MutableView data;
   bool absent = false;
   // Higher goes first, of what waits to be encoded, sent, summed, answered or decoded: a push, and
@@ -81,13 +82,10 @@ struct TensorFacts {
   std::string name;
   DType dtype = DType::kFloat32;
   uint64_t elements = 0;
-  // The codec of its pushes, where a CodecDevice can stand for the host in its exchanges; else null.
+  // The codec of its pushes, where a CodecDevice can stand for the host in its exchanges; else
+  // null.
   std::shared_ptr<const Codec> codec_for_devices;
 };
-
-// What this worker's end of a link remembers. kReplica: of weights that servers hold.
-// kLearningRate: of the step that left the residual, one number.
-enum class LinkState { kResidual, kMomentum, kReplica, kLearningRate };
 
 // What a training process asks of a job, whoever does it for it: a Worker in the same process.
 // Thread-safe. Every wait ends, and its error names tensor, step, stage and whom it waits for.
@@ -161,43 +159,18 @@ class Client {
   // everybody. Idempotent; the destructor does it, too.
   virtual void Close() = 0;
 
-  // float32[elements of the tensor], or [1] for kLearningRate; zeros where there is none.
-  // FailedPrecondition while the tensor is in flight.
-  virtual absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const = 0;
-  virtual absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in) = 0;
-  virtual absl::StatusOr<Step> GetStep(uint32_t tensor) const = 0;
-  // The next push will be step + 1. InvalidArgument: the tensor is past it. FailedPrecondition: it
-  // is in flight.
-  virtual absl::Status SetStep(uint32_t tensor, Step step) = 0;
-
-  // What the servers hold of a tensor. Blocking; FailedPrecondition while it is in flight here.
-  // SetServerState: by one rank only, between steps, while no worker pushes it; also sets the step
-  // that it stands at, and the replica from the weights. Floats are finite, elements of the tensor.
-  // NotFound: its rule and codec keep no such part. Where only some of its partitions keep it
-  // (those too small to be compressed do not), the others' is 0.
-  virtual absl::Status SetServerState(uint32_t tensor, StatePart part,
-                                      std::span<const float> values, Step step,
-                                      absl::Duration timeout) = 0;
-  virtual absl::Status GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
-                                      absl::Duration timeout) = 0;
-  virtual absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
-                                         absl::Duration timeout) = 0;
-  // The update rule of these tensors from the next step on, in the place of the declared one and of its kind:
-  // by the rank that sets state, between steps. InvalidArgument: it is none, or of another kind. NotFound: the
-  // servers hold no weights of a tensor, or whoever follows them knows the declared rule. Where some are
-  // refused, others may have taken it.
-  virtual absl::Status SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
-                                     absl::Duration timeout) = 0;
-  virtual absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor,
-                                                          absl::Duration timeout) = 0;
-  // The weights as every worker holds them, which later replies build on: every worker calls it
-  // after they were set and before its first push (or its first reply fetches them).
-  virtual absl::Status FetchWeights(uint32_t tensor, std::span<float> out,
-                                    absl::Duration timeout) = 0;
-  // The same where `weights` holds what they may be: what is equal by its digest is not sent, and
-  // stays. A process with a host's daemon is sent them all.
-  virtual absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,
-                                   absl::Duration timeout) = 0;
+  // Makes a call about the state of tensors, once CheckStateCall has passed it; what it reads is in
+  // the call then. At this worker's link it is done at once, and `timeout` is not looked at. At the
+  // servers it blocks until all of them have answered, `timeout` at most, and kSet, kSetCounters
+  // and kSetRule are for one rank only, between steps, while no worker pushes the tensor.
+  //
+  // Errors besides CheckStateCall's. NotFound: a tensor was not declared, or it is retired; or its
+  // rule and codec keep no such part; or, of a rule, the servers hold no weights of a tensor, or
+  // those who follow them know the declared rule. InvalidArgument: the servers do not take the
+  // numbers, or the rule is of another kind. FailedPrecondition: another call about the tensor is
+  // open; this worker is leaving. AlreadyExists: another rank sets the tensor's state.
+  // DeadlineExceeded names what it waits for.
+  virtual absl::Status Perform(StateCall* call, absl::Duration timeout) = 0;
 };
 
 }  // namespace bdn

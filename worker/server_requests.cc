@@ -8,8 +8,8 @@
 #include "common/base/status.h"
 #include "common/certs/digest.h"
 #include "common/wire/headers.h"
+#include "common/wire/message.h"
 #include "worker/error_fields.h"
-#include "worker/link_states.h"
 #include "worker/long_waits.h"
 
 namespace bdn {
@@ -233,7 +233,6 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::AskAboutState(uint32_t i
                                                                       Step step,
                                                                       const PayloadFn& payload,
                                                                       absl::Time deadline) {
-  if (step > kMaxStep) return InvalidArgument("step %d is over %d", step, kMaxStep);
   std::vector<RequestTable::Request> requests;
   std::string name;
   {
@@ -259,29 +258,44 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::AskAboutState(uint32_t i
   return Ask("the state of tensor '" + name + "'", std::move(requests), deadline);
 }
 
-absl::Status ServerRequests::SetState(uint32_t id, StatePart part, std::span<const float> values,
-                                      Step step, absl::Time deadline) {
-  {
-    MutexLock lock(tensors_->mutex());
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
-    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, values.size()));
+absl::Status ServerRequests::Perform(StateCall* call, absl::Time deadline) {
+  switch (call->what) {
+    case StateCall::What::kGet:
+      return FetchFloats(*call, WhereKept(call->server_part), deadline).status();
+    case StateCall::What::kSet:
+      return SetState(*call, deadline);
+    case StateCall::What::kGetCounters:
+      return GetCounters(call, deadline);
+    case StateCall::What::kSetCounters:
+      return SetCounters(*call, deadline);
+    case StateCall::What::kSetRule:
+      return SetRule(*call, deadline);
+    case StateCall::What::kFetchWeights:
+    case StateCall::What::kSyncWeights:
+      return FetchWeights(*call, deadline);
+    default:
+      return Internal("no call about servers, of number %d", static_cast<int>(call->what));
   }
-  const auto floats = [values](const TensorPart& of) {
-    return EncodeFloats(values.subspan(of.offset, of.elements));
-  };
-  return AskAboutState(id, FrameType::kInit, WhereKept(part), step, floats, deadline).status();
 }
 
-absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
+absl::Status ServerRequests::SetState(const StateCall& call, absl::Time deadline) {
+  const auto floats = [&call](const TensorPart& of) {
+    return EncodeFloats(call.in.subspan(of.offset, of.elements));
+  };
+  return AskAboutState(call.tensor, FrameType::kInit, WhereKept(call.server_part), call.step,
+                       floats, deadline)
+      .status();
+}
+
+absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(const StateCall& call,
                                                                     const PartFn& part_of,
-                                                                    std::span<float> out,
-                                                                    bool may_be_equal,
                                                                     absl::Time deadline) {
+  const bool may_be_equal = call.what == StateCall::What::kSyncWeights;
+  const std::span<float> out = call.out;
   std::vector<TensorPart> parts;
   {
     MutexLock lock(tensors_->mutex());
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
-    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
+    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(call.tensor));
     parts = tensor->parts;
   }
   const auto digest = [&](const TensorPart& of) {
@@ -289,7 +303,7 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
     return DigestPayload(std::as_bytes(out.subspan(of.offset, of.elements)));
   };
   BDN_ASSIGN_OR_RETURN(Answers values,
-                       AskAboutState(id, FrameType::kFetch, part_of, 0, digest, deadline));
+                       AskAboutState(call.tensor, FrameType::kFetch, part_of, 0, digest, deadline));
   for (const TensorPart& of : parts) {
     const std::span<float> to = out.subspan(of.offset, of.elements);
     const auto value = values.find(of.key);
@@ -307,26 +321,19 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::FetchFloats(uint32_t id,
   return values;
 }
 
-absl::Status ServerRequests::GetState(uint32_t id, StatePart part, std::span<float> out,
-                                      absl::Time deadline) {
-  return FetchFloats(id, WhereKept(part), out, /*may_be_equal=*/false, deadline).status();
-}
-
-absl::Status ServerRequests::SetCounters(uint32_t id, const StateCounters& counters, Step step,
-                                         absl::Time deadline) {
-  const auto payload = [&counters](const TensorPart&) { return EncodeCounters(counters); };
-  return AskAboutState(id, FrameType::kInit, WhereKept(StatePart::kCounters), step, payload,
-                       deadline)
+absl::Status ServerRequests::SetCounters(const StateCall& call, absl::Time deadline) {
+  const auto payload = [&call](const TensorPart&) { return EncodeCounters(call.counters); };
+  return AskAboutState(call.tensor, FrameType::kInit, WhereKept(StatePart::kCounters), call.step,
+                       payload, deadline)
       .status();
 }
 
-absl::Status ServerRequests::SetRule(std::span<const uint32_t> ids, const std::string& rule,
-                                     absl::Time deadline) {
+absl::Status ServerRequests::SetRule(const StateCall& call, absl::Time deadline) {
   std::map<Key, RequestTable::Request> requests;  // one a key, which several tensors may share
   {
     MutexLock lock(tensors_->mutex());
     BDN_RETURN_IF_ERROR(tensors_->participation().failed);
-    for (const uint32_t id : ids) {
+    for (const uint32_t id : call.tensors) {
       BDN_ASSIGN_OR_RETURN(const Tensor* tensor, tensors_->FindDense(id));
       for (const TensorPart& of : tensor->parts) {
         const DeclaredKey& key = of.exchange->key();
@@ -337,7 +344,7 @@ absl::Status ServerRequests::SetRule(std::span<const uint32_t> ids, const std::s
                          .num_elements = key.entry.elements,
                          .element_offset = key.link.codecs.pull->segment_offset(of.segment)},
                         tensor->pushed, kNumberedLater);
-        Buffer text = Buffer::CopyOf(std::as_bytes(std::span(rule)));
+        Buffer text = Buffer::CopyOf(std::as_bytes(std::span(call.rule)));
         requests.emplace(key.entry.key, RequestFor(key, MakeFrame(header, std::move(text)),
                                                    tensor->declaration.name, 0));
       }
@@ -348,20 +355,19 @@ absl::Status ServerRequests::SetRule(std::span<const uint32_t> ids, const std::s
   return Ask("the update rule", std::move(together), deadline).status();
 }
 
-absl::StatusOr<StateCounters> ServerRequests::GetCounters(uint32_t id, absl::Time deadline) {
+absl::Status ServerRequests::GetCounters(StateCall* call, absl::Time deadline) {
   BDN_ASSIGN_OR_RETURN(const Answers values,
-                       AskAboutState(id, FrameType::kFetch, WhereKept(StatePart::kCounters), 0,
-                                     kNoPayload, deadline));
+                       AskAboutState(call->tensor, FrameType::kFetch,
+                                     WhereKept(StatePart::kCounters), 0, kNoPayload, deadline));
   // The same in every partition of a tensor.
-  return DecodeCounters(values.begin()->second.payload.span());
+  BDN_ASSIGN_OR_RETURN(call->counters, DecodeCounters(values.begin()->second.payload.span()));
+  return absl::OkStatus();
 }
 
-absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, bool may_be_equal,
-                                          absl::Time deadline) {
-  BDN_ASSIGN_OR_RETURN(const Answers values,
-                       FetchFloats(id, WeightsOfWorkers, out, may_be_equal, deadline));
+absl::Status ServerRequests::FetchWeights(const StateCall& call, absl::Time deadline) {
+  BDN_ASSIGN_OR_RETURN(const Answers values, FetchFloats(call, WeightsOfWorkers, deadline));
   MutexLock lock(tensors_->mutex());
-  BDN_ASSIGN_OR_RETURN(const Tensor* const found, tensors_->FindDense(id));
+  BDN_ASSIGN_OR_RETURN(const Tensor* const found, tensors_->FindDense(call.tensor));
   const Tensor& tensor = *found;
   for (const TensorPart& of : tensor.parts) {
     if (!of.exchange->key().link.codecs.keeps_replica()) continue;
@@ -370,7 +376,7 @@ absl::Status ServerRequests::FetchWeights(uint32_t id, std::span<float> out, boo
                                 tensor.declaration.name);
     }
     of.exchange->AdoptReplica(of.segment, values.at(of.key).header.base_step,
-                              out.subspan(of.offset, of.elements));
+                              call.out.subspan(of.offset, of.elements));
   }
   return absl::OkStatus();
 }

@@ -13,8 +13,8 @@
 #include "absl/time/time.h"
 #include "common/base/buffer.h"
 #include "common/base/clock.h"
-#include "common/wire/message.h"
 #include "worker/pipeline/request_runner.h"
+#include "worker/state_call.h"
 #include "worker/tensor_table.h"
 
 namespace bdn {
@@ -30,20 +30,12 @@ class ServerRequests {
   ServerRequests(const ServerRequests&) = delete;
   ServerRequests& operator=(const ServerRequests&) = delete;
 
-  // See Client for what these mean. `tensor` is the id that the broadcast's name was declared with.
+  // See Client for what a broadcast means. `tensor` is the id that its name was declared with.
   absl::Status Broadcast(const std::string& name, uint32_t tensor, MutableByteSpan data, Rank root,
                          absl::Time deadline);
-  absl::Status SetState(uint32_t tensor, StatePart part, std::span<const float> values, Step step,
-                        absl::Time deadline);
-  absl::Status GetState(uint32_t tensor, StatePart part, std::span<float> out, absl::Time deadline);
-  absl::Status SetCounters(uint32_t tensor, const StateCounters& counters, Step step,
-                           absl::Time deadline);
-  absl::Status SetRule(std::span<const uint32_t> tensors, const std::string& rule,
-                       absl::Time deadline);
-  absl::StatusOr<StateCounters> GetCounters(uint32_t tensor, absl::Time deadline);
-  // may_be_equal: `out` holds what the weights may be; those of each key that are, are not sent.
-  absl::Status FetchWeights(uint32_t tensor, std::span<float> out, bool may_be_equal,
-                            absl::Time deadline);
+  // Makes a call about what the servers hold, and blocks until all have answered. REQUIRES:
+  // CheckStateCall has passed it.
+  absl::Status Perform(StateCall* call, absl::Time deadline);
 
  private:
   using Answers = std::map<Key, Frame>;
@@ -73,13 +65,18 @@ class ServerRequests {
   void Release(Key key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
   bool IsWaiting(Key key, const Caller& caller) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tensors_->mutex());
+  absl::Status SetState(const StateCall& call, absl::Time deadline);
+  absl::Status GetCounters(StateCall* call, absl::Time deadline);
+  absl::Status SetCounters(const StateCall& call, absl::Time deadline);
+  absl::Status SetRule(const StateCall& call, absl::Time deadline);
+  absl::Status FetchWeights(const StateCall& call, absl::Time deadline);
   // A request about a tensor's state for each of its keys that has the part, and the answers.
   // NotFound: none has it.
   absl::StatusOr<Answers> AskAboutState(uint32_t tensor, FrameType type, const PartFn& part_of,
                                         Step step, const PayloadFn& payload, absl::Time deadline);
-  // Asks for floats and puts them into `out`, 0 where a key has no such part.
-  absl::StatusOr<Answers> FetchFloats(uint32_t tensor, const PartFn& part_of, std::span<float> out,
-                                      bool may_be_equal, absl::Time deadline);
+  // Asks for floats and puts them into the call's `out`, 0 where a key has no such part.
+  absl::StatusOr<Answers> FetchFloats(const StateCall& call, const PartFn& part_of,
+                                      absl::Time deadline);
 
   TensorTable* const tensors_;
   RequestRunner* const requests_;

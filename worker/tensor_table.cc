@@ -1,5 +1,6 @@
 #include "worker/tensor_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -197,15 +198,9 @@ KeyExchange* TensorTable::FindKey(Key key) const {
   return found == keys_.end() ? nullptr : found->second.get();
 }
 
-absl::StatusOr<Tensor*> TensorTable::FindIdle(uint32_t id) {
-  BDN_ASSIGN_OR_RETURN(Tensor * tensor, FindDense(id));
-  for (const TensorPart& part : tensor->parts) {
-    if (!part.exchange->is_idle()) {
-      return FailedPrecondition("tensor '%s' is in flight; wait for it first",
-                                tensor->declaration.name);
-    }
-  }
-  return tensor;
+bool TensorTable::IsIdle(const Tensor& tensor) {
+  return std::all_of(tensor.parts.begin(), tensor.parts.end(),
+                     [](const TensorPart& part) { return part.exchange->is_idle(); });
 }
 
 }  // namespace bdn

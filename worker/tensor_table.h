@@ -88,8 +88,8 @@ class TensorTable {
   const Tensor* Find(uint32_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // NotFound: no dense tensor of this id was declared, or it is retired.
   absl::StatusOr<Tensor*> FindDense(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // As FindDense, of a tensor none of whose keys has an exchange. FailedPrecondition: some have.
-  absl::StatusOr<Tensor*> FindIdle(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells whether no push of the tensor, or of what shares a key with it, is in flight.
+  static bool IsIdle(const Tensor& tensor);
   // REQUIRES: it is here.
   Tensor& at(uint32_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *tensors_.at(id); }
   size_t size() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return tensors_.size(); }

@@ -302,22 +302,6 @@ absl::StatusOr<TensorFacts> Worker::FactsOf(uint32_t id) const {
   return facts;
 }
 
-absl::Status Worker::GetState(uint32_t tensor, LinkState what, std::span<float> out) const {
-  return GetLinkState(&tensors_, tensor, what, out);
-}
-
-absl::Status Worker::SetState(uint32_t tensor, LinkState what, std::span<const float> in) {
-  return SetLinkState(&tensors_, tensor, what, in);
-}
-
-absl::StatusOr<Step> Worker::GetStep(uint32_t tensor) const {
-  return GetLinkStep(&tensors_, tensor);
-}
-
-absl::Status Worker::SetStep(uint32_t tensor, Step step) {
-  return SetLinkStep(&tensors_, tensor, step);
-}
-
 // ---- What is asked of the servers besides exchanges
 
 absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Rank root,
@@ -336,40 +320,21 @@ absl::Status Worker::Broadcast(const std::string& name, MutableByteSpan data, Ra
   return server_requests_->Broadcast(name, ids[0], data, WorkerOf(root), deadline);
 }
 
-absl::Status Worker::SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
-                                    Step step, absl::Duration timeout) {
-  return server_requests_->SetState(tensor, part, values, step, clock_->Now() + timeout);
-}
-
-absl::Status Worker::GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
-                                    absl::Duration timeout) {
-  return server_requests_->GetState(tensor, part, out, clock_->Now() + timeout);
-}
-
-absl::Status Worker::SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
-                                       absl::Duration timeout) {
-  return server_requests_->SetCounters(tensor, counters, step, clock_->Now() + timeout);
-}
-
-absl::Status Worker::SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
-                                   absl::Duration timeout) {
-  BDN_RETURN_IF_ERROR(RuleSpec::Parse(rule).status());
-  return server_requests_->SetRule(tensors, rule, clock_->Now() + timeout);
-}
-
-absl::StatusOr<StateCounters> Worker::GetServerCounters(uint32_t tensor, absl::Duration timeout) {
-  return server_requests_->GetCounters(tensor, clock_->Now() + timeout);
-}
-
-absl::Status Worker::FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) {
-  return server_requests_->FetchWeights(tensor, out, /*may_be_equal=*/false,
-                                        clock_->Now() + timeout);
-}
-
-absl::Status Worker::SyncWeights(uint32_t tensor, std::span<float> weights,
-                                 absl::Duration timeout) {
-  return server_requests_->FetchWeights(tensor, weights, /*may_be_equal=*/true,
-                                        clock_->Now() + timeout);
+absl::Status Worker::Perform(StateCall* call, absl::Duration timeout) {
+  {
+    MutexLock lock(tensors_.mutex());
+    const bool is_of_link = call->where == StateCall::Where::kThisLink;
+    if (!is_of_link) BDN_RETURN_IF_ERROR(tensors_.participation().Check());
+    std::vector<StateSubject> subjects;
+    Tensor* tensor = nullptr;
+    for (const uint32_t id : call->subjects()) {
+      BDN_ASSIGN_OR_RETURN(tensor, tensors_.FindDense(id));
+      subjects.push_back({&tensor->declaration, tensor->pushed, TensorTable::IsIdle(*tensor)});
+    }
+    BDN_RETURN_IF_ERROR(CheckStateCall(*call, subjects));
+    if (is_of_link) return PerformAtLink(tensor, call);
+  }
+  return server_requests_->Perform(call, clock_->Now() + timeout);
 }
 
 // ---- Exchanges

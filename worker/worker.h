@@ -85,22 +85,7 @@ class Worker final : public Client {
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;
   void Close() override;
-  absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const override;
-  absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in) override;
-  absl::StatusOr<Step> GetStep(uint32_t tensor) const override;
-  absl::Status SetStep(uint32_t tensor, Step step) override;
-  absl::Status SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
-                              Step step, absl::Duration timeout) override;
-  absl::Status GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
-                              absl::Duration timeout) override;
-  absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
-                                 absl::Duration timeout) override;
-  absl::Status SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
-                             absl::Duration timeout) override;
-  absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout) override;
-  absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
-  absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,
-                           absl::Duration timeout) override;
+  absl::Status Perform(StateCall* call, absl::Duration timeout) override;
 
  private:
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,

@@ -457,7 +457,7 @@ class Worker:
             )
 
     def get_server_state(self, tensor, what, out, elements, timeout=None):
-        """Writes "weights", "replica", "residual", "moment0" or "moment1" to the address `out`."""
+        """Writes a part of what the servers hold, by its name in bandoneon.h, to the address `out`."""
         with lent(out, elements * sizeof(c_float), is_written=True) as copy:
             self._blocking(
                 lambda lib, handle: lib.bdn_get_server_state(

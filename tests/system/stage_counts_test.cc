@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/local_control_plane.h"
 #include "server/server.h"
+#include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 
 // What workers and servers count of the stages that keys pass through.
@@ -91,10 +92,10 @@ class StageCountsTest : public ::testing::Test {
     ASSERT_TRUE(ids.ok()) << ids.status();
     std::vector<float> data(kElements, 1.0f);
     if (worker.rank() == 0) {
-      ASSERT_TRUE(worker.SetServerState((*ids)[2], StatePart::kWeights, data, 0, kLong).ok());
+      ASSERT_TRUE(SetServerState(worker, (*ids)[2], StatePart::kWeights, data, 0, kLong).ok());
     }
     ASSERT_TRUE(worker.Barrier("set", kLong).ok());
-    ASSERT_TRUE(worker.FetchWeights((*ids)[2], data, kLong).ok());
+    ASSERT_TRUE(FetchWeights(worker, (*ids)[2], data, kLong).ok());
     for (uint64_t step = 0; step < kSteps; ++step) {
       for (const uint32_t id : *ids) {
         const auto result = PushPull(worker, id, data);

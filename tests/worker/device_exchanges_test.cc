@@ -21,6 +21,7 @@
 #include "tests/device/fake_driver.h"
 #include "tests/device/kernel_cases.h"
 #include "tests/support/normal_values.h"
+#include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 #include "worker/device/codec_device.h"
 #include "worker/error_fields.h"
@@ -450,8 +451,8 @@ Outcomes Train(const TensorDeclaration& tensor, std::optional<CodecPlace> place,
     if (rank == 0) {
       outcomes.residual.resize(tensor.elements);
       outcomes.momentum.resize(tensor.elements);
-      ASSERT_TRUE(worker.GetState(id, LinkState::kResidual, std::span(outcomes.residual)).ok());
-      ASSERT_TRUE(worker.GetState(id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
+      ASSERT_TRUE(GetState(worker, id, LinkState::kResidual, std::span(outcomes.residual)).ok());
+      ASSERT_TRUE(GetState(worker, id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
     }
     EXPECT_EQ(trainer.Count("device_encoded_pushes") > 0, place == CodecPlace::kDevice);
     EXPECT_EQ(trainer.Count("device_host_encoded_pushes"), 0u);
@@ -509,8 +510,8 @@ TEST(DeviceExchanges, CarryTheirMemoryWithThemFromPlaceToPlace) {
       if (step != 4) continue;
       // A checkpoint: what was saved is what is set.
       Floats residual(500);
-      ASSERT_TRUE(trainer.worker().GetState(id, LinkState::kResidual, std::span(residual)).ok());
-      ASSERT_TRUE(trainer.worker().SetState(id, LinkState::kResidual, residual).ok());
+      ASSERT_TRUE(GetState(trainer.worker(), id, LinkState::kResidual, std::span(residual)).ok());
+      ASSERT_TRUE(SetState(trainer.worker(), id, LinkState::kResidual, residual).ok());
     }
     ASSERT_TRUE(trainer.worker().Leave(kLong).ok());
   }
@@ -751,9 +752,9 @@ Outcomes TrainAlone(const TensorDeclaration& tensor, std::optional<CodecPlace> p
   outcomes.residual.resize(tensor.elements);
   outcomes.momentum.resize(tensor.elements);
   EXPECT_TRUE(
-      trainer.worker().GetState(id, LinkState::kResidual, std::span(outcomes.residual)).ok());
+      GetState(trainer.worker(), id, LinkState::kResidual, std::span(outcomes.residual)).ok());
   EXPECT_TRUE(
-      trainer.worker().GetState(id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
+      GetState(trainer.worker(), id, LinkState::kMomentum, std::span(outcomes.momentum)).ok());
   EXPECT_TRUE(trainer.worker().Leave(kLong).ok());
   return outcomes;
 }

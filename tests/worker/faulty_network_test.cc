@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/pumped_network.h"
+#include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 
 // Whole workers and servers over a network that loses, repeats, damages and reorders frames.
@@ -164,7 +165,7 @@ TEST_P(FaultyNetwork, ErrorFeedbackLosesNothing) {
         for (size_t i = 0; i < kN; ++i) mine[i] += gradient[i] - data[i] / scale;
       }
       Floats owed(kN);
-      ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, owed).ok());
+      ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, owed).ok());
       MutexLock lock(&mu);
       for (size_t i = 0; i < kN; ++i) balance[i] += (mine[i] - owed[i]) / 2;
     });
@@ -187,15 +188,15 @@ std::vector<Floats> TrainWeights(LocalCluster::TransportFactory factory, const s
     ASSERT_TRUE(ids.ok()) << ids.status();
     const uint32_t id = ids->at(0);
     for (const StatePart part : {StatePart::kWeights, StatePart::kMoment0}) {
-      const absl::Status set = rank == 0
-                                   ? worker.SetServerState(id, part, Normal(kElements, 7), 0, kLong)
-                                   : absl::OkStatus();
+      const absl::Status set =
+          rank == 0 ? SetServerState(worker, id, part, Normal(kElements, 7), 0, kLong)
+                    : absl::OkStatus();
       ASSERT_TRUE(set.ok()) << set;
     }
     ASSERT_TRUE(worker.Barrier("set", kLong).ok());
     // Rank 2 takes its replica from the first reply's fetch.
     if (rank != 2) {
-      ASSERT_TRUE(worker.FetchWeights(id, results[rank], kLong).ok());
+      ASSERT_TRUE(FetchWeights(worker, id, results[rank], kLong).ok());
     }
     for (int step = 1; step <= steps; ++step) {
       results[rank] = Normal(kElements, 10 * step + rank);
@@ -207,8 +208,8 @@ std::vector<Floats> TrainWeights(LocalCluster::TransportFactory factory, const s
       ASSERT_TRUE(result.ok()) << result.status();
       const bool delta = pull != "sign";
       Floats servers(kElements);
-      const absl::Status told = worker.GetServerState(
-          id, delta ? StatePart::kReplica : StatePart::kWeights, servers, kLong);
+      const absl::Status told = GetServerState(
+          worker, id, delta ? StatePart::kReplica : StatePart::kWeights, servers, kLong);
       ASSERT_TRUE(told.ok()) << told;
       EXPECT_EQ(results[rank], servers) << step;
       ASSERT_TRUE(worker.Barrier("step " + std::to_string(step), kLong).ok());

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/host_rig.h"
 #include "tests/support/normal_values.h"
+#include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
 
@@ -41,7 +42,7 @@ TEST(HostCluster, AveragesOverProcessesAlsoWhereHostsHaveDifferentNumbersOfThem)
       EXPECT_EQ(result->step, static_cast<Step>(step));
       EXPECT_THAT(data, Each(2.0f * step));
     }
-    EXPECT_EQ(*client.GetStep(ids->at(0)), 5u);
+    EXPECT_EQ(*GetStep(client, ids->at(0)), 5u);
   });
 }
 
@@ -463,14 +464,14 @@ TEST(HostCluster, WhatTheLinkRemembersIsTheFirstProcesssToSave) {
       const auto ids = client.Declare({Tensor("w", kN, "ef(onebit)", "none")}, kLong);
       ASSERT_TRUE(ids.ok()) << ids.status();
       if (from > 0) {
-        ASSERT_TRUE(client.SetState(ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
-        ASSERT_TRUE(client.SetStep(ids->at(0), from).ok());
+        ASSERT_TRUE(SetState(client, ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
+        ASSERT_TRUE(SetStep(client, ids->at(0), from).ok());
       }
       for (int step = from; step < to; ++step) {
         (*results)[rank] = Normal(kN, 10 * step + rank);
         ASSERT_TRUE(PushPull(client, ids->at(0), (*results)[rank]).ok());
       }
-      ASSERT_TRUE(client.GetState(ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
+      ASSERT_TRUE(GetState(client, ids->at(0), LinkState::kResidual, (*residuals)[rank]).ok());
     });
   };
   std::vector<Floats> whole(2, Floats(kN)), residuals(2, Floats(kN)), results(2);
@@ -502,11 +503,11 @@ TEST(HostCluster, WhatItsProcessesSetOfTheLinkAddsUp) {
   });
   const auto set = [&](int rank, float value) {
     const Floats values(kN, value);
-    EXPECT_TRUE(rig.client(rank).SetState(ids[0], LinkState::kResidual, values).ok());
+    EXPECT_TRUE(SetState(rig.client(rank), ids[0], LinkState::kResidual, values).ok());
   };
   const auto residual = [&] {
     Floats values(kN);
-    EXPECT_TRUE(rig.client(0).GetState(ids[0], LinkState::kResidual, values).ok());
+    EXPECT_TRUE(GetState(rig.client(0), ids[0], LinkState::kResidual, values).ok());
     return values;
   };
   set(1, 2.0f);
@@ -525,9 +526,9 @@ TEST(HostCluster, WhatItsProcessesSetOfTheLinkAddsUp) {
   set(1, 4.0f);  // the first since the exchange
   EXPECT_THAT(residual(), Each(4.0f));
   const Floats bad(kN, kNaN);
-  EXPECT_TRUE(absl::IsInvalidArgument(rig.client(1).SetState(ids[0], LinkState::kResidual, bad)));
+  EXPECT_TRUE(absl::IsInvalidArgument(SetState(rig.client(1), ids[0], LinkState::kResidual, bad)));
   const Floats few(kN - 1);
-  EXPECT_TRUE(absl::IsInvalidArgument(rig.client(1).SetState(ids[0], LinkState::kResidual, few)));
+  EXPECT_TRUE(absl::IsInvalidArgument(SetState(rig.client(1), ids[0], LinkState::kResidual, few)));
 }
 
 TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
@@ -544,19 +545,19 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
     ASSERT_TRUE(ids.ok()) << ids.status();
     if (rank == 3) {
       const Floats first(kN, 2.0f);
-      ASSERT_TRUE(client.SetServerState(ids->at(0), StatePart::kWeights, first, 0, kLong).ok());
+      ASSERT_TRUE(SetServerState(client, ids->at(0), StatePart::kWeights, first, 0, kLong).ok());
       const absl::Status part =
-          client.SetServerState(ids->at(0), StatePart::kMoment1, first, 0, kLong);
+          SetServerState(client, ids->at(0), StatePart::kMoment1, first, 0, kLong);
       EXPECT_TRUE(absl::IsNotFound(part)) << part;
     }
-    ASSERT_TRUE(client.FetchWeights(ids->at(0), weights[rank], kLong).ok());
+    ASSERT_TRUE(FetchWeights(client, ids->at(0), weights[rank], kLong).ok());
     EXPECT_THAT(weights[rank], Each(2.0f));
     if (rank == 3) {
       ASSERT_TRUE(
-          client.SetServerState(ids->at(1), StatePart::kWeights, Floats(kN, 1.0f), 0, kLong).ok());
+          SetServerState(client, ids->at(1), StatePart::kWeights, Floats(kN, 1.0f), 0, kLong).ok());
     }
     Floats of_other(kN);
-    ASSERT_TRUE(client.FetchWeights(ids->at(1), of_other, kLong).ok());
+    ASSERT_TRUE(FetchWeights(client, ids->at(1), of_other, kLong).ok());
     for (int step = 0; step < 3; ++step) {
       Floats data(kN, 1.0f);
       const auto ticket =
@@ -567,17 +568,17 @@ TEST(HostCluster, EveryProcessFetchesWeightsThatOneHasSet) {
       ASSERT_TRUE(result.ok()) << result.status();
       weights[rank] = data;
     }
-    const auto counters = client.GetServerCounters(ids->at(0), kLong);
+    const auto counters = GetServerCounters(client, ids->at(0), kLong);
     ASSERT_TRUE(counters.ok()) << counters.status();
     EXPECT_EQ(counters->updates, 3u);
     Floats on_servers(kN);
-    ASSERT_TRUE(client.GetServerState(ids->at(0), StatePart::kReplica, on_servers, kLong).ok());
+    ASSERT_TRUE(GetServerState(client, ids->at(0), StatePart::kReplica, on_servers, kLong).ok());
     EXPECT_EQ(on_servers, weights[rank]);
     ASSERT_TRUE(client.Barrier("three steps", kLong).ok());
     if (rank == 3) {
-      EXPECT_TRUE(client.SetServerRule(*ids, "sgd(momentum=0.5)", kLong).ok());
-      EXPECT_TRUE(absl::IsInvalidArgument(client.SetServerRule(*ids, "adamw", kLong)));
-      EXPECT_TRUE(absl::IsInvalidArgument(client.SetServerRule(*ids, "sgd(mass=1)", kLong)));
+      EXPECT_TRUE(SetServerRule(client, *ids, "sgd(momentum=0.5)", kLong).ok());
+      EXPECT_TRUE(absl::IsInvalidArgument(SetServerRule(client, *ids, "adamw", kLong)));
+      EXPECT_TRUE(absl::IsInvalidArgument(SetServerRule(client, *ids, "sgd(mass=1)", kLong)));
     }
   });
   for (const Floats& one : weights) EXPECT_EQ(one, weights[0]);
@@ -677,7 +678,7 @@ TEST(HostCluster, ProcessesThatPushUnequallyOftenEndTheJob) {
     const auto ids = client.Declare({Tensor("w", 10)}, kLong);
     ASSERT_TRUE(ids.ok());
     if (rank == 0) {
-      ASSERT_TRUE(client.SetStep(ids->at(0), 5).ok());
+      ASSERT_TRUE(SetStep(client, ids->at(0), 5).ok());
     }
     ASSERT_TRUE(client.Barrier("b", kLong).ok());
     Floats data(10, kNaN);
@@ -738,7 +739,7 @@ TEST(HostCluster, ARoundWhoseLearningRatesDifferFailsAndIsPushedAgain) {
         EXPECT_EQ(GetErrorField(status, "step"), "1");
       }
       EXPECT_THAT(data, Each(static_cast<float>(rank)));
-      EXPECT_EQ(*client.GetStep(ids->at(0)), 0u);
+      EXPECT_EQ(*GetStep(client, ids->at(0)), 0u);
     }
     for (int step = 1; step <= 3; ++step) {
       data.assign(4, static_cast<float>(rank * step));
@@ -865,7 +866,7 @@ TEST(HostCluster, EachOwnerOfANameBeginsAnewAndGivesItsMemoryBack) {
         }
         ASSERT_TRUE(client.Barrier("all have looked", kLong).ok());
         ASSERT_TRUE(client.Retire(*ids).ok());
-        EXPECT_TRUE(absl::IsNotFound(client.GetStep(ids->at(0)).status()));
+        EXPECT_TRUE(absl::IsNotFound(GetStep(client, ids->at(0)).status()));
       }
       ASSERT_TRUE(client.Declare({Tensor("last", 1)}, kLong).ok());
     });

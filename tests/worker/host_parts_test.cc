@@ -1,7 +1,10 @@
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "common/base/status.h"
 #include "gmock/gmock.h"
@@ -325,6 +328,24 @@ class HostChannelTest : public ::testing::Test {
   std::unique_ptr<HostChannel> daemon_;
 };
 
+// The next message of the other end, which is on its way.
+template <typename Message>
+Message Await(HostChannel& channel) {
+  for (;;) {
+    pollfd readable = {channel.socket(), POLLIN, 0};
+    (void)poll(&readable, 1, -1);
+    const auto bytes = channel.Receive();
+    Message message;
+    if (!bytes.ok()) {
+      ADD_FAILURE() << bytes.status();
+      return message;
+    }
+    if (!bytes->has_value()) continue;
+    EXPECT_TRUE(message.ParseFromString(**bytes));
+    return message;
+  }
+}
+
 TEST_F(HostChannelTest, MessagesComeWholeAndInOrderWhateverTheSocketTakes) {
   uint64_t sent = 0, received = 0;
   bandoneon::host::ToDaemon large;
@@ -445,6 +466,95 @@ TEST(HostMessages, AStatusTravelsWithItsFacts) {
   EXPECT_TRUE(Read(message).ok());
   message.set_code(4000);
   EXPECT_TRUE(absl::IsUnknown(Read(message)));
+}
+
+TEST(HostMessages, ACallAboutStateTravels) {
+  const std::vector<uint32_t> tensors = {4, 9};
+  const StateCall calls[] = {
+      {.tensor = 4, .link_part = LinkState::kLearningRate},
+      {.what = StateCall::What::kSet,
+       .where = StateCall::Where::kServer,
+       .tensor = 4,
+       .server_part = StatePart::kMoment1,
+       .step = 12},
+      {.what = StateCall::What::kSetCounters,
+       .where = StateCall::Where::kServer,
+       .tensor = 4,
+       .counters = {7, 0.5f}},
+      {.what = StateCall::What::kSetRule,
+       .where = StateCall::Where::kServer,
+       .tensors = tensors,
+       .rule = "sgd"},
+  };
+  for (const StateCall& call : calls) {
+    bandoneon::host::StateCall message;
+    Write(call, &message);
+    const absl::StatusOr<StateCall> read = Read(message);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->what, call.what);
+    EXPECT_EQ(read->where, call.where);
+    EXPECT_TRUE(std::ranges::equal(read->subjects(), call.subjects()));
+    EXPECT_EQ(read->link_part, call.link_part);
+    EXPECT_EQ(read->server_part, call.server_part);
+    EXPECT_EQ(read->step, call.step);
+    EXPECT_EQ(read->counters, call.counters);
+    EXPECT_EQ(read->rule, call.rule);
+  }
+}
+
+TEST(HostMessages, ACallAboutStateWhoseNumbersNameNothingIsRefused) {
+  const auto refuse = [](const auto& change) {
+    bandoneon::host::StateCall message;
+    Write(StateCall{.tensor = 4}, &message);
+    ASSERT_TRUE(Read(message).ok());
+    change(&message);
+    EXPECT_TRUE(absl::IsInvalidArgument(Read(message).status()));
+  };
+  refuse([](auto* m) { m->set_what(9); });
+  refuse([](auto* m) { m->set_where(2); });
+  refuse([](auto* m) { m->set_part(4); });
+  refuse([](auto* m) { m->set_where(1), m->set_part(8); });
+  refuse([](auto* m) { m->clear_tensors(); });
+  refuse([](auto* m) { m->add_tensors(5); });
+}
+
+TEST(HostVersion, ADaemonRefusesAProcessOfAnother) {
+  HostRig rig({1});
+  auto [theirs, ours] = SocketPair();
+  rig.daemon(0).Adopt(std::move(ours));
+  HostChannel process(std::move(theirs), std::make_shared<ShmArena>(), EncodeSegmentToDaemon);
+  bandoneon::host::ToDaemon hello;
+  hello.mutable_hello()->set_version(kHostVersion - 1);
+  ASSERT_TRUE(process.Send(hello));
+  const absl::Status refused = Read(Await<bandoneon::host::ToProcess>(process).welcome().refused());
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_EQ(refused.message(),
+            absl::StrFormat("this host's daemon speaks version %d, the process %d: use one build",
+                            kHostVersion, kHostVersion - 1));
+}
+
+// As the daemon of the version before says it.
+TEST(HostVersion, AProcessSaysThatItsDaemonIsOfAnother) {
+  auto [theirs, ours] = SocketPair();
+  HostChannel daemon(std::move(ours), std::make_shared<ShmArena>(), EncodeSegmentToProcess);
+  std::thread answers([&] {
+    const auto hello = Await<bandoneon::host::ToDaemon>(daemon).hello();
+    EXPECT_EQ(hello.version(), kHostVersion);
+    bandoneon::host::ToProcess message;
+    Write(FailedPrecondition("this host's daemon speaks version 4, the process %d: use one build",
+                             hello.version()),
+          message.mutable_welcome()->mutable_refused());
+    EXPECT_TRUE(daemon.Send(message));
+  });
+  const SteadyClock clock;
+  Registry telemetry;
+  const absl::Status status =
+      HostClient::Attach({.address = "unix:@test"}, std::move(theirs), &clock, &telemetry).status();
+  answers.join();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("attaching to unix:@test"),
+                    HasSubstr("speaks version 4, the process"), HasSubstr("use one build")));
 }
 
 TEST(HostAddressTest, IsANameOrAPath) {

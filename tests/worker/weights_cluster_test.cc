@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
+#include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
 
@@ -63,13 +64,13 @@ void ShareWeights(Worker& worker, const std::vector<uint32_t>& ids, bool fetch =
   const std::vector<Floats> start = StartingWeights();
   if (worker.rank() == 0) {
     for (size_t t = 0; t < ids.size(); ++t) {
-      Must(worker.SetServerState(ids[t], StatePart::kWeights, start[t], 0, kLong));
+      Must(SetServerState(worker, ids[t], StatePart::kWeights, start[t], 0, kLong));
     }
   }
   Must(worker.Barrier("weights are set", kLong));
   for (size_t t = 0; fetch && t < ids.size(); ++t) {
     Floats fetched(kSizes[t]);
-    Must(worker.FetchWeights(ids[t], fetched, kLong));
+    Must(FetchWeights(worker, ids[t], fetched, kLong));
     EXPECT_EQ(fetched, start[t]);
   }
 }
@@ -187,14 +188,14 @@ TEST(WeightsCluster, EveryReplicaIsTheServersAfterEveryStep) {
       for (size_t t = 0; t < ids.size(); ++t) {
         Floats mine(kSizes[t]);
         Floats servers(kSizes[t]);
-        Must(worker.GetState(ids[t], LinkState::kReplica, mine));
-        Must(worker.GetServerState(ids[t], StatePart::kReplica, servers, kLong));
+        Must(GetState(worker, ids[t], LinkState::kReplica, mine));
+        Must(GetServerState(worker, ids[t], StatePart::kReplica, servers, kLong));
         EXPECT_EQ(mine, servers) << step;
         // The last partition is too small for a delta, and its weights come whole.
         const size_t compressed = t == 0 ? 4096 / sizeof(float) * 4 : kSizes[t];
         EXPECT_TRUE(std::equal(mine.begin(), mine.begin() + compressed, result[t].begin()));
         Floats weights(kSizes[t]);
-        Must(worker.FetchWeights(ids[t], weights, kLong));
+        Must(FetchWeights(worker, ids[t], weights, kLong));
         EXPECT_EQ(weights, result[t]);
         std::lock_guard<std::mutex> lock(mu);
         if (rank == 0) replicas[step].push_back(servers);
@@ -229,7 +230,7 @@ TEST(WeightsCluster, WhatNobodyHadStaysAndSaysSoAlsoWhereTheReplicaWasFetched) {
     const std::vector<Floats> next = Step(worker, ids, 1);  // builds on what was fetched
     for (size_t t = 0; t < 3; ++t) {
       Floats servers(kSizes[t]);
-      Must(worker.GetServerState(ids[t], StatePart::kReplica, servers, kLong));
+      Must(GetServerState(worker, ids[t], StatePart::kReplica, servers, kLong));
       EXPECT_EQ(next[t], servers);
     }
   });
@@ -242,17 +243,17 @@ TEST(WeightsCluster, SegmentsFetchedAroundASetMakeNoReplica) {
   const auto ids = Declare(worker, {"sgd", "none", "delta(int4)"});
   ShareWeights(worker, ids, /*fetch=*/false);
   Floats b(kSizes[1]);
-  Must(worker.FetchWeights(ids[1], b, kLong));
+  Must(FetchWeights(worker, ids[1], b, kLong));
   for (size_t t = 0; t < 3; ++t) {
     const Floats again = Normal(kSizes[t], 50 + t);
-    Must(worker.SetServerState(ids[t], StatePart::kWeights, again, 5, kLong));
-    Must(worker.SetStep(ids[t], 5));
+    Must(SetServerState(worker, ids[t], StatePart::kWeights, again, 5, kLong));
+    Must(SetStep(worker, ids[t], 5));
   }
   Floats c(kSizes[2]);
-  Must(worker.FetchWeights(ids[2], c, kLong));
+  Must(FetchWeights(worker, ids[2], c, kLong));
   const std::vector<Floats> result = Step(worker, ids, 6);
   Floats servers(kSizes[1]);
-  Must(worker.GetServerState(ids[1], StatePart::kReplica, servers, kLong));
+  Must(GetServerState(worker, ids[1], StatePart::kReplica, servers, kLong));
   EXPECT_EQ(result[1], servers);
 }
 
@@ -274,14 +275,14 @@ void Save(Worker& worker, const std::vector<uint32_t>& ids, Saved* saved) {
   for (size_t t = 0; t < ids.size(); ++t) {
     Saved::Link& link = saved->links[worker.rank()].emplace_back();
     link.residual.resize(kSizes[t]);
-    Must(worker.GetState(ids[t], LinkState::kResidual, link.residual));
-    Must(worker.GetState(ids[t], LinkState::kLearningRate, {&link.learning_rate, 1}));
+    Must(GetState(worker, ids[t], LinkState::kResidual, link.residual));
+    Must(GetState(worker, ids[t], LinkState::kLearningRate, {&link.learning_rate, 1}));
     if (worker.rank() != 0) continue;
-    saved->counters.push_back(worker.GetServerCounters(ids[t], kLong).value());
+    saved->counters.push_back(GetServerCounters(worker, ids[t], kLong).value());
     saved->servers.emplace_back();
     for (const StatePart part : kParts) {
       Floats values(kSizes[t]);
-      const absl::Status status = worker.GetServerState(ids[t], part, values, kLong);
+      const absl::Status status = GetServerState(worker, ids[t], part, values, kLong);
       if (status.ok()) saved->servers[t][part] = values;
       if (!status.ok()) {
         EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
@@ -293,14 +294,14 @@ void Save(Worker& worker, const std::vector<uint32_t>& ids, Saved* saved) {
 void Restore(Worker& worker, const std::vector<uint32_t>& ids, const Saved& saved, bdn::Step step) {
   for (size_t t = 0; t < ids.size(); ++t) {
     Saved::Link link = saved.links[worker.rank()][t];
-    Must(worker.SetStep(ids[t], step));
-    Must(worker.SetState(ids[t], LinkState::kResidual, link.residual));
-    Must(worker.SetState(ids[t], LinkState::kLearningRate, {&link.learning_rate, 1}));
+    Must(SetStep(worker, ids[t], step));
+    Must(SetState(worker, ids[t], LinkState::kResidual, link.residual));
+    Must(SetState(worker, ids[t], LinkState::kLearningRate, {&link.learning_rate, 1}));
     if (worker.rank() != 0) continue;
     for (const auto& [part, values] : saved.servers[t]) {
-      Must(worker.SetServerState(ids[t], part, values, step, kLong));
+      Must(SetServerState(worker, ids[t], part, values, step, kLong));
     }
-    Must(worker.SetServerCounters(ids[t], saved.counters[t], step, kLong));
+    Must(SetServerCounters(worker, ids[t], saved.counters[t], step, kLong));
   }
   Must(worker.Barrier("restored", kLong));
 }
@@ -332,7 +333,7 @@ TEST(WeightsCluster, ASavedJobGoesOnAsIfNothingHadHappened) {
       const auto ids = Declare(worker, links);
       Restore(worker, ids, saved, 3);
       for (int step = 4; step <= 6; ++step) restored[rank] = Step(worker, ids, step);
-      EXPECT_EQ(worker.GetStep(ids[0]).value(), 6u);
+      EXPECT_EQ(GetStep(worker, ids[0]).value(), 6u);
     });
     EXPECT_EQ(restored, undisturbed);
   }
@@ -388,31 +389,31 @@ TEST(WeightsCluster, StatesThatDoNotFitAreRefused) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
   };
   const auto set = [&](Worker& worker, StatePart part, bdn::Step step) {
-    return worker.SetServerState(ids[0], part, values, step, kLong);
+    return SetServerState(worker, ids[0], part, values, step, kLong);
   };
-  refuse(root.SetStep(ids[0], 0), Code::kInvalidArgument, "start a new job to go back");
+  refuse(SetStep(root, ids[0], 0), Code::kInvalidArgument, "start a new job to go back");
   refuse(set(root, StatePart::kWeights, 0), Code::kInvalidArgument, "stands at step 1");
   refuse(set(root, StatePart::kMoment1, 1), Code::kNotFound, "none by this rule");
   refuse(set(root, StatePart::kResidual, 1), Code::kNotFound, "none by its rule");
   refuse(set(rig.worker(1), StatePart::kWeights, 1), Code::kAlreadyExists, "one root only");
-  refuse(root.GetServerState(ids[0], StatePart::kMoment1, values, kLong), Code::kNotFound,
+  refuse(GetServerState(root, ids[0], StatePart::kMoment1, values, kLong), Code::kNotFound,
          "no moment1");
-  refuse(root.GetServerState(ids[0], StatePart::kWeights, {values.data(), 3}, kLong),
+  refuse(GetServerState(root, ids[0], StatePart::kWeights, {values.data(), 3}, kLong),
          Code::kInvalidArgument, "has 5000 elements, not 3");
-  refuse(root.SetServerState(ids[0], StatePart::kWeights, {values.data(), 3}, 1, kLong),
+  refuse(SetServerState(root, ids[0], StatePart::kWeights, {values.data(), 3}, 1, kLong),
          Code::kInvalidArgument, "has 5000 elements, not 3");
   refuse(set(root, StatePart::kWeights, kMaxStep + 1), Code::kInvalidArgument, "is over");
   values[4999] = std::nanf("");
   refuse(set(root, StatePart::kMoment0, 1), Code::kInvalidArgument, "is nan");
-  EXPECT_EQ(root.GetServerState(99, StatePart::kWeights, values, kLong).code(), Code::kNotFound);
+  EXPECT_EQ(GetServerState(root, 99, StatePart::kWeights, values, kLong).code(), Code::kNotFound);
 
   Floats data = Gradient(0, 2, 0);
   const auto ticket = root.PushPull(
       {.tensor = ids[0], .data = {data.data(), DType::kFloat32, data.size()}, .learning_rate = 1});
-  refuse(root.SetStep(ids[0], 5), Code::kFailedPrecondition, "in flight");
+  refuse(SetStep(root, ids[0], 5), Code::kFailedPrecondition, "in flight");
   refuse(set(root, StatePart::kMoment0, 5), Code::kFailedPrecondition, "in flight");
-  refuse(root.FetchWeights(ids[0], values, kLong), Code::kFailedPrecondition, "in flight");
-  refuse(root.GetServerCounters(ids[0], kLong).status(), Code::kFailedPrecondition, "in flight");
+  refuse(FetchWeights(root, ids[0], values, kLong), Code::kFailedPrecondition, "in flight");
+  refuse(GetServerCounters(root, ids[0], kLong).status(), Code::kFailedPrecondition, "in flight");
   Floats other = Gradient(0, 2, 1);
   const auto others = rig.worker(1).PushPull({.tensor = ids[0],
                                               .data = {other.data(), DType::kFloat32, other.size()},
@@ -442,11 +443,11 @@ TEST(WeightsCluster, ThreadsThatSetTensorsOfOneKeyLoseNothing) {
         const Floats values(10, static_cast<float>(i));
         absl::Status status;
         do {  // Another tensor of the key is being set.
-          status = worker.SetServerState(id, StatePart::kWeights, values, 0, kLong);
+          status = SetServerState(worker, id, StatePart::kWeights, values, 0, kLong);
         } while (absl::IsFailedPrecondition(status));
         Must(status);
         do {
-          status = worker.GetServerState(id, StatePart::kWeights, {held.data(), 10}, kLong);
+          status = GetServerState(worker, id, StatePart::kWeights, {held.data(), 10}, kLong);
         } while (absl::IsFailedPrecondition(status));
         Must(status);
         ASSERT_EQ(held, values);
@@ -462,7 +463,7 @@ TEST(WeightsCluster, AFetchThatFindsNoWeightsNamesTheRootAndMayBeRepeated) {
   const auto ids = Declare(worker, {"sgd"});
   Floats weights(kSizes[0]);
   for (int i = 0; i < 2; ++i) {
-    const absl::Status status = worker.FetchWeights(ids[0], weights, absl::Milliseconds(20));
+    const absl::Status status = FetchWeights(worker, ids[0], weights, absl::Milliseconds(20));
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_EQ(GetErrorField(status, "tensor"), "a");
   }

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/pumped_network.h"
+#include "tests/support/state_calls.h"
 #include "tests/support/worker_rig.h"
 #include "worker/error_fields.h"
 
@@ -134,7 +135,7 @@ TEST(WorkerCluster, ACodecScheduleKeepsItsResidualFromStageToStage) {
       const Floats input = data;
       ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
       if (step < 2) {
-        ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residual[rank]).ok());
+        ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, residual[rank]).ok());
         EXPECT_THAT(residual[rank], Each(0.0f));
       }
       if (rank == 0) {
@@ -145,7 +146,7 @@ TEST(WorkerCluster, ACodecScheduleKeepsItsResidualFromStageToStage) {
         }
       }
     }
-    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residual[rank]).ok());
+    ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, residual[rank]).ok());
   });
   for (size_t i = 0; i < kN; ++i) {
     EXPECT_NEAR(received[i] + (residual[0][i] + residual[1][i]) / 2, given[i], 1e-4);
@@ -168,7 +169,7 @@ TEST(WorkerCluster, ErrorFeedbackLosesNothingAtEitherEnd) {
         for (size_t i = 0; i < kN; ++i) received[i] += data[i];
       }
     }
-    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residual[rank]).ok());
+    ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, residual[rank]).ok());
   });
   for (int step = 0; step < 50; ++step) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -221,7 +222,7 @@ TEST(WorkerCluster, ANonFiniteGradientSkipsTheStepForAllAndTheNextIsRight) {
     Floats data = Normal(100, rank);
     ASSERT_TRUE(PushPull(worker, ids->at(0), data).ok());
     Floats before(100);
-    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, before).ok());
+    ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, before).ok());
 
     Floats bad = Normal(100, 7 + rank);
     if (rank == 1) bad[17] = std::numeric_limits<float>::infinity();
@@ -230,7 +231,7 @@ TEST(WorkerCluster, ANonFiniteGradientSkipsTheStepForAllAndTheNextIsRight) {
     EXPECT_TRUE(skipped->nonfinite);
     EXPECT_TRUE(std::isnan(bad[0]));
     Floats after(100);
-    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, after).ok());
+    ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, after).ok());
     for (size_t i = 0; i < 100; ++i) EXPECT_NEAR(after[i], before[i], 1e-6);
 
     Floats next(100, 0.0f);
@@ -254,7 +255,7 @@ TEST(WorkerCluster, ResidualsAreUnscaledWhateverTheLossScale) {
         ASSERT_TRUE(PushPull(worker, ids->at(0), data, scale).ok());
       }
       residuals[scaled][rank].resize(64);
-      ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kResidual, residuals[scaled][rank]).ok());
+      ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kResidual, residuals[scaled][rank]).ok());
     });
   }
   EXPECT_EQ(residuals[0][0], residuals[1][0]);
@@ -276,7 +277,7 @@ TEST(WorkerCluster, MomentumComesBeforeErrorFeedback) {
     ASSERT_TRUE(PushPull(worker, ids->at(0), second).ok());
     EXPECT_THAT(second, Each(1.75f));
     Floats momentum(2);
-    ASSERT_TRUE(worker.GetState(ids->at(0), LinkState::kMomentum, momentum).ok());
+    ASSERT_TRUE(GetState(worker, ids->at(0), LinkState::kMomentum, momentum).ok());
     EXPECT_THAT(momentum, Each(1.5f));
   });
 }
@@ -384,7 +385,7 @@ TEST(WorkerCluster, AnExchangeWithoutAnAnswerEndsByACodeOfItsOwnAndIsCountedOnce
   EXPECT_EQ(GetErrorField(late, "waiting_for"), "server 0");
   EXPECT_EQ(early, Floats({1, 2, 3, 6}));
   Floats owed(4);
-  EXPECT_EQ(rig.worker(0).GetState(ids[0], LinkState::kResidual, owed).code(),
+  EXPECT_EQ(GetState(rig.worker(0), ids[0], LinkState::kResidual, owed).code(),
             absl::StatusCode::kFailedPrecondition);  // not known yet
   // The other comes after all, and finds the first push in its round.
   Floats other = {0, 0, 0, 0};
@@ -393,7 +394,7 @@ TEST(WorkerCluster, AnExchangeWithoutAnAnswerEndsByACodeOfItsOwnAndIsCountedOnce
   EXPECT_EQ(other, Floats({1.5, 1.5, 1.5, 1.5}));
   absl::Status told = FailedPrecondition("");
   while (absl::IsFailedPrecondition(told)) {
-    told = rig.worker(0).GetState(ids[0], LinkState::kResidual, owed);
+    told = GetState(rig.worker(0), ids[0], LinkState::kResidual, owed);
     std::this_thread::yield();
   }
   EXPECT_EQ(owed, Floats({-2, -1, 0, 3}));
@@ -737,7 +738,7 @@ TEST(WorkerCluster, EachOwnerOfANameBeginsAnewAndGivesItsMemoryBack) {
         if (rank == 0) held.push_back(rig.held().total());
         ASSERT_TRUE(worker.Barrier("all have looked", kLong).ok());
         ASSERT_TRUE(worker.Retire(ids).ok());
-        EXPECT_TRUE(absl::IsNotFound(worker.GetStep(ids[0]).status()));
+        EXPECT_TRUE(absl::IsNotFound(GetStep(worker, ids[0]).status()));
       }
       // It waits for servers that have done what came before it.
       ASSERT_TRUE(worker.Declare({Tensor("last", 1)}, kLong).ok());

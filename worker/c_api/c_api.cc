@@ -120,6 +120,37 @@ int WaitAll(bdn_worker* worker, std::span<const TicketId> tickets,
   });
 }
 
+// Where a call about state puts numbers that it has read.
+struct StateNumbers {
+  uint64_t* step = nullptr;
+  uint64_t* updates = nullptr;
+  float* previous_learning_rate = nullptr;
+};
+
+// As CallOn, of a call about state, once the client has all pushes of its tensors.
+int Perform(bdn_worker* worker, absl::StatusOr<StateCall> call, double timeout_seconds,
+            StateNumbers numbers = {}) {
+  return CallOn(worker, [&](Client& client) -> absl::Status {
+    BDN_RETURN_IF_ERROR(call.status());
+    for (const uint32_t tensor : call->subjects()) {
+      BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
+    }
+    const bool of_step = call->what == StateCall::What::kGetStep;
+    const bool of_counters = call->what == StateCall::What::kGetCounters;
+    if (of_step && numbers.step == nullptr) return InvalidArgument("step is null");
+    if (of_counters && (numbers.updates == nullptr || numbers.previous_learning_rate == nullptr)) {
+      return InvalidArgument("updates or previous_learning_rate is null");
+    }
+    BDN_RETURN_IF_ERROR(client.Perform(&*call, Timeout(timeout_seconds)));
+    if (of_step) *numbers.step = call->step;
+    if (of_counters) {
+      *numbers.updates = call->counters.updates;
+      *numbers.previous_learning_rate = call->counters.previous_learning_rate;
+    }
+    return absl::OkStatus();
+  });
+}
+
 constexpr double kForeverSeconds = 1e9;  // as long as a Timeout can be
 
 struct LastWords {
@@ -159,6 +190,9 @@ extern "C" {
 
 using bdn::Call;
 using bdn::CallOn;
+using bdn::StateCall;
+using What = bdn::StateCall::What;
+using Where = bdn::StateCall::Where;
 
 int bdn_abi_version(void) { return BDN_ABI_VERSION; }
 const char* bdn_version(void) { return BDN_VERSION; }
@@ -366,37 +400,23 @@ int bdn_report(bdn_worker* worker, const char* name, uint64_t step, double value
 
 int bdn_get_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                   uint64_t elements) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (out == nullptr) return bdn::InvalidArgument("out is null");
-    BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
-    return w.GetState(tensor, state, {out, elements});
-  });
+  return bdn::Perform(
+      worker, bdn::OfLink({.what = What::kGet, .tensor = tensor, .out = {out, elements}}, what), 0);
 }
 
 int bdn_set_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                   uint64_t elements) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (in == nullptr) return bdn::InvalidArgument("in is null");
-    BDN_ASSIGN_OR_RETURN(const bdn::LinkState state, bdn::StateNamed(what));
-    return w.SetState(tensor, state, {in, elements});
-  });
+  return bdn::Perform(
+      worker, bdn::OfLink({.what = What::kSet, .tensor = tensor, .in = {in, elements}}, what), 0);
 }
 
 int bdn_get_step(bdn_worker* worker, uint32_t tensor, uint64_t* step) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    if (step == nullptr) return bdn::InvalidArgument("step is null");
-    BDN_ASSIGN_OR_RETURN(*step, w.GetStep(tensor));
-    return absl::OkStatus();
-  });
+  return bdn::Perform(worker, StateCall{.what = What::kGetStep, .tensor = tensor}, 0,
+                      {.step = step});
 }
 
 int bdn_set_step(bdn_worker* worker, uint32_t tensor, uint64_t step) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    return w.SetStep(tensor, step);
-  });
+  return bdn::Perform(worker, StateCall{.what = What::kSetStep, .tensor = tensor, .step = step}, 0);
 }
 
 const char* bdn_rules_help(void) {
@@ -415,76 +435,61 @@ int bdn_check_rule(const char* rule, char* canonical, size_t capacity) {
 
 int bdn_fetch_weights(bdn_worker* worker, uint32_t tensor, float* out, uint64_t elements,
                       double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (out == nullptr) return bdn::InvalidArgument("out is null");
-    return w.FetchWeights(tensor, {out, elements}, bdn::Timeout(timeout_seconds));
-  });
+  return bdn::Perform(worker,
+                      StateCall{.what = What::kFetchWeights,
+                                .where = Where::kServer,
+                                .tensor = tensor,
+                                .out = {out, elements}},
+                      timeout_seconds);
 }
 
 int bdn_sync_weights(bdn_worker* worker, uint32_t tensor, float* weights, uint64_t elements,
                      double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (weights == nullptr) return bdn::InvalidArgument("weights is null");
-    return w.SyncWeights(tensor, {weights, elements}, bdn::Timeout(timeout_seconds));
-  });
+  return bdn::Perform(worker,
+                      StateCall{.what = What::kSyncWeights,
+                                .where = Where::kServer,
+                                .tensor = tensor,
+                                .out = {weights, elements}},
+                      timeout_seconds);
 }
 
 int bdn_get_server_state(bdn_worker* worker, uint32_t tensor, const char* what, float* out,
                          uint64_t elements, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (out == nullptr) return bdn::InvalidArgument("out is null");
-    BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
-    return w.GetServerState(tensor, part, {out, elements}, bdn::Timeout(timeout_seconds));
-  });
+  return bdn::Perform(
+      worker, bdn::OfServers({.what = What::kGet, .tensor = tensor, .out = {out, elements}}, what),
+      timeout_seconds);
 }
 
 int bdn_set_server_state(bdn_worker* worker, uint32_t tensor, const char* what, const float* in,
                          uint64_t elements, uint64_t step, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (in == nullptr) return bdn::InvalidArgument("in is null");
-    BDN_ASSIGN_OR_RETURN(const bdn::StatePart part, bdn::PartNamed(what));
-    return w.SetServerState(tensor, part, {in, elements}, step, bdn::Timeout(timeout_seconds));
-  });
+  return bdn::Perform(
+      worker,
+      bdn::OfServers({.what = What::kSet, .tensor = tensor, .step = step, .in = {in, elements}},
+                     what),
+      timeout_seconds);
 }
 
 int bdn_get_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t* updates,
                             float* previous_learning_rate, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    if (updates == nullptr || previous_learning_rate == nullptr) {
-      return bdn::InvalidArgument("updates or previous_learning_rate is null");
-    }
-    BDN_ASSIGN_OR_RETURN(const bdn::StateCounters counters,
-                         w.GetServerCounters(tensor, bdn::Timeout(timeout_seconds)));
-    *updates = counters.updates;
-    *previous_learning_rate = counters.previous_learning_rate;
-    return absl::OkStatus();
-  });
+  return bdn::Perform(
+      worker, StateCall{.what = What::kGetCounters, .where = Where::kServer, .tensor = tensor},
+      timeout_seconds, {.updates = updates, .previous_learning_rate = previous_learning_rate});
 }
 
 int bdn_set_server_counters(bdn_worker* worker, uint32_t tensor, uint64_t updates,
                             float previous_learning_rate, uint64_t step, double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(tensor));
-    return w.SetServerCounters(tensor, {updates, previous_learning_rate}, step,
-                               bdn::Timeout(timeout_seconds));
-  });
+  return bdn::Perform(worker,
+                      StateCall{.what = What::kSetCounters,
+                                .where = Where::kServer,
+                                .tensor = tensor,
+                                .step = step,
+                                .counters = {updates, previous_learning_rate}},
+                      timeout_seconds);
 }
 
 int bdn_set_server_rule(bdn_worker* worker, const uint32_t* tensors, size_t count, const char* rule,
                         double timeout_seconds) {
-  return CallOn(worker, [&](bdn::Client& w) -> absl::Status {
-    if (tensors == nullptr || rule == nullptr) {
-      return bdn::InvalidArgument("tensors or rule is null");
-    }
-    const std::span<const uint32_t> ids(tensors, count);
-    for (const uint32_t id : ids) BDN_RETURN_IF_ERROR(worker->exchanges->CheckStarted(id));
-    return w.SetServerRule(ids, rule, bdn::Timeout(timeout_seconds));
-  });
+  return bdn::Perform(worker, bdn::SetRule({tensors, count}, rule), timeout_seconds);
 }
 
 size_t bdn_stats_json(bdn_worker* worker, char* out, size_t capacity) {

@@ -43,24 +43,26 @@ uint32_t TraitsOf(const CodecSchedule& schedule) {
   return traits;
 }
 
-absl::StatusOr<LinkState> StateNamed(const char* what) {
-  const std::string name = what == nullptr ? "" : what;
-  if (name == "residual") return LinkState::kResidual;
-  if (name == "momentum") return LinkState::kMomentum;
-  if (name == "replica") return LinkState::kReplica;
-  if (name == "learning_rate") return LinkState::kLearningRate;
-  return InvalidArgument("state '%s' is none of residual, momentum, replica, learning_rate", name);
+absl::StatusOr<StateCall> OfLink(StateCall call, const char* part) {
+  call.where = StateCall::Where::kThisLink;
+  BDN_ASSIGN_OR_RETURN(call.link_part, LinkStateNamed(part == nullptr ? "" : part));
+  return call;
 }
 
-absl::StatusOr<StatePart> PartNamed(const char* what) {
-  const std::string name = what == nullptr ? "" : what;
-  if (name == "weights") return StatePart::kWeights;
-  if (name == "replica") return StatePart::kReplica;
-  if (name == "residual") return StatePart::kResidual;
-  if (name == "moment0") return StatePart::kMoment0;
-  if (name == "moment1") return StatePart::kMoment1;
-  return InvalidArgument("state '%s' is none of weights, replica, residual, moment0, moment1",
-                         name);
+absl::StatusOr<StateCall> OfServers(StateCall call, const char* part) {
+  call.where = StateCall::Where::kServer;
+  BDN_ASSIGN_OR_RETURN(call.server_part, ServerPartNamed(part == nullptr ? "" : part));
+  return call;
+}
+
+absl::StatusOr<StateCall> SetRule(std::span<const uint32_t> tensors, const char* rule) {
+  if (tensors.data() == nullptr || rule == nullptr) {
+    return InvalidArgument("tensors or rule is null");
+  }
+  return StateCall{.what = StateCall::What::kSetRule,
+                   .where = StateCall::Where::kServer,
+                   .tensors = tensors,
+                   .rule = rule};
 }
 
 size_t CopyText(const std::string& text, char* out, size_t capacity) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,12 @@ absl::StatusOr<std::vector<std::string>> Flags(const bdn_options* options);
 // What is not a number, or below 0, is 0.
 absl::Duration Timeout(double seconds);
 
-absl::StatusOr<LinkState> StateNamed(const char* what);
-absl::StatusOr<StatePart> PartNamed(const char* what);
+// The call about the part of this name, at this worker's link or at the servers; `call` says the
+// rest. InvalidArgument lists the names.
+absl::StatusOr<StateCall> OfLink(StateCall call, const char* part);
+absl::StatusOr<StateCall> OfServers(StateCall call, const char* part);
+// The call that sets the update rule of these tensors. InvalidArgument: one of them is null.
+absl::StatusOr<StateCall> SetRule(std::span<const uint32_t> tensors, const char* rule);
 absl::StatusOr<TensorDeclaration> ToDeclaration(const bdn_declaration& given);
 absl::StatusOr<DeviceExchanges::Push> ToPush(const bdn_push* push);
 

@@ -110,8 +110,9 @@ struct DeviceExchanges::Ticket {
   TicketId id = 0;
   PushRequest request;  // until the client has it; its data is what that reads and writes
   uint32_t tensor = 0;
-  std::string name;          // of the tensor
-  std::shared_ptr<const Codec> codec;  // of its pushes, where a device can stand for the host; else null
+  std::string name;  // of the tensor
+  std::shared_ptr<const Codec>
+      codec;                 // of its pushes, where a device can stand for the host; else null
   Device* device = nullptr;  // null: it is the host's, and only waits for what is before it
   void* data = nullptr;      // the device's, where it is copied
   bool stays = false;        // it is encoded there

@@ -76,24 +76,7 @@ class HostClient final : public Client {
   absl::Status Leave(absl::Duration timeout) override;
   absl::Status Abort(const std::string& reason) override;
   void Close() override;
-  absl::Status GetState(uint32_t tensor, LinkState what, std::span<float> out) const override;
-  absl::Status SetState(uint32_t tensor, LinkState what, std::span<const float> in) override;
-  absl::StatusOr<Step> GetStep(uint32_t tensor) const override;
-  absl::Status SetStep(uint32_t tensor, Step step) override;
-  absl::Status SetServerState(uint32_t tensor, StatePart part, std::span<const float> values,
-                              Step step, absl::Duration timeout) override;
-  absl::Status GetServerState(uint32_t tensor, StatePart part, std::span<float> out,
-                              absl::Duration timeout) override;
-  absl::Status SetServerCounters(uint32_t tensor, const StateCounters& counters, Step step,
-                                 absl::Duration timeout) override;
-  absl::Status SetServerRule(std::span<const uint32_t> tensors, const std::string& rule,
-                             absl::Duration timeout) override;
-  absl::StatusOr<StateCounters> GetServerCounters(uint32_t tensor, absl::Duration timeout) override;
-  absl::Status FetchWeights(uint32_t tensor, std::span<float> out, absl::Duration timeout) override;
-  absl::Status SyncWeights(uint32_t tensor, std::span<float> weights,
-                           absl::Duration timeout) override {
-    return FetchWeights(tensor, weights, timeout);
-  }
+  absl::Status Perform(StateCall* call, absl::Duration timeout) override;
 
  private:
   // A push that is not over: with the daemon, or waiting for the one before it.
@@ -156,7 +139,6 @@ class HostClient final : public Client {
   absl::StatusOr<const Tensor*> Find(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives its memory back if it is retired and the daemon has nothing of it.
   void RemoveIfUnused(uint32_t tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<const Tensor*> FindIdle(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TicketId> Deposit(PushRequest* request, std::vector<Ready>* ready)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes the front of the tensor's pushes, if nobody has it.

@@ -9,7 +9,6 @@
 #include "proto/host.pb.h"
 #include "worker/host/host_client.h"
 #include "worker/host/host_messages.h"
-#include "worker/link_states.h"
 #include "worker/tensor_table.h"
 
 // What a process asks of its host's daemon.
@@ -35,8 +34,6 @@ constexpr Metric kMetrics[] = {
     {"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors", &kCopied,
      "pull"},
 };
-
-std::span<std::byte> BytesOf(std::span<float> floats) { return std::as_writable_bytes(floats); }
 
 }  // namespace
 
@@ -116,13 +113,6 @@ absl::StatusOr<Buffer> HostClient::Lend(ByteSpan bytes, HostPlace* place) const 
   return copy;
 }
 
-absl::StatusOr<const HostClient::Tensor*> HostClient::FindIdle(uint32_t id) const {
-  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
-  if (tensor->pending.empty()) return tensor;
-  return FailedPrecondition("tensor '%s' is in flight; wait for it first",
-                            tensor->declaration.name);
-}
-
 // ---- Tensors
 
 absl::StatusOr<std::vector<uint32_t>> HostClient::Declare(std::vector<TensorDeclaration> tensors,
@@ -182,54 +172,6 @@ absl::StatusOr<TensorFacts> HostClient::FactsOf(uint32_t id) const {
                      .dtype = declared.dtype,
                      .elements = declared.elements,
                      .codec_for_devices = nullptr};
-}
-
-absl::Status HostClient::GetState(uint32_t id, LinkState what, std::span<float> out) const {
-  wire::Call call;
-  call.mutable_get_state()->set_tensor(id);
-  call.mutable_get_state()->set_what(static_cast<uint32_t>(what));
-  {
-    MutexLock lock(&mu_);
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
-    BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, out.size()));
-  }
-  return Ask(std::move(call), absl::InfiniteDuration(), BytesOf(out)).status();
-}
-
-absl::Status HostClient::SetState(uint32_t id, LinkState what, std::span<const float> in) {
-  wire::Call call;
-  call.mutable_set_state()->set_tensor(id);
-  call.mutable_set_state()->set_what(static_cast<uint32_t>(what));
-  {
-    MutexLock lock(&mu_);
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
-    BDN_RETURN_IF_ERROR(CheckStateSize(tensor->declaration, what, in.size()));
-  }
-  HostPlace place;
-  BDN_ASSIGN_OR_RETURN(const Buffer lent, Lend(std::as_bytes(in), &place));
-  Write(place, call.mutable_set_state()->mutable_data());
-  return Ask(std::move(call), absl::InfiniteDuration()).status();
-}
-
-absl::StatusOr<Step> HostClient::GetStep(uint32_t id) const {
-  MutexLock lock(&mu_);
-  BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
-  return tensor->pushed;
-}
-
-absl::Status HostClient::SetStep(uint32_t id, Step step) {
-  wire::Call call;
-  call.mutable_set_step()->set_tensor(id);
-  call.mutable_set_step()->set_step(step);
-  {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(FindIdle(id).status());
-  }
-  BDN_RETURN_IF_ERROR(Ask(std::move(call), absl::InfiniteDuration()).status());
-  MutexLock lock(&mu_);
-  BDN_ASSIGN_OR_RETURN(Tensor * tensor, Find(id));
-  tensor->pushed = step;
-  return absl::OkStatus();
 }
 
 // ---- With all others
@@ -306,94 +248,42 @@ absl::Status HostClient::Abort(const std::string& reason) {
   return Ask(std::move(call), absl::InfiniteDuration()).status();
 }
 
-// ---- What servers hold
+// ---- State
 
-absl::Status HostClient::SetServerState(uint32_t id, StatePart part, std::span<const float> values,
-                                        Step step, absl::Duration timeout) {
-  wire::Call call;
-  wire::ServerState* state = call.mutable_set_server_state();
-  state->set_tensor(id);
-  state->set_part(static_cast<uint32_t>(part));
-  state->set_step(step);
+absl::Status HostClient::Perform(StateCall* call, absl::Duration timeout) {
+  const bool is_of_link = call->where == StateCall::Where::kThisLink;
   {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Check());
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
-    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, values.size()));
-  }
-  HostPlace place;
-  BDN_ASSIGN_OR_RETURN(const Buffer lent, Lend(std::as_bytes(values), &place));
-  Write(place, state->mutable_data());
-  return Ask(std::move(call), timeout).status();
-}
-
-absl::Status HostClient::GetServerState(uint32_t id, StatePart part, std::span<float> out,
-                                        absl::Duration timeout) {
-  wire::Call call;
-  call.mutable_get_server_state()->set_tensor(id);
-  call.mutable_get_server_state()->set_part(static_cast<uint32_t>(part));
-  {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Check());
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
-    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
-  }
-  return Ask(std::move(call), timeout, BytesOf(out)).status();
-}
-
-absl::Status HostClient::SetServerCounters(uint32_t id, const StateCounters& counters, Step step,
-                                           absl::Duration timeout) {
-  wire::Call call;
-  wire::ServerState* state = call.mutable_set_server_counters();
-  state->set_tensor(id);
-  state->set_step(step);
-  state->mutable_counters()->set_updates(counters.updates);
-  state->mutable_counters()->set_previous_learning_rate(counters.previous_learning_rate);
-  {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Check());
-    BDN_RETURN_IF_ERROR(FindIdle(id).status());
-  }
-  return Ask(std::move(call), timeout).status();
-}
-
-absl::Status HostClient::SetServerRule(std::span<const uint32_t> ids, const std::string& rule,
-                                       absl::Duration timeout) {
-  wire::Call call;
-  call.mutable_set_server_rule()->set_rule(rule);
-  {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Check());
-    for (const uint32_t id : ids) {
-      BDN_RETURN_IF_ERROR(FindIdle(id).status());
-      call.mutable_set_server_rule()->add_tensors(id);
+    if (!is_of_link) BDN_RETURN_IF_ERROR(Check());
+    std::vector<StateSubject> subjects;
+    for (const uint32_t id : call->subjects()) {
+      BDN_ASSIGN_OR_RETURN(const Tensor* const tensor, Find(id));
+      subjects.push_back({&tensor->declaration, tensor->pushed, tensor->pending.empty()});
+    }
+    BDN_RETURN_IF_ERROR(CheckStateCall(*call, subjects));
+    if (call->what == StateCall::What::kGetStep) {
+      call->step = subjects[0].pushed;
+      return absl::OkStatus();
     }
   }
-  return Ask(std::move(call), timeout).status();
-}
-
-absl::StatusOr<StateCounters> HostClient::GetServerCounters(uint32_t id, absl::Duration timeout) {
-  wire::Call call;
-  call.mutable_get_server_counters()->set_tensor(id);
-  {
-    MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Check());
-    BDN_RETURN_IF_ERROR(FindIdle(id).status());
+  wire::Call message;
+  Write(*call, message.mutable_state());
+  Buffer lent;
+  if (call->what == StateCall::What::kSet) {
+    HostPlace place;
+    BDN_ASSIGN_OR_RETURN(lent, Lend(std::as_bytes(call->in), &place));
+    Write(place, message.mutable_state()->mutable_data());
   }
-  BDN_ASSIGN_OR_RETURN(const wire::Answer answer, Ask(std::move(call), timeout));
-  return StateCounters{answer.counters().updates(), answer.counters().previous_learning_rate()};
-}
-
-absl::Status HostClient::FetchWeights(uint32_t id, std::span<float> out, absl::Duration timeout) {
-  wire::Call call;
-  call.set_fetch_weights(id);
-  {
+  BDN_ASSIGN_OR_RETURN(const wire::Answer answer,
+                       Ask(std::move(message), is_of_link ? absl::InfiniteDuration() : timeout,
+                           std::as_writable_bytes(call->out)));
+  if (call->what == StateCall::What::kGetCounters) call->counters = Read(answer.counters());
+  if (call->what == StateCall::What::kSetStep) {
     MutexLock lock(&mu_);
-    BDN_RETURN_IF_ERROR(Check());
-    BDN_ASSIGN_OR_RETURN(const Tensor* tensor, FindIdle(id));
-    BDN_RETURN_IF_ERROR(CheckElements(tensor->declaration, out.size()));
+    BDN_ASSIGN_OR_RETURN(Tensor * tensor, Find(call->tensor));
+    tensor->pushed = call->step;
   }
-  return Ask(std::move(call), timeout, BytesOf(out)).status();
+  return absl::OkStatus();
 }
 
 // ---- What is counted

@@ -40,6 +40,59 @@ HostPlace Read(const wire::Place& message) {
   return {message.segment(), message.offset(), message.bytes()};
 }
 
+void Write(const StateCounters& counters, wire::StateCounters* message) {
+  message->set_updates(counters.updates);
+  message->set_previous_learning_rate(counters.previous_learning_rate);
+}
+
+StateCounters Read(const wire::StateCounters& message) {
+  return {message.updates(), message.previous_learning_rate()};
+}
+
+void Write(const StateCall& call, wire::StateCall* message) {
+  const bool is_of_link = call.where == StateCall::Where::kThisLink;
+  message->set_what(static_cast<uint32_t>(call.what));
+  message->set_where(static_cast<uint32_t>(call.where));
+  message->set_part(is_of_link ? static_cast<uint32_t>(call.link_part)
+                               : static_cast<uint32_t>(call.server_part));
+  for (const uint32_t tensor : call.subjects()) message->add_tensors(tensor);
+  message->set_step(call.step);
+  Write(call.counters, message->mutable_counters());
+  message->set_rule(call.rule);
+}
+
+absl::StatusOr<StateCall> Read(const wire::StateCall& message) {
+  if (message.what() > static_cast<uint32_t>(StateCall::What::kSyncWeights) ||
+      message.where() > static_cast<uint32_t>(StateCall::Where::kServer)) {
+    return InvalidArgument("a call about state of number %d at %d is none", message.what(),
+                           message.where());
+  }
+  StateCall call{.what = static_cast<StateCall::What>(message.what()),
+                 .where = static_cast<StateCall::Where>(message.where()),
+                 .step = message.step(),
+                 .counters = Read(message.counters()),
+                 .tensors = {message.tensors().data(), static_cast<size_t>(message.tensors_size())},
+                 .rule = message.rule()};
+  if (call.what == StateCall::What::kSetRule) return call;
+  if (message.tensors_size() != 1) {
+    return InvalidArgument("a call about the state of %d tensors, not of one",
+                           message.tensors_size());
+  }
+  call.tensor = message.tensors(0);
+  if (call.where == StateCall::Where::kThisLink) {
+    if (message.part() > static_cast<uint32_t>(LinkState::kLearningRate)) {
+      return InvalidArgument("state %d of a link is none", message.part());
+    }
+    call.link_part = static_cast<LinkState>(message.part());
+  } else {
+    if (message.part() > static_cast<uint32_t>(kLastStatePart)) {
+      return InvalidArgument("part %d of a server's state is none", message.part());
+    }
+    call.server_part = static_cast<StatePart>(message.part());
+  }
+  return call;
+}
+
 absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& spec) {
   BDN_ASSIGN_OR_RETURN(const LinkCodec link, ParseCodecSpec(spec));
   if (link.error_feedback || link.delta || !link.codec->bounds_itself()) {

@@ -9,17 +9,20 @@
 #include "absl/status/statusor.h"
 #include "compressors/codec.h"
 #include "worker/host/host_channel.h"
+#include "worker/state_call.h"
 
 // Between proto/host.proto and what it stands for.
 
 namespace bandoneon::host {
 class Place;
+class StateCall;
+class StateCounters;
 class Status;
 }  // namespace bandoneon::host
 
 namespace bdn {
 
-inline constexpr uint32_t kHostVersion = 4;
+inline constexpr uint32_t kHostVersion = 5;
 
 void Write(const absl::Status& status, bandoneon::host::Status* message);
 // With the facts that travel with it. A code that is none becomes Unknown.
@@ -27,6 +30,15 @@ absl::Status Read(const bandoneon::host::Status& message);
 
 void Write(const HostPlace& place, bandoneon::host::Place* message);
 HostPlace Read(const bandoneon::host::Place& message);
+
+void Write(const StateCounters& counters, bandoneon::host::StateCounters* message);
+StateCounters Read(const bandoneon::host::StateCounters& message);
+
+// Writes a call without the place of its data.
+void Write(const StateCall& call, bandoneon::host::StateCall* message);
+// Reads a call without its arrays; its tensors are borrowed from the message. InvalidArgument: a
+// number of it names nothing, or it is not about one tensor where it should be.
+absl::StatusOr<StateCall> Read(const bandoneon::host::StateCall& message);
 
 // The codec of a spec, if gradients can go by it inside a host. InvalidArgument says which can.
 absl::StatusOr<std::shared_ptr<const Codec>> ParseHostCodec(const std::string& spec);

@@ -181,9 +181,10 @@ class HostServer {
   absl::Status OnServers(const OpenCall& open, bool reads, const Body& body);
   absl::StatusOr<size_t> BytesOfData(const bandoneon::host::Call& call) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status GetState(const OpenCall& open, Buffer* data);
-  absl::Status SetState(const OpenCall& open);
-  absl::Status SetStep(const OpenCall& open);
+  absl::Status Perform(const OpenCall& open, bandoneon::host::Answer* answer, Buffer* data);
+  // `values` is what call->in borrows.
+  absl::Status PerformAtLink(int process, StateCall* call, std::vector<float>* values);
+  absl::Status AddToLink(int process, StateCall* call, std::vector<float>* values);
   absl::StatusOr<uint64_t> ElementsOf(uint32_t tensor) const;
   absl::StatusOr<HostTensor*> Find(uint32_t tensor) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -35,20 +35,6 @@ std::vector<float> CopyOf(ByteSpan bytes) {
   return {floats.begin(), floats.end()};
 }
 
-absl::StatusOr<StatePart> ReadPart(uint32_t number) {
-  if (number == 0 || number > static_cast<uint32_t>(kLastStatePart)) {
-    return InvalidArgument("part %d of a server's state is none", number);
-  }
-  return static_cast<StatePart>(number);
-}
-
-absl::StatusOr<LinkState> ReadState(uint32_t number) {
-  if (number > static_cast<uint32_t>(LinkState::kLearningRate)) {
-    return InvalidArgument("state %d of a link is none", number);
-  }
-  return static_cast<LinkState>(number);
-}
-
 }  // namespace
 
 // ---- From a message to its thread
@@ -75,24 +61,12 @@ absl::StatusOr<uint64_t> HostServer::ElementsOf(uint32_t id) const {
 
 // What a call brings along: nothing is there where it is 0.
 absl::StatusOr<size_t> HostServer::BytesOfData(const wire::Call& call) const {
-  uint32_t id;
-  switch (call.what_case()) {
-    case wire::Call::kBroadcast:
-      return call.broadcast().has_data() ? call.broadcast().bytes() : 0;
-    case wire::Call::kSetState:
-      if (call.set_state().what() == static_cast<uint32_t>(LinkState::kLearningRate)) {
-        return sizeof(float);
-      }
-      id = call.set_state().tensor();
-      break;
-    case wire::Call::kSetServerState:
-      id = call.set_server_state().tensor();
-      break;
-    default:
-      return 0;
-  }
-  BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(id));
-  return tensor->elements * sizeof(float);
+  if (call.has_broadcast()) return call.broadcast().has_data() ? call.broadcast().bytes() : 0;
+  if (!call.has_state()) return 0;
+  BDN_ASSIGN_OR_RETURN(const StateCall asked, Read(call.state()));
+  if (asked.what != StateCall::What::kSet) return 0;
+  BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(asked.tensor));
+  return bdn::ElementsOf(asked, tensor->elements) * sizeof(float);
 }
 
 absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
@@ -118,9 +92,8 @@ absl::Status HostServer::OnCall(const ProcessRef& process, wire::Call message) {
     const absl::StatusOr<size_t> bytes = BytesOfData(*call);
     refused = bytes.status();
     if (bytes.ok() && *bytes > 0) {
-      const wire::Place& place = call->has_broadcast()   ? call->broadcast().data()
-                                 : call->has_set_state() ? call->set_state().data()
-                                                         : call->set_server_state().data();
+      const wire::Place& place =
+          call->has_broadcast() ? call->broadcast().data() : call->state().data();
       BDN_ASSIGN_OR_RETURN(open.data, process->channel->Resolve(Read(place), *bytes));
     }
     if (refused.ok() && !failed_.ok()) refused = failed_;
@@ -247,21 +220,11 @@ absl::Status HostServer::OnServers(const OpenCall& open, bool reads, const Body&
 
 absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Buffer* data) {
   const wire::Call& call = *open.call;
-  // Room for the tensor's floats.
-  const auto floats = [&](uint32_t tensor) -> absl::StatusOr<std::span<float>> {
-    BDN_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(tensor));
-    *data = pool_.Get(elements * sizeof(float));
-    return Floats(*data);
-  };
   switch (call.what_case()) {
     case wire::Call::kAbort:
       return worker_->Abort(absl::StrFormat("%s: %s", NameOf(*open.process), call.abort()));
-    case wire::Call::kGetState:
-      return GetState(open, data);
-    case wire::Call::kSetState:
-      return SetState(open);
-    case wire::Call::kSetStep:
-      return SetStep(open);
+    case wire::Call::kState:
+      return Perform(open, answer, data);
     case wire::Call::kDescribe:
       return DescribePush(call.describe());
     case wire::Call::kStats:
@@ -278,116 +241,92 @@ absl::Status HostServer::ServeOne(const OpenCall& open, wire::Answer* answer, Bu
         object->set_json(std::move(json));
       }
       return absl::OkStatus();
-    case wire::Call::kFetchWeights: {
-      BDN_ASSIGN_OR_RETURN(const auto out, floats(call.fetch_weights()));
-      return OnServers(open, /*reads=*/true, [&](absl::Duration left) {
-        return worker_->FetchWeights(call.fetch_weights(), out, left);
-      });
-    }
-    case wire::Call::kGetServerState: {
-      const wire::ServerState& asked = call.get_server_state();
-      BDN_ASSIGN_OR_RETURN(const StatePart part, ReadPart(asked.part()));
-      BDN_ASSIGN_OR_RETURN(const auto out, floats(asked.tensor()));
-      return OnServers(open, /*reads=*/true, [&](absl::Duration left) {
-        return worker_->GetServerState(asked.tensor(), part, out, left);
-      });
-    }
-    case wire::Call::kSetServerState: {
-      const wire::ServerState& given = call.set_server_state();
-      BDN_ASSIGN_OR_RETURN(const StatePart part, ReadPart(given.part()));
-      const std::vector<float> values = CopyOf(open.data.span);
-      return OnServers(open, /*reads=*/false, [&](absl::Duration left) {
-        return worker_->SetServerState(given.tensor(), part, values, given.step(), left);
-      });
-    }
-    case wire::Call::kGetServerCounters: {
-      const uint32_t tensor = call.get_server_counters().tensor();
-      BDN_RETURN_IF_ERROR(ElementsOf(tensor).status());
-      return OnServers(open, /*reads=*/true, [&](absl::Duration left) -> absl::Status {
-        BDN_ASSIGN_OR_RETURN(const StateCounters counters,
-                             worker_->GetServerCounters(tensor, left));
-        answer->mutable_counters()->set_updates(counters.updates);
-        answer->mutable_counters()->set_previous_learning_rate(counters.previous_learning_rate);
-        return absl::OkStatus();
-      });
-    }
-    case wire::Call::kSetServerCounters: {
-      const wire::ServerState& given = call.set_server_counters();
-      BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
-      const StateCounters counters{given.counters().updates(),
-                                   given.counters().previous_learning_rate()};
-      return OnServers(open, /*reads=*/false, [&](absl::Duration left) {
-        return worker_->SetServerCounters(given.tensor(), counters, given.step(), left);
-      });
-    }
-    case wire::Call::kSetServerRule: {
-      const std::vector<uint32_t> tensors(call.set_server_rule().tensors().begin(),
-                                          call.set_server_rule().tensors().end());
-      for (const uint32_t id : tensors) BDN_RETURN_IF_ERROR(ElementsOf(id).status());
-      return OnServers(open, /*reads=*/false, [&](absl::Duration left) {
-        return worker_->SetServerRule(tensors, call.set_server_rule().rule(), left);
-      });
-    }
     default:
       return Unimplemented("a call of no known kind");
   }
 }
 
-// What the host's link remembers is its first process's to save; the replica is everybody's.
-absl::Status HostServer::GetState(const OpenCall& open, Buffer* data) {
-  const wire::State& asked = open.call->get_state();
-  BDN_ASSIGN_OR_RETURN(const LinkState what, ReadState(asked.what()));
-  BDN_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(asked.tensor()));
-  *data = pool_.Get((what == LinkState::kLearningRate ? 1 : elements) * sizeof(float));
-  const bool is_of_host = what == LinkState::kResidual || what == LinkState::kMomentum;
-  if (is_of_host && open.process->local_rank > 0) {
-    std::fill_n(Floats(*data).begin(), elements, 0.0f);
-    return absl::OkStatus();
+absl::Status HostServer::Perform(const OpenCall& open, wire::Answer* answer, Buffer* data) {
+  BDN_ASSIGN_OR_RETURN(StateCall call, Read(open.call->state()));
+  uint64_t elements = 0;
+  for (const uint32_t id : call.subjects()) {
+    BDN_ASSIGN_OR_RETURN(elements, ElementsOf(id));
   }
-  return worker_->GetState(asked.tensor(), what, Floats(*data));
+  // Its own array holds no weights that could be equal.
+  if (call.what == StateCall::What::kSyncWeights) call.what = StateCall::What::kFetchWeights;
+  if (call.fills_out()) {
+    *data = pool_.Get(bdn::ElementsOf(call, elements) * sizeof(float));
+    call.out = Floats(*data);
+  }
+  std::vector<float> values;
+  if (call.what == StateCall::What::kSet) {
+    values = CopyOf(open.data.span);
+    call.in = values;
+  }
+  if (call.where == StateCall::Where::kThisLink) {
+    return PerformAtLink(open.process->local_rank, &call, &values);
+  }
+  BDN_RETURN_IF_ERROR(OnServers(
+      open, call.reads(), [&](absl::Duration left) { return worker_->Perform(&call, left); }));
+  if (call.what == StateCall::What::kGetCounters) {
+    Write(call.counters, answer->mutable_counters());
+  }
+  return absl::OkStatus();
+}
+
+// What the host's link remembers is its first process's to save, and what is the same at all, its
+// first process's to set; the replica is everybody's.
+absl::Status HostServer::PerformAtLink(int process, StateCall* call, std::vector<float>* values) {
+  const bool is_of_host =
+      call->link_part == LinkState::kResidual || call->link_part == LinkState::kMomentum;
+  switch (call->what) {
+    case StateCall::What::kGet:
+      if (!is_of_host || process == 0) break;
+      std::fill(call->out.begin(), call->out.end(), 0.0f);
+      return absl::OkStatus();
+    case StateCall::What::kSet:
+      if (is_of_host) return AddToLink(process, call, values);
+      if (process > 0) return absl::OkStatus();
+      break;
+    case StateCall::What::kSetStep: {
+      MutexLock lock(&mu_);
+      BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(call->tensor));
+      BDN_RETURN_IF_ERROR(Annotate(rounds_->SetStep(call->tensor, call->step),
+                                   absl::StrFormat("tensor '%s'", tensor->name)));
+      break;
+    }
+    default:
+      return InvalidArgument("no call about a host's link, of number %d",
+                             static_cast<int>(call->what));
+  }
+  return worker_->Perform(call, absl::ZeroDuration());
 }
 
 // What each worker of a checkpoint owed is owed by the host: the sum. Who sets twice begins anew.
-absl::Status HostServer::SetState(const OpenCall& open) {
-  const wire::State& given = open.call->set_state();
-  BDN_ASSIGN_OR_RETURN(const LinkState what, ReadState(given.what()));
-  std::vector<float> values = CopyOf(open.data.span);
-  const int process = open.process->local_rank;
-  const bool adds_up = what == LinkState::kResidual || what == LinkState::kMomentum;
-  if (!adds_up) {  // the same at all
-    return process == 0 ? worker_->SetState(given.tensor(), what, values) : absl::OkStatus();
-  }
+absl::Status HostServer::AddToLink(int process, StateCall* call, std::vector<float>* values) {
   MutexLock one_at_a_time(&setting_);
   std::set<int> set_by;
   {
     MutexLock lock(&mu_);
-    BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(given.tensor()));
-    set_by = tensor->set_by[what];
+    BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(call->tensor));
+    set_by = tensor->set_by[call->link_part];
   }
   if (set_by.contains(process)) set_by.clear();
   if (!set_by.empty()) {
-    std::vector<float> before(values.size());
-    BDN_RETURN_IF_ERROR(worker_->GetState(given.tensor(), what, before));
-    for (size_t i = 0; i < values.size(); ++i) values[i] += before[i];
+    std::vector<float> before(values->size());
+    StateCall get{.what = StateCall::What::kGet,
+                  .tensor = call->tensor,
+                  .link_part = call->link_part,
+                  .out = before};
+    BDN_RETURN_IF_ERROR(worker_->Perform(&get, absl::ZeroDuration()));
+    for (size_t i = 0; i < values->size(); ++i) (*values)[i] += before[i];
   }
-  BDN_RETURN_IF_ERROR(worker_->SetState(given.tensor(), what, values));
+  BDN_RETURN_IF_ERROR(worker_->Perform(call, absl::ZeroDuration()));
   set_by.insert(process);
   MutexLock lock(&mu_);
-  BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(given.tensor()));
-  tensor->set_by[what] = std::move(set_by);
+  BDN_ASSIGN_OR_RETURN(HostTensor* const tensor, Find(call->tensor));
+  tensor->set_by[call->link_part] = std::move(set_by);
   return absl::OkStatus();
-}
-
-absl::Status HostServer::SetStep(const OpenCall& open) {
-  const wire::SetStep& given = open.call->set_step();
-  BDN_RETURN_IF_ERROR(ElementsOf(given.tensor()).status());
-  {
-    MutexLock lock(&mu_);
-    BDN_ASSIGN_OR_RETURN(const HostTensor* const tensor, Find(given.tensor()));
-    BDN_RETURN_IF_ERROR(Annotate(rounds_->SetStep(given.tensor(), given.step()),
-                                 absl::StrFormat("tensor '%s'", tensor->name)));
-  }
-  return worker_->SetStep(given.tensor(), given.step());
 }
 
 // ---- What they ask together

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -101,8 +102,18 @@ class Process {
     for (const host::Push& push : message.pushes().pushes()) Look(push.data());
     const host::Call& call = message.call();
     Look(call.broadcast().data());
-    Look(call.set_state().data());
-    Look(call.set_server_state().data());
+    Look(call.state().data());
+    const auto asked = Read(call.state());
+    if (asked.ok()) {  // and says the same when it is written again
+      host::StateCall message_again;
+      Write(*asked, &message_again);
+      const auto again = Read(message_again);
+      fuzz::Require(again.ok() && again->what == asked->what && again->where == asked->where &&
+                    again->link_part == asked->link_part &&
+                    again->server_part == asked->server_part && again->step == asked->step &&
+                    again->rule == asked->rule &&
+                    std::ranges::equal(again->subjects(), asked->subjects()));
+    }
     if (call.has_declare()) (void)Read(call.declare());
     return true;
   }
