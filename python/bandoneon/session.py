@@ -87,7 +87,9 @@ def init(
 
 
 def shutdown(timeout: float | None = None) -> None:
-    """Waits until all workers are done, then leaves the job. Harmless when there is none."""
+    """Waits until all workers are done, then leaves the job. Harmless when there is none. It leaves in peace even
+    while an exception is on its way, as in a `finally:`, so that the others do not hear of that: there, do without
+    it, and the end of the program or of `with init():` tells them."""
     global _worker, _left
     with _lock:
         worker, _worker = _worker, None

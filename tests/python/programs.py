@@ -747,16 +747,20 @@ def ends_without_shutdown(directory):
     record(directory, worker, tensor.tolist())
 
 
-def fails_in_one_worker(directory):
+def fails_in_one_worker(directory, how="by itself"):
     worker = bdn.init()
     try:
-        bdn.push_pull(torch.zeros(3), "t").wait()
-        if worker.rank == 1:
-            raise RuntimeError("the disk is full")
-        bdn.push_pull(torch.zeros(3), "t").wait()
+        with worker if how == "with" else contextlib.nullcontext():
+            bdn.push_pull(torch.zeros(3), "t").wait()
+            if worker.rank == 1:
+                raise RuntimeError("the disk is full")
+            bdn.push_pull(torch.zeros(3), "t").wait()
     except bandoneon.BandoneonError as error:
         record(directory, worker, str(error))
         raise
+    finally:
+        if how == "finally":
+            bdn.shutdown()
 
 
 def catches_every_error(directory, ending):

@@ -219,9 +219,16 @@ def test_a_program_that_ends_well_needs_no_shutdown(tmp_path):
     assert run_processes(tmp_path, "ends_without_shutdown") == [[0.5] * 10] * 2
 
 
-def test_the_others_hear_what_ended_a_worker(tmp_path):
-    message, _ = run_processes(tmp_path, "fails_in_one_worker", code=1)
+@pytest.mark.parametrize("how", ["by itself", "with"])
+def test_the_others_hear_what_ended_a_worker(tmp_path, how):
+    message, _ = run_processes(tmp_path, "fails_in_one_worker", how, code=1)
     assert "worker 1" in message and "the disk is full" in message
+
+
+def test_shutdown_in_finally_leaves_in_peace(tmp_path):
+    """Python does not say whether an exception is on its way or was dealt with."""
+    message, _ = run_processes(tmp_path, "fails_in_one_worker", "finally", code=1)
+    assert "worker 1 is leaving the job and pushes no more" in message
 
 
 def test_nobody_waits_for_a_worker_whose_program_has_ended(tmp_path):
