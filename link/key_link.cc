@@ -1,5 +1,7 @@
 #include "link/key_link.h"
 
+#include <algorithm>
+
 #include "common/base/draw.h"
 #include "common/base/status.h"
 #include "compressors/codec_schedule.h"
@@ -22,6 +24,12 @@ absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& fi
   }
   BDN_ASSIGN_OR_RETURN(link.codecs, MakeKeyCodecs(options));
   return link;
+}
+
+uint64_t LongestPayloadOf(const KeyEntry& entry, const KeyCodecs& codecs) {
+  const uint64_t plain = KeyBytes(entry);
+  return entry.kind == KeyKind::kDense ? std::max<uint64_t>(plain, codecs.MaxEncodedBytes())
+                                       : plain;
 }
 
 absl::Status CanonicalizeSpecs(TensorDeclaration* tensor) {

@@ -24,6 +24,9 @@ struct KeyLink {
 // not go together.
 absl::StatusOr<KeyLink> MakeKeyLink(const KeyEntry& entry, const std::string& first_tensor);
 
+// Bytes of the longest payload of a frame about the key, as it is or encoded.
+uint64_t LongestPayloadOf(const KeyEntry& entry, const KeyCodecs& codecs);
+
 // Puts the specs of a declaration into canonical form, so that workers that mean the same say the
 // same. InvalidArgument is what MakeKeyLink would say of its keys. REQUIRES: kind is kDense.
 absl::Status CanonicalizeSpecs(TensorDeclaration* tensor);

@@ -230,7 +230,8 @@ absl::StatusOr<int> Serve(const Config& config) {
     main.supervisor().Status("waiting for a job's nodes to join");
     DaemonLoop loop(service.get(), &main, health.get(), &clock, options);
     loop.Run();
-    if (main.signal() != nullptr) return main.lacks_memory() ? 1 : 0;
+    main.EndIfMemoryIsOut();
+    if (main.signal() != nullptr) return 0;
     main.EndedInTime();
     ended.Count(loop.failed());
     if (options.exit_when_done) return loop.failed() ? 1 : 0;

@@ -1,6 +1,5 @@
 #include "server/key_plan.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
@@ -28,11 +27,7 @@ absl::Status FillLink(const KeyEntry& entry, KeyPlan* plan) {
 
 }  // namespace
 
-uint64_t KeyPlan::MaxPayloadBytes() const {
-  const uint64_t plain = KeyBytes(entry);
-  return entry.kind == KeyKind::kDense ? std::max<uint64_t>(plain, codecs.MaxEncodedBytes())
-                                       : plain;
-}
+uint64_t KeyPlan::MaxPayloadBytes() const { return LongestPayloadOf(entry, codecs); }
 
 absl::StatusOr<std::shared_ptr<const KeyPlan>> MakeKeyPlan(const KeyEntry& entry,
                                                            const std::string& tensor_name) {

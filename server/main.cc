@@ -145,6 +145,7 @@ absl::StatusOr<ServedJob> ServeJob(const ServerOptions& options, MainLoop* main,
       ServeUntil(main, options.drain_timeout, &server, telemetry, control.get(), health);
   ReportJob(*telemetry, options.metrics_file);
   if (!served.result.ok()) LogError("%s", served.result.message());
+  main->EndIfMemoryIsOut();
   return served;
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
+#include "common/base/memory_reserve.h"
 #include "common/base/status.h"
 #include "common/wire/headers.h"
 
@@ -365,6 +366,7 @@ absl::Status Server::TakeDelta(const CatalogueDelta& delta) {
   }
   for (const auto& plan : own) BDN_RETURN_IF_ERROR(CheckFrame(*plan));
   BDN_RETURN_IF_ERROR(Reserve(own));
+  for (const auto& plan : own) MemoryReserve::ExpectMessage(plan->MaxPayloadBytes());
   std::vector<ShardNews> news(shards_.size());
   {
     MutexLock lock(&mu_);

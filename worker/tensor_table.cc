@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "common/base/memory_reserve.h"
 #include "common/base/status.h"
 #include "worker/pipeline/device_stages.h"
 
@@ -95,6 +96,7 @@ absl::Status TensorTable::AddKey(DeclaredKey key) {
   }
   if (key.tensor_names.empty()) return Internal("key %s has no segments", entry.key.ToString());
   BDN_ASSIGN_OR_RETURN(key.link, MakeKeyLink(entry, key.tensor_names[0]));
+  MemoryReserve::ExpectMessage(LongestPayloadOf(entry, key.link.codecs));
   key.runs_on_device = RunsOnDevice(key);
   auto exchange = std::make_unique<KeyExchange>(std::move(key));
   const Key id = exchange->id();

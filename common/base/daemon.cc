@@ -21,6 +21,7 @@ namespace bdn {
 namespace {
 
 constexpr unsigned kSecondsToEnd = 60;
+constexpr absl::Duration kLookInterval = absl::Seconds(1);  // for memory
 
 bool Take(const char* flag, std::vector<std::string>* args) {
   const auto found = std::find(args->begin(), args->end(), flag);
@@ -102,8 +103,8 @@ MainLoop::MainLoop(const Clock* clock)
     : clock_(clock),
       signal_fd_(HandleEndSignals()),
       next_alive_(supervisor_.alive_interval() == absl::InfiniteDuration() ? absl::InfiniteFuture()
-                                                                           : absl::InfinitePast()) {
-}
+                                                                           : absl::InfinitePast()),
+      next_look_(MemoryReserve::IsLimited() ? absl::InfinitePast() : absl::InfiniteFuture()) {}
 
 // The handler stays: whatever is left to be done, the next signal ends it.
 MainLoop::~MainLoop() {
@@ -120,10 +121,15 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
       supervisor_.Alive();
       next_alive_ = now + supervisor_.alive_interval();
     }
+    if (now >= next_look_) {
+      reserve_.Look();
+      next_look_ = now + kLookInterval;
+    }
     pollfd fds[] = {{event_fd, POLLIN, 0},
                     {signal_ == nullptr ? signal_fd_ : -1, POLLIN, 0},
                     {lacks_memory_ ? -1 : reserve_.fd(), POLLIN, 0}};
-    const int ready = poll(fds, 3, MillisecondsUntil(std::min(deadline, next_alive_) - now));
+    const int ready =
+        poll(fds, 3, MillisecondsUntil(std::min({deadline, next_alive_, next_look_}) - now));
     if (ready < 0) continue;  // interrupted
     if (fds[0].revents != 0) return Woken::kByEvent;
     if (fds[1].revents != 0) {
@@ -169,7 +175,16 @@ void MainLoop::BeginToEnd() const {
   alarm(kSecondsToEnd);
 }
 
-void MainLoop::EndedInTime() const { alarm(0); }
+void MainLoop::EndedInTime() const {
+  alarm(0);
+  MemoryReserve::ExpectNoMessages();
+}
+
+void MainLoop::EndIfMemoryIsOut() const {
+  if (!lacks_memory_) return;
+  (void)FlushLog(absl::Seconds(1));
+  _exit(1);
+}
 
 absl::Status WhyStopped(const std::string& name, const MainLoop& main) {
   if (main.lacks_memory()) return ResourceExhausted("%s is out of memory", name);

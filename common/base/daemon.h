@@ -68,6 +68,9 @@ class MainLoop {
   // with 1, where it is not. Until EndedInTime.
   void BeginToEnd() const;
   void EndedInTime() const;
+  // To be called when all is told and written. Where memory has run out the process ends here, with 1, and what
+  // it holds is not torn down: a library that had none for a thread of its own (gRPC) waits for its end for ever.
+  void EndIfMemoryIsOut() const;
 
  private:
   void TakeSignal();
@@ -75,8 +78,9 @@ class MainLoop {
   const Clock* const clock_;
   const int signal_fd_;
   const Supervisor supervisor_{Supervisor::FromEnvironment()};
-  const MemoryReserve reserve_;
+  MemoryReserve reserve_;
   absl::Time next_alive_;
+  absl::Time next_look_;  // for memory
   const char* signal_ = nullptr;
   bool lacks_memory_ = false;
 };

@@ -1,13 +1,17 @@
 #include "common/base/memory_reserve.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <new>
 #include <string_view>
 
@@ -16,6 +20,10 @@ namespace {
 
 constexpr size_t kReserveBytes = size_t{48} << 20;
 constexpr int kTimeToEndMs = 5000;
+// A server near its limit may have no place at one moment, and work.
+constexpr int kFailuresInARow = 5;
+// Of a message, beside its bytes: what ZeroMQ keeps of it, and malloc.
+constexpr size_t kMessageOverhead = 4096;
 constexpr std::string_view kLastWords =
     "bandoneon: out of memory, and what was kept for a proper end is used up: this process ends now\n";
 
@@ -23,6 +31,18 @@ constexpr std::string_view kLastWords =
 int exhausted_fd = -1;
 pthread_t main_thread;
 std::atomic<void*> reserve{nullptr};
+// These publish nothing else.
+std::atomic<size_t> longest_message{0};
+std::atomic<bool> was_found{false};  // since the last look
+std::atomic<bool> was_missed{false};
+
+bool HasPlaceFor(size_t bytes) {
+  if (bytes == 0) return true;
+  void* volatile place =
+      std::malloc(bytes + kMessageOverhead);  // volatile: or both calls are left out
+  std::free(place);
+  return place != nullptr;
+}
 
 // False where it was given back before.
 bool GiveBack() {
@@ -49,6 +69,7 @@ void OnNoMemory() {
 
 MemoryReserve::MemoryReserve() {
   if (exhausted_fd >= 0) return;
+  if (IsLimited()) mallopt(M_ARENA_MAX, 1);
   exhausted_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   main_thread = pthread_self();
   void* const kept =
@@ -61,5 +82,36 @@ MemoryReserve::MemoryReserve() {
 int MemoryReserve::fd() const { return exhausted_fd; }
 
 void MemoryReserve::OnExhausted() { (void)GiveBack(); }
+
+void MemoryReserve::ExpectMessage(size_t bytes) {
+  size_t known = longest_message.load();
+  while (known < bytes && !longest_message.compare_exchange_weak(known, bytes)) {
+  }
+}
+
+void MemoryReserve::OnAsked(bool found) {
+  std::atomic<bool>& told = found ? was_found : was_missed;
+  if (!told.load(std::memory_order_relaxed)) told.store(true, std::memory_order_relaxed);
+}
+
+void MemoryReserve::ExpectNoMessages() { longest_message.store(0); }
+
+bool MemoryReserve::IsLimited() {
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) return true;
+  }
+  int overcommit = 0;
+  std::ifstream("/proc/sys/vm/overcommit_memory") >> overcommit;
+  constexpr int kNever = 2;
+  return overcommit == kNever;
+}
+
+void MemoryReserve::Look() {
+  const bool has_missed = was_missed.exchange(false) && !was_found.load();
+  was_found.store(false);
+  failures_ = has_missed || !HasPlaceFor(longest_message.load()) ? failures_ + 1 : 0;
+  if (failures_ == kFailuresInARow) OnExhausted();
+}
 
 }  // namespace bdn

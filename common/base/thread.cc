@@ -3,22 +3,46 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <system_error>
 #include <utility>
 
+#include "common/base/memory_reserve.h"
+
 namespace bdn {
+namespace {
+
+// A thread inherits the mask of the one that makes it.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &saved_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t saved_;
+};
+
+}  // namespace
 
 std::thread StartThread(const char* name, std::function<void()> body) {
-  // A thread inherits the mask of the one that makes it.
-  sigset_t all;
-  sigset_t saved;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &saved);
-  std::thread thread([name, body = std::move(body)] {
+  const NoSignals no_signals;
+  const auto run = [name, body = std::move(body)] {
     pthread_setname_np(pthread_self(), name);
     body();
-  });
-  pthread_sigmask(SIG_SETMASK, &saved, nullptr);
-  return thread;
+  };
+  try {
+    return std::thread(run);
+  } catch (const std::system_error&) {
+    // Its stack found no place: it has that of the reserve, by which the process comes to its end.
+    if (!MemoryReserve::IsLimited()) throw;
+    MemoryReserve::OnExhausted();
+    return std::thread(run);
+  }
 }
 
 }  // namespace bdn

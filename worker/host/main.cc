@@ -105,6 +105,7 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
       listener->Close();
       _exit(main->lacks_memory() ? 1 : 0);
     }
+    if (main->lacks_memory()) (void)worker->Abort(std::string(why.message()));
     server.OnFailure(why);
   }
   job.join();
@@ -118,6 +119,8 @@ ServedJob ServeJob(const Config& config, const HostOptions& options, MainLoop* m
     served.result = main->lacks_memory() ? WhyStopped("bandoneon-worker", *main) : absl::OkStatus();
   }
   if (!served.result.ok()) LogError("%s", served.result.message());
+  if (main->lacks_memory()) HostServer::Refuse(listener, served.result);
+  main->EndIfMemoryIsOut();
   worker.reset();
   return served;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "common/base/memory_reserve.h"
 
 namespace bdn {
 namespace {
@@ -46,10 +47,15 @@ ShmArena::Taken ShmArena::TakeAnywhere(size_t size) {
 
 ShmArena::Segment* ShmArena::AddSegment(size_t size) {
   const size_t wanted = std::clamp(bytes_ / kGrowth, kLeastSegment, kMostSegment);
-  const size_t bytes = RoundUp(std::max(wanted, size), kPage);
+  size_t bytes = RoundUp(std::max(wanted, size), kPage);
   if (segments_.size() == kMaxSegments || bytes > max_segment_bytes_) return nullptr;
   auto memory = SharedMemory::Create("bandoneon-payloads", bytes);
+  if (!memory.ok() && bytes > RoundUp(size, kPage)) {  // near a limit: what is needed now
+    bytes = RoundUp(size, kPage);
+    memory = SharedMemory::Create("bandoneon-payloads", bytes);
+  }
   if (!memory.ok()) {
+    MemoryReserve::OnAsked(false);
     if (!has_said_) {
       LogWarning("payloads wait for memory to share: %s", memory.status().message());
     }
@@ -71,7 +77,11 @@ std::byte* ShmArena::Allocate(size_t size) {
   if (taken.memory == nullptr) return nullptr;
   std::byte* const block = taken.memory->data() + taken.offset;
   const size_t end = taken.offset + size;
-  if (taken.memory->Populate(end - taken.untouched, taken.untouched)) return block;
+  if (taken.memory->Populate(end - taken.untouched, taken.untouched)) {
+    MemoryReserve::OnAsked(true);
+    return block;
+  }
+  MemoryReserve::OnAsked(false);
   Free(block, size);
   return nullptr;
 }
