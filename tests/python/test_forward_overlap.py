@@ -285,3 +285,55 @@ def test_where_every_gradient_leaves_by_itself(monkeypatch):
         return model_hash(train(worker, model, optimizer, steps=4))
 
     assert_same_models(job, fusion_bytes=1)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_group_of_the_model_that_is_added_in_mid_run_is_stepped_where_it_is_read(settles):
+    def job(worker, overlap):
+        model = torch.nn.Sequential(make_model(), torch.nn.Linear(3, 2))
+        fill(model)
+        inner = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap=overlap, worker=worker, scaler=None)
+        for step in range(5):
+            optimizer.zero_grad()
+            loss_of(model, make_batch(worker.rank, step)).backward()
+            optimizer.step()
+            if step == 1:
+                if settles:
+                    optimizer.synchronize()
+                optimizer.add_param_group({"params": list(model[1].parameters()), "lr": 0.2})
+        optimizer.synchronize()
+        return model_hash(model)
+
+    digests = {*run_job(lambda worker: job(worker, "forward")), *run_job(lambda worker: job(worker, "backward"))}
+    assert len(digests) == 1
+
+
+def test_a_group_that_the_model_lacks_is_to_come_with_its_module():
+    def job(worker):
+        model, head = make_model(), torch.nn.Linear(3, 2)
+        fill(head)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker)
+        with pytest.raises(bandoneon.InvalidArgument, match="give add_param_group.. the module that has it"):
+            optimizer.add_param_group({"params": list(head.parameters())}, head.named_parameters())
+        optimizer.add_param_group({"params": list(head.parameters())}, head)
+
+    run_job(job, workers=1)
+
+
+@pytest.mark.parametrize("change", [torch.nn.Module.double, torch.nn.Module.bfloat16])
+def test_a_model_that_is_given_another_type_before_its_step_is_taken_is_refused_by_name(change):
+    def job(worker):
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bdn.DistributedOptimizer(inner, model, overlap="forward", worker=worker, scaler=None)
+        loss_of(model, make_batch(worker.rank)).backward()
+        optimizer.step()
+        change(model)
+        with pytest.raises(bandoneon.InvalidArgument, match="'0.weight' was declared as .* torch.float32, and now"):
+            model(make_batch(worker.rank).to(model[0].weight.dtype))
+        model.float()  # For the step is still to be taken.
+        model(make_batch(worker.rank))
+
+    run_job(job)

@@ -160,13 +160,34 @@ def test_a_learning_rate_that_only_some_workers_change_is_refused():
         model = make_model()
         optimizer = sgd(worker, model)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        with pytest.raises(bandoneon.InvalidArgument, match="learning rate"):
+        with pytest.raises(bandoneon.InvalidArgument, match=r"learning rate.*scheduler, too, give join\(step=\)"):
             with optimizer.join():
                 for number in range(2 + 2 * worker.rank):
                     loop(worker, model, optimizer, 1)
                     scheduler.step()
 
     run_job(job)
+
+
+def test_a_scheduler_in_the_loop_that_step_has_too_is_stepped_by_all():
+    def job(worker):
+        model = make_model()
+        optimizer = sgd(worker, model)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+        def step():
+            optimizer.step()
+            scheduler.step()
+
+        with optimizer.join(step=step):
+            for number in range(2 + 2 * worker.rank):
+                optimizer.zero_grad()
+                loss_of(model, make_batch(worker.rank, number)).backward()
+                step()
+        return model_hash(model), scheduler.get_last_lr()
+
+    first, second = run_job(job)
+    assert first == second and first[1] == [0.1 * 0.5**4]
 
 
 def test_a_join_inside_a_join_is_refused():

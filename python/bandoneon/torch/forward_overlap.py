@@ -208,14 +208,17 @@ class ForwardHooks:
             for child in module.children():
                 self._readers[child].parents.append(self._readers[module])
 
-    def check_reads(self, named):
-        """InvalidArgument where (name, parameter) is of none of the modules: nothing would take its step."""
+    def note_added(self, named):
+        """Of (name, parameter) pairs that are to be stepped, too. InvalidArgument where one is of none of the modules:
+        nothing would take its step."""
+        self._is_assigned = False
         read = {id(param) for module in self._readers for param in module._parameters.values()}
         for name, param in named:
             if id(param) not in read:
                 raise InvalidArgument(
                     f"{name!r} is a parameter of no module of the model that overlap='forward' was given, whose "
-                    "forward pass awaits it; give it a model that has all parameters, or use overlap='backward'",
+                    "forward pass awaits it; give it a model that has all parameters, give add_param_group() the module that "
+                    "has it, in place of its named_parameters(), or use overlap='backward'",
                     tensor=name,
                 )
 

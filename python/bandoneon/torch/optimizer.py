@@ -224,12 +224,14 @@ class _Distributed:
         )
         synchronizer.attendance = attendance
         try:
-            yield
+            with _explained_rates():
+                yield
             synchronizer.settle()
             synchronizer.attendance = None
             while attendance.anyone_present():
                 self.zero_grad()
-                synchronizer.answer_round()
+                with _explained_rates():
+                    synchronizer.answer_round()
                 (step or self.step)()
         finally:
             synchronizer.attendance = None
@@ -277,7 +279,7 @@ class _Distributed:
             _check_momentum(groups, parts.names, parts.parameters.links, first)
             named = parts.names.in_forward_order(groups, first)
             if parts.forward_hooks is not None:
-                parts.forward_hooks.check_reads(named)
+                parts.forward_hooks.note_added(named)
                 _check_apart_in_forward([(m.name, m.param) for m in parts.parameters.members] + list(named))
             added = parts.parameters.add(named, terms_by_group(groups, first=first))
         except BaseException:
@@ -324,6 +326,21 @@ class _Distributed:
 
 
 _joining = weakref.WeakSet()  # workers inside a join()
+
+
+@contextlib.contextmanager
+def _explained_rates():
+    """Within join(): why the workers' learning rates are not the same, as servers say it."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if "has learning rate" not in str(error):
+            raise
+        raise InvalidArgument(
+            f"{error}. Who has no batches left in join() takes the optimizer's steps alone: where the loop steps a "
+            "scheduler, too, give join(step=) a function of all that the loop does from optimizer.step() on",
+            tensor=error.tensor,
+        ) from error
 
 
 class _Parts:

@@ -264,6 +264,9 @@ class Synchronizer:
         slots = [slot for slot in (self._slots if slots is None else slots) if slot.is_deferred]
         if not slots:
             return  # Another module has read them, or this one has.
+        for slot in slots:  # Which may have been given another type meanwhile, as by model.double().
+            if slot.param.dtype != slot.member.dtype:
+                slot.member.check(slot.param)
         with outside_of_forward(slot.param for slot in slots):
             self._collect(slots)
             hooks = self.forward_hooks
