@@ -1,5 +1,8 @@
 """Which gradients a distributed optimizer exchanges, and what it makes of those that are not there."""
 
+import contextlib
+import warnings
+
 import pytest
 import torch
 
@@ -18,6 +21,7 @@ from cluster_helpers import (
     run_job,
     sgd,
 )
+from forward_overlap_helpers import distributed
 
 
 class Branches(torch.nn.Module):
@@ -306,3 +310,29 @@ def test_one_pass_for_two_optimizers_of_which_one_worker_reaches_one():
 
     first, second = run_job(job)
     assert first == second
+
+
+@pytest.mark.parametrize("overlap", ["backward", "forward"])
+@pytest.mark.parametrize("last", ["inside", "outside"])
+def test_a_step_after_no_sync_alone_steps_by_local_gradients_as_ddp_does_and_is_warned_of(last, overlap):
+    def job(worker):
+        model, plain = make_model(), make_model()
+        optimizers = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9), distributed(worker, model, overlap)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for step in range(3):
+                for optimizer, one in zip(optimizers, (plain, model)):
+                    optimizer.zero_grad()
+                    with getattr(optimizer, "no_sync", contextlib.nullcontext)():
+                        loss_of(one, make_batch(0, step)).backward()
+                    if last == "outside":
+                        loss_of(one, make_batch(1, step)).backward()
+                    optimizer.step()
+        optimizers[1].synchronize()
+        messages = [str(one.message) for one in seen]
+        return messages, model_hash(model) == model_hash(plain)
+
+    ((messages, is_plain),) = run_job(job, workers=1)
+    assert is_plain
+    assert len(messages) == (last == "inside")
+    assert all("comes after a backward pass under no_sync()" in message for message in messages)

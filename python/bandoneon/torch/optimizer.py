@@ -183,7 +183,8 @@ class _Distributed:
 
     def no_sync(self):
         """A context in which backward() adds to the local gradients and exchanges nothing. The next
-        backward() outside sends the sum."""
+        backward() outside sends the sum. A step() before that steps by this worker's own gradients, as under DDP, and
+        is warned of: the last backward() of each step belongs outside."""
         return self._bandoneon.synchronizer.no_sync()
 
     @contextlib.contextmanager

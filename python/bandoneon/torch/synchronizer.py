@@ -131,6 +131,7 @@ class Synchronizer:
         self._had_pass = False  # since the last step, or since its gradients were thrown away
         self._passes_per_round = passes_per_round
         self._local_passes = 0  # that the next round will exchange
+        self._has_local_part = False  # gradients of no_sync() passes that no round has exchanged
         self.attendance = None  # that each round is told to, within join()
         # Of what is awaited after the pass:
         self._forward_hooks = lambda: None  # weak reference: theirs is the deferred step
@@ -138,6 +139,7 @@ class Synchronizer:
         self._num_deferred = 0  # slots whose step was deferred and not taken
         self._has_warned = False
         self._has_warned_of_taken = False
+        self._has_warned_of_local_part = False
         self._has_warned_of_nonfinite = False
         # Of the running round:
         self._active = False
@@ -211,6 +213,8 @@ class Synchronizer:
             )
         if self._active or self._local_passes or not has_gradients:
             self._end_round()
+        elif self._has_local_part:
+            self._warn_of_local_part()
 
     def let_go_of_gradients(self):
         """Those of a pass that broke off, whose means are still to be written to them: zeros would be, too."""
@@ -220,7 +224,7 @@ class Synchronizer:
 
     def forget_pass(self):
         """Its gradients were stepped on or thrown away; the next step needs others."""
-        self._had_pass = False
+        self._had_pass = self._has_local_part = False
         self._local_passes = 0
 
     # ---- After the backward pass ----
@@ -310,6 +314,7 @@ class Synchronizer:
                 slot.pending = slot.param.grad = PendingGradient(slot.grad, settle)
         self._is_in_flight = True
         self._had_pass = True
+        self._has_local_part = False
         self._local_passes = 0
         self._leave_pass()
         self._refuse_changes()
@@ -365,7 +370,7 @@ class Synchronizer:
 
     def _before_accumulation(self, slot):
         if not self._enabled:
-            self._had_pass = True
+            self._had_pass = self._has_local_part = True
             slot.forget_mean()
             return
         self._enter_round(slot)
@@ -460,6 +465,7 @@ class Synchronizer:
         self._collect(self._slots)
         self._settle_attendance()
         self._had_pass = True
+        self._has_local_part = False
         self._local_passes = 0
         self._leave_round()
         self._refuse_changes()
@@ -580,6 +586,18 @@ class Synchronizer:
             f"a hook has set the gradient of {slot.member.name!r} to None during backward(), so this worker has none "
             "to exchange and counts as one without it. If that hook takes steps, or keeps gradients elsewhere, they "
             "are this worker's own and the replicas will differ: do both after backward() instead",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _warn_of_local_part(self):
+        if self._has_warned_of_local_part:
+            return
+        self._has_warned_of_local_part = True
+        warnings.warn(
+            "step() comes after a backward pass under no_sync() that none outside of it followed, so it steps by what is "
+            "this worker's own in the gradients, as under DDP, and the replicas come apart: leave no_sync() before the "
+            "last backward() of each step",
             RuntimeWarning,
             stacklevel=2,
         )
