@@ -2,6 +2,7 @@
 
 import fnmatch
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 
 from .. import _native
 from .._native import CodecTraits
@@ -57,7 +58,7 @@ class LinkOptions:
         """Whether either end keeps something between steps, in units of unscaled gradients."""
         return bool(self.momentum) or self.feeds_back or _has(self.pull, CodecTraits.ERROR_FEEDBACK)
 
-    @property
+    @cached_property
     def clips_as_half(self):
         """Whether values beyond LARGEST_HALF, scaled as they are, may be clipped on the way and nothing of them kept."""
         return not self.remembers and any("fp16" in spec for spec in (self.push, self.pull))

@@ -22,17 +22,17 @@ class WrittenWeights:
         self._noted = None
 
     def names(self):
-        """Of the parameters that hold other values; not of those that were given another type."""
+        """Of the parameters that hold other values; not of those that were given another type or size."""
         if self._noted is None:
             return []
         return [
             name
-            for (name, param), (dtype, bits) in zip(self._named, self._noted)
-            if param.dtype == dtype and _sum_of_bits(param)[1] != bits
+            for (name, param), (dtype, elements, bits) in zip(self._named, self._noted)
+            if (param.dtype, param.numel()) == (dtype, elements) and _sum_of_bits(param)[2] != bits
         ]
 
 
 def _sum_of_bits(tensor):
-    """(type, sum that wraps around)"""
+    """(type, elements, sum that wraps around)"""
     integer = _INTEGERS[tensor.element_size()]
-    return tensor.dtype, tensor.detach().contiguous().view(integer).sum(dtype=integer).item()
+    return tensor.dtype, tensor.numel(), tensor.detach().contiguous().view(integer).sum(dtype=integer).item()
