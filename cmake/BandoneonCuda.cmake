@@ -2,7 +2,8 @@
 # needed, so what is built here runs on machines without one.
 #
 # Sets BDN_CUDA to whether there is a compiler for them, BDN_CUDA_VERSION to the oldest driver for what it makes, as they
-# count (13000), BDN_CUDA_ARCHITECTURES and, the last of them, BDN_CUDA_NEWEST.
+# count (13000), BDN_CUDA_ARCHITECTURES and, the last of them, BDN_CUDA_NEWEST; BDN_CUDA_OLDEST is the least that any of
+# its output is for.
 set(BANDONEON_CUDA AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO (where there is an nvcc that works)")
 set_property(CACHE BANDONEON_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(BANDONEON_CUDA_ARCHITECTURES "" CACHE STRING "What to compile them for, as 80;90; empty: 70 to 90, what nvcc has")
@@ -29,6 +30,8 @@ endfunction()
 
 set(BDN_CUDA OFF)
 set(BDN_CUDA_VERSION 0)
+set(BDN_CUDA_OLDEST 0)
+set(BDN_TEXT_ARCHITECTURE 75)  # of bdn_write_kernel_text
 if(NOT BANDONEON_CUDA STREQUAL OFF)
   bdn_try_nvcc()
   if(NOT BDN_CUDA_PROBLEM)
@@ -57,13 +60,17 @@ if(BDN_CUDA)
   endif()
   list(SORT BDN_CUDA_ARCHITECTURES COMPARE NATURAL)
   list(GET BDN_CUDA_ARCHITECTURES -1 BDN_CUDA_NEWEST)
+  list(GET BDN_CUDA_ARCHITECTURES 0 BDN_CUDA_OLDEST)
+  if(BDN_CUDA_OLDEST GREATER BDN_TEXT_ARCHITECTURE)
+    set(BDN_CUDA_OLDEST ${BDN_TEXT_ARCHITECTURE})
+  endif()
   message(STATUS "Kernels for GPUs: ${BDN_CUDA_ARCHITECTURES}, by nvcc for drivers from ${BDN_CUDA_VERSION} on")
 endif()
 
 # bdn_write_kernel_text(SOURCE OUTPUT): PTX for the oldest GPUs and drivers. nvcc writes the newest version of the
 # language at its head; the kernels need nothing of it that PTX 7.0 (CUDA 11.0) lacks, as ptxas says in a test.
 function(bdn_write_kernel_text source output)
-  bdn_compile_kernels(${source} ${output}.newest -ptx -arch=compute_75)
+  bdn_compile_kernels(${source} ${output}.newest -ptx -arch=compute_${BDN_TEXT_ARCHITECTURE})
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -DFROM=${output}.newest -DTO=${output} -P ${BDN_ROOT}/cmake/OldestPtx.cmake
     DEPENDS ${output}.newest ${BDN_ROOT}/cmake/OldestPtx.cmake VERBATIM)

@@ -50,7 +50,7 @@ class ComputeDevice {
   // Waits for what the device still does. Null is allowed.
   virtual void Free(void* memory) = 0;
   // Host memory that the device copies from and to without a copy between: locked in place, so it
-  // is dear and slow to make (pinned_pool.h keeps it).
+  // is dear and slow to make (pinned_pool.h keeps it). ResourceExhausted also where the system lets no more be locked.
   virtual absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(std::byte* memory) = 0;
 

@@ -26,6 +26,7 @@ constexpr int kAttributeOfMajor = 75;
 constexpr int kAttributeOfMinor = 76;
 constexpr int kNoBinaryForGpu = 209;
 constexpr int kUnsupportedPtx = 222;
+constexpr int kOperatingSystem = 304;
 constexpr unsigned kPinnedForAllContexts = 1;
 
 uint64_t AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
@@ -111,6 +112,10 @@ absl::StatusOr<std::string> CudaDevice::DescribeAll(const CudaOptions& options) 
       driver.DeviceGetAttribute(&minor, kAttributeOfMinor, device);
       status = fits;
     }
+    if (status.ok() && 10 * major + minor < options.least_capability) {
+      status = FailedPrecondition("kernels are for GPUs of compute capability %d.%d and more",
+                                  options.least_capability / 10, options.least_capability % 10);
+    }
     absl::StrAppendFormat(
         &lines, "GPU: %s (cuda:%d), compute capability %d.%d, driver of CUDA %s, encodes: %s\n",
         name, ordinal, major, minor, VersionText(version),
@@ -187,9 +192,13 @@ void CudaDevice::Free(void* memory) {
 
 absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
   void* memory = nullptr;
-  BDN_RETURN_IF_ERROR(
-      InContext([&] { return driver_.MemHostAlloc(&memory, bytes, kPinnedForAllContexts); },
-                "cuMemHostAlloc of %d bytes", bytes));
+  int error = 0;
+  const absl::Status status =
+      InContext([&] { return error = driver_.MemHostAlloc(&memory, bytes, kPinnedForAllContexts); },
+                "cuMemHostAlloc of %d bytes", bytes);
+  // A system that bounds locked memory refuses it by an error of its own.
+  if (error == kOperatingSystem) return ResourceExhausted("%s", status.message());
+  BDN_RETURN_IF_ERROR(status);
   return static_cast<std::byte*>(memory);
 }
 

@@ -22,6 +22,7 @@ struct CudaOptions {
   int image_version = KernelImageVersion();
   ByteSpan text = KernelText();
   int text_version = KernelTextVersion();
+  int least_capability = KernelLeastCapability();
 };
 
 // An NVIDIA GPU, in its primary context, which PyTorch and CUDA's runtime use too: their memory,

@@ -43,6 +43,7 @@ ByteSpan KernelText() { return {}; }
 #endif
 
 int KernelImageVersion() { return BDN_KERNEL_IMAGE_VERSION; }
+int KernelLeastCapability() { return BDN_KERNEL_LEAST_CAPABILITY; }
 int KernelTextVersion() { return 11000; }  // PTX 7.0, as cmake/BandoneonCuda.cmake writes it
 
 }  // namespace bdn

@@ -17,6 +17,9 @@ ByteSpan KernelText();
 // The oldest driver that takes it: that of the oldest language that has all that the kernels need.
 int KernelTextVersion();
 
+// The least compute capability of GPUs that have either: 75 is 7.5.
+int KernelLeastCapability();
+
 }  // namespace bdn
 
 #endif  // BANDONEON_DEVICE_KERNEL_IMAGE_H_

@@ -83,6 +83,11 @@ TEST(CudaDevice, DescribesAllWithoutAContext) {
             "GPU: Fake GPU (cuda:0), compute capability 9.0, driver of CUDA 13.0, encodes: yes\n");
   EXPECT_THAT(CudaDevice::DescribeAll(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_old.so")).value(),
               HasSubstr("driver of CUDA 12.4, encodes: no: NVIDIA's driver is of CUDA 12.4"));
+  CudaOptions of_newer = With(BDN_FAKE_CUDA_DIR "/libfake_cuda.so");
+  of_newer.least_capability = 100;
+  EXPECT_THAT(CudaDevice::DescribeAll(of_newer).value(),
+              HasSubstr("9.0, driver of CUDA 13.0, encodes: no: kernels are for GPUs of compute "
+                        "capability 10.0 and more"));
   EXPECT_EQ(
       CudaDevice::DescribeAll(With(BDN_FAKE_CUDA_DIR "/libfake_cuda_no_gpu.so")).status(),
       absl::NotFoundError("cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"));

@@ -74,6 +74,7 @@ class FakeDriver {
   static constexpr long kForever = 1L << 40;
   static constexpr int kInvalidValue = 1;
   static constexpr int kOutOfMemory = 2;
+  static constexpr int kOperatingSystem = 304;
   static constexpr int kLaunchFailed = 719;
 
  private:

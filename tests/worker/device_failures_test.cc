@@ -231,8 +231,9 @@ class DeviceFailures : public ::testing::Test {
     }
   }
 
-  // Memory that is out, and of what else may be wrong with launches something else, by turns.
+  // Memory that is out, and by turns what else may be wrong with launches, and with memory that the system is to lock.
   static int ErrorOf(FakeDriver::Call call, long k) {
+    if (call == FakeDriver::kPinnedAllocations && k % 2 == 0) return FakeDriver::kOperatingSystem;
     const bool is_launch = call == FakeDriver::kLaunches || call == FakeDriver::kKernelRuns;
     return is_launch && k % 2 == 0 ? FakeDriver::kLaunchFailed : FakeDriver::kOutOfMemory;
   }
