@@ -2,8 +2,11 @@
 which any memory is a GPU's, and whose streams do nothing before somebody waits for them; that a tensor is a
 GPU's is what devices.py says. Real tensors, autograd, workers and servers are between the two."""
 
+import copy
 import ctypes
+import importlib
 import os
+import pathlib
 import subprocess
 import threading
 
@@ -18,8 +21,9 @@ from bandoneon import _native
 from bandoneon.torch import devices
 from bandoneon.worker import Declaration
 from forward_overlap_helpers import distributed
-from cluster_helpers import ONEBIT, assert_same, make_batch, make_model, model_hash, run_job, sgd, train
+from cluster_helpers import ONEBIT, assert_same, fill, make_batch, make_model, model_hash, run_job, sgd, train
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = _native.library_paths()[-1].parent.parent / "tests" / "device" / "libfake_cuda.so"
 STREAM = 0  # the default one
 
@@ -144,6 +148,93 @@ def test_training_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, ove
     assert {model for model, *_ in there + here} == {here[0][0]}
     assert here[0][1:] == (0, 0)
     assert (there[0][1] > 0, there[0][2] > 0) == (place == "cpu", place == "gpu")
+
+
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["rows", "channels_last"])
+def test_gradients_of_other_layouts_and_types_give_the_bits_of_the_host(gpu, monkeypatch, layout, dtype, place):
+    """In channels_last a convolution's gradient has its elements in another order than its shape."""
+    monkeypatch.setenv("BANDONEON_CODEC_DEVICE", place)
+
+    def job(worker):
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Tanh(), torch.nn.Conv2d(8, 4, 1))
+        fill(model)
+        model = model.to(dtype=dtype, memory_format=layout)
+        optimizer = sgd(worker, model, **ONEBIT)
+        generator = torch.Generator().manual_seed(worker.rank)
+        for _ in range(3):
+            optimizer.zero_grad()
+            images = torch.randn(2, 3, 6, 6, generator=generator).to(dtype=dtype, memory_format=layout)
+            model(images).square().mean().backward()
+            optimizer.step()
+        stats = worker.stats()
+        return model_hash(model), stats["device_bytes_out"] + stats["device_encoded_pushes"]
+
+    unfused = dict(min_compress_bytes=0, fusion_bytes=0)
+    there = run_job(job, **unfused)
+    monkeypatch.setattr(devices, "is_pushable", lambda tensor: False)
+    here = run_job(job, **unfused)
+    assert {model for model, _ in there + here} == {here[0][0]}
+    assert there[0][1] > 0 and here[0][1] == 0
+
+
+class Gauge:
+    """The greatest value of a gauge of a worker, which is looked at while the block runs."""
+
+    def __init__(self, worker, name):
+        self._worker, self._name = worker, name
+        self._is_over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+        self.most = 0
+
+    def look(self):
+        self.most = max(self.most, self._worker.stats()[self._name])
+
+    def _watch(self):
+        while not self._is_over.wait(0.001):
+            self.look()
+
+    def __enter__(self):
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_):
+        self._is_over.set()
+        self._watcher.join()
+
+
+def test_the_demos_model_trains_within_a_bound_of_the_gpus_memory(gpu, monkeypatch):
+    """Its residuals and momenta alone would be ten times as much."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    demo = importlib.import_module("gpt")
+    monkeypatch.setenv("BANDONEON_CODEC_DEVICE", "gpu")
+    monkeypatch.setenv("BANDONEON_MAX_DEVICE_BYTES", "1MiB")
+    torch.manual_seed(1)
+    first = demo.GPT()
+    text = torch.randint(256, (4096,), generator=torch.Generator().manual_seed(2))
+
+    def job(worker):
+        model = copy.deepcopy(first)
+        optimizer = sgd(worker, model, lr=demo.RATES["SGD"], **demo.MODES["onebit"])
+        generator = torch.Generator().manual_seed(worker.rank)
+        with Gauge(worker, "device_memory_bytes") as memory:
+            for _ in range(3):
+                optimizer.zero_grad()
+                model.loss(demo.sample(text, generator, count=1, context=16)).backward()
+                memory.look()
+                optimizer.step()
+        stats = worker.stats()
+        return model_hash(model), memory.most, stats["device_encoded_pushes"], stats["device_host_encoded_pushes"]
+
+    unfused = dict(min_compress_bytes=0, fusion_bytes=0)
+    there = run_job(job, **unfused)
+    monkeypatch.setattr(devices, "is_pushable", lambda tensor: False)
+    here = run_job(job, **unfused)
+    assert {model for model, *_ in there + here} == {here[0][0]}
+    for _, most, encoded_there, encoded_by_host in there:
+        assert 512 << 10 < most <= 1 << 20
+        assert encoded_there > 0 and encoded_by_host > 0, "some found memory, and some did not"
 
 
 def test_the_hook_of_ddp_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, tmp_path):
