@@ -9,6 +9,7 @@ is 1 where one failed.
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -57,7 +58,7 @@ def is_gpu(device):
 
 def bits(tensor):
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8).cpu()
-    return hashlib.sha256(bytes(flat.tolist())).hexdigest()[:16]
+    return hashlib.sha256(ctypes.string_at(flat.data_ptr(), flat.numel())).hexdigest()[:16]
 
 
 def job(function, workers=2, place="auto", **settings):
@@ -270,6 +271,7 @@ def capture_beside_exchanges(device):
     """A graph is captured in the default mode, "global", while an exchange is on its way in threads of ours."""
     seen = {}
     for place in ("cpu", "gpu"):
+        both_are_done = threading.Barrier(2)  # What one still asks of CUDA would break the other's capture.
 
         def run(worker):
             a = torch.randn(256, 256, device=device)
@@ -277,6 +279,7 @@ def capture_beside_exchanges(device):
             x = torch.ones(1 << 20, device=device)
             bdn.push_pull(torch.ones(1 << 20, device=device), "warm", push="fp16", worker=worker).wait()
             torch.cuda.synchronize()
+            both_are_done.wait(60)
             if worker.rank == 1:  # A thread of this process: it makes no call of CUDA's while the other captures.
                 x = torch.ones(1 << 20)
                 time.sleep(0.3)
