@@ -473,6 +473,7 @@ def main():
         check = {check.__name__: check for check, *_ in CHECKS}[given.inside]
         print("RESULT " + json.dumps(check(device), default=str))
         return 0
+    pathlib.Path(given.out).mkdir(parents=True, exist_ok=True)
     report, end = {}, time.monotonic() + given.budget
     for check, seconds, needs_gpu in CHECKS:
         name = check.__name__

@@ -32,14 +32,14 @@ def test_the_checks_that_need_no_gpu_pass_without_one(tmp_path):
 def test_a_check_that_fails_is_told_with_its_reason(tmp_path):
     missing = {**os.environ, "BANDONEON_LIBRARY": str(tmp_path / "none.so")}
     done = subprocess.run(
-        [sys.executable, CHECK, "--device", "cpu", "--out", tmp_path, "--only", "training"],
+        [sys.executable, CHECK, "--device", "cpu", "--out", tmp_path / "new", "--only", "training"],
         capture_output=True,
         text=True,
         timeout=120,
         env=missing,
     )
     assert done.returncode == 1
-    entry = json.loads((tmp_path / "torch.json").read_text())["training"]
+    entry = json.loads((tmp_path / "new" / "torch.json").read_text())["training"]
     assert entry["ok"] is False and "none.so" in entry["why"]
     assert "False" in done.stdout and "none.so" in done.stdout
 
