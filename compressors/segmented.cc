@@ -197,20 +197,6 @@ bool SegmentedCodec::Present(ByteSpan in, size_t i) const {
   return num_segments() == 1 || LoadLittle<uint32_t>(in, i * kEntryBytes) != kAbsentSegment;
 }
 
-std::optional<ByteSpan> SegmentedCodec::SegmentPayload(ByteSpan in, size_t i) const {
-  Segments segments(*this, in);
-  for (size_t j = 0; j < i; ++j) segments.Next();
-  return segments.Next();
-}
-
-void SegmentedCodec::DecodeSegment(ByteSpan in, size_t i, float scale, MutableView y) const {
-  if (const auto payload = SegmentPayload(in, i)) codec_->Decode(*payload, scale, y);
-}
-
-void SegmentedCodec::DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const {
-  if (const auto payload = SegmentPayload(in, i)) codec_->DecodeAdd(*payload, scale, y);
-}
-
 void SegmentedCodec::DecodeSum(std::span<const ByteSpan> in, MutableView y) const {
   SegmentsOfAll segments(*this, in);
   for (size_t i = 0; i < num_segments(); ++i) {

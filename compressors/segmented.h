@@ -101,10 +101,6 @@ class SegmentedCodec {
 
   // Whether segment i is there. REQUIRES: Validate(in) is OK.
   bool Present(ByteSpan in, size_t i) const;
-  // y = or += scale * decoded, absent segments: left alone by both. REQUIRES: Validate(in) is OK,
-  // y.n == segment_elements(i).
-  void DecodeSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
-  void DecodeAddSegment(ByteSpan in, size_t i, float scale, MutableView y) const;
 
   // y = the decoded payloads, added in order (Codec::DecodeSum), segment by segment; +0 where
   // a segment is absent in all. REQUIRES: Validate of each is OK, y.n == num_elements().
@@ -123,7 +119,6 @@ class SegmentedCodec {
   template <typename IsPresent, typename EncodeOne>
   absl::StatusOr<size_t> Fill(const Draw& draw, MutableByteSpan out, const IsPresent& present,
                               const EncodeOne& encode) const;
-  std::optional<ByteSpan> SegmentPayload(ByteSpan in, size_t i) const;
 
   const std::shared_ptr<const Codec> codec_;
   const DType dtype_;

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,17 +34,20 @@ struct Follower {
     const ReplyKind kind = plan.codecs.Reply(step);
     const ByteSpan payload = reply.payload.span();
     ASSERT_EQ(codec.Validate(payload), absl::OkStatus());
+    SegmentedCodec::Segments segments(codec, payload);
     for (size_t i = 0; i < codec.num_segments(); ++i) {
+      const std::optional<ByteSpan> of_segment = segments.Next();
+      if (!of_segment.has_value()) continue;
       const size_t n = codec.segment_elements(i);
       const MutableView x{weights.data() + codec.segment_offset(i), DType::kFloat32, n};
       if (kind == ReplyKind::kDelta) {
-        codec.DecodeAddSegment(payload, i, 1.0f, x);
+        codec.codec().DecodeAdd(*of_segment, 1.0f, x);
       } else if (kind == ReplyKind::kWeights) {
-        codec.DecodeSegment(payload, i, 1.0f, x);
-      } else if (codec.Present(payload, i)) {
+        codec.codec().Decode(*of_segment, 1.0f, x);
+      } else {
         const RuleSpec rule = RuleSpec::Parse(plan.entry.rule).value();
         Floats signs(n);
-        codec.DecodeSegment(payload, i, 1.0f, {signs.data(), DType::kFloat32, n});
+        codec.codec().Decode(*of_segment, 1.0f, {signs.data(), DType::kFloat32, n});
         ApplySigns(MakeSignStep(rule.option("eta"), rule.option("decay"), rate), signs.data(), n,
                    x.f32());
       }

@@ -1,5 +1,7 @@
 #include "tests/support/shard_rig.h"
 
+#include <optional>
+
 #include "compressors/codec_spec.h"
 
 namespace bdn::testing {
@@ -91,9 +93,12 @@ std::vector<float> ValuesOf(const Frame& reply, const KeyOptions& options) {
       CodecOf(reply.header.step <= options.warmup ? std::string("none") : options.pull, options);
   std::vector<float> values(codec.num_elements(), 0.0f);
   if (!codec.Validate(reply.payload.span()).ok()) return {};
+  SegmentedCodec::Segments segments(codec, reply.payload.span());
   for (size_t i = 0; i < codec.num_segments(); ++i) {
-    codec.DecodeSegment(
-        reply.payload.span(), i, 1.0f,
+    const std::optional<ByteSpan> payload = segments.Next();
+    if (!payload.has_value()) continue;
+    codec.codec().Decode(
+        *payload, 1.0f,
         {values.data() + codec.segment_offset(i), DType::kFloat32, codec.segment_elements(i)});
   }
   return values;
