@@ -26,7 +26,7 @@ Job::Job(JobOptions options, absl::Time now)
 
 // ---- calls
 
-CallId Job::Refuse(const absl::Status& status) {
+CallId Job::AnswerNow(const absl::Status& status) {
   const CallId call_id = calls_.NewId();
   completions_.push_back({call_id, status, {}, {}});
   return call_id;
@@ -189,9 +189,10 @@ absl::Status Job::CheckTakesMore() const {
 CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadline,
                  absl::Time now) {
   Advance(now);
-  if (const absl::Status status = CheckJoin(request, version); !status.ok()) return Refuse(status);
+  const absl::Status status = CheckJoin(request, version);
+  if (!status.ok()) return AnswerNow(status);
   const auto node = table_.Add(request, now);
-  if (!node.ok()) return Refuse(node.status());
+  if (!node.ok()) return AnswerNow(node.status());
   Happened("joined", MembershipTable::Describe(table_.Find(*node)->info));
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kJoin}, *node, deadline});
   if (request.role == Role::kWorker && options_.is_followed && workers_joining_++ == 0) {
@@ -223,11 +224,12 @@ void Job::StartIfFull(absl::Time now) {
 
 CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now) {
   Advance(now);
-  if (const absl::Status status = CheckWorker(node, "declare"); !status.ok()) return Refuse(status);
+  const absl::Status status = CheckWorker(node, "declare");
+  if (!status.ok()) return AnswerNow(status);
   const RosterMember member = MemberOf(node);
   if (declarations_.IsRepeated(member, part)) {
     if (const auto answer = declarations_.LastAnswerOf(member); answer.has_value()) {
-      const CallId call_id = Refuse(answer->status());
+      const CallId call_id = AnswerNow(answer->status());
       if (answer->ok()) completions_.back().declared = **answer;
       return call_id;
     }
@@ -237,11 +239,11 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
       Complete(call_id, Cancelled("the same declaration came again"));
     }
   } else if (calls_.Declares(node)) {
-    return Refuse(FailedPrecondition("%s declares twice at once", NameOf(member)));
+    return AnswerNow(FailedPrecondition("%s declares twice at once", NameOf(member)));
   }
   const PlacementVersion before = declarations_.version();
   const auto batch = declarations_.Declare(member, std::move(part));
-  if (!batch.ok()) return Refuse(batch.status());
+  if (!batch.ok()) return AnswerNow(batch.status());
   if (declarations_.version() != before) ChangeForServers();
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kDeclare, *batch}, node, deadline});
   AnswerDeclaration(call_id);
@@ -299,7 +301,7 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
   if (status.ok() && barriers_.size() >= kMaxBarriers && barriers_.count(name) == 0) {
     status = ResourceExhausted("more than %d barriers are open", kMaxBarriers);
   }
-  if (!status.ok()) return Refuse(status);
+  if (!status.ok()) return AnswerNow(status);
   const auto [barrier, is_new] = barriers_.try_emplace(name, roster_);
   const RosterMember member = MemberOf(node);
   barrier->second.Arrive(member);
@@ -333,15 +335,15 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   if (!failure_.ok()) {
     table_.MarkLeft(node);
     ++revision_.job;
-    return Refuse(reason.ok() ? failure_ : absl::OkStatus());
+    return AnswerNow(reason.ok() ? failure_ : absl::OkStatus());
   }
   // The answer to its first call was lost.
-  if (member != nullptr && member->left && reason.ok()) return Refuse(absl::OkStatus());
-  if (const absl::Status status = CheckMember(node); !status.ok()) return Refuse(status);
+  if (member != nullptr && member->left && reason.ok()) return AnswerNow(absl::OkStatus());
+  if (const absl::Status status = CheckMember(node); !status.ok()) return AnswerNow(status);
   if (!reason.ok()) {
     table_.MarkLeft(node);
     Lost(node, absl::StrFormat("left with an error: %s", reason.message()));
-    return Refuse(absl::OkStatus());
+    return AnswerNow(absl::OkStatus());
   }
   if (member->info.role == Role::kServer) return LeaveAsServer(node);
   return LeaveAsWorker(MemberOf(node), deadline);
@@ -351,10 +353,10 @@ CallId Job::LeaveAsServer(NodeId node) {
   table_.MarkLeft(node);
   if (!work_done_) {
     Lost(node, "left before the workers were done");
-    return Refuse(failure_);
+    return AnswerNow(failure_);
   }
   ++revision_.job;
-  return Refuse(absl::OkStatus());
+  return AnswerNow(absl::OkStatus());
 }
 
 CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {

@@ -125,7 +125,8 @@ class Job {
   std::vector<std::string> Waits() const;
 
  private:
-  CallId Refuse(const absl::Status& status);
+  // Answers a call that does not wait, with OK or an error. Returns the call's number.
+  CallId AnswerNow(const absl::Status& status);
   void Complete(CallId call_id, absl::Status status);
   void CompleteAll(const std::vector<CallId>& calls, const absl::Status& status);
   // REQUIRES: all nodes have joined, and it is a worker.
