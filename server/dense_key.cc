@@ -63,7 +63,7 @@ absl::Status DenseKey::CheckStep(const FrameHeader& header) const {
 }
 
 Sends DenseKey::OnPush(NodeId from, const Frame& frame) {
-  StageLaps laps(shard_.stages);
+  StageLaps laps(shard_.options.stages);
   const FrameHeader& header = frame.header;
   const absl::Status step = CheckStep(header);
   if (!step.ok()) return shard_.Refuse(from, header, step);
@@ -157,7 +157,7 @@ DenseKey::PushCheck DenseKey::CheckPush(Frame* push, Rank rank) const {
 absl::Status DenseKey::CheckDraw(const Frame& frame) const {
   const SegmentedCodec& codec = plan_.codecs.Push(frame.header.step);
   if (!codec.codec().shares_draw()) return absl::OkStatus();
-  return codec.CheckDraw(frame.payload.span(), Draw({.run_seed = shard_.run_seed,
+  return codec.CheckDraw(frame.payload.span(), Draw({.run_seed = shard_.options.run_seed,
                                                      .tensor_name_hash = plan_.name_hash,
                                                      .partition = plan_.entry.key.partition(),
                                                      .step = frame.header.step,
@@ -181,15 +181,15 @@ absl::Status DenseKey::CheckNobodyLeaves(Step step, Rank pusher) const {
 absl::Status DenseKey::CheckMayWait(const Frame& frame, Rank rank) const {
   const Rank next = state_.round.FirstMissing();
   const bool keeps_nothing = frame.payload.empty() || state_.round.has_nonfinite();
-  if (rank == next || keeps_nothing || shard_.budget == nullptr ||
-      shard_.budget->Allows(frame.payload.size())) {
+  if (rank == next || keeps_nothing || shard_.options.budget == nullptr ||
+      shard_.options.budget->Allows(frame.payload.size())) {
     return absl::OkStatus();
   }
   return ResourceExhausted(
       "tensor '%s' step %d: the push of rank %d must wait for that of rank %d, and this server "
       "holds all of the %d bytes that its setting max-bytes allows: raise it, or start more "
       "servers",
-      plan_.name, frame.header.step, rank, next, shard_.budget->max_bytes());
+      plan_.name, frame.header.step, rank, next, shard_.options.budget->max_bytes());
 }
 
 Sends DenseKey::OnLeaving() {
@@ -219,7 +219,7 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
   if (header.flags & kFlagUnwanted) round.NoteUnwanted(rank);
   if (header.flags & kFlagUncompressed) round.NoteUncompressed();
   const bool is_small = frame.payload.size() <= kSmallPayload;
-  round.Add(plan_, shard_.pool, rank,
+  round.Add(plan_, shard_.options.pool, rank,
             {KindOf(header.flags), header.weight, header.learning_rate, header.program_steps,
              is_small ? Buffer::CopyOf(frame.payload.span()) : frame.payload});
   ++shard_.stats.pushes;
@@ -227,8 +227,8 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
     shard_.stats.bytes_pushed += frame.payload.size();
     shard_.stats.bytes_pushed_plain += KeyBytes(plan_.entry);
   }
-  if (shard_.stages != nullptr) {
-    round.BeginHold(StageSpan(shard_.stages), rank, frame.payload.size());
+  if (shard_.options.stages != nullptr) {
+    round.BeginHold(StageSpan(shard_.options.stages), rank, frame.payload.size());
   }
   laps->End(Stage::kSum, 1, KeyBytes(plan_.entry));
   return round.IsComplete() ? CloseRound(laps) : Sends();
@@ -236,15 +236,15 @@ Sends DenseKey::Accept(const Frame& frame, Rank rank, StageLaps* laps) {
 
 Sends DenseKey::CloseRound(StageLaps* laps) {
   Round& round = state_.round;
-  round.EndHold(shard_.waits);
+  round.EndHold(shard_.options.waits);
   // Everybody has pushed this step, so nobody asks for the one before any more.
   state_.last_reply = Frame();
   LinkMonitor& monitor = state_.monitor;
   if (!monitor.is_on() && plan_.codecs.pull_has_memory()) {
-    monitor.Begin(shard_.quality, plan_.entry, plan_.name);
+    monitor.Begin(shard_.options.quality, plan_.entry, plan_.name);
   }
-  const ReplyContext context{.run_seed = shard_.run_seed,
-                             .pool = shard_.pool,
+  const ReplyContext context{.run_seed = shard_.options.run_seed,
+                             .pool = shard_.options.pool,
                              .scratch = &shard_.scratch,
                              .laps = laps,
                              .monitor = &monitor};
@@ -264,7 +264,8 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
     header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
   }
   state_.last_step = round.step();
-  state_.last_reply = MakeFrame(header, std::move(reply->payload), shard_.needs_checksums());
+  state_.last_reply =
+      MakeFrame(header, std::move(reply->payload), shard_.options.needs_checksums());
   laps->End(Stage::kEncode, 1, KeyBytes(plan_.entry));
   state_.last_failure = Frame();
   Sends sends = shard_.ToAllWorkers(state_.last_reply);

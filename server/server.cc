@@ -158,14 +158,14 @@ absl::Status Server::Start() {
   waits_ = std::make_unique<RankWaits>(static_cast<size_t>(joined.config.num_workers));
   for (int i = 0; i < std::max(1, options_.num_shards); ++i) {
     shards_.push_back(std::make_unique<ShardRunner>(
-        ServerShard::Options{.self = joined.node,
-                             .run_seed = joined.config.run_seed,
-                             .pool = &pool_,
-                             .budget = &budget_,
-                             .stages = stages_.get(),
-                             .waits = waits_.get(),
-                             .quality = &quality_,
-                             .needs_checksums = [this] { return transport_->needs_checksums(); }},
+        ShardOptions{.self = joined.node,
+                     .run_seed = joined.config.run_seed,
+                     .pool = &pool_,
+                     .budget = &budget_,
+                     .stages = stages_.get(),
+                     .waits = waits_.get(),
+                     .quality = &quality_,
+                     .needs_checksums = [this] { return transport_->needs_checksums(); }},
         [this](NodeId to, Frame frame) { SendTo(to, std::move(frame)); }));
   }
   {

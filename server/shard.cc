@@ -28,7 +28,7 @@ Sends ServerShard::Counted(KeyState* state, const Change& change) {
   held_ -= HeldBy(*state);
   Sends sends = change();
   held_ += HeldBy(*state);
-  if (context_.budget != nullptr) context_.budget->Change(before, held_.total());
+  if (context_.options.budget != nullptr) context_.options.budget->Change(before, held_.total());
   most_held_ = std::max(most_held_, held_.total());
   return sends;
 }

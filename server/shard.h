@@ -2,7 +2,6 @@
 #define BANDONEON_SERVER_SHARD_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,26 +20,7 @@ namespace bdn {
 // (buffers are shared, immutable), which is what the explicit-state tests rest on.
 class ServerShard {
  public:
-  struct Options {
-    NodeId self = 0;
-    uint64_t run_seed = 0;
-    BufferPool* pool = nullptr;       // borrowed; null: the heap
-    MemoryBudget* budget = nullptr;   // borrowed; null: without a limit
-    StageTimes* stages = nullptr;     // borrowed; null: none are counted
-    RankWaits* waits = nullptr;       // as well, and with stages alone
-    QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
-    std::function<bool()> needs_checksums = [] { return true; };  // replies, now
-  };
-
-  explicit ServerShard(const Options& options)
-      : context_{.self = options.self,
-                 .run_seed = options.run_seed,
-                 .pool = options.pool,
-                 .budget = options.budget,
-                 .stages = options.stages,
-                 .waits = options.waits,
-                 .quality = options.quality,
-                 .needs_checksums = options.needs_checksums} {}
+  explicit ServerShard(const ShardOptions& options) : context_{.options = options} {}
 
   // A new roster. Open rounds start over: their contributors learn from a probe that they are
   // missing and send the same bytes again. Ignored unless its epoch is newer.

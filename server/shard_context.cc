@@ -54,7 +54,7 @@ absl::StatusOr<Rank> ShardContext::RankOf(NodeId from, Epoch epoch) const {
 
 FrameHeader ShardContext::AnswerHeader(const FrameHeader& request, FrameType type) const {
   FrameHeader header = AnswerTo(request, type);
-  StampHeader({self, membership->epoch, catalogue_version}, &header);
+  StampHeader({options.self, membership->epoch, catalogue_version}, &header);
   return header;
 }
 

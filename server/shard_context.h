@@ -50,16 +50,22 @@ struct Outgoing {
 };
 using Sends = std::vector<Outgoing>;
 
-// What all keys of a shard share: who takes part, and how answers are made. A value, copyable.
-struct ShardContext {
+// The settings of a shard and what it borrows, the same from its beginning to its end.
+struct ShardOptions {
   NodeId self = 0;
   uint64_t run_seed = 0;
-  BufferPool* pool = nullptr;                                   // borrowed; null: the heap
-  MemoryBudget* budget = nullptr;                               // borrowed; null: without a limit
-  StageTimes* stages = nullptr;                                 // borrowed; null: none are counted
-  RankWaits* waits = nullptr;                                   // as well, and with stages alone
-  QualityWatch* quality = nullptr;                              // borrowed; null: none are watched
+  BufferPool* pool = nullptr;       // borrowed; null: the heap
+  MemoryBudget* budget = nullptr;   // borrowed; null: without a limit
+  StageTimes* stages = nullptr;     // borrowed; null: none are counted
+  RankWaits* waits = nullptr;       // as well, and with stages alone
+  QualityWatch* quality = nullptr;  // borrowed; null: links are not watched
   std::function<bool()> needs_checksums = [] { return true; };  // replies, now
+};
+
+// The facts that all keys of a shard share: its options, who takes part, and how answers are made. A
+// value, copyable.
+struct ShardContext {
+  ShardOptions options;
 
   std::shared_ptr<const Membership> membership = std::make_shared<const Membership>();
   absl::flat_hash_map<NodeId, Rank> ranks;  // of its workers; SetMembership

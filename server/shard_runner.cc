@@ -8,7 +8,7 @@
 
 namespace bdn {
 
-ShardRunner::ShardRunner(const ServerShard::Options& options, SendFn send)
+ShardRunner::ShardRunner(const ShardOptions& options, SendFn send)
     : send_(std::move(send)),
       shard_(options),
       thread_(StartThread("bdn-shard", [this] { Run(); })) {}

@@ -21,7 +21,7 @@ class ShardRunner {
   // Runs on the shard's thread.
   using SendFn = std::function<void(NodeId to, Frame frame)>;
 
-  ShardRunner(const ServerShard::Options& options, SendFn send);
+  ShardRunner(const ShardOptions& options, SendFn send);
   ~ShardRunner();  // drops what has not begun, waits for what has
   ShardRunner(const ShardRunner&) = delete;
   ShardRunner& operator=(const ShardRunner&) = delete;

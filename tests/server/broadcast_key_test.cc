@@ -20,7 +20,7 @@ constexpr Key kKey = Key::Of(7, 0);
 class BroadcastKeyTest : public ::testing::Test {
  protected:
   BroadcastKeyTest() {
-    shard_.self = kServerNode;
+    shard_.options.self = kServerNode;
     shard_.SetMembership(MakeMembership(3));
     state_.SetRoster(3);
   }

@@ -49,7 +49,7 @@ class SteppedStageClock final : public StageClock {
 
 class RankWaitsTest : public ShardFixture {
  protected:
-  ServerShard::Options OptionsOfShard() override {
+  ShardOptions OptionsOfShard() override {
     return {.self = kServerNode, .stages = &stages_, .waits = &waits_};
   }
   void PushAt(int64_t ns, Rank rank, Step step) {

@@ -115,7 +115,7 @@ class ShardFixture : public ::testing::Test {
   absl::Status Error(Rank rank) { return ErrorOf(Reply(rank)); }
 
   // Of the shards that Start makes.
-  virtual ServerShard::Options OptionsOfShard() { return {.self = kServerNode}; }
+  virtual ShardOptions OptionsOfShard() { return {.self = kServerNode}; }
 
   KeyOptions options_;
   float rate_ = 0.5f;

@@ -11,9 +11,7 @@ using ::testing::HasSubstr;
 
 class UncompressedRoundTest : public ShardFixture {
  protected:
-  ServerShard::Options OptionsOfShard() override {
-    return {.self = kServerNode, .quality = &watch_};
-  }
+  ShardOptions OptionsOfShard() override { return {.self = kServerNode, .quality = &watch_}; }
   void PushPlain(Rank rank, Step step, const Floats& values) {
     KeyOptions plain = options_;
     plain.push = "none";
