@@ -28,9 +28,8 @@ struct KeyCost {
   uint64_t open = 0;
   uint64_t late = 0;
 
-  // Held when pushes come in rank order, and whatever their order.
+  // Held when pushes come in rank order.
   uint64_t in_order() const { return state + reply + open; }
-  uint64_t at_worst() const { return in_order() + late; }
 };
 
 KeyCost CostOfKey(const KeyEntry& key, const RuleSpec& rule, const KeyCodecs& codecs,
