@@ -5,6 +5,7 @@
 #include <span>
 
 #include "absl/strings/str_join.h"
+#include "common/base/check.h"
 #include "common/base/spec_text.h"
 #include "common/base/status.h"
 
@@ -30,10 +31,20 @@ struct RuleOption {
   const Range& range;
 };
 
+// How many arrays as long as the weights a rule keeps besides them.
+struct Moments {
+  int most = 0;
+  const char* option = nullptr;  // the rule keeps none where this option is 0; null: it always does
+};
+constexpr Moments kNoMoments = {0};
+constexpr Moments kOneMoment = {1};
+constexpr Moments kTwoMoments = {2};
+
 struct RuleRow {
   RuleSpec::Kind kind;
   const char* name;
   std::span<const RuleOption> options;
+  Moments moments;
   const char* help;
 };
 
@@ -53,14 +64,22 @@ constexpr std::array kSlowMo = {RuleOption{"beta", "0.5", kShare},
 
 using Kind = RuleSpec::Kind;
 const std::array kRules = {
-    RuleRow{Kind::kMean, "mean", {}, "the weighted mean goes back to the workers"},
-    RuleRow{Kind::kSgd, "sgd", kSgd, "the servers hold the weights and step by SGD"},
-    RuleRow{Kind::kAdamW, "adamw", kAdamW, "the servers hold the weights and step by AdamW"},
-    RuleRow{Kind::kSignMomentum, "sign_momentum", kSignMomentum,
+    RuleRow{Kind::kMean, "mean", {}, kNoMoments, "the weighted mean goes back to the workers"},
+    RuleRow{Kind::kSgd, "sgd", kSgd, Moments{1, "momentum"},
+            "the servers hold the weights and step by SGD"},
+    RuleRow{Kind::kAdamW, "adamw", kAdamW, kTwoMoments,
+            "the servers hold the weights and step by AdamW"},
+    RuleRow{Kind::kSignMomentum, "sign_momentum", kSignMomentum, kOneMoment,
             "outer step after local ones: the sign of a momentum"},
-    RuleRow{Kind::kNesterov, "nesterov", kNesterov, "outer step after local ones: DiLoCo's"},
-    RuleRow{Kind::kSlowMo, "slowmo", kSlowMo, "outer step after local ones: slow momentum"},
-    RuleRow{Kind::kAverage, "average", {}, "outer step after local ones: the mean of the weights"},
+    RuleRow{Kind::kNesterov, "nesterov", kNesterov, kOneMoment,
+            "outer step after local ones: DiLoCo's"},
+    RuleRow{Kind::kSlowMo, "slowmo", kSlowMo, kOneMoment,
+            "outer step after local ones: slow momentum"},
+    RuleRow{Kind::kAverage,
+            "average",
+            {},
+            kNoMoments,
+            "outer step after local ones: the mean of the weights"},
 };
 
 const RuleRow& RowOf(Kind kind) {
@@ -121,20 +140,9 @@ absl::StatusOr<RuleSpec> RuleSpec::Parse(std::string_view text) {
 }
 
 int RuleSpec::moments() const {
-  switch (kind_) {
-    case Kind::kMean:
-    case Kind::kAverage:
-      return 0;
-    case Kind::kSgd:
-      return option("momentum") != 0 ? 1 : 0;
-    case Kind::kAdamW:
-      return 2;
-    case Kind::kSignMomentum:
-    case Kind::kNesterov:
-    case Kind::kSlowMo:
-      return 1;
-  }
-  return 0;
+  const Moments& moments = RowOf(kind_).moments;
+  if (moments.option != nullptr && option(moments.option) == 0) return 0;
+  return moments.most;
 }
 
 double RuleSpec::option(std::string_view name) const {
@@ -142,7 +150,7 @@ double RuleSpec::option(std::string_view name) const {
   for (size_t i = 0; i < row.options.size(); ++i) {
     if (name == row.options[i].name) return values_[i];
   }
-  return 0;
+  FailCheck(absl::StrFormat("rule %s has no option '%s'", row.name, name));
 }
 
 std::string RuleSpec::text() const {

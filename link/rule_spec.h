@@ -27,7 +27,7 @@ class RuleSpec {
   bool steps_by_signs() const { return kind_ == Kind::kSignMomentum; }
   // Arrays as long as the weights that it keeps besides, at the servers.
   int moments() const;
-  // The value of an option, true as 1. REQUIRES: the rule has it.
+  // The value of an option, true as 1. REQUIRES: the rule has an option of this name.
   double option(std::string_view name) const;
 
   // Canonical: the name and the options that differ from their defaults, in the order of the table.

@@ -44,6 +44,21 @@ TEST(RuleSpec, KnowsItsOptionsAndWhatItTakes) {
   EXPECT_FALSE(RuleSpec::Parse("mean").value().holds_weights());
 }
 
+TEST(RuleSpec, KeepsAsManyMomentsAsItsRowSays) {
+  const std::pair<const char*, int> cases[] = {
+      {"mean", 0},   {"sgd", 0},           {"sgd(momentum=0.9)", 1},
+      {"adamw", 2},  {"sign_momentum", 1}, {"nesterov", 1},
+      {"slowmo", 1}, {"average", 0}};
+  for (const auto& [text, moments] : cases) {
+    EXPECT_EQ(RuleSpec::Parse(text).value().moments(), moments) << text;
+  }
+}
+
+TEST(RuleSpecDeathTest, AMisspeltOptionNameIsOurOwnMistake) {
+  const RuleSpec sgd = RuleSpec::Parse("sgd(momentum=0.9)").value();
+  EXPECT_DEATH((void)sgd.option("momemtum"), "rule sgd has no option 'momemtum'");
+}
+
 TEST(RuleSpec, NamesWhatIsWrongAndWhatThereIs) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "expected a rule: mean, sgd"},
