@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "common/base/memory_domain.h"
 
 namespace bdn {
 
@@ -41,18 +40,17 @@ float HalfToFloat(uint16_t bits);
 uint16_t FloatToBFloat16(float value);
 float BFloat16ToFloat(uint16_t bits);
 
-// A flat array of n elements that somebody else owns. Who reads or writes it on the host
-// REQUIRES: device is kHost, the only one there is so far.
+// A flat array of n elements that somebody else owns, in memory of the host but where its user says
+// otherwise (PushRequest::device).
 struct ConstView {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
   size_t n = 0;
-  Device device = Device::kHost;
 
   const float* f32() const { return static_cast<const float*>(data); }
   // REQUIRES: offset + count <= n.
   ConstView Sub(size_t offset, size_t count) const {
-    return {static_cast<const char*>(data) + offset * DTypeSize(dtype), dtype, count, device};
+    return {static_cast<const char*>(data) + offset * DTypeSize(dtype), dtype, count};
   }
 };
 
@@ -60,12 +58,11 @@ struct MutableView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
   size_t n = 0;
-  Device device = Device::kHost;
 
   float* f32() const { return static_cast<float*>(data); }
-  operator ConstView() const { return {data, dtype, n, device}; }
+  operator ConstView() const { return {data, dtype, n}; }
   MutableView Sub(size_t offset, size_t count) const {
-    return {static_cast<char*>(data) + offset * DTypeSize(dtype), dtype, count, device};
+    return {static_cast<char*>(data) + offset * DTypeSize(dtype), dtype, count};
   }
 };
 

@@ -10,7 +10,6 @@ constexpr std::align_val_t kAlignment{64};
 
 class HeapMemory final : public MemoryDomain {
  public:
-  Device device() const override { return Device::kHost; }
   std::byte* Allocate(size_t size) override {
     auto* block = static_cast<std::byte*>(::operator new(size, kAlignment));
     std::memset(block, 0, size);  // faults the pages now, not on the data path

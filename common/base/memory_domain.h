@@ -6,9 +6,6 @@
 
 namespace bdn {
 
-// Where an array lies.
-enum class Device : unsigned char { kHost };
-
 // A kind of memory that blocks are made of. The host's heap is one; a transport may lend another,
 // such as memory that a network card has registered or that the peer has mapped, so that what is
 // encoded into it is sent without a copy. Thread-safe.
@@ -16,7 +13,6 @@ class MemoryDomain {
  public:
   virtual ~MemoryDomain() = default;
 
-  virtual Device device() const = 0;
   // A block of at least `size` bytes, aligned to 64, whose pages are there. Null: it has no more.
   virtual std::byte* Allocate(size_t size) = 0;
   // Gives back what Allocate(size) returned.

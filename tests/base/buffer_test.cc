@@ -156,7 +156,6 @@ class SmallDomain final : public MemoryDomain {
   explicit SmallDomain(int blocks) : left_(blocks) {}
   ~SmallDomain() override { EXPECT_EQ(lent_, 0) << "a block was not given back"; }
 
-  Device device() const override { return Device::kHost; }
   std::byte* Allocate(size_t size) override {
     if (left_ == 0) return nullptr;
     --left_;

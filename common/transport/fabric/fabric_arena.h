@@ -24,7 +24,6 @@ class FabricArena final : public MemoryDomain {
   FabricArena(const FabricEndpoint* endpoint, std::shared_ptr<RetiredAddresses> retired)
       : endpoint_(endpoint), retired_(std::move(retired)) {}
 
-  Device device() const override { return Device::kHost; }
   std::byte* Allocate(size_t size) override;
   void Free(std::byte* block, size_t size) override;
 

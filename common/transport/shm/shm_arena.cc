@@ -122,7 +122,6 @@ class ArenaOrHeapDomain final : public MemoryDomain {
  public:
   explicit ArenaOrHeapDomain(std::shared_ptr<ShmArena> arena) : arena_(std::move(arena)) {}
 
-  Device device() const override { return Device::kHost; }
   std::byte* Allocate(size_t size) override {
     std::byte* const block = arena_->Allocate(size);
     return block != nullptr ? block : heap_->Allocate(size);

@@ -33,7 +33,6 @@ class ShmArena final : public MemoryDomain {
   // It has none to give before it is enabled: a process without a peer on its host needs none.
   void Enable();
 
-  Device device() const override { return Device::kHost; }
   std::byte* Allocate(size_t size) override;
   void Free(std::byte* block, size_t size) override;
 
