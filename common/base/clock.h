@@ -28,22 +28,6 @@ class SteadyClock final : public Clock {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
-// A clock that a test moves by hand. Who waits notices an Advance within a millisecond.
-class ManualClock final : public Clock {
- public:
-  explicit ManualClock(absl::Time start = absl::UnixEpoch()) : now_(start) {}
-
-  absl::Time Now() const override;
-  bool WaitUntil(CondVar* changed, Mutex* mu, absl::Time deadline) const override
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // REQUIRES: by >= 0.
-  void Advance(absl::Duration by);
-
- private:
-  mutable Mutex mu_;
-  absl::Time now_ ABSL_GUARDED_BY(mu_);
-};
-
 }  // namespace bdn
 
 #endif  // BANDONEON_COMMON_BASE_CLOCK_H_

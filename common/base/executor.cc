@@ -1,10 +1,13 @@
 #include "common/base/executor.h"
 
+#include <deque>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "common/base/float_guard.h"
+#include "common/base/mutex.h"
 #include "common/base/thread.h"
 
 namespace bdn {
@@ -62,35 +65,6 @@ class PoolExecutor final : public Executor {
 };
 
 }  // namespace
-
-void ManualExecutor::Post(std::function<void()> task) {
-  MutexLock lock(&mu_);
-  waiting_.push_back(std::move(task));
-}
-
-bool ManualExecutor::RunOne() {
-  std::function<void()> task;
-  {
-    MutexLock lock(&mu_);
-    if (waiting_.empty()) return false;
-    task = std::move(waiting_.front());
-    waiting_.pop_front();
-  }
-  const FloatGuard guard;
-  task();
-  return true;
-}
-
-size_t ManualExecutor::RunAll() {
-  size_t count = 0;
-  while (RunOne()) ++count;
-  return count;
-}
-
-size_t ManualExecutor::num_waiting() const {
-  MutexLock lock(&mu_);
-  return waiting_.size();
-}
 
 std::unique_ptr<Executor> MakePoolExecutor(int num_threads) {
   return std::make_unique<PoolExecutor>(num_threads);

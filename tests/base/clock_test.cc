@@ -4,6 +4,8 @@
 
 #include <thread>
 
+#include "tests/support/manual_clock.h"
+
 namespace bdn {
 namespace {
 

@@ -12,6 +12,7 @@
 
 #include "common/base/thread.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_executor.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>

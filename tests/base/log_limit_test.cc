@@ -7,6 +7,7 @@
 #include "common/base/secret.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 
 namespace bdn {
 namespace {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/base/daemon.h"
+#include "tests/support/manual_clock.h"
 
 // What a supervisor hears, at a socket such as systemd's, and what end signals do to the loop.
 

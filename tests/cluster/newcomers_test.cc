@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/cluster/listen_address.h"
+#include "tests/support/manual_clock.h"
 
 namespace bdn {
 namespace {

@@ -9,6 +9,7 @@
 #include "common/cluster/status_fetch.h"
 #include "proto/control.grpc.pb.h"
 #include "scheduler/service.h"
+#include "tests/support/manual_clock.h"
 
 // A scheduler of which one call keeps the thread of work to itself.
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "tests/support/manual_clock.h"
+
 namespace bdn {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "tests/support/manual_clock.h"
 
 namespace bdn {
 namespace {

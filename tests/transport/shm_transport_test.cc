@@ -15,6 +15,7 @@
 #include "common/transport/shm/shm_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/transport_fixture.h"
 
 namespace bdn {

@@ -12,6 +12,7 @@
 
 #include "common/transport/zmq/zmq_keys.h"
 #include "common/transport/zmq/zmq_transport.h"
+#include "tests/support/manual_clock.h"
 #include "tests/transport/silent_proxy.h"
 #include "tests/transport/transport_fixture.h"
 

@@ -9,6 +9,8 @@
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/manual_executor.h"
 #include "tests/support/shard_rig.h"
 #include "tests/support/worker_rig.h"
 

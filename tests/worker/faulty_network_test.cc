@@ -6,6 +6,7 @@
 #include "common/transport/loopback.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/support/normal_values.h"
 #include "tests/support/pumped_network.h"
 #include "tests/support/state_calls.h"

@@ -9,6 +9,7 @@
 #include "common/wire/headers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {

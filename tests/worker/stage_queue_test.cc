@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/manual_executor.h"
 
 namespace bdn {
 namespace {

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/manual_clock.h"
 #include "worker/error_fields.h"
 
 namespace bdn {

@@ -21,6 +21,7 @@
 #include "common/transport/fabric/fabric_memory.h"
 #include "common/transport/fabric/fabric_poller.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/support/manual_clock.h"
 
 namespace bdn {
 namespace {

@@ -18,6 +18,7 @@
 #include "common/transport/shm/shm_listener.h"
 #include "common/transport/shm/shm_socket.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/support/manual_clock.h"
 
 namespace bdn {
 namespace {
