@@ -115,7 +115,6 @@ class Server {
   // Returns when every shard, by its place, has done the work.
   void OnAllShards(const std::function<Sends(size_t, ServerShard&)>& work);
   void Finish(const absl::Status& status);
-  void ReadMetrics(std::span<uint64_t> values) const;
   void AddMetrics();
 
   const Options options_;

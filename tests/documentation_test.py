@@ -143,8 +143,9 @@ def test_every_setting_is_read():
 def test_metrics_are_named_once_and_explained():
     for path in ("worker/worker.cc", "server/server.cc"):
         table = enclosed(path, "kMetrics[] = {", "};")
-        metrics = re.findall(r'\{"([^"]*)",\s*k(?:Counter|Gauge),\s*"([^"]*)"(?:,\s*&k\w+(?:,\s*"\w+")?)?\}', table)
-        assert len(metrics) == table.count("{")
+        metrics = re.findall(r'\{\{"([^"]*)",\s*k(?:Counter|Gauge),\s*"([^"]*)"(?:,\s*&k\w+(?:,\s*"\w+")?)?\},'
+                             r'\s*\[\]\(const \w+& now\) \{ return [^;]*; \}\},', table)
+        assert len(metrics) == table.count("{{")
         names = [name for name, _ in metrics]
         assert len(names) == len(set(names)) > 5
         assert all(re.fullmatch(r"[a-z][a-z_]*", name) and text for name, text in metrics)

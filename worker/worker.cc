@@ -28,22 +28,36 @@ constexpr Family kTraffic = {"traffic_bytes", kCounter, "to and from the servers
                              "direction"};
 constexpr Family kFrames = {"frames", kCounter, "to and from the servers", "direction"};
 constexpr Family kRefusals = {"refusals", kCounter, "frames that came to nothing", "reason"};
-// In the order of ReadMetrics.
-constexpr Metric kMetrics[] = {
-    {"rank", kGauge, "of this worker"},
-    {"size", kGauge, "workers of the job"},
-    {"step", kGauge, "the highest step that ended here"},
-    {"tensors", kGauge, "declared and not retired, broadcasts included"},
-    {"tickets_done", kCounter, "exchanges of whole tensors that ended"},
-    {"bytes_pushed", kCounter, "sent to the servers, with headers", &kTraffic, "push"},
-    {"bytes_pulled", kCounter, "received from the servers, with headers", &kTraffic, "pull"},
-    {"frames_sent", kCounter, "to the servers", &kFrames, "push"},
-    {"frames_received", kCounter, "from the servers", &kFrames, "pull"},
-    {"frames_malformed", kCounter, "received, that were no frames", &kRefusals, "malformed"},
-    {"frames_dropped", kCounter, "answers that nobody waited for", &kRefusals, "unasked"},
-    {"probes_sent", kCounter, "because an answer was late"},
-    {"resends", kCounter, "of requests that a server had lost"},
-    {"reconnects", kCounter, "to servers that were silent"},
+using Counts = Worker::Counts;
+constexpr MetricRow<Counts> kMetrics[] = {
+    {{"rank", kGauge, "of this worker"},
+     [](const Counts& now) { return static_cast<uint64_t>(now.rank); }},
+    {{"size", kGauge, "workers of the job"},
+     [](const Counts& now) { return static_cast<uint64_t>(now.size); }},
+    {{"step", kGauge, "the highest step that ended here"},
+     [](const Counts& now) { return now.highest_step; }},
+    {{"tensors", kGauge, "declared and not retired, broadcasts included"},
+     [](const Counts& now) { return now.tensors; }},
+    {{"tickets_done", kCounter, "exchanges of whole tensors that ended"},
+     [](const Counts& now) { return now.tickets_ended; }},
+    {{"bytes_pushed", kCounter, "sent to the servers, with headers", &kTraffic, "push"},
+     [](const Counts& now) { return now.traffic.bytes_sent; }},
+    {{"bytes_pulled", kCounter, "received from the servers, with headers", &kTraffic, "pull"},
+     [](const Counts& now) { return now.traffic.bytes_received; }},
+    {{"frames_sent", kCounter, "to the servers", &kFrames, "push"},
+     [](const Counts& now) { return now.traffic.frames_sent; }},
+    {{"frames_received", kCounter, "from the servers", &kFrames, "pull"},
+     [](const Counts& now) { return now.traffic.frames_received; }},
+    {{"frames_malformed", kCounter, "received, that were no frames", &kRefusals, "malformed"},
+     [](const Counts& now) { return now.traffic.frames_malformed; }},
+    {{"frames_dropped", kCounter, "answers that nobody waited for", &kRefusals, "unasked"},
+     [](const Counts& now) { return now.requests.frames_dropped; }},
+    {{"probes_sent", kCounter, "because an answer was late"},
+     [](const Counts& now) { return now.requests.probes_sent; }},
+    {{"resends", kCounter, "of requests that a server had lost"},
+     [](const Counts& now) { return now.requests.resends; }},
+    {{"reconnects", kCounter, "to servers that were silent"},
+     [](const Counts& now) { return now.requests.reconnects; }},
 };
 
 }  // namespace
@@ -133,7 +147,7 @@ absl::Status Worker::Start(Registry* telemetry) {
       .on_failure = [this](const absl::Status& status) { exchanges_->Fail(status); },
       .on_finished = [] {},
   });
-  metrics_.push_back(telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
+  metrics_.push_back(telemetry->Add(kMetrics, [this] { return counts(); }));
   if (options_.quality.every > 0) {
     for (auto& source : AddQuality(&quality_.table, telemetry)) {
       metrics_.push_back(std::move(source));
@@ -350,27 +364,16 @@ absl::Status Worker::WaitAll(std::span<const TicketId> tickets, absl::Duration t
 
 absl::Status Worker::DescribeWait(TicketId ticket) { return exchanges_->DescribeWait(ticket); }
 
-void Worker::ReadMetrics(std::span<uint64_t> values) const {
-  const TransportStats traffic = transport_->stats();
-  const RequestStats requests = requests_->stats();
-  const Step highest_step = exchanges_->highest_step();
+Worker::Counts Worker::counts() const {
+  Counts counts = {.rank = rank(),
+                   .size = size(),
+                   .highest_step = exchanges_->highest_step(),
+                   .traffic = transport_->stats(),
+                   .requests = requests_->stats()};
   MutexLock lock(tensors_.mutex());
-  const uint64_t now[] = {static_cast<uint64_t>(rank()),
-                          static_cast<uint64_t>(size()),
-                          highest_step,
-                          tensors_.size(),
-                          exchanges_->num_tickets_ended(),
-                          traffic.bytes_sent,
-                          traffic.bytes_received,
-                          traffic.frames_sent,
-                          traffic.frames_received,
-                          traffic.frames_malformed,
-                          requests.frames_dropped,
-                          requests.probes_sent,
-                          requests.resends,
-                          requests.reconnects};
-  static_assert(std::size(now) == std::size(kMetrics));
-  std::copy(std::begin(now), std::end(now), values.begin());
+  counts.tensors = tensors_.size();
+  counts.tickets_ended = exchanges_->num_tickets_ended();
+  return counts;
 }
 
 }  // namespace bdn

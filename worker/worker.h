@@ -57,6 +57,18 @@ class Worker final : public Client {
 
   NodeId node() const { return joined_.node; }
   uint64_t run_seed() const { return joined_.config.run_seed; }
+  // The numbers of its metrics, as of one moment.
+  struct Counts {
+    Rank rank = 0;
+    int size = 0;
+    Step highest_step = 0;
+    size_t tensors = 0;
+    uint64_t tickets_ended = 0;
+    TransportStats traffic;
+    RequestStats requests;
+  };
+  Counts counts() const;
+
   // Of the job.
   const JobConfig& config() const { return joined_.config; }
   // Its place among the workers, which are hosts where daemons take part for their processes.
@@ -91,7 +103,6 @@ class Worker final : public Client {
   Worker(const Options& options, const Clock* clock, std::unique_ptr<ControlPlane> control,
          std::unique_ptr<Transport> transport);
   absl::Status Start(Registry* telemetry);
-  void ReadMetrics(std::span<uint64_t> values) const;
   // The worker that a process pushes through. REQUIRES: 0 <= process < size().
   Rank WorkerOf(Rank process) const;
 

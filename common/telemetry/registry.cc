@@ -14,8 +14,17 @@
 
 namespace bdn {
 
-std::unique_ptr<Registry::Source> Registry::Add(std::span<const Metric> metrics, ReadFn read) {
-  std::unique_ptr<Source> source(new Source(this, metrics, std::move(read)));
+std::unique_ptr<Registry::Source> Registry::Add(std::span<const Metric> metrics,
+                                                std::function<void(std::span<uint64_t>)> read) {
+  return Add([metrics, read = std::move(read)](std::vector<Sample>* samples) {
+    std::vector<uint64_t> values(metrics.size(), 0);
+    read(values);
+    for (size_t i = 0; i < values.size(); ++i) samples->push_back({&metrics[i], values[i]});
+  });
+}
+
+std::unique_ptr<Registry::Source> Registry::Add(ReadFn read) {
+  std::unique_ptr<Source> source(new Source(this, std::move(read)));
   MutexLock lock(&mu_);
   sources_.push_back(source.get());
   return source;
@@ -44,12 +53,7 @@ std::vector<Sample> Registry::Collect() const {
   std::vector<Sample> samples;
   MutexLock lock(&mu_);
   for (const Source* source : sources_) {
-    if (source->read_ == nullptr) continue;
-    std::vector<uint64_t> values(source->metrics_.size(), 0);
-    source->read_(values);
-    for (size_t i = 0; i < values.size(); ++i) {
-      samples.push_back({&source->metrics_[i], values[i]});
-    }
+    if (source->read_ != nullptr) source->read_(&samples);
   }
   return samples;
 }
@@ -71,15 +75,15 @@ std::vector<FamilySamples> Registry::CollectFamilies() const {
       continue;
     }
     if (source->read_ == nullptr) continue;
-    std::vector<uint64_t> values(source->metrics_.size(), 0);
-    source->read_(values);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const Metric& metric = source->metrics_[i];
+    std::vector<Sample> samples;
+    source->read_(&samples);
+    for (const Sample& sample : samples) {
+      const Metric& metric = *sample.metric;
       if (metric.of == &kNotExported) continue;
       const Family own = {metric.name, metric.kind, metric.help};
       const Family& family = metric.of == nullptr ? own : *metric.of;
       samples_of(family).push_back(
-          {metric.label_value, static_cast<double>(values[i]) * family.unit});
+          {metric.label_value, static_cast<double>(sample.value) * family.unit});
     }
   }
   return families;

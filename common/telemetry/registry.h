@@ -39,6 +39,13 @@ struct Sample {
   uint64_t value;
 };
 
+// A row of a source's table: a metric, and how its value is read from a snapshot of the source.
+template <typename Snapshot>
+struct MetricRow {
+  Metric metric;
+  uint64_t (*read)(const Snapshot& now);
+};
+
 // For exporters: numbers of one kind that differ in at most one label. Whoever reports it bounds how many
 // there are.
 struct Family {
@@ -75,9 +82,9 @@ void KeepLargest(std::vector<Series>* series, size_t most = kMostSeries);
 // they count, without a thought of who reads them, and register how to read them. Thread-safe.
 class Registry {
  public:
-  // Writes the values of a source's metrics, in their order. Runs under the registry's lock: takes
-  // no lock under which the registry is called.
-  using ReadFn = std::function<void(std::span<uint64_t> values)>;
+  // Appends a source's samples as of now, whose metrics outlive them. Runs under the registry's lock:
+  // takes no lock under which the registry is called.
+  using ReadFn = std::function<void(std::vector<Sample>* samples)>;
   // Says all series of a family as of now. As above.
   using ReadSeriesFn = std::function<std::vector<Series>()>;
   // Says a JSON object as of now. As above.
@@ -92,16 +99,14 @@ class Registry {
 
    private:
     friend class Registry;
-    Source(Registry* registry, std::span<const Metric> metrics, ReadFn read)
-        : registry_(registry), metrics_(metrics), read_(std::move(read)) {}
+    Source(Registry* registry, ReadFn read) : registry_(registry), read_(std::move(read)) {}
     Source(Registry* registry, const Family* family, ReadSeriesFn read)
         : registry_(registry), family_(family), read_series_(std::move(read)) {}
     Source(Registry* registry, const char* member, ReadObjectFn read)
         : registry_(registry), member_(member), read_object_(std::move(read)) {}
     Registry* const registry_;
-    const std::span<const Metric> metrics_;
     const ReadFn read_;
-    const Family* const family_ = nullptr;  // instead of metrics
+    const Family* const family_ = nullptr;  // instead of samples
     const ReadSeriesFn read_series_;
     const char* const member_ = nullptr;  // as well
     const ReadObjectFn read_object_;
@@ -111,8 +116,21 @@ class Registry {
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
-  // The metrics of one source are read at once, so that they agree. They outlive the source.
-  [[nodiscard]] std::unique_ptr<Source> Add(std::span<const Metric> metrics, ReadFn read);
+  [[nodiscard]] std::unique_ptr<Source> Add(ReadFn read);
+
+  // A table, all of whose rows are read from one snapshot, so that they agree. It outlives the samples.
+  template <typename Snapshot, size_t n, typename TakeSnapshot>
+  [[nodiscard]] std::unique_ptr<Source> Add(const MetricRow<Snapshot> (&rows)[n],
+                                            TakeSnapshot take) {
+    return Add([&rows, take = std::move(take)](std::vector<Sample>* samples) {
+      const Snapshot now = take();
+      for (const MetricRow<Snapshot>& row : rows) samples->push_back({&row.metric, row.read(now)});
+    });
+  }
+
+  // Metrics whose values `read` writes in their order.
+  [[nodiscard]] std::unique_ptr<Source> Add(std::span<const Metric> metrics,
+                                            std::function<void(std::span<uint64_t>)> read);
 
   // For exporters alone: in no Sample. The family outlives the source.
   [[nodiscard]] std::unique_ptr<Source> AddFamily(const Family* family, ReadSeriesFn read);

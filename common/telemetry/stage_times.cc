@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <ctime>
+#include <deque>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -22,44 +23,45 @@ constexpr Stage kWorkerStages[] = {Stage::kQueue,  Stage::kEncode,      Stage::k
 constexpr Stage kServerStages[] = {Stage::kQueue, Stage::kHold,   Stage::kSum,
                                    Stage::kRule,  Stage::kEncode, Stage::kReply};
 
-struct StageNumber {
-  const char* name;
-  const char* help;
-  uint64_t StageCount::*value;
-};
-constexpr StageNumber kNumbers[] = {
-    {"items", "that have passed through this stage", &StageCount::items},
-    {"bytes", "of these items", &StageCount::bytes},
-    {"wall_ns", "that they took, one after the other", &StageCount::wall_ns},
-    {"cpu_ns", "of the threads that worked on them", &StageCount::cpu_ns},
-};
-
 constexpr Family kStageBytes = {"stage_bytes", Metric::Kind::kCounter,
                                 "of the items that passed through a stage", "stage"};
 constexpr Family kStageCpu = {"stage_cpu_seconds", Metric::Kind::kCounter,
                               "of the threads that worked on a stage's items", "stage", 1e-9};
-// The histogram has items and wall time.
-constexpr const Family* kFamilies[] = {&kNotExported, &kStageBytes, &kNotExported, &kStageCpu};
-static_assert(std::size(kFamilies) == std::size(kNumbers));
+struct StageNumber {
+  const char* name;
+  const char* help;
+  uint64_t StageCount::*value;
+  const Family* family;  // items and wall time are in the histogram
+};
+constexpr StageNumber kNumbers[] = {
+    {"items", "that have passed through this stage", &StageCount::items, &kNotExported},
+    {"bytes", "of these items", &StageCount::bytes, &kStageBytes},
+    {"wall_ns", "that they took, one after the other", &StageCount::wall_ns, &kNotExported},
+    {"cpu_ns", "of the threads that worked on them", &StageCount::cpu_ns, &kStageCpu},
+};
 
-// Of all stages, by Stage and then by kNumbers. Samples point into it.
-const std::vector<Metric>& StageMetrics() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const std::string_view stage : kNames) {
+// A metric of each stage for each number, with the text of its name. Samples point into it.
+struct StageMetric {
+  StageMetric(Stage of_stage, const StageNumber& of_number)
+      : stage(of_stage),
+        number(&of_number),
+        name("stages." + std::string(StageName(of_stage)) + "." + of_number.name),
+        metric{name.c_str(), Metric::Kind::kCounter, of_number.help, of_number.family,
+               StageName(of_stage).data()} {}
+
+  const Stage stage;
+  const StageNumber* const number;
+  const std::string name;
+  const Metric metric;
+};
+
+const std::deque<StageMetric>& StageMetrics() {
+  static const std::deque<StageMetric> metrics = [] {
+    std::deque<StageMetric> all;
+    for (size_t stage = 0; stage < kNumStages; ++stage) {
       for (const StageNumber& number : kNumbers) {
-        all.push_back("stages." + std::string(stage) + "." + number.name);
+        all.emplace_back(static_cast<Stage>(stage), number);
       }
-    }
-    return all;
-  }();
-  static const std::vector<Metric> metrics = [] {
-    std::vector<Metric> all;
-    for (const std::string& name : names) {
-      const StageNumber& number = kNumbers[all.size() % std::size(kNumbers)];
-      const char* stage = kNames[all.size() / std::size(kNumbers)].data();
-      all.push_back({name.c_str(), Metric::Kind::kCounter, number.help,
-                     kFamilies[all.size() % std::size(kNumbers)], stage});
     }
     return all;
   }();
@@ -204,14 +206,13 @@ void StageLaps::End(Stage stage, uint64_t items, uint64_t bytes) {
 std::vector<std::unique_ptr<Registry::Source>> AddStages(std::span<const Stage> stages,
                                                          const StageTimes* times,
                                                          Registry* registry) {
-  constexpr size_t kEach = std::size(kNumbers);
-  const std::span<const Metric> all(StageMetrics());
   std::vector<std::unique_ptr<Registry::Source>> sources;
   for (const Stage stage : stages) {
-    const auto metrics = all.subspan(static_cast<size_t>(stage) * kEach, kEach);
-    sources.push_back(registry->Add(metrics, [times, stage](std::span<uint64_t> values) {
+    sources.push_back(registry->Add([times, stage](std::vector<Sample>* samples) {
       const StageCount count = times->Read()[stage];
-      for (size_t i = 0; i < kEach; ++i) values[i] = count.*kNumbers[i].value;
+      for (const StageMetric& row : StageMetrics()) {
+        if (row.stage == stage) samples->push_back({&row.metric, count.*row.number->value});
+      }
     }));
   }
   const std::vector<Stage> of_role(stages.begin(), stages.end());

@@ -24,16 +24,17 @@ constexpr MetricsOrigin kOrigin() { return {"server", "1.2.3"}; }
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
 constexpr Family kTraffic = {"traffic_bytes", kCounter, "of frames", "direction"};
-constexpr Metric kMetrics[] = {{"pushes", kCounter, "that came"},
-                               {"bytes_in", kCounter, "from workers", &kTraffic, "push"},
-                               {"waiting", kGauge, "tasks that wait"},
-                               {"bytes_out", kCounter, "to workers", &kTraffic, "pull"}};
+constexpr MetricRow<uint64_t> kMetrics[] = {
+    {{"pushes", kCounter, "that came"}, [](const uint64_t& unit) { return unit; }},
+    {{"bytes_in", kCounter, "from workers", &kTraffic, "push"},
+     [](const uint64_t& unit) { return 2 * unit; }},
+    {{"waiting", kGauge, "tasks that wait"}, [](const uint64_t& unit) { return 3 * unit; }},
+    {{"bytes_out", kCounter, "to workers", &kTraffic, "pull"},
+     [](const uint64_t& unit) { return 4 * unit; }}};
 
 TEST(MetricsText, HasNamesHelpTypesAndTheSeriesOfAFamilyTogether) {
   Registry registry;
-  const auto source = registry.Add(kMetrics, [](std::span<uint64_t> values) {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = i + 1;
-  });
+  const auto source = registry.Add(kMetrics, [] { return uint64_t{1}; });
   EXPECT_THAT(MetricsText(kOrigin(), registry),
               StartsWith("# HELP bandoneon_server_pushes_total that came\n"
                          "# TYPE bandoneon_server_pushes_total counter\n"
@@ -88,7 +89,7 @@ TEST(MetricsText, EscapesWhatALabelSays) {
 
 TEST(Metrics, AreServedAtOnePathToAnybody) {
   Registry registry;
-  const auto source = registry.Add(kMetrics, [](std::span<uint64_t> values) { values[0] = 7; });
+  const auto source = registry.Add(kMetrics, [] { return uint64_t{7}; });
   const auto server = StartMetrics("127.0.0.1:0", kOrigin(), &registry);
   ASSERT_TRUE(server.ok()) << server.status();
   const int port = (*server)->port();

@@ -8,24 +8,29 @@
 namespace bdn {
 namespace {
 
-constexpr Metric kTraffic[] = {{"bytes_in", Metric::Kind::kCounter, "bytes that came"},
-                               {"bytes_out", Metric::Kind::kCounter, "bytes that went"}};
-constexpr Metric kQueue[] = {{"waiting", Metric::Kind::kGauge, "tasks that wait"}};
+struct Traffic {
+  uint64_t in = 0;
+  uint64_t out = 0;
+};
+constexpr MetricRow<Traffic> kTraffic[] = {
+    {{"bytes_in", Metric::Kind::kCounter, "bytes that came"},
+     [](const Traffic& now) { return now.in; }},
+    {{"bytes_out", Metric::Kind::kCounter, "bytes that went"},
+     [](const Traffic& now) { return now.out; }}};
+constexpr MetricRow<uint64_t> kQueue[] = {{{"waiting", Metric::Kind::kGauge, "tasks that wait"},
+                                           [](const uint64_t& now) { return now; }}};
 
 TEST(Registry, CollectsEverySourceAsOfNowInTheOrderOfRegistration) {
   Registry registry;
   uint64_t in = 1;
-  const auto traffic = registry.Add(kTraffic, [&](std::span<uint64_t> values) {
-    values[0] = in;
-    values[1] = 2;
-  });
-  const auto queue = registry.Add(kQueue, [](std::span<uint64_t> values) { values[0] = 3; });
+  const auto traffic = registry.Add(kTraffic, [&] { return Traffic{in, 2}; });
+  const auto queue = registry.Add(kQueue, [] { return uint64_t{3}; });
   in = 7;
   const std::vector<Sample> samples = registry.Collect();
   ASSERT_EQ(samples.size(), 3u);
-  EXPECT_EQ(samples[0].metric, &kTraffic[0]);
+  EXPECT_EQ(samples[0].metric, &kTraffic[0].metric);
   EXPECT_EQ(samples[0].value, 7u);
-  EXPECT_EQ(samples[2].metric, &kQueue[0]);
+  EXPECT_EQ(samples[2].metric, &kQueue[0].metric);
   EXPECT_EQ(samples[2].metric->kind, Metric::Kind::kGauge);
   EXPECT_EQ(ToJson(samples), R"({"bytes_in":7,"bytes_out":2,"waiting":3})");
   EXPECT_EQ(ToText(samples), "bytes_in 7 B, bytes_out 2 B");
@@ -33,23 +38,21 @@ TEST(Registry, CollectsEverySourceAsOfNowInTheOrderOfRegistration) {
 
 TEST(Registry, ForgetsASourceWhenItGoes) {
   Registry registry;
-  auto traffic = registry.Add(kTraffic, [](std::span<uint64_t>) {});
-  const auto queue = registry.Add(kQueue, [](std::span<uint64_t> values) { values[0] = 3; });
+  auto traffic = registry.Add(kTraffic, [] { return Traffic(); });
+  const auto queue = registry.Add(kQueue, [] { return uint64_t{3}; });
   traffic.reset();
   EXPECT_EQ(ToJson(registry.Collect()), R"({"waiting":3})");
 }
 
 TEST(Registry, SaysInALineOfTheLogWhatHasCounted) {
-  constexpr Metric kMetrics[] = {{"pushes", Metric::Kind::kCounter, "pushes"},
-                                 {"frames_refused", Metric::Kind::kCounter, "refused"},
-                                 {"plain_bytes_pushed", Metric::Kind::kCounter, "bytes"},
-                                 {"bytes_held", Metric::Kind::kGauge, "bytes"}};
+  constexpr Metric kPushes = {"pushes", Metric::Kind::kCounter, "pushes"};
+  constexpr Metric kRefused = {"frames_refused", Metric::Kind::kCounter, "refused"};
+  constexpr Metric kBytes = {"plain_bytes_pushed", Metric::Kind::kCounter, "bytes"};
+  constexpr Metric kHeld = {"bytes_held", Metric::Kind::kGauge, "bytes"};
   Registry registry;
-  const auto source = registry.Add(kMetrics, [](std::span<uint64_t> values) {
-    values[0] = 123;
-    values[1] = 0;
-    values[2] = 86'688'012;
-    values[3] = 5;
+  const auto source = registry.Add([&](std::vector<Sample>* samples) {
+    samples->insert(samples->end(),
+                    {{&kPushes, 123}, {&kRefused, 0}, {&kBytes, 86'688'012}, {&kHeld, 5}});
   });
   EXPECT_EQ(ToText(registry.Collect()), "pushes 123, plain_bytes_pushed 86.7 MB");
 }
@@ -69,8 +72,7 @@ TEST(Registry, ASourceThatHasGoneIsNeverReadAgain) {
   });
   for (int i = 0; i < 1000; ++i) {
     auto alive = std::make_unique<std::atomic<uint64_t>>(1);
-    const auto source = registry.Add(
-        kQueue, [counter = alive.get()](std::span<uint64_t> values) { values[0] = *counter; });
+    const auto source = registry.Add(kQueue, [counter = alive.get()] { return counter->load(); });
     *alive = 2;
   }
   stop = true;
@@ -81,17 +83,21 @@ TEST(Registry, ASourceThatHasGoneIsNeverReadAgain) {
 constexpr Family kBytes = {"traffic_bytes", Metric::Kind::kCounter, "of frames", "direction"};
 constexpr Family kWaits = {"wait_seconds", Metric::Kind::kGauge, "by rank", "rank"};
 constexpr Family kTime = {"busy_seconds", Metric::Kind::kCounter, "of threads", nullptr, 1e-9};
-constexpr Metric kMixed[] = {{"bytes_in", Metric::Kind::kCounter, "in", &kBytes, "in"},
-                             {"busy_ns", Metric::Kind::kCounter, "busy", &kTime},
-                             {"waiting", Metric::Kind::kGauge, "tasks that wait"},
-                             {"hidden", Metric::Kind::kGauge, "told elsewhere", &kNotExported},
-                             {"bytes_out", Metric::Kind::kCounter, "out", &kBytes, "out"}};
+constexpr MetricRow<uint64_t> kMixed[] = {
+    {{"bytes_in", Metric::Kind::kCounter, "in", &kBytes, "in"},
+     [](const uint64_t& unit) { return 2 * unit; }},
+    {{"busy_ns", Metric::Kind::kCounter, "busy", &kTime},
+     [](const uint64_t& unit) { return 4 * unit; }},
+    {{"waiting", Metric::Kind::kGauge, "tasks that wait"},
+     [](const uint64_t& unit) { return 6 * unit; }},
+    {{"hidden", Metric::Kind::kGauge, "told elsewhere", &kNotExported},
+     [](const uint64_t& unit) { return 8 * unit; }},
+    {{"bytes_out", Metric::Kind::kCounter, "out", &kBytes, "out"},
+     [](const uint64_t& unit) { return 10 * unit; }}};
 
 TEST(Registry, FamiliesAreForExportersAloneAndEachIsThereOnce) {
   Registry registry;
-  const auto mixed = registry.Add(kMixed, [](std::span<uint64_t> values) {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * (i + 1);
-  });
+  const auto mixed = registry.Add(kMixed, [] { return uint64_t{1}; });
   const auto waits = registry.AddFamily(&kWaits, [] {
     return std::vector<Series>{{"0", 1.5}, {"7", 2}};
   });

@@ -15,19 +15,27 @@ namespace {
 constexpr Family kCopied = {"device_copied_bytes", Metric::Kind::kCounter,
                             "copied from devices, to be pushed, and of results to them",
                             "direction"};
-constexpr Metric kMetrics[] = {
-    {"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed", &kCopied,
-     "push"},
-    {"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices", &kCopied,
-     "pull"},
-    {"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
-    {"device_memory_bytes", Metric::Kind::kGauge,
-     "of devices' own memory, which exchanges have taken"},
-    {"device_encoded_pushes", Metric::Kind::kCounter, "that were encoded on their device"},
-    {"device_host_encoded_pushes", Metric::Kind::kCounter,
-     "of devices' tensors, which the host's processors encoded"},
-    {"device_unpinned_pushes", Metric::Kind::kCounter,
-     "that went through slower memory, for want of it"},
+using Counts = DeviceExchanges::Counts;
+constexpr MetricRow<Counts> kMetrics[] = {
+    {{"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed", &kCopied,
+      "push"},
+     [](const Counts& now) { return now.bytes_out; }},
+    {{"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices", &kCopied,
+      "pull"},
+     [](const Counts& now) { return now.bytes_back; }},
+    {{"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
+     [](const Counts& now) { return now.pinned_bytes; }},
+    {{"device_memory_bytes", Metric::Kind::kGauge,
+      "of devices' own memory, which exchanges have taken"},
+     [](const Counts& now) { return now.device_bytes; }},
+    {{"device_encoded_pushes", Metric::Kind::kCounter, "that were encoded on their device"},
+     [](const Counts& now) { return now.encoded_there; }},
+    {{"device_host_encoded_pushes", Metric::Kind::kCounter,
+      "of devices' tensors, which the host's processors encoded"},
+     [](const Counts& now) { return now.encoded_here; }},
+    {{"device_unpinned_pushes", Metric::Kind::kCounter,
+      "that went through slower memory, for want of it"},
+     [](const Counts& now) { return now.unpinned; }},
 };
 
 // What has no data is the host's, whatever its place says.
@@ -138,7 +146,7 @@ struct DeviceExchanges::Ticket {
 DeviceExchanges::DeviceExchanges(Options options, Client* client, const Clock* clock,
                                  Registry* telemetry)
     : options_(std::move(options)), client_(client), clock_(clock) {
-  metrics_ = telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); });
+  metrics_ = telemetry->Add(kMetrics, [this] { return counts(); });
 }
 
 DeviceExchanges::~DeviceExchanges() {
@@ -148,21 +156,19 @@ DeviceExchanges::~DeviceExchanges() {
   for (const auto& [ordinal, device] : devices_) device->lane_back->Stop();
 }
 
-void DeviceExchanges::ReadMetrics(std::span<uint64_t> values) const {
+DeviceExchanges::Counts DeviceExchanges::counts() const {
   MutexLock lock(&mu_);
-  values[0] = bytes_out_;
-  values[1] = bytes_back_;
-  values[2] = 0;
-  values[3] = 0;
-  values[4] = 0;
-  values[5] = encoded_here_;
+  Counts counts = {.bytes_out = bytes_out_,
+                   .bytes_back = bytes_back_,
+                   .encoded_here = encoded_here_,
+                   .unpinned = unpinned_};
   for (const auto& [ordinal, device] : devices_) {
-    values[2] += device->pinned.held_bytes();
-    values[3] += device->codecs.taken_bytes();
-    values[4] += device->codecs.num_encoded();
-    values[5] += device->codecs.num_encoded_by_host();
+    counts.pinned_bytes += device->pinned.held_bytes();
+    counts.device_bytes += device->codecs.taken_bytes();
+    counts.encoded_there += device->codecs.num_encoded();
+    counts.encoded_here += device->codecs.num_encoded_by_host();
   }
-  values[6] = unpinned_;
+  return counts;
 }
 
 absl::StatusOr<DeviceExchanges::Device*> DeviceExchanges::DeviceOf(int ordinal) {

@@ -87,6 +87,18 @@ class DeviceExchanges {
   // FailedPrecondition: the client does not have all of the tensor's pushes.
   absl::Status CheckStarted(uint32_t tensor) const;
 
+  // The numbers of its metrics, as of one moment.
+  struct Counts {
+    uint64_t bytes_out = 0;      // copied from devices
+    uint64_t bytes_back = 0;     // copied to devices
+    uint64_t pinned_bytes = 0;   // of the host's memory, held now
+    uint64_t device_bytes = 0;   // of devices' own memory, taken now
+    uint64_t encoded_there = 0;  // pushes, on their device
+    uint64_t encoded_here = 0;   // pushes of devices' tensors, on the host
+    uint64_t unpinned = 0;       // pushes through memory that is not pinned
+  };
+  Counts counts() const;
+
   // Every wait ends with Cancelled, and nothing new is taken.
   void Close();
   // Waits until devices have done what they were asked, and nothing more is asked of the client: to be
@@ -120,7 +132,6 @@ class DeviceExchanges {
   std::optional<absl::StatusOr<PushResult>> Wait(TicketId ticket, const DeviceStream* stream,
                                                  absl::Time deadline);
   absl::Status Describe(TicketId ticket) const;
-  void ReadMetrics(std::span<uint64_t> values) const;
 
   const Options options_;
   Client* const client_;
