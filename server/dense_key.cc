@@ -259,7 +259,6 @@ Sends DenseKey::CloseRound(StageLaps* laps) {
   header.flags = reply->flags;
   if (DecideUncompressed()) header.flags |= kFlagUncompressed;
   header.base_step = reply->base_step;
-  header.weight = static_cast<float>(round.roster_size());
   if (reply->flags == 0) {
     header.codec = static_cast<uint8_t>(plan_.codecs.Pull(round.step()).codec().id());
   }

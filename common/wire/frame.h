@@ -87,7 +87,7 @@ struct FrameHeader {
   uint64_t element_offset = 0;  // where there is a part: where its segment begins in the key
   Epoch epoch = 0;
   uint32_t catalogue_version = 0;
-  float weight = 1.0f;  // push: the contribution's; reply: number of contributors
+  float weight = 1.0f;  // push: the contribution's; reply: reserved, 0
   float learning_rate = 0.0f;
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;  // Crc32c of the payload; 0 for an empty one

@@ -59,6 +59,7 @@ std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
 FrameHeader AnswerTo(const FrameHeader& request, FrameType type) {
   FrameHeader header = About(type, request.key, request.step, request.num_elements);
   header.request = request.request;
+  if (type == FrameType::kReply) header.weight = 0;  // reserved
   if (type == FrameType::kValue) {
     header.part = request.part;
     header.element_offset = request.element_offset;

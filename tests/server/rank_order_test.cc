@@ -105,9 +105,9 @@ class Job {
       if (last == nullptr || last->header.type == FrameType::kWaiting) continue;
       // An error is told under the step that was asked for.
       const bool is_error = last->header.type == FrameType::kError;
-      absl::StrAppendFormat(&text, "%d: %s step %d flags %d base %d weight %g: ", rank,
+      absl::StrAppendFormat(&text, "%d: %s step %d flags %d base %d: ", rank,
                             FrameTypeName(last->header.type), is_error ? 0 : last->header.step,
-                            last->header.flags, last->header.base_step, last->header.weight);
+                            last->header.flags, last->header.base_step);
       text.append(reinterpret_cast<const char*>(last->payload.data()), last->payload.size());
     }
     return text;

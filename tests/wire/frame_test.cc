@@ -47,7 +47,7 @@ std::map<std::string, Frame> GoldenFrames() {
   const FrameHeader reply = Changed(push, [](FrameHeader& h) {
     h.type = FrameType::kReply;
     h.sender = 1;
-    h.weight = 2;
+    h.weight = 0;  // reserved
   });
   const FrameHeader answer = Changed(reply, [](FrameHeader& h) {
     h.codec = 0;
@@ -125,8 +125,12 @@ std::map<std::string, Frame> GoldenFrames() {
   const std::string_view rule = "sgd(momentum=0.5)";
   frames["init_rule"] = MakeFrame(state(FrameType::kInit, 3, StatePart::kRule),
                                   Buffer::CopyOf(std::as_bytes(std::span(rule))));
-  frames["reply_to_init"] =
-      Frame{Changed(bytes_key(FrameType::kReply, 1), [](FrameHeader& h) { h.request = 6; }), {}};
+  frames["reply_to_init"] = Frame{Changed(bytes_key(FrameType::kReply, 1),
+                                          [](FrameHeader& h) {
+                                            h.request = 6;
+                                            h.weight = 0;
+                                          }),
+                                  {}};
   frames["fetch_moment1"] = Frame{state(FrameType::kFetch, 4, StatePart::kMoment1), {}};
   frames["value_counters"] = MakeFrame(Changed(state(FrameType::kValue, 1, StatePart::kCounters),
                                                [](FrameHeader& h) { h.base_step = 12; }),
