@@ -12,6 +12,8 @@ float FeedbackDecay(float decay, bool learning_rate_correction, float previous_r
   return ClampToFinite(decay * (previous_rate / rate));
 }
 
+float UndoDecay(float decay) { return decay == 0.0f ? 1.0f : decay; }
+
 void Undo(const Feedback& step, const float* decoded) {
   AccumulateUndo(step.g, step.options, decoded, step.residual,
                  step.options.momentum == 0.0f ? nullptr : step.momentum);

@@ -35,10 +35,15 @@ struct Feedback {
 // stays as it is.
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate);
 
+// The rho for Undo, which divides by it what is left of e. Without error feedback, where a link has
+// momentum alone, rho is 0: the step took nothing of e, so nothing of e can be restored, and what is left
+// is 0, to rounding. Divided by 1 it stays so.
+float UndoDecay(float decay);
+
 // Takes a step back after it was encoded but came to nothing: given the e that EncodeFeedback left
 // and d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and m <- (m - a * g) / mu,
-// to rounding. `decoded` is float32[n]. REQUIRES: `step` as it was for EncodeFeedback; its decay
-// is not 0.
+// to rounding. `decoded` is float32[n]. REQUIRES: `step` as it was for EncodeFeedback, but for
+// its decay, which is UndoDecay of that.
 void Undo(const Feedback& step, const float* decoded);
 
 // Where a payload came to nothing and g is no longer there: what was sent is owed as well, e <- e + d

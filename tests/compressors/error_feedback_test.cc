@@ -36,7 +36,11 @@ class Link {
     std::vector<std::byte> out(codec_->MaxEncodedBytes(g.n, g.dtype));
     return codec_->EncodeFeedback(Step(g), TestDraw(), out).status();
   }
-  void Undo(ConstView g, const std::vector<float>& decoded) { bdn::Undo(Step(g), decoded.data()); }
+  void Undo(ConstView g, const std::vector<float>& decoded) {
+    Feedback step = Step(g);
+    step.options.decay = UndoDecay(step.options.decay);
+    bdn::Undo(step, decoded.data());
+  }
   FeedbackOptions& options() { return options_; }
   std::vector<float> residual_ = std::vector<float>(kN);
   std::vector<float> momentum_ = std::vector<float>(kN);
@@ -87,6 +91,18 @@ TEST_P(ErrorFeedback, UndoRestoresResidualAndMomentum) {
       ASSERT_NEAR(link.residual_[i], residual[i], 2e-5) << i;
       ASSERT_NEAR(link.momentum_[i], momentum[i], 2e-6) << i;
     }
+  }
+}
+
+TEST_P(ErrorFeedback, UndoOfMomentumAloneLeavesNoResidual) {
+  Link link(GetParam(), {.scale = 0.5f, .decay = 0.0f, .momentum = 0.9f});
+  link.Send(Gradient(1).view());
+  const auto momentum = link.momentum_;
+  const TypedArray g = Gradient(2);
+  link.Undo(g.view(), link.Send(g.view()));
+  for (size_t i = 0; i < kN; ++i) {
+    ASSERT_NEAR(link.residual_[i], 0.0f, 2e-5) << i;
+    ASSERT_NEAR(link.momentum_[i], momentum[i], 2e-6) << i;
   }
 }
 

@@ -136,7 +136,7 @@ absl::Status UndoPushOnDevice(const DeclaredKey& key, LinkMemory* memory, Exchan
   DeviceSource step = SourceOf(key, *memory, *exchange);
   absl::Status status;
   if (!exchange->given_back) {
-    if (step.options.decay == 0.0f) step.options.decay = 1.0f;
+    step.options.decay = UndoDecay(step.options.decay);
     status = exchange->device->Undo(codec, payload, step);
   } else if (key.link.codecs.push_feedback.on) {
     status = exchange->device->Owe(codec, payload, key.entry.elements, step.residual);

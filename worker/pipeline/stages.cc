@@ -363,7 +363,7 @@ void UndoPush(const DeclaredKey& key, LinkMemory* memory, Exchange* exchange) {
       continue;
     }
     Feedback step = SegmentFeedback(key, *exchange, i, codec.segment_offset(i), memory);
-    if (step.options.decay == 0.0f) step.options.decay = 1.0f;
+    step.options.decay = UndoDecay(step.options.decay);
     Undo(step, decoded.data());
   }
   if (!exchange->given_back) memory->previous_learning_rate = exchange->replaced_learning_rate;
