@@ -158,8 +158,8 @@ absl::StatusOr<ServerRequests::Answers> ServerRequests::Ask(
     const Key key = request.frame.header.key;
     Asked& entry = asked[key] = {request.frame.header.step, request.tensor};
     if (!status.ok()) continue;
-    status = requests_->Submit(std::move(request), {.answered = [this, key](auto answer) {
-                                 OnAnswer(key, std::move(answer));
+    status = requests_->Submit(std::move(request), {.answered = [this, key](auto outcome) {
+                                 OnAnswer(key, std::move(outcome.frame));
                                }});
     entry.submitted = status.ok();
   }

@@ -192,9 +192,10 @@ void SimulatedJob::Perform(Worker* worker, std::vector<RequestTable::Actions> al
   for (RequestTable::Actions& actions : all) {
     for (const NodeId server : actions.reconnects) Connect(worker, server - kFirstServer);
     for (const RequestTable::Answer& answer : actions.answers) {
-      if (!answer.frame.ok()) Die(answer.frame.status());
+      const absl::StatusOr<Frame>& frame = answer.outcome.frame;
+      if (!frame.ok()) Die(frame.status());
       ++results_;
-      const Buffer& payload = answer.frame->payload;
+      const Buffer& payload = frame->payload;
       if (!payload.empty()) first_elements_ += LoadLittle<float>(payload.span(), 0);
     }
   }

@@ -227,12 +227,12 @@ class World {
       workers_[rank].table.OnSent(out.frame.header.key, out.request, workers_[rank].now);
       flights_.push_back({true, rank, std::move(out.frame)});
     }
-    for (RequestTable::Answer& answer : actions.answers) OnAnswer(rank, answer.frame);
+    for (RequestTable::Answer& answer : actions.answers) OnAnswer(rank, answer.outcome);
   }
 
-  void OnAnswer(Rank rank, const absl::StatusOr<Frame>& answer) {
+  void OnAnswer(Rank rank, const RequestTable::Outcome& outcome) {
     WorkerState& worker = workers_[rank];
-    KeyExchange::Next next = worker.exchange->OnAnswer(answer);
+    KeyExchange::Next next = worker.exchange->OnAnswer(outcome);
     if (next.request.has_value()) {
       if (!next.status.ok() && worker.exchange->GiveBack()) {
         std::fill(worker.data->begin(), worker.data->end(), kNotOurs);

@@ -51,6 +51,10 @@ class KeyExchangeTest : public ::testing::Test {
     EXPECT_TRUE(exchange_->Claim());
     return exchange_->Encode({.run_seed = 1, .rank = 0, .pool = &pool_}).value();
   }
+  // The end of its last request, which is known.
+  KeyExchange::Next OnAnswer(absl::StatusOr<Frame> answer) {
+    return exchange_->OnAnswer({std::move(answer)});
+  }
   // What a server would reply to `push` with these values.
   Frame ReplyTo(const RequestTable::Request& push, const std::vector<float>& values) {
     KeyOptions as_pull = options_;
@@ -84,7 +88,7 @@ TEST_F(KeyExchangeTest, GoesFromADepositToItsResult) {
   EXPECT_EQ(push.server, kServerNode);
   EXPECT_EQ(push.frame.header.type, FrameType::kPush);
   EXPECT_EQ(ValuesOf(push.frame), data);
-  const auto next = exchange_->OnAnswer(ReplyTo(push, {5, 6, 7, 8}));
+  const auto next = OnAnswer(ReplyTo(push, {5, 6, 7, 8}));
   EXPECT_FALSE(next.request.has_value());
   EXPECT_TRUE(next.status.ok()) << next.status;
   EXPECT_THAT(data, ElementsAre(5, 6, 7, 8));
@@ -146,7 +150,7 @@ TEST_F(KeyExchangeTest, SendsAHeaderAloneWhereNobodyHasAGradient) {
   const auto push = Encode();
   EXPECT_EQ(push.frame.header.flags, kFlagAbsent | kFlagUnwanted);
   EXPECT_TRUE(push.frame.payload.empty());
-  EXPECT_TRUE(exchange_->OnAnswer(BareReplyTo(push, kFlagAbsent)).status.ok());
+  EXPECT_TRUE(OnAnswer(BareReplyTo(push, kFlagAbsent)).status.ok());
   EXPECT_TRUE(exchange_->Finish()->segments[0].absent_everywhere);
 }
 
@@ -156,7 +160,7 @@ TEST_F(KeyExchangeTest, AGradientThatIsNotFiniteLeavesTheMemoryAlone) {
   Deposit(0, 1, &data);
   const auto push = Encode();
   EXPECT_EQ(push.frame.header.flags, kFlagNonFinite);
-  EXPECT_TRUE(exchange_->OnAnswer(BareReplyTo(push, kFlagNonFinite)).status.ok());
+  EXPECT_TRUE(OnAnswer(BareReplyTo(push, kFlagNonFinite)).status.ok());
   EXPECT_TRUE(exchange_->Finish()->nonfinite);
   EXPECT_THAT(data, Each(::testing::IsNan()));
   EXPECT_THAT(Residual(), Each(0.0f));
@@ -170,7 +174,7 @@ TEST_F(KeyExchangeTest, TakesItsMemoryBackWhenTheRoundCameToNothing) {
     const auto push = Encode();
     const auto answer = by_error ? absl::StatusOr<Frame>(Aborted("because"))
                                  : absl::StatusOr<Frame>(BareReplyTo(push, kFlagNonFinite));
-    EXPECT_EQ(exchange_->OnAnswer(answer).status.ok(), !by_error);
+    EXPECT_EQ(OnAnswer(answer).status.ok(), !by_error);
     exchange_->Finish();
     EXPECT_THAT(Residual(), Each(0.0f)) << by_error;
   }
@@ -184,7 +188,7 @@ TEST_F(KeyExchangeTest, AsksOnWithoutItsCallersUntilTheServerHasSaidWhetherItCou
     Deposit(0, 1, &data);
     const auto push = Encode();
     for (const bool is_first : {true, false}) {
-      const auto next = exchange_->OnAnswer(absl::UnknownError("no answer in 30m"));
+      const auto next = exchange_->OnAnswer({absl::UnknownError("no answer in 30m"), true});
       ASSERT_TRUE(next.request.has_value());
       EXPECT_EQ(next.request->frame.header, push.frame.header);
       EXPECT_EQ(next.request->frame.payload.data(), push.frame.payload.data());
@@ -195,7 +199,7 @@ TEST_F(KeyExchangeTest, AsksOnWithoutItsCallersUntilTheServerHasSaidWhetherItCou
     data = {7, 7, 7, 7};  // its caller's again
     const auto answer = counted ? absl::StatusOr<Frame>(ReplyTo(push, {5, 5, 5, 5}))
                                 : absl::StatusOr<Frame>(Aborted("the round failed"));
-    EXPECT_EQ(exchange_->OnAnswer(answer).status.ok(), counted);
+    EXPECT_EQ(OnAnswer(answer).status.ok(), counted);
     exchange_->Finish();
     EXPECT_THAT(data, Each(7.0f));
     if (counted) {
@@ -206,6 +210,18 @@ TEST_F(KeyExchangeTest, AsksOnWithoutItsCallersUntilTheServerHasSaidWhetherItCou
   }
 }
 
+TEST_F(KeyExchangeTest, AnErrorWhoseCodeIsUnknownIsAnEndLikeAnyOther) {
+  Make({.push = "ef(onebit)"});
+  std::vector<float> data = {1, 2, 3, 6};
+  Deposit(0, 1, &data);
+  Encode();
+  const auto next = OnAnswer(absl::UnknownError("by somebody else"));
+  EXPECT_FALSE(next.request.has_value());
+  EXPECT_TRUE(absl::IsUnknown(next.status));
+  exchange_->Finish();
+  EXPECT_THAT(Residual(), Each(0.0f));
+}
+
 TEST_F(KeyExchangeTest, KeepsItsMemoryWhereTheServerHasCountedThePush) {
   Make({.push = "ef(onebit)"});
   std::vector<float> data = {1, 2, 3, 6};
@@ -213,7 +229,7 @@ TEST_F(KeyExchangeTest, KeepsItsMemoryWhereTheServerHasCountedThePush) {
   const auto push = Encode();
   Frame reply = ReplyTo(push, {1, 1, 1, 1});
   reply.header.codec = 99;
-  const auto next = exchange_->OnAnswer(reply);
+  const auto next = OnAnswer(reply);
   EXPECT_EQ(next.status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(next.status.message()), HasSubstr("codec 99, where none was declared"));
   exchange_->Finish();
@@ -228,11 +244,11 @@ TEST_F(KeyExchangeTest, AsksAgainForADamagedReplyAndGivesUpInTheEnd) {
   Frame damaged = ReplyTo(push, {5, 6, 7, 8});
   damaged.payload = Buffer::CopyOf(damaged.payload.span());
   damaged.payload.data()[0] ^= std::byte{1};
-  KeyExchange::Next next = exchange_->OnAnswer(damaged);
+  KeyExchange::Next next = OnAnswer(damaged);
   int asked = 0;
   for (; next.request.has_value() && asked < 100; ++asked) {
     EXPECT_EQ(next.request->frame.header, push.frame.header);
-    next = exchange_->OnAnswer(damaged);
+    next = OnAnswer(damaged);
   }
   EXPECT_EQ(asked, 7);
   EXPECT_EQ(next.status.code(), absl::StatusCode::kDataLoss);
@@ -248,7 +264,7 @@ TEST_F(KeyExchangeTest, FetchesTheReplicaThatAReplyBuildsOn) {
   const auto push = Encode();
   Frame reply = ReplyTo(push, std::vector<float>(64, 0.5f));
   reply.header.base_step = 7;
-  KeyExchange::Next next = exchange_->OnAnswer(reply);
+  KeyExchange::Next next = OnAnswer(reply);
   for (size_t segment = 0; segment < 2; ++segment) {
     ASSERT_TRUE(next.request.has_value());
     const FrameHeader& fetch = next.request->frame.header;
@@ -259,7 +275,7 @@ TEST_F(KeyExchangeTest, FetchesTheReplicaThatAReplyBuildsOn) {
     FrameHeader value = AnswerTo(fetch, FrameType::kValue);
     value.base_step = 1;
     const std::vector<float> weights(32, 10.0f + static_cast<float>(segment));
-    next = exchange_->OnAnswer(MakeFrame(value, EncodeFloats(weights)));
+    next = OnAnswer(MakeFrame(value, EncodeFloats(weights)));
   }
   EXPECT_FALSE(next.request.has_value());
   EXPECT_TRUE(next.status.ok()) << next.status;
@@ -288,7 +304,7 @@ TEST_F(KeyExchangeTest, AResultThatIsUnwantedLeavesTheReplicaToTheNextReplyThatI
   exchange_->AdoptReplica(0, 3, std::vector<float>(32, 1.0f));
   Deposit(0, 4, nullptr);
   const auto unwanted = Encode();
-  const auto end = exchange_->OnAnswer(BareReplyTo(unwanted, kFlagUnwanted));
+  const auto end = OnAnswer(BareReplyTo(unwanted, kFlagUnwanted));
   EXPECT_FALSE(end.request.has_value());
   EXPECT_TRUE(end.status.ok()) << end.status;
   EXPECT_FALSE(exchange_->Finish()->segments[0].absent_everywhere);
@@ -300,7 +316,7 @@ TEST_F(KeyExchangeTest, AResultThatIsUnwantedLeavesTheReplicaToTheNextReplyThatI
   Deposit(0, 5, &data);
   Frame reply = ReplyTo(Encode(), std::vector<float>(32, 0.5f));
   reply.header.base_step = 4;
-  const auto next = exchange_->OnAnswer(reply);
+  const auto next = OnAnswer(reply);
   ASSERT_TRUE(next.request.has_value());
   EXPECT_EQ(next.request->frame.header.type, FrameType::kFetch);
 }
@@ -317,7 +333,7 @@ TEST_F(KeyExchangeTest, AReplicaIsInForceOnceAllSegmentsAreOfOneStep) {
   const auto push = Encode();
   Frame reply = ReplyTo(push, std::vector<float>(64, 0.5f));
   reply.header.base_step = 4;
-  EXPECT_TRUE(exchange_->OnAnswer(reply).request.has_value());  // a fetch
+  EXPECT_TRUE(OnAnswer(reply).request.has_value());  // a fetch
   exchange_->Finish();
   exchange_->AdoptReplica(0, 6, weights);
   exchange_->AdoptReplica(1, 6, weights);
@@ -325,7 +341,7 @@ TEST_F(KeyExchangeTest, AReplicaIsInForceOnceAllSegmentsAreOfOneStep) {
   Deposit(1, 7, &b);
   Frame second = ReplyTo(Encode(), std::vector<float>(64, 0.5f));
   second.header.base_step = 6;
-  const auto next = exchange_->OnAnswer(second);
+  const auto next = OnAnswer(second);
   EXPECT_FALSE(next.request.has_value());
   EXPECT_TRUE(next.status.ok()) << next.status;
   EXPECT_THAT(a, Each(1.5f));

@@ -147,14 +147,15 @@ class World {
       flights_.push_back({true, rank, std::move(out.frame)});
     }
     for (RequestTable::Answer& answer : actions.answers) {
-      if (!answer.frame.ok()) {
-        trouble_ += std::string(answer.frame.status().message()) + "\n";
+      const absl::StatusOr<Frame>& frame = answer.outcome.frame;
+      if (!frame.ok()) {
+        trouble_ += std::string(frame.status().message()) + "\n";
         return;
       }
       std::vector<std::string>& given = given_[rank];
       if (given.size() + 1 != answer.step) trouble_ += "an answer for another step\n";
-      given.emplace_back(reinterpret_cast<const char*>(answer.frame->payload.data()),
-                         answer.frame->payload.size());
+      given.emplace_back(reinterpret_cast<const char*>(frame->payload.data()),
+                         frame->payload.size());
     }
   }
   void Submit(Rank rank) {

@@ -48,9 +48,10 @@ class RequestRunnerTest : public ::testing::Test {
   // Submits a push of `step`; what is told of it is counted.
   absl::Status Submit(Step step) {
     const Frame push = MakePush(kKey, step, 0, {1, 2, 3, 4});
-    return runner_->Submit({.frame = push, .server = kServerNode, .tensor = "w"},
-                           {.sent = [this] { ++sent_; },
-                            .answered = [this](auto answer) { answers_.push_back(answer); }});
+    return runner_->Submit(
+        {.frame = push, .server = kServerNode, .tensor = "w"},
+        {.sent = [this] { ++sent_; },
+         .answered = [this](auto outcome) { answers_.push_back(outcome.frame); }});
   }
   void Answer(FrameHeader header, Buffer payload = {}) {
     header.sender = kServerNode;
@@ -152,10 +153,11 @@ TEST_F(RequestRunnerTest, AskedAgainInItsOwnAnswerAKeyIsFree) {
 }
 
 TEST_F(RequestRunnerTest, AWithdrawnRequestTellsNothing) {
-  ASSERT_TRUE(runner_
-                  ->Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
-                           {.answered = [this](auto answer) { answers_.push_back(answer); }})
-                  .ok());
+  ASSERT_TRUE(
+      runner_
+          ->Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
+                   {.answered = [this](auto outcome) { answers_.push_back(outcome.frame); }})
+          .ok());
   network_.DeliverAll();
   EXPECT_FALSE(runner_->Withdraw(kKey, 2));
   EXPECT_TRUE(runner_->Withdraw(kKey, 1));
@@ -180,8 +182,8 @@ TEST_F(RequestRunnerTest, TheTimerEndsARequestAtItsDeadlineByTheClockThatItWasGi
   ASSERT_TRUE(runner_
                   ->Submit({.frame = MakePush(kKey, 1, 0, {1, 2, 3, 4}), .server = kServerNode},
                            {.answered =
-                                [&](const auto& answer) {
-                                  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status()));
+                                [&](const auto& outcome) {
+                                  EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.frame.status()));
                                   ended.count_down();
                                 }})
                   .ok());

@@ -10,6 +10,7 @@
 namespace bdn::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -25,7 +26,8 @@ struct Log {
       sent.push_back(std::move(out.frame));
     }
     for (RequestTable::Answer& answer : actions.answers) {
-      completed.push_back({answer.step, std::move(answer.frame)});
+      is_unknown.push_back(answer.outcome.is_unknown);
+      completed.push_back({answer.step, std::move(answer.outcome.frame)});
     }
   }
   FrameType LastSent() const { return sent.empty() ? FrameType{} : sent.back().header.type; }
@@ -34,6 +36,7 @@ struct Log {
   uint64_t last_request = 0;
   size_t reconnects = 0;
   std::vector<std::pair<Step, absl::StatusOr<Frame>>> completed;
+  std::vector<bool> is_unknown;  // of these
 };
 
 class RequestTableTest : public ::testing::Test {
@@ -316,6 +319,7 @@ TEST_F(RequestTableTest, AnExchangeThatEndsWithoutAnAnswerHasACodeOfItsOwn) {
   Wait(absl::Minutes(2));
   ASSERT_THAT(log_.completed, SizeIs(1));
   const absl::Status status = log_.completed[0].second.status();
+  EXPECT_THAT(log_.is_unknown, ElementsAre(true));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnknown);
   EXPECT_EQ(GetErrorField(status, "tensor"), "w");
   EXPECT_EQ(GetErrorField(status, "step"), "7");
@@ -323,13 +327,14 @@ TEST_F(RequestTableTest, AnExchangeThatEndsWithoutAnAnswerHasACodeOfItsOwn) {
   EXPECT_EQ(GetErrorField(status, "waiting_for"), "server 0");
 }
 
-// Whoever asks on must be able to tell.
+// Callers tell by it that they do not know what has become of their push.
 TEST_F(RequestTableTest, NobodyElseGivesThatCode) {
   Ask(1, FrameType::kPush, /*of_exchange=*/true);
   Fail(1, absl::StatusCode::kUnknown);
   Ask(2, FrameType::kPush, /*of_exchange=*/true);
   log_(requests_.Fail(absl::UnknownError("by the scheduler")));
   ASSERT_THAT(log_.completed, SizeIs(2));
+  EXPECT_THAT(log_.is_unknown, ElementsAre(false, false));
   EXPECT_EQ(log_.completed[0].second.status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(log_.completed[1].second.status().code(), absl::StatusCode::kInternal);
 }

@@ -72,29 +72,32 @@ void ExchangePipeline::Encode(KeyExchange* exchange, std::function<void()> sent,
 void ExchangePipeline::Send(KeyExchange* exchange, RequestTable::Request request,
                             std::function<void()> sent) {
   const absl::Status status = requests_->Submit(
-      std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto answer) {
-                             QueueDecode(exchange, std::move(answer));
+      std::move(request), {.sent = std::move(sent), .answered = [this, exchange](auto outcome) {
+                             QueueDecode(exchange, std::move(outcome));
                            }});
   // Our own bug: one exchange of a key is in flight at a time.
   if (!status.ok()) callbacks_.over(exchange, status);
 }
 
-void ExchangePipeline::QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer) {
-  if (answer.ok() &&
+void ExchangePipeline::QueueDecode(KeyExchange* exchange, RequestTable::Outcome outcome) {
+  if (outcome.frame.ok() &&
       IsShort(*exchange, exchange->key().link.codecs.Pull(exchange->claimed().step))) {
     const FloatGuard guard;
-    return Decode(exchange, std::move(answer), StageSpan(options_.stages));
+    return Decode(exchange, std::move(outcome), StageSpan(options_.stages));
   }
-  queue_.Push({.lane = kDecodeLane,
-               .priority = exchange->claimed().priority,
-               .step = exchange->claimed().step,
-               .key = exchange->id(),
-               .run = [this, exchange, answer = std::move(answer),
-                       queued = StageSpan(options_.stages)] { Decode(exchange, answer, queued); }});
+  queue_.Push(
+      {.lane = kDecodeLane,
+       .priority = exchange->claimed().priority,
+       .step = exchange->claimed().step,
+       .key = exchange->id(),
+       .run = [this, exchange, outcome = std::move(outcome), queued = StageSpan(options_.stages)] {
+         Decode(exchange, outcome, queued);
+       }});
 }
 
-void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer,
+void ExchangePipeline::Decode(KeyExchange* exchange, RequestTable::Outcome outcome,
                               const StageSpan& queued) {
+  absl::StatusOr<Frame>& answer = outcome.frame;
   const uint64_t bytes = KeyBytes(exchange->key().entry);
   if (answer.ok()) queued.End(Stage::kDecodeQueue, answer->payload.size());
   StageLaps laps(options_.stages);
@@ -104,7 +107,7 @@ void ExchangePipeline::Decode(KeyExchange* exchange, absl::StatusOr<Frame> answe
   if (answer.ok() && !may_change) {
     Own(&*answer);
   }
-  KeyExchange::Next next = exchange->OnAnswer(answer);
+  KeyExchange::Next next = exchange->OnAnswer(outcome);
   const bool is_over = !next.request.has_value();
   const bool has_result = is_over && next.status.ok();
   // Where the reply builds on a replica that is fetched, one item in several laps.

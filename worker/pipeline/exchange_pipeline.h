@@ -47,8 +47,8 @@ class ExchangePipeline {
  private:
   void Encode(KeyExchange* exchange, std::function<void()> sent, const StageSpan& queued);
   void Send(KeyExchange* exchange, RequestTable::Request request, std::function<void()> sent);
-  void QueueDecode(KeyExchange* exchange, absl::StatusOr<Frame> answer);
-  void Decode(KeyExchange* exchange, absl::StatusOr<Frame> answer, const StageSpan& queued);
+  void QueueDecode(KeyExchange* exchange, RequestTable::Outcome outcome);
+  void Decode(KeyExchange* exchange, RequestTable::Outcome outcome, const StageSpan& queued);
 
   const Options options_;
   RequestRunner* const requests_;

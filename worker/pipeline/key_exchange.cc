@@ -203,14 +203,15 @@ bool KeyExchange::GiveBack() {
   return true;
 }
 
-KeyExchange::Next KeyExchange::OnAnswer(const absl::StatusOr<Frame>& answer) {
-  if (absl::IsUnknown(answer.status())) {
+KeyExchange::Next KeyExchange::OnAnswer(const RequestTable::Outcome& outcome) {
+  const absl::StatusOr<Frame>& frame = outcome.frame;
+  if (outcome.is_unknown) {
     asked_.is_patient = true;
-    return {asked_, answer.status()};
+    return {asked_, frame.status()};
   }
-  if (!answer.ok()) return End(answer.status());
+  if (!frame.ok()) return End(frame.status());
   claimed_->counted = true;
-  return answer->header.type == FrameType::kValue ? OnReplica(*answer) : OnReply(*answer);
+  return frame->header.type == FrameType::kValue ? OnReplica(*frame) : OnReply(*frame);
 }
 
 KeyExchange::Next KeyExchange::OnReply(const Frame& reply) {

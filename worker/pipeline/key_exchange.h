@@ -96,7 +96,7 @@ class KeyExchange {
     std::optional<RequestTable::Request> request;
     absl::Status status;
   };
-  Next OnAnswer(const absl::StatusOr<Frame>& answer);
+  Next OnAnswer(const RequestTable::Outcome& outcome);
   // The exchange goes on without its callers, whose tensors it does not touch any more. False: it
   // has been doing so already. Under the lock.
   bool GiveBack();

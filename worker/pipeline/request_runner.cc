@@ -213,8 +213,9 @@ RequestRunner::Work RequestRunner::Prepare(RequestTable::Actions actions) {
     if (ended.empty()) continue;
     Open& open = ended.mapped();
     open.callbacks.sent = TakeSent(&open);
-    if (answer.frame.ok()) open.span.End(Stage::kWait, answer.frame->payload.size());
-    work.ends.push_back({std::move(open.callbacks), std::move(answer.frame)});
+    const absl::StatusOr<Frame>& frame = answer.outcome.frame;
+    if (frame.ok()) open.span.End(Stage::kWait, frame->payload.size());
+    work.ends.push_back({std::move(open.callbacks), std::move(answer.outcome)});
   }
   if (table_.NextTick() < sleeping_until_) wake_.Signal();
   return work;
@@ -232,7 +233,7 @@ void RequestRunner::Perform(Work work) {
   }
   for (Work::End& end : work.ends) {
     if (end.callbacks.sent) end.callbacks.sent();
-    end.callbacks.answered(std::move(end.answer));
+    end.callbacks.answered(std::move(end.outcome));
   }
 }
 

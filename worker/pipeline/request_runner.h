@@ -26,7 +26,7 @@ class RequestRunner {
     // May be null. The request's payload has gone out for the first time, or its answer is here,
     // whichever is first: then it no longer counts against a budget.
     std::function<void()> sent;
-    std::function<void(absl::StatusOr<Frame> answer)> answered;
+    std::function<void(RequestTable::Outcome outcome)> answered;
   };
 
   // All are borrowed. The transport must be started with OnFrame. Before the runner goes it must be
@@ -77,7 +77,7 @@ class RequestRunner {
     };
     struct End {
       Callbacks callbacks;
-      absl::StatusOr<Frame> answer;
+      RequestTable::Outcome outcome;
     };
     std::vector<NodeInfo> reconnects;
     absl::InlinedVector<Send, 1> sends;

@@ -23,7 +23,7 @@ constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 constexpr int kMaxRetries = 12;
 constexpr int kMaxPatience = 48;  // hellos or probes between two connections to a silent server
 
-// Says nothing of whose fault it is, and would be taken for our own giving up.
+// Callers take the code Unknown for a request that the table has given up (Outcome::is_unknown).
 absl::Status NotUnknown(const absl::Status& status) {
   return absl::IsUnknown(status) ? Internal("%s", status.message()) : status;
 }
@@ -87,7 +87,7 @@ absl::StatusOr<RequestTable::Actions> RequestTable::Submit(Request request, absl
             .planned = std::min(deadline, now + options_.probe_interval),
             .interval = std::min(options_.probe_interval, options_.timeout / kLeastQuestions)};
   if (!failed_.ok()) {
-    actions.answers.push_back({key, step, Describe(open, failed_)});
+    actions.answers.push_back({key, step, {Describe(open, failed_)}});
     return actions;
   }
   agenda_.insert({open.planned, key});
@@ -261,7 +261,7 @@ void RequestTable::OnResult(const Frame& frame, OpenMap::iterator open, absl::Ti
         BroadcastHeader(FrameType::kProbe, asked.key, asked.step, asked.num_elements);
     Send(open->second.request, Frame{has, {}}, /*id=*/0, actions);
   }
-  End(open, frame, actions);
+  End(open, {frame}, actions);
 }
 
 void RequestTable::OnHello(NodeId server, Actions* actions) {
@@ -323,12 +323,12 @@ void RequestTable::Retry(OpenMap::iterator found, const absl::Status& why, absl:
 }
 
 void RequestTable::GiveUp(OpenMap::iterator open, const absl::Status& why, Actions* actions) {
+  const bool is_unknown = open->second.request.of_exchange;
   const absl::Status status =
-      open->second.request.of_exchange
-          ? absl::UnknownError(absl::StrCat(
-                why.message(), "; whether the server has counted it is not known here"))
-          : why;
-  End(open, Describe(open->second, status), actions);
+      is_unknown ? absl::UnknownError(absl::StrCat(
+                       why.message(), "; whether the server has counted it is not known here"))
+                 : why;
+  End(open, {Describe(open->second, status), is_unknown}, actions);
 }
 
 void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Actions* actions) {
@@ -362,15 +362,15 @@ void RequestTable::OnError(NodeId server, const Frame& frame, absl::Time now, Ac
       absl::IsDataLoss(status)) {
     return Retry(found, Annotate(status, ServerName(server)), now, actions);
   }
-  End(found, Describe(found->second, Annotate(NotUnknown(status), ServerName(server))), actions);
+  End(found, {Describe(found->second, Annotate(NotUnknown(status), ServerName(server)))}, actions);
 }
 
-void RequestTable::End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions) {
+void RequestTable::End(OpenMap::iterator open, Outcome outcome, Actions* actions) {
   const Key key = open->first;
   const Step step = open->second.request.frame.header.step;
   agenda_.erase({open->second.planned, key});
   open_.erase(open);
-  actions->answers.push_back({key, step, std::move(answer)});
+  actions->answers.push_back({key, step, std::move(outcome)});
 }
 
 RequestTable::Actions RequestTable::Fail(const absl::Status& status) {
@@ -383,7 +383,7 @@ void RequestTable::EndAll(const absl::Status& status, Actions* actions) {
   if (!failed_.ok()) return;
   failed_ = NotUnknown(status);
   while (!open_.empty()) {
-    End(open_.begin(), Describe(open_.begin()->second, failed_), actions);
+    End(open_.begin(), {Describe(open_.begin()->second, failed_)}, actions);
   }
 }
 

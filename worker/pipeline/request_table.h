@@ -49,7 +49,7 @@ class RequestTable {
     uint32_t catalogue_version = 0;
     std::string tensor;        // for errors
     Rank root = -1;            // fetch: whose value it is
-    bool of_exchange = false;  // Unknown is what it ends with when the table gives up
+    bool of_exchange = false;  // it may end unknown: Outcome::is_unknown
     bool is_patient = false;   // however often it must be sent again
     // Until the first answer, if less than that of the options.
     absl::Duration timeout = absl::InfiniteDuration();
@@ -59,13 +59,19 @@ class RequestTable {
     Frame frame;
     uint64_t request = 0;  // the open request whose own frame this is; 0 for a hello or a probe
   };
-  // A reply (its payload not yet checked), a value (checked), or why there is none. Unknown, and
-  // only then: no answer came in time, or it was sent in vain too often. The server may have it all
-  // the same, and whoever must know asks again.
+  // How a request ended.
+  struct Outcome {
+    // A reply (its payload not yet checked), a value (checked), or why there is none.
+    absl::StatusOr<Frame> frame;
+    // There is none because none came in time, or the request was sent in vain too often. The server may
+    // have it all the same, and whoever must know asks again. Only of a request `of_exchange`, whose
+    // caller is told so by the code Unknown, which no other error has.
+    bool is_unknown = false;
+  };
   struct Answer {
     Key key;
     Step step;
-    absl::StatusOr<Frame> frame;
+    Outcome outcome;
   };
   // What an event makes the caller do, in this order. Reconnects: these servers are silent; connect
   // anew, and drop what still comes on the old connection. Sends: say OnSent once the frame is out.
@@ -164,7 +170,7 @@ class RequestTable {
   void Retry(OpenMap::iterator open, const absl::Status& why, absl::Time now, Actions* actions);
   void GiveUp(OpenMap::iterator open, const absl::Status& why, Actions* actions);
   void EndAll(const absl::Status& status, Actions* actions);
-  void End(OpenMap::iterator open, absl::StatusOr<Frame> answer, Actions* actions);
+  void End(OpenMap::iterator open, Outcome outcome, Actions* actions);
   absl::Status Describe(const Open& open, const absl::Status& status) const;
   std::string WaitingFor(const Open& open) const;
   std::string ServerName(NodeId server) const;
