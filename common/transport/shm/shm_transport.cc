@@ -37,8 +37,23 @@ constexpr int kReceiveBatch = 64;
 // Of the packets that wait at a time, so that nobody keeps the poller.
 constexpr int kPacketBatch = 1024;
 
-constexpr char kBrokeRules[] = "it does not keep to the rules";
-constexpr char kNoMemory[] = "this process has no memory left to map what it sends";
+// Why a connection ends.
+enum class EndReason { kPeerEnded, kBrokeRules, kNoMemory, kNotAdmitted };
+
+// Completes "cut connection 3 over shared memory: ".
+const char* TextOf(EndReason reason) {
+  switch (reason) {
+    case EndReason::kPeerEnded:
+      return "its peer has ended it";
+    case EndReason::kBrokeRules:
+      return "it does not keep to the rules";
+    case EndReason::kNoMemory:
+      return "this process has no memory left to map what it sends";
+    case EndReason::kNotAdmitted:
+      return "its key has left the job";
+  }
+  return "";
+}
 
 // What the poller knows of a connection besides its way of frames.
 struct Peer : ShmConnection {
@@ -132,7 +147,8 @@ class ShmTransportImpl final : public ShmTransport {
   // False: it had to end the connection.
   bool ReadPackets(const ConnectionPtr& connection);
   void Tell(std::vector<Done>* done);
-  void End(const ConnectionPtr& connection, const char* why);
+  // A connector's connection comes back; a listener's does not.
+  void End(const ConnectionPtr& connection, EndReason reason);
   void Drop(const ConnectionPtr& connection, bool broke_rules = false);
   void KeepUntilRead(std::shared_ptr<ShmChannel> channel);
 
@@ -362,7 +378,7 @@ void ShmTransportImpl::Apply(Requests* requests) {
   }
   if (requests->admission.has_value()) ApplyAdmission(*std::move(requests->admission));
   for (const auto& [connection, channel] : requests->broken) {
-    if (connection->channel() == channel) End(connection, kBrokeRules);
+    if (connection->channel() == channel) End(connection, EndReason::kBrokeRules);
   }
   for (const ConnectionId id : requests->ended) {
     const ConnectionPtr ended = Find(id);
@@ -431,7 +447,7 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
                              frame.payload.size() > options_.max_payload_bytes;
     if (result == ShmChannel::ReceiveResult::kNeedsSegment ||
         result == ShmChannel::ReceiveResult::kBroken || is_too_long) {
-      End(connection, kBrokeRules);
+      End(connection, EndReason::kBrokeRules);
       return true;
     }
     ++received;
@@ -445,11 +461,11 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
     handler_(connection->id(), std::move(frame));
   }
   if (received == 0 && connection->peer_closes) {
-    End(connection, nullptr);
+    End(connection, EndReason::kPeerEnded);
     return true;
   }
   if (!channel->Reap()) {
-    End(connection, kBrokeRules);
+    End(connection, EndReason::kBrokeRules);
     return true;
   }
   ShmConnection::Flushed flushed = connection->Flush();
@@ -477,14 +493,14 @@ bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
     }
     const auto segment = ReadAs<ShmSegment>(packet, ShmPacket::kSegment);
     if (!segment.has_value()) {
-      End(connection, kBrokeRules);
+      End(connection, EndReason::kBrokeRules);
       return false;
     }
     const absl::Status added = channel->AddSegment(*segment, std::move(packet.fd));
     if (!added.ok()) {
       const bool lacks_memory = absl::IsResourceExhausted(added);
       if (lacks_memory) MemoryReserve::OnExhausted();
-      End(connection, lacks_memory ? kNoMemory : kBrokeRules);
+      End(connection, lacks_memory ? EndReason::kNoMemory : EndReason::kBrokeRules);
       return false;
     }
   }
@@ -517,12 +533,11 @@ void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
   closing_[fd] = std::move(channel);
 }
 
-// A connector's comes back; a listener's does not. `why` is null where its peer has ended it.
-void ShmTransportImpl::End(const ConnectionPtr& connection, const char* why) {
-  const bool broke_rules = why == kBrokeRules;
-  if (why != nullptr) {
+void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
+  const bool broke_rules = reason == EndReason::kBrokeRules;
+  if (reason != EndReason::kPeerEnded) {
     if (!connection->is_connector()) counters_.connections_cut.Add();
-    log_.Warning("cut connection %d over shared memory: %s", connection->id(), why);
+    log_.Warning("cut connection %d over shared memory: %s", connection->id(), TextOf(reason));
   }
   if (!connection->is_connector()) {
     Drop(connection, broke_rules);
@@ -660,7 +675,7 @@ void ShmTransportImpl::ApplyAdmission(Admission admission) {
   const std::vector<ConnectionPtr> up = up_;
   for (const ConnectionPtr& connection : up) {
     if (connection->is_connector() || listener_.Admits(connection->key)) continue;
-    End(connection, "its key has left the job");
+    End(connection, EndReason::kNotAdmitted);
   }
 }
 
