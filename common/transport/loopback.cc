@@ -6,15 +6,15 @@ namespace bdn {
 
 LoopbackNetwork::LoopbackNetwork()
     : thread_(StartThread("bdn-loopback", [this] {
-        while (queue_.WaitAndStep()) {
+        while (core_.WaitAndStep()) {
         }
       })) {}
 
 LoopbackNetwork::~LoopbackNetwork() {
-  queue_.Interrupt();
+  core_.Interrupt();
   thread_.join();
 }
 
-std::unique_ptr<Transport> LoopbackNetwork::MakeTransport() { return queue_.MakeTransport(); }
+std::unique_ptr<Transport> LoopbackNetwork::MakeTransport() { return core_.MakeTransport(); }
 
 }  // namespace bdn

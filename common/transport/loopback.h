@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "common/transport/scripted_loopback.h"
+#include "common/transport/loopback_core.h"
 #include "common/transport/transport.h"
 
 namespace bdn {
@@ -22,7 +22,7 @@ class LoopbackNetwork final {
   std::unique_ptr<Transport> MakeTransport();
 
  private:
-  ScriptedLoopback queue_;
+  LoopbackCore core_;
   std::thread thread_;
 };
 

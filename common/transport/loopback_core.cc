@@ -17,7 +17,51 @@ absl::Status CheckAddress(const std::string& address) {
   return InvalidArgument("address \"%s\": expected loopback://name", address);
 }
 
+// One transport: an identity in the network, and nothing else.
+class Endpoint final : public Transport {
+ public:
+  explicit Endpoint(LoopbackCore* core) : core_(core), id_(core->AddEndpoint()) {}
+  ~Endpoint() override {
+    core_->Close(id_);
+    core_->Join(id_);
+    core_->RemoveEndpoint(id_);
+  }
+
+  void Start(FrameHandler handler, GoneHandler gone) override {
+    core_->Start(id_, std::move(handler), std::move(gone));
+  }
+  absl::StatusOr<std::string> Listen(const std::string& address) override {
+    return core_->Listen(id_, address);
+  }
+  absl::StatusOr<ConnectionId> Connect(const std::string& address, const PeerSecurity&) override {
+    return core_->Connect(id_, address);
+  }
+  void Disconnect(ConnectionId connection) override { core_->Disconnect(id_, connection); }
+  PublicKey public_key() const override { return {}; }
+  LinkSecurity security() const override { return LinkSecurity::kOpen; }
+  std::string host_address() const override { return {}; }
+  std::string fabric_provider() const override { return {}; }
+  bool needs_checksums() const override { return true; }
+  void Admit(Admission) override {}
+  PublicKey KeyOf(ConnectionId) const override { return {}; }
+  void Send(ConnectionId to, Frame frame, SendDone done) override {
+    core_->Send(id_, to, std::move(frame), std::move(done));
+  }
+  std::shared_ptr<MemoryDomain> memory() override { return HostMemory(); }
+  TransportStats stats() const override { return core_->stats(id_); }
+  void Close() override { core_->Close(id_); }
+  void Join() override { core_->Join(id_); }
+
+ private:
+  LoopbackCore* const core_;
+  const LoopbackCore::EndpointId id_;
+};
+
 }  // namespace
+
+std::unique_ptr<Transport> LoopbackCore::MakeTransport() {
+  return std::make_unique<Endpoint>(this);
+}
 
 absl::StatusOr<std::string> LoopbackCore::Listen(EndpointId id, const std::string& address) {
   BDN_RETURN_IF_ERROR(CheckAddress(address));
@@ -90,8 +134,9 @@ void LoopbackCore::Enqueue(Link* link, int side, PendingSend send) {
   const EndpointId sender = link->endpoint[side];
   const EndpointId receiver = link->endpoint[1 - side];
   const ConnectionId from = link->id[1 - side];
-  const Fault fault = script_.Choose(send.frame.header);
-  if (fault == Fault::kCut) {
+  using Fate = LoopbackFaults::Fate;
+  const Fate fate = faults_ == nullptr ? Fate::kDeliver : faults_->Decide(&send.frame);
+  if (fate == Fate::kCut) {
     EndLink(link);
     EnqueueDone(sender, std::move(send.done), Unavailable("send: the connection was cut"));
     return;
@@ -99,16 +144,13 @@ void LoopbackCore::Enqueue(Link* link, int side, PendingSend send) {
   TransportStats& stats = endpoints_.at(sender).stats;
   ++stats.frames_sent;
   stats.bytes_sent += kHeaderBytes + send.frame.payload.size();
-  if (fault == Fault::kHold) {
+  if (fate == Fate::kHold) {
     held_.push_back({.endpoint = receiver,
                      .kind = Event::Kind::kFrame,
                      .from = from,
                      .frame = std::move(send.frame)});
-  } else if (fault != Fault::kDrop) {
-    if (fault == Fault::kCorrupt && !send.frame.payload.empty()) {
-      send.frame.payload = script_.Corrupt(send.frame.payload);
-    }
-    if (fault == Fault::kDuplicate) EnqueueFrame(receiver, from, send.frame);
+  } else if (fate != Fate::kDrop) {
+    if (fate == Fate::kDuplicate) EnqueueFrame(receiver, from, send.frame);
     EnqueueFrame(receiver, from, std::move(send.frame));
   }
   EnqueueDone(sender, std::move(send.done), absl::OkStatus());
@@ -196,7 +238,7 @@ void LoopbackCore::Join(EndpointId id) {
 }
 
 LoopbackCore::Event LoopbackCore::TakeNext() {
-  const size_t at = script_.ChooseNext(queue_.size());
+  const size_t at = faults_ == nullptr ? 0 : faults_->ChooseNext(queue_.size());
   Event event = std::move(queue_[at]);
   queue_.erase(queue_.begin() + static_cast<ptrdiff_t>(at));
   return event;
@@ -213,7 +255,7 @@ bool LoopbackCore::Step() {
   return true;
 }
 
-bool LoopbackCore::StepFrame(const FaultScript::Match& match) {
+bool LoopbackCore::StepFrame(const std::function<bool(const FrameHeader& header)>& match) {
   Event event;
   {
     MutexLock lock(&mu_);
@@ -321,11 +363,6 @@ void LoopbackCore::RunDone(Event event) {
   changed_.SignalAll();
 }
 
-void LoopbackCore::AddRule(FaultScript::Match match, Fault fault, int times) {
-  MutexLock lock(&mu_);
-  script_.Add(std::move(match), fault, times);
-}
-
 size_t LoopbackCore::Release() {
   MutexLock lock(&mu_);
   const size_t released = held_.size();
@@ -333,16 +370,6 @@ size_t LoopbackCore::Release() {
   held_.clear();
   changed_.SignalAll();
   return released;
-}
-
-void LoopbackCore::ClearFaults() {
-  MutexLock lock(&mu_);
-  script_.Clear();
-}
-
-void LoopbackCore::Randomize(uint64_t seed, const FaultScript::Chances& chances) {
-  MutexLock lock(&mu_);
-  script_.Randomize(seed, chances);
 }
 
 }  // namespace bdn

@@ -2,6 +2,7 @@
 #define BANDONEON_COMMON_TRANSPORT_LOOPBACK_CORE_H_
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,16 +10,40 @@
 #include <vector>
 
 #include "common/base/mutex.h"
-#include "common/transport/fault_script.h"
 #include "common/transport/transport.h"
 
 namespace bdn {
 
-// What is behind scripted_loopback.h, whose comments say what each call does: endpoints, the links
-// between them, and the queue of their events. All under one lock; callbacks run without it.
+// Changes what a network in one process delivers: for tests of what a worse network does. Called under
+// the network's lock, and so must not call it.
+class LoopbackFaults {
+ public:
+  enum class Fate { kDeliver, kDrop, kDuplicate, kHold, kCut };
+
+  virtual ~LoopbackFaults() = default;
+  // Decides about a frame that is being sent, and may put another payload into it. kHold keeps it back
+  // until Release; kCut ends its connection, both ways.
+  virtual Fate Decide(Frame* frame) = 0;
+  // Says which of `size` pending events is next. REQUIRES: size > 0.
+  virtual size_t ChooseNext(size_t size) = 0;
+};
+
+// An in-process network without a thread: transports that reach each other by "loopback://name", and
+// whose events (a frame's delivery, a send's completion) wait in one queue until somebody steps. What
+// steps runs the callbacks, on its own thread and not under the network's lock. Payloads are shared,
+// never copied. Thread-safe. Outlives its transports.
 class LoopbackCore {
  public:
   using EndpointId = uint64_t;
+
+  // `faults` is borrowed; null: everything is delivered, in order.
+  explicit LoopbackCore(LoopbackFaults* faults = nullptr) : faults_(faults) {}
+  LoopbackCore(const LoopbackCore&) = delete;
+  LoopbackCore& operator=(const LoopbackCore&) = delete;
+
+  std::unique_ptr<Transport> MakeTransport();
+
+  // ---- For its transports ----
 
   EndpointId AddEndpoint() ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
@@ -50,17 +75,20 @@ class LoopbackCore {
     return endpoints_.at(id).stats;
   }
 
+  // ---- Delivery ----
+
+  // Runs the next event. False when there was none.
   bool Step();
-  bool StepFrame(const FaultScript::Match& match);
+  // Delivers the oldest pending frame that matches, out of turn. False when there was none.
+  bool StepFrame(const std::function<bool(const FrameHeader& header)>& match);
+  // Waits for an event and runs it; false once Interrupt was called.
   bool WaitAndStep();
   void Interrupt();
   size_t num_pending() const;
+  // Frames on their way, oldest first; not those that are held.
   std::vector<FrameHeader> PendingFrames() const;
-
-  void AddRule(FaultScript::Match match, Fault fault, int times);
+  // Puts the frames that are held at the end of the queue; returns how many.
   size_t Release();
-  void ClearFaults();
-  void Randomize(uint64_t seed, const FaultScript::Chances& chances);
 
  private:
   struct PendingSend {
@@ -124,6 +152,7 @@ class LoopbackCore {
   void RunGone(const Event& event) ABSL_LOCKS_EXCLUDED(mu_);
   void RunDone(Event event) ABSL_LOCKS_EXCLUDED(mu_);
 
+  LoopbackFaults* const faults_;
   mutable Mutex mu_;
   CondVar changed_;  // an event came, a callback returned, or Interrupt
   EndpointId last_endpoint_ ABSL_GUARDED_BY(mu_) = 0;
@@ -132,7 +161,6 @@ class LoopbackCore {
   std::multimap<std::string, std::shared_ptr<Link>> unbound_ ABSL_GUARDED_BY(mu_);
   std::deque<Event> queue_ ABSL_GUARDED_BY(mu_);
   std::deque<Event> held_ ABSL_GUARDED_BY(mu_);
-  FaultScript script_ ABSL_GUARDED_BY(mu_);
   bool is_interrupted_ ABSL_GUARDED_BY(mu_) = false;
 };
 

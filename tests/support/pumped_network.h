@@ -5,7 +5,7 @@
 #include <memory>
 #include <thread>
 
-#include "common/transport/scripted_loopback.h"
+#include "tests/support/scripted_loopback.h"
 
 namespace bdn::testing {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/transport/scripted_loopback.h"
 #include "server/shard.h"
+#include "tests/support/scripted_loopback.h"
 #include "worker/pipeline/request_table.h"
 
 namespace bdn::testing {

@@ -1,4 +1,4 @@
-#include "common/transport/scripted_loopback.h"
+#include "tests/support/scripted_loopback.h"
 
 #include "gmock/gmock.h"
 #include "tests/transport/transport_fixture.h"

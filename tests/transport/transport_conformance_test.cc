@@ -8,7 +8,7 @@
 
 #include "common/base/secret.h"
 #include "common/transport/loopback.h"
-#include "common/transport/scripted_loopback.h"
+#include "tests/support/scripted_loopback.h"
 #include "common/transport/shm/shm_transport.h"
 #include "common/transport/throttled.h"
 #include "common/transport/transport.h"

@@ -4,13 +4,13 @@
 #include <thread>
 
 #include "common/base/status.h"
-#include "common/transport/scripted_loopback.h"
 #include "common/wire/headers.h"
 #include "common/wire/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/manual_executor.h"
+#include "tests/support/scripted_loopback.h"
 #include "tests/support/shard_rig.h"
 #include "tests/support/worker_rig.h"
 

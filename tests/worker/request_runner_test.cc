@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "common/base/status.h"
-#include "common/transport/scripted_loopback.h"
 #include "common/wire/headers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/scripted_loopback.h"
 #include "tests/support/shard_rig.h"
 
 namespace bdn::testing {

@@ -1,18 +1,18 @@
-#ifndef BANDONEON_COMMON_TRANSPORT_SCRIPTED_LOOPBACK_H_
-#define BANDONEON_COMMON_TRANSPORT_SCRIPTED_LOOPBACK_H_
+#ifndef BANDONEON_TESTS_SUPPORT_SCRIPTED_LOOPBACK_H_
+#define BANDONEON_TESTS_SUPPORT_SCRIPTED_LOOPBACK_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "common/transport/fault_script.h"
+#include "common/transport/loopback_core.h"
 #include "common/transport/transport.h"
 #include "common/wire/frame.h"
+#include "tests/support/fault_script.h"
 
 namespace bdn {
-
-class LoopbackCore;
 
 // An in-process network without a thread: transports that reach each other by "loopback://name",
 // and whose events (a frame's delivery, a send's completion) wait in one queue until somebody
@@ -32,8 +32,7 @@ class ScriptedLoopback final {
   using Match = FaultScript::Match;
   static constexpr int kAlways = FaultScript::kAlways;
 
-  ScriptedLoopback();
-  ~ScriptedLoopback();
+  ScriptedLoopback() = default;
   ScriptedLoopback(const ScriptedLoopback&) = delete;
   ScriptedLoopback& operator=(const ScriptedLoopback&) = delete;
 
@@ -77,8 +76,8 @@ class ScriptedLoopback final {
   void Randomize(uint64_t seed, const RandomFaults& faults);
 
  private:
-  class Endpoint;
-  const std::unique_ptr<LoopbackCore> core_;
+  FaultScript script_;
+  LoopbackCore core_{&script_};
 };
 
 // ---- Matches ----
@@ -106,4 +105,4 @@ inline ScriptedLoopback::Match Both(ScriptedLoopback::Match a, ScriptedLoopback:
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_TRANSPORT_SCRIPTED_LOOPBACK_H_
+#endif  // BANDONEON_TESTS_SUPPORT_SCRIPTED_LOOPBACK_H_

@@ -1,13 +1,17 @@
-#ifndef BANDONEON_COMMON_TRANSPORT_FAULT_SCRIPT_H_
-#define BANDONEON_COMMON_TRANSPORT_FAULT_SCRIPT_H_
+#ifndef BANDONEON_TESTS_SUPPORT_FAULT_SCRIPT_H_
+#define BANDONEON_TESTS_SUPPORT_FAULT_SCRIPT_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "common/base/mutex.h"
+#include "common/transport/loopback_core.h"
 #include "common/wire/frame.h"
 
 namespace bdn {
@@ -15,8 +19,8 @@ namespace bdn {
 enum class Fault { kNone, kDrop, kDuplicate, kHold, kCorrupt, kCut };
 
 // What is to happen to the frames of a network that is scripted: rules, in the order they were
-// made, and chance for those that no rule matches. Not thread-safe.
-class FaultScript {
+// made, and chance for those that no rule matches. Thread-safe.
+class FaultScript final : public LoopbackFaults {
  public:
   using Match = std::function<bool(const FrameHeader& header)>;
   static constexpr int kAlways = std::numeric_limits<int>::max();
@@ -30,24 +34,24 @@ class FaultScript {
   };
 
   void Add(Match match, Fault fault, int times) {
+    MutexLock lock(&mu_);
     rules_.push_back({std::move(match), fault, times});
   }
   // The same from here on for the same seed and calls.
   void Randomize(uint64_t seed, const Chances& chances) {
+    MutexLock lock(&mu_);
     random_.seed(seed);
     chances_ = chances;
   }
   void Clear() {
+    MutexLock lock(&mu_);
     rules_.clear();
     chances_ = {};
   }
 
-  // What happens to the next frame; uses up one of its rule's times.
-  Fault Choose(const FrameHeader& header);
-  // Which of `size` pending events is next. REQUIRES: size > 0.
-  size_t ChooseNext(size_t size) { return chances_.reorder ? random_() % size : 0; }
-  // A copy of the payload with one bit flipped. REQUIRES: not empty.
-  Buffer Corrupt(const Buffer& payload);
+  // Uses up one of the times of the rule that the frame matches.
+  Fate Decide(Frame* frame) override;
+  size_t ChooseNext(size_t size) override;
 
  private:
   struct Rule {
@@ -56,11 +60,16 @@ class FaultScript {
     int times;
   };
 
-  std::vector<Rule> rules_;
-  std::mt19937_64 random_;
-  Chances chances_;
+  Fault Choose(const FrameHeader& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A copy of the payload with one bit flipped. REQUIRES: not empty.
+  Buffer Corrupt(const Buffer& payload) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  Mutex mu_;
+  std::vector<Rule> rules_ ABSL_GUARDED_BY(mu_);
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mu_);
+  Chances chances_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_TRANSPORT_FAULT_SCRIPT_H_
+#endif  // BANDONEON_TESTS_SUPPORT_FAULT_SCRIPT_H_

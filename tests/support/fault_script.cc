@@ -1,6 +1,31 @@
-#include "common/transport/fault_script.h"
+#include "tests/support/fault_script.h"
 
 namespace bdn {
+
+LoopbackFaults::Fate FaultScript::Decide(Frame* frame) {
+  MutexLock lock(&mu_);
+  switch (Choose(frame->header)) {
+    case Fault::kNone:
+      return Fate::kDeliver;
+    case Fault::kDrop:
+      return Fate::kDrop;
+    case Fault::kDuplicate:
+      return Fate::kDuplicate;
+    case Fault::kHold:
+      return Fate::kHold;
+    case Fault::kCut:
+      return Fate::kCut;
+    case Fault::kCorrupt:
+      if (!frame->payload.empty()) frame->payload = Corrupt(frame->payload);
+      return Fate::kDeliver;
+  }
+  return Fate::kDeliver;
+}
+
+size_t FaultScript::ChooseNext(size_t size) {
+  MutexLock lock(&mu_);
+  return chances_.reorder ? random_() % size : 0;
+}
 
 Fault FaultScript::Choose(const FrameHeader& header) {
   for (Rule& rule : rules_) {
