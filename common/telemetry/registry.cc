@@ -14,15 +14,6 @@
 
 namespace bdn {
 
-std::unique_ptr<Registry::Source> Registry::Add(std::span<const Metric> metrics,
-                                                std::function<void(std::span<uint64_t>)> read) {
-  return Add([metrics, read = std::move(read)](std::vector<Sample>* samples) {
-    std::vector<uint64_t> values(metrics.size(), 0);
-    read(values);
-    for (size_t i = 0; i < values.size(); ++i) samples->push_back({&metrics[i], values[i]});
-  });
-}
-
 std::unique_ptr<Registry::Source> Registry::Add(ReadFn read) {
   std::unique_ptr<Source> source(new Source(this, std::move(read)));
   MutexLock lock(&mu_);

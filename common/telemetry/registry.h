@@ -128,10 +128,6 @@ class Registry {
     });
   }
 
-  // Metrics whose values `read` writes in their order.
-  [[nodiscard]] std::unique_ptr<Source> Add(std::span<const Metric> metrics,
-                                            std::function<void(std::span<uint64_t>)> read);
-
   // For exporters alone: in no Sample. The family outlives the source.
   [[nodiscard]] std::unique_ptr<Source> AddFamily(const Family* family, ReadSeriesFn read);
 

@@ -47,6 +47,16 @@ class HostClient final : public Client {
     absl::Duration attach_timeout = absl::Minutes(2);
   };
 
+  // The numbers of the process's own metrics, as of one moment.
+  struct Counts {
+    Rank rank = 0;
+    int size = 0;
+    uint64_t tickets_ended = 0;
+    uint64_t bytes_staged = 0;   // copied for the daemon to read
+    uint64_t bytes_results = 0;  // copied into the caller's tensors
+  };
+  Counts counts() const;
+
   // Says hello over a connected socket, and waits until all processes of the host and all nodes of the
   // job are there. `clock` and `telemetry` are borrowed and outlive it.
   static absl::StatusOr<std::unique_ptr<HostClient>> Attach(const Options& options,
@@ -106,8 +116,7 @@ class HostClient final : public Client {
   HostClient(const Options& options, FileDescriptor socket, const Clock* clock);
   absl::Status SayHello();
   absl::Status CountWhatTheDaemonCounts(Registry* telemetry);
-  void ReadMetrics(std::span<uint64_t> values) const;
-  void ReadDaemonsMetrics(std::span<uint64_t> values) const;
+  void ReadDaemonsMetrics(std::vector<Sample>* samples) const;
   std::string ReadDaemonsObject(std::string_view name) const;
 
   // Any thread: what the socket takes no more now, the receiving one sends.

@@ -25,14 +25,20 @@ constexpr absl::Duration kTimeToCount = absl::Seconds(2);
 constexpr Family kCopied = {"host_copied_bytes", Metric::Kind::kCounter,
                             "copied for the daemon to read, and of results out of its memory",
                             "direction"};
-// Metrics of the process itself, in the order of ReadMetrics; those of the daemon follow.
-constexpr Metric kMetrics[] = {
-    {"rank", Metric::Kind::kGauge, "of this worker"},
-    {"size", Metric::Kind::kGauge, "workers of the job"},
-    {"tickets_done", Metric::Kind::kCounter, "exchanges of whole tensors that ended"},
-    {"bytes_staged", Metric::Kind::kCounter, "copied for the daemon to read", &kCopied, "push"},
-    {"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors", &kCopied,
-     "pull"},
+// Metrics of the process itself; those of the daemon follow.
+using Counts = HostClient::Counts;
+constexpr MetricRow<Counts> kMetrics[] = {
+    {{"rank", Metric::Kind::kGauge, "of this worker"},
+     [](const Counts& now) { return static_cast<uint64_t>(now.rank); }},
+    {{"size", Metric::Kind::kGauge, "workers of the job"},
+     [](const Counts& now) { return static_cast<uint64_t>(now.size); }},
+    {{"tickets_done", Metric::Kind::kCounter, "exchanges of whole tensors that ended"},
+     [](const Counts& now) { return now.tickets_ended; }},
+    {{"bytes_staged", Metric::Kind::kCounter, "copied for the daemon to read", &kCopied, "push"},
+     [](const Counts& now) { return now.bytes_staged; }},
+    {{"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors", &kCopied,
+      "pull"},
+     [](const Counts& now) { return now.bytes_results; }},
 };
 
 }  // namespace
@@ -293,8 +299,9 @@ absl::Status HostClient::CountWhatTheDaemonCounts(Registry* telemetry) {
   call.mutable_stats();
   BDN_ASSIGN_OR_RETURN(const wire::Answer answer, Ask(std::move(call), options_.attach_timeout));
   for (const wire::Number& number : answer.numbers()) {
-    const bool is_ours = std::any_of(std::begin(kMetrics), std::end(kMetrics),
-                                     [&](const Metric& one) { return one.name == number.name(); });
+    const bool is_ours =
+        std::any_of(std::begin(kMetrics), std::end(kMetrics),
+                    [&](const auto& row) { return row.metric.name == number.name(); });
     if (is_ours) continue;
     const std::string& name = texts_.emplace_back(number.name());
     const std::string& help = texts_.emplace_back(number.help());
@@ -302,9 +309,8 @@ absl::Status HostClient::CountWhatTheDaemonCounts(Registry* telemetry) {
                                 number.kind() == 0 ? Metric::Kind::kCounter : Metric::Kind::kGauge,
                                 help.c_str()});
   }
-  metrics_.push_back(telemetry->Add(kMetrics, [this](auto values) { ReadMetrics(values); }));
-  metrics_.push_back(
-      telemetry->Add(daemons_metrics_, [this](auto values) { ReadDaemonsMetrics(values); }));
+  metrics_.push_back(telemetry->Add(kMetrics, [this] { return counts(); }));
+  metrics_.push_back(telemetry->Add([this](auto samples) { ReadDaemonsMetrics(samples); }));
   for (const wire::CountedObject& object : answer.objects()) {
     const char* name = texts_.emplace_back(object.name()).c_str();
     metrics_.push_back(
@@ -325,23 +331,25 @@ std::string HostClient::ReadDaemonsObject(std::string_view name) const {
   return "";
 }
 
-void HostClient::ReadMetrics(std::span<uint64_t> values) const {
+HostClient::Counts HostClient::counts() const {
   MutexLock lock(&mu_);
-  const uint64_t now[] = {static_cast<uint64_t>(rank_), static_cast<uint64_t>(size_),
-                          tickets_.num_ended(), bytes_staged_, bytes_results_};
-  static_assert(std::size(now) == std::size(kMetrics));
-  std::copy(std::begin(now), std::end(now), values.begin());
+  return {.rank = rank_,
+          .size = size_,
+          .tickets_ended = tickets_.num_ended(),
+          .bytes_staged = bytes_staged_,
+          .bytes_results = bytes_results_};
 }
 
 // Zeros once the daemon is gone.
-void HostClient::ReadDaemonsMetrics(std::span<uint64_t> values) const {
+void HostClient::ReadDaemonsMetrics(std::vector<Sample>* samples) const {
   wire::Call call;
   call.mutable_stats();
   const auto answer = Ask(std::move(call), kTimeToCount);
-  if (!answer.ok()) return;
   std::map<std::string_view, uint64_t> found;
-  for (const wire::Number& number : answer->numbers()) found[number.name()] = number.value();
-  for (size_t i = 0; i < daemons_metrics_.size(); ++i) values[i] = found[daemons_metrics_[i].name];
+  if (answer.ok()) {
+    for (const wire::Number& number : answer->numbers()) found[number.name()] = number.value();
+  }
+  for (const Metric& metric : daemons_metrics_) samples->push_back({&metric, found[metric.name]});
 }
 
 }  // namespace bdn
