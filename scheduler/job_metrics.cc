@@ -12,21 +12,30 @@ namespace {
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
 
-constexpr Family kState = {"job_state", kGauge, "1 for the state that the job is in", "state"};
-constexpr Family kJobs = {"jobs", kCounter, "that have ended", "result"};
-constexpr Family kExpected = {"nodes_expected", kGauge, "that make the job full", "role"};
-constexpr Family kNodes = {"nodes", kGauge, "that have joined and not left", "role"};
-constexpr Family kLeases = {"lease_age_seconds", kGauge,
-                            "since a node was heard, of those that were not for longest", "node"};
+constexpr Family kState = {"job_state", kGauge, "The job is in the state whose value is 1.",
+                           "state"};
+constexpr Family kJobs = {"jobs", kCounter, "So many jobs have ended, by result.", "result"};
+constexpr Family kExpected = {"nodes_expected", kGauge,
+                              "The job has all its nodes once so many have joined, by role.",
+                              "role"};
+constexpr Family kNodes = {"nodes", kGauge, "So many nodes have joined and not left, by role.",
+                           "role"};
+constexpr Family kLeases = {
+    "lease_age_seconds", kGauge,
+    "The node was heard so long ago; only the nodes not heard for longest are shown.", "node"};
 constexpr Family kLeaseTimeout = {"lease_timeout_seconds", kGauge,
-                                  "after which a node that is not heard is lost"};
-constexpr Family kStep = {"job_step", kGauge, "the highest step that a node has told of"};
-constexpr Family kTensors = {"tensors", kGauge, "declared, broadcasts included"};
-constexpr Family kKeys = {"keys", kGauge, "that they were cut and fused into"};
+                                  "A node is lost when it was not heard for so long."};
+constexpr Family kStep = {"job_step", kGauge, "This step is the highest that a node has reported."};
+constexpr Family kTensors = {"tensors", kGauge,
+                             "So many tensors are declared, broadcasts included."};
+constexpr Family kKeys = {"keys", kGauge,
+                          "The declared tensors are cut and fused into so many keys."};
 constexpr Family kRefusals = {
     "refusals", kCounter,
-    "calls that were not served, and connections that came to nothing or had to wait", "reason"};
-constexpr Family kRequests = {"requests", kCounter, "read, of callers with the job's secret"};
+    "So many calls were not served, and connections came to nothing or had to wait, by reason.",
+    "reason"};
+constexpr Family kRequests = {"requests", kCounter,
+                              "So many requests were read, of callers with the job's secret."};
 
 std::string NameOf(const NodeInfo& node) {
   return absl::StrFormat("%s %d", node.role == Role::kServer ? "server" : "worker", node.rank);

@@ -17,110 +17,159 @@ namespace {
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
 // What exporters show in families: push is from workers, pull is to them.
-constexpr Family kRefusals = {"refusals", kCounter, "frames and connections that came to nothing",
+constexpr Family kRefusals = {"refusals", kCounter,
+                              "So many frames and connections were refused or dropped, by reason.",
                               "reason"};
-constexpr Family kFrames = {"frames", kCounter, "from and to the workers", "direction"};
-constexpr Family kTraffic = {"traffic_bytes", kCounter, "from and to the workers, with headers",
-                             "direction"};
-constexpr Family kPayload = {"payload_bytes", kCounter,
-                             "of pushes in a round, and of its replies to each worker",
-                             "direction"};
-constexpr Family kPlain = {"uncompressed_bytes", kCounter,
-                           "of the float32 values that these payloads stand for", "direction"};
-constexpr Family kQueued = {"queued_bytes", kGauge, "to the workers, now"};
-constexpr Family kHeld = {"held_bytes", kGauge, "held for keys now, by what for", "purpose"};
-constexpr Family kHeldMost = {"held_most_bytes", kGauge,
-                              "the most that the shards ever held, added up"};
-constexpr Family kHeldLimit = {"held_limit_bytes", kGauge, "that may be held: setting max-bytes"};
-constexpr Family kPool = {"pool_bytes", kGauge, "blocks of the pool of replies and sums",
-                          "purpose"};
-constexpr Family kRankWaits = {"rank_wait_seconds", kCounter,
-                               "from a round's first push to this rank's, of the ranks most waited "
-                               "for, with stage-times",
-                               "rank"};
+constexpr Family kFrames = {
+    "frames", kCounter,
+    "So many frames were exchanged with workers: push is from them, pull is to them.", "direction"};
+constexpr Family kTraffic = {
+    "traffic_bytes", kCounter,
+    "So many bytes were exchanged with workers, headers included: push is from them, pull is to "
+    "them.",
+    "direction"};
+constexpr Family kPayload = {
+    "payload_bytes", kCounter,
+    "So many bytes of payload were in pushes that joined a round (push), and in rounds' replies to "
+    "each worker (pull).",
+    "direction"};
+constexpr Family kPlain = {
+    "uncompressed_bytes", kCounter,
+    "The payloads of payload_bytes stand for so many bytes of float32 values.", "direction"};
+constexpr Family kQueued = {"queued_bytes", kGauge,
+                            "So many bytes are waiting to be sent to workers."};
+constexpr Family kHeld = {"held_bytes", kGauge,
+                          "The server holds so many bytes for keys, by purpose.", "purpose"};
+constexpr Family kHeldMost = {
+    "held_most_bytes", kGauge,
+    "The shards held at most so many bytes at once, each at a time of its own, added up."};
+constexpr Family kHeldLimit = {
+    "held_limit_bytes", kGauge,
+    "Setting max-bytes has this value: what the server may hold for keys."};
+constexpr Family kPool = {
+    "pool_bytes", kGauge,
+    "The pool of replies and sums has so many bytes in blocks, by whether they are in use.",
+    "purpose"};
+constexpr Family kRankWaits = {
+    "rank_wait_seconds", kCounter,
+    "Rounds have waited so long for this rank after their first push; only the ranks most waited "
+    "for are shown, and only with stage-times.",
+    "rank"};
 
 using Stats = Server::Stats;
 constexpr MetricRow<Stats> kMetrics[] = {
-    {{"pushes", kCounter, "that were added to a round"},
+    {{"pushes", kCounter, "So many pushes were added to a round."},
      [](const Stats& now) { return now.shards.pushes; }},
-    {{"rounds", kCounter, "closed with a result"},
+    {{"rounds", kCounter, "So many rounds were closed with a result."},
      [](const Stats& now) { return now.shards.rounds; }},
-    {{"rounds_nonfinite", kCounter, "of these, with a sum or gradient that was not finite"},
+    {{"rounds_nonfinite", kCounter,
+      "So many of the rounds with a result had a sum or a gradient that was not finite."},
      [](const Stats& now) { return now.shards.rounds_nonfinite; }},
-    {{"rounds_failed", kCounter, "closed with an error"},
+    {{"rounds_failed", kCounter, "So many rounds were closed with an error."},
      [](const Stats& now) { return now.shards.rounds_failed; }},
-    {{"pushes_repeated", kCounter, "that were in their open round already"},
+    {{"pushes_repeated", kCounter, "So many pushes were in their open round already."},
      [](const Stats& now) { return now.shards.duplicates; }},
-    {{"replies_cached", kCounter, "requests about a closed step, answered by what was kept"},
+    {{"replies_cached", kCounter,
+      "So many requests about a closed step were answered by the reply that was kept."},
      [](const Stats& now) { return now.shards.cached_replies; }},
-    {{"probes", kCounter, "received"}, [](const Stats& now) { return now.shards.probes; }},
-    {{"frames_refused", kCounter, "answered with an error", &kRefusals, "error"},
+    {{"probes", kCounter, "So many probes were received."},
+     [](const Stats& now) { return now.shards.probes; }},
+    {{"frames_refused", kCounter, "So many frames were answered with an error.", &kRefusals,
+      "error"},
      [](const Stats& now) { return now.shards.refused; }},
-    {{"frames_unauthenticated", kCounter, "on connections that have not said hello", &kRefusals,
+    {{"frames_unauthenticated", kCounter,
+      "So many frames were dropped because their connection had not said hello.", &kRefusals,
       "unauthenticated"},
      [](const Stats& now) { return now.frames_unauthenticated; }},
-    {{"frames_forged", kCounter, "whose sender is not their connection's node", &kRefusals,
-      "forged"},
+    {{"frames_forged", kCounter,
+      "So many frames were dropped because their sender was not the node of their connection.",
+      &kRefusals, "forged"},
      [](const Stats& now) { return now.frames_forged; }},
-    {{"frames_dropped", kCounter, "for which no room was left to wait for their shard", &kRefusals,
-      "queue_full"},
+    {{"frames_dropped", kCounter,
+      "So many frames were dropped because no room was left for them to wait for their shard.",
+      &kRefusals, "queue_full"},
      [](const Stats& now) { return now.frames_dropped; }},
-    {{"frames_malformed", kCounter, "received, that were no frames", &kRefusals, "malformed"},
+    {{"frames_malformed", kCounter, "So many frames were received that could not be read.",
+      &kRefusals, "malformed"},
      [](const Stats& now) { return now.transport.frames_malformed; }},
-    {{"frames_received", kCounter, "from the workers", &kFrames, "push"},
+    {{"frames_received", kCounter, "So many frames were received from workers.", &kFrames, "push"},
      [](const Stats& now) { return now.transport.frames_received; }},
-    {{"frames_sent", kCounter, "to the workers", &kFrames, "pull"},
+    {{"frames_sent", kCounter, "So many frames were sent to workers.", &kFrames, "pull"},
      [](const Stats& now) { return now.transport.frames_sent; }},
-    {{"bytes_received", kCounter, "with headers", &kTraffic, "push"},
+    {{"bytes_received", kCounter, "So many bytes were received from workers, headers included.",
+      &kTraffic, "push"},
      [](const Stats& now) { return now.transport.bytes_received; }},
-    {{"bytes_sent", kCounter, "with headers", &kTraffic, "pull"},
+    {{"bytes_sent", kCounter, "So many bytes were sent to workers, headers included.", &kTraffic,
+      "pull"},
      [](const Stats& now) { return now.transport.bytes_sent; }},
-    {{"payload_bytes_pushed", kCounter, "of pushes that were added to a round", &kPayload, "push"},
+    {{"payload_bytes_pushed", kCounter,
+      "So many bytes of payload were in pushes that were added to a round.", &kPayload, "push"},
      [](const Stats& now) { return now.shards.bytes_pushed; }},
-    {{"plain_bytes_pushed", kCounter, "of float32 that those stand for", &kPlain, "push"},
+    {{"plain_bytes_pushed", kCounter,
+      "The payloads of payload_bytes_pushed stand for so many bytes of float32 values.", &kPlain,
+      "push"},
      [](const Stats& now) { return now.shards.bytes_pushed_plain; }},
-    {{"payload_bytes_replied", kCounter, "of rounds' replies, to each worker", &kPayload, "pull"},
+    {{"payload_bytes_replied", kCounter,
+      "So many bytes of payload were in rounds' replies to each worker.", &kPayload, "pull"},
      [](const Stats& now) { return now.shards.bytes_replied; }},
-    {{"plain_bytes_replied", kCounter, "of float32 that those stand for", &kPlain, "pull"},
+    {{"plain_bytes_replied", kCounter,
+      "The payloads of payload_bytes_replied stand for so many bytes of float32 values.", &kPlain,
+      "pull"},
      [](const Stats& now) { return now.shards.bytes_replied_plain; }},
-    {{"connections_refused", kCounter, "that ended before they had brought a frame: strangers'",
-      &kRefusals, "stranger"},
+    {{"connections_refused", kCounter,
+      "So many connections were ended, as strangers', before they had brought a frame.", &kRefusals,
+      "stranger"},
      [](const Stats& now) { return now.transport.connections_refused; }},
-    {{"connections_cut", kCounter, "that broke the rules, took nothing, or left the roster",
+    {{"connections_cut", kCounter,
+      "So many connections were cut because they broke the rules, read nothing, or left the "
+      "roster.",
       &kRefusals, "cut"},
      [](const Stats& now) { return now.transport.connections_cut; }},
-    {{"connections_open", kGauge, "of workers, now"},
+    {{"connections_open", kGauge, "So many connections of workers are open."},
      [](const Stats& now) { return now.transport.connections_open; }},
-    {{"bytes_queued", kGauge, "to the workers, now", &kQueued},
+    {{"bytes_queued", kGauge, "So many bytes are waiting to be sent to workers.", &kQueued},
      [](const Stats& now) { return now.transport.bytes_queued; }},
-    {{"bytes_weights", kGauge, "held: weights of keys with an update rule", &kHeld, "weights"},
+    {{"bytes_weights", kGauge,
+      "The server holds so many bytes of weights of keys with an update rule.", &kHeld, "weights"},
      [](const Stats& now) { return now.held.weights; }},
-    {{"bytes_replicas", kGauge, "held: what the workers have of weights that go as differences",
+    {{"bytes_replicas", kGauge,
+      "The server holds so many bytes of replicas: the workers' weights, where replies are "
+      "differences.",
       &kHeld, "replicas"},
      [](const Stats& now) { return now.held.replicas; }},
-    {{"bytes_moments", kGauge, "held: of update rules", &kHeld, "moments"},
+    {{"bytes_moments", kGauge, "The server holds so many bytes of moments of update rules.", &kHeld,
+      "moments"},
      [](const Stats& now) { return now.held.moments; }},
-    {{"bytes_residuals", kGauge, "held: what replies still owe by error feedback", &kHeld,
+    {{"bytes_residuals", kGauge,
+      "The server holds so many bytes that replies still owe by error feedback.", &kHeld,
       "residuals"},
      [](const Stats& now) { return now.held.residuals; }},
-    {{"bytes_sums", kGauge, "held: sums of steps that some workers have not pushed yet", &kHeld,
-      "sums"},
+    {{"bytes_sums", kGauge,
+      "The server holds so many bytes of sums for steps that some workers have not pushed yet.",
+      &kHeld, "sums"},
      [](const Stats& now) { return now.held.sums; }},
-    {{"bytes_waiting", kGauge, "held: pushes that are not added yet", &kHeld, "waiting"},
+    {{"bytes_waiting", kGauge,
+      "The server holds so many bytes of pushes that are not added to their sum yet.", &kHeld,
+      "waiting"},
      [](const Stats& now) { return now.held.waiting; }},
-    {{"bytes_replies", kGauge, "held: replies until the next step, but for those that are weights",
+    {{"bytes_replies", kGauge,
+      "The server holds so many bytes of replies until the next step, other than those that are "
+      "weights.",
       &kHeld, "replies"},
      [](const Stats& now) { return now.held.replies; }},
-    {{"bytes_values", kGauge, "held: values of broadcasts", &kHeld, "values"},
+    {{"bytes_values", kGauge, "The server holds so many bytes of values of broadcasts.", &kHeld,
+      "values"},
      [](const Stats& now) { return now.held.values; }},
-    {{"bytes_held_most", kGauge, "the most of all of these that the shards ever held, added up",
+    {{"bytes_held_most", kGauge,
+      "The shards held at most so many bytes at once, each at a time of its own, added up.",
       &kHeldMost},
      [](const Stats& now) { return now.most_held; }},
-    {{"bytes_pool_used", kGauge, "blocks of the pool of replies and sums that are in use", &kPool,
-      "used"},
+    {{"bytes_pool_used", kGauge,
+      "The pool of replies and sums has so many bytes in blocks that are in use.", &kPool, "used"},
      [](const Stats& now) { return now.pool.bytes_used; }},
-    {{"bytes_pool_idle", kGauge, "blocks of that pool that wait for their next use", &kPool,
-      "idle"},
+    {{"bytes_pool_idle", kGauge,
+      "The pool of replies and sums has so many bytes in blocks that wait for their next use.",
+      &kPool, "idle"},
      [](const Stats& now) { return now.pool.bytes_idle; }},
 };
 

@@ -3,6 +3,7 @@
 Run by pytest, or alone: python3 -m pytest tests/documentation_test.py
 """
 
+import ast
 import functools
 import pathlib
 import re
@@ -143,12 +144,61 @@ def test_every_setting_is_read():
 def test_metrics_are_named_once_and_explained():
     for path in ("worker/worker.cc", "server/server.cc"):
         table = enclosed(path, "kMetrics[] = {", "};")
-        metrics = re.findall(r'\{\{"([^"]*)",\s*k(?:Counter|Gauge),\s*"([^"]*)"(?:,\s*&k\w+(?:,\s*"\w+")?)?\},'
+        metrics = re.findall(r'\{\{"([^"]*)",\s*k(?:Counter|Gauge),\s*((?:"[^"]*"\s*)+)(?:,\s*&k\w+(?:,\s*"\w+")?)?\},'
                              r'\s*\[\]\(const \w+& now\) \{ return [^;]*; \}\},', table)
         assert len(metrics) == table.count("{{")
         names = [name for name, _ in metrics]
         assert len(names) == len(set(names)) > 5
         assert all(re.fullmatch(r"[a-z][a-z_]*", name) and text for name, text in metrics)
+
+
+# Finite verbs that a HELP may have: the forms of three that every sentence can do with, and a few more.
+VERB = re.compile(r"\b(is|are|was|were|has|have|had|do|does|did|holds?|held|owes?|stands?|waits?)\b")
+# A verb behind one of these belongs to a clause of its own: "Pushes that were added" says nothing of them.
+CLAUSE = re.compile(r"\b(that|which|who|whose|where|when|while|because|if|until|once|before|after)\b")
+KIND = r"(?:Metric::Kind::)?k(?:Counter|Gauge|Histogram)"
+
+
+def is_sentence(text: str) -> bool:
+    """Whether a text begins and ends as a sentence does, and its main clause has a subject before a verb."""
+    main = CLAUSE.split(text)[0]
+    verb = VERB.search(main)
+    return text[:1].isupper() and text.endswith(".") and verb is not None and verb.start() > 0
+
+
+def helps() -> dict[str, str]:
+    """{"file: name": HELP} of all families and metrics, in C++ and in Python."""
+    found = {}
+    for path in ("common", "scheduler", "server", "worker"):
+        for file in sorted((ROOT / path).rglob("*.cc")):
+            text = file.read_text(encoding="utf-8")
+            rows_of_file = re.findall(rf'"([a-z_]+)",\s*{KIND},\s*((?:"[^"]*"\s*)+)', text)
+            rows_of_file += re.findall(r'\{"([a-z_]+)",\s*((?:"[^"]*"\s*)+),\s*&StageCount::', text)
+            for name, literal in rows_of_file:
+                found[f"{file.relative_to(ROOT)}: {name}"] = "".join(re.findall(r'"([^"]*)"', literal))
+    path = "python/bandoneon/metrics.py"
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_Family":
+            name, text = node.args[0], node.args[2]
+            if isinstance(text, ast.Constant):
+                found[f"{path}: {name.value}"] = text.value
+        elif isinstance(node, ast.Dict):
+            found |= {f"{path}: {key.value}": value.value for key, value in zip(node.keys, node.values)
+                      if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)}
+    return found
+
+
+def test_each_help_of_a_metric_is_a_sentence():
+    all_helps = helps()
+    assert len(all_helps) > 120
+    assert {place: text for place, text in all_helps.items() if not is_sentence(text)} == {}
+
+
+def test_a_help_that_is_no_sentence_is_found():
+    for text in ("of this worker", "of this worker.", "Of this worker.", "Pushes that were added to a round.",
+                 "so many pushes were added.", "So many pushes were added", "Bytes, with headers.", "Was added."):
+        assert not is_sentence(text), text
+    assert is_sentence("So many pushes were added to a round.")
 
 
 def messages() -> list[str]:

@@ -24,39 +24,49 @@ constexpr uint64_t kWorthSaying = 100;
 
 constexpr auto kCounter = Metric::Kind::kCounter;
 constexpr auto kGauge = Metric::Kind::kGauge;
-constexpr Family kTraffic = {"traffic_bytes", kCounter, "to and from the servers, with headers",
-                             "direction"};
-constexpr Family kFrames = {"frames", kCounter, "to and from the servers", "direction"};
-constexpr Family kRefusals = {"refusals", kCounter, "frames that came to nothing", "reason"};
+constexpr Family kTraffic = {
+    "traffic_bytes", kCounter,
+    "So many bytes were exchanged with servers, headers included: push is to them, pull is from "
+    "them.",
+    "direction"};
+constexpr Family kFrames = {
+    "frames", kCounter,
+    "So many frames were exchanged with servers: push is to them, pull is from them.", "direction"};
+constexpr Family kRefusals = {"refusals", kCounter, "So many frames were dropped, by reason.",
+                              "reason"};
 using Counts = Worker::Counts;
 constexpr MetricRow<Counts> kMetrics[] = {
-    {{"rank", kGauge, "of this worker"},
+    {{"rank", kGauge, "This worker has this rank."},
      [](const Counts& now) { return static_cast<uint64_t>(now.rank); }},
-    {{"size", kGauge, "workers of the job"},
+    {{"size", kGauge, "The job has so many workers."},
      [](const Counts& now) { return static_cast<uint64_t>(now.size); }},
-    {{"step", kGauge, "the highest step that ended here"},
+    {{"step", kGauge, "This step is the highest that has ended here."},
      [](const Counts& now) { return now.highest_step; }},
-    {{"tensors", kGauge, "declared and not retired, broadcasts included"},
+    {{"tensors", kGauge, "So many tensors are declared and not retired, broadcasts included."},
      [](const Counts& now) { return now.tensors; }},
-    {{"tickets_done", kCounter, "exchanges of whole tensors that ended"},
+    {{"tickets_done", kCounter, "So many exchanges of whole tensors have ended."},
      [](const Counts& now) { return now.tickets_ended; }},
-    {{"bytes_pushed", kCounter, "sent to the servers, with headers", &kTraffic, "push"},
+    {{"bytes_pushed", kCounter, "So many bytes were sent to servers, headers included.", &kTraffic,
+      "push"},
      [](const Counts& now) { return now.traffic.bytes_sent; }},
-    {{"bytes_pulled", kCounter, "received from the servers, with headers", &kTraffic, "pull"},
+    {{"bytes_pulled", kCounter, "So many bytes were received from servers, headers included.",
+      &kTraffic, "pull"},
      [](const Counts& now) { return now.traffic.bytes_received; }},
-    {{"frames_sent", kCounter, "to the servers", &kFrames, "push"},
+    {{"frames_sent", kCounter, "So many frames were sent to servers.", &kFrames, "push"},
      [](const Counts& now) { return now.traffic.frames_sent; }},
-    {{"frames_received", kCounter, "from the servers", &kFrames, "pull"},
+    {{"frames_received", kCounter, "So many frames were received from servers.", &kFrames, "pull"},
      [](const Counts& now) { return now.traffic.frames_received; }},
-    {{"frames_malformed", kCounter, "received, that were no frames", &kRefusals, "malformed"},
+    {{"frames_malformed", kCounter, "So many frames were received that could not be read.",
+      &kRefusals, "malformed"},
      [](const Counts& now) { return now.traffic.frames_malformed; }},
-    {{"frames_dropped", kCounter, "answers that nobody waited for", &kRefusals, "unasked"},
+    {{"frames_dropped", kCounter, "So many answers were dropped because nobody waited for them.",
+      &kRefusals, "unasked"},
      [](const Counts& now) { return now.requests.frames_dropped; }},
-    {{"probes_sent", kCounter, "because an answer was late"},
+    {{"probes_sent", kCounter, "So many probes were sent because an answer was late."},
      [](const Counts& now) { return now.requests.probes_sent; }},
-    {{"resends", kCounter, "of requests that a server had lost"},
+    {{"resends", kCounter, "So many requests were sent again because a server had lost them."},
      [](const Counts& now) { return now.requests.resends; }},
-    {{"reconnects", kCounter, "to servers that were silent"},
+    {{"reconnects", kCounter, "So many connections were made anew because a server was silent."},
      [](const Counts& now) { return now.requests.reconnects; }},
 };
 
@@ -284,7 +294,8 @@ void Worker::SayUncompressed(const DeclareResult& declared) {
   if (all.bytes * kWorthSaying < all.of_bytes || all.bytes == 0) return;
   said_uncompressed_ = true;
   LogWarning(
-      "%d of %d tensors with a codec, %d of their %d bytes, go uncompressed: their frames are under "
+      "%d of %d tensors with a codec, %d of their %d bytes, go uncompressed: their frames are "
+      "under "
       "the job's min-compress-bytes, %d; bandoneon-scheduler --min-compress-bytes=1 (bandoneon run "
       "--set min-compress-bytes=1) compresses all of them",
       all.tensors, all.of_tensors, all.bytes, all.of_bytes, joined_.config.min_compress_bytes);

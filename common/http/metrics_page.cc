@@ -72,14 +72,17 @@ void AddProcess(std::vector<MetricFamily>* out) {
   constexpr auto kCounter = Metric::Kind::kCounter;
   constexpr auto kGauge = Metric::Kind::kGauge;
   const ProcessFigures now = ReadProcessFigures();
-  out->push_back(One("process_cpu_seconds", kCounter, "of all threads", now.cpu_seconds));
-  out->push_back(One("process_resident_memory_bytes", kGauge, "of memory that is resident",
+  out->push_back(One("process_cpu_seconds", kCounter,
+                     "All threads of the process have used so much CPU time.", now.cpu_seconds));
+  out->push_back(One("process_resident_memory_bytes", kGauge,
+                     "So many bytes of the process's memory are resident.",
                      static_cast<double>(now.resident_bytes)));
-  out->push_back(One("process_open_fds", kGauge, "descriptors that are open",
+  out->push_back(One("process_open_fds", kGauge, "The process has so many open descriptors.",
                      static_cast<double>(now.open_descriptors)));
-  out->push_back(
-      One("process_threads", kGauge, "threads that there are", static_cast<double>(now.threads)));
-  out->push_back(One("process_start_time_seconds", kGauge, "when the process began, since 1970",
+  out->push_back(One("process_threads", kGauge, "The process has so many threads.",
+                     static_cast<double>(now.threads)));
+  out->push_back(One("process_start_time_seconds", kGauge,
+                     "The process was started at this time, in seconds since 1970.",
                      now.start_seconds));
 }
 
@@ -92,8 +95,8 @@ std::string MetricsText(const MetricsOrigin& origin, const Registry& registry) {
     out.push_back(Translate(prefix, samples));
   }
   AddProcess(&out);
-  MetricFamily build =
-      One("bandoneon_build_info", Metric::Kind::kGauge, "1, by version and role", 1);
+  MetricFamily build = One("bandoneon_build_info", Metric::Kind::kGauge,
+                           "The build is of this version, for this role; the value is 1.", 1);
   build.metric[0].label = {{"version", origin.version}, {"role", origin.role}};
   out.push_back(std::move(build));
   return prometheus::TextSerializer().Serialize(out);

@@ -14,24 +14,28 @@ namespace {
 
 constexpr auto kGauge = Metric::Kind::kGauge;
 constexpr const char* kLabel = "tensors";
-constexpr Family kRatio = {"residual_ratio", kGauge,
-                           "norm of what a link owes over that of what its codec was given: the "
-                           "largest of these tensors' last samples",
-                           kLabel};
-constexpr Family kCosine = {"decoded_cosine", kGauge,
-                            "of what a link's codec was given and what arrives: the smallest of "
-                            "these tensors' last samples",
-                            kLabel};
-constexpr Family kOwed = {"owed_steps", kGauge,
-                          "as many steps' input as a link owes: the largest of these tensors' last "
-                          "samples",
-                          kLabel};
-constexpr Family kNonfinite = {"nonfinite_share", kGauge,
-                               "of these tensors' encodings, those whose input was not finite",
-                               kLabel};
-constexpr Family kGuarded = {"guarded_tensors", kGauge,
-                             "tensors whose residual grew: warned of, or uncompressed since",
-                             "guard"};
+constexpr Family kRatio = {
+    "residual_ratio", kGauge,
+    "The norm of what a link owes is this many times the norm of what its codec was given: the "
+    "largest of these tensors' last samples.",
+    kLabel};
+constexpr Family kCosine = {
+    "decoded_cosine", kGauge,
+    "What a link's codec was given and what arrives have this cosine: the smallest of these "
+    "tensors' last samples.",
+    kLabel};
+constexpr Family kOwed = {
+    "owed_steps", kGauge,
+    "A link owes as much as so many steps bring in: the largest of these tensors' last samples.",
+    kLabel};
+constexpr Family kNonfinite = {
+    "nonfinite_share", kGauge,
+    "This share of these tensors' encodings had input that was not finite.", kLabel};
+constexpr Family kGuarded = {
+    "guarded_tensors", kGauge,
+    "So many tensors have a residual that grew: the guard warned of them, or sends them "
+    "uncompressed since.",
+    "guard"};
 constexpr std::string_view kWarned = kGuardStates[1];
 constexpr std::string_view kFallenBack = kGuardStates[2];
 

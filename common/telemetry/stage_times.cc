@@ -24,9 +24,10 @@ constexpr Stage kServerStages[] = {Stage::kQueue, Stage::kHold,   Stage::kSum,
                                    Stage::kRule,  Stage::kEncode, Stage::kReply};
 
 constexpr Family kStageBytes = {"stage_bytes", Metric::Kind::kCounter,
-                                "of the items that passed through a stage", "stage"};
+                                "The items of the stage have so many bytes in all.", "stage"};
 constexpr Family kStageCpu = {"stage_cpu_seconds", Metric::Kind::kCounter,
-                              "of the threads that worked on a stage's items", "stage", 1e-9};
+                              "Threads have used so much CPU time on the items of the stage.",
+                              "stage", 1e-9};
 struct StageNumber {
   const char* name;
   const char* help;
@@ -34,10 +35,13 @@ struct StageNumber {
   const Family* family;  // items and wall time are in the histogram
 };
 constexpr StageNumber kNumbers[] = {
-    {"items", "that have passed through this stage", &StageCount::items, &kNotExported},
-    {"bytes", "of these items", &StageCount::bytes, &kStageBytes},
-    {"wall_ns", "that they took, one after the other", &StageCount::wall_ns, &kNotExported},
-    {"cpu_ns", "of the threads that worked on them", &StageCount::cpu_ns, &kStageCpu},
+    {"items", "So many items have passed through this stage.", &StageCount::items, &kNotExported},
+    {"bytes", "The items of this stage have so many bytes in all.", &StageCount::bytes,
+     &kStageBytes},
+    {"wall_ns", "The items have taken so long in this stage, one after the other.",
+     &StageCount::wall_ns, &kNotExported},
+    {"cpu_ns", "Threads have used so much CPU time on the items of this stage.",
+     &StageCount::cpu_ns, &kStageCpu},
 };
 
 // A metric of each stage for each number, with the text of its name. Samples point into it.
@@ -71,7 +75,7 @@ const std::deque<StageMetric>& StageMetrics() {
 const Family& StageSeconds() {
   static const Family family = {"stage_seconds",
                                 Metric::Kind::kHistogram,
-                                "that items took in a stage, one after the other",
+                                "An item was in the stage for so long.",
                                 "stage",
                                 1,
                                 StageBoundsInSeconds()};

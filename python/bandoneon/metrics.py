@@ -20,27 +20,49 @@ class _Family(NamedTuple):
     label: str = ""
 
 
-_STAGE_SECONDS = _Family("stage_seconds", "summary", "that items took in a stage, one after the other", "stage")
-_STAGE_BYTES = _Family("stage_bytes", "counter", "of the items that passed through a stage", "stage")
-_STAGE_CPU = _Family("stage_cpu_seconds", "counter", "of the threads that worked on a stage's items", "stage")
-_TRAFFIC = _Family("traffic_bytes", "counter", "to and from the servers, with headers", "direction")
-_FRAMES = _Family("frames", "counter", "to and from the servers", "direction")
-_REFUSALS = _Family("refusals", "counter", "frames that came to nothing", "reason")
+_STAGE_SECONDS = _Family(
+    "stage_seconds", "summary", "Items have been in the stage for so long, one after the other.", "stage"
+)
+_STAGE_BYTES = _Family("stage_bytes", "counter", "The items of the stage have so many bytes in all.", "stage")
+_STAGE_CPU = _Family(
+    "stage_cpu_seconds", "counter", "Threads have used so much CPU time on the items of the stage.", "stage"
+)
+_TRAFFIC = _Family(
+    "traffic_bytes",
+    "counter",
+    "So many bytes were exchanged with servers, headers included: push is to them, pull is from them.",
+    "direction",
+)
+_FRAMES = _Family(
+    "frames", "counter", "So many frames were exchanged with servers: push is to them, pull is from them.", "direction"
+)
+_REFUSALS = _Family("refusals", "counter", "So many frames were dropped, by reason.", "reason")
 _HOST = _Family(
-    "host_copied_bytes", "counter", "copied for the daemon to read, and of results out of its memory", "direction"
+    "host_copied_bytes",
+    "counter",
+    "So many bytes were copied for the daemon to read (push), and of results out of its memory (pull).",
+    "direction",
 )
 _DEVICE = _Family(
-    "device_copied_bytes", "counter", "copied from devices, to be pushed, and of results to them", "direction"
+    "device_copied_bytes",
+    "counter",
+    "So many bytes were copied from devices to be pushed (push), and of results to devices (pull).",
+    "direction",
 )
 # By the names in the groups of "quality".
 _QUALITY = {
-    "residual_ratio": "norm of what a link owes over that of what its codec was given: the largest of these tensors'",
-    "decoded_cosine": "of what a link's codec was given and what arrives: the smallest of these tensors'",
-    "owed_steps": "as many steps' input as a link owes: the largest of these tensors'",
-    "nonfinite_share": "of these tensors' encodings, those whose input was not finite",
+    "residual_ratio": "The norm of what a link owes is this many times the norm of what its codec was given: the largest "
+    "of these tensors' last samples.",
+    "decoded_cosine": "What a link's codec was given and what arrives have this cosine: the smallest of these tensors' "
+    "last samples.",
+    "owed_steps": "A link owes as much as so many steps bring in: the largest of these tensors' last samples.",
+    "nonfinite_share": "This share of these tensors' encodings had input that was not finite.",
 }
 _GUARDED = _Family(
-    "guarded_tensors", "gauge", "tensors whose residual grew: warned of, or uncompressed since", "guard"
+    "guarded_tensors",
+    "gauge",
+    "So many tensors have a residual that grew: the guard warned of them, or sends them uncompressed since.",
+    "guard",
 )
 # By the names of Worker.stats(): the family, and the value of its label.
 _FAMILIES = {
@@ -55,13 +77,22 @@ _FAMILIES = {
     "device_bytes_out": (_DEVICE, "push"),
     "device_bytes_back": (_DEVICE, "pull"),
 }
+_COUNTERS = {
+    "tickets_done": "So many exchanges of whole tensors have ended.",
+    "probes_sent": "So many probes were sent because an answer was late.",
+    "resends": "So many requests were sent again because a server had lost them.",
+    "reconnects": "So many connections were made anew because a server was silent.",
+    "device_encoded_pushes": "So many pushes were encoded on their device.",
+    "device_host_encoded_pushes": "So many pushes of devices' tensors were encoded by the host's processors.",
+    "device_unpinned_pushes": "So many pushes were copied through slower memory because pinned memory was lacking.",
+}
 _GAUGES = {
-    "rank": "of this worker",
-    "size": "workers of the job",
-    "step": "the highest step that ended here",
-    "tensors": "declared, broadcasts included",
-    "device_pinned_bytes": "of memory that devices copy from and to",
-    "device_memory_bytes": "of devices' own memory, which exchanges have taken",
+    "rank": "This worker has this rank.",
+    "size": "The job has so many workers.",
+    "step": "This step is the highest that has ended here.",
+    "tensors": "So many tensors are declared and not retired, broadcasts included.",
+    "device_pinned_bytes": "So many bytes of pinned memory are held for copies from and to devices.",
+    "device_memory_bytes": "Exchanges have taken so many bytes of devices' own memory.",
 }
 
 
@@ -102,7 +133,8 @@ def families(stats):
         elif name in _GAUGES:
             add(_Family(name, "gauge", _GAUGES[name]), "", value)
         else:
-            add(_Family(name, "counter", name.replace("_", " ")), "", value, "_total")
+            counted = _COUNTERS.get(name, f"The worker has counted so many {name}.")
+            add(_Family(name, "counter", counted), "", value, "_total")
     return [(f"bandoneon_worker_{family.name}", family.kind, family.help, samples) for family, samples in found.items()]
 
 

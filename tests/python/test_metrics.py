@@ -58,7 +58,7 @@ def test_kinds_and_labels_are_those_of_the_daemons_page():
     for path in ("worker/worker.cc", "worker/device/device_exchanges.cc", "worker/host/host_client_calls.cc"):
         table = (root / path).read_text(encoding="utf-8").split("kMetrics[] = {", 1)[1].split("};", 1)[0]
         for name, kind, family, label in re.findall(
-                r'\{"(\w+)",\s*(?:Metric::Kind::)?k(Counter|Gauge),\s*"[^"]*"(?:,\s*&k(\w+),\s*"(\w+)")?\}', table):
+                r'\{"(\w+)",\s*(?:Metric::Kind::)?k(Counter|Gauge),\s*(?:"[^"]*"\s*)+(?:,\s*&k(\w+),\s*"(\w+)")?\}', table):
             rows[name] = (kind, family, label)
     assert len(rows) > 15
     gauges = {name for name, (kind, _, _) in rows.items() if kind == "Gauge"}

@@ -12,29 +12,32 @@
 namespace bdn {
 namespace {
 
-constexpr Family kCopied = {"device_copied_bytes", Metric::Kind::kCounter,
-                            "copied from devices, to be pushed, and of results to them",
-                            "direction"};
+constexpr Family kCopied = {
+    "device_copied_bytes", Metric::Kind::kCounter,
+    "So many bytes were copied from devices to be pushed (push), and of results to devices (pull).",
+    "direction"};
 using Counts = DeviceExchanges::Counts;
 constexpr MetricRow<Counts> kMetrics[] = {
-    {{"device_bytes_out", Metric::Kind::kCounter, "copied from devices, to be pushed", &kCopied,
-      "push"},
+    {{"device_bytes_out", Metric::Kind::kCounter,
+      "So many bytes were copied from devices to be pushed.", &kCopied, "push"},
      [](const Counts& now) { return now.bytes_out; }},
-    {{"device_bytes_back", Metric::Kind::kCounter, "of results, copied to devices", &kCopied,
-      "pull"},
+    {{"device_bytes_back", Metric::Kind::kCounter,
+      "So many bytes of results were copied to devices.", &kCopied, "pull"},
      [](const Counts& now) { return now.bytes_back; }},
-    {{"device_pinned_bytes", Metric::Kind::kGauge, "of memory that devices copy from and to"},
+    {{"device_pinned_bytes", Metric::Kind::kGauge,
+      "So many bytes of pinned memory are held for copies from and to devices."},
      [](const Counts& now) { return now.pinned_bytes; }},
     {{"device_memory_bytes", Metric::Kind::kGauge,
-      "of devices' own memory, which exchanges have taken"},
+      "Exchanges have taken so many bytes of devices' own memory."},
      [](const Counts& now) { return now.device_bytes; }},
-    {{"device_encoded_pushes", Metric::Kind::kCounter, "that were encoded on their device"},
+    {{"device_encoded_pushes", Metric::Kind::kCounter,
+      "So many pushes were encoded on their device."},
      [](const Counts& now) { return now.encoded_there; }},
     {{"device_host_encoded_pushes", Metric::Kind::kCounter,
-      "of devices' tensors, which the host's processors encoded"},
+      "So many pushes of devices' tensors were encoded by the host's processors."},
      [](const Counts& now) { return now.encoded_here; }},
     {{"device_unpinned_pushes", Metric::Kind::kCounter,
-      "that went through slower memory, for want of it"},
+      "So many pushes were copied through slower memory because pinned memory was lacking."},
      [](const Counts& now) { return now.unpinned; }},
 };
 
@@ -262,7 +265,8 @@ absl::Status DeviceExchanges::CopyOut(Ticket* ticket, DeviceStream stream) {
   BDN_ASSIGN_OR_RETURN(const bool is_capturing, compute.IsCapturing(stream));
   if (is_capturing) {
     return FailedPrecondition(
-        "its stream is being captured into a CUDA graph, which cannot hold an exchange: push outside of "
+        "its stream is being captured into a CUDA graph, which cannot hold an exchange: push "
+        "outside of "
         "the graph (torch.cuda.graph, make_graphed_callables)");
   }
   BDN_ASSIGN_OR_RETURN(ticket->event, device.TakeEvent());

@@ -22,22 +22,25 @@ namespace wire = bandoneon::host;
 constexpr absl::Duration kAnswerGrace = absl::Seconds(10);
 constexpr absl::Duration kTimeToCount = absl::Seconds(2);
 
-constexpr Family kCopied = {"host_copied_bytes", Metric::Kind::kCounter,
-                            "copied for the daemon to read, and of results out of its memory",
-                            "direction"};
+constexpr Family kCopied = {
+    "host_copied_bytes", Metric::Kind::kCounter,
+    "So many bytes were copied for the daemon to read (push), and of results out of its memory "
+    "(pull).",
+    "direction"};
 // Metrics of the process itself; those of the daemon follow.
 using Counts = HostClient::Counts;
 constexpr MetricRow<Counts> kMetrics[] = {
-    {{"rank", Metric::Kind::kGauge, "of this worker"},
+    {{"rank", Metric::Kind::kGauge, "This worker has this rank."},
      [](const Counts& now) { return static_cast<uint64_t>(now.rank); }},
-    {{"size", Metric::Kind::kGauge, "workers of the job"},
+    {{"size", Metric::Kind::kGauge, "The job has so many workers."},
      [](const Counts& now) { return static_cast<uint64_t>(now.size); }},
-    {{"tickets_done", Metric::Kind::kCounter, "exchanges of whole tensors that ended"},
+    {{"tickets_done", Metric::Kind::kCounter, "So many exchanges of whole tensors have ended."},
      [](const Counts& now) { return now.tickets_ended; }},
-    {{"bytes_staged", Metric::Kind::kCounter, "copied for the daemon to read", &kCopied, "push"},
+    {{"bytes_staged", Metric::Kind::kCounter, "So many bytes were copied for the daemon to read.",
+      &kCopied, "push"},
      [](const Counts& now) { return now.bytes_staged; }},
-    {{"bytes_results", Metric::Kind::kCounter, "results copied into the caller's tensors", &kCopied,
-      "pull"},
+    {{"bytes_results", Metric::Kind::kCounter,
+      "So many bytes of results were copied into the caller's tensors.", &kCopied, "pull"},
      [](const Counts& now) { return now.bytes_results; }},
 };
 
