@@ -9,7 +9,7 @@
 
 namespace bdn {
 
-// Who of those that are expected at one place has come. Not thread-safe.
+// The members that are expected at one place, and those of them that have arrived. Not thread-safe.
 class Barrier {
  public:
   explicit Barrier(Roster expected) : missing_(std::move(expected)) {}

@@ -141,7 +141,7 @@ class Job {
   void StartIfFull(absl::Time now);
   // Answers a declaration's call if there is something to tell.
   void AnswerDeclaration(CallId call_id);
-  // And those of others of whom it may be so.
+  // Answers every waiting declaration whose batch changed, if there is something to tell.
   void AnswerChangedDeclarations();
   void EndBarrier(const std::string& name, const absl::Status& status);
   // Ends the barrier if this worker, who is leaving, has not come to it.

@@ -102,7 +102,7 @@ CallId ServiceImpl::OnJoin(JoinCall* call) {
   if (status.ok()) {
     status = CheckCallerRole(core_.credentials(), call->context(), RoleName(request->role));
   }
-  // Whoever speaks another version has no nonce that we know; he is told which one we speak.
+  // A caller of another version has no nonce that we know: it is told which version we speak.
   if (status.ok() && message.version() == kControlVersion)
     status = core_.TakeNonce(message.nonce());
   if (!status.ok()) return call->FinishNow(status);

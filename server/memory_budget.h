@@ -6,7 +6,7 @@
 
 namespace bdn {
 
-// What all shards of a server hold for their keys, against what they may. Thread-safe.
+// The bytes that all shards of a server hold for their keys, with a limit. Thread-safe.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t max_bytes) : max_bytes_(max_bytes) {}

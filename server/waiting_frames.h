@@ -11,9 +11,9 @@
 
 namespace bdn {
 
-// What frames of each worker wait for their shards, against what of one may. A frame for which there
-// is no room is dropped, as if the network had lost it: its worker asks after it, and sends it again.
-// Thread-safe.
+// Bytes of received frames that no shard has handled yet, per worker, with a limit for each worker. A
+// frame for which there is no room is dropped, as if the network had lost it: its worker asks after it,
+// and sends it again. Thread-safe.
 class WaitingFrames {
  public:
   explicit WaitingFrames(uint64_t max_bytes) : max_bytes_(max_bytes) {}

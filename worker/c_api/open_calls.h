@@ -5,7 +5,7 @@
 
 namespace bdn {
 
-// Who is inside a call on what is to be freed. Thread-safe.
+// A count of the calls in progress on a handle, so that bdn_free can wait for them. Thread-safe.
 class OpenCalls {
  public:
   // False after Close: then nobody may call, nor Exit.

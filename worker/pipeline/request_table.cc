@@ -136,6 +136,8 @@ void RequestTable::SendProbe(Open* open, absl::Time now, Actions* actions) {
     return SetDue(open, now + open->interval);
   }
   open->probes_put_off = 0;
+  // Only silence counts. A server that says anything is reached by this connection, and a probe of one key
+  // may be late behind the answers about others; a connection that a network has forgotten brings nothing.
   if (open->frames_heard != peer.frames_heard) open->unanswered_probes = 0;
   open->frames_heard = peer.frames_heard;
   if (++open->unanswered_probes > peer.patience) {

@@ -396,6 +396,9 @@ int ShmTransportImpl::TimeoutMs() const {
 }
 
 void ShmTransportImpl::Sleep(bool may_wait) {
+  // Each connection says that it sleeps, and only then looks once more for work. A peer that publishes
+  // before that look is found by it, and one that publishes after it has seen the announcement and sends
+  // a wake. In the other order a frame that comes in between would wait until the timeout.
   const bool falls_asleep = may_wait;  // else nobody need wake it
   for (const ConnectionPtr& connection : up_) {
     if (!falls_asleep) break;
@@ -549,7 +552,7 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
   up_.erase(std::find(up_.begin(), up_.end(), connection));
   fds_.Forget(channel->socket());
   channel->SayClosing();
-  // Who broke the rules has no claim to what he was sent.
+  // A peer that broke the rules has no claim to the frames that it was sent.
   if (connection->peer_reads && !broke_rules) KeepUntilRead(std::move(channel));
   connectors_.push_back(connection);
   RetryLater(connection.get());
