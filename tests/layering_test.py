@@ -113,6 +113,11 @@ def test_the_page_has_the_table_of_the_layers():
     assert layers_file.with_table(page, layers_file.table_of(LAYERS)) == page, "run python3 scripts/layers.py"
 
 
+def test_no_product_links_what_is_for_tests():
+    lists = [path for path in files(ROOT) if path.endswith("CMakeLists.txt") and not path.startswith("tests/")]
+    assert lists and not [path for path in lists if re.search(r"\bbdn_test", (ROOT / path).read_text(encoding="utf-8"))]
+
+
 def test_file_names_are_unique():
     assert not repeated_names(ROOT), "\n" + "\n".join(repeated_names(ROOT))
 
