@@ -136,10 +136,11 @@ class Link {
   absl::Status Answer(const Frame& push, Step step, Turn turn) {
     const bool is_late = turn == Turn::kLateAndFailed || turn == Turn::kLateAndCounted;
     if (is_late) {
-      EXPECT_TRUE(exchange_->OnAnswer(absl::UnknownError("no answer in time")).request.has_value());
+      const RequestTable::Outcome late{absl::UnknownError("no answer in time"), true};
+      EXPECT_TRUE(exchange_->OnAnswer(late).request.has_value());
       EXPECT_TRUE(exchange_->GiveBack());
     }
-    const absl::Status status = exchange_->OnAnswer(ReplyTo(push, step, turn)).status;
+    const absl::Status status = exchange_->OnAnswer({ReplyTo(push, step, turn)}).status;
     // A round that failed is its caller's error: the step ends as it should.
     const bool fails = turn == Turn::kFailed || turn == Turn::kLateAndFailed;
     if (!fails) return status;
