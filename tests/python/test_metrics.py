@@ -55,7 +55,7 @@ def test_the_collector_gives_prometheus_client_the_same(told):
 def test_kinds_and_labels_are_those_of_the_daemons_page():
     root = pathlib.Path(__file__).resolve().parents[2]
     rows = {}
-    for path in ("worker/worker.cc", "worker/device/device_exchanges.cc", "worker/host/host_client_calls.cc"):
+    for path in ("worker/worker.cc", "worker/device/device_exchanges.cc", "worker/host/host_client.cc"):
         table = (root / path).read_text(encoding="utf-8").split("kMetrics[] = {", 1)[1].split("};", 1)[0]
         for name, kind, family, label in re.findall(
                 r'\{"(\w+)",\s*(?:Metric::Kind::)?k(Counter|Gauge),\s*(?:"[^"]*"\s*)+(?:,\s*&k(\w+),\s*"(\w+)")?\}', table):

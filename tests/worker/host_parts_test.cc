@@ -518,6 +518,27 @@ TEST(HostMessages, ACallAboutStateWhoseNumbersNameNothingIsRefused) {
   refuse([](auto* m) { m->add_tensors(5); });
 }
 
+// It has no local rank: what it says reaches no table.
+TEST(HostServer, CutsAProcessOffThatSpeaksWithoutAHello) {
+  HostRig rig({1});
+  for (const bool pushes : {true, false}) {
+    auto [theirs, ours] = SocketPair();
+    rig.daemon(0).Adopt(std::move(ours));
+    HostChannel process(std::move(theirs), std::make_shared<ShmArena>(), EncodeSegmentToDaemon);
+    bandoneon::host::ToDaemon message;
+    if (pushes) {
+      message.mutable_pushes()->add_pushes()->set_absent(true);
+    } else {
+      message.mutable_call()->set_barrier("b");
+    }
+    ASSERT_TRUE(process.Send(message));
+    pollfd readable = {process.socket(), POLLIN, 0};
+    (void)poll(&readable, 1, -1);
+    EXPECT_TRUE(absl::IsUnavailable(process.Receive().status()));
+  }
+  EXPECT_TRUE(rig.client(0).Barrier("b", absl::Minutes(1)).ok());
+}
+
 TEST(HostVersion, ADaemonRefusesAProcessOfAnother) {
   HostRig rig({1});
   auto [theirs, ours] = SocketPair();

@@ -1,0 +1,133 @@
+#ifndef BANDONEON_WORKER_HOST_HOST_CALLS_H_
+#define BANDONEON_WORKER_HOST_HOST_CALLS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/buffer.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/telemetry/registry.h"
+#include "worker/host/call_threads.h"
+#include "worker/host/host_channel.h"
+#include "worker/host/host_exchanges.h"
+#include "worker/host/host_gather.h"
+#include "worker/host/host_processes.h"
+#include "worker/worker.h"
+
+namespace bandoneon::host {
+class Answer;
+class Call;
+}  // namespace bandoneon::host
+
+namespace bdn {
+
+// The calls of a host's processes: those that each makes for itself, and those that they make
+// together, which the daemon's worker makes once. Each call that waits has a thread of its own.
+// Thread-safe.
+class HostCalls {
+ public:
+  // All are borrowed until `threads` are joined. Answers are made in memory of `arena`.
+  HostCalls(std::shared_ptr<ShmArena> arena, const Clock* clock, HostProcesses* processes,
+            HostExchanges* exchanges, CallThreads* threads);
+  HostCalls(const HostCalls&) = delete;
+  HostCalls& operator=(const HostCalls&) = delete;
+
+  // Makes calls through `worker` from now on, and tells what `telemetry` counts; both are borrowed.
+  void Start(Worker* worker, const Registry* telemetry);
+  // Ends the calls that wait for other processes, and all that are made from now on, with `status`.
+  void Fail(const absl::Status& status);
+  // Drops the calls that wait for other processes. REQUIRES: the threads are joined.
+  void Clear();
+
+  // ---- The polling thread
+
+  // InvalidArgument: the process does not keep to the rules, and is to be cut off.
+  absl::Status OnCall(const HostProcessRef& process, bandoneon::host::Call call);
+  // The process does not need the data of the answer to this call any more.
+  void OnTaken(const HostProcess& process, uint64_t call);
+  // An attached process is gone: what it has not taken goes.
+  void OnGone(const HostProcess& process);
+  // Ends calls whose time is over; why the job is over where one of them was leaving, or "".
+  std::string OnTime();
+  absl::Time NextTime() const;
+
+ private:
+  struct OpenCall {
+    HostProcessRef process;
+    std::shared_ptr<const bandoneon::host::Call> call;
+    HostChannel::Bytes data;
+    absl::Time deadline;
+  };
+  using Calls = std::vector<OpenCall>;  // by local rank
+  // The calls of one process.
+  struct OfProcess {
+    std::map<uint64_t, Buffer> answers;  // what it has not copied yet, by call
+    std::set<uint64_t> open;
+  };
+  // What becomes of a call that has come.
+  struct Arrival {
+    absl::Status refused;
+    bool is_gathered = false;
+    Calls together;  // those of all processes, where this is the last of them
+    std::vector<HostGather::Ended> ended;
+  };
+
+  // Notes the call as open, with the data that it brings. InvalidArgument: as of OnCall. `refused`
+  // says where it is to be answered with an error.
+  absl::Status Register(OpenCall* open, absl::Status* refused);
+  Arrival Gather(const OpenCall& open);
+  // The number of bytes that a call brings along: nothing is there where it is 0.
+  absl::StatusOr<size_t> BytesOfData(const bandoneon::host::Call& call) const;
+  OpenCall TakeCall(const HostGather::Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndGathered(const std::vector<HostGather::Ended>& ended);
+  void Answer(const OpenCall& open, bandoneon::host::Answer answer, const absl::Status& status,
+              Buffer data = {});
+  void AnswerAll(const Calls& calls, const absl::Status& status);
+
+  // ---- Each on a thread of its own
+
+  void Serve(OpenCall call);
+  absl::Status ServeOne(const OpenCall& open, bandoneon::host::Answer* answer, Buffer* data);
+  void TellStats(bandoneon::host::Answer* answer) const;
+  absl::Status Perform(const OpenCall& open, bandoneon::host::Answer* answer, Buffer* data);
+  // Runs `body`, which has so long, while no other call asks the servers about what they hold:
+  // tensors share keys. One after the other, in the order in which they come; what reads gives way
+  // to others from time to time, for what it waits for may be theirs to set.
+  template <typename Body>
+  absl::Status OnServers(const OpenCall& open, bool reads, const Body& body);
+  void ServeTogether(const Calls& calls);
+  absl::Status Declare(const Calls& calls, std::vector<bandoneon::host::Answer>* answers);
+  absl::Status Broadcast(const Calls& calls, Buffer* data);
+
+  const Clock* const clock_;
+  BufferPool pool_;
+  HostProcesses* const processes_;
+  HostExchanges* const exchanges_;
+  CallThreads* const threads_;
+  Worker* worker_ = nullptr;  // these two: const after Start
+  const Registry* telemetry_ = nullptr;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  absl::Status failed_ ABSL_GUARDED_BY(mu_);
+  std::map<int, OfProcess> of_processes_ ABSL_GUARDED_BY(mu_);  // by local rank
+  std::set<int> gone_ ABSL_GUARDED_BY(mu_);                     // local ranks
+  std::optional<HostGather> gather_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<int, uint64_t>, OpenCall> gathered_ ABSL_GUARDED_BY(mu_);
+  uint64_t turns_given_ ABSL_GUARDED_BY(mu_) = 0;  // of OnServers
+  uint64_t turns_over_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace bdn
+
+#endif  // BANDONEON_WORKER_HOST_HOST_CALLS_H_
