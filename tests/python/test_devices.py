@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import bandoneon
 import bandoneon.torch as bdn
 from bandoneon import _native
-from bandoneon.torch import devices
+from bandoneon.torch import devices, synchronizer
 from bandoneon.worker import Declaration
 from forward_overlap_helpers import distributed
 from cluster_helpers import ONEBIT, assert_same, fill, make_batch, make_model, model_hash, run_job, sgd, train
@@ -54,6 +54,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(devices, "is_pushable", lambda tensor: True)
     monkeypatch.setattr(devices, "place_of", lambda tensor: (1, STREAM))
     monkeypatch.setattr(devices, "used_in_current_stream", fake.reach)
+    monkeypatch.setattr(devices, "follow", lambda tensor, stream: None)
     yield fake
     fake.hold(False)
     fake.capture(False)
@@ -148,6 +149,34 @@ def test_training_gives_the_bits_that_it_gives_on_the_host(gpu, monkeypatch, ove
     assert {model for model, *_ in there + here} == {here[0][0]}
     assert here[0][1:] == (0, 0)
     assert (there[0][1] > 0, there[0][2] > 0) == (place == "cpu", place == "gpu")
+
+
+@pytest.mark.parametrize("overlap", [False, "backward", "forward"])
+def test_who_sends_a_gradient_waits_for_the_stream_that_made_it(gpu, monkeypatch, overlap):
+    """It leaves in a hook of the next one, whose stream may be another."""
+    current, followed = [STREAM], []
+    monkeypatch.setattr(synchronizer, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(devices, "place_of", lambda tensor: (1, current[0]))
+    monkeypatch.setattr(devices, "follow", lambda tensor, stream: followed.append((tensor, stream, current[0])))
+
+    def job(worker):
+        model = make_model()
+        params = list(model.parameters())
+        for number, param in enumerate(params, start=10):
+            param.register_hook(lambda _, number=number: current.__setitem__(0, number))
+        optimizer = distributed(worker, model, overlap, **ONEBIT)
+        train(worker, model, optimizer, steps=2)
+        followed.clear()
+        train(worker, model, optimizer, steps=1)
+        optimizer.synchronize()
+        return [(made, sent) for param in params for tensor, made, sent in followed if tensor is param]
+
+    (streams,) = run_job(job, workers=1)
+    if overlap:
+        assert [made for made, _ in streams] == list(range(10, 16)), "each is of the stream of its own hook"
+        assert any(made != sent for made, sent in streams), "and leaves in that of another's"
+    else:
+        assert len(streams) == 6, "after the pass, when its caller's stream has waited for all others"
 
 
 @pytest.mark.parametrize("place", ["cpu", "gpu"])

@@ -25,6 +25,18 @@ def current_stream(index):
     return torch.cuda.current_stream(index).cuda_stream
 
 
+def stream_of(tensor):
+    """The stream that is current on the tensor's GPU, for follow(); None of a tensor that is not on one."""
+    return place_of(tensor)[1] if is_pushable(tensor) else None
+
+
+def follow(tensor, stream):
+    """The current stream of the tensor's GPU waits from now on for what is in that other one by now."""
+    current = torch.cuda.current_stream(tensor.device)
+    if current.cuda_stream != stream:
+        current.wait_stream(torch.cuda.ExternalStream(stream, device=tensor.device))
+
+
 def used_in_current_stream(tensor):
     """What is freed from now on is not used again before the current stream has come here: it waits for
     the result, and the stream that the memory was made in may not."""

@@ -74,6 +74,7 @@ class _Slot:
         self.ticket = None  # of the exchange in flight, once it has left
         self.flags = 0  # of its push
         self.grad = None  # what is pushed, and where the mean goes
+        self.stream = None  # of a GPU: that in which it was made, which may not be the one that sends it
         self.memory = None  # that C reads and writes for it
         self.source = None  # what param.grad was when it left
         self.version = 0  # of the source, then: torch counts what is written to it
@@ -544,12 +545,16 @@ class Synchronizer:
         slot.sent = True
         slot.grad = grad
         slot.flags = flags
+        if devices.ARE_HERE:
+            slot.stream = devices.stream_of(slot.param)
         batch.slots.append(slot)
         batch.num_bytes += slot.num_bytes
         batch.is_full = batch.num_bytes >= _BATCH_BYTES
 
     def _take_gradient(self, slot):
-        """What leaves of it, now that it does."""
+        """What leaves of it, now that it does: in a hook of another gradient, whose stream may be another."""
+        if slot.stream is not None:
+            devices.follow(slot.param, slot.stream)
         if slot.grad is AS_IT_IS_THEN:
             slot.grad = None if self._is_given_up else slot.param.grad
             if slot.grad is None:
