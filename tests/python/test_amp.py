@@ -190,8 +190,18 @@ class ScalerOnGpu(torch.amp.GradScaler):
 
 def test_a_scale_on_a_gpu_is_copied_ahead_and_not_waited_for(monkeypatch):
     told = []
-    event = type("Event", (), {"record": lambda _: told.append("copied"), "synchronize": lambda _: None})
-    monkeypatch.setattr(torch.cuda, "Event", event)
+
+    class Event:
+        def __init__(self, blocking=False):
+            assert blocking, "who waits for it would keep a processor busy"
+
+        def record(self):
+            told.append("copied")
+
+        def synchronize(self):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(loss_scale, "_pinned_number", lambda: torch.empty(1, dtype=torch.float32, device="cpu"))
     scale = ScaleOnGpu(1024.0)
     scaler = ScalerOnGpu(scale)

@@ -102,7 +102,7 @@ class _CopyAhead:
         if tensor is None or not tensor.is_cuda:
             return
         if self._host is None:
-            self._host, self._event = _pinned_number(), torch.cuda.Event()
+            self._host, self._event = _pinned_number(), torch.cuda.Event(blocking=True)
         self._host.copy_(tensor.detach().reshape(1), non_blocking=True)
         self._event.record()
         self._copied, self._version = weakref.ref(tensor), tensor._version
@@ -111,7 +111,8 @@ class _CopyAhead:
         """None where the tensor was written to since, or is another."""
         if self._copied is None or self._copied() is not tensor or tensor._version != self._version:
             return None
-        self._event.synchronize()  # It was before the forward pass, so it is done.
+        # It comes before the forward pass. Where the GPU is a whole step behind, who waits for it is asleep.
+        self._event.synchronize()
         return self._host.item()
 
 
