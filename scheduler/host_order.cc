@@ -58,7 +58,9 @@ bool ComesBefore(const NodeInfo& a, const NodeInfo& b) {
   const auto [name_b, pid_b] = SplitHost(b.host);
   if (const auto order = CompareNames(name_a, name_b); order != 0) return order < 0;
   if (const auto order = CompareNumbers(pid_a, pid_b); order != 0) return order < 0;
-  return std::tie(a.data_address, a.id) < std::tie(b.data_address, b.id);
+  const std::string url_a = NetworkUrl(a.endpoints);
+  const std::string url_b = NetworkUrl(b.endpoints);
+  return std::tie(url_a, a.id) < std::tie(url_b, b.id);
 }
 
 }  // namespace bdn

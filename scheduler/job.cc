@@ -147,6 +147,33 @@ absl::Status Job::CheckWorker(NodeId node, const char* call) const {
   return InvalidArgument("%s: only workers do, node %d is a server", call, node);
 }
 
+// What they mean is for the transports of those that connect.
+absl::Status Job::CheckEndpoints(const JoinRequest& request) {
+  const std::vector<Endpoint>& endpoints = request.endpoints;
+  if (request.role == Role::kServer && endpoints.empty()) {
+    return InvalidArgument("%s joined as a server without an endpoint", request.host);
+  }
+  if (endpoints.size() > kMostEndpoints) {
+    return InvalidArgument("%s joined with %d endpoints, at most %d", request.host,
+                           endpoints.size(), kMostEndpoints);
+  }
+  for (const Endpoint& each : endpoints) {
+    if (each.scheme.empty() || each.address.empty()) {
+      return InvalidArgument("%s joined with an endpoint without a scheme or an address",
+                             request.host);
+    }
+    for (const std::string* text : {&each.scheme, &each.address, &each.bound}) {
+      if (text->size() <= kMostEndpointBytes) continue;
+      return InvalidArgument("%s joined with an endpoint of %d bytes, at most %d", request.host,
+                             text->size(), kMostEndpointBytes);
+    }
+    if (each.security == LinkSecurity::kEncrypted && request.public_key.empty()) {
+      return InvalidArgument("%s listens encrypted, but joined without a public key", request.host);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const {
   const JobConfig& config = options_.config;
   if (version != kControlVersion) {
@@ -154,21 +181,12 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
                               kControlVersion, request.host, version);
   }
   BDN_RETURN_IF_ERROR(CheckText(options_.limits, "job id", request.job_id));
-  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "data address", request.data_address));
-  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "listen address", request.listen_address));
-  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "host address", request.host_address));
-  BDN_RETURN_IF_ERROR(CheckText(options_.limits, "fabric provider", request.fabric_provider));
   BDN_RETURN_IF_ERROR(CheckText(options_.limits, "host", request.host));
   if (!request.job_id.empty() && request.job_id != config.job_id) {
     return FailedPrecondition("this scheduler runs job '%s', %s wants job '%s'", config.job_id,
                               request.host, request.job_id);
   }
-  if (request.role == Role::kServer && request.data_address.empty()) {
-    return InvalidArgument("a server joined without an address");
-  }
-  if (request.data_security == LinkSecurity::kEncrypted && request.public_key.empty()) {
-    return InvalidArgument("%s listens encrypted, but joined without a public key", request.host);
-  }
+  BDN_RETURN_IF_ERROR(CheckEndpoints(request));
   return CheckTakesMore();
 }
 

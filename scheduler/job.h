@@ -133,6 +133,7 @@ class Job {
   RosterMember MemberOf(NodeId node) const;
   absl::Status CheckMember(NodeId node) const;
   absl::Status CheckWorker(NodeId node, const char* call) const;
+  static absl::Status CheckEndpoints(const JoinRequest& request);
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
   absl::Status CheckTakesMore() const;
 

@@ -49,13 +49,9 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
   member.info = {.id = id,
                  .role = request.role,
                  .rank = request.wanted_rank,
-                 .data_address = request.data_address,
-                 .listen_address = request.listen_address,
-                 .host_address = request.host_address,
-                 .fabric_provider = request.fabric_provider,
+                 .endpoints = request.endpoints,
                  .host = request.host,
                  .public_key = request.public_key,
-                 .data_security = request.data_security,
                  .processes = request.processes};
   member.last_heard = now;
   return id;

@@ -215,22 +215,21 @@ Server::~Server() {
 absl::Status Server::Start() {
   transport_->Start([this](ConnectionId from, Frame frame) { OnFrame(from, std::move(frame)); },
                     [this](ConnectionId connection) { OnGone(connection); });
-  BDN_ASSIGN_OR_RETURN(const std::string bound, transport_->Listen(options_.listen));
   JoinRequest join = options_.join;
   join.role = Role::kServer;
-  join.listen_address = bound;
-  join.data_address = options_.advertise.empty() ? bound : options_.advertise;
-  join.host_address = transport_->host_address();
-  join.fabric_provider = transport_->fabric_provider();
+  BDN_ASSIGN_OR_RETURN(join.endpoints, transport_->Listen(options_.listen));
+  if (!options_.advertise.empty()) Advertise(options_.advertise, &join.endpoints);
   join.public_key = transport_->public_key();
-  join.data_security = transport_->security();
-  LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
-          LinkSecurityName(join.data_security), join.data_address);
-  if (IsOfAnotherPort(bound, join.data_address)) {
-    LogWarning(
-        "%s is advertised, whose port is not the one listened at, %s: workers reach this "
-        "server only where something forwards it",
-        join.data_address, bound);
+  if (const Endpoint* const network = NetworkEndpoint(join.endpoints); network != nullptr) {
+    const std::string bound = BoundUrlOf(*network);
+    LogInfo("listening on %s, %s; workers connect to %s; joining", bound,
+            LinkSecurityName(network->security), UrlOf(*network));
+    if (IsOfAnotherPort(bound, UrlOf(*network))) {
+      LogWarning(
+          "%s is advertised, whose port is not the one listened at, %s: workers reach this "
+          "server only where something forwards it",
+          UrlOf(*network), bound);
+    }
   }
   if (options_.on_listening != nullptr) options_.on_listening();
   BDN_ASSIGN_OR_RETURN(const JoinResult joined, control_->Join(join, options_.join_timeout));

@@ -39,7 +39,7 @@ class Server {
     std::string listen = "tcp://127.0.0.1:0";
     std::string advertise;  // what workers connect to; empty: what listen came to
     int num_shards = 1;
-    JoinRequest join;         // role, data_address and what is known of the transport are filled in
+    JoinRequest join;         // role, endpoints and key are filled in
     Credentials credentials;  // shown to the scheduler
     absl::Duration join_timeout = absl::Minutes(2);
     // For keys: what they cost in rank order (link/key_cost.h), checked when they are

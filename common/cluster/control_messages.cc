@@ -177,9 +177,30 @@ absl::Status ReadKey(const wire::KeyEntry& from, TraitsReader* all_traits, Catal
 
 absl::StatusOr<LinkSecurity> ReadSecurity(uint32_t number) {
   if (number > static_cast<uint32_t>(kLastLinkSecurity)) {
-    return InvalidArgument("data_security is %d, which is none", number);
+    return InvalidArgument("security of an endpoint is %d, which is none", number);
   }
   return static_cast<LinkSecurity>(number);
+}
+
+absl::StatusOr<std::vector<Endpoint>> ReadEndpoints(
+    const google::protobuf::RepeatedPtrField<wire::Endpoint>& messages) {
+  std::vector<Endpoint> endpoints;
+  for (const wire::Endpoint& message : messages) {
+    BDN_ASSIGN_OR_RETURN(const LinkSecurity security, ReadSecurity(message.security()));
+    endpoints.push_back({message.scheme(), message.address(), security, message.bound()});
+  }
+  return endpoints;
+}
+
+void WriteEndpoints(const std::vector<Endpoint>& endpoints,
+                    google::protobuf::RepeatedPtrField<wire::Endpoint>* messages) {
+  for (const Endpoint& endpoint : endpoints) {
+    wire::Endpoint* const message = messages->Add();
+    message->set_scheme(endpoint.scheme);
+    message->set_address(endpoint.address);
+    message->set_security(static_cast<uint32_t>(endpoint.security));
+    message->set_bound(endpoint.bound);
+  }
 }
 
 absl::StatusOr<int> ReadProcesses(uint32_t number) {
@@ -194,13 +215,9 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   node.id = message.id();
   BDN_ASSIGN_OR_RETURN(node.role, ReadRole(message.role()));
   node.rank = message.rank();
-  node.data_address = message.data_address();
-  node.listen_address = message.listen_address();
-  node.host_address = message.host_address();
-  node.fabric_provider = message.fabric_provider();
+  BDN_ASSIGN_OR_RETURN(node.endpoints, ReadEndpoints(message.endpoints()));
   node.host = message.host();
   BDN_ASSIGN_OR_RETURN(node.public_key, PublicKey::FromBytes(message.public_key()));
-  BDN_ASSIGN_OR_RETURN(node.data_security, ReadSecurity(message.data_security()));
   BDN_ASSIGN_OR_RETURN(node.processes, ReadProcesses(message.processes()));
   return node;
 }
@@ -283,13 +300,9 @@ void Write(const NodeInfo& node, wire::NodeInfo* message) {
   message->set_id(node.id);
   message->set_role(static_cast<uint32_t>(node.role));
   message->set_rank(node.rank);
-  message->set_data_address(node.data_address);
-  message->set_listen_address(node.listen_address);
-  message->set_host_address(node.host_address);
-  message->set_fabric_provider(node.fabric_provider);
+  WriteEndpoints(node.endpoints, message->mutable_endpoints());
   message->set_host(node.host);
   message->set_public_key(std::string(node.public_key.view()));
-  message->set_data_security(static_cast<uint32_t>(node.data_security));
   message->set_processes(static_cast<uint32_t>(node.processes));
 }
 
@@ -398,13 +411,9 @@ void Write(const JoinRequest& request, wire::JoinRequest* message) {
   message->set_role(static_cast<uint32_t>(request.role));
   message->set_wanted_rank(request.wanted_rank);
   message->set_job_id(request.job_id);
-  message->set_data_address(request.data_address);
-  message->set_listen_address(request.listen_address);
-  message->set_host_address(request.host_address);
-  message->set_fabric_provider(request.fabric_provider);
+  WriteEndpoints(request.endpoints, message->mutable_endpoints());
   message->set_host(request.host);
   message->set_public_key(std::string(request.public_key.view()));
-  message->set_data_security(static_cast<uint32_t>(request.data_security));
   message->set_processes(static_cast<uint32_t>(request.processes));
 }
 
@@ -567,13 +576,9 @@ absl::StatusOr<JoinRequest> Read(const wire::JoinRequest& message) {
   BDN_ASSIGN_OR_RETURN(request.role, ReadRole(message.role()));
   request.wanted_rank = message.wanted_rank();
   request.job_id = message.job_id();
-  request.data_address = message.data_address();
-  request.listen_address = message.listen_address();
-  request.host_address = message.host_address();
-  request.fabric_provider = message.fabric_provider();
+  BDN_ASSIGN_OR_RETURN(request.endpoints, ReadEndpoints(message.endpoints()));
   request.host = message.host();
   BDN_ASSIGN_OR_RETURN(request.public_key, PublicKey::FromBytes(message.public_key()));
-  BDN_ASSIGN_OR_RETURN(request.data_security, ReadSecurity(message.data_security()));
   BDN_ASSIGN_OR_RETURN(request.processes, ReadProcesses(message.processes()));
   return request;
 }

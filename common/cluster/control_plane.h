@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/endpoint.h"
 #include "common/base/link_security.h"
 #include "common/cluster/catalogue.h"
 #include "common/cluster/held_bytes.h"
@@ -21,7 +22,7 @@
 
 namespace bdn {
 
-inline constexpr uint32_t kControlVersion = 13;
+inline constexpr uint32_t kControlVersion = 14;
 
 // What the scheduler decides for everybody.
 struct JobConfig {
@@ -40,16 +41,12 @@ struct JobConfig {
 
 struct JoinRequest {
   Role role = Role::kWorker;
-  Rank wanted_rank = -1;       // -1: any free one
-  std::string job_id;          // empty: whatever the scheduler runs; else it must match
-  std::string data_address;    // servers: where workers reach them
-  std::string listen_address;  // servers: where they listen
-  std::string host_address;    // servers: where they listen for processes of their host, if they do
-  std::string fabric_provider;  // servers: of the fabric that they offer, if they do
-  std::string host;             // "hostname:pid"
-  PublicKey public_key;         // of the node's transport; none where that has none
-  LinkSecurity data_security = LinkSecurity::kOpen;  // servers: how they listen
-  int processes = 1;                                 // workers: how many processes push through it
+  Rank wanted_rank = -1;            // -1: any free one
+  std::string job_id;               // empty: whatever the scheduler runs; else it must match
+  std::vector<Endpoint> endpoints;  // servers: where workers reach them, at most kMostEndpoints
+  std::string host;                 // "hostname:pid"
+  PublicKey public_key;             // of the node's transport; none where that has none
+  int processes = 1;                // workers: how many processes push through it
 };
 
 struct JoinResult {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "common/base/endpoint.h"
 #include "common/base/ids.h"
 #include "common/base/link_security.h"
 
@@ -18,14 +19,10 @@ struct NodeInfo {
   NodeId id = 0;
   Role role = Role::kWorker;
   Rank rank = 0;
-  std::string data_address;     // where workers reach a server; empty for workers
-  std::string listen_address;   // where it listens, for people
-  std::string host_address;     // where it listens for processes of its host; empty: nowhere
-  std::string fabric_provider;  // of the fabric that a server offers; empty: none
-  std::string host;             // for people: "hostname:pid"
-  PublicKey public_key;         // of the data plane; no two nodes have the same one
-  LinkSecurity data_security = LinkSecurity::kOpen;  // how a server listens
-  int processes = 1;  // of a worker: how many processes push through it
+  std::vector<Endpoint> endpoints;  // of a server, the preferred one first; none of workers
+  std::string host;                 // for people: "hostname:pid"
+  PublicKey public_key;             // of the data plane; no two nodes have the same one
+  int processes = 1;                // of a worker: how many processes push through it
 
   bool operator==(const NodeInfo&) const = default;
 };

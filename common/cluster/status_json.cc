@@ -52,16 +52,25 @@ Json StagesJson(const StageCounts& counts, Role role) {
   return json;
 }
 
+// Empty where there is none.
+Endpoint NetworkEndpointOf(const wire::NodeInfo& info) {
+  for (const wire::Endpoint& each : info.endpoints()) {
+    if (!each.bound().empty()) return {each.scheme(), each.address(), {}, each.bound()};
+  }
+  return {};
+}
+
 absl::StatusOr<Json> NodeJson(const wire::StatusReply::Node& node) {
   const auto role = static_cast<Role>(node.info().role());
   BDN_ASSIGN_OR_RETURN(const StageCounts stages, Read(node.stages()));
+  const Endpoint network = NetworkEndpointOf(node.info());
   Json json = {{"role", RoleName(role)},
                {"rank", node.info().rank()},
                {"node", node.info().id()},
                {"host", AsUtf8(node.info().host())},
                {"processes", node.info().processes()},
-               {"address", AsUtf8(node.info().data_address())},
-               {"listen_address", AsUtf8(node.info().listen_address())},
+               {"address", AsUtf8(UrlOf(network))},
+               {"listen_address", AsUtf8(BoundUrlOf(network))},
                {"left", node.left()},
                {"step", node.step()},
                {"bytes_sent", node.bytes_sent()},

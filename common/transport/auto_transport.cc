@@ -31,15 +31,10 @@ class AutoTransport final : public ForwardingTransport {
     StartOne(network(), kNetwork, handler, gone);
     StartOne(host_.get(), kHost, handler, gone);
   }
-  absl::StatusOr<std::string> Listen(const std::string& address) override;
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override;
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override;
   void Disconnect(ConnectionId connection) override {
     Of(connection)->Disconnect(IdWithin(connection));
-  }
-  std::string host_address() const override {
-    MutexLock lock(&mu_);
-    return host_address_;
   }
   bool needs_checksums() const override { return has_network_.load(std::memory_order_relaxed); }
   void Admit(Admission admission) override {
@@ -77,7 +72,7 @@ class AutoTransport final : public ForwardingTransport {
   }
 
   Transport* network() const { return inner(); }
-  absl::StatusOr<ConnectionId> ConnectOnHost(const PeerSecurity& peer);
+  absl::StatusOr<ConnectionId> ConnectOnHost(const Endpoint& endpoint, const Peer& peer);
   void StartOne(Transport* one, Kind kind, const FrameHandler& handler, const GoneHandler& gone) {
     one->Start(
         [this, kind, handler](ConnectionId from, Frame frame) {
@@ -95,49 +90,51 @@ class AutoTransport final : public ForwardingTransport {
   // A frame has come by the network, or a connection was made by it. Publishes nothing else.
   std::atomic<bool> has_network_{false};
   mutable Mutex mu_;
-  std::string host_address_ ABSL_GUARDED_BY(mu_);
   // By the address that it connects to: the last connection of host_.
   absl::flat_hash_map<std::string, ConnectionId> tried_ ABSL_GUARDED_BY(mu_);
 };
 
-absl::StatusOr<std::string> AutoTransport::Listen(const std::string& address) {
-  absl::StatusOr<std::string> bound = network()->Listen(address);
-  if (!bound.ok()) return bound;
-  const absl::StatusOr<std::string> host = host_->Listen(NewShmAddress(socket_directory_));
+absl::StatusOr<std::vector<Endpoint>> AutoTransport::Listen(const std::string& address) {
+  absl::StatusOr<std::vector<Endpoint>> endpoints = network()->Listen(address);
+  if (!endpoints.ok()) return endpoints;
+  const absl::StatusOr<std::vector<Endpoint>> host =
+      host_->Listen(NewShmAddress(socket_directory_));
   if (host.ok()) {
-    MutexLock lock(&mu_);
-    host_address_ = *host;
+    endpoints->insert(endpoints->begin(), host->begin(), host->end());
   } else if (always_host_) {
     return host.status();
   } else {
-    LogWarning("workers of this host come by %s, too: %s", *bound, host.status().message());
+    LogWarning("workers of this host come by %s, too: %s", NetworkUrl(*endpoints),
+               host.status().message());
   }
-  return bound;
+  return endpoints;
 }
 
-absl::StatusOr<ConnectionId> AutoTransport::ConnectOnHost(const PeerSecurity& peer) {
+absl::StatusOr<ConnectionId> AutoTransport::ConnectOnHost(const Endpoint& endpoint,
+                                                          const Peer& peer) {
   {
     MutexLock lock(&mu_);
-    const auto former = tried_.find(peer.host_address);
+    const auto former = tried_.find(endpoint.address);
     if (!always_host_ && former != tried_.end() && !host_->WasUp(former->second)) {
       return Unavailable("it has not taken the connection before");
     }
   }
-  BDN_ASSIGN_OR_RETURN(const ConnectionId connection, host_->ConnectNow(peer.host_address, peer));
+  BDN_ASSIGN_OR_RETURN(const ConnectionId connection, host_->ConnectNow(peer));
   MutexLock lock(&mu_);
-  tried_[peer.host_address] = connection;
+  tried_[endpoint.address] = connection;
   return connection;
 }
 
-absl::StatusOr<ConnectionId> AutoTransport::Connect(const std::string& address,
-                                                    const PeerSecurity& peer) {
-  if (always_host_ && peer.host_address.empty()) {
+absl::StatusOr<ConnectionId> AutoTransport::Connect(const Peer& peer) {
+  const Endpoint* const host = FindEndpoint(peer.endpoints, kShmScheme);
+  const std::string address = NetworkUrl(peer.endpoints);
+  if (always_host_ && host == nullptr) {
     return Unavailable(
         "%s shares no memory, and transport is shm: is it of another user, or is its transport network?",
         address);
   }
-  if (!peer.host_address.empty()) {
-    const absl::StatusOr<ConnectionId> connection = ConnectOnHost(peer);
+  if (host != nullptr) {
+    const absl::StatusOr<ConnectionId> connection = ConnectOnHost(*host, peer);
     if (connection.ok()) return Name(*connection, kHost);
     if (always_host_) {
       return Annotate(
@@ -151,7 +148,7 @@ absl::StatusOr<ConnectionId> AutoTransport::Connect(const std::string& address,
                  connection.status().message());
     }
   }
-  const absl::StatusOr<ConnectionId> connection = network()->Connect(address, peer);
+  const absl::StatusOr<ConnectionId> connection = network()->Connect(peer);
   if (!connection.ok()) return connection;
   has_network_.store(true, std::memory_order_relaxed);
   return Name(*connection, kNetwork);

@@ -10,8 +10,8 @@
 namespace bdn {
 
 // `host` to processes of this user on this host, `network` to all others. It listens with both, the
-// one at a name that nobody can guess, and connects to a PeerSecurity::host_address with `host` where
-// somebody is there, else with `network`; the log says why. Connections do not change over, but who
+// one at a name that nobody can guess, and connects with `host` where the peer has an endpoint of shared memory
+// at which somebody is there, else with `network`; the log says why. Connections do not change over, but who
 // connects again where `host` never came through gets the network. With `always_host` nobody does: a
 // Listen or Connect without `host` fails. Of `socket_directory` see NewShmAddress.
 std::unique_ptr<Transport> MakeAutoTransport(std::unique_ptr<Transport> network,

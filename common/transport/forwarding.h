@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/transport/transport.h"
 
@@ -18,18 +19,13 @@ class ForwardingTransport : public Transport {
   void Start(FrameHandler handler, GoneHandler gone = nullptr) override {
     inner_->Start(std::move(handler), std::move(gone));
   }
-  absl::StatusOr<std::string> Listen(const std::string& address) override {
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override {
     return inner_->Listen(address);
   }
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer = {}) override {
-    return inner_->Connect(address, peer);
-  }
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override { return inner_->Connect(peer); }
   void Disconnect(ConnectionId connection) override { inner_->Disconnect(connection); }
   PublicKey public_key() const override { return inner_->public_key(); }
   LinkSecurity security() const override { return inner_->security(); }
-  std::string host_address() const override { return inner_->host_address(); }
-  std::string fabric_provider() const override { return inner_->fabric_provider(); }
   bool needs_checksums() const override { return inner_->needs_checksums(); }
   void Admit(Admission admission) override { inner_->Admit(std::move(admission)); }
   PublicKey KeyOf(ConnectionId connection) const override { return inner_->KeyOf(connection); }

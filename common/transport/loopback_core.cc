@@ -18,10 +18,10 @@ absl::Status CheckAddress(const std::string& address) {
 }
 
 // One transport: an identity in the network, and nothing else.
-class Endpoint final : public Transport {
+class LoopbackTransport final : public Transport {
  public:
-  explicit Endpoint(LoopbackCore* core) : core_(core), id_(core->AddEndpoint()) {}
-  ~Endpoint() override {
+  explicit LoopbackTransport(LoopbackCore* core) : core_(core), id_(core->AddEndpoint()) {}
+  ~LoopbackTransport() override {
     core_->Close(id_);
     core_->Join(id_);
     core_->RemoveEndpoint(id_);
@@ -30,17 +30,21 @@ class Endpoint final : public Transport {
   void Start(FrameHandler handler, GoneHandler gone) override {
     core_->Start(id_, std::move(handler), std::move(gone));
   }
-  absl::StatusOr<std::string> Listen(const std::string& address) override {
-    return core_->Listen(id_, address);
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override {
+    BDN_ASSIGN_OR_RETURN(const std::string bound, core_->Listen(id_, address));
+    return std::vector<Endpoint>{EndpointOf(bound)};
   }
-  absl::StatusOr<ConnectionId> Connect(const std::string& address, const PeerSecurity&) override {
-    return core_->Connect(id_, address);
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override {
+    const Endpoint* const endpoint = FindEndpoint(peer.endpoints, "loopback");
+    if (endpoint == nullptr) {
+      return Unimplemented("loopback: the peer offers %s, and not loopback",
+                           SchemesOf(peer.endpoints));
+    }
+    return core_->Connect(id_, UrlOf(*endpoint));
   }
   void Disconnect(ConnectionId connection) override { core_->Disconnect(id_, connection); }
   PublicKey public_key() const override { return {}; }
   LinkSecurity security() const override { return LinkSecurity::kOpen; }
-  std::string host_address() const override { return {}; }
-  std::string fabric_provider() const override { return {}; }
   bool needs_checksums() const override { return true; }
   void Admit(Admission) override {}
   PublicKey KeyOf(ConnectionId) const override { return {}; }
@@ -60,7 +64,7 @@ class Endpoint final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> LoopbackCore::MakeTransport() {
-  return std::make_unique<Endpoint>(this);
+  return std::make_unique<LoopbackTransport>(this);
 }
 
 absl::StatusOr<std::string> LoopbackCore::Listen(EndpointId id, const std::string& address) {

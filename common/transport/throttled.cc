@@ -5,8 +5,10 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 #include "common/base/thread.h"
 #include "common/transport/forwarding.h"
 #include "common/transport/link_schedule.h"
@@ -36,8 +38,20 @@ class ThrottledTransport final : public ForwardingTransport {
                    [this](ConnectionId from) { Receive(from, std::nullopt); });
   }
 
-  // Frames between the processes of a host would not take the link.
-  std::string host_address() const override { return {}; }
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override {
+    BDN_ASSIGN_OR_RETURN(std::vector<Endpoint> endpoints, inner()->Listen(address));
+    DropFast(&endpoints);
+    return endpoints;
+  }
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override {
+    Peer slow = peer;
+    DropFast(&slow.endpoints);
+    if (slow.endpoints.empty() && !peer.endpoints.empty()) {
+      return Unimplemented("a link rate cannot slow what the peer offers: %s",
+                           SchemesOf(peer.endpoints));
+    }
+    return inner()->Connect(slow);
+  }
 
   void Send(ConnectionId to, Frame frame, SendDone done) override {
     {
@@ -68,6 +82,13 @@ class ThrottledTransport final : public ForwardingTransport {
   }
 
  private:
+  // Frames by memory of the host or by a fabric's card would not take as long as the link says.
+  static void DropFast(std::vector<Endpoint>* endpoints) {
+    std::erase_if(*endpoints, [](const Endpoint& each) {
+      return each.scheme == "shm" || each.scheme == "fabric";
+    });
+  }
+
   struct Departure {
     absl::Time due;
     ConnectionId to;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/endpoint.h"
 #include "common/base/link_security.h"
 #include "common/base/memory_domain.h"
 #include "common/wire/frame.h"
@@ -34,15 +35,11 @@ struct TransportStats {
   uint64_t bytes_queued = 0;         // now, to all of them
 };
 
-// What a connector knows of the listener that it connects to, besides its address.
-struct PeerSecurity {
-  LinkSecurity security = LinkSecurity::kOpen;
-  PublicKey key;       // the listener's, where it is kEncrypted
-  std::string secret;  // what is shown where it is kAuthenticated
-  // Where it listens for processes of its host; empty: nowhere.
-  std::string host_address = {};
-  // The provider of the fabric that it offers; empty: none.
-  std::string fabric_provider = {};
+// What a connector knows of the listener that it connects to.
+struct Peer {
+  std::vector<Endpoint> endpoints;  // the preferred one first
+  PublicKey key;                    // the listener's, where an endpoint is kEncrypted
+  std::string secret;               // what is shown where an endpoint is kAuthenticated
 };
 
 // Who may connect to a listener.
@@ -78,14 +75,15 @@ class Transport {
   virtual void Start(FrameHandler handler, GoneHandler gone = nullptr) = 0;
 
   // Accepts peers at `address` ("tcp://127.0.0.1:0", "ipc:///path", "loopback://name") and returns
-  // the address to connect to, ports filled in. AlreadyExists when it is taken; InvalidArgument for
-  // a form it does not know; both name the address.
-  virtual absl::StatusOr<std::string> Listen(const std::string& address) = 0;
+  // every way in which they may connect, the preferred one first, ports filled in. AlreadyExists
+  // when the address is taken; InvalidArgument for a form it does not know; both name the address.
+  virtual absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) = 0;
 
-  // A way to the listener at `address`. May return before the peer exists: frames wait or are lost.
-  // A listener that is not who it should be, or does not admit us, is as one that is not there.
-  virtual absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                               const PeerSecurity& peer = {}) = 0;
+  // Connects to a listener, by the first of its ways that this transport can use. May return before
+  // the peer exists: frames wait or are lost. A listener that is not who it should be, or does not
+  // admit us, is as one that is not there. Unimplemented names the schemes that it met, where it can
+  // use none of them.
+  virtual absl::StatusOr<ConnectionId> Connect(const Peer& peer) = 0;
   // Ends a connection that Connect made, and gives back what it takes. What was not sent yet ends in
   // Unavailable or OK, as whether it is read any more; what has come may still be handed over. Any
   // other is left alone.
@@ -96,10 +94,6 @@ class Transport {
   virtual PublicKey public_key() const = 0;
   // How the last Listen came to listen.
   virtual LinkSecurity security() const = 0;
-  // Where the last Listen also came to listen for processes of this host; empty: nowhere.
-  virtual std::string host_address() const = 0;
-  // The provider of the fabric that listeners offer besides; empty: none.
-  virtual std::string fabric_provider() const = 0;
   // Whether frames are best made with checksums: some connection leaves the host.
   virtual bool needs_checksums() const = 0;
   // From now on these and no others may connect; connections of others are cut. Before the first

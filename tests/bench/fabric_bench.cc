@@ -83,10 +83,7 @@ class TransportWay final : public Way {
       arrived_.Increment();
     });
     client_->Start([this](ConnectionId, Frame frame) { OnReturn(std::move(frame)); });
-    const std::string bound = server_->Listen("tcp://127.0.0.1:0").value();
-    to_server_ =
-        client_->Connect(bound, {LinkSecurity::kOpen, {}, "", "", server_->fabric_provider()})
-            .value();
+    to_server_ = client_->Connect({server_->Listen("tcp://127.0.0.1:0").value()}).value();
     RoundTrip(64);  // they have met
   }
   ~TransportWay() override {

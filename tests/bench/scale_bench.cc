@@ -173,7 +173,8 @@ void RunJob(const Shape& shape, bool counts_bytes) {
   for (int i = 0; i < shape.servers; ++i) {
     servers.push_back(connect());
     server_threads.emplace_back([control = servers.back().get()] {
-      JoinRequest join{.role = Role::kServer, .data_address = "tcp://x", .host = "bench:1"};
+      JoinRequest join{
+          .role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "bench:1"};
       Check(control->Join(join, kPatience).status());
       control->Watch({
           .on_catalogue =

@@ -54,8 +54,8 @@ class Pair {
       arrived_.Increment();
     });
     client_->Start([this](ConnectionId, Frame) { returned_.Increment(); });
-    const std::string bound = server_->Listen(address).value();
-    for (int i = 0; i < connections; ++i) to_server_.push_back(client_->Connect(bound).value());
+    const Peer listener{server_->Listen(address).value()};
+    for (int i = 0; i < connections; ++i) to_server_.push_back(client_->Connect(listener).value());
   }
   ~Pair() {
     client_.reset();

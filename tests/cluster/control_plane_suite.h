@@ -141,7 +141,8 @@ class ControlPlaneSuite : public ::testing::TestWithParam<SchedulerKind> {
     request.wanted_rank = rank;
     request.job_id = "suite";
     request.host = std::string("here:") + RoleName(role) + std::to_string(rank);
-    if (role == Role::kServer) request.data_address = "tcp://127.0.0.1:" + std::to_string(rank);
+    if (role == Role::kServer)
+      request.endpoints = {EndpointOf("tcp://127.0.0.1:" + std::to_string(rank))};
     return request;
   }
 
@@ -235,7 +236,7 @@ TEST_P(ControlPlaneSuite, EveryoneJoinsWithTheirRanksAndSeesTheSameMembership) {
   EXPECT_EQ(workers_[0].joined.membership->servers, all.servers);
   EXPECT_EQ(all.epoch, 1u);
   ASSERT_EQ(all.servers.size(), 2u);
-  EXPECT_EQ(all.servers[1].data_address, "tcp://127.0.0.1:1");
+  EXPECT_EQ(all.servers[1].endpoints, std::vector<Endpoint>{EndpointOf("tcp://127.0.0.1:1")});
   EXPECT_EQ(all.workers.size(), 2u);
   EXPECT_EQ(*servers_[1].events->AwaitEpoch(1), all);
   EXPECT_EQ(*workers_[1].events->AwaitEpoch(1), *workers_[0].joined.membership);
@@ -245,8 +246,11 @@ TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
   Start(1, 1);
   JoinRequest request = Request(Role::kServer, 0);
   request.public_key = {{1, 2, 3}};
-  request.data_security = LinkSecurity::kEncrypted;
-  request.listen_address = "tcp://0.0.0.0:7100";
+  // Any of them: a scheme that nobody knows here, and one twice.
+  request.endpoints = {{"shm", "name", LinkSecurity::kAuthenticated},
+                       {"pigeon", "\xff\x01", LinkSecurity::kOpen},
+                       {"tcp", "10.0.0.2:7100", LinkSecurity::kEncrypted, "0.0.0.0:7100"},
+                       {"tcp", "10.1.0.2:7100", LinkSecurity::kEncrypted, "0.0.0.0:7101"}};
   auto server = scheduler_->Connect();
   auto worker = scheduler_->Connect();
   auto joining = std::async(std::launch::async, [&] { return server->Join(request, kLong); });
@@ -256,8 +260,7 @@ TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
   const auto of_server = joining.get();
   ASSERT_TRUE(of_worker.ok() && of_server.ok());
   EXPECT_EQ(of_worker->membership->servers[0].public_key, request.public_key);
-  EXPECT_EQ(of_worker->membership->servers[0].data_security, LinkSecurity::kEncrypted);
-  EXPECT_EQ(of_worker->membership->servers[0].listen_address, "tcp://0.0.0.0:7100");
+  EXPECT_EQ(of_worker->membership->servers[0].endpoints, request.endpoints);
   EXPECT_EQ(of_server->membership->workers[0].public_key, other.public_key);
   EXPECT_EQ(of_server->data_secret.size(), 32u);
   EXPECT_EQ(of_server->data_secret, of_worker->data_secret);
@@ -266,7 +269,7 @@ TEST_P(ControlPlaneSuite, EveryoneGetsTheKeysOfAllAndTheSameSecret) {
 TEST_P(ControlPlaneSuite, AServerThatEncryptsNeedsAKey) {
   Start(1, 1);
   JoinRequest request = Request(Role::kServer, 0);
-  request.data_security = LinkSecurity::kEncrypted;
+  request.endpoints[0].security = LinkSecurity::kEncrypted;
   const absl::Status refused = scheduler_->Connect()->Join(request, kLong).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Text(refused), HasSubstr("public key"));

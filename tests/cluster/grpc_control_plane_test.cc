@@ -108,7 +108,7 @@ TEST(GrpcWait, SaysWhomItWaitsFor) {
   std::vector<std::thread> joins;
   for (const JoinRequest& request :
        {JoinRequest{.wanted_rank = 0, .host = "h"}, JoinRequest{.wanted_rank = 1, .host = "h"},
-        JoinRequest{.role = Role::kServer, .data_address = "tcp://x", .host = "h"}}) {
+        JoinRequest{.role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "h"}}) {
     nodes.push_back(connect());
     joins.emplace_back([node = nodes.back().get(), request] {
       EXPECT_TRUE(node->Join(request, absl::Seconds(30)).ok());
@@ -133,10 +133,11 @@ TEST(GrpcHeartbeat, SaysTheHighestStepThoughAnEarlierOneIsToldLater) {
   const auto worker = *SchedulerClient::Create(address, {}, &clock, kSoon);
   const auto server = *SchedulerClient::Create(address, {}, &clock, kSoon);
   std::thread join([&] {
-    EXPECT_TRUE(server
-                    ->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "h"},
-                           absl::Seconds(30))
-                    .ok());
+    EXPECT_TRUE(
+        server
+            ->Join({.role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "h"},
+                   absl::Seconds(30))
+            .ok());
   });
   EXPECT_TRUE(worker->Join({.host = "h"}, absl::Seconds(30)).ok());
   join.join();
@@ -168,10 +169,11 @@ TEST(GrpcHeartbeat, ALeaseOutlivesALinkThatWasCutForLessThanIt) {
       *SchedulerClient::Create(proxy.address().substr(std::string("tcp://").size()), {}, &clock);
   const auto server = *SchedulerClient::Create(address, {}, &clock);
   std::thread join([&] {
-    EXPECT_TRUE(server
-                    ->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "h"},
-                           absl::Seconds(30))
-                    .ok());
+    EXPECT_TRUE(
+        server
+            ->Join({.role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "h"},
+                   absl::Seconds(30))
+            .ok());
   });
   const NodeId node = worker->Join({.host = "h"}, absl::Seconds(30))->node;
   join.join();
@@ -212,7 +214,8 @@ TEST(GrpcDeclare, IsRepeatedWhenItsConnectionBreaks) {
     nodes[i] = *SchedulerClient::Create(i == 0 ? behind_proxy : address, {}, &clock);
     joins.emplace_back([node = nodes[i].get(), i] {
       const JoinRequest worker{.wanted_rank = i, .host = "h"};
-      const JoinRequest server{.role = Role::kServer, .data_address = "tcp://x", .host = "h"};
+      const JoinRequest server{
+          .role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "h"};
       EXPECT_TRUE(node->Join(i < 2 ? worker : server, absl::Seconds(30)).ok());
     });
   }

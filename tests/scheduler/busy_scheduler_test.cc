@@ -30,7 +30,7 @@ TEST(BusyScheduler, HeartbeatsAndLeasesGoOn) {
       wire::Scheduler::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   const auto join = [&](Role role, uint64_t nonce) {
     wire::JoinRequest request;
-    Write(JoinRequest{.role = role, .data_address = "tcp://x", .host = "h"}, &request);
+    Write(JoinRequest{.role = role, .endpoints = {EndpointOf("tcp://x")}, .host = "h"}, &request);
     request.set_timeout_ms(-1);
     request.set_nonce(nonce);
     wire::JoinReply reply;

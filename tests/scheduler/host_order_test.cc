@@ -27,8 +27,8 @@ TEST(HostOrder, NamesGoAsPeopleCountAndProcessesByTheirIds) {
 }
 
 TEST(HostOrder, OneProcessGoesByItsAddressAndThenByTheOrderOfComing) {
-  const NodeInfo first{.id = 5, .data_address = "tcp://h:1", .host = "h:1"};
-  const NodeInfo second{.id = 4, .data_address = "tcp://h:2", .host = "h:1"};
+  const NodeInfo first{.id = 5, .endpoints = {EndpointOf("tcp://h:1")}, .host = "h:1"};
+  const NodeInfo second{.id = 4, .endpoints = {EndpointOf("tcp://h:2")}, .host = "h:1"};
   NodeInfo third = second;
   third.id = 6;
   EXPECT_TRUE(ComesBefore(first, second));

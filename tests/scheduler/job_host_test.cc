@@ -30,7 +30,7 @@ class JobHostTest : public ::testing::Test {
 
   std::future<Job::Completion> Join(Role role, absl::Duration timeout = absl::InfiniteDuration()) {
     JoinRequest request{.role = role, .host = "here"};
-    if (role == Role::kServer) request.data_address = "tcp://x";
+    if (role == Role::kServer) request.endpoints = {EndpointOf("tcp://x")};
     const auto answer = std::make_shared<std::promise<Job::Completion>>();
     host_.Join(request, kControlVersion, timeout,
                [answer](const Job::Completion& done) { answer->set_value(done); });

@@ -58,7 +58,7 @@ class JobTest : public ::testing::Test {
     request.processes = processes;
     request.wanted_rank = rank;
     request.host = "host:" + std::to_string(rank);
-    if (role == Role::kServer) request.data_address = "tcp://x";
+    if (role == Role::kServer) request.endpoints = {EndpointOf("tcp://x")};
     return job_->Join(request, kControlVersion, At(deadline), At(now));
   }
   CallId Declare(NodeId node, std::vector<TensorDeclaration> tensors, double deadline = kNever,
@@ -136,14 +136,42 @@ TEST_F(JobTest, RefusesAnotherControlVersionNamingBoth) {
                     HasSubstr("speaks " + std::to_string(kControlVersion + 7))));
 }
 
-TEST_F(JobTest, RefusesOverlongTextAndAServerWithoutAnAddress) {
+TEST_F(JobTest, RefusesOverlongTextAndAServerWithoutAnEndpoint) {
   Start(1, 1);
   JoinRequest request{.host = std::string(300, 'h')};
   EXPECT_THAT(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
               HasSubstr("300 bytes"));
   request = {.role = Role::kServer, .host = "h"};
   EXPECT_THAT(MessageOf(job_->Join(request, kControlVersion, At(9), At(0))),
-              HasSubstr("without an address"));
+              HasSubstr("h joined as a server without an endpoint"));
+}
+
+TEST_F(JobTest, BoundsTheEndpointsOfANodeAndUnderstandsNone) {
+  Start(1, 1);
+  const auto refusal = [this](std::vector<Endpoint> endpoints) {
+    const JoinRequest request{
+        .role = Role::kServer, .endpoints = std::move(endpoints), .host = "h"};
+    return MessageOf(job_->Join(request, kControlVersion, At(9), At(0)));
+  };
+  EXPECT_THAT(refusal(std::vector<Endpoint>(9, EndpointOf("tcp://x"))),
+              HasSubstr("h joined with 9 endpoints, at most 8"));
+  const std::string longest(255, 'a');
+  const std::string longer(300, 'a');
+  for (const Endpoint& each :
+       {Endpoint{"tcp", longer}, Endpoint{longer, "x"}, Endpoint{"tcp", "x", {}, longer}}) {
+    EXPECT_THAT(refusal({EndpointOf("tcp://x"), each}),
+                HasSubstr("h joined with an endpoint of 300 bytes, at most 255"));
+  }
+  EXPECT_THAT(refusal({Endpoint{"", "x"}}), HasSubstr("without a scheme or an address"));
+  EXPECT_THAT(refusal({Endpoint{"tcp", ""}}), HasSubstr("without a scheme or an address"));
+  // Eight are as many as it takes, of a scheme that nobody knows, twice of one, and of any bytes.
+  std::vector<Endpoint> most(8, Endpoint{"pigeon", longest});
+  most[3] = {"tcp", "\xff\x01"};
+  JoinRequest request{.role = Role::kServer, .endpoints = most, .host = "h"};
+  const CallId server = job_->Join(request, kControlVersion, At(9), At(0));
+  const CallId worker = job_->Join({.host = "w"}, kControlVersion, At(9), At(0));
+  EXPECT_EQ(MessageOf(server), "");
+  EXPECT_EQ(MessageOf(worker), "");
 }
 
 TEST_F(JobTest, ANodeWhoseJoinIsCancelledIsForgotten) {

@@ -80,7 +80,7 @@ class SimulatedJob {
       JoinRequest request;
       request.role = i < workers_ ? Role::kWorker : Role::kServer;
       request.host = "node" + std::to_string(i) + ":1";
-      if (i >= workers_) request.data_address = "tcp://" + request.host;
+      if (i >= workers_) request.endpoints = {EndpointOf("tcp://" + request.host)};
       job_->Join(request, kControlVersion, absl::InfiniteFuture(), now_);
     }
     EXPECT_EQ(job_->TakeCompletions().size(), static_cast<size_t>(workers_ + kServers));

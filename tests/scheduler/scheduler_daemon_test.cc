@@ -114,7 +114,8 @@ class SchedulerDaemonTest : public ::testing::Test {
   void Fill() {
     server_ = *SchedulerClient::Create(address(), {}, &clock_);
     auto server = std::async(std::launch::async, [this] {
-      return server_->Join({.role = Role::kServer, .data_address = "tcp://x", .host = "s"}, kLong);
+      return server_->Join(
+          {.role = Role::kServer, .endpoints = {EndpointOf("tcp://x")}, .host = "s"}, kLong);
     });
     worker_ = *SchedulerClient::Create(address(), {}, &clock_);
     const auto joined = worker_->Join({.role = Role::kWorker, .host = "w"}, kLong);
@@ -262,7 +263,8 @@ TEST_F(SchedulerDaemonTest, ServesOneJobAfterAnotherAndKnowsNobodyOfTheLast) {
     request.set_role(role);
     request.set_wanted_rank(-1);
     request.set_timeout_ms(absl::ToInt64Milliseconds(kLong));
-    request.set_data_address("tcp://x");
+    request.add_endpoints()->set_scheme("tcp");
+    request.mutable_endpoints(0)->set_address("x");
     request.set_nonce(nonce);
     wire::JoinReply reply;
     const grpc::Status status = stub->Join(&context, request, &reply);

@@ -94,9 +94,9 @@ class SchedulerSecurityTest : public ::testing::Test {
     return wire::Scheduler::NewStub(ConnectChannel(address(), credentials));
   }
   static JoinRequest Request(Role role) {
-    return {.role = role,
-            .data_address = role == Role::kServer ? "tcp://127.0.0.1:1" : "",
-            .host = RoleName(role)};
+    JoinRequest request{.role = role, .host = RoleName(role)};
+    if (role == Role::kServer) request.endpoints = {EndpointOf("tcp://127.0.0.1:1")};
+    return request;
   }
   // Both nodes of a job join and watch.
   void Fill(const Credentials& server, const Credentials& worker) {

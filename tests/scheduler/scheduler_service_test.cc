@@ -58,7 +58,8 @@ class GrpcServiceTest : public ::testing::Test {
   }
   wire::Caller Join(Role role) {
     wire::JoinRequest request;
-    Write(JoinRequest{.role = role, .data_address = "tcp://x", .host = "raw\x01:\xff"}, &request);
+    Write(JoinRequest{.role = role, .endpoints = {EndpointOf("tcp://x")}, .host = "raw\x01:\xff"},
+          &request);
     request.set_timeout_ms(30000);
     request.set_nonce(next_nonce_++);
     wire::JoinReply reply;

@@ -35,7 +35,7 @@ class StatusPageTest : public ::testing::Test {
   void Fill() {
     for (const Role role : {Role::kWorker, Role::kWorker, Role::kServer}) {
       JoinRequest request = {.role = role, .host = "<b>&host\xff"};
-      if (role == Role::kServer) request.data_address = "tcp://x";
+      if (role == Role::kServer) request.endpoints = {EndpointOf("tcp://x")};
       host_.Join(request, kControlVersion, absl::InfiniteDuration(), [](const auto&) {});
     }
   }

@@ -28,15 +28,13 @@ class KeepingTransport final : public Transport {
   };
 
   void Start(FrameHandler, GoneHandler) override {}
-  absl::StatusOr<std::string> Listen(const std::string&) override { return Unavailable("none"); }
-  absl::StatusOr<ConnectionId> Connect(const std::string&, const PeerSecurity&) override {
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string&) override {
     return Unavailable("none");
   }
+  absl::StatusOr<ConnectionId> Connect(const Peer&) override { return Unavailable("none"); }
   void Disconnect(ConnectionId) override {}
   PublicKey public_key() const override { return {}; }
   LinkSecurity security() const override { return LinkSecurity::kOpen; }
-  std::string host_address() const override { return {}; }
-  std::string fabric_provider() const override { return {}; }
   bool needs_checksums() const override { return true; }
   void Admit(Admission) override {}
   PublicKey KeyOf(ConnectionId) const override { return {}; }

@@ -19,8 +19,10 @@ std::shared_ptr<const Membership> MakeMembership(int workers, Epoch epoch) {
   for (Rank rank = 0; rank < workers; ++rank) {
     membership->workers.push_back({.id = WorkerNode(rank), .role = Role::kWorker, .rank = rank});
   }
-  membership->servers.push_back(
-      {.id = kServerNode, .role = Role::kServer, .rank = 0, .data_address = "loopback://server"});
+  membership->servers.push_back({.id = kServerNode,
+                                 .role = Role::kServer,
+                                 .rank = 0,
+                                 .endpoints = {EndpointOf("loopback://server")}});
   membership->MakeIndex();
   return membership;
 }

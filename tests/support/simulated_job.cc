@@ -78,7 +78,7 @@ SimulatedJob::SimulatedJob(const Shape& shape, Meter meter)
     all->servers.push_back({.id = kFirstServer + static_cast<NodeId>(rank),
                             .role = Role::kServer,
                             .rank = rank,
-                            .data_address = AddressOf(rank)});
+                            .endpoints = {EndpointOf(AddressOf(rank))}});
   }
   all->MakeIndex();
   auto of_workers = std::make_shared<Membership>();
@@ -96,7 +96,8 @@ SimulatedJob::SimulatedJob(const Shape& shape, Meter meter)
           server->inbox.push_back({from, std::move(frame)});
         },
         [server = server.get()](ConnectionId gone) { server->sessions.Forget(gone); });
-    if (const auto at = server->transport->Listen(info.data_address); !at.ok()) Die(at.status());
+    if (const auto at = server->transport->Listen(UrlOf(info.endpoints.at(0))); !at.ok())
+      Die(at.status());
   }
   for (int key = 0; key < shape.dense_keys + shape.broadcast_keys; ++key) {
     KeyOptions options{.segments = {shape.elements}};
@@ -180,7 +181,8 @@ void SimulatedJob::Submit(int rank, const FrameHeader& header, const Buffer& pay
 
 // As RequestRunner does: what still comes on the former connection is dropped.
 void SimulatedJob::Connect(Worker* worker, size_t server) {
-  const auto connection = worker->transport->Connect(AddressOf(static_cast<Rank>(server)));
+  const auto connection =
+      worker->transport->Connect({.endpoints = {EndpointOf(AddressOf(static_cast<Rank>(server)))}});
   if (!connection.ok()) Die(connection.status());
   const ConnectionId former = std::exchange(worker->connections[server], *connection);
   worker->servers.erase(former);

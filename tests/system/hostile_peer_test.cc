@@ -46,7 +46,7 @@ class HostilePeer : public ::testing::Test {
                              .value();
         if (rank == 0) {
           // Everybody may read where the server listens.
-          address_ = workers_[0]->servers().at(0).data_address;
+          address_ = NetworkUrl(workers_[0]->servers().at(0).endpoints);
         }
       });
     }
@@ -280,8 +280,8 @@ TEST(HostileMember, DoesNotSpeakForAnotherRank) {
   start.join();
   ASSERT_TRUE(joined.ok()) << joined.status();
   const NodeInfo& info = joined->membership->servers[0];
-  const ConnectionId to_server = *transport->Connect(
-      info.data_address, {info.data_security, info.public_key, joined->data_secret});
+  const ConnectionId to_server =
+      *transport->Connect({info.endpoints, info.public_key, joined->data_secret});
   const auto answer_to = [&](const Frame& frame, size_t nth) {
     transport->Send(to_server, frame, [](const absl::Status&) {});
     MutexLock lock(&mu);

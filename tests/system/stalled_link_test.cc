@@ -120,10 +120,11 @@ class RelayedTransport final : public ForwardingTransport {
   RelayedTransport(std::unique_ptr<Transport> inner, std::unique_ptr<SilentProxy>* proxy)
       : ForwardingTransport(std::move(inner)), proxy_(*proxy) {}
 
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override {
-    if (proxy_ == nullptr) proxy_ = std::make_unique<SilentProxy>(address);
-    return inner()->Connect(proxy_->address(), peer);
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override {
+    if (proxy_ == nullptr) proxy_ = std::make_unique<SilentProxy>(NetworkUrl(peer.endpoints));
+    Peer relayed = peer;
+    Advertise(proxy_->address(), &relayed.endpoints);
+    return inner()->Connect(relayed);
   }
 
  private:

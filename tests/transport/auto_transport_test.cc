@@ -29,7 +29,7 @@ class AutoTransportTest : public ::testing::Test {
   AutoTransportTest() {
     server_->Start(server_inbox_.Handler());
     client_->Start(client_inbox_.Handler());
-    address_ = *server_->Listen("tcp://127.0.0.1:0");
+    Listen();
     server_->Admit({{client_->public_key()}, kSecret});
   }
   ~AutoTransportTest() override {
@@ -38,10 +38,25 @@ class AutoTransportTest : public ::testing::Test {
       transport->Join();
     }
   }
-  ConnectionId Connect(const std::string& host_address) {
-    return *client_->Connect(
-        address_, {LinkSecurity::kAuthenticated, server_->public_key(), kSecret, host_address});
+  void Listen() {
+    endpoints_ = *server_->Listen("tcp://127.0.0.1:0");
+    address_ = NetworkUrl(endpoints_);
+    const Endpoint* const host = FindEndpoint(endpoints_, kShmScheme);
+    host_ = host == nullptr ? "" : UrlOf(*host);
+    ASSERT_EQ(endpoints_.size(), host == nullptr ? 1u : 2u);
+    EXPECT_EQ(endpoints_.back().scheme, "tcp");  // the network's is the last
   }
+  // As the server offers it, but for where it listens on its host: at no place if that is empty.
+  Peer PeerOn(const std::string& host_url) const {
+    Peer peer = PeerAt(address_, LinkSecurity::kAuthenticated, server_->public_key(), kSecret);
+    if (!host_url.empty()) {
+      Endpoint host = EndpointOf(host_url);
+      host.bound.clear();
+      peer.endpoints.insert(peer.endpoints.begin(), host);
+    }
+    return peer;
+  }
+  ConnectionId Connect(const std::string& host_url) { return *client_->Connect(PeerOn(host_url)); }
   // There and back.
   void Exchange(ConnectionId to, bool over_memory) {
     const size_t before = server_inbox_.size();
@@ -65,6 +80,8 @@ class AutoTransportTest : public ::testing::Test {
   std::unique_ptr<Transport> server_ = MakeAuto();
   std::unique_ptr<Transport> client_ = MakeAuto();
   std::string address_;
+  std::string host_;  // the URL; empty where it does not listen for its host
+  std::vector<Endpoint> endpoints_;
 };
 
 TEST_F(AutoTransportTest, ListensInADirectoryWhereOnlyItsUserComes) {
@@ -74,9 +91,9 @@ TEST_F(AutoTransportTest, ListensInADirectoryWhereOnlyItsUserComes) {
   server_->Join();
   server_ = MakeAuto(false, directory);
   server_->Start(server_inbox_.Handler());
-  address_ = *server_->Listen("tcp://127.0.0.1:0");
+  Listen();
   server_->Admit({{client_->public_key()}, kSecret});
-  const std::string host = server_->host_address();
+  const std::string host = host_;
   EXPECT_EQ(host.find("shm://" + directory + "/bandoneon-"), 0u) << host;
   Exchange(Connect(host), /*over_memory=*/true);
   server_->Close();
@@ -85,8 +102,8 @@ TEST_F(AutoTransportTest, ListensInADirectoryWhereOnlyItsUserComes) {
 }
 
 TEST_F(AutoTransportTest, SharesMemoryWithWhoIsOfThisHost) {
-  ASSERT_FALSE(server_->host_address().empty());
-  Exchange(Connect(server_->host_address()), /*over_memory=*/true);
+  ASSERT_FALSE(host_.empty());
+  Exchange(Connect(host_), /*over_memory=*/true);
   EXPECT_FALSE(client_->needs_checksums());
   EXPECT_FALSE(server_->needs_checksums());
   EXPECT_EQ(server_->stats().frames_received, 1u);
@@ -104,22 +121,19 @@ TEST_F(AutoTransportTest, TakesNothingElseWhereSharedMemoryIsInsistedOn) {
   const auto client = MakeAuto(/*always_host=*/true);
   client->Start(client_inbox_.Handler());
   server_->Admit({{client->public_key()}, kSecret});
-  PeerSecurity peer{LinkSecurity::kAuthenticated, server_->public_key(), kSecret, ""};
   for (const char* elsewhere : {"", "shm://bandoneon-of-another-host"}) {
-    peer.host_address = elsewhere;
-    const auto refused = client->Connect(address_, peer);
+    const auto refused = client->Connect(PeerOn(elsewhere));
     EXPECT_THAT(refused.status().message(), ::testing::HasSubstr("shares no memory"));
     EXPECT_THAT(refused.status().message(), ::testing::HasSubstr(address_));
   }
-  peer.host_address = server_->host_address();
-  client->Send(*client->Connect(address_, peer), FrameOf(5, 1000), completions_.Expect());
+  client->Send(*client->Connect(PeerOn(host_)), FrameOf(5, 1000), completions_.Expect());
   EXPECT_TRUE(server_inbox_.WaitFor(1).at(0).frame.is_of_host);
   client->Close();
   client->Join();
 }
 
 TEST_F(AutoTransportTest, HasBothAtATime) {
-  const ConnectionId memory = Connect(server_->host_address());
+  const ConnectionId memory = Connect(host_);
   const ConnectionId network = Connect("");
   for (int i = 0; i < 3; ++i) {
     Exchange(memory, true);
@@ -148,12 +162,12 @@ TEST_F(AutoTransportTest, TakesTheNetworkWhereSharedMemoryNeverCameThrough) {
   Exchange(Connect(address), false);
   client_->Disconnect(first);
   // Where it did, it is taken again.
-  Exchange(Connect(server_->host_address()), true);
-  Exchange(Connect(server_->host_address()), true);
+  Exchange(Connect(host_), true);
+  Exchange(Connect(host_), true);
 }
 
 TEST_F(AutoTransportTest, TakesTheNetworkWhereNoDescriptorIsLeft) {
-  const std::string host = server_->host_address();
+  const std::string host = host_;
   Exchange(Connect(""), false);  // what ZeroMQ needs for another is more than there will be
   rlimit limit;
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -161,8 +175,7 @@ TEST_F(AutoTransportTest, TakesTheNetworkWhereNoDescriptorIsLeft) {
   none.rlim_cur = 0;  // those that are open stay
   ::testing::internal::CaptureStderr();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const auto connection = client_->Connect(
-      address_, {LinkSecurity::kAuthenticated, server_->public_key(), kSecret, host});
+  const auto connection = client_->Connect(PeerOn(host));
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   const std::string log = ::testing::internal::GetCapturedStderr();
   const std::string said = "is on this host, but is reached over the network";

@@ -99,6 +99,12 @@ void AwaitNoMoreThan(const Held& before) {
   });
 }
 
+Peer PeerOver(const std::string& url, const std::string& provider) {
+  Peer peer = PeerAt(url);
+  peer.endpoints.push_back({std::string(kFabricScheme), provider});
+  return peer;
+}
+
 std::unique_ptr<FabricTransport> MakeFabric(const std::string& provider) {
   FabricOptions options;
   options.silence_timeout = absl::Seconds(1);
@@ -133,7 +139,7 @@ TEST_P(FabricKillTest, AServerOutlivesItsClients) {
         MutexLock lock(&mu);
         ++num_gone;
       });
-  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
   Held held;
   for (int i = 0; i < NumKills(); ++i) {
     PeerProcess client({"client", GetParam(), address});
@@ -167,8 +173,7 @@ TEST_P(FabricKillTest, AClientOutlivesItsServers) {
   for (int i = 0; i < NumKills(); ++i) {
     Completions done;
     PeerProcess server({"server", GetParam()});
-    const ConnectionId to =
-        *client->Connect(server.Line(), {LinkSecurity::kOpen, {}, "", "", GetParam()});
+    const ConnectionId to = *client->Connect(PeerOver(server.Line(), GetParam()));
     size_t before;
     {
       MutexLock lock(&mu);
@@ -245,8 +250,7 @@ class FabricBystanderTest : public FabricKillTest {
     });
   }
   ConnectionId Meet(PeerProcess* server) {
-    const PeerSecurity open = {LinkSecurity::kOpen, {}, "", "", GetParam()};
-    const ConnectionId connection = *here_->Connect(server->Line(), open);
+    const ConnectionId connection = *here_->Connect(PeerOver(server->Line(), GetParam()));
     ExpectExchange(connection);
     return connection;
   }
@@ -274,7 +278,7 @@ TEST_P(FabricBystanderTest, AClientGoesOnWithTheServersThatLive) {
 }
 
 TEST_P(FabricBystanderTest, AServerGoesOnWithTheClientsThatLive) {
-  const std::string address = *here_->Listen("tcp://127.0.0.1:0");
+  const std::string address = ListenAt(here_.get(), "tcp://127.0.0.1:0");
   PeerProcess lives({"client", GetParam(), address});
   const ConnectionId living = AwaitPeer();
   PeerProcess dies({"client", GetParam(), address});
@@ -301,7 +305,7 @@ class FabricAbsenceTest : public FabricKillTest {
     return num_back_;
   }
   void Connect(const std::string& address) {
-    to_ = *client_->Connect(address, {LinkSecurity::kOpen, {}, "", "", GetParam()});
+    to_ = *client_->Connect(PeerOver(address, GetParam()));
   }
   void Send(size_t bytes) { client_->Send(to_, FrameOf(1, bytes), done_.Expect()); }
   // What was on its way may be lost: so it is sent again, as those above a transport do.

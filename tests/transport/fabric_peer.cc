@@ -28,7 +28,7 @@ int RunServer(FabricTransport* transport, const std::string& address) {
   transport->Start([transport](ConnectionId from, Frame frame) {
     transport->Send(from, std::move(frame), [](const absl::Status&) {});
   });
-  printf("%s\n", transport->Listen(address)->c_str());
+  printf("%s\n", ListenAt(transport, address).c_str());
   fflush(stdout);
   while (true) pause();
 }
@@ -53,7 +53,9 @@ int RunClient(FabricTransport* transport, const std::string& provider, const std
     }
     send(from);
   });
-  const ConnectionId to = *transport->Connect(address, {LinkSecurity::kOpen, {}, "", "", provider});
+  Peer peer = PeerAt(address);
+  peer.endpoints.push_back({std::string(kFabricScheme), provider});
+  const ConnectionId to = *transport->Connect(peer);
   while (true) {
     for (size_t i = 0; i < kInFlight; ++i) send(to);
     MutexLock lock(&mu);

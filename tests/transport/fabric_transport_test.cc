@@ -56,13 +56,20 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
           MutexLock lock(&mu_);
           gone_.push_back(connection);
         });
-    address_ = *server_->Listen("tcp://127.0.0.1:0");
+    peer_.endpoints = *server_->Listen("tcp://127.0.0.1:0");
+    address_ = NetworkUrl(peer_.endpoints);
   }
   ~FabricTransportTest() override {
     server_->Close();
     server_->Join();
   }
-  PeerSecurity Server() const { return {LinkSecurity::kOpen, {}, "", "", GetParam()}; }
+  const Peer& Server() const { return peer_; }
+  // The same with another fabric, or none.
+  Peer ServerWith(const std::string& provider) const {
+    Peer peer = PeerAt(address_);
+    if (!provider.empty()) peer.endpoints.push_back({std::string(kFabricScheme), provider});
+    return peer;
+  }
   size_t num_gone() {
     MutexLock lock(&mu_);
     return gone_.size();
@@ -74,7 +81,7 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
     Inbox back;
     Completions done;
     client->Start(back.Handler());
-    const ConnectionId to_server = *client->Connect(address_, Server());
+    const ConnectionId to_server = *client->Connect(Server());
     const Frame ours = FrameOf(++last_step_, 100000);
     std::vector<Inbox::Item> come;
     absl::Time next = kClock.Now();
@@ -99,6 +106,7 @@ class FabricTransportTest : public ::testing::TestWithParam<const char*> {
   std::vector<ConnectionId> gone_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<FabricTransport> server_;
   std::string address_;
+  Peer peer_;  // the server
 };
 
 TEST_P(FabricTransportTest, CopiesNoPayload) {
@@ -107,7 +115,7 @@ TEST_P(FabricTransportTest, CopiesNoPayload) {
     Inbox back;
     Completions done;
     client->Start(back.Handler());
-    const ConnectionId to_server = *client->Connect(address_, Server());
+    const ConnectionId to_server = *client->Connect(Server());
     BufferPool pool(client->memory());
     for (const size_t bytes : {size_t{100}, size_t{8192}, size_t{8193}, size_t{1} << 20}) {
       const Frame expected = FrameOf(bytes, bytes);
@@ -135,7 +143,7 @@ TEST_P(FabricTransportTest, CarriesMoreThanAWindowHoldsWhoeverHoldsIt) {
   Inbox back;
   Completions done;
   client->Start(back.Handler());
-  const ConnectionId to_server = *client->Connect(address_, Server());
+  const ConnectionId to_server = *client->Connect(Server());
   // All are held by the inbox: 24 MB where a window has 4.
   constexpr size_t kFrames = 60;
   const auto size_of = [](Step step) { return 100000 + (step * 77777) % 600000; };
@@ -158,7 +166,7 @@ TEST_P(FabricTransportTest, SendsWhatFitsNoWindowOverTheNetwork) {
   Inbox back;
   Completions done;
   client->Start(back.Handler());
-  const ConnectionId to_server = *client->Connect(address_, Server());
+  const ConnectionId to_server = *client->Connect(Server());
   client->Send(to_server, FrameOf(1, kWindow), done.Expect());
   ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, FrameOf(1, kWindow));
   done.WaitForAll();
@@ -180,11 +188,8 @@ TEST_P(FabricTransportTest, NamesAPeerWithoutOne) {
   const auto client = MakeFabric(GetParam());
   Inbox back;
   client->Start(back.Handler());
-  PeerSecurity peer = Server();
-  peer.fabric_provider = "";
-  EXPECT_THAT(client->Connect(address_, peer).status().message(), HasSubstr("offers no fabric"));
-  peer.fabric_provider = "efa";
-  const absl::Status other = client->Connect(address_, peer).status();
+  EXPECT_THAT(client->Connect(ServerWith("")).status().message(), HasSubstr("offers no fabric"));
+  const absl::Status other = client->Connect(ServerWith("efa")).status();
   EXPECT_THAT(other.message(), HasSubstr("has fabric-provider efa"));
   EXPECT_THAT(other.message(), HasSubstr(address_));
   client->Close();
@@ -196,9 +201,7 @@ TEST_P(FabricTransportTest, TakesTheNetworkToAPeerWithoutOneWhereItMay) {
   Inbox back;
   Completions done;
   client->Start(back.Handler());
-  PeerSecurity peer = Server();
-  peer.fabric_provider = "";
-  client->Send(*client->Connect(address_, peer), FrameOf(1, 100000), done.Expect());
+  client->Send(*client->Connect(ServerWith("")), FrameOf(1, 100000), done.Expect());
   const Inbox::Item arrived = inbox_.WaitFor(1).at(0);
   ExpectSameFrame(arrived.frame, FrameOf(1, 100000));
   server_->Send(arrived.from, FrameOf(2, 100000), done.Expect());
@@ -221,7 +224,7 @@ class Stranger {
       answer_ = *DecodeFabricHandshake(frame.payload.span());
       changed_.SignalAll();
     });
-    connection_ = *network_->Connect(address);
+    connection_ = *network_->Connect(PeerAt(address));
     hello_ = {.kind = FabricHandshake::Kind::kHello,
               .session = 11,
               .token = 12,

@@ -54,10 +54,10 @@ TEST(ThrottledTest, LetsNothingThroughFasterThanItsRate) {
   Completions completions;
   auto server = network.MakeTransport();
   server->Start(inbox.Handler());
-  const std::string address = *server->Listen("loopback://server");
+  const std::string address = ListenAt(server.get(), "loopback://server");
   auto client = MakeThrottled(network.MakeTransport(), 1e7, &clock);
   client->Start([](ConnectionId, Frame) {});
-  const ConnectionId to_server = *client->Connect(address);
+  const ConnectionId to_server = *client->Connect(PeerAt(address));
 
   const absl::Time start = clock.Now();
   for (Step step = 0; step < 10; ++step) {
@@ -79,7 +79,8 @@ TEST(ThrottledTest, EndsWhatHasNotLeftInUnavailableWhenItIsClosed) {
   server->Start(inbox.Handler());
   auto client = MakeThrottled(network.MakeTransport(), 1, &clock);  // a byte a second
   client->Start([](ConnectionId, Frame) {});
-  const ConnectionId to_server = *client->Connect(*server->Listen("loopback://server"));
+  const ConnectionId to_server =
+      *client->Connect(PeerAt(ListenAt(server.get(), "loopback://server")));
   for (Step step = 0; step < 10; ++step) {
     client->Send(to_server, FrameOf(step, 1000), completions.Expect());
   }

@@ -20,7 +20,7 @@ class ScriptedLoopbackTest : public testing::Test {
     });
     client_->Start([this](ConnectionId, Frame frame) { back_.push_back(frame.header.step); });
     EXPECT_TRUE(server_->Listen("loopback://server").ok());
-    to_server_ = *client_->Connect("loopback://server");
+    to_server_ = *client_->Connect(PeerAt("loopback://server"));
   }
 
   void Push(Step step, size_t payload_bytes = 8) {
@@ -136,7 +136,7 @@ TEST_F(ScriptedLoopbackTest, CutsAConnectionBothWays) {
                                  absl::StatusCode::kUnavailable));
   EXPECT_THAT(server_done, ElementsAre(absl::StatusCode::kUnavailable));
 
-  to_server_ = *client_->Connect("loopback://server");  // a new one works
+  to_server_ = *client_->Connect(PeerAt("loopback://server"));  // a new one works
   Push(4);
   net_.DeliverAll();
   EXPECT_THAT(arrived_, ElementsAre(1, 4));

@@ -43,9 +43,12 @@ class ShmTransportTest : public ::testing::Test {
     client_ = *ShmTransport::Make({.key = *PublicKey::FromBytes(RandomSecret())});
     server_->Start(inbox_.Handler());
     client_->Start(back_.Handler());
-    address_ = *server_->Listen(NewAddress());
+    address_ = ListenAt(server_.get(), NewAddress());
     server_->Admit({{client_->public_key()}, kSecret});
-    return *client_->Connect(address_, {.secret = kSecret});
+    return *client_->Connect(Server());
+  }
+  Peer Server(const std::string& secret = kSecret) const {
+    return PeerAt(address_, LinkSecurity::kAuthenticated, {}, secret);
   }
 
   Completions completions_;
@@ -89,7 +92,7 @@ TEST_F(ShmTransportTest, CopiesAPayloadOfOtherMemoryOnceForAllWhoGetIt) {
   other->Start(others.Handler());
   server_->Admit({{client_->public_key(), other->public_key()}, kSecret});
   client_->Send(to_server, FrameOf(1, 0), completions_.Expect());
-  other->Send(*other->Connect(address_, {.secret = kSecret}), FrameOf(2, 0), completions_.Expect());
+  other->Send(*other->Connect(Server()), FrameOf(2, 0), completions_.Expect());
   constexpr size_t kBytes = 100'000;
   const Frame value = FrameOf(3, kBytes);
   // Those who have got it keep it, in their inboxes.
@@ -153,7 +156,7 @@ TEST_F(ShmTransportTest, QueuesNoMoreForAPeerThanItMayAndServesHimWhenHeReads) {
     take(from, std::move(frame));
   });
   server_->Admit({{client_->public_key(), slow->public_key()}, kSecret});
-  slow->Send(*slow->Connect(address_, {.secret = kSecret}), FrameOf(2, 10), completions_.Expect());
+  slow->Send(*slow->Connect(Server()), FrameOf(2, 10), completions_.Expect());
   const ConnectionId peer = inbox_.WaitFor(2).at(1).from;
   Completions ends;
   Step sent = 0;
@@ -217,7 +220,9 @@ TEST_F(ShmTransportTest, RefusesProcessesOfAnotherUser) {
   close(ready[1]);
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  const absl::Status status = client_->ConnectNow(theirs_address, {.secret = kSecret}).status();
+  const absl::Status status =
+      client_->ConnectNow(PeerAt(theirs_address, LinkSecurity::kAuthenticated, {}, kSecret))
+          .status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("of another user's process"));
   close(over[1]);
@@ -248,7 +253,7 @@ TEST_F(ShmTransportTest, RefusesWhoDoesNotKnowTheSecretOrIsNotOfTheRoster) {
   stranger->Start(back_.Handler());
   Completions ends;
   for (const std::string& secret : {kSecret, std::string(32, 'x'), std::string()}) {
-    stranger->Send(*stranger->Connect(address_, {.secret = secret}), FrameOf(9, 10), ends.Expect());
+    stranger->Send(*stranger->Connect(Server(secret)), FrameOf(9, 10), ends.Expect());
   }
   AwaitTrue([&] { return server_->stats().connections_refused >= 6; });
   EXPECT_EQ(inbox_.size(), 0u);
@@ -293,7 +298,7 @@ TEST_F(ShmTransportTest, AFloodOfConnectionsThatHangUpLeavesThePollerToItsFrames
   }
   EXPECT_LE(server_->stats().connections_refused, kFlood / 10);
   // Who belongs there comes in when it is over.
-  const ConnectionId late = *client_->ConnectNow(address_, {.secret = kSecret});
+  const ConnectionId late = *client_->ConnectNow(Server());
   client_->Send(late, FrameOf(2, 10), completions_.Expect());
   AwaitTrue([&] {
     clock_.Advance(absl::Milliseconds(50));
@@ -344,12 +349,12 @@ TEST_F(ShmTransportTest, GivesUpAHandshakeThatIsNotGoneOnWith) {
 
 TEST_F(ShmTransportTest, SaysWhoIsNotThere) {
   Start();
-  EXPECT_TRUE(absl::IsNotFound(client_->ConnectNow("shm://bdn-test-nobody", {}).status()));
-  const ConnectionId now = *client_->ConnectNow(address_, {.secret = kSecret});
+  EXPECT_TRUE(absl::IsNotFound(client_->ConnectNow(PeerAt("shm://bdn-test-nobody")).status()));
+  const ConnectionId now = *client_->ConnectNow(Server());
   client_->Send(now, FrameOf(1, 10), completions_.Expect());
   inbox_.WaitFor(1);
   EXPECT_TRUE(client_->WasUp(now));
-  const ConnectionId never = *client_->Connect("shm://bdn-test-nobody", {});
+  const ConnectionId never = *client_->Connect(PeerAt("shm://bdn-test-nobody"));
   EXPECT_FALSE(client_->WasUp(never));
 }
 

@@ -39,6 +39,8 @@ class Fabric {
   virtual bool has_names() const { return true; }
   // How its listeners listen.
   virtual LinkSecurity security() const { return LinkSecurity::kOpen; }
+  // Of the fabric beside its network; empty where there is none.
+  virtual std::string provider() const { return ""; }
 };
 
 class LoopbackFabric final : public Fabric {
@@ -164,16 +166,26 @@ class TransportTest : public testing::TestWithParam<FabricParam> {
   }
   void StartServer(Transport::FrameHandler handler, Transport::GoneHandler gone = nullptr) {
     server_->Start(std::move(handler), std::move(gone));
-    address_ = *server_->Listen(fabric_->NewAddress());
+    Listen();
     server_->Admit(Everybody());
   }
   ConnectionId StartClient() {
     client_->Start(client_inbox_.Handler());
-    return *client_->Connect(address_, Server());
+    return *client_->Connect(Server());
+  }
+  void Listen() {
+    endpoints_ = *server_->Listen(fabric_->NewAddress());
+    const std::string url = NetworkUrl(endpoints_);
+    address_ = url.empty() ? UrlOf(endpoints_.at(0)) : url;
   }
   // What the client knows of the server, and the server of the client.
-  PeerSecurity Server() const {
-    return {fabric_->security(), server_->public_key(), kSecret, "", server_->fabric_provider()};
+  Peer Server() const { return {endpoints_, server_->public_key(), kSecret}; }
+  // The same before it listens at `address`.
+  Peer ServerAt(const std::string& address) const {
+    Peer peer = PeerAt(address, fabric_->security(), server_->public_key(), kSecret);
+    const std::string provider = fabric_->provider();
+    if (!provider.empty()) peer.endpoints.push_back({"fabric", provider});
+    return peer;
   }
   Admission Everybody() const { return {{client_->public_key()}, kSecret}; }
   bool is_secured() const { return fabric_->security() != LinkSecurity::kOpen; }
@@ -187,6 +199,7 @@ class TransportTest : public testing::TestWithParam<FabricParam> {
   Inbox server_inbox_;
   Inbox client_inbox_;
   std::string address_;
+  std::vector<Endpoint> endpoints_;
   std::unique_ptr<Fabric> fabric_;
   std::unique_ptr<Transport> server_;
   std::unique_ptr<Transport> client_;
@@ -228,7 +241,7 @@ TEST_P(TransportTest, CarriesBuffersOfTheMemoryThatItLends) {
 
 TEST_P(TransportTest, TellsConnectionsApart) {
   const ConnectionId first = StartBoth();
-  const ConnectionId second = *client_->Connect(address_, Server());
+  const ConnectionId second = *client_->Connect(Server());
   EXPECT_NE(first, second);
   Send(client_.get(), first, FrameOf(1, 10));
   Send(client_.get(), second, FrameOf(2, 10));
@@ -255,7 +268,7 @@ TEST_P(TransportTest, MayBeUsedFromItsCallbacks) {
     last = frame.header.step;
     changed.SignalAll();
   });
-  client_->Send(*client_->Connect(address_, Server()), FrameOf(1, 1000), pings.Expect());
+  client_->Send(*client_->Connect(Server()), FrameOf(1, 1000), pings.Expect());
   {
     const absl::Time deadline = PatienceEnds();
     MutexLock lock(&mu);
@@ -283,7 +296,7 @@ TEST_P(TransportTest, RunsNoCallbackInsideACall) {
   client_->Start(client_inbox_.Handler());
   {
     MutexLock lock(&mu);
-    const ConnectionId to_server = *client_->Connect(address_, Server());
+    const ConnectionId to_server = *client_->Connect(Server());
     for (int i = 0; i < 20; ++i) client_->Send(to_server, FrameOf(i, 5000), locking());
     client_->Send(999, FrameOf(1, 10), locking());
   }
@@ -310,7 +323,7 @@ TEST_P(TransportTest, LetsFramesWaitForTheListener) {
   if (!fabric_->has_names()) GTEST_SKIP() << "no address before there is a listener";
   const std::string address = fabric_->NewAddress();
   client_->Start(client_inbox_.Handler());
-  const ConnectionId to_server = *client_->Connect(address, Server());
+  const ConnectionId to_server = *client_->Connect(ServerAt(address));
   Send(client_.get(), to_server, FrameOf(1, 1000));
   server_->Start(server_inbox_.Handler());
   ASSERT_TRUE(server_->Listen(address).ok());
@@ -327,7 +340,7 @@ TEST_P(TransportTest, RefusesAnAddressInUse) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(address_));
   // And its owner still has it.
-  Send(client_.get(), *client_->Connect(address_, Server()), FrameOf(1, 10));
+  Send(client_.get(), *client_->Connect(Server()), FrameOf(1, 10));
   server_inbox_.WaitFor(1);
 }
 
@@ -343,11 +356,34 @@ TEST_P(TransportTest, NamesABadAddress) {
   server_->Start(server_inbox_.Handler());
   for (const std::string address : {"", "nonsense", "udp://1.2.3.4:5", "tcp://1.2.3.4",
                                     "tcp://host:notaport", "loopback://", "ipc://", "shm://"}) {
-    for (const absl::Status& status :
-         {server_->Listen(address).status(), server_->Connect(address).status()}) {
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << address << ": " << status;
-      EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+    const absl::Status listening = server_->Listen(address).status();
+    EXPECT_EQ(listening.code(), absl::StatusCode::kInvalidArgument) << address << ": " << listening;
+    EXPECT_THAT(std::string(listening.message()), HasSubstr(address));
+    const absl::Status connecting = server_->Connect(PeerAt(address)).status();
+    if (absl::IsUnimplemented(connecting)) {  // a scheme of others
+      EXPECT_THAT(std::string(connecting.message()),
+                  HasSubstr(PeerAt(address).endpoints[0].scheme));
+    } else {
+      EXPECT_EQ(connecting.code(), absl::StatusCode::kInvalidArgument) << connecting;
+      EXPECT_THAT(std::string(connecting.message()), HasSubstr(address));
     }
+  }
+}
+
+TEST_P(TransportTest, ConnectsByTheFirstWayThatItCanUse) {
+  StartServer(server_inbox_.Handler());
+  client_->Start(client_inbox_.Handler());
+  Peer peer = Server();
+  const Endpoint stranger{"pigeon", "coop", LinkSecurity::kOpen, "coop"};
+  peer.endpoints.insert(peer.endpoints.begin(), stranger);
+  peer.endpoints.insert(peer.endpoints.end(), endpoints_.begin(), endpoints_.end());  // again
+  Send(client_.get(), *client_->Connect(peer), FrameOf(1, 10));
+  ExpectSameFrame(server_inbox_.WaitFor(1).at(0).frame, FrameOf(1, 10));
+  for (const std::vector<Endpoint>& none : {std::vector<Endpoint>{}, {stranger, stranger}}) {
+    const absl::Status refused = client_->Connect({none}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(none.empty() ? "nothing" : "pigeon, pigeon"));
   }
 }
 
@@ -400,7 +436,7 @@ TEST_P(TransportTest, EndsASendAfterCloseInUnavailable) {
   client_->Close();
   Send(client_.get(), to_server, FrameOf(1, 100));
   EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable);
-  EXPECT_FALSE(client_->Connect(address_, Server()).ok());
+  EXPECT_FALSE(client_->Connect(Server()).ok());
   EXPECT_FALSE(client_->Listen(fabric_->NewAddress()).ok());
 }
 
@@ -503,7 +539,7 @@ TEST_P(TransportTest, EndsAConnectionThatItsConnectorGivesUp) {
     changed.SignalAll();
   });
   const ConnectionId given_up = StartClient();
-  const ConnectionId kept = *client_->Connect(address_, Server());
+  const ConnectionId kept = *client_->Connect(Server());
   Send(client_.get(), given_up, FrameOf(1, 1000));
   const ConnectionId from = server_inbox_.WaitFor(1).at(0).from;
   client_->Disconnect(given_up);
@@ -531,7 +567,7 @@ TEST_P(TransportTest, EndsAConnectionThatItsConnectorGivesUp) {
 TEST_P(TransportTest, EndsWhatWaitsForAListenerOnAConnectionThatIsGivenUp) {
   if (!fabric_->has_names()) GTEST_SKIP() << "no address before there is a listener";
   client_->Start(client_inbox_.Handler());
-  const ConnectionId given_up = *client_->Connect(fabric_->NewAddress(), Server());
+  const ConnectionId given_up = *client_->Connect(ServerAt(fabric_->NewAddress()));
   Send(client_.get(), given_up, FrameOf(1, 1000));
   client_->Disconnect(given_up);
   completions_.WaitForAll();
@@ -552,7 +588,7 @@ TEST_P(TransportTest, AdmitsNobodyBeforeItIsToldWhom) {
     EXPECT_TRUE(is_told);
     server_inbox_.Handler()(from, std::move(frame));
   });
-  address_ = *server_->Listen(fabric_->NewAddress());
+  Listen();
   const ConnectionId to_server = StartClient();
   Send(client_.get(), to_server, FrameOf(1, 10));
   AwaitTrue([&] { return server_->stats().connections_new > 0; });
@@ -573,7 +609,7 @@ TEST_P(TransportTest, AdmitsFromTheMomentOnWhenAdmitReturns) {
     other->Start([](ConnectionId, Frame) {});
     admission.keys.push_back(other->public_key());
     server_->Admit(admission);
-    other->Send(*other->Connect(address_, Server()), FrameOf(step, 10), sent.Expect());
+    other->Send(*other->Connect(Server()), FrameOf(step, 10), sent.Expect());
   }
   EXPECT_EQ(server_inbox_.WaitFor(8).size(), 8u);
   EXPECT_EQ(server_->stats().connections_refused, 0u);
@@ -589,7 +625,7 @@ TEST_P(TransportTest, CutsWhoIsNoLongerAdmitted) {
   other->Start(other_inbox.Handler());
   const ConnectionId to_server = StartBoth();
   server_->Admit({{client_->public_key(), other->public_key()}, kSecret});
-  const ConnectionId others_way = *other->Connect(address_, Server());
+  const ConnectionId others_way = *other->Connect(Server());
   other->Send(others_way, FrameOf(7, 10), others.Expect());
   server_inbox_.WaitFor(1);
   Send(client_.get(), to_server, FrameOf(8, 10));
@@ -711,6 +747,7 @@ class RdmaFabric final : public Fabric {
   std::string NewAddress() override { return network_.NewAddress(); }
   bool has_names() const override { return network_.has_names(); }
   LinkSecurity security() const override { return network_.security(); }
+  std::string provider() const override { return provider_; }
 
  private:
   Network network_;

@@ -23,6 +23,22 @@
 
 namespace bdn {
 
+// A peer that is known by one URL.
+inline Peer PeerAt(const std::string& url, LinkSecurity security = LinkSecurity::kOpen,
+                   const PublicKey& key = {}, const std::string& secret = "") {
+  return {{EndpointOf(url, security)}, key, secret};
+}
+// Listens, and returns the URL of the network's endpoint, or of the one that there is.
+inline std::string ListenAt(Transport* transport, const std::string& url) {
+  const auto endpoints = transport->Listen(url);
+  if (!endpoints.ok()) {
+    ADD_FAILURE() << endpoints.status();
+    return "";
+  }
+  const std::string found = NetworkUrl(*endpoints);
+  return found.empty() ? UrlOf(endpoints->front()) : found;
+}
+
 // Long enough to never pass on a loaded machine, by a clock of the tests: only a failing test waits
 // so.
 inline const SteadyClock kClock;

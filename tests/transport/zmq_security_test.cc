@@ -90,14 +90,14 @@ class ZmqSecurityTest : public testing::Test {
     server_ = *MakeZmqTransport(options);
     client_ = *MakeZmqTransport({});
     server_->Start(inbox_.Handler());
-    address_ = *server_->Listen("tcp://127.0.0.1:0");
+    address_ = ListenAt(server_.get(), "tcp://127.0.0.1:0");
     server_->Admit({{client_->public_key(), member_.public_key}, kSecret});
     client_->Start([](ConnectionId, Frame) {});
   }
   // After all that was tried the client is served as ever, and has been the only one.
   void ExpectOnlyTheClientGetsThrough() {
     const ConnectionId to_server =
-        *client_->Connect(address_, {server_->security(), server_->public_key(), kSecret});
+        *client_->Connect(PeerAt(address_, server_->security(), server_->public_key(), kSecret));
     client_->Send(to_server, FrameOf(7, 100), completions_.Expect());
     ExpectSameFrame(inbox_.WaitFor(1).at(0).frame, FrameOf(7, 100));
     EXPECT_EQ(server_->KeyOf(inbox_.WaitFor(1).at(0).from), client_->public_key());
@@ -360,11 +360,11 @@ TEST_F(ZmqSecurityTest, ReplacesAConnectionThatAMiddleboxForgot) {
     auto server = *MakeZmqTransport({.security = security});
     auto client = *MakeZmqTransport({.silence_timeout = absl::Milliseconds(500)});
     server->Start(inbox.Handler());
-    SilentProxy proxy(*server->Listen("tcp://127.0.0.1:0"));
+    SilentProxy proxy(ListenAt(server.get(), "tcp://127.0.0.1:0"));
     server->Admit({{client->public_key()}, kSecret});
     client->Start([](ConnectionId, Frame) {});
     const ConnectionId to_server =
-        *client->Connect(proxy.address(), {security, server->public_key(), kSecret});
+        *client->Connect(PeerAt(proxy.address(), security, server->public_key(), kSecret));
     client->Send(to_server, FrameOf(1, 10), completions_.Expect());
     const ConnectionId first = inbox.WaitFor(1).at(0).from;
     proxy.GoSilent();

@@ -133,7 +133,7 @@ class ZmqTransportTest : public testing::Test {
 TEST_F(ZmqTransportTest, DropsAndCountsWhatIsNoFrame) {
   auto server = MakeTransport();
   server->Start(inbox_.Handler());
-  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
   RawPeer peer(address);
   const Frame good = FrameOf(1, 50);
   const std::string header = HeaderText(good);
@@ -168,7 +168,7 @@ TEST_F(ZmqTransportTest, DropsAndCountsWhatIsNoFrame) {
 TEST_F(ZmqTransportTest, CutsOffAPeerWhoseMessagesHaveMorePartsThanAFrame) {
   auto server = MakeTransport();
   server->Start(inbox_.Handler());
-  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
   const Frame good = FrameOf(1, 50);
   uint64_t cut = 0;
   for (const auto& parts : std::vector<std::vector<std::string>>{
@@ -188,12 +188,12 @@ TEST_F(ZmqTransportTest, CutsOffAPeerWhoseMessagesHaveMorePartsThanAFrame) {
 TEST_F(ZmqTransportTest, CutsOffAPeerThatSendsTooMuch) {
   auto server = MakeTransport({.max_payload_bytes = 1000});
   server->Start(inbox_.Handler());
-  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
   auto client = MakeTransport();
   client->Start([](ConnectionId, Frame) {});
-  const ConnectionId to_server = *client->Connect(address);
+  const ConnectionId to_server = *client->Connect(PeerAt(address));
   client->Send(to_server, FrameOf(1, 1001), completions_.Expect());
-  client->Send(*client->Connect(address), FrameOf(2, 1000), completions_.Expect());
+  client->Send(*client->Connect(PeerAt(address)), FrameOf(2, 1000), completions_.Expect());
   EXPECT_EQ(inbox_.WaitFor(1).at(0).frame.header.step, 2u);
   client.reset();
   EXPECT_EQ(inbox_.size(), 1u);
@@ -202,7 +202,7 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatSendsTooMuch) {
 TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
   auto server = MakeTransport({.max_payload_bytes = 1 << 20});
   server->Start(inbox_.Handler());
-  const std::string address = *server->Listen("tcp://127.0.0.1:0");
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
   RawConnection member(address);
   const Frame good = FrameOf(1, 50);
   member.SendPart(HeaderText(good), true);
@@ -240,7 +240,7 @@ TEST_F(ZmqTransportTest, CutsOffAPeerThatDoesNotEndItsMessage) {
 TEST_F(ZmqTransportTest, ANewcomersEmptyPartsTakeLittleMemory) {
   auto server = MakeTransport({.max_first_bytes = 1 << 16});
   server->Start(inbox_.Handler());
-  RawConnection stranger(*server->Listen("tcp://127.0.0.1:0"));
+  RawConnection stranger(ListenAt(server.get(), "tcp://127.0.0.1:0"));
   std::string parts;
   while (parts.size() < (1 << 14)) parts += std::string("\x01\0", 2);
   const auto allocated = [] { return mallinfo2().uordblks; };
@@ -263,7 +263,7 @@ TEST_F(ZmqTransportTest, ANewcomersEmptyPartsTakeLittleMemory) {
 TEST_F(ZmqTransportTest, RefusesToSendTooMuch) {
   auto client = MakeTransport({.max_payload_bytes = 1000});
   client->Start([](ConnectionId, Frame) {});
-  const ConnectionId to_server = *client->Connect(ipc_address_);
+  const ConnectionId to_server = *client->Connect(PeerAt(ipc_address_));
   client->Send(to_server, FrameOf(1, 1001), completions_.Expect());
   EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(completions_.Last().message()), HasSubstr("1001"));
@@ -280,7 +280,7 @@ TEST_F(ZmqTransportTest, LetsOutWhatWasSentBeforeClose) {
   });
   auto client = MakeTransport();
   client->Start(inbox_.Handler());
-  client->Send(*client->Connect(*server->Listen(ipc_address_)), FrameOf(1, 0),
+  client->Send(*client->Connect(PeerAt(ListenAt(server.get(), ipc_address_))), FrameOf(1, 0),
                completions_.Expect());
   for (const auto& [from, frame] : inbox_.WaitFor(kFrames)) EXPECT_TRUE(CheckPayload(frame).ok());
   server.reset();
@@ -289,7 +289,7 @@ TEST_F(ZmqTransportTest, LetsOutWhatWasSentBeforeClose) {
 TEST_F(ZmqTransportTest, DoesNotWaitForAPeerThatNeverCameForLongerThanItsLinger) {
   auto client = MakeTransport({.linger = absl::ZeroDuration()});
   client->Start(inbox_.Handler());
-  client->Send(*client->Connect(ipc_address_), FrameOf(1, 1000), completions_.Expect());
+  client->Send(*client->Connect(PeerAt(ipc_address_)), FrameOf(1, 1000), completions_.Expect());
   client->Close();
   client->Join();
   EXPECT_EQ(completions_.Last().code(), absl::StatusCode::kUnavailable);
@@ -317,7 +317,7 @@ TEST_F(ZmqTransportTest, OnlyItsOwnUserReachesASocketFile) {
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   auto client = MakeTransport();
   client->Start([](ConnectionId, Frame) {});
-  client->Send(*client->Connect(ipc_address_), FrameOf(1, 10), completions_.Expect());
+  client->Send(*client->Connect(PeerAt(ipc_address_)), FrameOf(1, 10), completions_.Expect());
   EXPECT_EQ(inbox_.WaitFor(1).size(), 1u);
 
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
@@ -364,12 +364,12 @@ TEST_F(ZmqTransportTest, LeavesAFileAloneThatIsNoSocket) {
 TEST_F(ZmqTransportTest, ListensAtSeveralAddresses) {
   auto server = MakeTransport({.io_threads = 2});
   server->Start(inbox_.Handler());
-  const std::string tcp = *server->Listen("tcp://127.0.0.1:0");
-  const std::string ipc = *server->Listen(ipc_address_);
+  const std::string tcp = ListenAt(server.get(), "tcp://127.0.0.1:0");
+  const std::string ipc = ListenAt(server.get(), ipc_address_);
   auto client = MakeTransport();
   client->Start([](ConnectionId, Frame) {});
-  client->Send(*client->Connect(tcp), FrameOf(1, 10), completions_.Expect());
-  client->Send(*client->Connect(ipc), FrameOf(2, 10), completions_.Expect());
+  client->Send(*client->Connect(PeerAt(tcp)), FrameOf(1, 10), completions_.Expect());
+  client->Send(*client->Connect(PeerAt(ipc)), FrameOf(2, 10), completions_.Expect());
   const auto arrived = inbox_.WaitFor(2);
   EXPECT_NE(arrived.at(0).from, arrived.at(1).from);
 }

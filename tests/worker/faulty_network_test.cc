@@ -107,7 +107,7 @@ TEST(ServerWithoutAGreeting, AnswersARequestAboutAnySegment) {
   const std::unique_ptr<Transport> stranger = network.MakeTransport();
   std::promise<FrameHeader> answered;
   stranger->Start([&](ConnectionId, const Frame& frame) { answered.set_value(frame.header); });
-  const auto server = stranger->Connect("loopback://server-0");
+  const auto server = stranger->Connect({.endpoints = {EndpointOf("loopback://server-0")}});
   ASSERT_TRUE(server.ok()) << server.status();
   FrameHeader fetch;
   fetch.type = FrameType::kFetch;

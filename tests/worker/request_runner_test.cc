@@ -78,8 +78,7 @@ TEST_F(RequestRunnerTest, AwaitsTheServersThatHaveNotAnswered) {
   more.servers.push_back({.id = 77,
                           .role = Role::kServer,
                           .rank = 1,
-                          .data_address = "loopback://nowhere",
-                          .listen_address = "loopback://elsewhere",
+                          .endpoints = {{"loopback", "nowhere", LinkSecurity::kOpen, "elsewhere"}},
                           .host = "h:9"});
   more.MakeIndex();
   ASSERT_TRUE(runner_->SetMembership(std::make_shared<const Membership>(more)).ok());
@@ -231,7 +230,7 @@ TEST_F(RequestRunnerTest, ASilentServerIsConnectedToAnew) {
 TEST_F(RequestRunnerTest, NamesTheAddressThatItCannotConnectTo) {
   auto membership = std::make_shared<Membership>(*MakeMembership(2, /*epoch=*/2));
   membership->servers.push_back(
-      {.id = 101, .role = Role::kServer, .rank = 1, .data_address = "nowhere"});
+      {.id = 101, .role = Role::kServer, .rank = 1, .endpoints = {EndpointOf("nowhere")}});
   const absl::Status status = runner_->SetMembership(membership);
   EXPECT_NE(std::string(status.message()).find("server 1 at nowhere"), std::string::npos) << status;
 }

@@ -15,15 +15,15 @@ constexpr absl::Duration kFirstReport = absl::Seconds(5);
 constexpr absl::Duration kNextReports = absl::Seconds(30);
 
 absl::Status Unreachable(const NodeInfo& server, size_t others) {
-  const bool is_advertised =
-      !server.listen_address.empty() && server.listen_address != server.data_address;
+  const Endpoint* const network = NetworkEndpoint(server.endpoints);
+  const bool is_advertised = network != nullptr && network->bound != network->address;
   return Unavailable(
       "server %d (node %d, %s) does not answer at %s%s%s: check that its --advertise (or --listen) "
       "leads to it from this host, and that no firewall is between them",
-      server.rank, server.id, server.host, server.data_address,
-      is_advertised ? ", which it advertises and which must lead to where it listens, " +
-                          server.listen_address
-                    : "",
+      server.rank, server.id, server.host, NetworkUrl(server.endpoints),
+      is_advertised
+          ? ", which it advertises and which must lead to where it listens, " + BoundUrlOf(*network)
+          : "",
       others > 0 ? absl::StrFormat(" (nor do %d others)", others) : "");
 }
 
@@ -58,8 +58,8 @@ absl::Status RequestRunner::SetMembership(std::shared_ptr<const Membership> memb
     }
     auto connection = Connect(server);
     if (!connection.ok()) {
-      return Annotate(connection.status(),
-                      absl::StrFormat("server %d at %s", server.rank, server.data_address));
+      return Annotate(connection.status(), absl::StrFormat("server %d at %s", server.rank,
+                                                           NetworkUrl(server.endpoints)));
     }
     MutexLock lock(&mu_);
     connections_[server.id] = *connection;
@@ -135,15 +135,14 @@ void RequestRunner::OnFrame(ConnectionId from, Frame frame) {
 }
 
 absl::StatusOr<ConnectionId> RequestRunner::Connect(const NodeInfo& server) {
-  return transport_->Connect(server.data_address, {server.data_security, server.public_key, secret_,
-                                                   server.host_address, server.fabric_provider});
+  return transport_->Connect({server.endpoints, server.public_key, secret_});
 }
 
 // On the timer's thread alone, so that the hello that follows goes out on the new connection. A
 // server that cannot be reached is not worth a failure, it is asked again.
 void RequestRunner::Reconnect(const NodeInfo& server) {
   const absl::StatusOr<ConnectionId> connection = Connect(server);
-  LogWarning("server %d at %s is silent: %s", server.rank, server.data_address,
+  LogWarning("server %d at %s is silent: %s", server.rank, NetworkUrl(server.endpoints),
              connection.ok() ? "connected anew" : connection.status().ToString());
   if (!connection.ok()) return;
   ConnectionId former;

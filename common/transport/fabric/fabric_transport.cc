@@ -50,10 +50,9 @@ class FabricTransportImpl final : public FabricTransport {
   std::unique_ptr<Transport> ReleaseNetwork() { return ReleaseInner(); }
 
   void Start(FrameHandler handler, GoneHandler gone) override;
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override;
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override;
   void Disconnect(ConnectionId connection) override;
-  std::string fabric_provider() const override { return options_.endpoint.provider; }
   void Admit(Admission admission) override {
     // Before the network, which ends who has left, and lets in who says hello.
     mailbox_->Ask([&](auto* requests) { requests->admission = admission; });
@@ -199,20 +198,28 @@ void FabricTransportImpl::Say(ConnectionId to, const FabricHandshake& handshake)
   network()->Send(to, std::move(frame), [](const absl::Status&) {});
 }
 
-absl::StatusOr<ConnectionId> FabricTransportImpl::Connect(const std::string& address,
-                                                          const PeerSecurity& peer) {
-  const absl::StatusOr<ConnectionId> connection = network()->Connect(address, peer);
+absl::StatusOr<std::vector<Endpoint>> FabricTransportImpl::Listen(const std::string& address) {
+  BDN_ASSIGN_OR_RETURN(std::vector<Endpoint> endpoints, network()->Listen(address));
+  endpoints.insert(endpoints.begin(),
+                   {std::string(kFabricScheme), options_.endpoint.provider, LinkSecurity::kOpen});
+  return endpoints;
+}
+
+absl::StatusOr<ConnectionId> FabricTransportImpl::Connect(const Peer& peer) {
+  const absl::StatusOr<ConnectionId> connection = network()->Connect(peer);
   if (!connection.ok()) return connection;
+  const Endpoint* const fabric = FindEndpoint(peer.endpoints, kFabricScheme);
   const std::string& ours = options_.endpoint.provider;
-  if (peer.fabric_provider != ours) {
+  if (fabric == nullptr || fabric->address != ours) {
     if (!options_.always) return connection;
     network()->Disconnect(*connection);
-    if (peer.fabric_provider.empty()) {
+    const std::string address = NetworkUrl(peer.endpoints);
+    if (fabric == nullptr) {
       return Unavailable(
           "%s offers no fabric, and transport is rdma here: is its transport rdma, too?", address);
     }
     return Unavailable("%s has fabric-provider %s, and this process %s: they must be the same",
-                       address, peer.fabric_provider, ours);
+                       address, Printable(fabric->address), ours);
   }
   {
     MutexLock lock(&mu_);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -13,6 +14,9 @@
 #include "common/transport/transport.h"
 
 namespace bdn {
+
+// Of an endpoint whose address is the provider: peers that are connected over the network meet there.
+inline constexpr std::string_view kFabricScheme = "fabric";
 
 struct FabricOptions {
   FabricEndpoint::Options endpoint;

@@ -56,12 +56,12 @@ const char* TextOf(EndReason reason) {
 }
 
 // What the poller knows of a connection besides its way of frames.
-struct Peer : ShmConnection {
+struct ShmPeer : ShmConnection {
   using ShmConnection::ShmConnection;
 
-  std::string name;       // that it connects to
-  PeerSecurity security;  // of who is there
-  PublicKey key;          // of who connected
+  std::string name;    // that it connects to
+  std::string secret;  // for who is there
+  PublicKey key;       // of who connected
 
   // The poller's:
   FileDescriptor greeting;  // a connector's, until it is welcome
@@ -70,7 +70,16 @@ struct Peer : ShmConnection {
   bool peer_closes = false;  // no more than what is published comes
   bool peer_reads = true;    // until its end of the socket has ended
 };
-using ConnectionPtr = std::shared_ptr<Peer>;
+absl::StatusOr<std::string> NameOf(const Peer& peer) {
+  const Endpoint* const endpoint = FindEndpoint(peer.endpoints, kShmScheme);
+  if (endpoint == nullptr) {
+    return Unimplemented("shared memory: the peer offers %s, and not shm",
+                         SchemesOf(peer.endpoints));
+  }
+  return ParseShmAddress(UrlOf(*endpoint));
+}
+
+using ConnectionPtr = std::shared_ptr<ShmPeer>;
 
 class ShmTransportImpl final : public ShmTransport {
  public:
@@ -95,17 +104,13 @@ class ShmTransportImpl final : public ShmTransport {
     handler_ = std::move(handler);
     gone_ = std::move(gone);
   }
-  absl::StatusOr<std::string> Listen(const std::string& address) override;
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override;
-  absl::StatusOr<ConnectionId> ConnectNow(const std::string& address,
-                                          const PeerSecurity& peer) override;
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override;
+  absl::StatusOr<ConnectionId> ConnectNow(const Peer& peer) override;
   bool WasUp(ConnectionId connection) const override;
   void Disconnect(ConnectionId connection) override;
   PublicKey public_key() const override { return options_.key; }
   LinkSecurity security() const override { return options_.security; }
-  std::string host_address() const override { return {}; }
-  std::string fabric_provider() const override { return {}; }
   bool needs_checksums() const override { return false; }
   void Admit(Admission admission) override;
   PublicKey KeyOf(ConnectionId connection) const override;
@@ -130,7 +135,7 @@ class ShmTransportImpl final : public ShmTransport {
     bool is_joining = false;
   };
 
-  absl::StatusOr<ConnectionId> AddConnector(const std::string& name, const PeerSecurity& peer,
+  absl::StatusOr<ConnectionId> AddConnector(const std::string& name, const Peer& peer,
                                             FileDescriptor socket);
   ConnectionPtr Find(ConnectionId id) const ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(SendDone done, absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -154,7 +159,7 @@ class ShmTransportImpl final : public ShmTransport {
 
   void Greet(const ConnectionPtr& connection);
   void OnGreeted(const ConnectionPtr& connection);
-  void RetryLater(Peer* connection);
+  void RetryLater(ShmPeer* connection);
   void Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel);
 
   void OnGuest(ShmListener::Guest guest);
@@ -205,31 +210,29 @@ void ShmTransportImpl::Wake() {
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
 }
 
-absl::StatusOr<std::string> ShmTransportImpl::Listen(const std::string& address) {
+absl::StatusOr<std::vector<Endpoint>> ShmTransportImpl::Listen(const std::string& address) {
   BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
   BDN_ASSIGN_OR_RETURN(ShmListeningSocket listener, ListenAt(name));
   MutexLock lock(&mu_);
   if (requests_.is_closed) return Unavailable("listen at %s: closed", address);
   requests_.listeners.push_back(std::move(listener));
   Wake();
-  return address;
+  return std::vector<Endpoint>{{std::string(kShmScheme), name, options_.security}};
 }
 
-absl::StatusOr<ConnectionId> ShmTransportImpl::Connect(const std::string& address,
-                                                       const PeerSecurity& peer) {
-  BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
+absl::StatusOr<ConnectionId> ShmTransportImpl::Connect(const Peer& peer) {
+  BDN_ASSIGN_OR_RETURN(const std::string name, NameOf(peer));
   return AddConnector(name, peer, FileDescriptor());
 }
 
-absl::StatusOr<ConnectionId> ShmTransportImpl::ConnectNow(const std::string& address,
-                                                          const PeerSecurity& peer) {
-  BDN_ASSIGN_OR_RETURN(const std::string name, ParseShmAddress(address));
+absl::StatusOr<ConnectionId> ShmTransportImpl::ConnectNow(const Peer& peer) {
+  BDN_ASSIGN_OR_RETURN(const std::string name, NameOf(peer));
   BDN_ASSIGN_OR_RETURN(FileDescriptor socket, ConnectTo(name));
   return AddConnector(name, peer, std::move(socket));
 }
 
 absl::StatusOr<ConnectionId> ShmTransportImpl::AddConnector(const std::string& name,
-                                                            const PeerSecurity& peer,
+                                                            const Peer& peer,
                                                             FileDescriptor socket) {
   if (peer.secret.size() > kMaxSecretBytes) {
     return InvalidArgument("connect to shm://%s: a secret of %d bytes, at most %d", name,
@@ -239,9 +242,9 @@ absl::StatusOr<ConnectionId> ShmTransportImpl::AddConnector(const std::string& n
   MutexLock lock(&mu_);
   if (requests_.is_closed) return Unavailable("connect to shm://%s: closed", name);
   const auto connection =
-      std::make_shared<Peer>(ConnectionOwner(), ++last_connection_, /*is_connector=*/true);
+      std::make_shared<ShmPeer>(ConnectionOwner(), ++last_connection_, /*is_connector=*/true);
   connection->name = name;
-  connection->security = peer;
+  connection->secret = peer.secret;
   connection->greeting = std::move(socket);
   connection->mine = std::move(mine);
   connections_[connection->id()] = connection;
@@ -591,7 +594,7 @@ void ShmTransportImpl::CloseAll() {
 
 // ---- The beginning of one, as its connector
 
-void ShmTransportImpl::RetryLater(Peer* connection) {
+void ShmTransportImpl::RetryLater(ShmPeer* connection) {
   connection->greeting = FileDescriptor();
   connection->retry_at = clock_->Now() + kRetryDelay;
 }
@@ -613,10 +616,9 @@ void ShmTransportImpl::Greet(const ConnectionPtr& connection) {
     connection->mine = *std::move(mine);
     connection->greeting = *std::move(socket);
   }
-  ShmHello hello{.secret_bytes = static_cast<uint32_t>(connection->security.secret.size()),
+  ShmHello hello{.secret_bytes = static_cast<uint32_t>(connection->secret.size()),
                  .key = options_.key.bytes};
-  std::copy(connection->security.secret.begin(), connection->security.secret.end(),
-            hello.secret.begin());
+  std::copy(connection->secret.begin(), connection->secret.end(), hello.secret.begin());
   if (!SendPacket(connection->greeting.get(), BytesOf(hello), connection->mine->fd())) {
     return RetryLater(connection.get());
   }
@@ -662,7 +664,7 @@ void ShmTransportImpl::OnGuest(ShmListener::Guest guest) {
   {
     MutexLock lock(&mu_);
     connection =
-        std::make_shared<Peer>(ConnectionOwner(), ++last_connection_, /*is_connector=*/false);
+        std::make_shared<ShmPeer>(ConnectionOwner(), ++last_connection_, /*is_connector=*/false);
     connection->key = guest.key;
     connections_[connection->id()] = connection;
   }

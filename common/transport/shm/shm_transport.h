@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -11,6 +12,8 @@
 #include "common/transport/transport.h"
 
 namespace bdn {
+
+inline constexpr std::string_view kShmScheme = "shm";
 
 struct ShmOptions {
   // kOpen or kAuthenticated: listeners ask for the secret and a key that is admitted. In any case
@@ -41,8 +44,7 @@ class ShmTransport : public Transport {
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Make(const ShmOptions& options);
 
   // As Connect, if somebody of this user listens there now; else why not.
-  virtual absl::StatusOr<ConnectionId> ConnectNow(const std::string& address,
-                                                  const PeerSecurity& peer) = 0;
+  virtual absl::StatusOr<ConnectionId> ConnectNow(const Peer& peer) = 0;
   // Whether frames could ever go by a connection; of one that is gone, too.
   virtual bool WasUp(ConnectionId connection) const = 0;
   // Bytes of payloads of other memory that were copied so far.

@@ -21,6 +21,13 @@ inline constexpr int kReceiveBatch = 64;
 
 // Of a socket that is then closed: what was not sent is dropped at once.
 void DropUnsent(void* socket);
+// What a connector knows of the listener at one endpoint.
+struct PeerSecurity {
+  LinkSecurity security = LinkSecurity::kOpen;
+  PublicKey key;       // the listener's, where it is kEncrypted
+  std::string secret;  // what is shown where it is kAuthenticated
+};
+
 // Listens at `address`, or is to be connected. The caller closes it.
 absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,

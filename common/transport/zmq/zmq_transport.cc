@@ -70,14 +70,11 @@ class ZmqTransport final : public Transport {
     handler_ = std::move(handler);
     gone_ = std::move(gone);
   }
-  absl::StatusOr<std::string> Listen(const std::string& address) override;
-  absl::StatusOr<ConnectionId> Connect(const std::string& address,
-                                       const PeerSecurity& peer) override;
+  absl::StatusOr<std::vector<Endpoint>> Listen(const std::string& address) override;
+  absl::StatusOr<ConnectionId> Connect(const Peer& peer) override;
   void Disconnect(ConnectionId connection) override { mailbox_.End(connection); }
   PublicKey public_key() const override { return keys_.public_key; }
   LinkSecurity security() const override;
-  std::string host_address() const override { return {}; }
-  std::string fabric_provider() const override { return {}; }
   bool needs_checksums() const override { return true; }
   void Admit(Admission admission) override {
     admissions_.Set(admission);
@@ -165,20 +162,29 @@ class ZmqTransport final : public Transport {
 
 // ---- Calls of other threads
 
-absl::StatusOr<std::string> ZmqTransport::Listen(const std::string& address) {
+absl::StatusOr<std::vector<Endpoint>> ZmqTransport::Listen(const std::string& address) {
   BDN_ASSIGN_OR_RETURN(std::unique_ptr<ZmqListener> listener, ZmqListener::Open(&owner_, address));
   std::string endpoint = listener->endpoint();
   const LinkSecurity security = listener->security();
   if (!mailbox_.Add(&listener)) return Unavailable("listen at %s: closed", address);
   MutexLock lock(&mu_);
   security_ = security;
-  return endpoint;
+  return std::vector<Endpoint>{EndpointOf(endpoint, security)};
 }
 
-absl::StatusOr<ConnectionId> ZmqTransport::Connect(const std::string& address,
-                                                   const PeerSecurity& peer) {
+absl::StatusOr<ConnectionId> ZmqTransport::Connect(const Peer& peer) {
+  const auto found = std::find_if(
+      peer.endpoints.begin(), peer.endpoints.end(),
+      [](const Endpoint& each) { return each.scheme == "tcp" || each.scheme == "ipc"; });
+  if (found == peer.endpoints.end()) {
+    return Unimplemented("ZeroMQ: the peer offers %s, and neither tcp nor ipc",
+                         SchemesOf(peer.endpoints));
+  }
+  const std::string address = UrlOf(*found);
   BDN_ASSIGN_OR_RETURN(const ZmqAddress parsed, ParseZmqAddress(address));
-  BDN_ASSIGN_OR_RETURN(void* const socket, OpenConnector(context_, options_, parsed, peer, keys_));
+  BDN_ASSIGN_OR_RETURN(
+      void* const socket,
+      OpenConnector(context_, options_, parsed, {found->security, peer.key, peer.secret}, keys_));
   if (zmq_connect(socket, address.c_str()) != 0) {
     const int error = errno;
     zmq_close(socket);

@@ -1,0 +1,48 @@
+#ifndef BANDONEON_COMMON_BASE_ENDPOINT_H_
+#define BANDONEON_COMMON_BASE_ENDPOINT_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/link_security.h"
+
+namespace bdn {
+
+// One way to reach a node. Only the transport that `scheme` names knows what `address` means; all others carry it.
+struct Endpoint {
+  std::string scheme;   // "tcp", "ipc", "shm", "fabric"
+  std::string address;  // at most kMostEndpointBytes
+  LinkSecurity security = LinkSecurity::kOpen;
+  // Of a network's: the address that the node itself is bound to, for people; `address` is to lead to it. Empty for the
+  // ways that a node has besides, on its host or over a fabric.
+  std::string bound = {};
+
+  bool operator==(const Endpoint&) const = default;
+};
+
+// Endpoints of one node, and bytes of each text of one.
+inline constexpr size_t kMostEndpoints = 8;
+inline constexpr size_t kMostEndpointBytes = 255;
+
+// "tcp://10.0.0.2:7100" as an endpoint of a network; without "://" all of it is the address.
+Endpoint EndpointOf(std::string_view url, LinkSecurity security = LinkSecurity::kOpen);
+// The reverse, of an endpoint's address or of what it is bound to.
+std::string UrlOf(const Endpoint& endpoint);
+std::string BoundUrlOf(const Endpoint& endpoint);
+
+// The first endpoint of this scheme; null where there is none.
+const Endpoint* FindEndpoint(const std::vector<Endpoint>& endpoints, std::string_view scheme);
+// The first endpoint of a network, which stands for the node where people read of it; null where there is none.
+const Endpoint* NetworkEndpoint(const std::vector<Endpoint>& endpoints);
+// Its URL; empty where there is none.
+std::string NetworkUrl(const std::vector<Endpoint>& endpoints);
+// The schemes, for errors: "shm, tcp"; "nothing" where there are none.
+std::string SchemesOf(const std::vector<Endpoint>& endpoints);
+// Replaces the address of the first endpoint of a network; what it is bound to stays.
+void Advertise(std::string_view url, std::vector<Endpoint>* endpoints);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_BASE_ENDPOINT_H_
