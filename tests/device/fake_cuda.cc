@@ -552,6 +552,12 @@ BDN_EXPORT void FakeFinish() {
   Lock lock(state().mu);
   state().DrainAll(lock);
 }
+// How much has been put into a stream and is not done.
+BDN_EXPORT size_t FakePending(void* stream) {
+  const Lock lock(state().mu);
+  const auto found = state().streams.find(stream);
+  return found == state().streams.end() ? 0 : found->second.size();
+}
 // Calls of a kind (FakeCall) fail with the error: `count` of them, after the next `first`. Of kernels it is
 // the runs that fail, and the device is broken until FakeMend.
 BDN_EXPORT void FakeFail(int call, long first, long count, int error) {

@@ -44,6 +44,10 @@ class FakeDriver {
   FakeDriver& operator=(const FakeDriver&) = delete;
 
   void Hold(bool on) { Function<void(int)>("FakeHold")(on); }
+  // How much has been put into a stream and is not done.
+  size_t Pending(DeviceStream stream) {
+    return Function<size_t(void*)>("FakePending")(stream.handle);
+  }
   void Capture(bool on) { Function<void(int)>("FakeCapture")(on); }
   void Seed(unsigned seed) { Function<void(unsigned)>("FakeSeed")(seed); }
   // As FakeCall of the fake.

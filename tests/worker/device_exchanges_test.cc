@@ -239,6 +239,7 @@ TEST(DeviceExchanges, AStreamWaitsForWhatTheCpuDoesNot) {
   ASSERT_TRUE(trainer.exchanges().WaitAll({&ticket, 1}, {&stream, 1}, kLong, &results).ok());
   EXPECT_EQ(results.at(0).step, 1u);
   EXPECT_THAT(array.Read(), Each(1.0f)) << "it is still on its way to the device";
+  EXPECT_EQ(driver.Pending(stream), 1u) << "the stream waits for it";
   EXPECT_EQ(trainer.Wait(ticket, kLong).status().code(), absl::StatusCode::kNotFound);
   driver.Hold(false);
   ASSERT_TRUE(trainer.device().Synchronize(stream).ok());
