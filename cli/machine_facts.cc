@@ -25,7 +25,7 @@
 #include "worker/c_api/bandoneon.h"
 
 #ifdef BDN_HAS_FABRIC
-#include "common/transport/fabric/fabric_providers.h"
+#include "common/transport/fabric/fabric_list.h"
 #endif
 
 namespace bdn::cli {

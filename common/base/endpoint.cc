@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/log_limit.h"
+
 namespace bdn {
 namespace {
 
@@ -44,7 +46,7 @@ std::string NetworkUrl(const std::vector<Endpoint>& endpoints) {
 
 std::string SchemesOf(const std::vector<Endpoint>& endpoints) {
   std::string names;
-  for (const Endpoint& each : endpoints) names += (names.empty() ? "" : ", ") + each.scheme;
+  for (const Endpoint& each : endpoints) names += (names.empty() ? "" : ", ") + Printable(each.scheme);
   return names.empty() ? "nothing" : names;
 }
 

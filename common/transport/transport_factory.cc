@@ -15,17 +15,14 @@
 #ifdef BDN_HAS_FABRIC
 #include <filesystem>
 
-#include "common/transport/fabric/fabric_providers.h"
+#include "common/transport/fabric/fabric_list.h"
 #include "common/transport/fabric/fabric_transport.h"
 #endif
 
 namespace bdn {
 namespace {
 
-struct SchemeRow {
-  std::string_view scheme;
-  absl::StatusOr<std::unique_ptr<Transport>> (*make)(const TransportOptions& options);
-};
+using TransportPtr = std::unique_ptr<Transport>;
 
 // A hello of ours, or of one that finds a way around the network.
 constexpr uint64_t kMostFirstBytes = uint64_t{64} << 10;
@@ -35,7 +32,7 @@ int ChooseIoThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 4);
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& options) {
+absl::StatusOr<TransportPtr> MakeZmq(TransportPtr*, const TransportOptions& options) {
   return MakeZmqTransport(
       {.io_threads = options.io_threads > 0 ? options.io_threads : ChooseIoThreads(),
        .max_payload_bytes = options.max_frame_bytes,
@@ -47,25 +44,18 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeZmq(const TransportOptions& optio
        .clock = options.clock});
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> AddSharedMemory(std::unique_ptr<Transport> network,
-                                                           const TransportOptions& options) {
+absl::StatusOr<TransportPtr> MakeShm(TransportPtr* network, const TransportOptions& options) {
   const bool is_open = options.security == LinkSecurity::kOpen;
-  absl::StatusOr<std::unique_ptr<ShmTransport>> host =
+  BDN_ASSIGN_OR_RETURN(
+      std::unique_ptr<ShmTransport> host,
       ShmTransport::Make({.security = is_open ? LinkSecurity::kOpen : LinkSecurity::kAuthenticated,
-                          .key = network->public_key(),
+                          .key = (*network)->public_key(),
                           .max_payload_bytes = options.max_frame_bytes,
                           .max_bytes_queued = options.max_bytes_queued,
                           .max_frames_queued = options.max_frames_queued,
-                          .clock = options.clock});
-  const bool always = options.shared_memory == SharedMemoryUse::kAlways;
-  if (host.ok()) {
-    return MakeAutoTransport(std::move(network), *std::move(host), always,
-                             options.socket_directory);
-  }
-  if (always) return host.status();
-  LogWarning("processes of this host are reached over the network, too: %s",
-             host.status().message());
-  return network;
+                          .clock = options.clock}));
+  return MakeAutoTransport(std::move(*network), std::move(host),
+                           options.use_shared_memory == Use::kAlways, options.socket_directory);
 }
 
 #ifdef BDN_HAS_FABRIC
@@ -76,79 +66,102 @@ bool HasRdmaDevice() {
   return !error && devices != std::filesystem::directory_iterator();
 }
 
-absl::StatusOr<std::unique_ptr<FabricTransport>> MakeFabric(std::unique_ptr<Transport>* network,
-                                                            const TransportOptions& options) {
-  std::string provider = options.fabric_provider;
-  std::string domain = options.fabric_domain;
-  if (provider.empty()) {
-    BDN_ASSIGN_OR_RETURN(const FabricProvider found, FindRdmaProvider());
-    provider = found.provider;
-    if (domain.empty()) domain = found.domain;
+absl::StatusOr<TransportPtr> MakeFabric(TransportPtr* network, const TransportOptions& options) {
+  FabricSettings settings = options.fabric;
+  if (settings.provider.empty()) {
+    const absl::StatusOr<FabricProvider> found = FindRdmaProvider();
+    if (!found.ok()) return Annotate(found.status(), "setting fabric-provider is empty");
+    settings.provider = found->provider;
+    if (settings.domain.empty()) settings.domain = found->domain;
   }
-  BDN_ASSIGN_OR_RETURN(std::unique_ptr<FabricTransport> fabric,
-                       FabricTransport::Make(std::move(*network),
-                                             {.endpoint = {.provider = provider,
-                                                           .domain = domain,
-                                                           .interface = options.fabric_interface},
-                                              .always = options.fabric == FabricUse::kAlways,
-                                              .window_bytes = options.fabric_window_bytes,
-                                              .max_payload_bytes = options.max_frame_bytes,
-                                              .max_bytes_queued = options.max_bytes_queued,
-                                              .max_frames_queued = options.max_frames_queued,
-                                              .silence_timeout = options.connection_timeout,
-                                              .clock = options.clock}));
-  LogInfo("payloads go over the fabric %s, domain %s, in the clear", provider, fabric->domain());
+  BDN_ASSIGN_OR_RETURN(
+      std::unique_ptr<FabricTransport> fabric,
+      FabricTransport::Make(std::move(*network), {.endpoint = {.provider = settings.provider,
+                                                               .domain = settings.domain,
+                                                               .interface = settings.interface},
+                                                  .always = options.use_fabric == Use::kAlways,
+                                                  .window_bytes = settings.window_bytes,
+                                                  .max_payload_bytes = options.max_frame_bytes,
+                                                  .max_bytes_queued = options.max_bytes_queued,
+                                                  .max_frames_queued = options.max_frames_queued,
+                                                  .silence_timeout = options.connection_timeout,
+                                                  .clock = options.clock}));
+  LogInfo("payloads go over the fabric %s, domain %s, in the clear", settings.provider,
+          fabric->domain());
   return fabric;
 }
-
-absl::StatusOr<std::unique_ptr<Transport>> AddFabric(std::unique_ptr<Transport> network,
-                                                     const TransportOptions& options) {
-  const bool always = options.fabric == FabricUse::kAlways;
-  if (!always && options.fabric_provider.empty() && !HasRdmaDevice()) return network;
-  absl::StatusOr<std::unique_ptr<FabricTransport>> fabric = MakeFabric(&network, options);
-  if (fabric.ok()) return *std::move(fabric);
-  if (always) {
-    return Annotate(fabric.status(),
-                    "transport is rdma" + std::string(options.fabric_provider.empty()
-                                                          ? ", and setting fabric-provider is empty"
-                                                          : ""));
-  }
-  LogWarning("payloads go over TCP: %s", fabric.status().message());
-  return network;
-}
 #else
-absl::StatusOr<std::unique_ptr<Transport>> AddFabric(std::unique_ptr<Transport> network,
-                                                     const TransportOptions& options) {
-  if (options.fabric != FabricUse::kAlways) return network;
+bool HasRdmaDevice() { return false; }
+
+absl::StatusOr<TransportPtr> MakeFabric(TransportPtr*, const TransportOptions&) {
   return Unimplemented(
-      "transport is rdma, and this was built without libfabric's headers (BANDONEON_FABRIC): build it "
-      "where libfabric-dev is installed");
+      "this was built without libfabric's headers (BANDONEON_FABRIC): build it where libfabric-dev is "
+      "installed");
 }
 #endif
 
-constexpr SchemeRow kSchemes[] = {{"tcp", MakeZmq}, {"ipc", MakeZmq}};
+// A network is chosen by address.
+Use OfNetwork(const TransportOptions&) { return Use::kNever; }
 
-}  // namespace
+Use OfFabric(const TransportOptions& options) {
+  // Where nobody asked for it, a host without a card does not look for one.
+  const bool may_be_there = !options.fabric.provider.empty() || HasRdmaDevice();
+  return options.use_fabric == Use::kWherePossible && !may_be_there ? Use::kNever
+                                                                    : options.use_fabric;
+}
 
-absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view address,
-                                                         const TransportOptions& options) {
+Use OfSharedMemory(const TransportOptions& options) { return options.use_shared_memory; }
+
+// The ways in which frames go. A network stands alone; the others are put around it in this order.
+struct Row {
+  std::string_view scheme;
+  bool is_network;
+  Use (*use)(const TransportOptions& options);
+  // An error leaves what it was given to the caller.
+  absl::StatusOr<TransportPtr> (*make)(TransportPtr* around, const TransportOptions& options);
+  std::string_view instead;  // how the log begins where it cannot be and need not be
+  std::string_view setting;  // how the error begins where it must be
+};
+
+constexpr Row kRows[] = {
+    Row{"tcp", true, OfNetwork, MakeZmq, "", ""},
+    Row{"ipc", true, OfNetwork, MakeZmq, "", ""},
+    Row{"fabric", false, OfFabric, MakeFabric, "payloads go over TCP", "transport is rdma"},
+    Row{"shm", false, OfSharedMemory, MakeShm,
+        "processes of this host are reached over the network, too", "transport is shm"},
+};
+
+absl::StatusOr<TransportPtr> MakeNetwork(std::string_view address,
+                                         const TransportOptions& options) {
   const std::string_view scheme = address.substr(0, address.find("://"));
   std::string known;
-  for (const SchemeRow& row : kSchemes) {
-    if (row.scheme == scheme) {
-      BDN_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, row.make(options));
-      if (options.fabric != FabricUse::kNever) {
-        BDN_ASSIGN_OR_RETURN(transport, AddFabric(std::move(transport), options));
-      }
-      if (options.shared_memory != SharedMemoryUse::kNever) {
-        BDN_ASSIGN_OR_RETURN(transport, AddSharedMemory(std::move(transport), options));
-      }
-      return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
-    }
+  for (const Row& row : kRows) {
+    if (!row.is_network) continue;
+    if (row.scheme == scheme) return row.make(nullptr, options);
     known += (known.empty() ? "" : ", ") + std::string(row.scheme) + "://";
   }
   return InvalidArgument("address '%s': no transport speaks it; there is %s", std::string(address),
                          known);
+}
+
+}  // namespace
+
+absl::StatusOr<TransportPtr> MakeTransport(std::string_view address,
+                                           const TransportOptions& options) {
+  BDN_ASSIGN_OR_RETURN(TransportPtr transport, MakeNetwork(address, options));
+  for (const Row& row : kRows) {
+    const Use use = row.use(options);
+    if (use == Use::kNever) continue;
+    absl::StatusOr<TransportPtr> made = row.make(&transport, options);
+    if (made.ok()) {
+      transport = *std::move(made);
+    } else if (use == Use::kAlways) {
+      return Annotate(made.status(), std::string(row.setting));
+    } else {
+      LogWarning("%s: %s", row.instead, made.status().message());
+    }
+  }
+  return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
 }
 
 void PrepareProcessForTransports() { TuneMallocForLargeBlocks(); }

@@ -10,7 +10,8 @@
 
 namespace bdn {
 
-// The one place that knows which transport speaks which addresses: "tcp" and "ipc" by ZeroMQ.
+// The one place that knows which transports there are: a network's, "tcp" and "ipc" by ZeroMQ, and around it
+// those that the options ask for, "fabric" and "shm".
 // `address` is one of them or its scheme alone. InvalidArgument names the schemes there are.
 // (Loopback transports come from a network that their makers share: loopback.h.)
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(std::string_view address,

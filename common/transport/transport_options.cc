@@ -18,12 +18,12 @@ absl::Status ReadWays(const Config& config, TransportOptions* options) {
   if (transport == "auto") {
     // A link that is to be slow is one that frames take.
     if (has_link) return absl::OkStatus();
-    options->shared_memory = SharedMemoryUse::kWherePossible;
-    options->fabric = FabricUse::kWherePossible;
+    options->use_shared_memory = Use::kWherePossible;
+    options->use_fabric = Use::kWherePossible;
   } else if (transport == "shm") {
-    options->shared_memory = SharedMemoryUse::kAlways;
+    options->use_shared_memory = Use::kAlways;
   } else if (transport == "rdma") {
-    options->fabric = FabricUse::kAlways;
+    options->use_fabric = Use::kAlways;
   } else if (transport != "network") {
     return InvalidArgument("setting transport is '%s': expected auto, shm, rdma or network",
                            transport);
@@ -31,37 +31,18 @@ absl::Status ReadWays(const Config& config, TransportOptions* options) {
   return absl::OkStatus();
 }
 
-absl::Status ReadFabric(const Config& config, TransportOptions* options) {
-  options->fabric_provider = config.Text("fabric-provider");
-  if (options->fabric_provider == "shm") {
-    return InvalidArgument(
-        "setting fabric-provider is shm: libfabric's shared memory is not used, as a process that is killed can "
-        "block the others there. On one host say transport=shm, or leave transport=auto");
-  }
-  options->fabric_domain = config.Text("fabric-domain");
-  options->fabric_interface = config.Text("fabric-interface");
-  BDN_ASSIGN_OR_RETURN(options->fabric_window_bytes, config.Bytes("fabric-window"));
-  constexpr uint64_t kLeast = uint64_t{1} << 20;
-  constexpr uint64_t kMost = uint64_t{512} << 20;
-  if (options->fabric_window_bytes < kLeast || options->fabric_window_bytes > kMost) {
-    return InvalidArgument("setting fabric-window is %s: expected 1MiB to 512MiB",
-                           config.Text("fabric-window"));
-  }
-  return absl::OkStatus();
-}
-
 // Payloads on a fabric are not encrypted: only who has said that they need not be goes there by itself.
 absl::Status CheckFabricSecurity(const Config& config, TransportOptions* options) {
   const bool asks_for_it = options->security == LinkSecurity::kEncrypted;
-  if (options->fabric == FabricUse::kAlways && asks_for_it) {
+  if (options->use_fabric == Use::kAlways && asks_for_it) {
     return InvalidArgument(
         "setting data-security is %s, and transport is rdma: a fabric does not encrypt payloads. Say "
         "data-security=authenticated on a network that nobody else reads, or another transport",
         config.Text("data-security"));
   }
   const bool may_be_plain = options->security.has_value() && !asks_for_it;
-  if (options->fabric == FabricUse::kWherePossible && !may_be_plain) {
-    options->fabric = FabricUse::kNever;
+  if (options->use_fabric == Use::kWherePossible && !may_be_plain) {
+    options->use_fabric = Use::kNever;
   }
   return absl::OkStatus();
 }
@@ -74,7 +55,7 @@ absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, cons
   BDN_ASSIGN_OR_RETURN(options.io_threads, config.Int("io-threads", 0, 64));
   BDN_ASSIGN_OR_RETURN(options.connection_timeout, config.Duration("connection-timeout"));
   BDN_RETURN_IF_ERROR(ReadWays(config, &options));
-  BDN_RETURN_IF_ERROR(ReadFabric(config, &options));
+  BDN_ASSIGN_OR_RETURN(options.fabric, ReadFabricSettings(config));
   const bool is_never = options.connection_timeout == absl::ZeroDuration();
   if (!is_never && (options.connection_timeout < absl::Seconds(1) ||
                     options.connection_timeout > absl::Hours(1))) {

@@ -10,19 +10,13 @@
 #include "common/base/clock.h"
 #include "common/base/config.h"
 #include "common/base/link_security.h"
+#include "common/transport/fabric/fabric_settings.h"
 #include "common/wire/frame.h"
 
 namespace bdn {
 
-// Whether processes of one host share memory.
-enum class SharedMemoryUse {
-  kNever,
-  kWherePossible,  // else the network, and the log says why
-  kAlways,         // a peer with which that is not possible is not connected to
-};
-
-// Whether payloads go over a fabric of libfabric's.
-enum class FabricUse {
+// Whether frames go some way besides the network.
+enum class Use {
   kNever,
   kWherePossible,  // else the network, and the log says why
   kAlways,         // a peer with which that is not possible is not connected to
@@ -38,13 +32,10 @@ struct TransportOptions {
   uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
   int max_frames_queued = 65536;                  // as well
   uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
-  SharedMemoryUse shared_memory = SharedMemoryUse::kNever;
+  Use use_shared_memory = Use::kNever;
   std::string socket_directory = {};  // where listeners put theirs for this host, if it is private
-  FabricUse fabric = FabricUse::kNever;
-  std::string fabric_provider = {};  // empty: of an RDMA device, if there is one
-  std::string fabric_domain = {};
-  std::string fabric_interface = {};
-  uint64_t fabric_window_bytes = uint64_t{64} << 20;
+  Use use_fabric = Use::kNever;
+  FabricSettings fabric;
 };
 
 // Of the settings that have them: link, io-threads, connection-timeout, transport, fabric-*, data-security,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/transport/fabric/fabric_endpoint.h"
-#include "common/transport/fabric/fabric_providers.h"
+#include "common/transport/fabric/fabric_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/transport_fixture.h"

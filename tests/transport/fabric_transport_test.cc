@@ -9,7 +9,7 @@
 #include <random>
 
 #include "common/base/endian.h"
-#include "common/transport/fabric/fabric_providers.h"
+#include "common/transport/fabric/fabric_list.h"
 #include "common/transport/fabric/fabric_wire.h"
 #include "common/transport/zmq/zmq_transport.h"
 #include "gmock/gmock.h"

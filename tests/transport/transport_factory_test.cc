@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/transport/transport_fixture.h"
 
 namespace bdn {
 namespace {
@@ -15,6 +16,56 @@ TEST(TransportFactory, MakesWhatListensAtTheAddress) {
     ASSERT_TRUE(transport.ok()) << transport.status();
     (*transport)->Start([](ConnectionId, Frame) {});
     EXPECT_TRUE((*transport)->Listen("tcp://127.0.0.1:0").ok());
+  }
+}
+
+std::string WaysOf(const TransportOptions& options) {
+  auto transport = MakeTransport("tcp", options);
+  if (!transport.ok()) return std::string(transport.status().message());
+  (*transport)->Start([](ConnectionId, Frame) {});
+  return SchemesOf(*(*transport)->Listen("tcp://127.0.0.1:0"));
+}
+
+TEST(TransportFactory, ListensInEveryWayThatIsAskedForButTheFastOnesOfASlowLink) {
+  const SteadyClock clock;
+  TransportOptions options{.clock = &clock, .security = LinkSecurity::kAuthenticated};
+  EXPECT_EQ(WaysOf(options), "tcp");
+  options.use_shared_memory = Use::kWherePossible;
+  EXPECT_EQ(WaysOf(options), "shm, tcp");
+#ifdef BDN_HAS_FABRIC
+  options.use_fabric = Use::kAlways;
+  options.fabric = {.provider = "tcp;ofi_rxm", .interface = "127.0.0.1"};
+  EXPECT_EQ(WaysOf(options), "shm, fabric, tcp");
+  options.link_bytes_per_second = 1e9;
+  EXPECT_EQ(WaysOf(options), "tcp");
+  options.fabric.provider = "carrier-pigeon";
+  EXPECT_THAT(WaysOf(options), HasSubstr("transport is rdma: no fabric provider 'carrier-pigeon'"));
+  options.use_fabric = Use::kWherePossible;
+  options.link_bytes_per_second = 0;
+  EXPECT_EQ(WaysOf(options), "shm, tcp");
+#endif
+}
+
+TEST(TransportFactory, AWorkerOnASlowLinkDoesNotTakeSharedMemory) {
+  const SteadyClock clock;
+  const TransportOptions plain{
+      .clock = &clock, .security = LinkSecurity::kOpen, .use_shared_memory = Use::kWherePossible};
+  TransportOptions slow = plain;
+  slow.link_bytes_per_second = 1e9;
+  for (const TransportOptions& options : {plain, slow}) {
+    Inbox inbox;
+    Completions sent;
+    const auto server = *MakeTransport("tcp", plain);
+    const auto client = *MakeTransport("tcp", options);
+    server->Start(inbox.Handler());
+    client->Start([](ConnectionId, Frame) {});
+    const Peer peer{*server->Listen("tcp://127.0.0.1:0")};
+    client->Send(*client->Connect(peer), FrameOf(1, 1000), sent.Expect());
+    EXPECT_EQ(inbox.WaitFor(1).at(0).frame.is_of_host, options.link_bytes_per_second == 0);
+    for (Transport* each : {client.get(), server.get()}) {
+      each->Close();
+      each->Join();
+    }
   }
 }
 

@@ -22,7 +22,7 @@
 #include "common/base/endian.h"
 #include "common/base/secret.h"
 #include "common/base/status.h"
-#include "common/transport/fabric/fabric_providers.h"
+#include "common/transport/fabric/fabric_list.h"
 
 namespace bdn {
 namespace {

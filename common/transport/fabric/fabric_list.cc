@@ -1,4 +1,4 @@
-#include "common/transport/fabric/fabric_providers.h"
+#include "common/transport/fabric/fabric_list.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-#ifndef BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_PROVIDERS_H_
-#define BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_PROVIDERS_H_
+#ifndef BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_LIST_H_
+#define BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_LIST_H_
 
 #include <cstdint>
 #include <string>
@@ -53,4 +53,4 @@ absl::Status DescribeRegistrationFailure(const std::string& provider, const char
 
 }  // namespace bdn
 
-#endif  // BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_PROVIDERS_H_
+#endif  // BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_LIST_H_

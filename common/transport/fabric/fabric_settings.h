@@ -1,0 +1,25 @@
+#ifndef BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_SETTINGS_H_
+#define BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/config.h"
+
+namespace bdn {
+
+// Which fabric of libfabric's a node is to use. Builds without libfabric's headers have it, too.
+struct FabricSettings {
+  std::string provider = {};  // empty: of an RDMA device, if there is one
+  std::string domain = {};    // empty: its first
+  std::string interface = {};
+  uint64_t window_bytes = uint64_t{64} << 20;
+};
+
+// Of the settings fabric-*. InvalidArgument names the one that is wrong.
+absl::StatusOr<FabricSettings> ReadFabricSettings(const Config& config);
+
+}  // namespace bdn
+
+#endif  // BANDONEON_COMMON_TRANSPORT_FABRIC_FABRIC_SETTINGS_H_
