@@ -15,8 +15,8 @@ struct Endpoint {
   std::string scheme;   // "tcp", "ipc", "shm", "fabric"
   std::string address;  // at most kMostEndpointBytes
   LinkSecurity security = LinkSecurity::kOpen;
-  // Of a network's: the address that the node itself is bound to, for people; `address` is to lead to it. Empty for the
-  // ways that a node has besides, on its host or over a fabric.
+  // The address to which the node itself is bound, for people; `address` leads to it, perhaps by way
+  // of --advertise. Empty but for an endpoint on the network.
   std::string bound = {};
 
   bool operator==(const Endpoint&) const = default;

@@ -22,7 +22,7 @@ constexpr size_t kReserveBytes = size_t{48} << 20;
 constexpr int kTimeToEndMs = 5000;
 // A server near its limit may have no place at one moment, and work.
 constexpr int kFailuresInARow = 5;
-// Of a message, beside its bytes: what ZeroMQ keeps of it, and malloc.
+// The bytes that ZeroMQ and malloc keep for a message beside its own.
 constexpr size_t kMessageOverhead = 4096;
 constexpr std::string_view kLastWords =
     "bandoneon: out of memory, and what was kept for a proper end is used up: this process ends now\n";

@@ -35,7 +35,7 @@ struct TransportStats {
   uint64_t bytes_queued = 0;         // now, to all of them
 };
 
-// What a connector knows of the listener that it connects to.
+// The listener to which a connector connects: the ways to it, its key, and the secret to show.
 struct Peer {
   std::vector<Endpoint> endpoints;  // the preferred one first
   PublicKey key;                    // the listener's, where an endpoint is kEncrypted

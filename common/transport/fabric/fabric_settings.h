@@ -17,7 +17,7 @@ struct FabricSettings {
   uint64_t window_bytes = uint64_t{64} << 20;
 };
 
-// Of the settings fabric-*. InvalidArgument names the one that is wrong.
+// Reads the settings fabric-*. InvalidArgument names the one that is wrong.
 absl::StatusOr<FabricSettings> ReadFabricSettings(const Config& config);
 
 }  // namespace bdn

@@ -15,7 +15,8 @@
 
 namespace bdn {
 
-// Of an endpoint whose address is the provider: peers that are connected over the network meet there.
+// The scheme of an endpoint whose address is the name of a provider. Peers that are connected over
+// the network meet there.
 inline constexpr std::string_view kFabricScheme = "fabric";
 
 struct FabricOptions {

@@ -63,7 +63,8 @@ struct FabricHandshake {
   };
   Kind kind = Kind::kHello;
   uint64_t session = 0;  // the connector's number for this meeting, which the answer repeats; not 0
-  // Of the sender, to be shown by what is sent to it; a refusal has none of what follows.
+  // The fields from here on are the sender's, and a refusal has none of them. Its peers show the
+  // token in everything that they send to it.
   uint64_t token = 0;          // not 0; nobody can guess it
   uint32_t number = 0;         // its name for the session
   uint32_t message_bytes = 0;  // the longest message that it takes
