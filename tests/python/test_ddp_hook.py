@@ -195,6 +195,7 @@ def test_a_model_whose_backward_has_failed_is_freed():
         return weakref.ref(model[0].weight), weakref.ref(state)
 
     references = run_job(job)
+    DistributedDataParallel._active_ddp_module = None  # See no_module_left_active.
     gc.collect()
     assert all(reference() is None for pair in references for reference in pair)
 
