@@ -41,7 +41,7 @@ uint32_t HeaderCrc(ByteSpan bytes) { return Crc32c(bytes.first(kHeaderCrcAt)); }
 
 bool IsFrameType(uint8_t value) {
   return value >= static_cast<uint8_t>(FrameType::kHello) &&
-         value <= static_cast<uint8_t>(FrameType::kFabric);
+         value <= static_cast<uint8_t>(FrameType::kTransport);
 }
 
 // What tells whether these bytes are a header of this version at all.
@@ -186,14 +186,14 @@ const char* FrameTypeName(FrameType type) {
       return "error";
     case FrameType::kWaiting:
       return "waiting";
-    case FrameType::kFabric:
-      return "fabric";
+    case FrameType::kTransport:
+      return "transport";
   }
   return "unknown frame";
 }
 
 uint64_t MaxPayloadBytesOf(FrameType type) {
-  if (type == FrameType::kHello || type == FrameType::kFabric) return 1024;
+  if (type == FrameType::kHello || type == FrameType::kTransport) return 1024;
   if (type == FrameType::kError) return 8 + 4096;
   if (type == FrameType::kFetch) return kDigestBytes;
   return kMaxPayloadBytes;

@@ -33,7 +33,9 @@ enum class FrameType : uint8_t {
   kValue = 7,    // answers fetch; payload: as init, or none where the digest is its
   kError = 8,    // answers any of the above; payload: ErrorBody
   kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
-  kFabric = 10,  // of the ends' transports alone: how to meet over a fabric; payload: a handshake
+  // Between the transports of the two ends, which hand it to nobody else. The payload begins with a
+  // u32 that names the frame's sub-type, and with that the transport whose frame it is.
+  kTransport = 10,
 };
 
 // What a server holds of one segment of a dense key, and an init, fetch or value is about.

@@ -87,7 +87,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   header.request = static_cast<uint32_t>(Number(bytes, 88, 4));
 
   constexpr uint8_t kHello = 1, kPush = 2, kReply = 3, kProbe = 4, kInit = 5, kFetch = 6,
-                    kValue = 7, kError = 8, kFabric = 10;
+                    kValue = 7, kError = 8, kTransport = 10;
   if (header.type < 1 || header.type > 10) return std::nullopt;
   constexpr uint8_t kAbsent = 1, kNonFinite = 2, kUnwanted = 4, kUncompressed = 8, kSame = 16;
   const uint8_t beside = header.flags & ~kUncompressed;
@@ -104,7 +104,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   const bool may_have_codec = header.type == kPush || header.type == kReply;
   const bool may_have_base = header.type == kReply || header.type == kValue;
   const bool may_have_request = header.type != kHello && header.type != kPush &&
-                                header.type != kProbe && header.type != kFabric;
+                                header.type != kProbe && header.type != kTransport;
   if (header.codec != 0 && !may_have_codec) return std::nullopt;
   if (header.part > (is_state ? 7 : 0)) return std::nullopt;
   if (header.base_step != 0 && !may_have_base) return std::nullopt;
@@ -114,7 +114,7 @@ std::optional<Header> ReadHeader(const Bytes& bytes) {
   if (header.request != 0 && !may_have_request) return std::nullopt;
   if (!std::isfinite(header.weight) || header.weight < 0) return std::nullopt;
   if (!std::isfinite(header.learning_rate)) return std::nullopt;
-  const bool is_short = header.type == kHello || header.type == kFabric;
+  const bool is_short = header.type == kHello || header.type == kTransport;
   const uint32_t most = is_short                ? 1024
                         : header.type == kError ? 4104
                         : header.type == kFetch ? 32

@@ -220,7 +220,7 @@ class Stranger {
       : endpoint_(*FabricEndpoint::Open({.provider = provider})) {
     network_->Start([this](ConnectionId, Frame frame) {
       MutexLock lock(&mu_);
-      if (frame.header.type != FrameType::kFabric) return;
+      if (frame.header.type != FrameType::kTransport) return;
       answer_ = *DecodeFabricHandshake(frame.payload.span());
       changed_.SignalAll();
     });
@@ -241,7 +241,7 @@ class Stranger {
   }
 
   void Say(Buffer payload) {
-    network_->Send(connection_, MakeFrame({.type = FrameType::kFabric}, std::move(payload)),
+    network_->Send(connection_, MakeFrame({.type = FrameType::kTransport}, std::move(payload)),
                    [](const absl::Status&) {});
   }
   const FabricHandshake& hello() const { return hello_; }
@@ -362,6 +362,19 @@ TEST_P(FabricTransportTest, CutsWhoseFrameLeavesItsWindow) {
   EXPECT_TRUE(
       stranger.Write(HeadOf(server, grant.bytes()), grant.base, grant.key, grant.immediate));
   AwaitTrue([this] { return num_gone() == 1; });
+  ExpectServes();
+}
+
+TEST_P(FabricTransportTest, DropsAndCountsATransportFrameOfAnotherSubType) {
+  Stranger stranger(GetParam(), address_);
+  stranger.Meet();
+  const uint64_t before = server_->stats().frames_malformed;
+  Buffer other = EncodeFabricHandshake(stranger.hello());
+  other.data()[0] = std::byte{4};
+  stranger.Say(std::move(other));
+  stranger.Say(Buffer());
+  AwaitTrue([&] { return server_->stats().frames_malformed == before + 2; });
+  EXPECT_EQ(inbox_.size(), 0u);
   ExpectServes();
 }
 

@@ -451,7 +451,7 @@ TEST(FrameTest, GivesAnEmptyPayloadNoCrc) {
 TEST(FrameTest, NamesEveryType) {
   EXPECT_STREQ(FrameTypeName(FrameType::kHello), "hello");
   EXPECT_STREQ(FrameTypeName(FrameType::kWaiting), "waiting");
-  EXPECT_STREQ(FrameTypeName(FrameType::kFabric), "fabric");
+  EXPECT_STREQ(FrameTypeName(FrameType::kTransport), "transport");
   EXPECT_STREQ(FrameTypeName(static_cast<FrameType>(99)), "unknown frame");
 }
 

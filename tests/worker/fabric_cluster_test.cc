@@ -150,7 +150,7 @@ TEST_P(FabricChaos, CountsEveryPushOnce) {
     if (has_weathered) return true;
     ++storms;
     met = network.num_meetings();
-    faulty.net().Drop(OfType(FrameType::kFabric), kLostInAStorm);
+    faulty.net().Drop(OfType(FrameType::kTransport), kLostInAStorm);
     return false;
   });
   faulty.net().ClearFaults();

@@ -175,7 +175,7 @@ void FabricTransportImpl::Start(FrameHandler handler, GoneHandler gone) {
 }
 
 void FabricTransportImpl::OnNetworkFrame(ConnectionId from, Frame frame) {
-  if (frame.header.type != FrameType::kFabric) {
+  if (frame.header.type != FrameType::kTransport) {
     {
       MutexLock lock(&mu_);
       if (cut_.contains(from)) return;
@@ -192,7 +192,7 @@ void FabricTransportImpl::OnNetworkFrame(ConnectionId from, Frame frame) {
 }
 
 void FabricTransportImpl::Say(ConnectionId to, const FabricHandshake& handshake) {
-  Frame frame = MakeFrame({.type = FrameType::kFabric}, EncodeFabricHandshake(handshake));
+  Frame frame = MakeFrame({.type = FrameType::kTransport}, EncodeFabricHandshake(handshake));
   said_.frames_sent.Add();
   said_.bytes_sent.Add(kHeaderBytes + frame.payload.size());
   network()->Send(to, std::move(frame), [](const absl::Status&) {});

@@ -54,8 +54,9 @@ struct FabricGrant {
   bool operator==(const FabricGrant&) const = default;
 };
 
-// Payload of a frame of FrameType::kFabric.
+// The payload of a frame of FrameType::kTransport by which two ends meet over a fabric.
 struct FabricHandshake {
+  // The frame's sub-types. Those of other transports have other numbers.
   enum class Kind : uint32_t {
     kHello = 1,    // of who connects; said again, to hear that the other end is still there
     kWelcome = 2,  // the answer
