@@ -14,6 +14,7 @@ Every function that talks to the job takes `worker=`, for several workers in one
 the one of init() is meant.
 """
 
+from . import algorithms
 from ..local_cluster import LocalCluster
 from ..session import (
     default_worker,
@@ -26,6 +27,23 @@ from ..session import (
     shutdown,
     size,
 )
+from .algorithms import (
+    CSER,
+    LANS,
+    QSR,
+    Average,
+    DecayMomentumSGD,
+    DeMo,
+    EF21,
+    FrozenAdamW,
+    Lion,
+    Muon,
+    Nesterov,
+    OneBitAdam,
+    SignMomentum,
+    SlowMo,
+    muon_groups,
+)
 from .app_state import AppState
 from .batch_norm import average_batch_norm
 from .broadcast import (
@@ -36,22 +54,14 @@ from .broadcast import (
 )
 from .checkpoint import load, save
 from .comm_state import CommState
-from .cser import CSER
 from .ddp import DDPState, ddp_hook
 from .ddp_besides import keep_gradients_local
-from .decay_momentum_sgd import DecayMomentumSGD
-from .decoupled_momentum import DeMo
-from .ef21 import EF21
 from .exchange import Handle, barrier, empty, push_pull, synchronize
 from .foreign_words import answer_foreign_words, missing_name
-from .frozen_adam import FrozenAdamW
-from .lans import LANS
-from .lion import Lion
-from .local_steps import QSR, Average, LocalSteps, Nesterov, SignMomentum, SlowMo
-from .muon import Muon
-from .onebit_adam import OneBitAdam
+from .local_steps import LocalSteps
 from .optimizer import DistributedOptimizer
-from .named_recipes import Recipe, muon_groups, recipe, recipes
+from .named_recipes import Recipe, recipe, recipes
+from .old_names import keep_moved_modules
 from .server_optimizer import ServerOptimizer
 
 __all__ = [
@@ -106,7 +116,10 @@ __all__ = [
 ]
 
 # torch looks at a hook's own annotations, and calls it itself.
-answer_foreign_words([name for name in __all__ if name != "ddp_hook"], globals())
+answer_foreign_words(
+    [name for name in __all__ if name != "ddp_hook" and name not in algorithms.__all__], globals()
+)
+keep_moved_modules(__name__)
 
 
 def __getattr__(name):

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from ..errors import FailedPrecondition, InvalidArgument
 from . import backward_pass
-from .per_parameter import PerParameterOptimizer
+from .algorithms.per_parameter import PerParameterOptimizer
 
 _is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 

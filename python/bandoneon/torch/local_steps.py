@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -13,9 +11,11 @@ import torch
 from ..errors import InvalidArgument
 from ..session import default_worker
 from ..worker import Worker
+from .algorithms.outer_steps import Average, Nesterov, SignMomentum, SlowMo  # noqa: F401 (where pickles look)
+from .algorithms.qsr import QSR
 from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
 from .hints import Closure, NamedParameters, OuterRule, Overrides, Weighting
-from .hyperparameters import check_decays, check_not_negative, check_steps, rule_text
+from .hyperparameters import check_steps
 from .link_options import LinkOptions, LinkTable
 from .names import Names
 from .parameters import ParameterSet, check_weights_fit_float32, terms_by_group
@@ -23,116 +23,6 @@ from .vote import Vote
 from .weight import Weight
 from .wrapped import WrappedOptimizer
 from .written_weights import WrittenWeights
-
-
-@dataclass(frozen=True)
-class SignMomentum:
-    """The outer step of distributed sign momentum (DSM, arXiv 2411.17866). With D the mean of what the
-    workers moved, lr their learning rate at the time, and d = D / lr:
-
-        u = beta1 m + (1 - beta1) d;   m <- beta2 m + (1 - beta2) d
-        x <- (1 - decay eta lr) x - eta lr sign(u)
-
-    A pull is one bit a parameter and loses nothing: whoever holds x needs only the signs. The defaults
-    are the authors' for tau=12 and thousands of rounds.
-    """
-
-    beta1: float = 0.95
-    beta2: float = 0.98
-    eta: float = 1.0
-    decay: float = 0.1
-
-    def __post_init__(self):
-        check_decays(beta1=self.beta1, beta2=self.beta2)
-        check_not_negative(eta=self.eta, decay=self.decay)
-
-    @property
-    def rule(self):
-        """The servers' update rule, as they read it."""
-        return rule_text("sign_momentum", **asdict(self))
-
-    pull = "sign"
-
-
-@dataclass(frozen=True)
-class Nesterov:
-    """DiLoCo's outer step (arXiv 2311.08105): m <- momentum m + D;  x <- x - lr (D + momentum m)."""
-
-    lr: float = 0.7
-    momentum: float = 0.9
-
-    def __post_init__(self):
-        check_decays(momentum=self.momentum)
-        check_not_negative(lr=self.lr)
-
-    @property
-    def rule(self):
-        """The servers' update rule, as they read it."""
-        return rule_text("nesterov", **asdict(self))
-
-    pull = "none"
-
-
-@dataclass(frozen=True)
-class SlowMo:
-    """SlowMo (arXiv 1910.00643): m <- beta m + D / lr;  x <- x - alpha lr m, lr the workers' own."""
-
-    beta: float = 0.5
-    alpha: float = 1.0
-
-    def __post_init__(self):
-        check_decays(beta=self.beta)
-        check_not_negative(alpha=self.alpha)
-
-    @property
-    def rule(self):
-        """The servers' update rule, as they read it."""
-        return rule_text("slowmo", **asdict(self))
-
-    pull = "none"
-
-
-@dataclass(frozen=True)
-class Average:
-    """The mean of the workers' weights: local SGD (arXiv 1805.09767), x <- x - D. With a lossy push
-    under ef(...) it is QSparse-local-SGD (1906.02367)."""
-
-    rule = "average"
-    pull = "none"
-
-
-@dataclass(frozen=True)
-class QSR:
-    """The quadratic synchronisation rule (arXiv 2310.14423) for LocalSteps(tau=): meetings grow rarer as the
-    learning rate falls. A round that begins at learning rate lr, the first group's, has
-
-        tau = floor((alpha / lr)^2), but at least `least` and at most `most`
-
-    alpha: the rate at which the square is 1; the highest rate times sqrt(least) begins to grow at once.
-    least: steps between meetings at the highest rate.
-    most: a bound where the rate comes near 0. A run ends best at a meeting: call synchronize() where it does not.
-    warmup: rounds that begin in so many first steps, while the rate still rises, have `least`.
-    """
-
-    alpha: float
-    least: int
-    most: int
-    warmup: int = 0
-
-    def __post_init__(self):
-        check_steps(least=self.least, most=self.most)
-        check_not_negative(alpha=self.alpha, warmup=self.warmup)
-        if self.most < self.least:
-            raise InvalidArgument(f"most={self.most} is less than least={self.least}")
-
-    def steps(self, step, rate):
-        """Of the round that begins after `step` steps at that learning rate."""
-        if step < self.warmup:
-            return int(self.least)
-        # Before the square, which overflows for tiny rates.
-        ratio = self.alpha / rate if rate > 0 else math.inf
-        longest = self.most if ratio >= math.sqrt(self.most) else int(ratio**2)
-        return int(max(self.least, longest))
 
 
 class LocalSteps(WrappedOptimizer):

@@ -12,8 +12,9 @@ import torch
 
 from ..errors import InvalidArgument
 from ..worker import Worker
-from .local_steps import Average, LocalSteps
-from .muon import Muon
+from .algorithms.muon import Muon, muon_groups
+from .algorithms.outer_steps import Average
+from .local_steps import LocalSteps
 from .optimizer import DistributedOptimizer
 
 _TABLE = pathlib.Path(__file__).resolve().parent.parent / "recipes.json"
@@ -139,28 +140,6 @@ class Recipe:
         if others is not None:
             raise InvalidArgument(f"others= is for Muon, and recipe {self.name!r} makes {self.inner}")
         return _INNER[self.inner](model.parameters(), **hyperparameters)
-
-
-def muon_groups(model: torch.nn.Module, others: Iterable[torch.Tensor] | None = None) -> list[dict[str, Any]]:
-    """Parameter groups for Muon: matrices, and those that AdamW steps whatever their shape: `others`, or unless given
-    the parameters of every Embedding and EmbeddingBag and of the last Linear of the model. Frozen
-    parameters are in neither."""
-    if others is None:
-        others = [
-            param
-            for module in model.modules()
-            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
-            for param in module.parameters(recurse=False)
-        ]
-        linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
-        others += linears[-1].parameters() if linears else []
-    apart = {id(param) for param in others}
-    params = [param for param in model.parameters() if param.requires_grad]
-    groups = [
-        {"params": [param for param in params if id(param) not in apart]},
-        {"params": [param for param in params if id(param) in apart], "matrices": False},
-    ]
-    return [group for group in groups if group["params"]]
 
 
 def recipes() -> dict[str, Recipe]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .hyperparameters import check_decays, check_not_negative
+from ..hyperparameters import check_decays, check_not_negative
 from .per_parameter import PerParameterOptimizer
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .hints import Closure
+from ..hints import Closure
 
 
 class PerParameterOptimizer(torch.optim.Optimizer):

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from ..worker import Worker
+from ...worker import Worker
+from ..hints import Closure, NamedParameters, Overrides
+from ..hyperparameters import check_decays, check_not_negative, check_steps
+from ..link_options import LinkOptions, LinkTable
+from ..wrapped import evaluate
 from .frozen_adam import descend, new_moments
-from .hints import Closure, NamedParameters, Overrides
-from .hyperparameters import check_decays, check_not_negative, check_steps
-from .link_options import LinkOptions, LinkTable
 from .step_exchange import StepExchangeOptimizer
-from .wrapped import evaluate
 
 
 class OneBitAdam(StepExchangeOptimizer):

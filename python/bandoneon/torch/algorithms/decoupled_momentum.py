@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgument
-from ..worker import Worker
+from ...errors import InvalidArgument
+from ...worker import Worker
+from ..hints import Closure, NamedParameters, Overrides
+from ..hyperparameters import check_decays, check_not_negative, check_steps
+from ..link_options import LinkOptions, LinkTable
+from ..wrapped import evaluate
 from .chunked_dct import ChunkedDCT
-from .hints import Closure, NamedParameters, Overrides
-from .hyperparameters import check_decays, check_not_negative, check_steps
-from .link_options import LinkOptions, LinkTable
 from .step_exchange import StepExchangeOptimizer, step_by
-from .wrapped import evaluate
 
 
 class DeMo(StepExchangeOptimizer):

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgument
-from ..worker import Worker
-from .hints import Closure, NamedParameters, Overrides
-from .hyperparameters import check_decays, check_not_negative
-from .link_options import LinkOptions, LinkTable
+from ...errors import InvalidArgument
+from ...worker import Worker
+from ..hints import Closure, NamedParameters, Overrides
+from ..hyperparameters import check_decays, check_not_negative
+from ..link_options import LinkOptions, LinkTable
+from ..wrapped import evaluate
 from .step_exchange import StepExchangeOptimizer, step_by
-from .wrapped import evaluate
 
 
 class Lion(StepExchangeOptimizer):

@@ -6,20 +6,20 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgument
-from ..session import default_worker
-from ..worker import Worker
-from .broadcast import broadcast_parameters, check_same_weights
-from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from .hints import Closure, NamedParameters, Overrides
-from .hyperparameters import check_decays
-from .link_options import LinkOptions, LinkTable
-from .local_memory import LocalMemory
-from .names import Names
-from .parameters import ParameterSet, terms_by_group
-from .tensors import host_zeros
-from .vote import Vote
-from .wrapped import WrappedOptimizer, evaluate
+from ...errors import InvalidArgument
+from ...session import default_worker
+from ...worker import Worker
+from ..broadcast import broadcast_parameters, check_same_weights
+from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from ..hints import Closure, NamedParameters, Overrides
+from ..hyperparameters import check_decays
+from ..link_options import LinkOptions, LinkTable
+from ..local_memory import LocalMemory
+from ..names import Names
+from ..parameters import ParameterSet, terms_by_group
+from ..tensors import host_zeros
+from ..vote import Vote
+from ..wrapped import WrappedOptimizer, evaluate
 
 
 class EF21(WrappedOptimizer):

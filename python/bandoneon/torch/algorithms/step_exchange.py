@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from ..errors import Unimplemented
-from ..session import default_worker
-from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from .ddp_besides import DDPBesides
-from .local_memory import LocalMemory
-from .loss_scale import RefusesGradScaler
-from .names import Names
-from .parameters import ParameterSet
-from .wrapped import refuse_pickling
+from ...errors import Unimplemented
+from ...session import default_worker
+from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from ..ddp_besides import DDPBesides
+from ..local_memory import LocalMemory
+from ..loss_scale import RefusesGradScaler
+from ..names import Names
+from ..parameters import ParameterSet
+from ..wrapped import refuse_pickling
 
 
 class StepExchangeOptimizer(RefusesGradScaler, torch.optim.Optimizer):

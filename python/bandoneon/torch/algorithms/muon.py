@@ -7,16 +7,16 @@ import math
 import statistics
 import time
 import warnings
-from typing import Any
+from typing import Any, Iterable
 
 import torch
 
-from ..errors import InvalidArgument
-from .hints import Closure
-from .hyperparameters import check_decays, check_not_negative
+from ...errors import InvalidArgument
+from ..hints import Closure
+from ..hyperparameters import check_decays, check_not_negative
+from ..tensors import DTYPES
+from ..wrapped import evaluate
 from .per_parameter import PerParameterOptimizer
-from .tensors import DTYPES
-from .wrapped import evaluate
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -264,6 +264,28 @@ class _Pace:
                     RuntimeWarning,
                     stacklevel=5,
                 )
+
+
+def muon_groups(model: torch.nn.Module, others: Iterable[torch.Tensor] | None = None) -> list[dict[str, Any]]:
+    """Parameter groups for Muon: matrices, and those that AdamW steps whatever their shape: `others`, or unless given
+    the parameters of every Embedding and EmbeddingBag and of the last Linear of the model. Frozen
+    parameters are in neither."""
+    if others is None:
+        others = [
+            param
+            for module in model.modules()
+            if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+            for param in module.parameters(recurse=False)
+        ]
+        linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        others += linears[-1].parameters() if linears else []
+    apart = {id(param) for param in others}
+    params = [param for param in model.parameters() if param.requires_grad]
+    groups = [
+        {"params": [param for param in params if id(param) not in apart]},
+        {"params": [param for param in params if id(param) in apart], "matrices": False},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def _dtype_of(param):

@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 
-from .. import _native
-from ..errors import InvalidArgument, OutOfRange
-from ..session import default_worker
-from ..worker import Worker
-from .broadcast import broadcast_parameters
-from .comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
-from .hints import Closure, NamedParameters, Overrides
-from .hyperparameters import check_steps
-from .link_options import LinkOptions, LinkTable
-from .names import Names
-from .parameters import ParameterSet, check_apart, check_weights_fit_float32
-from .tensors import host_empty
-from .wrapped import WrappedOptimizer
+from ... import _native
+from ...errors import InvalidArgument, OutOfRange
+from ...session import default_worker
+from ...worker import Worker
+from ..broadcast import broadcast_parameters
+from ..comm_state import ResumeCheck, fitting_state, saved_by, step_to_resume_at
+from ..hints import Closure, NamedParameters, Overrides
+from ..hyperparameters import check_steps
+from ..link_options import LinkOptions, LinkTable
+from ..names import Names
+from ..parameters import ParameterSet, check_apart, check_weights_fit_float32
+from ..tensors import host_empty
+from ..wrapped import WrappedOptimizer
 
 
 class CSER(WrappedOptimizer):

@@ -1,0 +1,42 @@
+"""Published algorithms: optimizers that exchange by themselves, optimizers to put inside those that do, and the outer
+steps of LocalSteps. docs/algorithms.md says which is for what.
+
+    import bandoneon.torch as bdn
+    from bandoneon.torch.algorithms import Lion
+
+    bdn.init()
+    optimizer = Lion(model.parameters(), lr=3e-4, named_parameters=model.named_parameters())
+"""
+
+from ..foreign_words import answer_foreign_words
+from .cser import CSER
+from .decay_momentum_sgd import DecayMomentumSGD
+from .decoupled_momentum import DeMo
+from .ef21 import EF21
+from .frozen_adam import FrozenAdamW
+from .lans import LANS
+from .lion import Lion
+from .muon import Muon, muon_groups
+from .onebit_adam import OneBitAdam
+from .outer_steps import Average, Nesterov, SignMomentum, SlowMo
+from .qsr import QSR
+
+__all__ = [
+    "Average",
+    "CSER",
+    "DeMo",
+    "DecayMomentumSGD",
+    "EF21",
+    "FrozenAdamW",
+    "LANS",
+    "Lion",
+    "Muon",
+    "Nesterov",
+    "OneBitAdam",
+    "QSR",
+    "SignMomentum",
+    "SlowMo",
+    "muon_groups",
+]
+
+answer_foreign_words(__all__, globals())
