@@ -4,33 +4,19 @@ A pass is one call of backward(). Reentrant checkpointing calls backward() insid
 that inner pass has its own end, but gradients are complete only at the end of the outermost one.
 """
 
-import sys
-
 import torch
-from torch.autograd.function import BackwardCFunction
 
-_APPLY = BackwardCFunction.apply.__code__
+from .torch_internals import current_task, outermost_node, queue_callback
 
-
-# Number of the pass that runs on this thread, -1 outside of any. Asked for each gradient.
-current_task = torch._C._current_graph_task_id
-
-
-def outermost_function():
-    """The node of the outermost pass that we are inside of, or None if this is that pass."""
-    found = None
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _APPLY:
-            found = frame.f_locals["self"]
-        frame = frame.f_back
-    return found
+__all__ = [
+    "at_end_of_pass", "before_accumulation", "current_task", "outermost_node", "remove", "when_pass_resumes_after"
+]
 
 
 def at_end_of_pass(callback):
     """Runs it as the last action of the pass on this thread, after those that were here before; what it
     raises comes out of backward(). One of them may add another."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
+    queue_callback(callback)
 
 
 def when_pass_resumes_after(node, callback):

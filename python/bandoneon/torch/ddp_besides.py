@@ -1,6 +1,5 @@
 """DistributedDataParallel around an optimizer that exchanges by itself."""
 
-import gc
 import warnings
 import weakref
 
@@ -8,6 +7,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import FailedPrecondition
+from .torch_internals import live_objects
 
 # Models of DDP whose gradients stay each worker's own.
 _local = weakref.WeakSet()
@@ -53,11 +53,8 @@ class DDPBesides:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
             return
         mine = {id(param) for param in params if param.requires_grad}
-        for module in gc.get_objects():
-            # Not isinstance(), which asks objects that pretend to be others.
-            if not issubclass(type(module), DistributedDataParallel) or module in _local:
-                continue
-            if any(id(param) in mine for param in module.parameters()):
+        for module in live_objects(DistributedDataParallel):
+            if module not in _local and any(id(param) in mine for param in module.parameters()):
                 self._has_looked = not self._steps_locally  # An error is one at each step.
                 self._say()
                 return

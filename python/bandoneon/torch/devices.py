@@ -2,10 +2,11 @@
 
 import torch
 
+from .torch_internals import raw_stream_of_gpu
+
 # Whether there may be any: not ROCm's, which calls itself CUDA as well. Asked before anything else of here:
 # where there is none, it costs a gradient no call.
 ARE_HERE = torch.version.cuda is not None
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def is_pushable(tensor):
@@ -20,8 +21,8 @@ def place_of(tensor):
 
 
 def current_stream(index):
-    if _raw_stream is not None:
-        return _raw_stream(index)
+    if raw_stream_of_gpu is not None:
+        return raw_stream_of_gpu(index)
     return torch.cuda.current_stream(index).cuda_stream
 
 

@@ -5,12 +5,12 @@ import contextlib
 import weakref
 
 import torch
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._pytree import tree_map
 
 from ..errors import FailedPrecondition, InvalidArgument
 from . import backward_pass
 from .algorithms.per_parameter import PerParameterOptimizer
+from .torch_internals import hooks_after_any_step, hooks_before_any_step, no_torch_function
 
 _is_compiling = getattr(torch.compiler, "is_compiling", None) or torch._utils.is_compiling
 
@@ -49,8 +49,8 @@ def has_other_hooks(optimizer):
     return bool(
         len(optimizer._optimizer_step_pre_hooks) > 1
         or len(optimizer._optimizer_step_post_hooks) > 1
-        or _global_optimizer_pre_hooks
-        or any(not hasattr(hook, "looks_at_no_gradients") for hook in _global_optimizer_post_hooks.values())
+        or hooks_before_any_step
+        or any(not hasattr(hook, "looks_at_no_gradients") for hook in hooks_after_any_step.values())
     )
 
 
@@ -58,7 +58,7 @@ class PendingGradient(torch.Tensor):
     """What param.grad is while its mean is on its way: whatever computes with it has awaited the mean first.
     Without memory of its own, so that what goes around torch's operators (numpy(), data_ptr()) fails."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = no_torch_function
 
     @staticmethod
     def __new__(cls, grad, settle):

@@ -5,15 +5,14 @@ program written for plain PyTorch does not tell; its GradScaler is found by look
 is alive and enabled.
 """
 
-import gc
 import math
-import sys
 import weakref
 
 import torch
 
 from ..errors import FailedPrecondition, InvalidArgument, Unimplemented
 from .link_options import LARGEST_HALF
+from .torch_internals import live_objects, self_of_caller
 
 AUTO = "auto"
 
@@ -78,7 +77,7 @@ class LossScale:
 
     def _find(self):
         """Looks once, at the first pass: by then a program has made its scaler."""
-        found = [o for o in gc.get_objects() if issubclass(type(o), _SCALER) and o.is_enabled()]
+        found = [scaler for scaler in live_objects(_SCALER) if scaler.is_enabled()]
         if len(found) > 1 and self._needed:
             raise FailedPrecondition(
                 f"{len(found)} GradScalers are alive, so it is unclear which one scales these gradients; "
@@ -135,7 +134,7 @@ class RefusesGradScaler:
     @property
     def _step_supports_amp_scaling(self):
         """GradScaler.step() asks for it, before it decides about the step; others do to read it."""
-        asker = sys._getframe(1).f_locals.get("self")
+        asker = self_of_caller()
         if isinstance(asker, _SCALER) and asker.is_enabled():
             name = type(self).__name__
             raise Unimplemented(

@@ -402,7 +402,7 @@ class Synchronizer:
         task = backward_pass.current_task()
         if task == self._outermost:
             return
-        function = backward_pass.outermost_function()
+        function = backward_pass.outermost_node()
         if function is not None:
             slot.may_repeat = True
         if task in self._tasks:

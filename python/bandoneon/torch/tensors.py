@@ -5,6 +5,7 @@ import torch
 from .. import _native
 from ..errors import InvalidArgument, Unimplemented
 from . import devices
+from .torch_internals import num_users_of_storage
 
 DTYPES = {
     torch.float32: _native.FLOAT32,
@@ -12,9 +13,6 @@ DTYPES = {
     torch.bfloat16: _native.BFLOAT16,
     torch.float64: _native.FLOAT64,
 }
-
-
-_use_count = getattr(torch._C, "_storage_Use_Count", None)
 
 
 def dtype_number(tensor, name):
@@ -186,4 +184,6 @@ def _is_shared(tensor):
     storage = tensor.untyped_storage()
     if storage.nbytes() != tensor.nbytes:
         return True
-    return _use_count is not None and _use_count(storage._cdata) > 2  # The tensor and our view of it.
+    if num_users_of_storage is None:
+        return False
+    return num_users_of_storage(storage._cdata) > 2  # The tensor and our view of it.
