@@ -26,7 +26,7 @@ class PeerTableTest : public testing::Test {
 TEST_F(PeerTableTest, ForgetsAPeerWhenItsConnectionHasEndedAndItsFramesAreRead) {
   table_.OnAccepted(5, At(0));
   EXPECT_EQ(table_.newcomers().size(), 1u);
-  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {{1}});
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {{1}}, At(0));
   EXPECT_TRUE(table_.newcomers().empty());
   EXPECT_EQ(table_.Find("a"), peer);
   EXPECT_EQ(table_.Find(1), peer);
@@ -49,23 +49,65 @@ TEST_F(PeerTableTest, TellsWhetherAConnectionEverBroughtAFrame) {
 TEST_F(PeerTableTest, APeerWhoseFirstFrameIsReadAfterItsEndGoesAtOnce) {
   table_.OnAccepted(5, At(0));
   table_.OnClosed(5);
-  table_.Add(1, "a", 5, {});
+  table_.Add(1, "a", 5, {}, At(0));
   EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+}
+
+TEST_F(PeerTableTest, APeerWhoseConnectionIsToldOfAfterItsFirstFrameStays) {
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {}, At(0));
+  EXPECT_TRUE(table_.has_untold());
+  EXPECT_FALSE(peer->is_told_of);
+  EXPECT_EQ(table_.OnAccepted(5, At(1)), peer);
+  EXPECT_FALSE(table_.has_untold());
+  EXPECT_TRUE(peer->is_told_of);
+  EXPECT_TRUE(table_.newcomers().empty());
+  table_.CloseUntoldBefore(At(100));
+  EXPECT_FALSE(table_.has_closed());
+  EXPECT_TRUE(table_.OnClosed(5));
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+}
+
+TEST_F(PeerTableTest, SoDoesOneOnADescriptorWhoseEarlierPeerHasGone) {
+  table_.OnAccepted(5, At(0));
+  table_.Add(1, "a", 5, {}, At(0));
+  table_.OnClosed(5);
+  table_.Add(2, "b", 5, {}, At(1));
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+  table_.OnAccepted(5, At(1));
+  EXPECT_EQ(table_.Find("b")->is_closed, false);
+}
+
+TEST_F(PeerTableTest, APeerWhoseConnectionIsNeverToldOfGoesInTime) {
+  table_.Add(1, "a", 5, {}, At(1));
+  table_.CloseUntoldBefore(At(1));
+  EXPECT_FALSE(table_.has_closed());
+  table_.CloseUntoldBefore(At(2));
+  EXPECT_TRUE(table_.has_closed());
+  EXPECT_FALSE(table_.has_untold());
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+  EXPECT_EQ(table_.OnAccepted(5, At(3)), nullptr);  // another connection
+}
+
+TEST_F(PeerTableTest, APeerWhoseEndIsToldFirstGoes) {
+  table_.Add(1, "a", 5, {}, At(0));
+  EXPECT_TRUE(table_.OnClosed(5));
+  EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
+  EXPECT_FALSE(table_.has_untold());
 }
 
 TEST_F(PeerTableTest, ADescriptorThatIsGivenAgainIsAnotherConnection) {
   table_.OnAccepted(5, At(0));
-  table_.Add(1, "a", 5, {});
+  table_.Add(1, "a", 5, {}, At(0));
   table_.OnClosed(5);
   table_.OnAccepted(5, At(1));
-  table_.Add(2, "b", 5, {});
+  table_.Add(2, "b", 5, {}, At(0));
   EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{1});
   EXPECT_TRUE(table_.OnClosed(5));
   EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{2});
 
   // Even where nobody told of the end.
   table_.OnAccepted(5, At(2));
-  table_.Add(3, "c", 5, {});
+  table_.Add(3, "c", 5, {}, At(0));
   table_.OnAccepted(5, At(3));
   EXPECT_EQ(TakeClosed(), std::vector<ConnectionId>{3});
 }
@@ -76,13 +118,13 @@ TEST_F(PeerTableTest, CountsNewcomersInTheOrderOfTheirComing) {
   table_.ForgetNewcomersBefore(At(4));
   EXPECT_EQ(table_.newcomers().size(), 6u);
   EXPECT_EQ(table_.newcomers().begin()->second.fd, 6);
-  table_.Add(1, "a", 6, {});
+  table_.Add(1, "a", 6, {}, At(0));
   EXPECT_EQ(table_.newcomers().begin()->second.fd, 5);
 }
 
 TEST_F(PeerTableTest, APeerThatHasEndedIsForgottenAfterATurnWithoutAMessageOfIt) {
   table_.OnAccepted(5, At(0));
-  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {});
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {}, At(0));
   table_.OnRead(peer);
   table_.OnClosed(5);
   EXPECT_TRUE(table_.EndTurn().empty());  // it may have had its place before it was closed
@@ -108,7 +150,7 @@ TEST_F(PeerTableTest, FindsWhoSendsWithoutEndingAMessage) {
     return fds;
   };
   for (const int fd : {5, 6, 7}) table_.OnAccepted(fd, At(0));
-  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {});
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {}, At(0));
   table_.OnRead(peer);
   received = {{5, 1000}, {6, 101}, {7, 100}};
   EXPECT_TRUE(weigh().empty());  // what has come just now may be read yet
@@ -136,7 +178,7 @@ TEST_F(PeerTableTest, AFirstMessageMayBeShorterAndAllOfThemTogetherToo) {
     return fds;
   };
   for (const int fd : {5, 6, 7, 8}) table_.OnAccepted(fd, At(0));
-  table_.OnRead(table_.Add(1, "a", 5, {}));
+  table_.OnRead(table_.Add(1, "a", 5, {}, At(0)));
   EXPECT_TRUE(weigh().empty());
   read = {{5, 1000}, {6, 101}};
   EXPECT_TRUE(weigh().empty());
@@ -164,11 +206,11 @@ TEST_F(PeerTableTest, WatchesWhoHasBroughtNoMessageAndWhoseMessageIsLong) {
   EXPECT_FALSE(table_.has_watched());
   for (const int fd : {5, 6, 7}) table_.OnAccepted(fd, At(0));
   EXPECT_TRUE(table_.has_watched());
-  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {});
-  PeerTable::Peer* const other = table_.Add(2, "b", 6, {});
+  PeerTable::Peer* const peer = table_.Add(1, "a", 5, {}, At(0));
+  PeerTable::Peer* const other = table_.Add(2, "b", 6, {}, At(0));
   EXPECT_TRUE(weigh(Weighed::kWatched).empty());
   EXPECT_THAT(asked, ElementsAre(7));
-  table_.Add(3, "c", 7, {});
+  table_.Add(3, "c", 7, {}, At(0));
   EXPECT_TRUE(weigh(Weighed::kAll).empty());
   EXPECT_THAT(asked, ElementsAre(5, 6, 7));
   EXPECT_FALSE(table_.has_watched());
@@ -195,7 +237,7 @@ TEST_F(PeerTableTest, StaysSmallWhileManyComeAndGo) {
   for (ConnectionId id = 1; id <= 10000; ++id) {
     const int fd = static_cast<int>(id % 7);
     table_.OnAccepted(fd, At(0));
-    table_.Add(id, std::to_string(id), fd, {});
+    table_.Add(id, std::to_string(id), fd, {}, At(0));
     table_.OnClosed(fd);
     table_.TakeClosed();
   }

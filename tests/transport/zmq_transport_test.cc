@@ -12,11 +12,13 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "common/transport/zmq/zmq_address.h"
 #include "gmock/gmock.h"
@@ -372,6 +374,62 @@ TEST_F(ZmqTransportTest, ListensAtSeveralAddresses) {
   client->Send(*client->Connect(PeerAt(ipc)), FrameOf(2, 10), completions_.Expect());
   const auto arrived = inbox_.WaitFor(2);
   EXPECT_NE(arrived.at(0).from, arrived.at(1).from);
+}
+
+// The thread that accepts a connection tells of it last, and another one may have its first frame by then.
+TEST_F(ZmqTransportTest, KeepsConnectionsWhoseFirstFrameIsThereBeforeTheyAreToldOf) {
+  std::atomic<int> gone{0};
+  auto server = MakeTransport({.io_threads = 4});
+  server->Start(inbox_.Handler(), [&](ConnectionId) { gone++; });
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
+  auto client = MakeTransport({.io_threads = 4});
+  client->Start([](ConnectionId, Frame) {});
+  constexpr int kConnections = 300;
+  for (int i = 1; i <= kConnections; ++i) {
+    client->Send(*client->Connect(PeerAt(address)), FrameOf(i, 10), completions_.Expect());
+    if (i % 10 == 0) inbox_.WaitFor(i);
+  }
+  EXPECT_EQ(gone, 0);
+  server->Close();
+  server->Join();
+}
+
+// Anything else that wakes the poller may be what reads that a connection was closed.
+TEST_F(ZmqTransportTest, TellsOfAClosedConnectionWhateverWakesThePoller) {
+  Mutex mu;
+  CondVar changed;
+  size_t gone = 0;
+  auto server = MakeTransport();
+  server->Start(inbox_.Handler(), [&](ConnectionId) {
+    MutexLock lock(&mu);
+    ++gone;
+    changed.SignalAll();
+  });
+  const std::string address = ListenAt(server.get(), "tcp://127.0.0.1:0");
+  auto client = MakeTransport();
+  client->Start([](ConnectionId, Frame) {});
+  ASSERT_TRUE(client->Connect(PeerAt(address)).ok());  // It stays new, and so is looked at.
+  std::atomic<bool> is_over{false};
+  std::thread waker([&] {
+    while (!is_over) server->Disconnect(98765);
+  });
+  for (size_t i = 1; i <= 100; ++i) {
+    const ConnectionId connection = *client->Connect(PeerAt(address));
+    client->Send(connection, FrameOf(i, 10), completions_.Expect());
+    inbox_.WaitFor(i);
+    client->Disconnect(connection);
+    const absl::Time deadline = PatienceEnds();
+    MutexLock lock(&mu);
+    while (gone < i && kClock.WaitUntil(&changed, &mu, deadline)) {
+    }
+    if (gone == i) continue;
+    ADD_FAILURE() << "nobody was told that connection " << i << " is gone";
+    break;
+  }
+  is_over = true;
+  waker.join();
+  server->Close();
+  server->Join();
 }
 
 TEST_F(ZmqTransportTest, RefusesOptionsOutOfRange) {

@@ -5,20 +5,35 @@
 
 namespace bdn {
 
-void PeerTable::OnAccepted(int fd, absl::Time now) {
+PeerTable::Peer* PeerTable::OnAccepted(int fd, absl::Time now) {
+  Peer* waiting = nullptr;
+  if (const auto found = untold_.find(fd); found != untold_.end()) {
+    waiting = found->second.peer;
+    untold_.erase(found);
+  }
   OnClosed(fd);  // a descriptor that is given again was closed, whether we were told or not
-  connections_[fd] = {};
+  closed_before_a_frame_.erase(fd);
+  connections_[fd].peer = waiting;
+  if (waiting != nullptr) {
+    waiting->is_told_of = true;
+    return waiting;
+  }
   has_watched_ = true;
   newcomers_[++num_accepted_] = {fd, now};
   newcomer_of_fd_[fd] = num_accepted_;
+  return nullptr;
 }
 
 bool PeerTable::OnClosed(int fd) {
   ForgetNewcomer(fd);
-  const auto found = connections_.find(fd);
-  if (found == connections_.end()) return false;
-  Peer* const peer = found->second.peer;
-  connections_.erase(found);
+  Peer* peer = nullptr;
+  if (const auto found = connections_.find(fd); found != connections_.end()) {
+    peer = found->second.peer;
+    connections_.erase(found);
+    if (peer == nullptr) closed_before_a_frame_.insert(fd);
+  } else if (const auto untold = untold_.find(fd); untold != untold_.end()) {
+    peer = untold->second.peer;
+  }
   if (peer != nullptr) Close(peer);
   return peer != nullptr;
 }
@@ -46,7 +61,8 @@ PeerTable::Peer* PeerTable::Find(ConnectionId id) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-PeerTable::Peer* PeerTable::Add(ConnectionId id, std::string name, int fd, const PublicKey& key) {
+PeerTable::Peer* PeerTable::Add(ConnectionId id, std::string name, int fd, const PublicKey& key,
+                                absl::Time now) {
   auto added = std::make_unique<Peer>();
   Peer* const peer = added.get();
   peer->id = id;
@@ -56,15 +72,29 @@ PeerTable::Peer* PeerTable::Add(ConnectionId id, std::string name, int fd, const
   peers_[id] = std::move(added);
   by_name_[peer->name] = peer;
   ForgetNewcomer(fd);
-  // Read late: its connection has been closed, or the descriptor belongs to another by now.
+  // Whoever was found on the descriptor before has gone.
+  if (const auto untold = untold_.find(fd); untold != untold_.end()) Close(untold->second.peer);
   const auto connection = connections_.find(fd);
   if (connection == connections_.end()) {
-    Close(peer);
+    if (closed_before_a_frame_.erase(fd) != 0) {  // The frame is read late.
+      Close(peer);
+      return peer;
+    }
+    peer->is_told_of = false;
+    untold_[fd] = {peer, now};
     return peer;
   }
   if (connection->second.peer != nullptr) Close(connection->second.peer);
   connections_[fd].peer = peer;
   return peer;
+}
+
+void PeerTable::CloseUntoldBefore(absl::Time time) {
+  std::vector<Peer*> late;
+  for (const auto& [fd, untold] : untold_) {
+    if (untold.since < time) late.push_back(untold.peer);
+  }
+  for (Peer* peer : late) Close(peer);
 }
 
 void PeerTable::Close(Peer* peer) {
@@ -73,6 +103,8 @@ void PeerTable::Close(Peer* peer) {
   peer->closed_in = turn_;
   const auto found = connections_.find(peer->fd);
   if (found != connections_.end() && found->second.peer == peer) connections_.erase(found);
+  const auto untold = untold_.find(peer->fd);
+  if (untold != untold_.end() && untold->second.peer == peer) untold_.erase(untold);
   closed_.push_back(peer->id);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/transport/transport.h"
 
@@ -24,7 +25,8 @@ struct SendQueue {
 // own, and of their frames by a name that it gives to each connection: this is what puts both
 // together, so that what is gone is forgotten. Knows no socket; not thread-safe.
 //
-// What is told of a descriptor must be told before a peer that is found on it is added.
+// ZeroMQ's thread that accepts a connection tells of it last, so a peer's first frame can be read before its
+// connection is told of. Such a peer waits for that, but not for long.
 class PeerTable {
  public:
   struct Peer {
@@ -32,6 +34,7 @@ class PeerTable {
     std::string name;  // ZeroMQ's
     int fd = -1;
     PublicKey key;
+    bool is_told_of = true;  // false while ZeroMQ has told of no connection on its descriptor
     bool is_closed = false;  // it may still have frames to be read
     bool is_cut = false;     // by us: what it sent is no longer wanted
     bool was_read = false;   // a message of it, since the last weighing
@@ -40,14 +43,18 @@ class PeerTable {
     std::shared_ptr<SendQueue> queue = std::make_shared<SendQueue>();
   };
 
-  void OnAccepted(int fd, absl::Time now);
+  // Returns the peer that has waited for this; null for a connection that is new.
+  Peer* OnAccepted(int fd, absl::Time now);
   // False when no peer was ever found on it.
   bool OnClosed(int fd);
 
   // Null for a name that is new.
   Peer* Find(const std::string& name);
   Peer* Find(ConnectionId id);
-  Peer* Add(ConnectionId id, std::string name, int fd, const PublicKey& key);
+  Peer* Add(ConnectionId id, std::string name, int fd, const PublicKey& key, absl::Time now);
+  // Closes the peers that have waited since before `time` for their connections to be told of.
+  void CloseUntoldBefore(absl::Time time);
+  bool has_untold() const { return !untold_.empty(); }
   // A frame to it found nobody there.
   void Close(Peer* peer);
 
@@ -58,6 +65,7 @@ class PeerTable {
   std::vector<Peer> EndTurn();
   // Forgets all that are closed. For when all that was sent to us has been read.
   std::vector<Peer> TakeClosed();
+  bool has_closed() const { return !closed_.empty(); }
   // After how many messages a turn is over at the latest.
   uint64_t turn_length() const { return 2 * (peers_.size() + connections_.size()) + 1; }
   std::vector<Peer*> peers();
@@ -105,11 +113,17 @@ class PeerTable {
     uint64_t at_read = 0;
     bool is_heavy = false;  // watched though it has brought messages
   };
+  struct Untold {
+    Peer* peer;
+    absl::Time since;
+  };
   std::vector<Peer> Take(const std::vector<ConnectionId>& ids);
 
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<std::string, Peer*> by_name_;
   absl::flat_hash_map<int, Connection> connections_;  // by descriptor; not those that are closed
+  absl::flat_hash_map<int, Untold> untold_;           // by descriptor
+  absl::flat_hash_set<int> closed_before_a_frame_;    // descriptors: a frame may still be read
   std::map<uint64_t, Newcomer> newcomers_;
   absl::flat_hash_map<int, uint64_t> newcomer_of_fd_;
   uint64_t num_accepted_ = 0;

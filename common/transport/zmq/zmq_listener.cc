@@ -20,6 +20,8 @@ namespace {
 constexpr int kTurnsOfWeighing = 2;
 // Of a message: its header, ZeroMQ's and encryption's.
 constexpr uint64_t kMessageOverhead = uint64_t{64} << 10;
+// Within this time ZeroMQ tells of a connection that it has accepted, on the busiest machine.
+constexpr absl::Duration kToldOfWithin = absl::Seconds(2);
 
 }  // namespace
 
@@ -65,7 +67,7 @@ ZmqListener::~ZmqListener() {
 
 void ZmqListener::OnReady(bool monitor_is_ready, bool socket_is_ready) {
   if (monitor_is_ready) FollowConnections();
-  if (!monitor_is_ready && !socket_is_ready) {
+  if (!monitor_is_ready && !socket_is_ready && !has_ended()) {
     turns_since_weighing_ = kTurnsOfWeighing;
     return;
   }
@@ -103,11 +105,10 @@ void ZmqListener::ReadFrom(const std::string& name) {
 }
 
 PeerTable::Peer* ZmqListener::AddPeer(const std::string& name, const FrameOrigin& origin) {
-  // Of its connection ZeroMQ told before its first frame came, and of what had the descriptor
-  // before it.
+  // ZeroMQ has told of the connections that had the descriptor before, and nearly always of this one.
   FollowConnections();
-  PeerTable::Peer* const peer =
-      peers_.Add(owner_->on_new(this, origin.key), name, origin.fd, origin.key);
+  PeerTable::Peer* const peer = peers_.Add(owner_->on_new(this, origin.key), name, origin.fd,
+                                           origin.key, owner_->clock->Now());
   owner_->counters->connections_open.Add();
   // It was admitted, and has left the roster since.
   if (security_ != LinkSecurity::kOpen && !owner_->admissions->Admits(origin.key)) {
@@ -121,9 +122,11 @@ PeerTable::Peer* ZmqListener::AddPeer(const std::string& name, const FrameOrigin
 void ZmqListener::FollowConnections() {
   while (const auto event = ReadMonitor(monitor_)) {
     switch (event->kind) {
-      case MonitorEvent::Kind::kAccepted:
-        peers_.OnAccepted(event->value, owner_->clock->Now());
+      case MonitorEvent::Kind::kAccepted: {
+        const PeerTable::Peer* const peer = peers_.OnAccepted(event->value, owner_->clock->Now());
+        if (peer != nullptr && peer->is_cut) EndConnection(peer->fd);
         break;
+      }
       case MonitorEvent::Kind::kClosed:
         if (!peers_.OnClosed(event->value)) owner_->counters->connections_refused.Add();
         break;
@@ -141,8 +144,9 @@ void ZmqListener::Forget(const std::vector<PeerTable::Peer>& closed) {
 // Until a connection's handshake is over ZeroMQ reads what it sends, whoever it is.
 void ZmqListener::LimitNewcomers() {
   const ZmqOptions& options = *owner_->options;
-  if (peers_.newcomers().empty()) return;
+  if (!has_newcomers()) return;
   FollowConnections();  // as late as can be: a descriptor may be another connection's by now
+  peers_.CloseUntoldBefore(owner_->clock->Now() - kToldOfWithin);
   peers_.ForgetNewcomersBefore(owner_->clock->Now() - 2 * options.handshake_timeout);
   while (peers_.newcomers().size() > static_cast<size_t>(options.max_newcomers)) {
     CutNewcomer(peers_.newcomers().begin()->second.fd);
@@ -208,7 +212,8 @@ void ZmqListener::Cut(PeerTable::Peer* peer, const std::string& why) {
   if (peer->is_cut) return;
   peer->is_cut = true;
   owner_->counters->connections_cut.Add();
-  if (!peer->is_closed) EndConnection(peer->fd);
+  // A descriptor that is not told of may be anything by now.
+  if (!peer->is_closed && peer->is_told_of) EndConnection(peer->fd);
   owner_->log->Warning("cut connection %d: %s", peer->id, why);
 }
 

@@ -56,6 +56,10 @@ class ZmqListener {
   // too much. To be called every few milliseconds while there are any.
   void LimitNewcomers();
   size_t num_newcomers() const { return peers_.newcomers().size(); }
+  // Whether LimitNewcomers has something to look at.
+  bool has_newcomers() const { return num_newcomers() > 0 || peers_.has_untold(); }
+  // Whether connections have ended that on_gone was not called for: OnReady does it.
+  bool has_ended() const { return peers_.has_closed(); }
   // ZeroMQ hands over no part of a message before it has all, however many there are: cuts those
   // that have sent more than a frame without ending a message. To be called ten times a second while
   // there are messages to limit, and every few milliseconds while some are watched.

@@ -298,7 +298,10 @@ void ZmqTransport::WaitForWork() {
   for (const auto& listener : listeners_) {
     add(listener->monitor());
     add(listener->socket());
-    if (listener->num_newcomers() > 0 || listener->has_messages_to_watch()) {
+    if (listener->has_ended()) {
+      timeout_ms = 0;
+    } else if (timeout_ms != 0 &&
+               (listener->has_newcomers() || listener->has_messages_to_watch())) {
       timeout_ms = kNewcomerPollMs;
     } else if (listener->has_messages_to_limit() && timeout_ms < 0) {
       timeout_ms = kMessagePollMs;
