@@ -27,6 +27,7 @@ namespace bdn {
 //   failure)
 struct FabricSession {
   enum class State { kGreeting, kUp };
+  static constexpr absl::Duration kMostNoRoom = absl::Milliseconds(200);
 
   ConnectionId connection = 0;
   bool is_connector = false;
@@ -45,6 +46,7 @@ struct FabricSession {
   // Since when the first of what waits has found no room: after a while it goes over the network, as what
   // the peer holds may wait for that very frame.
   absl::Time no_room_since = absl::InfiniteFuture();
+  absl::Time RoomDeadline() const { return no_room_since + kMostNoRoom; }
   bool has_heard = false;  // a frame has come since it was up
   int failures = 0;        // meetings that ended without one
 
