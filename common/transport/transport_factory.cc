@@ -4,6 +4,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -100,9 +101,6 @@ absl::StatusOr<TransportPtr> MakeFabric(TransportPtr*, const TransportOptions&) 
 }
 #endif
 
-// A network is chosen by address.
-Use OfNetwork(const TransportOptions&) { return Use::kNever; }
-
 Use OfFabric(const TransportOptions& options) {
   // Where nobody asked for it, a host without a card does not look for one.
   const bool may_be_there = !options.fabric.provider.empty() || HasRdmaDevice();
@@ -112,31 +110,23 @@ Use OfFabric(const TransportOptions& options) {
 
 Use OfSharedMemory(const TransportOptions& options) { return options.use_shared_memory; }
 
-// The ways in which frames go. A network stands alone; the others are put around it in this order.
-struct Row {
-  std::string_view scheme;
-  bool is_network;
-  Use (*use)(const TransportOptions& options);
-  // An error leaves what it was given to the caller.
-  absl::StatusOr<TransportPtr> (*make)(TransportPtr* around, const TransportOptions& options);
-  std::string_view instead;  // how the log begins where it cannot be and need not be
-  std::string_view setting;  // how the error begins where it must be
+// The transports that there are. Those that are no network are put around one in this order.
+constexpr TransportRow kRows[] = {
+    TransportRow{"tcp", MakeZmq},
+    TransportRow{"ipc", MakeZmq},
+    TransportRow{"fabric", MakeFabric, OfFabric, "payloads go over TCP", "transport is rdma"},
+    TransportRow{"shm", MakeShm, OfSharedMemory,
+                 "processes of this host are reached over the network, too", "transport is shm"},
 };
 
-constexpr Row kRows[] = {
-    Row{"tcp", true, OfNetwork, MakeZmq, "", ""},
-    Row{"ipc", true, OfNetwork, MakeZmq, "", ""},
-    Row{"fabric", false, OfFabric, MakeFabric, "payloads go over TCP", "transport is rdma"},
-    Row{"shm", false, OfSharedMemory, MakeShm,
-        "processes of this host are reached over the network, too", "transport is shm"},
-};
+using Rows = std::vector<TransportRow>;
 
-absl::StatusOr<TransportPtr> MakeNetwork(std::string_view address,
+absl::StatusOr<TransportPtr> MakeNetwork(const Rows& rows, std::string_view address,
                                          const TransportOptions& options) {
   const std::string_view scheme = address.substr(0, address.find("://"));
   std::string known;
-  for (const Row& row : kRows) {
-    if (!row.is_network) continue;
+  for (const TransportRow& row : rows) {
+    if (row.use != nullptr) continue;
     if (row.scheme == scheme) return row.make(nullptr, options);
     known += (known.empty() ? "" : ", ") + std::string(row.scheme) + "://";
   }
@@ -144,22 +134,31 @@ absl::StatusOr<TransportPtr> MakeNetwork(std::string_view address,
                          known);
 }
 
+// Puts the row's transport around `transport`, where the options ask for it.
+absl::Status Surround(const TransportRow& row, const TransportOptions& options,
+                      TransportPtr* transport) {
+  const Use use = row.use == nullptr ? Use::kNever : row.use(options);
+  if (use == Use::kNever) return absl::OkStatus();
+  absl::StatusOr<TransportPtr> made = row.make(transport, options);
+  if (made.ok()) {
+    *transport = *std::move(made);
+    return absl::OkStatus();
+  }
+  if (use == Use::kAlways) return Annotate(made.status(), std::string(row.setting));
+  LogWarning("%s: %s", row.instead, made.status().message());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<TransportPtr> MakeTransport(std::string_view address,
-                                           const TransportOptions& options) {
-  BDN_ASSIGN_OR_RETURN(TransportPtr transport, MakeNetwork(address, options));
-  for (const Row& row : kRows) {
-    const Use use = row.use(options);
-    if (use == Use::kNever) continue;
-    absl::StatusOr<TransportPtr> made = row.make(&transport, options);
-    if (made.ok()) {
-      transport = *std::move(made);
-    } else if (use == Use::kAlways) {
-      return Annotate(made.status(), std::string(row.setting));
-    } else {
-      LogWarning("%s: %s", row.instead, made.status().message());
-    }
+                                           const TransportOptions& options,
+                                           std::span<const TransportRow> more) {
+  Rows rows(std::begin(kRows), std::end(kRows));
+  rows.insert(rows.end(), more.begin(), more.end());
+  BDN_ASSIGN_OR_RETURN(TransportPtr transport, MakeNetwork(rows, address, options));
+  for (const TransportRow& row : rows) {
+    BDN_RETURN_IF_ERROR(Surround(row, options, &transport));
   }
   return MakeThrottled(std::move(transport), options.link_bytes_per_second, options.clock);
 }

@@ -8,6 +8,7 @@ namespace bdn {
 namespace {
 
 using ::testing::HasSubstr;
+using TransportPtr = std::unique_ptr<Transport>;
 
 TEST(TransportFactory, MakesWhatListensAtTheAddress) {
   const SteadyClock clock;
@@ -67,6 +68,26 @@ TEST(TransportFactory, AWorkerOnASlowLinkDoesNotTakeSharedMemory) {
       each->Join();
     }
   }
+}
+
+TEST(TransportFactory, TakesMoreRowsBehindThoseOfTheTable) {
+  const SteadyClock clock;
+  static int num_around;
+  num_around = 0;
+  const TransportRow more[] = {
+      {"pigeon",
+       [](TransportPtr*, const TransportOptions& options) { return MakeTransport("ipc", options); }},
+      {"hawk",
+       [](TransportPtr* around, const TransportOptions&) -> absl::StatusOr<TransportPtr> {
+         ++num_around;
+         return std::move(*around);
+       },
+       [](const TransportOptions&) { return Use::kAlways; }},
+  };
+  EXPECT_TRUE(MakeTransport("pigeon://coop", {.clock = &clock}, more).ok());
+  EXPECT_EQ(num_around, 1);
+  const auto status = MakeTransport("owl", {.clock = &clock}, more).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tcp://, ipc://, pigeon://"));
 }
 
 TEST(TransportFactory, NamesTheSchemesThatThereAre) {
