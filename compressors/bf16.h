@@ -7,10 +7,10 @@
 
 namespace bdn {
 
-// `bf16`: bfloat16, the upper half of a float32. The payload is scale * x[i] for i = 0..n-1, each
-// computed in float32, then rounded to the nearest bfloat16 (ties to even, subnormals kept,
-// saturated at the largest finite one) and written as two little-endian bytes. 2n bytes. Every
-// element is finite.
+// Makes `bf16`, which sends bfloat16, the upper half of a float32. The payload is scale * x[i] for
+// i = 0..n-1, each computed in float32, then rounded to the nearest bfloat16 (ties to even,
+// subnormals kept, saturated at the largest finite one) and written as two little-endian bytes. It
+// has 2n bytes. Every element is finite.
 std::shared_ptr<const Codec> MakeBf16();
 
 }  // namespace bdn

@@ -19,7 +19,8 @@ double SumMagnitudes(EncodeSource& source, size_t begin, size_t end) {
   return total;
 }
 
-// The same of p * 2^-8, times 2^8: for sums that overflow.
+// Returns the same sum, taken over p * 2^-8 and multiplied by 2^8, for sums that overflow float32
+// though every element is finite.
 double SumLargeMagnitudes(EncodeSource& source, size_t begin, size_t end) {
   double total = 0;
   float tile[kTile];
@@ -31,7 +32,8 @@ double SumLargeMagnitudes(EncodeSource& source, size_t begin, size_t end) {
   return 0x1p8 * total;
 }
 
-// Not finite when an element is not.
+// Returns the mean, which is NaN or infinite where an element is. Rounding may lift the mean of
+// finite elements above the largest float, so it is limited to that.
 float MeanOf(double sum, size_t n) {
   if (!std::isfinite(sum)) return static_cast<float>(sum);
   const double mean = sum / static_cast<double>(n);
@@ -44,8 +46,9 @@ float MeanMagnitude(EncodeSource& source, size_t begin, size_t end) {
   return MeanOf(sum, end - begin);
 }
 
-// Whether each is at most `most`, and neither negative, -0 nor NaN: as whole numbers their bits are
-// above those of `most` then. Plain: compilers turn it into vectors.
+// Returns whether each scale is at most `most`, and neither negative, -0 nor NaN: the bits of such
+// floats, read as whole numbers, are above those of `most`. The loop is plain, since compilers turn
+// it into vectors.
 bool AllBitsAtMost(const float* scales, size_t count, float most) {
   uint32_t largest = 0;
   for (size_t b = 0; b < count; ++b)
@@ -53,7 +56,7 @@ bool AllBitsAtMost(const float* scales, size_t count, float most) {
   return largest <= std::bit_cast<uint32_t>(most);
 }
 
-// The same where all of p is there.
+// Returns the mean magnitude of n elements that are all at hand.
 float MeanMagnitude(const float* p, size_t n) {
   EncodeSource source(ConstView{p, DType::kFloat32, n}, 1.0f);
   return MeanMagnitude(source, 0, n);
@@ -104,6 +107,8 @@ bool BlockScales::WriteTile(const float* p, size_t n, size_t begin, size_t end, 
   float scales[kMostTogether];
   const bool finite = MeanMagnitudes(p, end - begin, length, scales);
   for (size_t b = 0; b < blocks; ++b) {
+    // The kernel's sums may overflow although every element is finite: such blocks are summed
+    // again, scaled down.
     if (!finite && !std::isfinite(scales[b])) {
       scales[b] = MeanMagnitude(p + b * length, std::min(length, end - begin - b * length));
       if (!std::isfinite(scales[b])) return false;
@@ -117,6 +122,8 @@ bool BlockScales::WriteTile(const float* p, size_t n, size_t begin, size_t end, 
 absl::Status BlockScales::Check(const Codec& codec, ByteSpan in, size_t n, float most) const {
   const size_t num_blocks = NumBlocks(n);
   float scales[kMostTogether];
+  // One comparison checks as many scales as a tile has; only where it fails are they searched for
+  // the one to name.
   for (size_t first = 0; first < num_blocks; first += kMostTogether) {
     const size_t blocks = std::min(kMostTogether, num_blocks - first);
     Load(in, first, blocks, scales);

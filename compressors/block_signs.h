@@ -16,12 +16,12 @@
 #include "kernels/feedback_blocks.h"
 #include "kernels/float_kernels.h"
 
-// What onebit and twobit are made of: a scale for each block, which is its mean magnitude times a
-// factor, and then bitmaps, a bit an element each. Internal to compressors/.
+// The common part of onebit and twobit. Both send a scale for each block, which is the block's mean
+// magnitude times a factor, and then bitmaps with a bit for each element. Internal to compressors/.
 
 namespace bdn {
 
-// Where the scales of a payload lie, at its front, and how they are written.
+// The layout of the scales at the front of a payload, and their number format.
 struct BlockScales {
   size_t block;  // elements; 0: all of the array
   bool bfloat;   // bfloat16, padded with zeros to a multiple of 4 bytes; else float32
@@ -32,28 +32,31 @@ struct BlockScales {
     return DivideUp(n, block);
   }
   size_t ScaleBytes() const { return bfloat ? sizeof(uint16_t) : sizeof(float); }
-  // Of all scales, padding included.
+  // Returns the bytes of all scales, padding included.
   size_t Bytes(size_t n) const { return AlignUp4(NumBlocks(n) * ScaleBytes()); }
 
-  // Whether whole blocks of n elements fit in a tile; then as many as fit are taken at once.
+  // Returns whether whole blocks of n elements fit in a tile. Then as many blocks as fit are
+  // handled at once.
   bool FitTile(size_t n) const { return BlockLength(n) <= kTile; }
 
-  // Writes the scales of the blocks that begin in [begin, end): factor * (the mean of |p| over the
-  // block), at most `most`, with bfloat16 to nearest even and a finite one; Write the padding after
-  // the last, too. onebit.h has the sum. False when p is not finite there. REQUIRES: begin is the
-  // beginning of a block, end too or all of n; to WriteTile, they fit in a tile, and p is that of
-  // [begin, end).
+  // Write and WriteTile write the scales of the blocks that begin in [begin, end): factor * (the
+  // mean of |p| over the block), at most `most`. bfloat16 scales are rounded to nearest even and
+  // stay finite. Write also writes the padding after the last scale. onebit.h pins the sum. They
+  // return false where p is not finite there. REQUIRES: a block begins at `begin`, and `end` ends a
+  // block or all of n. For WriteTile, the blocks fit in a tile, and p holds the elements [begin,
+  // end).
   bool Write(EncodeSource& source, size_t begin, size_t end, float factor, float most,
              MutableByteSpan out) const;
   bool WriteTile(const float* p, size_t n, size_t begin, size_t end, float factor, float most,
                  MutableByteSpan out) const;
   void ClearPadding(size_t n, MutableByteSpan out) const;
-  // InvalidArgument for a scale that is negative, -0, NaN or above `most`, and for padding that is
-  // not zero. REQUIRES: in.size() >= Bytes(n).
+  // Returns InvalidArgument for a scale that is negative, -0, NaN or above `most`, and for padding
+  // that is not zero. REQUIRES: in.size() >= Bytes(n).
   absl::Status Check(const Codec& codec, ByteSpan in, size_t n, float most) const;
 
-  // visit(scales, from, count) for what there is of [begin, end), in order: whole blocks, as many as
-  // a tile has, or a part of one. The first of the scales is that of `from`.
+  // Calls visit(scales, from, count) for stretches of [begin, end), in order. A stretch is as many
+  // whole blocks as a tile holds, or a part of one block. The first of `scales` is that of element
+  // `from`.
   template <typename Visit>
   void ForEachRun(ByteSpan in, size_t n, size_t begin, size_t end, const Visit& visit) const {
     const size_t length = BlockLength(n);
@@ -72,27 +75,28 @@ struct BlockScales {
   static constexpr size_t kLeastBlock = 32;
   static constexpr size_t kMostTogether = kTile / kLeastBlock;
 
-  // Of blocks [b, b + count).
+  // Load and Store convert the scales of blocks [b, b + count) between the payload and float32.
   void Load(ByteSpan in, size_t b, size_t count, float* scales) const;
   void Store(const float* scales, size_t b, size_t count, MutableByteSpan out) const;
 };
 
-// The bitmaps of a payload from an element on, a multiple of 32: each is `bytes` after the one
-// before.
+// The bitmaps of a payload, seen from an element whose number is a multiple of 32. Each bitmap lies
+// `bytes` bytes after the one before it.
 template <typename Byte>
 struct BitmapsFrom {
   Byte* first;
   size_t bytes;
 };
 
-// A codec by what becomes of a run of elements whose scales are known. Bits has
+// A codec of scales and bitmaps. The class Bits says how a run of elements becomes bits once its
+// scales are known. It has
 //
 //   kId
-//   kBitmaps         how many
-//   kFactor, kMost   as BlockScales::Write takes them
+//   kBitmaps         the number of bitmaps
+//   kFactor, kMost   the arguments of BlockScales::Write
 //   Pack(p, count, scales, bitmaps)
 //   PackAndSubtract(p, count, scales, bitmaps)    and p <- p - decoded
-//   PackFeedback(step, bitmaps)                   as kernels/feedback_blocks.h has it
+//   PackFeedback(step, bitmaps)                   as kernels/feedback_blocks.h describes it
 //   Unpack<kAdd>(bitmaps, count, scales, factor, y)    y = factor * decoded, or y += that
 template <class Bits>
 class BlockSignsCodec final : public Codec {
@@ -156,14 +160,16 @@ class BlockSignsCodec final : public Codec {
 
   static size_t BitmapBytes(size_t n) { return DivideUp(n, kWordElements) * kWordBytes; }
 
-  // REQUIRES: `at` is a multiple of 32, as blocks and tiles are.
+  // Returns the bitmaps from element `at` on. REQUIRES: `at` is a multiple of 32, as every block's
+  // and every tile's beginning is.
   template <typename Byte>
   BitmapsFrom<Byte> From(Byte* payload, size_t n, size_t at) const {
     return {payload + scales_.Bytes(n) + at / kWordElements * kWordBytes, BitmapBytes(n)};
   }
 
-  // As many blocks as a tile has at once, each seen once. With a residual backward, as what was looked
-  // at last is still in a cache. False where p is not finite.
+  // Encodes blocks that fit in a tile, as many at once as it holds, so that each is read once. With
+  // a residual it goes backward: the check of the input ended at the end, which is still in a
+  // cache. Returns false where p is not finite.
   bool EncodeSmallBlocks(EncodeSource& source, MutableByteSpan out) const {
     const size_t n = source.n();
     if (n == 0) return true;
@@ -183,8 +189,8 @@ class BlockSignsCodec final : public Codec {
     return true;
   }
 
-  // As many blocks from `begin` on as a kernel takes in one pass; returns their elements. The others are
-  // taken, added up and packed one after the other.
+  // Lets a kernel take as many blocks from `begin` on as it can in one pass, and returns the number
+  // of their elements. The caller takes, sums and packs the other blocks in separate passes.
   size_t TakeBlocks(EncodeSource& source, size_t begin, size_t end, MutableByteSpan out) const {
     const size_t n = source.n();
     const Feedback step = source.Untaken(begin, end - begin);
@@ -202,8 +208,9 @@ class BlockSignsCodec final : public Codec {
                               From(out.data(), n, begin));
   }
 
-  // Blocks of several tiles: their scales, then their signs, backward. With a residual all scales
-  // come first, since nothing may be taken before.
+  // Encodes blocks of several tiles: first their scales, then their signs, backward. With a
+  // residual all scales come first, since nothing may be taken before all of p was seen to be
+  // finite.
   bool EncodeLargeBlocks(EncodeSource& source, MutableByteSpan out) const {
     const size_t n = source.n();
     const size_t stretch = source.keeps_residual() ? n : scales_.BlockLength(n);
@@ -219,7 +226,8 @@ class BlockSignsCodec final : public Codec {
     return true;
   }
 
-  // p is that of [begin, end). Where it was taken, `taken` points to it and is left p - decoded.
+  // Packs p, the elements [begin, end). Where they were taken, `taken` points to them, and
+  // p - decoded is left there.
   void PackRuns(const float* p, float* taken, size_t n, size_t begin, size_t end,
                 MutableByteSpan out) const {
     scales_.ForEachRun(out, n, begin, end, [&](BlockMagnitudes scales, size_t from, size_t count) {
@@ -232,7 +240,7 @@ class BlockSignsCodec final : public Codec {
     });
   }
 
-  // Elements [at, at + count) of n.
+  // Decodes elements [at, at + count) of n.
   template <bool kAdd>
   void Unpack(ByteSpan in, size_t n, size_t at, size_t count, float factor, float* y) const {
     const auto unpack = [&](BlockMagnitudes scales, size_t from, size_t part) {

@@ -23,7 +23,8 @@ bool SameMemory(const LinkCodec& a, const LinkCodec& b) {
 
 bool IsPlainNone(const LinkCodec& link) { return link.spec() == "none"; }
 
-// codec [ "for" steps ] up to ";" or the end. `part` is what was read, for errors.
+// Reads a codec and, if it is there, "for" and a number of steps, up to ";" or the end. `part` is
+// the text that was read, for errors.
 absl::StatusOr<CodecSchedule::Stage> ReadStage(SpecReader& spec, std::string_view* part) {
   CodecSchedule::Stage stage;
   const size_t begin = spec.SkipSpaces();
@@ -40,6 +41,7 @@ absl::StatusOr<CodecSchedule::Stage> ReadStage(SpecReader& spec, std::string_vie
   }
   const bool is_last = !spec.Next(';');
   if (is_last) BDN_RETURN_IF_ERROR(spec.ExpectEnd());
+  // The checks come last, when all of the period was read, so that an error can show all of it.
   const auto bad = [&](const char* what) {
     return spec.Bad(*part, absl::StrFormat("'%s' must %s", std::string(*part), what));
   };
@@ -71,6 +73,8 @@ absl::StatusOr<CodecSchedule> ParseCodecSchedule(std::string_view text) {
   bool has_memory = false;
   for (size_t i = 0; i < parts.size(); ++i) {
     const LinkCodec& link = schedule.stages[i].link;
+    // Until the first codec that keeps a residual or a replica there is no state to lose, so plain
+    // `none` may come there.
     const bool comes_before = IsPlainNone(link) && !has_memory;
     has_memory |= link.error_feedback || link.delta;
     if (comes_before || SameMemory(link, schedule.last())) continue;

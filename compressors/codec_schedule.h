@@ -11,26 +11,29 @@
 
 namespace bdn {
 
-// A link whose codec changes with the step, as in the sparsification warm-up of Deep Gradient
-// Compression (arXiv 1712.01887):
+// A codec of one direction of a link that changes with the step, as in the sparsification warm-up
+// of Deep Gradient Compression (arXiv 1712.01887):
 //
 //   none for 100; ef(topk(ratio=0.25)) for 400; ef(topk(ratio=0.01))
 //
-// The memory stays: all stages have the same one, but for `none` before them.
+// The residual or replica lasts from one period to the next. So all periods have the same kind of
+// state and the same options of it; only plain `none` may come before them without one.
 struct CodecSchedule {
+  // A period of the schedule: a codec and its number of steps.
   struct Stage {
     LinkCodec link;
-    uint64_t steps = 0;  // 0: for good, the last stage only
+    uint64_t steps = 0;  // 0: for good, in the last period only
   };
   std::vector<Stage> stages;  // at least one
 
   const LinkCodec& last() const { return stages.back().link; }
-  // Canonical.
+  // Returns the canonical text.
   std::string spec() const;
 };
 
-// A codec spec alone is a schedule of one stage. InvalidArgument as ParseCodecSpec's, or shows the
-// wrong stage: steps that are no number from 1 to 2^40, a last stage that ends, another memory.
+// Parses a schedule. A codec spec alone is a schedule of one period. InvalidArgument as
+// ParseCodecSpec's, or shows the wrong period: steps that are not a number from 1 to 2^40, a last
+// period that ends, or a state (ef, delta or their options) other than the last one's.
 absl::StatusOr<CodecSchedule> ParseCodecSchedule(std::string_view text);
 
 }  // namespace bdn

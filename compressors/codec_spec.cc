@@ -18,7 +18,7 @@ constexpr std::array kFeedbackOptions = {SpecOption{"decay", "1", kShareExpected
 
 bool IsMemory(std::string_view name) { return name == kErrorFeedback || name == kDelta; }
 
-// name options
+// Reads a codec's name and its options.
 absl::StatusOr<std::shared_ptr<const Codec>> ReadCodec(SpecReader& spec) {
   const std::string_view name = spec.Name();
   std::vector<std::string> known{kErrorFeedback, kDelta};
@@ -34,12 +34,13 @@ absl::StatusOr<std::shared_ptr<const Codec>> ReadCodec(SpecReader& spec) {
   return spec.Unknown(name, "codec", known);
 }
 
-// "(" codec { "," option } ")", after the name of the memory
+// Reads "(" codec { "," option } ")", after the name `ef` or `delta`.
 absl::Status ReadMemory(SpecReader& spec, std::string_view name, LinkCodec* link) {
   link->error_feedback = name == kErrorFeedback;
   link->delta = name == kDelta;
   BDN_RETURN_IF_ERROR(spec.Expect('(', "( and a codec, as in " + std::string(name) + "(onebit)"));
   const size_t inner = spec.SkipSpaces();
+  // ReadCodec would call the inner name unknown, and then suggest it.
   if (const std::string_view word = spec.Name(); IsMemory(word)) {
     return spec.Bad(word, "a memory inside a memory");
   }
@@ -100,7 +101,8 @@ std::string DescribeCodecs() {
     text += absl::StrFormat("  %-16s %s%s\n", SpecText(row.name, options), row.help, explained);
   }
   return text +
-         "  ef(CODEC)        the codec with error feedback: what it misses goes into the next step;\n"
+         "  ef(CODEC)        the codec with error feedback: "
+         "what it misses goes into the next step;\n"
          "                   options: decay=1 (above 0, at most 1), correction=none or lr\n"
          "  delta(CODEC)     for weights: the codec of what changed since the last step\n"
          "  A for N; B       A for the first N steps, then B; any number of stages of one memory\n";

@@ -11,7 +11,7 @@
 
 namespace bdn {
 
-// What one direction of a key uses: a codec and, around it, a memory.
+// The codec of one direction of a key, and the error feedback or delta around it.
 struct LinkCodec {
   std::shared_ptr<const Codec> codec;
   bool error_feedback = false;            // ef(...)
@@ -19,18 +19,20 @@ struct LinkCodec {
   bool learning_rate_correction = false;  // ef(..., correction=lr)
   bool delta = false;                     // delta(...)
 
-  // Canonical: every option that differs from its default, in the table's order.
+  // Returns the canonical text: it has every option that differs from its default, in the table's
+  // order.
   std::string spec() const;
 };
 
 // Parses "onebit", "onebit(block=256)", "ef(topk(ratio=0.01),decay=0.9)", "delta(int4)".
-// InvalidArgument shows the spec, carets under the bad part, and what was expected there or the
+// InvalidArgument shows the spec, carets under the bad part, and the text expected there or the
 // nearest known name.
 absl::StatusOr<LinkCodec> ParseCodecSpec(std::string_view text);
-// The same of what a longer text has next.
+// Reads such a spec from where a longer text has been read to.
 absl::StatusOr<LinkCodec> ReadLinkCodec(SpecReader& spec);
 
-// One line a codec, for help texts and errors: name, options with their defaults, what it does.
+// Returns one line for each codec, for help texts and errors: its name, its options with their
+// defaults, and what it does.
 std::string DescribeCodecs();
 
 }  // namespace bdn

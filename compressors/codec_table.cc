@@ -22,6 +22,9 @@ using CodecPtr = std::shared_ptr<const Codec>;
 
 constexpr size_t kMostElements = size_t{1} << 30;
 
+// An option whose default is nullptr must be given. The functions below name an option by its index
+// in these arrays, and make a codec of good values alone, since their ranges are its preconditions:
+// the caller reports the bad ones.
 constexpr std::array kOneBitOptions = {
     SpecOption{"block", "0", "0 (one scale for the whole tensor) or a multiple of 32"},
     SpecOption{"scale", "fp32", "fp32 or bf16"}};
@@ -80,18 +83,18 @@ const std::array kCodecs = {
                const size_t block = values.Whole(0, 0, kMostElements, 32);
                return values.ok() ? MakeTwoBit(block) : nullptr;
              }},
-    CodecRow{
-        "topk", kTopKOptions,
-        "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16, 2.3 with twobit",
-        [](OptionValues& values) -> CodecPtr {
-          constexpr std::array kSelects = {"exact", "sampled"};
-          constexpr std::array kValues = {"fp32", "fp16", "twobit"};
-          TopKOptions options;
-          options.ratio = values.Real(0, IsShare);
-          options.sampled = values.OneOf(1, kSelects) == 1;
-          options.values = static_cast<TopKValues>(values.OneOf(2, kValues));
-          return values.ok() ? MakeTopK(options) : nullptr;
-        }},
+    CodecRow{"topk", kTopKOptions,
+             "the ratio * n elements of largest magnitude, 6 bytes each, 4 with values=fp16, "
+             "2.3 with twobit",
+             [](OptionValues& values) -> CodecPtr {
+               constexpr std::array kSelects = {"exact", "sampled"};
+               constexpr std::array kValues = {"fp32", "fp16", "twobit"};
+               TopKOptions options;
+               options.ratio = values.Real(0, IsShare);
+               options.sampled = values.OneOf(1, kSelects) == 1;
+               options.values = static_cast<TopKValues>(values.OneOf(2, kValues));
+               return values.ok() ? MakeTopK(options) : nullptr;
+             }},
     CodecRow{"randomk", kRandomKOptions,
              "ratio * n elements that all nodes draw alike, 4 "
              "bytes each; unbiased scales them by 1 / ratio",

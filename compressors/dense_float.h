@@ -7,15 +7,15 @@
 
 namespace bdn {
 
-// What `none`, `fp16` and `bf16` have in common: every element, in order, as one floating type.
-// Internal to compressors/.
+// The common class of `none`, `fp16` and `bf16`, which send every element, in order, as one
+// floating type. Internal to compressors/.
 //
 // Passes over memory: Encode reads x once and writes the payload; EncodeFeedback reads g once more,
 // before it changes the residual; Decode, DecodeAdd and Validate read the payload once; AddEncoded
 // reads each payload once and writes one.
 class DenseFloatCodec final : public Codec {
  public:
-  // `wire` is the type on the wire; float64 input, for `none` alone, stays float64.
+  // `wire` is the type on the wire. float64 input, which `none` alone takes, stays float64.
   DenseFloatCodec(CodecId id, const char* name, DType wire, bool takes_float64)
       : id_(id), name_(name), wire_(wire), takes_float64_(takes_float64) {}
 
@@ -23,7 +23,8 @@ class DenseFloatCodec final : public Codec {
   std::string spec() const override { return name_; }
   bool bounds_itself() const override { return true; }
   bool lossless() const override { return wire_ == DType::kFloat32; }
-  // Payloads of `none` are the elements that are added; those of the others would round sums again.
+  // Payloads of `none` are the elements, so they can be added. Those of fp16 and bf16 would round
+  // the sums again.
   bool linear() const override { return wire_ == DType::kFloat32; }
   bool Supports(DType dtype) const override {
     return Codec::Supports(dtype) || (takes_float64_ && dtype == DType::kFloat64);

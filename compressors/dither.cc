@@ -18,15 +18,16 @@ namespace bdn {
 namespace {
 
 constexpr size_t kNormBytes = 4;
-// What a decoder multiplies stays finite above, and normal below.
+// With a norm in this range the values that a decoder multiplies are finite and normal.
 constexpr float kLargestNorm = 0x1.fffffp127f;
 constexpr float kLeastNorm = 0x1p-96f;
 
-// NaN or infinite where an element is.
+// Returns NaN or infinity where an element is.
 float MaxNorm(EncodeSource& source) {
   float largest = 0;
   ForEachTile(0, source.n(), [&](size_t at, size_t count) {
     const float tile = LargestMagnitude(source.Peek(at, count), count);
+    // The comparison is also true for NaN, which then stays.
     if (!(tile <= largest)) largest = std::isnan(largest) ? largest : tile;
   });
   return largest;
@@ -40,6 +41,7 @@ double SumSquares(EncodeSource& source) {
   return total;
 }
 
+// Sums the squares of p * scale, where those of p itself overflow or underflow.
 double SumScaledSquares(EncodeSource& source, float scale) {
   double total = 0;
   float tile[kTile];
@@ -51,7 +53,7 @@ double SumScaledSquares(EncodeSource& source, float scale) {
   return total;
 }
 
-// NaN or infinite where an element is.
+// Returns NaN or infinity where an element is.
 double L2Norm(EncodeSource& source) {
   const double sum = SumSquares(source);
   if (!std::isfinite(sum)) return 0x1p80 * std::sqrt(SumScaledSquares(source, 0x1p-80f));
@@ -92,6 +94,9 @@ class DitherCodec final : public Codec {
     StoreLittle(out, 0, norm);
     if (norm == 0) std::memset(out.data(), 0, used);
     const DitherGrid grid = Grid(norm);
+    // The norm was read to the end of the array: going backward begins with tiles that are still in
+    // the cache. With a norm of 0 there are no codes to write, but every element must be taken all
+    // the same.
     ForEachTileBackward(0, n, [&](size_t at, size_t count) {
       std::byte* const codes = out.data() + CodesOffset(at);
       if (source.keeps_residual()) {
@@ -110,6 +115,7 @@ class DitherCodec final : public Codec {
     if (n == 0) return absl::OkStatus();
     const float norm = LoadLittle<float>(in);
     const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+    // -0 also compares equal to 0; then its sign bit fails this test.
     if (norm == 0 && std::all_of(in.begin(), in.end(), is_zero)) return absl::OkStatus();
     if (!(norm >= kLeastNorm && norm <= kLargestNorm)) {
       return InvalidArgument("%s norm is %g%s", spec(), norm,
@@ -151,7 +157,7 @@ class DitherCodec final : public Codec {
             .natural = options_.natural,
             .norm = norm};
   }
-  // Where the codes of element `at` are, which begins a group.
+  // Returns the offset of the codes of element `at`, which begins a group.
   size_t CodesOffset(size_t at) const { return kNormBytes + DitherCodeBytes(at, bits_); }
 
   const DitherOptions options_;

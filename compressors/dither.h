@@ -8,14 +8,15 @@
 
 namespace bdn {
 
+// The options of `dither`.
 struct DitherOptions {
   size_t levels = 7;  // s
   bool natural = false;
   bool l2 = false;
 };
 
-// `dither(levels=s,kind=linear|natural,norm=max|l2)`: each element is rounded at random to one of
-// two neighbouring levels, so that its expectation is the element itself. With p the values to
+// Makes `dither(levels=s,kind=linear|natural,norm=max|l2)`. It rounds each element at random to one
+// of two neighbouring levels, so that its expectation is the element itself. With p the values to
 // encode, m the norm of all of p and R(i) = Draw::Bits16(i):
 //
 //   linear:   levels k * m / s for k of 0..s           (QSGD, arXiv 1610.02132)
@@ -23,10 +24,11 @@ struct DitherOptions {
 //   linear with s = 0: the two points -m and m, one bit an element; 1/2 + p / 2m of them are m
 //
 // norm=max keeps an element's error within a step. norm=l2 is QSGD's: with few levels and many
-// elements its error exceeds its input, as that of the two points always may: unbiased, but not for
-// error feedback.
+// elements its error exceeds its input, as that of the two points always may. These are unbiased,
+// but not for error feedback.
 //
-// All of it is pinned, in float32 unless it says otherwise, each operation rounded:
+// All of the arithmetic is pinned. It is in float32 unless the text says otherwise, and each
+// operation is rounded:
 //   m: max: the largest |p[i]|. l2: sqrt(S) rounded to float32 (S and sqrt in float64), where S is
 //      the sum of p[i]^2 as onebit.h sums magnitudes (runs of 1024, sixteen lanes, float64 across
 //      lanes and runs). If S is not finite, S is taken of p[i] * 2^-80 instead and sqrt(S)
@@ -43,10 +45,10 @@ struct DitherOptions {
 //   s = 0:    g = 32768 / m;  Z = p * g, rounded to the nearest integer, ties to even;
 //             decoded = m where Z + R >= 32768, else -m
 // So an expectation is off by at most 2^-17 of the distance between two levels, and by rounding. An
-// element that is a level, as far as g is exact, is kept.
+// element that is a level is kept, as far as g is exact.
 //
-// A code has b bits, the least with 2^(b - 1) > s: k, plus 2^(b - 1) where p < 0 and k > 0. With
-// s = 0, b is 1 and a code of 1 means -m. Payload, little-endian; nothing for n = 0:
+// A code has b bits, the least with 2^(b - 1) > s: k, plus 2^(b - 1) where p < 0 and k > 0. With s
+// = 0, b is 1 and a code of 1 means -m. The payload is little-endian, and empty for n = 0:
 //   float32 m                     0 or 2^-96 to 0x1.fffffp127; where it is 0 all codes are
 //   uint32  w[n / 512][b][16]     groups of 512 elements, in sixteen lanes: element 16 j + l of
 //                                 group h has bits [jb, jb + b) of the string of 32 b bits that

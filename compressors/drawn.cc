@@ -22,12 +22,12 @@ namespace {
 constexpr size_t kKeysBytes = 8;
 constexpr size_t kValueBytes = 4;
 constexpr size_t kDefaultSize = 1024;
-// From here on a block is worth a call of a kernel.
+// Stretches of at least this many elements are worth a call of a kernel.
 constexpr size_t kKernelSize = 16;
-// How many elements ahead DecodeAdd asks for cache lines: they lie far apart.
+// DecodeAdd asks for the cache lines of elements this far ahead, as single elements lie far apart.
 constexpr size_t kAhead = 48;
 
-// A number that is at least kNonFinite exactly when `value` is NaN or infinite.
+// Magnitude(value) is at least kNonFinite exactly when `value` is NaN or infinite.
 constexpr uint32_t kNonFinite = 0x7f800000u;
 uint32_t Magnitude(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
@@ -65,6 +65,7 @@ class DrawnCodec final : public Codec {
 
   size_t MaxEncodedBytes(size_t n, DType /*dtype*/) const override {
     if (n == 0) return 0;
+    // u is below 1, so this u gives the largest number of blocks that any draw chooses.
     const size_t most = DrawnBlocks::Count(ratio_, DivideUp(n, size_), 1 - 0x1p-32);
     return kKeysBytes + std::min(n, most * size_) * kValueBytes;
   }
@@ -77,6 +78,7 @@ class DrawnCodec final : public Codec {
     StoreLittle(out, 0, draw.k0());
     StoreLittle(out, sizeof(uint32_t), draw.k1());
     if (source.keeps_residual()) {
+      // With a residual every element is taken, and not only the drawn ones, so all are checked.
       BDN_RETURN_IF_ERROR(source.CheckFinite());
       TakeAll(source, stretches, out);
     } else {
@@ -87,6 +89,8 @@ class DrawnCodec final : public Codec {
 
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
     BDN_RETURN_IF_ERROR(CheckSupports(*this, dtype));
+    // The keys decide how many values there must be, so they have to be there before the size can
+    // be checked.
     if (n == 0 || in.size() < kKeysBytes) {
       return CheckPayloadSize(*this, in.size(), n == 0 ? 0 : kKeysBytes, n);
     }
@@ -110,6 +114,7 @@ class DrawnCodec final : public Codec {
   void DecodeAdd(ByteSpan in, float scale, MutableView y) const override {
     if (y.n == 0) return;
     float* const sum = y.f32();
+    // Single elements have no runs to convert, and a plain loop can fetch ahead.
     if (size_ == 1) {
       const DrawnStretches stretches(DrawnBlocks(KeysOf(in), ratio_, size_, y.n), size_, y.n);
       const std::span<const uint32_t> elements = stretches.blocks();
@@ -139,6 +144,7 @@ class DrawnCodec final : public Codec {
         return FailedPrecondition("%s payload %d was not drawn as payload 0", spec(), i);
       }
     }
+    // By equal keys all payloads have the same elements, and so the same size.
     std::memcpy(out.data(), in[0].data(), kKeysBytes);
     const size_t size = in[0].size();
     const MutableView sums{out.data() + kKeysBytes, DType::kFloat32,
@@ -155,10 +161,10 @@ class DrawnCodec final : public Codec {
   }
 
  private:
-  // d of the header, of a drawn element.
+  // Returns d of drawn.h for a drawn element.
   float Sent(float p) const { return ClampToFinite(p * factor_) + 0.0f; }
 
-  // visit(its values, the first one's number, first element)
+  // Calls visit(values of a stretch, index of its first value, its first element) for each stretch.
   template <typename Visit>
   void ForEachStretch(ByteSpan in, size_t n, const Visit& visit) const {
     const DrawnStretches stretches(DrawnBlocks(KeysOf(in), ratio_, size_, n), size_, n);
@@ -171,11 +177,12 @@ class DrawnCodec final : public Codec {
 
   absl::Status Gather(EncodeSource& source, const DrawnStretches& stretches,
                       MutableByteSpan out) const {
+    // Single elements of an array that needs no conversion are read where they lie.
     if (const float* p = source.in_place(); p != nullptr && size_ == 1) {
       return GatherElements(p, stretches.blocks(), out);
     }
-    // What is looked at in one go: a single element where they lie far apart, else a tile, so that
-    // conversions come in long runs.
+    // A Peek reads `window` elements: a single one where drawn elements lie far apart, else a tile,
+    // so that conversions come in long runs.
     const size_t window = ratio_ * kTile < 64 ? 1 : kTile;
     const float* p = nullptr;
     size_t peeked = 0;
@@ -209,6 +216,7 @@ class DrawnCodec final : public Codec {
       const float sent = Sent(value);
       std::memcpy(to + i * kValueBytes, &sent, kValueBytes);
     }
+    // The largest magnitude tells whether all are finite, without a branch for each element.
     if (largest < kNonFinite) return absl::OkStatus();
     const auto bad = std::find_if(elements.begin(), elements.end(),
                                   [&](uint32_t i) { return Magnitude(p[i]) >= kNonFinite; });
@@ -229,9 +237,9 @@ class DrawnCodec final : public Codec {
     return NonFiniteElement(at + bad, p[bad]);
   }
 
-  // REQUIRES: p is finite.
+  // Takes all of p and writes the drawn elements. REQUIRES: p is finite.
   void TakeAll(EncodeSource& source, const DrawnStretches& stretches, MutableByteSpan out) const {
-    // Of the stretches, those in [i, later) have elements in the tile.
+    // The stretches in [i, later) have elements in the tile.
     size_t i = stretches.count();
     size_t later = i;
     ForEachTileBackward(0, source.n(), [&](size_t at, size_t count) {
@@ -247,7 +255,8 @@ class DrawnCodec final : public Codec {
           p[j - at] = p[j - at] - sent;
         }
       }
-      // A stretch that begins before this tile is also in the next one, below it.
+      // Tiles come backward: a stretch that begins before this tile has elements in the next tile,
+      // too.
       later = i < later && stretches.begin(i) < at ? i + 1 : i;
     });
   }

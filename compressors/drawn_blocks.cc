@@ -27,6 +27,7 @@ size_t DrawnBlocks::Count(double ratio, size_t num_blocks, double u) {
 }
 
 size_t DrawnBlocks::num_values() const {
+  // Only the last block of the array can be short.
   const bool short_last = n_ % size_ != 0 && Has(num_blocks_ - 1);
   return count_ * size_ - (short_last ? num_blocks_ * size_ - n_ : 0);
 }
@@ -34,6 +35,8 @@ size_t DrawnBlocks::num_values() const {
 void DrawnBlocks::Write(uint32_t* first, uint32_t* block) const {
   if (count_ == 0) return;
   WriteStrata(first);
+  // The strata that wrap round to the front are written first, so that block numbers rise. Their
+  // turn, phase_ - num_blocks_, is negative: it is taken modulo 2^32, as DrawInStrata adds.
   const size_t wrapped = count_ - from_;
   DrawInStrata(draw_, static_cast<uint32_t>(2 + from_), first + from_, wrapped,
                phase_ - static_cast<uint32_t>(num_blocks_), block);
@@ -54,6 +57,8 @@ bool DrawnBlocks::Has(size_t block) const {
 
 void DrawnBlocks::Turn() {
   phase_ = ScaledWord(draw_, 1, num_blocks_);
+  // The phase turns block x into (x + phase_) mod num_blocks_, so blocks from `least` on wrap
+  // round. from_ becomes the first stratum whose drawn block does.
   const size_t least = num_blocks_ - phase_;
   from_ = count_;
   if (phase_ == 0) return;
@@ -61,8 +66,9 @@ void DrawnBlocks::Turn() {
   if (Drawn(from_) < least) ++from_;
 }
 
-// first[j] = floor(j * num_blocks / count), without dividing for each: four runs of j side by side,
-// as each j waits for the one before it.
+// Computes first[j] = floor(j * num_blocks / count) without a division for each j: each j goes on
+// from the one before it. Four runs of j advance side by side, so that they do not wait for each
+// other.
 void DrawnBlocks::WriteStrata(uint32_t* first) const {
   const size_t whole = num_blocks_ / count_;
   const size_t rest = num_blocks_ % count_;

@@ -9,27 +9,28 @@
 #include "common/base/draw.h"
 #include "compressors/scratch.h"
 
-// Which blocks of an array the codecs of compressors/drawn.h send. Internal to compressors/.
+// The draw of the blocks that the codecs of compressors/drawn.h send. Internal to compressors/.
 
 namespace bdn {
 
-// What one draw chooses of n elements in blocks of `size`: the arithmetic of drawn.h.
+// The choice of one draw among n elements in blocks of `size`, by the arithmetic of drawn.h.
+// Immutable.
 class DrawnBlocks {
  public:
   DrawnBlocks(const Draw& draw, double ratio, size_t size, size_t n);
-  // K of drawn.h, given B and u.
+  // Returns K of drawn.h for the given B and u.
   static size_t Count(double ratio, size_t num_blocks, double u);
 
   size_t count() const { return count_; }
-  // Elements in all drawn blocks.
+  // Returns the number of elements in all drawn blocks.
   size_t num_values() const;
-  // The `count` drawn blocks, rising. `first` is working memory for count + 1.
+  // Writes the count() drawn blocks, rising. `first` is working memory for count() + 1 numbers.
   void Write(uint32_t* first, uint32_t* block) const;
 
  private:
-  // x[j] of drawn.h.
+  // Returns x[j] of drawn.h.
   size_t Drawn(size_t j) const;
-  // The j with first[j] <= x < first[j + 1].
+  // Returns the j with first[j] <= x < first[j + 1].
   size_t StratumOf(size_t x) const { return ((x + 1) * count_ - 1) / num_blocks_; }
   bool Has(size_t block) const;
   void Turn();
@@ -41,10 +42,10 @@ class DrawnBlocks {
   const size_t num_blocks_;
   const size_t count_;
   uint32_t phase_ = 0;
-  size_t from_ = 0;  // blocks from here on wrap round
+  size_t from_ = 0;  // blocks of the strata from here on wrap round
 };
 
-// The elements of the drawn blocks: a stretch each, rising. Owned by one call.
+// The elements of the drawn blocks, a stretch for each block, rising. Owned by one call.
 class DrawnStretches {
  public:
   DrawnStretches(const DrawnBlocks& drawn, size_t size, size_t n)
@@ -57,7 +58,8 @@ class DrawnStretches {
   std::span<const uint32_t> blocks() const { return blocks_.span(); }
   size_t begin(size_t i) const { return blocks_[i] * size_; }
   size_t length(size_t i) const { return std::min(size_, n_ - begin(i)); }
-  // Where stretch i begins among the values: only the last can be short.
+  // Returns the index of stretch i's first element among the values. Only the last stretch can be
+  // short.
   size_t value(size_t i) const { return i * size_; }
 
  private:

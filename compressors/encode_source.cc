@@ -9,6 +9,8 @@ namespace bdn {
 EncodeSource::EncodeSource(ConstView x, float scale)
     : kind_(Kind::kScaled), x_(x), options_{.scale = scale} {}
 
+// Where mu is 0, kernels get no array for the momentum, so that one which is given is neither read
+// nor changed.
 EncodeSource::EncodeSource(const Feedback& feedback)
     : kind_(Kind::kFeedback),
       x_(feedback.g),
@@ -49,6 +51,7 @@ float* EncodeSource::Take(size_t offset, size_t count) {
   return step.residual;
 }
 
+// Residuals, momenta and replicas are kept finite by clamping, so only the input can be bad.
 absl::Status EncodeSource::CheckFinite() const { return bdn::CheckFinite(x_, options_.scale); }
 
 }  // namespace bdn

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kRows = 3;
 
-// Finds the values of a payload's elements again. An element goes by its rank among the bits set.
+// A decoder that finds the values of a payload's elements again. It names an element by its rank
+// among the bits that are set. Owned by one call.
 class Peeling {
  public:
   Peeling(const SketchShape& shape, ByteSpan in)
@@ -39,26 +40,29 @@ class Peeling {
     if (Peel() < value_.size()) GuessTheRest();
   }
 
-  // Of the elements whose bits are set, in order.
+  // Returns the values of the elements whose bits are set, in order.
   const float* values() const { return value_.data(); }
 
  private:
   struct Cell {
     float value;
-    uint32_t count;  // of elements not yet found
-    uint32_t ranks;  // of those, joined by exclusive or: where there is one, its rank
+    uint32_t count;  // elements not yet found
+    uint32_t ranks;  // their ranks, joined by exclusive or: a single element's can be read
   };
 
-  // Returns how many were found.
+  // Finds the elements that are alone in a cell, one after the other, and returns how many it
+  // found.
   size_t Peel() {
     size_t end = 0;
     for (size_t c = 0; c < cells_.size(); ++c) {
       if (cells_[c].count == 1) queue_[end++] = static_cast<uint32_t>(c);
     }
     size_t found = 0;
-    // A count only falls, so no cell joins twice.
+    // A cell's count only falls, so it comes to 1 once at most, and the queue needs no more than
+    // one entry for each cell.
     for (size_t head = 0; head < end; ++head) {
       const size_t from = queue_[head];
+      // The element may have been found from another cell since this one was queued.
       if (cells_[from].count != 1) continue;
       const uint32_t rank = cells_[from].ranks;
       SketchPlace places[kRows];
@@ -77,6 +81,7 @@ class Peeling {
     return found;
   }
 
+  // Gives each element that was not found the median of its cells.
   void GuessTheRest() {
     for (size_t rank = 0; rank < value_.size(); ++rank) {
       float estimates[kRows];
@@ -84,7 +89,8 @@ class Peeling {
       for (size_t row = 0; row < kRows; ++row) {
         const SketchPlace place = shape_.Place(draw_, index_[rank], row);
         const Cell& cell = cells_[place.cell];
-        // An element that was found left one of its cells empty; any other is counted in all three.
+        // A found element has left the cell that it was read from empty. An element that was not
+        // found is still counted in all three of its cells.
         found = found || cell.count == 0;
         estimates[row] = place.Estimate(cell.value);
       }
@@ -100,7 +106,8 @@ class Peeling {
   const ScratchArray<uint32_t> queue_;
 };
 
-// Bits are visited in order, so each asks for the next.
+// Returns a function value(i) for loops over the bits that are set. They come in order, so that
+// each call can return the next value.
 auto InOrder(const Peeling& peeling) {
   return [next = peeling.values()](size_t) mutable { return *next++; };
 }

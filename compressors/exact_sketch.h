@@ -8,19 +8,22 @@
 
 namespace bdn {
 
+// The options of `exactsketch`.
 struct ExactSketchOptions {
   double cells = 0;  // above 0, at most 2
 };
 
-// `exactsketch(cells=C)`: for sparse tensors, which elements are not zero and C * n cells, each
-// element added to three of them, from which all are found again one after the other ("peeling":
-// lossless homomorphic compression, arXiv 2402.07529). Payloads add up undecoded, and the sum is
-// found again as well as long as the cells are enough for the union of what was not zero.
+// Makes `exactsketch(cells=C)`, a codec for sparse tensors. It sends a bitmap of the elements that
+// are not zero, and C * n cells. Each element is added to three cells, from which the decoder finds
+// all elements again, one after the other ("peeling": lossless homomorphic compression, arXiv
+// 2402.07529). Payloads can be added without decoding, and the sum is found again too, as long as
+// there are enough cells for the union of the elements that are not zero.
 //
-// How many are enough: peeling collapses below 1.22 cells for each element that is not zero (1.20
-// leave half of them) and finds everything, but for a small chance, above 1.24. Few elements need
-// more: all were found in 99 % of trials for 10000 elements at 1.3 and 100 at 2, and in 98.5 % for
-// 1000 at 1.4. So C = 0.14 is for a union support of 10 %. Too few cells are no error: see 3.
+// Peeling needs a certain number of cells: it collapses below 1.22 cells for each element that is
+// not zero (1.20 leave half of them unfound), and finds everything, but for a small chance, above
+// 1.24. Few elements need more: all were found in 99 % of trials for 10000 elements at 1.3 and 100
+// at 2, and in 98.5 % for 1000 at 1.4. So C = 0.14 is right where 10 % of the elements are not zero
+// in the union. Too few cells are no error: see 3.
 //
 // sparse_bitmap.h has the payload and the encoder: 3 rows, each of width
 //
@@ -39,19 +42,21 @@ struct ExactSketchOptions {
 //
 // decoded[i] is that value where bit i is set, else +0. (+0 + x is x, but never -0.)
 //
-// How exact: an element that is alone in one of its cells from the start is found bit for bit, as
-// those cells go first. Any other found element carries the rounding of the cell's sums in the
-// encoders, in AddEncoded, and of the subtractions in 2: each at most half a unit in the last place
-// of the largest partial sum, so where magnitudes differ widely a small element that was only ever
-// with large ones may be lost whole. Values whose sums are exact in float32 (whole numbers up to
-// 2^24) come back exactly. Elements of step 3 are off by what they share cells with.
+// An element that is alone in one of its cells from the start is found bit for bit, as those cells
+// go first. Any other found element carries the rounding of the cell's sums in the encoders, in
+// AddEncoded, and of the subtractions in 2: each is at most half a unit in the last place of the
+// largest partial sum. So where magnitudes differ widely, a small element that only ever shared
+// cells with large ones may be lost whole. Values whose sums are exact in float32 (whole numbers up
+// to 2^24) come back exactly. Elements of step 3 are off by the elements that they share cells
+// with.
 //
-// AddEncoded joins the bitmaps, adds the cells in the order of the payloads and multiplies each by
-// the scale. An element that cancels keeps its bit. The residual is clamp(p - decoded).
+// AddEncoded joins the bitmaps, adds the cells in the order of the payloads and multiplies each sum
+// by the scale. An element that cancels to zero keeps its bit. The residual is clamp(p - decoded).
 //
 // Passes over memory: Encode reads p once and scatters over the cells; decoding reads the bitmap
 // twice, the cells once in order and then about 6 times an element at random (12 bytes a cell), and
-// writes y once (DecodeAdd: only where bits are set). With a residual: both, and a pass over p.
+// writes y once (DecodeAdd: only where bits are set). With a residual, encoding does both, and one
+// more pass over p.
 std::shared_ptr<const Codec> MakeExactSketch(const ExactSketchOptions& options);
 
 }  // namespace bdn

@@ -7,9 +7,9 @@
 
 namespace bdn {
 
-// `fp16`: IEEE half precision. The payload is scale * x[i] for i = 0..n-1, each computed in
-// float32, then rounded to the nearest half (ties to even, subnormals kept, saturated at +-65504)
-// and written as two little-endian bytes. 2n bytes. Every element is finite.
+// Makes `fp16`, which sends IEEE half precision. The payload is scale * x[i] for i = 0..n-1, each
+// computed in float32, then rounded to the nearest half (ties to even, subnormals kept, saturated
+// at +-65504) and written as two little-endian bytes. It has 2n bytes. Every element is finite.
 std::shared_ptr<const Codec> MakeFp16();
 
 }  // namespace bdn

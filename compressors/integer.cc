@@ -23,7 +23,8 @@ constexpr size_t kScaleBytes = 4;
 constexpr float kLeastMagnitude = 0x1p-100f;
 constexpr uint32_t kInfinity = 0x7f800000u;
 
-// The largest s whose product with `most` is at most `limit`.
+// Returns the largest s whose product with `most` is at most `limit`. The division may round up or
+// down, so its neighbours are tried.
 float LargestScale(float most, float limit) {
   float s = limit / most;
   while (!(most * s <= limit)) s = std::nextafter(s, 0.0f);
@@ -31,7 +32,7 @@ float LargestScale(float most, float limit) {
   return s;
 }
 
-// L.
+// Returns L.
 float MostCode(const IntegerOptions& options) {
   return static_cast<float>((1 << (options.bits - 1)) - 1);
 }
@@ -83,6 +84,7 @@ class IntegerCodec final : public Codec {
     }
     for (size_t g = 0; g < NumGroups(n); ++g) {
       const float scale = LoadLittle<float>(in, g * kScaleBytes);
+      // The bits are compared, since -0 is no valid scale.
       if (std::bit_cast<uint32_t>(scale) == 0) {
         const size_t begin = CodeBytes(g * options_.group);
         const size_t end = CodeBytes(std::min(n, (g + 1) * options_.group));
@@ -115,6 +117,8 @@ class IntegerCodec final : public Codec {
   }
 
   void DecodeSum(std::span<const ByteSpan> in, float scale, MutableView y) const override {
+    // Transformed values are added in a tile that stays in the cache, and their sum is transformed
+    // back once. Tiles begin at multiples of 32, so that no block of the transform is cut.
     ForEachTile(0, y.n, [&](size_t at, size_t count) {
       const MutableView tile = y.Sub(at, count);
       std::fill_n(tile.f32(), count, 0.0f);
@@ -149,22 +153,25 @@ class IntegerCodec final : public Codec {
     return {.inverse = most_ / m, .scale = std::min(m / most_, largest_scale_)};
   }
 
-  // What is quantized of p: itself, or its transform in `work`.
+  // Returns the values to quantize: p itself, or its transform in `work`.
   const float* Transformed(const float* p, size_t count, float* work) const {
     if (!options_.hadamard) return p;
     WalshHadamard(p, count, 1.0f / kRun, work);
     return work;
   }
 
-  // Writes the codes of a tile, `c` being what is quantized of its p; where p was taken, `taken`
-  // points to it and is left p - decoded.
+  // Writes the codes of a tile. `c` holds the values to quantize. Where p was taken, `taken` points
+  // to it, and p - decoded is left there.
   void QuantizeTile(size_t n, const Draw& draw, size_t at, size_t count, const IntegerScale* scales,
                     const float* c, float* taken, float* work, MutableByteSpan out) const {
     std::byte* const codes = out.data() + CodesOffset(n) + CodeBytes(at);
     if (taken == nullptr) {
+      // With kKeep the kernel does not write to the array.
       QuantizeGroups(coding_, draw, at, count, scales, const_cast<float*>(c), AfterQuantize::kKeep,
                      codes);
     } else if (options_.hadamard) {
+      // The decoded values are still transformed, so they are transformed back before they are
+      // subtracted.
       QuantizeGroups(coding_, draw, at, count, scales, work, AfterQuantize::kReplace, codes);
       WalshHadamardAndSubtract(work, count, taken);
     } else {
@@ -172,8 +179,9 @@ class IntegerCodec final : public Codec {
     }
   }
 
-  // Groups that fit in a tile: as many as fit at once, each seen once. With a residual backward, as
-  // what was looked at last is still in a cache. False where p is not finite.
+  // Encodes groups that fit in a tile, as many at once as it holds, so that each is read once. With
+  // a residual it goes backward: the check of the input ended at the end, which is still in a
+  // cache. Returns false where p is not finite.
   bool EncodeSmallGroups(EncodeSource& source, const Draw& draw, MutableByteSpan out) const {
     const size_t stretch = kTile / options_.group * options_.group;
     const size_t count = DivideUp(source.n(), stretch);
@@ -203,8 +211,9 @@ class IntegerCodec final : public Codec {
     return true;
   }
 
-  // Groups of several tiles: their magnitudes, then their codes, backward. With a residual all
-  // magnitudes come first, since nothing may be taken before.
+  // Encodes groups of several tiles: first their magnitudes, then their codes, backward. With a
+  // residual all magnitudes come first, since nothing may be taken before all of p was seen to be
+  // finite.
   bool EncodeLargeGroups(EncodeSource& source, const Draw& draw, MutableByteSpan out) const {
     const size_t num_groups = NumGroups(source.n());
     const size_t together = source.keeps_residual() ? num_groups : 1;
@@ -212,7 +221,7 @@ class IntegerCodec final : public Codec {
       for (size_t g = begin; g < begin + together; ++g) {
         const uint32_t magnitude = LargeGroupMagnitude(source, g);
         if (magnitude >= kInfinity) return false;
-        // The magnitude is kept where the scale will be.
+        // The slot of the scale holds the magnitude until all are known.
         StoreLittle(out, g * kScaleBytes, magnitude);
       }
       for (size_t g = begin + together; g-- > begin;) {
@@ -249,7 +258,7 @@ class IntegerCodec final : public Codec {
     });
   }
 
-  // visit(decoded tile as float32, that part of y), in order.
+  // Calls visit(decoded tile as float32, that part of y) for each tile, in order.
   template <typename Visit>
   void ForEachDecodedTile(ByteSpan in, MutableView y, const Visit& visit) const {
     alignas(64) float tile[kTile];
@@ -266,7 +275,7 @@ class IntegerCodec final : public Codec {
     return any == std::byte{};
   }
 
-  // The fields past element n in the bytes of its run.
+  // Returns whether the fields past element n, in the bytes of its run, are zero.
   bool PaddingIsZero(ByteSpan codes, size_t n) const {
     const auto bits = static_cast<size_t>(options_.bits);
     const ByteSpan last = codes.subspan(CodeBytes(n / kRun * kRun));

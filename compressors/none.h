@@ -7,9 +7,10 @@
 
 namespace bdn {
 
-// `none`: no compression. The payload is scale * x[i] for i = 0..n-1, each a little-endian float32
-// (also for float16 and bfloat16 input, which it holds exactly where the scale is 1), or a
-// little-endian float64 for float64 input. 4n or 8n bytes. Every element is finite.
+// Makes `none`, which does not compress. The payload is scale * x[i] for i = 0..n-1, each a
+// little-endian float32 (also for float16 and bfloat16 input, which it holds exactly where the
+// scale is 1), or a little-endian float64 for float64 input. It has 4n or 8n bytes. Every element
+// is finite.
 std::shared_ptr<const Codec> MakeNone();
 
 }  // namespace bdn

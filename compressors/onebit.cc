@@ -12,11 +12,12 @@
 namespace bdn {
 namespace {
 
+// The signs, as BlockSignsCodec takes them.
 struct OneBits {
   static constexpr CodecId kId = CodecId::kOneBit;
   static constexpr size_t kBitmaps = 1;
   static constexpr float kFactor = 1.0f;
-  // Rounding to bfloat16 goes no further than its own.
+  // bfloat16 needs no lower limit: rounding to it stops at its own largest finite number.
   static constexpr float kMost = std::numeric_limits<float>::max();
 
   static void Pack(const float* p, size_t count, BlockMagnitudes /*scales*/,

@@ -9,6 +9,7 @@
 namespace bdn {
 namespace {
 
+// Returns scale * x[0], computed as the kernels compute it: in float32, or in float64 for float64.
 double ElementTimes(ConstView x, float scale) {
   if (x.dtype == DType::kFloat64) {
     double value;

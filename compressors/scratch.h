@@ -4,14 +4,17 @@
 #include <cstddef>
 #include <span>
 
-// Working memory of one call, lent by the calling thread, which keeps it: the second call of a size
-// allocates nothing. Internal to compressors/.
+// Working memory of one call, which the calling thread lends and keeps: a second call of the same
+// size allocates nothing. Internal to compressors/.
 
 namespace bdn {
 
+// A piece of the thread's working memory, lent for the life of the object. Not thread-safe: used by
+// the thread that made it.
 class Scratch {
  public:
-  // Uninitialized, aligned to 64 bytes. Scratches of a thread are returned in the reverse order.
+  // Borrows `bytes` bytes, uninitialized and aligned to 64 bytes. The scratches of a thread must be
+  // returned in the reverse order.
   explicit Scratch(size_t bytes);
   ~Scratch();
   Scratch(const Scratch&) = delete;

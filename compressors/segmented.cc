@@ -15,14 +15,14 @@ namespace {
 
 constexpr size_t kEntryBytes = 4;
 
-// Zeros up to the next multiple of 4; returns that size.
+// Writes zeros up to the next multiple of 4, and returns that size.
 size_t PadTo4(MutableByteSpan out, size_t used) {
   const size_t padded = AlignUp4(used);
   std::fill(out.begin() + used, out.begin() + padded, std::byte{0});
   return padded;
 }
 
-// Segment after segment of several payloads.
+// A reader of several payloads of one key, segment after segment. Owned by one call.
 class SegmentsOfAll {
  public:
   SegmentsOfAll(const SegmentedCodec& codec, std::span<const ByteSpan> in)
@@ -30,7 +30,8 @@ class SegmentsOfAll {
     for (size_t i = 0; i < in.size(); ++i) std::construct_at(&segments_[i], codec, in[i]);
   }
 
-  // The next segment's payloads where it is present, in order; until the next call.
+  // Returns the next segment's payloads, in order, without those in which it is absent. Valid until
+  // the next call.
   std::span<const ByteSpan> Next() {
     size_t count = 0;
     for (SegmentedCodec::Segments& segments : segments_.span()) {
@@ -55,6 +56,7 @@ SegmentedCodec::SegmentedCodec(std::shared_ptr<const Codec> codec,
     total_ += n;
     max_bytes_ += AlignUp4(codec_->MaxEncodedBytes(n, dtype_));
   }
+  // A single segment has neither a table nor padding.
   if (elements_.size() == 1) {
     max_bytes_ = codec_->MaxEncodedBytes(total_, dtype_);
   } else {
@@ -73,6 +75,7 @@ absl::StatusOr<size_t> SegmentedCodec::Fill(const Draw& draw, MutableByteSpan ou
       StoreLittle(out, i * kEntryBytes, kAbsentSegment);
       continue;
     }
+    // Each segment draws by a part of its own: they do not share random numbers.
     const absl::StatusOr<size_t> size =
         encode(i, draw.Part(static_cast<uint32_t>(i)), out.subspan(used));
     if (!size.ok()) return Annotate(size.status(), absl::StrFormat("segment %d", i));
@@ -93,8 +96,8 @@ absl::StatusOr<size_t> SegmentedCodec::Encode(std::span<const Input> inputs, con
 
 absl::StatusOr<size_t> SegmentedCodec::EncodeFeedback(std::span<const FeedbackInput> inputs,
                                                       const Draw& draw, MutableByteSpan out) const {
-  // A codec checks its segment before it changes anything; with several, all are checked before any
-  // is changed.
+  // A codec checks its own segment before it changes anything. With several segments, all are
+  // checked before any is changed.
   for (size_t i = 0; num_segments() > 1 && i < num_segments(); ++i) {
     if (!inputs[i].present) continue;
     const absl::Status finite = EncodeSource(inputs[i].feedback).CheckFinite();
@@ -167,11 +170,13 @@ std::optional<ByteSpan> SegmentedCodec::Segments::Next() {
   const auto entry = LoadLittle<uint32_t>(in_, i * kEntryBytes);
   if (entry == kAbsentSegment) return std::nullopt;
   const Codec& codec = codec_->codec();
-  // What bounds itself has one size, whatever the table has come to say.
+  // A payload that bounds itself has one size, whatever the table says: its bytes may have changed
+  // since they were validated.
   const size_t size = codec.bounds_itself()
                           ? codec.MaxEncodedBytes(codec_->segment_elements(i), codec_->dtype())
                           : entry;
   const size_t begin = std::exchange(begin_, begin_ + AlignUp4(size));
+  // For the same reason a segment must not reach past the payload.
   if (begin + size > in_.size()) return std::nullopt;
   return in_.subspan(begin, size);
 }
@@ -180,6 +185,7 @@ absl::Status SegmentedCodec::CheckDraw(ByteSpan in, const Draw& draw) const {
   Segments segments(*this, in);
   for (size_t i = 0; i < num_segments(); ++i) {
     const ByteSpan payload = segments.Next().value_or(ByteSpan());
+    // An absent segment has no payload, and one of no elements has no keys.
     if (payload.empty()) continue;
     const Draw part = draw.Part(static_cast<uint32_t>(i));
     const auto k0 = LoadLittle<uint32_t>(payload);
@@ -225,6 +231,7 @@ absl::StatusOr<size_t> SegmentedCodec::AddEncoded(std::span<const ByteSpan> in, 
                                                   MutableByteSpan out) const {
   SegmentsOfAll segments(*this, in);
   std::span<const ByteSpan> payloads;
+  // Fill does not ask for the presence of a single segment, which would read the payloads.
   if (num_segments() == 1) payloads = segments.Next();
   return Fill(
       Draw(), out,

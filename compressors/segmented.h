@@ -15,18 +15,19 @@
 
 namespace bdn {
 
-// The payload of one key: a partition of one tensor, or a group of small tensors in which each
-// keeps a scale and a budget of its own. With one segment the payload is the codec's; with several
-// it is a table of one uint32 length a segment (kAbsentSegment where that tensor had no gradient),
-// then the codec's payloads, each padded with zeros to a multiple of 4 bytes. proto/wire_format.md
-// has an example.
+// A codec of the payload of one key: a partition of one tensor, or a group of small tensors in
+// which each tensor keeps a scale and a budget of its own. With one segment the payload is the
+// codec's. With several it is a table of one uint32 length for each segment (kAbsentSegment where
+// that tensor had no gradient), then the codec's payloads, each padded with zeros to a multiple of
+// 4 bytes. proto/wire_format.md has an example.
 //
 // Const after construction, thread-safe.
 class SegmentedCodec {
  public:
   static constexpr uint32_t kAbsentSegment = 0xffffffffu;
 
-  // One segment's input; `present` false means no gradient (data is not read).
+  // The input of one segment. `present` false means that it has no gradient; its data are not read
+  // then.
   struct Input {
     ConstView x;
     float scale = 1.0f;
@@ -45,77 +46,85 @@ class SegmentedCodec {
   size_t segment_elements(size_t i) const { return elements_[i]; }
   size_t segment_offset(size_t i) const { return offsets_[i]; }
   size_t MaxEncodedBytes() const { return max_bytes_; }
-  // As Codec::bounds_itself; the lengths in the table are then not believed.
+  // Returns Codec::bounds_itself. Where it is true, decoding does not trust the lengths in the
+  // table.
   bool bounds_itself() const { return codec_->bounds_itself(); }
 
-  // Encodes without memory; returns the bytes used. InvalidArgument when a present element is not
-  // finite; then `out` is unspecified. REQUIRES: inputs.size() == num_segments(), sizes equal the
-  // segments', at least one present, out.size() >= MaxEncodedBytes().
+  // Encodes without a residual or replica; returns the bytes used. Returns InvalidArgument where an
+  // element of a present segment is not finite; then `out` is unspecified. REQUIRES: inputs.size()
+  // == num_segments(), sizes equal the segments', at least one is present, out.size() >=
+  // MaxEncodedBytes().
   absl::StatusOr<size_t> Encode(std::span<const Input> inputs, const Draw& draw,
                                 MutableByteSpan out) const;
 
-  // One segment's step of error feedback; `present` false: nothing is read or changed.
+  // One segment's step of error feedback. With `present` false nothing is read or changed.
   struct FeedbackInput {
     Feedback feedback;
     bool present = true;
   };
-  // Encodes with memory. InvalidArgument when a present element of g is not finite; then no
-  // segment's memory has changed. REQUIRES: as Encode.
+  // Encodes with error feedback. Returns InvalidArgument where an element of g in a present segment
+  // is not finite; then no segment's residual or momentum has changed. REQUIRES: as Encode.
   absl::StatusOr<size_t> EncodeFeedback(std::span<const FeedbackInput> inputs, const Draw& draw,
                                         MutableByteSpan out) const;
 
-  // One segment's step of a delta memory: weights and replica are float32[segment].
+  // One segment's step of a delta. Weights and replica are float32[segment].
   struct DeltaInput {
     const float* weights = nullptr;
     float* replica = nullptr;
     bool present = true;
   };
-  // Encodes what the weights differ by from the replica, and moves that (memory/delta.h).
-  // InvalidArgument when a present weight is not finite; then no replica has changed. REQUIRES: as
-  // Encode; dtype() is kFloat32.
+  // Encodes the difference of the weights from the replica, and advances the replica
+  // (memory/delta.h). Returns InvalidArgument where a weight of a present segment is not finite;
+  // then no replica has changed. REQUIRES: as Encode; dtype() is kFloat32.
   absl::StatusOr<size_t> EncodeDelta(std::span<const DeltaInput> inputs, const Draw& draw,
                                      MutableByteSpan out) const;
 
-  // As Codec::Validate, the table and the padding too. At least one segment must be present.
+  // Validates as Codec::Validate, and the table and the padding too. At least one segment must be
+  // present.
   absl::Status Validate(ByteSpan in) const;
 
-  // Whether each present segment was drawn by its part of `draw`, whose keys its payload begins with;
-  // InvalidArgument names the first that was not. REQUIRES: Validate(in) is OK, the codec shares_draw.
+  // Returns OK where each present segment was drawn by its part of `draw`, whose keys its payload
+  // begins with. InvalidArgument names the first segment that was not. REQUIRES: Validate(in) is
+  // OK, the codec shares_draw.
   absl::Status CheckDraw(ByteSpan in, const Draw& draw) const;
 
-  // The codec's payloads of the segments, in order. Reads each entry of the table once. REQUIRES:
-  // Validate(in) was OK; where the codec bounds_itself, the bytes may have changed since. Both outlive
-  // it.
+  // A reader of the segments' payloads, in order. It reads each entry of the table once. REQUIRES:
+  // Validate(in) was OK; where the codec bounds_itself, the bytes may have changed since. The codec
+  // and the payload outlive the reader.
   class Segments {
    public:
     Segments(const SegmentedCodec& codec, ByteSpan in);
-    // The next segment's; nothing where that is absent. REQUIRES: as often as there are segments.
+    // Returns the next segment's payload, or nothing where that segment is absent. REQUIRES: it is
+    // called at most once for each segment.
     std::optional<ByteSpan> Next();
 
    private:
     const SegmentedCodec* codec_;
     ByteSpan in_;
     size_t i_ = 0;
-    size_t begin_;  // of segment i's
+    size_t begin_;  // where segment i's payload begins
   };
 
-  // Whether segment i is there. REQUIRES: Validate(in) is OK.
+  // Returns whether segment i is present. REQUIRES: Validate(in) is OK.
   bool Present(ByteSpan in, size_t i) const;
 
-  // y = the decoded payloads, added in order (Codec::DecodeSum), segment by segment; +0 where
-  // a segment is absent in all. REQUIRES: Validate of each is OK, y.n == num_elements().
+  // Sets y to the sum of the decoded payloads, added in order (Codec::DecodeSum), segment by
+  // segment, and to +0 where a segment is absent in all. REQUIRES: Validate of each is OK, y.n ==
+  // num_elements().
   void DecodeSum(std::span<const ByteSpan> in, MutableView y) const;
-  // The same in parts: from zeros, the payloads in order, as many at a time as one likes, and
-  // InverseTransform of it at the end. REQUIRES: as DecodeSum.
+  // DecodeAddTransformed and InverseTransform do the same in parts. Start from zeros, add the
+  // payloads in order, any number at a time, and call InverseTransform at the end. REQUIRES: as
+  // DecodeSum.
   void DecodeAddTransformed(std::span<const ByteSpan> in, MutableView y) const;
   void InverseTransform(MutableView y) const;
-  // The payload of scale * the sum, without decoding (Codec::AddEncoded). REQUIRES: the codec
-  // is linear, at least one payload, Validate of each is OK, out.size() >= MaxEncodedBytes().
+  // Writes the payload of scale * the sum, without decoding (Codec::AddEncoded). REQUIRES: the
+  // codec is linear, there is at least one payload, Validate of each is OK, out.size() >=
+  // MaxEncodedBytes().
   absl::StatusOr<size_t> AddEncoded(std::span<const ByteSpan> in, float scale,
                                     MutableByteSpan out) const;
 
  private:
-  // Fills the table and the segments' payloads; encode(i, draw, rest of out) writes one.
+  // Fills the table and writes the segments' payloads; encode(i, draw, rest of out) writes one.
   template <typename IsPresent, typename EncodeOne>
   absl::StatusOr<size_t> Fill(const Draw& draw, MutableByteSpan out, const IsPresent& present,
                               const EncodeOne& encode) const;

@@ -19,19 +19,21 @@ size_t PayloadBytes(size_t n, bool zeros) {
   return n == 0 ? 0 : kHeaderBytes + (zeros ? 2 : 1) * NumWords(n) * kWordBytes;
 }
 
-// Where the two bitmaps of a payload have the bits of element `at`, a multiple of 32.
+// Return the offsets at which the two bitmaps of a payload have the bits of element `at`, a
+// multiple of 32.
 size_t NegativeOffset(size_t at) { return kHeaderBytes + at / kWordElements * kWordBytes; }
 size_t ZeroOffset(size_t n, size_t at) { return NegativeOffset(at) + NumWords(n) * kWordBytes; }
 
-// REQUIRES: n > 0.
+// Returns whether the payload has a bitmap of zeros. REQUIRES: n > 0.
 bool HasZeros(ByteSpan in) { return LoadLittle<uint32_t>(in) == 1; }
 
-// Elements [at, at + count) of n.
+// Decodes elements [at, at + count) of n.
 void Unpack(ByteSpan in, size_t n, size_t at, size_t count, float scale, float* y) {
   const std::byte* const negative = in.data() + NegativeOffset(at);
   if (HasZeros(in)) {
     UnpackSignsAndZeros(negative, in.data() + ZeroOffset(n, at), count, scale, y);
   } else {
+    // Without zeros this is onebit, with the scale as the magnitude of all elements.
     UnpackSigns(negative, count, {.values = &scale, .block = count}, 1.0f, y);
   }
 }
@@ -64,6 +66,8 @@ class SignCodec final : public Codec {
 
   absl::Status Validate(ByteSpan in, size_t n, DType dtype) const override {
     BDN_RETURN_IF_ERROR(CheckSupports(*this, dtype));
+    // The first word decides the size. Any word but 1 stands for no zeros here, and is refused
+    // below unless it is 0.
     const bool zeros = in.size() >= kHeaderBytes && HasZeros(in);
     BDN_RETURN_IF_ERROR(CheckPayloadSize(*this, in.size(), PayloadBytes(n, zeros), n));
     if (n == 0) return absl::OkStatus();
@@ -95,7 +99,8 @@ class SignCodec final : public Codec {
   }
 
  private:
-  // Writes both bitmaps of `out`, and returns whether the one of the zeros is needed.
+  // Writes both bitmaps of `out`, since only the end tells whether there are zeros, and returns
+  // whether their bitmap is needed.
   static absl::StatusOr<bool> Pack(EncodeSource& source, MutableByteSpan out) {
     bool zeros = false;
     bool finite = true;
@@ -110,7 +115,8 @@ class SignCodec final : public Codec {
     return zeros;
   }
 
-  // The same, and leaves the residual. Backward, since the end is what the check left in a cache.
+  // Does the same, and leaves the residual. It goes backward, since the check left the end of the
+  // array in a cache.
   static absl::StatusOr<bool> PackTaken(EncodeSource& source, MutableByteSpan out) {
     BDN_RETURN_IF_ERROR(source.CheckFinite());
     bool zeros = false;
@@ -123,7 +129,7 @@ class SignCodec final : public Codec {
     return zeros;
   }
 
-  // InvalidArgument where a bitmap has bits past n.
+  // Returns InvalidArgument where a bitmap has bits past n.
   absl::Status CheckPast(ByteSpan in, size_t bitmap, size_t n) const {
     if (n % kWordElements == 0) return absl::OkStatus();
     const auto last = LoadLittle<uint32_t>(in, bitmap + (NumWords(n) - 1) * kWordBytes);
@@ -131,6 +137,8 @@ class SignCodec final : public Codec {
     return InvalidArgument("%s payload has bits past its %d elements", spec(), n);
   }
 
+  // Checks that the bitmap of zeros is needed, and that no element is both negative and zero, which
+  // the kernels require.
   absl::Status CheckZeros(ByteSpan in, size_t n) const {
     BDN_RETURN_IF_ERROR(CheckPast(in, ZeroOffset(n, 0), n));
     uint32_t any = 0;

@@ -12,6 +12,8 @@
 namespace bdn {
 namespace {
 
+// The decoder of one element: the median of its estimates in all rows. The number of rows is a
+// constant, so that the compiler unrolls the loops.
 template <size_t kRows>
 struct RowsMedian {
   float operator()(size_t i) const {
@@ -82,7 +84,7 @@ class SketchCodec final : public Codec {
             .width = std::clamp<size_t>(static_cast<size_t>(width), 1, n)};
   }
 
-  // Calls use(value), where value(i) is what element i decodes to.
+  // Calls use(value), where value(i) returns what element i decodes to.
   template <typename Use>
   void WithValues(ByteSpan in, size_t n, const Use& use) const {
     const SketchShape shape = Shape(n);

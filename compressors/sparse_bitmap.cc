@@ -5,9 +5,10 @@
 namespace bdn {
 namespace {
 
-// By the bits: a caller's thread may take subnormals for zeros.
+// Returns a word with a bit for each element that is not zero. It looks at the bits of the floats,
+// as the caller's thread may treat subnormals as zeros.
 uint32_t NonZeros(const float* p, size_t count) {
-  // Most words are empty, which a loop without shifts by j finds out faster.
+  // Most words are empty, and a loop without shifts by j finds that out faster.
   uint32_t any = 0;
   for (size_t j = 0; j < count; ++j) any |= std::bit_cast<uint32_t>(p[j]) << 1;
   if (any == 0) return 0;
@@ -22,6 +23,7 @@ template <size_t kRows>
 void Scatter(const SketchShape& shape, const Draw& draw, size_t i, float value, std::byte* cells) {
   for (size_t row = 0; row < kRows; ++row) {
     const SketchPlace place = shape.Place(draw, i, row);
+    // Cells lie in the payload, which need not be aligned.
     std::byte* const at = cells + place.cell * sizeof(float);
     float cell;
     std::memcpy(&cell, at, sizeof(cell));
@@ -38,6 +40,7 @@ absl::Status Encode(const SketchShape& shape, EncodeSource& source, const Draw& 
   ForEachTile(0, shape.n, [&](size_t at, size_t count) {
     if (!finite) return;
     const float* const p = source.Peek(at, count);
+    // Clamping would hide an infinite element, so each tile is checked before it is added.
     finite = FirstNonFinite({p, DType::kFloat32, count}, 1.0f) == count;
     if (!finite) return;
     for (size_t done = 0; done < count; done += 32) {
@@ -59,6 +62,7 @@ absl::Status EncodeSketch(const SketchShape& shape, EncodeSource& source, const 
   StoreLittle(out, 0, draw.k0());
   StoreLittle(out, 4, draw.k1());
   std::memset(out.data() + shape.CellsOffset(), 0, shape.NumCells() * sizeof(float));
+  // The number of rows is a constant in the loops, so that the compiler unrolls them.
   switch (shape.rows) {
     case 1:
       return Encode<1>(shape, source, draw, out);

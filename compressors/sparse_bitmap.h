@@ -18,8 +18,8 @@
 #include "kernels/clamp_to_finite.h"
 #include "kernels/float_kernels.h"
 
-// What `sketch` and `exactsketch` share: their payload, how it is written and added up, and how
-// what it decodes to is put where it belongs. Internal to compressors/.
+// The common part of `sketch` and `exactsketch`: their payload, its encoding and its sum, and the
+// loops that put decoded values into an array. Internal to compressors/.
 //
 // The payload is a bitmap of the elements that are not zero and a count sketch of those: `rows`
 // rows of `width` cells, in each of which an element has one cell and one sign.
@@ -39,7 +39,8 @@
 
 namespace bdn {
 
-// Where an element is in a row: a cell of all rows * width, and its sign as a float's top bit.
+// The position of an element in a row: a cell, counted over all rows * width, and the element's
+// sign as a float's top bit.
 struct SketchPlace {
   size_t cell;
   uint32_t sign;
@@ -47,7 +48,8 @@ struct SketchPlace {
   float Signed(float value) const {
     return std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ sign);
   }
-  // What the cell says of the element: s * cell, and never -0, so that a median is unique.
+  // Returns the element's value as the cell has it: s * cell, and never -0, so that a median is
+  // unique.
   float Estimate(float value) const { return 0.0f + Signed(value); }
 };
 
@@ -68,29 +70,30 @@ struct SketchShape {
   }
 };
 
-// Writes the payload of the source's p. One pass over p, and over the cells a write and then a
-// scatter. InvalidArgument names an element that is not finite. REQUIRES: out holds shape.Bytes().
+// Writes the payload of the source's p. Takes one pass over p, and over the cells a write and then
+// a scatter. InvalidArgument names an element that is not finite. REQUIRES: out holds
+// shape.Bytes().
 absl::Status EncodeSketch(const SketchShape& shape, EncodeSource& source, const Draw& draw,
                           MutableByteSpan out);
 
 // Checks the size, the bits past n, and that the cells are finite.
 absl::Status ValidateSketch(const Codec& codec, const SketchShape& shape, ByteSpan in);
 
-// Joins the bitmaps, and adds the cells in order from +0, then multiplies them by `scale`.
+// Joins the bitmaps, adds the cells in order from +0, then multiplies them by `scale`.
 // FailedPrecondition names the first payload whose keys are not those of the first; InvalidArgument
-// a cell whose sum is not finite. REQUIRES: as Codec::AddEncoded.
+// names a cell whose sum is not finite. REQUIRES: as Codec::AddEncoded.
 absl::StatusOr<size_t> AddSketches(const Codec& codec, const SketchShape& shape,
                                    std::span<const ByteSpan> in, float scale, MutableByteSpan out);
 
-// The draw by which the payload's elements were placed.
+// Returns the draw that placed the payload's elements.
 inline Draw SketchDraw(ByteSpan in) {
   return Draw::FromKeys(LoadLittle<uint32_t>(in, 0), LoadLittle<uint32_t>(in, 4));
 }
 
-// The number of bits set.
+// Returns the number of bits that are set.
 size_t CountBits(const SketchShape& shape, ByteSpan in);
 
-// Calls visit(i) for the bits set in words [begin / 32, ceil(end / 32)), in order.
+// Calls visit(i) for the bits that are set in words [begin / 32, ceil(end / 32)), in order.
 // REQUIRES: begin is a multiple of 32, and so is end unless it is n.
 template <typename Visit>
 void ForEachBit(ByteSpan in, size_t begin, size_t end, const Visit& visit) {
@@ -101,8 +104,8 @@ void ForEachBit(ByteSpan in, size_t begin, size_t end, const Visit& visit) {
   }
 }
 
-// y = scale * decoded, where value(i) is what element i decodes to; called for the bits set, in
-// order. The others are +0.
+// Sets y = scale * decoded, where value(i) returns what element i decodes to. It is called for the
+// bits that are set, in order. The other elements become +0.
 template <typename Value>
 void DecodeBits(ByteSpan in, float scale, MutableView y, Value value) {
   float tile[kTile];
@@ -114,15 +117,15 @@ void DecodeBits(ByteSpan in, float scale, MutableView y, Value value) {
   });
 }
 
-// y += scale * decoded at the bits set; nothing else is touched.
+// Adds scale * decoded to y at the bits that are set; nothing else is touched.
 template <typename Value>
 void DecodeAddBits(ByteSpan in, float scale, MutableView y, Value value) {
   float* const to = y.f32();
   ForEachBit(in, 0, y.n, [&](size_t i) { to[i] = to[i] + scale * value(i); });
 }
 
-// Leaves clamp(p - decoded) where the residual is: a cell that other elements filled may be further
-// from p than the largest float. REQUIRES: `in` was encoded from `source`.
+// Leaves clamp(p - decoded) in the residual. A cell that other elements filled may be further from
+// p than the largest float, so the difference is clamped. REQUIRES: `in` was encoded from `source`.
 template <typename Value>
 void TakeBits(ByteSpan in, EncodeSource& source, Value value) {
   ForEachTile(0, source.n(), [&](size_t at, size_t count) {
@@ -132,7 +135,7 @@ void TakeBits(ByteSpan in, EncodeSource& source, Value value) {
   });
 }
 
-// The middle of an odd number of values, by a network of exchanges without branches.
+// Returns the middle of an odd number of values, by a sorting network without branches.
 template <size_t kSize>
 float Median(float (&values)[kSize]) {
   for (size_t end = kSize; end > 1; --end) {

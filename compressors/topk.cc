@@ -20,7 +20,7 @@ constexpr size_t kBlock = 65536;
 constexpr size_t kWordBytes = 4;
 constexpr size_t kIndexBytes = 2;
 
-// Where the parts of a payload of n elements, k of them sent, begin.
+// The offsets of the parts of a payload of n elements, k of which are sent.
 struct Layout {
   Layout(size_t n, size_t k, TopKValues format)
       : num_blocks(DivideUp(n, kBlock)),
@@ -38,7 +38,7 @@ struct Layout {
   size_t size;
 };
 
-// All but the values.
+// Writes the payload but for its values.
 void Write(const Selection& chosen, const Layout& layout, MutableByteSpan out) {
   const size_t k = chosen.size;
   StoreLittle(out, 0, static_cast<uint32_t>(k));
@@ -53,7 +53,8 @@ void Write(const Selection& chosen, const Layout& layout, MutableByteSpan out) {
   std::memset(out.data() + layout.indices_end, 0, layout.values - layout.indices_end);
 }
 
-// visit(element, value) in order. REQUIRES: the payload is valid.
+// Calls visit(element, value) for the elements that were sent, in order. REQUIRES: the payload is
+// valid.
 template <typename Visit>
 void ForEachSent(ByteSpan in, size_t n, TopKValues format, const Visit& visit) {
   const size_t k = LoadLittle<uint32_t>(in);
@@ -96,6 +97,8 @@ class TopKCodec final : public Codec {
     Write(chosen, layout, out);
     const auto values = out.subspan(layout.values, layout.size - layout.values);
     WriteTopKValues(options_.values, {chosen.value.data(), chosen.size}, values);
+    // All of p is in the residual by now. The values are subtracted as they were written, with
+    // their rounding, so that the residual keeps the error.
     if (source.keeps_residual()) {
       WithTopKValues(options_.values, values, chosen.size, [&](const auto& sent) {
         for (size_t i = 0; i < chosen.size; ++i) *source.Taken(chosen.index[i]) -= sent[i];
@@ -109,6 +112,7 @@ class TopKCodec final : public Codec {
     if (in.size() < kWordBytes) return CheckPayloadSize(*this, in.size(), kWordBytes, n);
     const size_t sent = LoadLittle<uint32_t>(in);
     const size_t expected = NumSent(n);
+    // A sample's threshold lets a varying number of elements through, but at least one.
     const bool may_differ = options_.sampled && sent > 0 && sent <= MostSent(n);
     if (sent != expected && !may_differ) {
       return InvalidArgument("%s payload of %d elements sends %d, expected %d", spec(), n, sent,
@@ -143,11 +147,12 @@ class TopKCodec final : public Codec {
     return options_.sampled ? std::min(n, 2 * NumSent(n)) : NumSent(n);
   }
 
-  // REQUIRES: in.size() == layout.size.
+  // Checks the counts and the indices. REQUIRES: in.size() == layout.size.
   absl::Status ValidateIndices(ByteSpan in, size_t n, const Layout& layout, size_t k) const {
     size_t at = 0;
     for (size_t b = 0; b < layout.num_blocks; ++b) {
       const auto count = LoadLittle<uint32_t>(in, layout.counts + b * kWordBytes);
+      // This bounds the loop below, which reads the indices.
       if (count > k - at) {
         return InvalidArgument("%s block %d counts %d elements, %d are left", spec(), b, count,
                                k - at);

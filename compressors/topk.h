@@ -8,8 +8,9 @@
 
 namespace bdn {
 
-// `topk(ratio=R)`: the k elements of largest magnitude, exactly, the others 0. With p[i] = scale *
-// x[i] in float32, elements are ordered by |p[i]|, falling, and where equal by i, rising; the first
+// The value formats and options of topk. `topk(ratio=R)` sends the k elements of largest magnitude
+// exactly; the others decode to 0. With p[i] = scale * x[i] in float32, elements are ordered by
+// |p[i]|, falling, and where equal by i, rising; the first
 //
 //   k = min(n, max(1, ceil(R * n)))   (the product in float64), and 0 for n = 0
 //
@@ -17,8 +18,8 @@ namespace bdn {
 //
 // `select=sampled` sends about k (DGC, arXiv 1712.01887): every element of at least the magnitude
 // that has rank max(1, floor(k * m / n)) among a sample of m; but where these are more than 2k, the
-// exact k. The sample is the i with i mod P < 64, P = 4096 for n >= 2^19, 512 for n >= 2^15,
-// else 64. `values=fp16` sends the values as halves, rounded to nearest even and at most 65504.
+// exact k. The sample is the i with i mod P < 64, P = 4096 for n >= 2^19, 512 for n >= 2^15, else
+// 64. `values=fp16` sends the values as halves, rounded to nearest even and at most 65504.
 // `values=twobit` sends a sign and one of two magnitudes, as SparseLoCo's values have two bits
 // (arXiv 2508.15706). Of each 64 values in the order they are sent in, with sums in float64 in that
 // order:
@@ -27,7 +28,7 @@ namespace bdn {
 //   high, low = bfloat16(float32(the mean of |p| over those that are large, and that are not)),
 //               0 where there is none
 //
-// Payload, little-endian:
+// The payload is little-endian:
 //   uint32  k                        how many are sent; if sampled, from 1 to min(n, 2k)
 //   uint32  count[ceil(n / 65536)]   how many of them lie in each block of 65536 elements
 //   uint16  index[k]                 i mod 65536, rising within a block, blocks in order
@@ -40,22 +41,23 @@ namespace bdn {
 //   uint32   large[ceil(k / 32)]        the same where its magnitude is the high one
 // The bits past k in the last words are 0.
 //
-// Decode writes +0 for what was not sent; DecodeAdd leaves it alone. The residual of what was sent
-// is p minus the value.
+// Decode writes +0 for elements that were not sent; DecodeAdd leaves them alone. The residual of an
+// element that was sent is p minus the sent value.
 //
 // Passes over memory: Encode reads x once, and a sample of it before; data in which very many
-// magnitudes are equal or nearly so takes four or five passes more. With a residual: x twice, the
-// residual once. Decode writes y once, DecodeAdd k elements. Working memory: 12 bytes for each of
-// 2k + 8192 elements.
+// magnitudes are equal or nearly so take four or five passes more. With a residual it reads x twice
+// and the residual once. Decode writes y once, DecodeAdd k elements. Working memory: 12 bytes for
+// each of 2k + 8192 elements.
 //
 // REQUIRES: 0 < ratio <= 1; n < 2^31 in every call.
 enum class TopKValues { kFloat, kHalf, kTwoBit };
+// The options of `topk`.
 struct TopKOptions {
   double ratio = 0;
   bool sampled = false;
   TopKValues values = TopKValues::kFloat;
 };
-// k, without sampling.
+// Returns k, as it is without sampling.
 size_t TopKCount(double ratio, size_t n);
 std::shared_ptr<const Codec> MakeTopK(const TopKOptions& options);
 

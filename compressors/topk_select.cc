@@ -12,20 +12,23 @@
 namespace bdn {
 namespace {
 
-// The bits of |value|: rises with it.
+// Returns the bits of |value|, which rise with it.
 uint32_t MagnitudeKey(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
 constexpr uint32_t kNonFiniteKey = 0x7f800000u;
 
-// What remains to be chosen: every key above `key`, and the first `ties` equal to it.
+// A threshold. It chooses every key above `key`, and the first `ties` keys equal to it.
 struct Threshold {
   uint32_t key;
   size_t ties;
 };
 
+// Returns how many candidates there is room for: a guess aims at k, or for an exact choice at 1.25
+// k, and may miss.
 size_t CandidateCapacity(size_t n, size_t k) { return std::min(n, 2 * k + 8192); }
 
-// p, wherever it is by now: the first reading takes it where the source keeps a residual.
+// A reader of p, wherever it lies by now: the first reading takes it where the source keeps a
+// residual.
 class Tiles {
  public:
   explicit Tiles(EncodeSource& source) : source_(source) {}
@@ -40,7 +43,8 @@ class Tiles {
   EncodeSource& source_;
 };
 
-// Runs of kRun elements every Period(n): contiguous, for few cache lines.
+// The sample is a run of kRun elements in every Period(n). A run is contiguous, so that it touches
+// few cache lines.
 constexpr size_t kRun = 64;
 size_t Period(size_t n) {
   if (n >= size_t{1} << 19) return 4096;
@@ -53,8 +57,8 @@ uint32_t KeyOfRank(std::span<uint32_t> keys, size_t rank) {
   return *at;
 }
 
-// The sample's key that about k elements reach, or for the exact ones a few more.
-// REQUIRES: 0 < k, p not taken yet.
+// Returns the key of the sample that about k elements of p reach, or for an exact choice a few
+// more. REQUIRES: 0 < k, nothing of p was taken yet.
 uint32_t GuessLeastKey(EncodeSource& source, size_t k, bool sampled) {
   const size_t n = source.n();
   const size_t period = Period(n);
@@ -66,16 +70,19 @@ uint32_t GuessLeastKey(EncodeSource& source, size_t k, bool sampled) {
     std::transform(p, p + count, keys.data() + size, MagnitudeKey);
     size += count;
   }
+  // The rank for `sampled` is pinned by topk.h. An exact choice aims for more candidates than k,
+  // since too few cost histograms of all of p.
   const size_t rank = sampled ? std::max<size_t>(1, k * size / n) - 1 : (k + k / 4) * size / n + 8;
   return KeyOfRank(keys.span().first(size), std::min(rank, size - 1));
 }
 
-// The first reading of p: every element whose key is at least `least_key`; false when there are
-// more than `capacity`.
+// Reads p for the first time, and collects every element whose key is at least `least_key`. Returns
+// false where there are more than `capacity` of them.
 bool Collect(Tiles& tiles, size_t n, uint32_t least_key, size_t capacity, Selection* found) {
   found->size = 0;
   ForEachTile(0, n, [&](size_t at, size_t count) {
     const float* p = tiles.ReadFirst(at, count);
+    // The other tiles are read all the same: every element must be taken.
     if (found->size > capacity) return;
     found->size +=
         CollectAtLeast(p, count, static_cast<uint32_t>(at), least_key, capacity - found->size,
@@ -84,10 +91,10 @@ bool Collect(Tiles& tiles, size_t n, uint32_t least_key, size_t capacity, Select
   return found->size <= capacity;
 }
 
-// REQUIRES: 0 < k <= candidates.
+// Returns the threshold that k of the candidates reach. REQUIRES: 0 < k <= candidates.
 Threshold ThresholdAmong(std::span<const float> candidates, size_t k) {
-  // Counts buckets of keys first, then looks among the keys of one bucket: an nth_element of all of
-  // them costs several times as much.
+  // Counts buckets of keys first, then looks at the keys of one bucket alone: an nth_element of all
+  // keys costs several times as much.
   const ScratchArray<uint32_t> keys(candidates.size());
   std::transform(candidates.begin(), candidates.end(), keys.data(), MagnitudeKey);
   const auto [least, most] = std::minmax_element(keys.data(), keys.data() + keys.size());
@@ -100,6 +107,8 @@ Threshold ThresholdAmong(std::span<const float> candidates, size_t k) {
   for (; counts[bucket] < k; --bucket) k -= counts[bucket];
   size_t size = 0;
   for (const uint32_t key : keys.span()) {
+    // Every key is written, and the next one overwrites it unless it was of the bucket: this needs
+    // no branch.
     keys[size] = key;
     size += (key - base) >> shift == bucket ? 1 : 0;
   }
@@ -110,9 +119,11 @@ Threshold ThresholdAmong(std::span<const float> candidates, size_t k) {
   return {key, k - static_cast<size_t>(above)};
 }
 
-// How often each value of `bits` bits above `shift` occurs among keys with `prefix` above those.
-// Four counters a value, by index: one alone would wait for itself where neighbours are equal.
+// The counts of all values of some bits of the keys. Each value has four counters, chosen by the
+// element's index: a single one would wait for itself where neighbours are equal.
 using Histogram = std::array<std::array<uint32_t, 4>, 2048>;
+// Counts how often each value of `bits` bits above `shift` occurs among the keys that have `prefix`
+// above those bits.
 void Count(Tiles& tiles, size_t n, int shift, int bits, uint32_t prefix, Histogram* histogram) {
   const uint32_t mask = (1u << bits) - 1;
   ForEachTile(0, n, [&](size_t at, size_t count) {
@@ -124,8 +135,8 @@ void Count(Tiles& tiles, size_t n, int shift, int bits, uint32_t prefix, Histogr
   });
 }
 
-// Goes through the 31 bits of a key from the top, 11, 10 and 10 at a time. Each level counts only
-// the keys that begin as the levels before it decided.
+// Finds the threshold by going through the 31 bits of a key from the top, 11, 10 and 10 at a time.
+// Each level counts only the keys that begin with the digits that were decided before.
 Threshold ThresholdByHistogram(Tiles& tiles, size_t n, size_t k) {
   uint32_t prefix = 0;
   size_t left = k;
@@ -145,7 +156,7 @@ Threshold ThresholdByHistogram(Tiles& tiles, size_t n, size_t k) {
   return {prefix, left};
 }
 
-// Keeps what `threshold` chooses, in place and in order.
+// Keeps the elements that `threshold` chooses, in place and in order.
 void Choose(Threshold threshold, Selection* from) {
   size_t kept = 0;
   for (size_t i = 0; i < from->size; ++i) {
@@ -159,6 +170,7 @@ void Choose(Threshold threshold, Selection* from) {
   from->size = kept;
 }
 
+// Reads all of p again, and collects the elements that `threshold` chooses.
 void ChooseFromAll(Tiles& tiles, size_t n, Threshold threshold, Selection* chosen) {
   chosen->size = 0;
   ForEachTile(0, n, [&](size_t at, size_t count) {
@@ -185,6 +197,7 @@ Selection::Selection(size_t n, size_t k)
       value(CandidateCapacity(n, k) + kCollectSlack) {}
 
 absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection* chosen) {
+  // Nothing may fail after the first Take, so with a residual all of the input is checked first.
   if (source.keeps_residual()) {
     if (absl::Status finite = source.CheckFinite(); !finite.ok()) return finite;
   }
@@ -192,14 +205,16 @@ absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection*
   const size_t n = source.n();
   const size_t capacity = CandidateCapacity(n, k);
   const bool all = capacity == n && !sampled;
-  // The guess is at most the key of infinity, so that whatever is not finite is a candidate; and where
-  // there are too many zeros to collect, everything else.
+  // The guess is at most the key of infinity, so that every element that is not finite becomes a
+  // candidate. A guess of 0 would collect zeros, of which there may be too many: then everything
+  // else is collected, and zeros are added afterwards.
   uint32_t guess = all ? 0 : std::min(GuessLeastKey(source, k, sampled), kNonFiniteKey);
   const bool all_but_zeros = guess == 0 && !all && !sampled;
   if (all_but_zeros) guess = 1;
   Tiles tiles(source);
   const bool collected = Collect(tiles, n, guess, capacity, chosen);
   const std::span<const float> candidates = chosen->value.span().first(chosen->size);
+  // A bad element is among the candidates, unless there were too many to collect all of them.
   if (!source.keeps_residual() && (!collected || !AllFinite(candidates))) {
     if (absl::Status finite = source.CheckFinite(); !finite.ok()) return finite;
   }

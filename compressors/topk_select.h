@@ -10,7 +10,7 @@
 
 namespace bdn {
 
-// Elements of an array, by rising index: the first `size` are set.
+// A list of elements of an array, by rising index. The first `size` entries are set.
 struct Selection {
   Selection(size_t n, size_t k);
 
@@ -19,11 +19,11 @@ struct Selection {
   size_t size = 0;
 };
 
-// The k elements of p of largest magnitude, the lower index first where magnitudes are equal; with
-// `sampled` what topk.h says. A guess from a sample first; where it fails, histograms of the
-// magnitudes' bits, level by level. Takes all of p where the source keeps a residual. Refuses p
-// that is not finite. Internal to compressors/. REQUIRES: k <= source.n() < 2^31, `chosen` made for
-// n and k.
+// Selects the k elements of p of largest magnitude, the lower index first where magnitudes are
+// equal; with `sampled`, those that topk.h defines. It first guesses a threshold from a sample;
+// where the guess fails, it counts histograms of the magnitudes' bits, level by level. Takes all of
+// p where the source keeps a residual. Returns InvalidArgument where p is not finite. Internal to
+// compressors/. REQUIRES: k <= source.n() < 2^31, `chosen` was made for n and k.
 absl::Status SelectTopK(EncodeSource& source, size_t k, bool sampled, Selection* chosen);
 
 }  // namespace bdn

@@ -17,7 +17,7 @@ DType PlainType(TopKValues format) {
   return format == TopKValues::kHalf ? DType::kFloat16 : DType::kFloat32;
 }
 
-// Of the values as they are written one by one.
+// Returns the bytes of k values that are written one by one, without padding.
 size_t PlainBytes(TopKValues format, size_t k) { return k * DTypeSize(PlainType(format)); }
 
 double MeanOf(double sum, size_t count) {
@@ -27,6 +27,7 @@ uint16_t Scale(double sum, size_t count) {
   return FloatToBFloat16(static_cast<float>(MeanOf(sum, count)));
 }
 
+// Writes two bits a value. topk.h pins the sums: float64, in the order of the values.
 void WriteTwoBits(std::span<const float> values, MutableByteSpan out) {
   const size_t num_blocks = DivideUp(values.size(), kTopKTwoBitBlock);
   const size_t num_words = DivideUp(values.size(), 32);
@@ -66,6 +67,7 @@ absl::Status CheckTwoBits(ByteSpan in, size_t k) {
   const size_t num_scales = DivideUp(k, kTopKTwoBitBlock) * 2;
   for (size_t i = 0; i < num_scales; ++i) {
     const auto bits = LoadLittle<uint16_t>(in, i * sizeof(uint16_t));
+    // This refuses negative numbers, too: their sign is the highest bit.
     if (bits >= kBFloat16Infinity) {
       return InvalidArgument("topk: magnitude %d of the values is negative or not finite: %#x", i,
                              bits);

@@ -11,20 +11,21 @@
 #include "compressors/payload.h"
 #include "compressors/topk.h"
 
-// How the values of a topk payload are written; topk.h has the formats. Internal to compressors/.
+// The formats of the values in a topk payload, which topk.h defines. Internal to compressors/.
 
 namespace bdn {
 
-// Of k values, padding included: a multiple of 4.
+// Returns the bytes of k values, padding included: a multiple of 4.
 size_t TopKValueBytes(TopKValues format, size_t k);
 
-// REQUIRES: values are finite; out has TopKValueBytes.
+// Writes the values. REQUIRES: values are finite; out has TopKValueBytes.
 void WriteTopKValues(TopKValues format, std::span<const float> values, MutableByteSpan out);
 
-// InvalidArgument for what WriteTopKValues cannot have written. REQUIRES: in has TopKValueBytes.
+// Returns InvalidArgument for bytes that WriteTopKValues cannot have written. REQUIRES: in has
+// TopKValueBytes.
 absl::Status CheckTopKValues(TopKValues format, ByteSpan in, size_t k);
 
-// The values of a payload that is valid.
+// A reader of the values of a valid payload.
 template <TopKValues kFormat>
 class TopKValueReader {
  public:
@@ -41,7 +42,7 @@ class TopKValueReader {
   size_t large_ = 0;
 };
 
-// Values that share a low and a high magnitude.
+// The number of values that share a low and a high magnitude.
 constexpr size_t kTopKTwoBitBlock = 64;
 
 template <TopKValues kFormat>
@@ -62,7 +63,7 @@ float TopKValueReader<kFormat>::operator[](size_t i) const {
   return Bit(negative_, i) ? -level : level;
 }
 
-// visit(TopKValueReader) of the format.
+// Calls visit(reader) with the TopKValueReader of the format.
 template <typename Visit>
 void WithTopKValues(TopKValues format, ByteSpan in, size_t k, const Visit& visit) {
   switch (format) {

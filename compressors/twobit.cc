@@ -7,6 +7,7 @@
 namespace bdn {
 namespace {
 
+// The two bits of an element, as BlockSignsCodec takes them. twobit.h explains kFactor and kMost.
 struct TwoBits {
   static constexpr CodecId kId = CodecId::kTwoBit;
   static constexpr size_t kBitmaps = 2;

@@ -7,9 +7,9 @@
 
 namespace bdn {
 
-// `twobit(block=B)`: each element becomes the nearest of four levels, -3, -1, 1 and 3 times a scale
-// of its block of B elements. B = 0, the default, makes the whole array one block. With
-// p[i] = scale * x[i] in float32:
+// Makes `twobit(block=B)`. Each element becomes the nearest of four levels, -3, -1, 1 and 3 times a
+// scale of its block of B elements. B = 0, the default, makes the whole array one block. With p[i]
+// = scale * x[i] in float32:
 //
 //   m[b] = the mean of |p[i]| over block b, as onebit.h has it
 //   s[b] = bfloat16(min(0.624 * m[b], 0x1.54p126))     0.624 as float32, one product
@@ -17,11 +17,12 @@ namespace bdn {
 //                                                                            positive)
 //
 // 0.624 m is 0.498 of a normal distribution's standard deviation: the step of the uniform quantizer
-// of four levels that loses least of it (J. Max, Quantizing for minimum distortion, 1960). It leaves
-// 0.12 of its energy, where onebit leaves 0.36. A block of zeros decodes to zeros. 0x1.54p126 is the
-// largest bfloat16 of which three are finite. s, 2 s and 3 s are exact.
+// of four levels that loses least of such a distribution (J. Max, Quantizing for minimum
+// distortion, 1960). It leaves 0.12 of the energy, where onebit leaves 0.36. A block of zeros
+// decodes to zeros. 0x1.54p126 is the largest bfloat16 whose threefold is finite. s, 2 s and 3 s
+// are exact.
 //
-// Payload, little-endian:
+// The payload is little-endian:
 //   bfloat16 s[ceil(n / B)]          0 to 0x1.54p126, not -0; with B = 0 one, or none for n = 0
 //   uint16   zero                    only where the number of scales is odd
 //   uint32   negative[ceil(n / 32)]  bit i % 32 of word i / 32 is 1 where decoded[i] is negative

@@ -1,5 +1,6 @@
-// What each codec costs, beside a memcpy of the same bytes in the same run. `bandoneon bench
-// codecs` runs this and has the help text; docs/journal/codec_speed.md explains each figure.
+// A benchmark of the codecs. It measures each beside a memcpy of the same bytes in the same run.
+// `bandoneon bench codecs` runs this program and has the help text; docs/journal/codec_speed.md
+// explains each figure.
 
 #include <unistd.h>
 
@@ -58,7 +59,7 @@ struct BenchOptions {
   bool json = false;
 };
 
-// Says on a terminal what is being measured, on a line that goes away again.
+// A line on the terminal that shows the codec under measurement, and then goes away again.
 class Progress {
  public:
   explicit Progress(size_t cases) : cases_(cases), shown_(isatty(STDERR_FILENO) == 1) {}
@@ -104,7 +105,7 @@ void PrintJson(const std::string& codec, size_t elements, size_t threads, const 
          rates[kMultiDecode], rates[kMemcpy]);
 }
 
-// A codec and how it was asked for.
+// A codec and the text by which it was asked for.
 struct NamedCodec {
   std::string name;
   std::shared_ptr<const Codec> codec;
@@ -158,7 +159,8 @@ absl::StatusOr<size_t> ParseCount(std::string_view name, std::string_view text, 
   return value;
 }
 
-// Only --name=VALUE: the command in front of this takes the other forms.
+// Parses options. It takes --name=VALUE only: the command in front of this program takes the other
+// forms.
 absl::StatusOr<BenchOptions> ParseOptions(const std::vector<std::string_view>& args) {
   BenchOptions options;
   for (const std::string_view arg : args) {

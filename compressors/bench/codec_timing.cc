@@ -16,18 +16,18 @@
 namespace bdn {
 namespace {
 
-constexpr size_t kPayloads = 4;        // of a multi-decode
+constexpr size_t kPayloads = 4;        // payloads of one multi-decode
 constexpr size_t kPayloadOffset = 16;  // elements between their inputs, so that they differ
 
-// A sample is at least so long, and begins warm: with a call that is not timed, unless no cache
-// could hold what it leaves there.
+// A sample takes at least kSample. It begins warm, after a call that is not timed, unless the
+// arrays are so large that no cache could hold what that call leaves there.
 constexpr std::chrono::duration<double> kSample{200e-6};
 constexpr size_t kMostWarmElements = size_t{4} << 20;
 constexpr std::chrono::duration<double> kCaseTime{1.2};
 constexpr size_t kLeastSamples = 3;
 constexpr size_t kMostSamples = 301;
 
-// An array on cache lines, every page touched.
+// An array on cache lines. Every page of it is touched, so that no page fault is timed.
 template <typename T>
 class AlignedArray {
  public:
@@ -58,13 +58,16 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-// Threads wait here for each other. They spin: a thread that had to be woken would start late.
+// A barrier of the threads. They spin while they wait: a thread that had to be woken would start
+// late.
 class CodecTiming::Barrier {
  public:
   explicit Barrier(size_t threads) : threads_(threads) {}
   void Wait() {
     const size_t round = round_.load();
     if (arrived_.fetch_add(1) + 1 == threads_) {
+      // The count is reset before the round ends: a thread that sees the new round may come to the
+      // next barrier at once.
       arrived_.store(0);
       round_.store(round + 1);
       return;
@@ -80,7 +83,7 @@ class CodecTiming::Barrier {
   std::atomic<size_t> round_{0};
 };
 
-// What one thread works on. Not thread-safe.
+// The data of one thread. Not thread-safe.
 class CodecTiming::Partition {
  public:
   Partition(size_t n, size_t seed)
@@ -99,7 +102,7 @@ class CodecTiming::Partition {
     }
   }
 
-  // Encodes what the decoders get.
+  // Measures `codec` from now on. Encodes the payloads for the decoders.
   absl::Status Use(const Codec* codec) {
     codec_ = codec;
     const bool sparse = codec->id() == CodecId::kSketch || codec->id() == CodecId::kExactSketch;
@@ -124,7 +127,7 @@ class CodecTiming::Partition {
     switch (operation) {
       case kMemcpy:
         std::memcpy(copy_.data(), x_, n_ * sizeof(float));
-        // Nobody reads the copy, which the compiler must not know.
+        // Nobody reads the copy. The compiler must not know that, or it would leave the memcpy out.
         asm volatile("" : : "r"(copy_.data()) : "memory");
         break;
       case kEncode:
@@ -135,6 +138,7 @@ class CodecTiming::Partition {
                                       out(kPayloads)));
         break;
       case kDecodeAdd:
+        // A server adds in this way: it transforms the sum back once, and not each payload.
         codec_->DecodeAddTransformed(payloads_[0], 1.0f, y);
         break;
       case kMultiDecode:
@@ -153,7 +157,7 @@ class CodecTiming::Partition {
     if (used.ok()) return;
     fprintf(stderr, "bandoneon-bench-codecs: %s: %s\n", codec_->spec().c_str(),
             std::string(used.status().message()).c_str());
-    std::_Exit(1);  // other threads may be at work
+    std::_Exit(1);  // no destructors: other threads may be at work
   }
 
   const size_t n_;
@@ -181,6 +185,7 @@ CodecTiming::CodecTiming(size_t n, size_t threads)
 }
 
 CodecTiming::~CodecTiming() {
+  // Calls of 0 tell the threads to end.
   calls_ = 0;
   barrier_->Wait();
   for (std::thread& thread : threads_) thread.join();
@@ -237,7 +242,7 @@ void CodecTiming::Work(size_t i) {
 }
 
 size_t CodecTiming::CallsOfSample(Operation operation) {
-  Sample(operation, 1);  // scratch is allocated, pages are touched
+  Sample(operation, 1);  // the first call allocates scratch and touches pages
   size_t calls = 1;
   while (Sample(operation, calls) < kSample) calls *= 2;
   return calls;

@@ -13,26 +13,28 @@
 
 namespace bdn {
 
+// An operation that is timed. kMultiDecode is Codec::DecodeSum of several payloads.
 enum Operation : size_t { kMemcpy, kEncode, kEncodeFeedback, kDecodeAdd, kMultiDecode };
 constexpr size_t kOperations = 5;
-using Rates = std::array<double, kOperations>;  // fp32 GB/s
+using Rates = std::array<double, kOperations>;  // GB of float32 a second, by Operation
 
-// How long codecs take on some threads, which do the same operation at the same time, each with
-// data of its own. Owned by the benchmark's thread, which is the first of them.
+// A stopwatch for codecs. Its threads do the same operation at the same time, each with data of its
+// own. Owned by the benchmark's thread, which is the first of them. Not thread-safe.
 class CodecTiming {
  public:
-  static constexpr double kSparse = 0.05;  // share of non-zeros in the input of the sketches
+  static constexpr double kSparse = 0.05;  // the share of non-zeros in the input of the sketches
 
-  // Threads of n elements each.
+  // Makes the data: n elements for each thread.
   CodecTiming(size_t n, size_t threads);
   ~CodecTiming();
 
-  // Measures `codec` from now on. Its error where it cannot encode the data.
+  // Measures `codec` from now on. Returns the codec's error where it cannot encode the data.
   absl::Status Use(const Codec* codec);
-  // Of all threads together: the medians of samples that are taken in turn.
+  // Returns the rates of all threads together: medians of samples, which are taken of each
+  // operation in turn, so that a disturbance of the machine meets all of them alike.
   Rates Measure();
 
-  // Of the first thread's payload and data. REQUIRES: Use.
+  // The size of the first thread's payload, and whether its data are sparse. REQUIRES: Use.
   size_t encoded_bytes() const;
   bool sparse() const;
 
@@ -46,7 +48,8 @@ class CodecTiming {
     Clock::time_point end;
   };
 
-  // From the first thread's begin to the last one's end.
+  // Returns the time from the moment at which the first thread begins to the one at which the last
+  // ends.
   Seconds Sample(Operation operation, size_t calls);
   void Work(size_t i);
   size_t CallsOfSample(Operation operation);

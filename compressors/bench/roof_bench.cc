@@ -1,11 +1,12 @@
-// The codecs' own calls of an exchange, and nothing else: what the workers encode, the servers add and
-// encode, and the workers decode, key by key, on as many threads as there are processors. `bandoneon
-// bench pushpull` runs this beside its job and interleaves the two; docs/journal/exchanges.md explains the
-// figure. For each line on standard input it does one step and prints the seconds that it took, and
-// those of CPU time.
+// A limit for `bandoneon bench pushpull`: the codecs' own calls of an exchange, and nothing else.
+// Key by key, on `--threads` threads, it encodes as the workers do, adds and encodes as the servers
+// do, and decodes as the workers do. `bandoneon bench pushpull` runs this program beside its job,
+// with as many threads as there are processors, and interleaves the two; docs/journal/exchanges.md
+// explains the figure. For each line on standard input the program does one step, and prints the
+// seconds that it took and those of CPU time.
 //
 //   bandoneon-bench-roof --workers=2 --tensors=16 --elements=1048576 --partition=1048576
-//     --push=none --pull=none --threads=2
+//       --push=none --pull=none --threads=2
 
 #include <algorithm>
 #include <atomic>
@@ -28,6 +29,7 @@
 namespace bdn {
 namespace {
 
+// The job whose limit is measured.
 struct Shape {
   size_t workers = 1;
   size_t tensors = 1;
@@ -38,12 +40,14 @@ struct Shape {
   LinkCodec pull;
 };
 
-// One key of all tensors.
+// A key: a stretch of one tensor's elements.
 struct KeyPart {
   size_t begin;  // among the elements of all tensors
   size_t n;
 };
 
+// The codecs' calls of all exchanges of a step. Used by one thread, which starts others for each
+// step.
 class Roof {
  public:
   explicit Roof(Shape shape) : shape_(std::move(shape)) {
@@ -100,7 +104,7 @@ class Roof {
   }
 
  private:
-  // One thread's. They are as warm as can be: this is a limit.
+  // The buffers of one thread. They are as warm as can be, since this measures a limit.
   struct Scratch {
     std::vector<std::vector<std::byte>> pushes;  // by worker
     std::vector<std::byte> reply;
@@ -113,7 +117,7 @@ class Roof {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   }
 
-  // Near normal, small, the same in every run.
+  // Returns a small value from a nearly normal distribution, the same in every run.
   static float Value(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -153,6 +157,7 @@ class Roof {
     const float mean = 1.0f / static_cast<float>(shape_.workers);
     const Codec& push = *shape_.push.codec;
     size_t used = 0;
+    // A server adds such payloads without decoding them, and replies with the sum.
     if (push.linear() && push.spec() == shape_.pull.codec->spec() && !shape_.pull.error_feedback) {
       BDN_ASSIGN_OR_RETURN(used,
                            push.AddEncoded(payloads, mean, key.n, DType::kFloat32, scratch->reply));

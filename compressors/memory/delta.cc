@@ -7,7 +7,7 @@ namespace bdn {
 absl::StatusOr<size_t> EncodeDelta(const Codec& codec, ConstView w, const Draw& draw,
                                    float* replica, MutableByteSpan out) {
   EncodeSource source(w, replica);
-  // Codecs that read a part only must not let the rest through unseen.
+  // Codecs that read only a part of the input must not let the rest through unchecked.
   BDN_RETURN_IF_ERROR(source.CheckFinite());
   BDN_ASSIGN_OR_RETURN(const size_t used, codec.EncodeFrom(source, draw, out));
   ApplyDelta(codec, out.first(used), w.n, replica);

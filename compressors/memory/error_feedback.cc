@@ -8,7 +8,7 @@ namespace bdn {
 
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate) {
   if (!learning_rate_correction || !(previous_rate > 0) || !(rate > 0)) return decay;
-  // Kept finite: infinity times a residual of 0 is not a number.
+  // The factor is kept finite, since infinity times a residual of 0 is NaN.
   return ClampToFinite(decay * (previous_rate / rate));
 }
 

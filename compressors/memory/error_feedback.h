@@ -14,14 +14,14 @@
 //   p  = a * g + mu * m + rho * e       without momentum: a * g + rho * e
 //   send Q(p);  e <- p - decode(Q(p))
 //
-// A product or sum with a memory that overflows becomes the largest finite float32 of its sign, so
-// that only the input itself can fail a step. All arrays are float32[n] except g (any float type
-// the codec supports). e and m are in unscaled units: a undoes the loss scale. Whoever owns the
-// link owns the arrays; Codec::EncodeFeedback does a step.
+// A product or sum with e or m that overflows becomes the largest finite float32 of its sign, so
+// that only the input itself can fail a step. All arrays are float32[n] except g, which is of any
+// float type that the codec supports. e and m are in unscaled units: a undoes the loss scale. The
+// link's owner owns the arrays; Codec::EncodeFeedback does a step.
 
 namespace bdn {
 
-// One step of a link. The momentum array may be null where mu is 0.
+// One step of error feedback on a link. The momentum array may be null where mu is 0.
 struct Feedback {
   ConstView g;
   FeedbackOptions options;
@@ -29,28 +29,29 @@ struct Feedback {
   float* momentum = nullptr;
 };
 
-// rho. `decay` is the memory's own. With the correction the residual, which was left when the rate
-// was `previous_rate`, is also brought to the units of `rate` (rate applied after the pull:
-// 1905.10936, form with a changing learning rate); at the first step and wherever a rate is 0 it
-// stays as it is.
+// Returns rho, the factor of the residual. `decay` is the option of error feedback. With the
+// correction the residual, which was left when the learning rate was `previous_rate`, is also
+// brought to the units of `rate` (for a rate that is applied after the pull: 1905.10936, the form
+// with a changing learning rate). At the first step, and wherever a rate is 0, there is no
+// correction.
 float FeedbackDecay(float decay, bool learning_rate_correction, float previous_rate, float rate);
 
-// The rho for Undo, which divides by it what is left of e. Without error feedback, where a link has
-// momentum alone, rho is 0: the step took nothing of e, so nothing of e can be restored, and what is left
-// is 0, to rounding. Divided by 1 it stays so.
+// Returns the rho for Undo, which divides the rest of e by it. Without error feedback, where a link
+// has momentum alone, rho is 0: the step took nothing of e, so nothing of e can be restored, and
+// the rest is 0, to rounding. Divided by 1 it stays so.
 float UndoDecay(float decay);
 
-// Takes a step back after it was encoded but came to nothing: given the e that EncodeFeedback left
-// and d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and m <- (m - a * g) / mu,
-// to rounding. `decoded` is float32[n]. REQUIRES: `step` as it was for EncodeFeedback, but for
-// its decay, which is UndoDecay of that.
+// Takes a step back whose payload was encoded but never counted: given the e that EncodeFeedback
+// left and d = decode(payload), restores e <- (e + d - a * g - mu * m) / rho and
+// m <- (m - a * g) / mu, to rounding. `decoded` is float32[n]. REQUIRES: `step` is as it was for
+// EncodeFeedback, but for its decay, which is UndoDecay of that.
 void Undo(const Feedback& step, const float* decoded);
 
-// Where a payload came to nothing and g is no longer there: what was sent is owed as well, e <- e + d
-// (that is p, to rounding), and the momentum keeps the step.
+// Keeps a payload that never counted where g is no longer at hand: adds the sent values to the
+// residual, e <- e + d (that is p, to rounding). The momentum keeps the step.
 void Owe(std::span<const float> decoded, float* residual);
 
-// Whether every scale * x[i] is finite. One pass. float64 too.
+// Returns whether every scale * x[i] is finite. One pass. Takes float64 too.
 bool AllFinite(ConstView x, float scale);
 
 }  // namespace bdn

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kTile = EncodeSource::kTile;
 
-// Calls of_tile(begin, count) for runs that the cache holds.
+// Calls of_tile(begin, count) for runs that fit in the cache.
 template <typename OfTile>
 void ForTiles(size_t n, const OfTile& of_tile) {
   for (size_t at = 0; at < n; at += kTile) of_tile(at, std::min(kTile, n - at));
@@ -34,7 +34,8 @@ double LinkQuality::ratio() const { return residual == 0 ? 0 : std::sqrt(residua
 
 double LinkQuality::cosine() const {
   if (offered == 0 || decoded == 0) return 0;
-  // 2 <p, d> = |p|^2 + |d|^2 - |p - d|^2
+  // The products of p and d need no pass of their own, as e = p - d:
+  //   2 <p, d> = |p|^2 + |d|^2 - |p - d|^2
   const double cosine = (offered + decoded - residual) / (2 * std::sqrt(offered * decoded));
   return std::isnan(cosine) ? cosine : std::clamp(cosine, -1.0, 1.0);
 }
@@ -53,8 +54,10 @@ LinkQuality MeasureFeedback(const Codec& codec, const Feedback& after, ByteSpan 
     const float* const e = after.residual + at;
     sums.decoded = AddSquares(sums.decoded, d, count);
     sums.residual = AddSquares(sums.residual, e, count);
+    // p is no longer at hand: it is the sum of d, which was sent, and e, which was left.
     for (size_t i = 0; i < count; ++i) tile[i] = d[i] + e[i];
     sums.offered = AddSquares(sums.offered, tile.data(), count);
+    // u is a * g, and mu * m with momentum, as EncodeFeedback left m.
     ConvertScaled(after.g.Sub(at, count), options.scale, {tile.data(), DType::kFloat32, count});
     if (options.momentum != 0.0f) {
       const float* const m = after.momentum + at;
@@ -79,6 +82,7 @@ LinkQuality MeasureDelta(const Codec& codec, ConstView w, const float* before, c
     sums.input = AddSquares(sums.input, tile.data(), count);
     SubtractInto(weights, replica + at, tile.data());
     sums.residual = AddSquares(sums.residual, tile.data(), count);
+    // As above, with e = w - replica.
     for (size_t i = 0; i < count; ++i) tile[i] += d[i];
     sums.offered = AddSquares(sums.offered, tile.data(), count);
   });

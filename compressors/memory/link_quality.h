@@ -6,10 +6,10 @@
 
 namespace bdn {
 
-// How well one step of a link with a memory went, as sums of squares: u is what the step brought in, p
-// what the codec was given (u and what was owed before), d what its payload decodes to, e = p - d what
-// is owed now. Taken in float32 over runs of 1024 elements, in float64 across them: for people to look
-// at, not for results.
+// A measure of how well one step of a link with error feedback or delta went, as sums of squares: u
+// is the input of this step, p the input of the codec (u and the error owed from before), d the
+// decoded payload, and e = p - d the error owed now. The sums are in float32 over runs of 1024
+// elements and in float64 across them: they are for people to look at, not for results.
 struct LinkQuality {
   double input = 0;     // |u|^2
   double offered = 0;   // |p|^2
@@ -18,23 +18,24 @@ struct LinkQuality {
 
   LinkQuality& operator+=(const LinkQuality& other);
 
-  // |e| / |p|: 0 where nothing is left out, 1 where nothing is sent. A link on which it stays below 1
-  // owes a bounded number of steps; one on which it stays above owes ever more. 0 where p and e are 0;
-  // infinite or NaN where a sum overflowed.
+  // Returns |e| / |p|: 0 where nothing is left out, 1 where nothing is sent. A link on which it
+  // stays below 1 owes a bounded number of steps; one on which it stays above 1 owes ever more. It
+  // is 0 where p and e are 0, and infinite or NaN where a sum overflowed.
   double ratio() const;
-  // Of p and d; 0 where one of them is 0.
+  // Returns the cosine of the angle between p and d, or 0 where one of them is 0.
   double cosine() const;
-  // |e| / |u|: as much is owed as so many steps like this one bring in. 0 where e is 0, infinite where
-  // u alone is.
+  // Returns |e| / |u|: the link owes as much as this many steps like this one bring in. It is 0
+  // where e is 0, and infinite where u alone is 0.
   double owed_steps() const;
 };
 
-// Of a segment whose EncodeFeedback has just written `payload`: g as it was then, the memory as that left
-// it. Decodes once into working memory of the thread's, and takes five passes.
+// Measures a segment whose EncodeFeedback has just written `payload`, with g as it was then, and
+// the residual and momentum as that call left them. Decodes once into the thread's working memory,
+// and takes five passes.
 LinkQuality MeasureFeedback(const Codec& codec, const Feedback& after, ByteSpan payload);
 
-// Of a segment whose EncodeDelta has just written `payload`, with the replica as that moved it.
-// `before`, float32[w.n]: the weights before this step, which made w of them.
+// Measures a segment whose EncodeDelta has just written `payload`, with the replica as that call
+// left it. `before`, float32[w.n], holds the weights before this step, which made w of them.
 LinkQuality MeasureDelta(const Codec& codec, ConstView w, const float* before, const float* replica,
                          ByteSpan payload);
 

@@ -3,8 +3,8 @@
 
 #include "kernels/update_kernels.h"
 
-// The memory of a link that carries signs to whoever holds the same weights (the outer step of sign
-// momentum, arXiv 2411.17866): both ends take
+// Sign steps, for a link that carries signs to nodes that hold the same weights (the outer step of
+// sign momentum, arXiv 2411.17866). Both ends take
 //
 //   x <- (1 - decay * eta * lr) * x - (eta * lr) * s,   s in {-1, 0, +1}
 //
@@ -13,7 +13,7 @@
 
 namespace bdn {
 
-// What ApplySigns takes.
+// Returns the step for ApplySigns.
 SignStep MakeSignStep(double eta, double decay, float learning_rate);
 
 }  // namespace bdn
