@@ -8,7 +8,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/accumulate_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 #include "kernels/float_elements-inl.h"
 
@@ -16,13 +17,13 @@ HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
 
-// `value`, or NaN where the input is not finite: clamping must not hide it.
+// Returns `value`, or NaN where the input is not finite, which clamping must not hide.
 HWY_INLINE float OrNaN(float input, float value) {
   return input - input == 0.0f ? value : std::bit_cast<float>(0x7fc00000u);
 }
 
-// The header's arithmetic, an element at a time. `to` may be `residual` and `new_momentum`
-// `momentum`; null where it is not wanted.
+// Does the header's arithmetic, an element at a time. `to` may be `residual`. `new_momentum` may be
+// `momentum`, and is null where it is not wanted.
 template <typename From, bool kMomentum>
 HWY_INLINE void AccumulatePlain(const void* g, size_t begin, size_t end,
                                 const FeedbackOptions& options, const float* residual,
@@ -39,11 +40,12 @@ HWY_INLINE void AccumulatePlain(const void* g, size_t begin, size_t end,
   }
 }
 
-// The same by vectors, without clamping. What overflows on the way makes p infinite or NaN, so a
-// step whose p are finite needed none; any other is done again plainly.
+// Does the same by vectors, without clamping. A value that overflows on the way makes p infinite or
+// NaN, so a step whose p are all finite needed no clamping. Any other step is done again plainly.
 template <typename From, bool kMomentum>
 void AccumulateLoop(const void* g, size_t n, const FeedbackOptions& given, const float* residual,
                     const float* momentum, float* to, float* new_momentum) {
+  // A local copy, so that the compiler knows that no store to an array changes it.
   const FeedbackOptions options = given;
   const auto plain = [&](size_t begin, size_t end) HWY_ATTR {
     AccumulatePlain<From, kMomentum>(g, begin, end, options, residual, momentum, to, new_momentum);
@@ -67,6 +69,8 @@ void AccumulateLoop(const void* g, size_t n, const FeedbackOptions& given, const
         }
         p[v] = hn::Add(p[v], hn::Mul(decay, hn::LoadU(d, residual + at)));
       }
+      // Nothing of this step is stored yet, so the residual and the momentum are still there to do
+      // it again.
       if (HWY_UNLIKELY(!AllMagnitudesBelow(p, kNonFinite))) {
         plain(i, i + kStep);
         continue;
@@ -98,6 +102,8 @@ void AccumulateKernel(ConstView g, const FeedbackOptions& options, const float* 
   });
 }
 
+// Does the arithmetic of AccumulateUndo. The result is exact only to rounding, so nothing is
+// clamped.
 template <typename From, bool kMomentum>
 void AccumulateUndoLoop(const void* HWY_RESTRICT g, size_t n, const FeedbackOptions& given,
                         const float* HWY_RESTRICT decoded, float* HWY_RESTRICT residual,

@@ -3,33 +3,35 @@
 
 #include "common/base/dtype.h"
 
-// The elementwise loops of the memories (compressors/memory/error_feedback.h and delta.h): what
-// codecs get to encode. g and w are float32, float16 or bfloat16. As in float_kernels.h each
-// element goes through the operations written here, each rounded, so the bits are the same on every
-// target.
+// The elementwise loops of error feedback and delta (compressors/memory/error_feedback.h and
+// delta.h), which compute p, the values to encode. g and w are float32, float16 or bfloat16. As in
+// float_kernels.h, each element goes through the operations written here, each rounded, so the bits
+// are the same on every target.
 
 namespace bdn {
 
+// The factors of a step of error feedback.
 struct FeedbackOptions {
   float scale = 1.0f;     // a
   float decay = 1.0f;     // rho: see FeedbackDecay
   float momentum = 0.0f;  // mu
 };
 
-// to <- p, and nothing else changes; NaN where ag is not finite. The arrays do not overlap.
+// Computes p into `to`, and changes nothing else. p is NaN where ag is not finite. The arrays do
+// not overlap.
 //
 //   ag = a * g[i]
 //   m  = clamp(mu * momentum[i] + ag)
 //   p  = clamp(clamp(ag + mu * m) + clamp(rho * residual[i]))
 //   p  = clamp(ag + clamp(rho * residual[i]))                    without momentum (null)
 //
-// where clamp is ClampToFinite.
+// Here clamp is ClampToFinite.
 void AccumulateInto(ConstView g, const FeedbackOptions& options, const float* residual,
                     const float* momentum, float* to);
-// The same, with residual <- p and momentum <- m.
+// Computes the same, and sets residual <- p and momentum <- m.
 void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* residual,
                        float* momentum);
-// Takes AccumulateInPlace and the subtraction of what was decoded back, to rounding.
+// Takes AccumulateInPlace and the subtraction of the decoded values back, to rounding.
 //
 //   ag = a * g[i]
 //   residual <- (((residual + decoded) - ag) - mu * momentum) / rho
@@ -37,7 +39,7 @@ void AccumulateInPlace(ConstView g, const FeedbackOptions& options, float* resid
 //   momentum <- (momentum - ag) / mu
 void AccumulateUndo(ConstView g, const FeedbackOptions& options, const float* decoded,
                     float* residual, float* momentum);
-// to[i] = clamp(w[i] - r[i]), NaN where w[i] is not finite.
+// Sets to[i] = clamp(w[i] - r[i]), or NaN where w[i] is not finite.
 void SubtractInto(ConstView w, const float* r, float* to);
 
 }  // namespace bdn

@@ -1,5 +1,5 @@
-// Words of 32 bits, one of each element: what the kernels of onebit, sign and twobit share. Included
-// once for each target.
+// Words of 32 bits, a bit for each element, which the kernels of onebit, sign and twobit share.
+// Included once for each target.
 
 #if defined(BANDONEON_KERNELS_BIT_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BANDONEON_KERNELS_BIT_WORDS_INL_H_
@@ -31,7 +31,7 @@ using Mask = hn::Mask<Tag>;
 
 constexpr size_t kWordVectors = kWord / kVectorLanes;
 
-// The word of the masks of as many vectors: bit i is element i.
+// Returns a word made of the masks of kWordVectors vectors: bit i is element i's.
 #if HWY_TARGET == HWY_SCALAR
 
 HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
@@ -53,8 +53,8 @@ HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
 
 #else
 
-// Four masks at a time become a vector of bytes, and that one mask: fewer instructions than each of its
-// own, and they are what bounds these loops.
+// Four masks at a time become a vector of bytes, and that becomes one mask. This takes fewer
+// instructions than a mask from each vector, and instructions are what bounds these loops.
 HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
   static_assert(kVectorLanes == 4 || kVectorLanes == 8);
   const hn::Repartition<uint8_t, Tag> d8;
@@ -66,12 +66,13 @@ HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
   const auto by_vector = hn::LoadDup128(d8, kByVector);
   uint8_t bits[8];
   for (size_t v = 0; v < kWordVectors; v += 4) {
-    // Byte k of lane l is of lane l of vector v + k.
+    // Byte k of lane l comes from lane l of vector v + k.
     const auto low = hn::BitCast(d16, hn::OddEven(bytes(v + 1), bytes(v)));
     const auto high = hn::BitCast(d16, hn::OddEven(bytes(v + 3), bytes(v + 2)));
     auto four = hn::TableLookupBytes(hn::BitCast(d8, hn::OddEven(high, low)), by_vector);
     if constexpr (kVectorLanes == 8) {
-      // So far each half has four lanes of each vector.
+      // So far each half of the vector has four lanes of each of the four vectors; this puts them
+      // in order.
       const hn::Repartition<uint32_t, Tag> d32;
       alignas(32) constexpr uint32_t kHalves[8] = {0, 4, 1, 5, 2, 6, 3, 7};
       four = hn::BitCast(
@@ -86,7 +87,8 @@ HWY_INLINE uint32_t WordOf(const Mask* HWY_RESTRICT masks) {
 
 #endif
 
-// The word that begins with element i, a multiple of 32. Words need no alignment.
+// StoreWord and LoadWord access the word that begins with element i, a multiple of 32. Words need
+// no alignment.
 HWY_INLINE void StoreWord(void* words, size_t i, uint32_t word) {
   std::memcpy(static_cast<char*>(words) + i / 8, &word, sizeof(word));
 }
@@ -96,7 +98,7 @@ HWY_INLINE uint32_t LoadWord(const void* words, size_t i) {
   return word;
 }
 
-// body(begin, end, magnitude) for each block of [0, n), in order.
+// Calls body(begin, end, magnitude) for each block of [0, n), in order.
 template <class Body>
 HWY_INLINE void ForEachBlock(size_t n, BlockMagnitudes magnitudes, const Body& body) {
   const float* value = magnitudes.values;

@@ -5,9 +5,9 @@
 
 namespace bdn {
 
-// What the kernels of onebit and twobit multiply by: of element i it is values[i / block]. One call
-// takes as many blocks as there are. `block` is a multiple of 32, or not below the number of
-// elements.
+// The magnitudes by which the kernels of onebit and twobit multiply: element i's is
+// values[i / block]. One call handles any number of blocks. `block` is a multiple of 32, or not
+// below the number of elements.
 struct BlockMagnitudes {
   const float* values;
   size_t block;

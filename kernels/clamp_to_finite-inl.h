@@ -1,4 +1,4 @@
-// ClampToFinite (kernels/clamp_to_finite.h) of a vector. Included once for each target.
+// ClampToFinite (kernels/clamp_to_finite.h) for a vector. Included once for each target.
 
 #if defined(BANDONEON_KERNELS_CLAMP_TO_FINITE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BANDONEON_KERNELS_CLAMP_TO_FINITE_INL_H_
@@ -13,7 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
 
-// REQUIRES: no lane is NaN.
+// Returns v with infinite lanes replaced by the largest finite float of their sign. REQUIRES: no
+// lane is NaN.
 template <class D>
 HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> ClampToFinite(D d, hwy::HWY_NAMESPACE::Vec<D> v) {
   namespace hn = hwy::HWY_NAMESPACE;

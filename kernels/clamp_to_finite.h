@@ -3,8 +3,8 @@
 
 namespace bdn {
 
-// The clamp of the codecs' formulas: v, or the largest finite float of its sign where v is
-// infinite. NaN stays NaN.
+// Returns v, or the largest finite float of its sign where v is infinite. NaN stays NaN. This is
+// the clamp of the codecs' formulas.
 constexpr float ClampToFinite(float v) {
   constexpr float kLargest = 0x1.fffffep127f;
   const float below = v > kLargest ? kLargest : v;

@@ -1,4 +1,4 @@
-// How the codes of dither, 1 to 8 bits each, lie in a payload: compressors/dither.h has the layout.
+// The layout of dither's codes, 1 to 8 bits each, in a payload: compressors/dither.h defines it.
 // Included once for each target.
 
 #if defined(BANDONEON_KERNELS_DITHER_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -30,7 +30,7 @@ using Vector = hn::Vec<Tag>;
 using UVector = hn::Vec<UTag>;
 constexpr size_t kVectorLanes = hn::MaxLanes(Tag());
 
-// Words are where the payload puts them, aligned to nothing.
+// StoreWords and LoadWords access words in the payload, which are not aligned.
 HWY_INLINE void StoreWords(UVector words, uint8_t* to) {
 #if HWY_TARGET == HWY_SCALAR
   const uint32_t word = hn::GetLane(words);
@@ -50,7 +50,8 @@ HWY_INLINE UVector LoadWords(const uint8_t* from) {
 #endif
 }
 
-// Row kRow of a column of lanes: `word` is filled from below and stored when it is full.
+// Packs row kRow of a column of lanes, and the rows after it. `word` is filled from its low bits up
+// and stored when it is full.
 template <int kBits, size_t kRow>
 HWY_INLINE void PackRows(const uint32_t* HWY_RESTRICT codes, UVector word, uint8_t* to) {
   if constexpr (kRow < kRows) {
@@ -64,6 +65,8 @@ HWY_INLINE void PackRows(const uint32_t* HWY_RESTRICT codes, UVector word, uint8
   }
 }
 
+// Unpacks row kRow of a column of lanes, and the rows after it. `word` holds the bits that were
+// loaded last.
 template <int kBits, size_t kRow>
 HWY_INLINE void UnpackRows(const uint8_t* from, UVector word, uint32_t* HWY_RESTRICT codes) {
   if constexpr (kRow < kRows) {
@@ -122,7 +125,7 @@ inline void UnpackGroup(const uint8_t* from, uint32_t bits, uint32_t* codes) {
 }
 #undef BDN_WITH_BITS
 
-// The last elements, fewer than a group.
+// Packs the last elements, which are fewer than a group.
 inline void PackTail(const uint32_t* codes, size_t n, uint32_t bits, uint8_t* to) {
   uint32_t held = 0;
   uint32_t filled = 0;
@@ -133,7 +136,7 @@ inline void PackTail(const uint32_t* codes, size_t n, uint32_t bits, uint8_t* to
   if (filled > 0) *to = static_cast<uint8_t>(held);
 }
 
-// Returns the bits past the last code.
+// Unpacks the last elements, and returns the bits past the last code.
 inline uint32_t UnpackTail(const uint8_t* from, size_t n, uint32_t bits, uint32_t* codes) {
   uint32_t held = 0;
   uint32_t filled = 0;

@@ -8,7 +8,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/dither_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 #include "kernels/clamp_to_finite-inl.h"
 #include "kernels/dither_codes-inl.h"
@@ -18,7 +19,7 @@ namespace bdn {
 namespace HWY_NAMESPACE {
 namespace {
 
-// The halves of words, low ones first.
+// Stores the halves of words, the low half of each word first.
 HWY_INLINE void StoreHalves(UVector words, uint16_t* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_SCALAR
   to[0] = static_cast<uint16_t>(hn::GetLane(words));
@@ -29,13 +30,15 @@ HWY_INLINE void StoreHalves(UVector words, uint16_t* HWY_RESTRICT to) {
 #endif
 }
 
-// Element i's sixteen bits, of a group that begins with word `word` of the draw.
+// Draws the sixteen bits of each element of a group that begins with word `word` of the draw. This
+// is Draw::Bits16 by vectors: a word serves two elements.
 HWY_INLINE void DrawGroup(uint32_t k0, uint32_t k1, uint32_t word, uint16_t* HWY_RESTRICT bits) {
   const UTag d;
   constexpr uint32_t kGamma = 0x9E3779B9u;
   const auto a = hn::Set(d, 0x21F0AAADu);
   const auto b = hn::Set(d, 0x735A2D97u);
   const auto plus = hn::Set(d, k1);
+  // The counters of Draw::Word rise by this much from one vector to the next.
   const auto step = hn::Set(d, static_cast<uint32_t>(kVectorLanes) * kGamma);
   auto counter =
       hn::Add(hn::Mul(hn::Iota(d, 0), hn::Set(d, kGamma)), hn::Set(d, word * kGamma + k0));
@@ -54,9 +57,10 @@ HWY_INLINE UVector LoadBits(const uint16_t* bits) {
   return hn::PromoteTo(UTag(), hn::Load(hn::Rebind<uint16_t, UTag>(), bits));
 }
 
-// How each kind finds the level of an element and what a level stands for. Split gives `level`, and
-// `sign`, the sign bit of what is decoded. Magnitude is that of a level, not negative. Residual is
-// what is left of an element, made finite where it can overflow.
+// Linear, Natural and TwoPoints find the level of an element, and the value that a level stands
+// for, by the formulas of compressors/dither.h. Split sets `level`, and `sign` to the sign bit of
+// the decoded value. Magnitude returns the value of a level, which is not negative. Residual
+// returns the rest of an element, made finite where it can overflow.
 struct Linear {
   explicit HWY_INLINE Linear(const DitherGrid& grid)
       : g(65536.0f * static_cast<float>(grid.levels) / grid.norm),
@@ -80,6 +84,8 @@ struct Linear {
   uint32_t levels;
 };
 
+// Levels are powers of two: Split reads the level from the exponent of a sum, and Magnitude puts it
+// into the exponent of the norm.
 struct Natural {
   explicit HWY_INLINE Natural(const DitherGrid& grid)
       : g(0x1p24f / grid.norm),
@@ -113,7 +119,7 @@ struct Natural {
   uint32_t levels;
 };
 
-// The two points: there is no level but the norm.
+// The two points. There is no level but the norm.
 struct TwoPoints {
   explicit HWY_INLINE TwoPoints(const DitherGrid& grid)
       : g(32768.0f / grid.norm), norm(grid.norm) {}
@@ -124,7 +130,7 @@ struct TwoPoints {
     *level = hn::Zero(du);
     *sign = hn::And(sum, hn::Set(du, 0x80000000u));
   }
-  // The point may lie across zero from the element.
+  // The point may lie across zero from the element, so the difference may overflow.
   static HWY_INLINE Vector Residual(Vector left) { return ClampToFinite(Tag(), left); }
   HWY_INLINE Vector Magnitude(UVector /*level*/) const { return hn::Set(Tag(), norm); }
   float g;
@@ -142,6 +148,7 @@ HWY_INLINE void QuantizeGroup(P* HWY_RESTRICT p, const Kind kind, uint32_t bits,
     UVector level;
     UVector sign;
     kind.Split(value, LoadBits(random + i), &level, &sign);
+    // The sign becomes the highest bit of the code.
     hn::Store(hn::Or(level, hn::ShiftRightSame(sign, shift)), du, codes + i);
     if constexpr (kSubtract) {
       const auto decoded = hn::Or(kind.Magnitude(level), hn::BitCast(d, sign));
@@ -165,6 +172,8 @@ void PackLoop(P* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t f
     PackGroup(unpacked, bits, codes);
   }
   if (i == n) return;
+  // The last elements are quantized in a group that is filled up with zeros, whose codes are
+  // dropped.
   HWY_ALIGN float tail[kGroup] = {};
   std::memcpy(tail, p + i, (n - i) * sizeof(float));
   DrawGroup(draw.k0(), draw.k1(), static_cast<uint32_t>((first + i) / 2), random);
@@ -173,6 +182,7 @@ void PackLoop(P* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t f
   if constexpr (kSubtract) std::memcpy(p + i, tail, (n - i) * sizeof(float));
 }
 
+// Each kind has a loop of its own, so that the choice is made once and not for each element.
 template <bool kSubtract, typename P>
 HWY_INLINE void PackKind(P* p, size_t n, const DitherGrid& grid, const Draw& draw, size_t first,
                          void* codes) {
@@ -224,6 +234,7 @@ void UnpackLoop(const uint8_t* codes, size_t n, const DitherGrid& grid, float sc
     DequantizeGroup<kAdd>(unpacked, kind, bits, scale, y + i);
   }
   if (i == n) return;
+  // The last elements are decoded in a group that is filled up with zeros.
   std::memset(unpacked, 0, sizeof(unpacked));
   UnpackTail(codes, n - i, bits, unpacked);
   HWY_ALIGN float tail[kGroup] = {};
@@ -254,7 +265,7 @@ void DitherUnpackAndAddKernel(const void* codes, size_t n, const DitherGrid& gri
 
 namespace {
 
-// Nonzero where a code is above its levels or minus zero.
+// Returns a number that is not zero where a code is above its levels or minus zero.
 HWY_INLINE uint32_t BadCodes(const uint32_t* HWY_RESTRICT codes, size_t n, const DitherGrid& grid) {
   const uint32_t minus = 1u << (grid.bits() - 1);
   const uint32_t levels = grid.levels;
@@ -274,7 +285,7 @@ bool DitherCodesAreGoodKernel(const void* codes, size_t n, const DitherGrid& gri
   HWY_ALIGN uint32_t unpacked[kGroup];
   uint32_t bad = 0;
   size_t i = 0;
-  // With two points every bit is a code.
+  // With two points every bit is a valid code, and only the bits past the last are checked.
   for (; i + kGroup <= n; i += kGroup, from += kGroup / 8 * bits) {
     if (grid.levels == 0) continue;
     UnpackGroup(from, bits, unpacked);

@@ -3,10 +3,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/drawn_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 
-// A plain loop: compilers turn it into vectors of the target.
+// The loop is plain, since compilers turn it into vectors of the target.
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -14,6 +15,7 @@ namespace HWY_NAMESPACE {
 
 void DrawInStrataKernel(const Draw& given, uint32_t word, const uint32_t* HWY_RESTRICT first,
                         size_t n, uint32_t turn, uint32_t* HWY_RESTRICT to) {
+  // A local copy, so that the compiler knows that no store changes it.
   const Draw draw = given;
   for (size_t j = 0; j < n; ++j) {
     const uint64_t drawn = draw.Word(word + static_cast<uint32_t>(j));

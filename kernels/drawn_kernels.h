@@ -8,7 +8,8 @@
 
 namespace bdn {
 
-// One element of each stratum [first[j], first[j + 1]), all turned by `turn`. For j < n, mod 2^32:
+// Draws one element of each stratum [first[j], first[j + 1]), and turns all of them by `turn`. For
+// j < n, modulo 2^32:
 //
 //   to[j] = first[j] + floor(draw.Word(word + j) * (first[j + 1] - first[j]) / 2^32) + turn
 void DrawInStrata(const Draw& draw, uint32_t word, const uint32_t* first, size_t n, uint32_t turn,

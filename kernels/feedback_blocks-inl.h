@@ -1,5 +1,5 @@
-// The pass that kernels/feedback_blocks.h describes, but for the codes. Included once for each
-// target.
+// The pass that kernels/feedback_blocks.h describes, except for the packing of codes. Included once
+// for each target.
 
 #if defined(BANDONEON_KERNELS_FEEDBACK_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BANDONEON_KERNELS_FEEDBACK_BLOCKS_INL_H_
@@ -25,14 +25,15 @@ namespace bdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What is taken together: its p are 4 KiB, which stay in the first-level cache, and its blocks enough that
-// none waits for its own scale.
+// The elements that are taken together. Their p take 4 KiB, which stay in the first-level cache,
+// and they are so many blocks that no block waits for its own scale.
 constexpr size_t kGroup = 1024;
 static_assert(kGroup <= kSumRun);
-// What loops look at in one go. Blocks are multiples of it.
+// The elements that a loop handles in one go. Blocks are multiples of it.
 constexpr size_t kChunk = 64;
 
-// p of a block that begins with element `begin`, without clamping, and the sum of |p| in four lanes.
+// Computes p of the block that begins with element `begin`, without clamping, and the sum of |p| in
+// four lanes.
 HWY_INLINE void AccumulateBlock(const FeedbackBlocks& step, size_t block, size_t begin,
                                 float* HWY_RESTRICT p, double* HWY_RESTRICT four) {
   const Tag d;
@@ -53,12 +54,14 @@ HWY_INLINE void AccumulateBlock(const FeedbackBlocks& step, size_t block, size_t
   JoinToFour(sum, four);
 }
 
-// Scales as they are decoded. No detour over memory: nothing can be packed before they are there.
+// Returns the scales as they will be decoded. They are rounded here, in registers: nothing can be
+// packed before they are there, so a detour over memory would cost time.
 template <class D>
 HWY_INLINE hn::Vec<D> ScalesOf(D d, const FeedbackBlocks& step, hn::Vec<D> means) {
   const auto scales = hn::Min(hn::Mul(hn::Set(d, step.factor), means), hn::Set(d, step.most));
   if (!step.bfloat) return scales;
   const hn::RebindToUnsigned<D> du;
+  // The limit is the largest finite bfloat16: rounding up would make greater scales infinite.
   const auto bits = hn::Min(hn::BitCast(du, scales), hn::Set(du, 0x7f7f0000u));
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
@@ -70,8 +73,8 @@ HWY_INLINE void StoreScale(const FeedbackBlocks& step, size_t b, T scale) {
   std::memcpy(static_cast<char*>(step.scales) + b * sizeof(T), &scale, sizeof(T));
 }
 
-// The scales of blocks from `first` on that have these sums, into `scales` and into the payload. False
-// where a sum is not finite.
+// Finds the scales of the blocks from `first` on that have these sums, and writes them to `scales`
+// and into the payload. Returns false where a sum is not finite.
 HWY_INLINE bool FindScales(const FeedbackBlocks& step, const double* HWY_RESTRICT fours,
                            size_t first, size_t blocks, float* HWY_RESTRICT scales) {
   bool finite = true;
@@ -90,10 +93,11 @@ HWY_INLINE bool FindScales(const FeedbackBlocks& step, const double* HWY_RESTRIC
   return finite;
 }
 
-// `block` is step.block, as a constant or not.
+// Handles all whole blocks, and returns the number of elements done. `block` is step.block, as a
+// constant or as a number.
 template <class Block, class Pack>
 HWY_INLINE size_t ForEachGroup(const FeedbackBlocks& given, Block block, const Pack& given_pack) {
-  // Where no store to the payload can be taken to change them.
+  // These are local copies, so that the compiler knows that no store to the payload changes them.
   const FeedbackBlocks step = given;
   const Pack pack = given_pack;
   const size_t together = kGroup / block;
@@ -116,8 +120,8 @@ HWY_INLINE size_t ForEachGroup(const FeedbackBlocks& given, Block block, const P
   return whole * block;
 }
 
-// pack(p, at, scale) for each kChunk elements, those from `at` on, which leaves p - decoded where the
-// residual is. Returns the elements that are done.
+// Calls pack(p, at, scale) for each kChunk elements, which begin with element `at`; pack leaves
+// p - decoded in the residual. Returns the number of elements done.
 template <class Pack>
 HWY_INLINE size_t ForEachFeedbackChunk(const FeedbackBlocks& step, const Pack& pack) {
   if (step.block == kChunk) {

@@ -1,4 +1,5 @@
-// How the kernels read and write elements of each floating type. Included once for each target.
+// The reading and writing of elements of each floating type by the kernels. Included once for each
+// target.
 
 #if defined(BANDONEON_KERNELS_FLOAT_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BANDONEON_KERNELS_FLOAT_ELEMENTS_INL_H_
@@ -15,8 +16,9 @@
 #include "common/base/dtype.h"
 #include "hwy/highway.h"
 
-// Whether the target converts float16 itself as we do: to nearest even by the instruction, whatever
-// MXCSR says, subnormals included. Those of other architectures truncate or follow a mode.
+// Says whether the target itself converts float16 as we do: to nearest even by the instruction,
+// whatever MXCSR says, subnormals included. The instructions of other architectures truncate or
+// follow a mode.
 #undef BDN_HAS_HALF_CONVERSIONS
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 #define BDN_HAS_HALF_CONVERSIONS 1
@@ -44,7 +46,8 @@ HWY_INLINE void StoreAt(void* base, size_t i, T value) {
 HWY_INLINE uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 HWY_INLINE float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 
-// How each element type is read as, and made from, the type it is computed in.
+// Element types: the type that an element is stored as, the type that it is computed in, and the
+// conversions between the two. This is float32.
 struct Float32 {
   using Stored = float;
   using Math = float;
@@ -52,6 +55,7 @@ struct Float32 {
   static HWY_INLINE void Store(void* base, size_t i, float value) { StoreAt(base, i, value); }
 };
 
+// The element type float64, which is computed in float64.
 struct Float64 {
   using Stored = double;
   using Math = double;
@@ -59,6 +63,7 @@ struct Float64 {
   static HWY_INLINE void Store(void* base, size_t i, double value) { StoreAt(base, i, value); }
 };
 
+// The element type float16, which is computed in float32.
 struct Float16 {
   using Stored = uint16_t;
   using Math = float;
@@ -67,7 +72,8 @@ struct Float16 {
     const uint32_t shifted = (half & 0x7fffu) << 13;
     const uint32_t normal = shifted + (112u << 23);
     const uint32_t special = shifted + (224u << 23);
-    // Exact: a subnormal's mantissa with the exponent of 2^-14 and its implicit bit, less that bit.
+    // This is exact: a subnormal's mantissa with the exponent of 2^-14 and its implicit bit, less
+    // that bit.
     const uint32_t subnormal = BitsOf(FloatOf(shifted + (113u << 23)) - 0x1p-14f);
     const uint32_t small = shifted < (1u << 23) ? subnormal : normal;
     const uint32_t magnitude = shifted >= (31u << 23) ? special : small;
@@ -78,7 +84,8 @@ struct Float16 {
     const uint32_t magnitude = bits & 0x7fffffffu;
     const uint32_t finite = magnitude < 0x477fe000u ? magnitude : 0x477fe000u;  // 65504
     const uint32_t normal = (finite - (112u << 23) + 0xfffu + (finite >> 13 & 1u)) >> 13;
-    // The sum's last bit is worth 2^-24, the least subnormal half: the addition rounds to it.
+    // The last bit of the sum is worth 2^-24, the least subnormal half, so the addition rounds to
+    // it.
     const uint32_t subnormal = BitsOf(FloatOf(finite) + 0.5f) - BitsOf(0.5f);
     const uint32_t rounded = finite < 0x38800000u ? subnormal : normal;
     const uint32_t special = magnitude == 0x7f800000u ? 0x7c00u : 0x7e00u;
@@ -87,6 +94,7 @@ struct Float16 {
   }
 };
 
+// The element type bfloat16, which is computed in float32.
 struct BFloat16 {
   using Stored = uint16_t;
   using Math = float;
@@ -104,8 +112,8 @@ struct BFloat16 {
   }
 };
 
-// body(Float32()) and so on: the elements that `dtype` stores, among those computed in float32.
-// REQUIRES: it is one of them (anything else does nothing).
+// Calls body(Float32()) and so on: with the element type that `dtype` stores, among those computed
+// in float32. REQUIRES: it is one of them (for any other nothing is called).
 template <typename Body>
 HWY_INLINE auto WithElements(DType dtype, Body body) {
   switch (dtype) {
@@ -120,14 +128,14 @@ HWY_INLINE auto WithElements(DType dtype, Body body) {
   }
 }
 
-// As above, with Float64 among them.
+// Does the same, with Float64 among the element types.
 template <typename Body>
 HWY_INLINE auto WithAnyElements(DType dtype, Body body) {
   return dtype == DType::kFloat64 ? body(Float64()) : WithElements(dtype, body);
 }
 
-// A float32's bits less its sign: they compare as magnitudes do, and are at least kNonFinite where
-// it is NaN or infinite.
+// The bits of a float32 without its sign compare as magnitudes do. They are at least kNonFinite
+// where the float is NaN or infinite.
 constexpr int32_t kNonFinite = 0x7f800000;
 
 using Tag = hn::CappedTag<float, 16>;
@@ -136,7 +144,7 @@ using UTag = hn::RebindToUnsigned<Tag>;
 using Vector = hn::Vec<Tag>;
 constexpr size_t kLanes = hn::MaxLanes(Tag());
 
-// What loops look at in one go: four vectors are enough to hide the latency of a test.
+// The vectors that a loop handles in one go: four are enough to hide the latency of a test.
 constexpr size_t kStepVectors = 4;
 constexpr size_t kStep = kStepVectors * kLanes;
 
@@ -145,7 +153,7 @@ template <typename From>
 constexpr bool kHasVectors = std::is_same_v<From, Float32> ||
                              (BDN_HAS_HALF_CONVERSIONS && !std::is_same_v<From, Float64>);
 
-// Elements [i, i + kLanes), wherever they lie: a payload is aligned to nothing.
+// Loads elements [i, i + kLanes), wherever they lie: a payload is not aligned.
 template <typename From>
 HWY_INLINE Vector LoadVector(const void* base, size_t i) {
   const auto* const from = static_cast<const uint8_t*>(base) + i * sizeof(typename From::Stored);

@@ -8,18 +8,20 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/float_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/float_elements-inl.h"
 
-// Where a loop is plain, every compiler we use turns it into vectors of the target.
+// A loop of this file is plain where every compiler that we use turns it into vectors of the
+// target.
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
 namespace HWY_NAMESPACE {
 
-// A number that is at least NonFinite exactly where the value is NaN or infinite.
+// Magnitude(value) is at least NonFinite(value) exactly where the value is NaN or infinite.
 HWY_INLINE int32_t Magnitude(float value) {
   return static_cast<int32_t>(BitsOf(value) & 0x7fffffffu);
 }
@@ -29,7 +31,7 @@ HWY_INLINE int32_t Magnitude(double value) {
 HWY_INLINE constexpr int32_t NonFinite(float) { return kNonFinite; }
 HWY_INLINE constexpr int32_t NonFinite(double) { return 0x7ff00000; }
 
-// The first of x[begin, n) whose product is not finite, or n.
+// Returns the first of x[begin, n) whose product is not finite, or n.
 template <typename From>
 HWY_INLINE size_t FirstNonFinitePlain(const void* x, size_t begin, size_t n,
                                       typename From::Math scale) {
@@ -48,11 +50,13 @@ size_t FirstNonFiniteIn(const void* x, size_t n, float scale) {
       for (size_t v = 0; v < kStepVectors; ++v) {
         step[v] = hn::Mul(factor, LoadVector<From>(x, i + v * kLanes));
       }
+      // The bad element is in this step: the plain loop below finds it.
       if (HWY_UNLIKELY(!AllMagnitudesBelow(step, kNonFinite))) break;
     }
     return FirstNonFinitePlain<From>(x, i, n, scale);
   }
-  // Plain loops become vectors where they do not stop in the middle.
+  // Plain loops become vectors where they do not stop in the middle, so the test comes once for
+  // each chunk.
   constexpr size_t kChunk = 4096;
   for (; i < n; i += kChunk) {
     const size_t end = n - i < kChunk ? n : i + kChunk;
@@ -71,7 +75,8 @@ size_t FirstNonFiniteKernel(ConstView x, float scale) {
       x.dtype, [&](auto from) { return FirstNonFiniteIn<decltype(from)>(x.data, x.n, scale); });
 }
 
-// Vectors of float32 to and from what is stored. Narrow takes magnitudes below kLimit.
+// Narrowing converts vectors of float32 to and from the stored type. Narrow takes magnitudes below
+// kLimit; a step with others takes the plain loop.
 template <typename To>
 struct Narrowing;
 
@@ -99,7 +104,8 @@ struct Narrowing<Float16> {
 template <>
 struct Narrowing<BFloat16> {
   using StoredTag = hn::Rebind<uint16_t, Tag>;
-  // From here on the largest bfloat16 is the nearest that is finite.
+  // From this magnitude on the nearest finite bfloat16 is the largest one, and rounding would give
+  // infinity.
   static constexpr int32_t kLimit = 0x7f7f8000;
   static HWY_INLINE hn::Vec<StoredTag> Narrow(Vector v) {
     const UTag du;
@@ -127,7 +133,7 @@ HWY_INLINE void StoreNarrowed(hn::Vec<typename Narrowing<To>::StoredTag> stored,
 #endif
 }
 
-// Whether all were finite.
+// Converts [begin, end), and returns whether all products were finite.
 template <typename From, typename To>
 HWY_INLINE bool ConvertPlain(const void* HWY_RESTRICT from, size_t begin, size_t end,
                              typename From::Math scale, void* HWY_RESTRICT to) {
@@ -234,6 +240,7 @@ void SumScaledKernel(std::span<const ScaledFloats> x, float* HWY_RESTRICT y, siz
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const Tag d;
+  // The sums of a step stay in registers until all arrays are added, so that y is written once.
   for (; i + kStep <= n; i += kStep) {
     Vector sum[kStepVectors];
     const auto first = hn::Set(d, x[0].scale);
@@ -249,6 +256,7 @@ void SumScaledKernel(std::span<const ScaledFloats> x, float* HWY_RESTRICT y, siz
     for (size_t v = 0; v < kStepVectors; ++v) hn::StoreU(sum[v], d, y + i + v * kLanes);
   }
 #endif
+  // The last elements go through the same operations in the same order, and so have the same bits.
   for (; i < n; ++i) {
     float sum = x[0].scale * x[0].data[i];
     for (size_t k = 1; k < x.size(); ++k) sum = sum + (x[k].scale * x[k].data[i]);
@@ -262,6 +270,8 @@ void StreamScaledKernel(const float* HWY_RESTRICT from, float scale, float* HWY_
 #if HWY_TARGET != HWY_SCALAR
   const Tag d;
   constexpr size_t kVectorBytes = kLanes * sizeof(float);
+  // Streaming stores need aligned vectors, so the elements before the first aligned one are stored
+  // plainly.
   for (; i < n && reinterpret_cast<uintptr_t>(to + i) % kVectorBytes != 0; ++i) {
     to[i] = scale * from[i];
   }
@@ -269,6 +279,8 @@ void StreamScaledKernel(const float* HWY_RESTRICT from, float scale, float* HWY_
   for (; i + kLanes <= n; i += kLanes) {
     hn::Stream(hn::Mul(factor, hn::LoadU(d, from + i)), d, to + i);
   }
+  // Streamed stores are not ordered with other stores. This makes them visible before the caller
+  // can publish the array.
   hwy::FlushStream();
 #endif
   for (; i < n; ++i) to[i] = scale * from[i];

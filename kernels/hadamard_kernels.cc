@@ -6,7 +6,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/hadamard_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 #include "kernels/clamp_to_finite-inl.h"
 
@@ -23,7 +24,8 @@ using Vector = hn::Vec<Tag>;
 constexpr size_t kLanes = hn::MaxLanes(Tag());
 constexpr size_t kVectors = kRun / kLanes;  // of a run
 
-// a + b where the lane's bit kStride is 0, a - b where it is 1; `swapped` has the lanes exchanged.
+// Returns a + b where the lane's bit kStride is 0, and a - b where it is 1. `swapped` has the two
+// lanes of each pair exchanged.
 template <size_t kStride>
 HWY_INLINE Vector Butterfly(Vector v, Vector swapped) {
   const Tag d;
@@ -33,6 +35,8 @@ HWY_INLINE Vector Butterfly(Vector v, Vector swapped) {
   return hn::Add(swapped, hn::Xor(v, hn::BitCast(d, sign)));
 }
 
+// Transforms a run. Strides below the number of lanes work inside each vector, the others between
+// vectors. compressors/integer.h pins the order of the strides, since rounding depends on it.
 HWY_INLINE void TransformRun(Vector* HWY_RESTRICT run) {
   for (size_t v = 0; v < kVectors; ++v) {
     auto x = run[v];

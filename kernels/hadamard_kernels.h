@@ -8,9 +8,9 @@
 
 namespace bdn {
 
-// to = H (factor * from) for whole blocks of 32; the rest is copied. `from` may be `to`.
+// Sets to = H (factor * from) for whole blocks of 32; the rest is copied. `from` may be `to`.
 void WalshHadamard(const float* from, size_t n, float factor, float* to);
-// y[i] <- ClampToFinite(y[i] - (H c)[i]) for whole blocks of 32; the rest becomes y - c.
+// Sets y[i] <- ClampToFinite(y[i] - (H c)[i]) for whole blocks of 32; the rest becomes y - c.
 void WalshHadamardAndSubtract(const float* c, size_t n, float* y);
 
 }  // namespace bdn

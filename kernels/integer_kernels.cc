@@ -6,7 +6,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/integer_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,6 +34,7 @@ HWY_INLINE uint32_t LargestMagnitude(const float* HWY_RESTRICT c, size_t n) {
   const Tag d;
   const IntTag di;
   const auto mask = hn::Set(di, static_cast<int32_t>(kMagnitudeMask));
+  // Two maxima alternate, so that neither waits for the other.
   hn::Vec<IntTag> largest[2] = {hn::Zero(di), hn::Zero(di)};
   size_t i = 0;
   for (; i + kRun <= n; i += kRun) {
@@ -57,12 +59,12 @@ void GroupMagnitudesKernel(const float* HWY_RESTRICT c, size_t n, size_t group,
   }
 }
 
-// The draw of a run's elements: 16 words are their 16 bits each, in order.
+// The draw of a run's elements. Each of its 16 words gives two elements their 16 bits, in order.
 class RunDraw {
  public:
   HWY_INLINE RunDraw(uint32_t k0, uint32_t k1) : k0_(k0), k1_(k1) {}
 
-  // REQUIRES: i is a multiple of 32.
+  // Writes the bits of elements i to i + 31. REQUIRES: i is a multiple of 32.
   HWY_INLINE void Fill(size_t i, uint16_t* HWY_RESTRICT bits) const {
     const WordTag du;
     const auto lanes = hn::Mul(hn::Iota(du, 0u), hn::Set(du, kStep));
@@ -83,7 +85,8 @@ class RunDraw {
   const uint32_t k1_;
 };
 
-// (bits + 0.5) / 65536, exactly: put in the mantissa of a number from 1 to 2.
+// Returns (bits + 0.5) / 65536, exactly: the bits are put in the mantissa of a number from 1 to 2,
+// of which 1 is taken.
 HWY_INLINE Vector Uniform(const uint16_t* HWY_RESTRICT bits) {
   const Tag d;
   const WordTag du;
@@ -92,7 +95,8 @@ HWY_INLINE Vector Uniform(const uint16_t* HWY_RESTRICT bits) {
   return hn::Sub(hn::BitCast(d, one), hn::Set(d, 1.0f));
 }
 
-// Packs the low kBits of a run's words.
+// Packs the low kBits of a run's words. With 4 bits, elements b and b + 16 share byte b; with 2
+// bits, elements b, b + 8, b + 16 and b + 24 do.
 template <int kBits>
 HWY_INLINE void PackRun(const Words* HWY_RESTRICT words, uint8_t* HWY_RESTRICT codes) {
   const WordTag du;
@@ -124,8 +128,8 @@ template <int kBits, bool kNearest, AfterQuantize kAfter>
 HWY_INLINE void QuantizeRun(const RunDraw& draw, size_t at, IntegerScale scale,
                             float* HWY_RESTRICT c, uint8_t* HWY_RESTRICT codes) {
   const Tag d;
-  // Added to a small number, it rounds it to a whole one, ties to even, whose two's complement ends
-  // the sum's bits. Taken away again, it leaves +0 for 0.
+  // Added to a small number, `magic` rounds it to a whole number, ties to even, whose two's
+  // complement ends the bits of the sum. Taken away again, it leaves +0 for 0.
   const auto magic = hn::Set(d, 12582912.0f);
   [[maybe_unused]] const auto most = hn::Set(d, static_cast<float>((1 << (kBits - 1)) - 1));
   const auto inverse = hn::Set(d, scale.inverse);
@@ -136,7 +140,7 @@ HWY_INLINE void QuantizeRun(const RunDraw& draw, size_t at, IntegerScale scale,
   for (size_t v = 0; v < kVectors; ++v) {
     const auto value = hn::LoadU(d, c + v * kLanes);
     auto z = hn::Mul(value, inverse);
-    // Only a draw takes z half a level or more past L.
+    // Only with a draw can z be half a level or more past L, so only then it is limited.
     if constexpr (!kNearest) {
       z = hn::Floor(hn::Add(z, Uniform(bits + v * kLanes)));
       z = hn::Min(hn::Max(z, hn::Neg(most)), most);
@@ -152,13 +156,13 @@ HWY_INLINE void QuantizeRun(const RunDraw& draw, size_t at, IntegerScale scale,
   PackRun<kBits>(words, codes);
 }
 
-// Bytes that hold the n <= 32 elements of a run.
+// Returns the bytes that hold the n <= 32 elements of a run.
 template <int kBits>
 HWY_INLINE size_t RunBytes(size_t n) {
   return std::min<size_t>(4 * kBits, n);
 }
 
-// One group, or a part of it.
+// Quantizes one group, or a part of it.
 template <int kBits, bool kNearest, AfterQuantize kAfter>
 HWY_INLINE void QuantizePart(const RunDraw& draw, size_t at, size_t n, IntegerScale scale,
                              float* HWY_RESTRICT c, uint8_t* HWY_RESTRICT codes) {
@@ -167,6 +171,8 @@ HWY_INLINE void QuantizePart(const RunDraw& draw, size_t at, size_t n, IntegerSc
     QuantizeRun<kBits, kNearest, kAfter>(draw, at + i, scale, c + i, codes + i / 8 * kBits);
   }
   if (i == n) return;
+  // The last elements are quantized in a run that is filled up with zeros, of which only the bytes
+  // that hold an element are written.
   float tail[kRun] = {};
   uint8_t tail_codes[4 * kBits];
   std::memcpy(tail, c + i, (n - i) * sizeof(float));
@@ -279,6 +285,8 @@ HWY_INLINE void DequantizePart(const uint8_t* HWY_RESTRICT codes, size_t n, Vect
     DequantizeRun<kBits, kAdd>(codes + i / 8 * kBits, step, scale, y + i);
   }
   if (i == n) return;
+  // The last elements are decoded in a run that is filled up with zeros, since fewer bytes may be
+  // there.
   float tail[kRun] = {};
   uint8_t tail_codes[4 * kBits] = {};
   std::memcpy(tail_codes, codes + i / 8 * kBits, RunBytes<kBits>(n - i));
@@ -324,7 +332,7 @@ void DequantizeGroupsAndAddKernel(const IntegerCoding& coding, const void* scale
   DequantizeBits<true>(coding, scales, codes, at, n, scale, y);
 }
 
-// Plain: compilers turn it into vectors.
+// The loop is plain, since compilers turn it into vectors.
 template <int kBits>
 bool CodesAreValidLoop(const uint8_t* HWY_RESTRICT codes, size_t bytes) {
   constexpr unsigned kField = (1u << kBits) - 1;

@@ -4,15 +4,16 @@
 #include <string>
 #include <vector>
 
-// For tests: which instruction sets the kernels were built for and this machine can run.
+// The instruction sets that the kernels were built for and this machine can run. For tests.
 
 namespace bdn {
 
-// Best first: "AVX3", "AVX2", "SSE4", ...
+// Returns the names of these instruction sets, the best first: "AVX3", "AVX2", "SSE4", ...
 std::vector<std::string> KernelTargets();
 
-// While it lives, every kernel of the process runs on `target`. One at a time, and no kernel may
-// run while it is made or dropped. REQUIRES: `target` is one of KernelTargets().
+// A choice of instruction set: while it lives, every kernel of the process runs on `target`. Only
+// one may live at a time, and no kernel may run while it is made or destroyed. REQUIRES: `target`
+// is one of KernelTargets().
 class ScopedKernelTarget {
  public:
   explicit ScopedKernelTarget(const std::string& target);

@@ -1,5 +1,5 @@
-// The sixteen virtual lanes of norm_kernels.h, which are one to four vectors, and how they join.
-// Included once for each target.
+// The sixteen virtual lanes of norm_kernels.h, which are one to four vectors, and the joining of
+// these lanes. Included once for each target.
 
 #if defined(BANDONEON_KERNELS_LANE_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BANDONEON_KERNELS_LANE_SUMS_INL_H_
@@ -20,17 +20,17 @@ namespace bdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Targets whose vectors have no fixed length run on their fixed-length kin (HWY_DISABLED_TARGETS,
-// kernels/CMakeLists.txt).
+// Targets whose vectors have no fixed length use the related targets of fixed length
+// (HWY_DISABLED_TARGETS, kernels/CMakeLists.txt).
 using Tag = hn::CappedTag<float, 16>;
 using Vector = hn::Vec<Tag>;
 
 constexpr size_t kSumLanes = 16;
 constexpr size_t kSumVectors = kSumLanes / hn::MaxLanes(Tag());
-// Elements that a lane adds up before the lanes join.
+// The elements of a run: the lanes join after each run.
 constexpr size_t kSumRun = 1024;
 
-// Sixteen lanes become four of float64: lane l is joined with l + 8, then with l + 4.
+// Joins sixteen lanes into four of float64: lane l is joined with l + 8, then with l + 4.
 #if HWY_TARGET != HWY_SCALAR && HWY_HAVE_FLOAT64
 
 HWY_INLINE void JoinToFour(const Vector* HWY_RESTRICT sum, double* HWY_RESTRICT four) {
@@ -67,17 +67,18 @@ HWY_INLINE void JoinToFour(const Vector* HWY_RESTRICT sum, double* HWY_RESTRICT 
 
 #endif
 
-// Those four become the sum: lane l is joined with l + 2, then with l + 1.
+// Joins those four into the sum: lane l is joined with l + 2, then with l + 1.
 HWY_INLINE double JoinFour(const double* four) { return (four[0] + four[2]) + (four[1] + four[3]); }
 
-// visit(d, b, means) for [0, blocks), a few at a time: lane l of `means` is the sum that was joined to
-// fours[4 * (b + l)] on, over n, as float32.
+// Calls visit(d, b, means) for [0, blocks), a few blocks at a time. Lane l of `means` is the sum
+// that was joined to fours[4 * (b + l)] and the three after it, divided by n and rounded to
+// float32.
 template <class Visit>
 HWY_INLINE void MeansOfFours(const double* HWY_RESTRICT fours, size_t blocks, size_t n,
                              const Visit& visit) {
   const auto divisor = static_cast<double>(n);
   size_t b = 0;
-// Highway's scalar DemoteTo makes infinity finite.
+// Highway's scalar DemoteTo makes infinity finite, so that target takes the plain loop.
 #if HWY_TARGET != HWY_SCALAR && HWY_HAVE_FLOAT64
   const hn::CappedTag<double, 4> wide;
   const hn::Rebind<float, decltype(wide)> d;
@@ -98,7 +99,7 @@ HWY_INLINE void MeansOfFours(const double* HWY_RESTRICT fours, size_t blocks, si
   }
 }
 
-// Plain: compilers turn it into vectors.
+// Returns whether all elements are finite. The loop is plain, since compilers turn it into vectors.
 HWY_INLINE bool AllFinite(const float* HWY_RESTRICT x, size_t n) {
   int32_t largest = 0;
   for (size_t i = 0; i < n; ++i) {

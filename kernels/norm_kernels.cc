@@ -8,7 +8,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/norm_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 #include "kernels/lane_sums-inl.h"
 
@@ -17,12 +18,13 @@ namespace bdn {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// The runs that are summed side by side: in each, an addition waits for the one before it.
 constexpr size_t kTogether = 4;
 
 using ITag = hn::RebindToSigned<Tag>;
 constexpr size_t kVectorLanes = hn::MaxLanes(Tag());
 
-// What is added up, of a vector and of one element.
+// MagnitudeTerm and SquareTerm return the term that is added up, of a vector and of one element.
 struct MagnitudeTerm {
   static HWY_INLINE Vector Of(Vector v) { return hn::Abs(v); }
   static HWY_INLINE float Of(float value) { return std::abs(value); }
@@ -32,7 +34,7 @@ struct SquareTerm {
   static HWY_INLINE float Of(float value) { return value * value; }
 };
 
-// One run of n <= kSumRun elements.
+// Returns the sum of one run of n <= kSumRun elements.
 template <class Term>
 HWY_INLINE double SumRun(const float* HWY_RESTRICT p, size_t n) {
   const Tag d;
@@ -45,6 +47,8 @@ HWY_INLINE double SumRun(const float* HWY_RESTRICT p, size_t n) {
     }
   }
   if (i < n) {
+    // The last elements are added to their lanes one by one, since memory past the end must not be
+    // read.
     HWY_ALIGN float lanes[kSumLanes];
     for (size_t v = 0; v < kSumVectors; ++v) hn::Store(sum[v], d, lanes + v * kVectorLanes);
     for (size_t l = 0; i + l < n; ++l) lanes[l] += Term::Of(p[i + l]);
@@ -55,8 +59,8 @@ HWY_INLINE double SumRun(const float* HWY_RESTRICT p, size_t n) {
   return JoinFour(four);
 }
 
-// Of kTogether runs of n elements, one behind the other: their chains of additions overlap. Four lanes
-// of each. REQUIRES: n is a multiple of 16, at most kSumRun.
+// Sums kTogether runs of n elements, which lie one behind the other, into four lanes each: their
+// chains of additions overlap. REQUIRES: n is a multiple of 16, at most kSumRun.
 template <class Term>
 HWY_INLINE void SumRuns(const float* HWY_RESTRICT p, size_t n, double* HWY_RESTRICT fours) {
   const Tag d;
@@ -100,6 +104,8 @@ bool MeanMagnitudesKernel(const float* HWY_RESTRICT p, size_t n, size_t block,
   HWY_ALIGN double fours[4 * kMostBlocks];
   const size_t whole = n / block;
   size_t b = 0;
+  // Whole blocks that fit in a run are summed side by side, kTogether at a time. All others, and
+  // the rest, are summed one by one.
   while (block <= kSumRun && block % kSumLanes == 0 && b + kTogether <= whole) {
     const size_t blocks = std::min(kMostBlocks, whole - b) / kTogether * kTogether;
     for (size_t r = 0; r < blocks; r += kTogether) {
@@ -118,7 +124,7 @@ bool MeanMagnitudesKernel(const float* HWY_RESTRICT p, size_t n, size_t block,
   return AllFinite(means, b);
 }
 
-// Magnitudes compare as integers do, and NaN above all of them.
+// Magnitudes compare as integers do, and NaN compares above all of them.
 float LargestMagnitudeKernel(const float* HWY_RESTRICT p, size_t n) {
   const Tag d;
   const ITag di;

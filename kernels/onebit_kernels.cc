@@ -9,7 +9,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/onebit_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 #include "kernels/bit_words-inl.h"
 #include "kernels/feedback_blocks-inl.h"
@@ -28,7 +29,7 @@ HWY_INLINE uint32_t WordSigns(const float* HWY_RESTRICT p) {
   return WordOf(negative);
 }
 
-// What is left goes to `left`, which may be p.
+// Packs a word, and writes p - decoded to `left`, which may be p.
 HWY_INLINE uint32_t WordSignsAndSubtract(const float* p, float* left, Vector plus, Vector minus) {
   const Tag d;
   Mask negative[kWordVectors];
@@ -45,6 +46,7 @@ void PackSignsKernel(const float* HWY_RESTRICT p, size_t n, void* HWY_RESTRICT w
   size_t i = 0;
   for (; i + kWord <= n; i += kWord) StoreWord(words, i, WordSigns(p + i));
   if (i == n) return;
+  // Zeros set no bits past n.
   float tail[kWord] = {};
   std::memcpy(tail, p + i, (n - i) * sizeof(float));
   StoreWord(words, i, WordSigns(tail));
@@ -79,7 +81,7 @@ size_t PackSignsOfFeedbackKernel(const FeedbackBlocks& step, void* words) {
   });
 }
 
-// Plain: a shift by lane, which compilers turn into vectors.
+// Decodes a word. The loop is plain: it shifts by lane, which compilers turn into vectors.
 template <bool kAdd>
 HWY_INLINE void UnpackWord(uint32_t word, uint32_t magnitude, size_t count, float* HWY_RESTRICT y) {
   for (uint32_t j = 0; j < count; ++j) {
@@ -113,8 +115,8 @@ struct SignWords {
   uint32_t zero = 0;
 };
 
-// One word of each. Leaves bits in `not_finite` where p - p is not 0. P is float where what is left
-// of p goes back, const float where p stays.
+// Packs one word of each. Leaves bits in `not_finite` where p - p is not 0, which is where p is not
+// finite. P is float where p - decoded is written back, and const float where p stays.
 template <class P>
 HWY_INLINE SignWords WordSignsAndZeros(P* HWY_RESTRICT p, Vector* HWY_RESTRICT not_finite) {
   const Tag d;
@@ -148,7 +150,7 @@ HWY_INLINE PackedSigns PackSignsAndZerosLoop(P* HWY_RESTRICT p, size_t n, void* 
   for (; i + kWord <= n; i += kWord) store(i, WordSignsAndZeros(p + i, &not_finite));
   if (i < n) {
     float tail[kWord];
-    std::fill_n(tail, kWord, 1.0f);  // no bits past n
+    std::fill_n(tail, kWord, 1.0f);  // ones set no bits past n
     std::memcpy(tail, p + i, (n - i) * sizeof(float));
     store(i, WordSignsAndZeros<P>(tail, &not_finite));
     if constexpr (!std::is_const_v<P>) std::memcpy(p + i, tail, (n - i) * sizeof(float));
@@ -163,7 +165,8 @@ PackedSigns PackSignsAndZerosAndSubtractKernel(float* p, size_t n, void* words, 
   return PackSignsAndZerosLoop(p, n, words, zeros);
 }
 
-// As UnpackWord; a zero keeps nothing but the sign of the magnitude.
+// Does as UnpackWord, except that a zero keeps nothing but the sign of the magnitude, as scale * 0
+// does.
 template <bool kAdd>
 HWY_INLINE void UnpackWordAndZeros(SignWords words, uint32_t magnitude, size_t count,
                                    float* HWY_RESTRICT y) {

@@ -8,7 +8,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/twobit_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 #include "kernels/bit_words-inl.h"
 #include "kernels/feedback_blocks-inl.h"
@@ -23,7 +24,8 @@ struct CodeWords {
   uint32_t large = 0;
 };
 
-// One word of each. What is left of p goes to `left`, which may be p, or null where nobody wants it.
+// Packs one word of each. Writes p - decoded to `left`, which may be p, or is null where it is not
+// wanted.
 template <bool kSubtract>
 HWY_INLINE CodeWords WordCodes(const float* p, Vector magnitude, float* left) {
   const Tag d;
@@ -86,12 +88,14 @@ size_t PackTwoBitsOfFeedbackKernel(const FeedbackBlocks& step, void* negative, v
   });
 }
 
+// The bits of a block's two levels: those of the small one, and those in which the large one
+// differs. With them an exclusive or picks a level without a branch.
 struct LevelBits {
   uint32_t small;
-  uint32_t differing;  // from those of the large
+  uint32_t differing;
 };
 
-// Plain: shifts by lane, which compilers turn into vectors.
+// Decodes a word. The loop is plain: it shifts by lane, which compilers turn into vectors.
 template <bool kAdd>
 HWY_INLINE void UnpackWord(CodeWords words, LevelBits levels, size_t count, float* HWY_RESTRICT y) {
   for (uint32_t j = 0; j < count; ++j) {

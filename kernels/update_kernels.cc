@@ -5,10 +5,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/update_kernels.cc"
 #include "hwy/foreach_target.h"
-//
+// The include above compiles this file once for each instruction set. It comes before all others of
+// Highway, which a comment between them keeps so when they are sorted.
 #include "hwy/highway.h"
 
-// Plain loops: the compiler vectorises them for each target.
+// The loops are plain, since the compiler turns them into vectors for each target. Each copies its
+// factors, so that the compiler knows that no store to an array changes them.
+// Parentheses show what is rounded first: the build forbids contraction.
 
 HWY_BEFORE_NAMESPACE();
 namespace bdn {
@@ -28,6 +31,7 @@ void MomentumLoop(const MomentumStep& given, const float* HWY_RESTRICT sum, size
   }
 }
 
+// The branches are outside the loops, which are compiled for each case.
 void MomentumKernel(const MomentumStep& step, const float* sum, size_t n, float* m, float* x) {
   if (m == nullptr) return MomentumLoop<false, false>(step, sum, n, m, x);
   step.nesterov ? MomentumLoop<true, true>(step, sum, n, m, x)
@@ -52,6 +56,7 @@ void SignMomentumKernel(const SignMomentumStep& given, size_t n, float* HWY_REST
     const float d = step.scale * sum[i];
     const float u = (step.beta1 * m[i]) + (step.new1 * d);
     m[i] = (step.beta2 * m[i]) + (step.new2 * d);
+    // This is sign(u) without a branch.
     sum[i] = static_cast<float>(u > 0) - static_cast<float>(u < 0);
     x[i] = (step.signs.keep * x[i]) - (step.signs.rate * sum[i]);
   }

@@ -3,13 +3,15 @@
 
 #include <cstddef>
 
-// The elementwise loops of the servers' update rules (server/rules), and of workers that follow one
-// by signs (compressors/memory/sign_step.h), by the widest vectors there are. Arrays are float32[n]
-// and do not overlap. Each element goes through the operations written here, each rounded, so the
-// bits are the same on every target.
+// The elementwise loops of the servers' update rules (server/rules), and of workers that follow a
+// rule by signs (compressors/memory/sign_step.h), by the widest vectors that there are. Arrays are
+// float32[n] and do not overlap. Each element goes through the operations written here, each
+// rounded, so the bits are the same on every target.
 
 namespace bdn {
 
+// The factors of a step with or without momentum:
+//
 //   g = scale * sum + decay * x
 //   m <- momentum * m + g
 //   x <- x - rate * (nesterov ? g + momentum * m : m)
@@ -23,6 +25,8 @@ struct MomentumStep {
 };
 void StepWithMomentum(const MomentumStep& step, const float* sum, size_t n, float* m, float* x);
 
+// The factors of a step of Adam:
+//
 //   g = scale * sum
 //   m <- m + new1 * (g - m)
 //   v <- old2 * v + new2 * g^2
@@ -39,13 +43,16 @@ struct AdamStep {
 };
 void StepAdam(const AdamStep& step, const float* sum, size_t n, float* m, float* v, float* x);
 
+// The factors of a step along signs.
 struct SignStep {
   float keep = 1.0f;  // 1 - decay * eta * lr
   float rate = 0.0f;  // eta * lr
 };
-//   x <- keep * x - rate * signs
+// Takes the step x <- keep * x - rate * signs.
 void ApplySigns(const SignStep& step, const float* signs, size_t n, float* x);
 
+// The factors of a step of sign momentum, which leaves the signs in `sum`:
+//
 //   d = scale * sum
 //   sum <- sign(beta1 * m + new1 * d)      sign(0) = 0
 //   m <- beta2 * m + new2 * d
