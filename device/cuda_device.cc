@@ -14,10 +14,10 @@ using device_kernels::kNumKernels;
 constexpr const char* kSymbols[] = {BDN_FOR_EACH_KERNEL(BDN_KERNEL_SYMBOL)};
 #undef BDN_KERNEL_SYMBOL
 
-// Of the driver's headers.
+// These numbers are those of the driver's headers.
 constexpr int kNotReady = 600;
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventSleeps = 1;  // whoever awaits it does
+constexpr unsigned kEventSleeps = 1;  // a thread that awaits such an event sleeps
 constexpr unsigned kEventWithoutTiming = 2;
 constexpr int kCaptureIsOff = 0;
 constexpr int kCaptureRelaxed = 2;
@@ -35,7 +35,7 @@ std::string VersionText(int version) {
   return absl::StrFormat("%d.%d", version / 1000, version % 1000 / 10);
 }
 
-// OK where a driver of this version takes the kernels in one form or another.
+// Returns OK where a driver of this version takes the kernels in one form or another.
 absl::Status CheckDriver(const CudaOptions& options, int version) {
   if (options.image.empty()) {
     return FailedPrecondition(
@@ -51,6 +51,8 @@ absl::Status CheckDriver(const CudaOptions& options, int version) {
 
 }  // namespace
 
+// The calling thread may use another GPU, or none, and may capture a graph: its context and its
+// capture mode are as before when this returns.
 template <class Call, class... Arguments>
 absl::Status CudaDevice::InContext(const Call& call, const absl::FormatSpec<Arguments...>& format,
                                    const Arguments&... arguments) const {
@@ -88,6 +90,8 @@ absl::Status CudaDevice::Initialize(const CudaOptions& options) {
         return driver_.CtxGetStreamPriorityRange(&least, &greatest_priority_);
       },
       "cuCtxGetStreamPriorityRange"));
+  // A device without kernels can still copy, so the error is kept for kernels() and does not end
+  // the opening.
   kernels_ = LoadKernels(options);
   return absl::OkStatus();
 }
@@ -98,6 +102,7 @@ absl::StatusOr<std::string> CudaDevice::DescribeAll(const CudaOptions& options) 
   BDN_RETURN_IF_ERROR(driver.Check(driver.Init(0), "cuInit"));
   BDN_RETURN_IF_ERROR(driver.Check(driver.DriverGetVersion(&version), "cuDriverGetVersion"));
   BDN_RETURN_IF_ERROR(driver.Check(driver.DeviceGetCount(&count), "cuDeviceGetCount"));
+  // All GPUs have the same driver, so it is checked once.
   const absl::Status fits = CheckDriver(options, version);
   std::string lines;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
@@ -108,6 +113,7 @@ absl::StatusOr<std::string> CudaDevice::DescribeAll(const CudaOptions& options) 
       status = driver.Check(driver.DeviceGetName(name, sizeof(name), device), "cuDeviceGetName");
     }
     if (status.ok()) {
+      // A major number that cannot be read stays 0, and is refused below as too old.
       driver.DeviceGetAttribute(&major, kAttributeOfMajor, device);
       driver.DeviceGetAttribute(&minor, kAttributeOfMinor, device);
       status = fits;
@@ -125,6 +131,8 @@ absl::StatusOr<std::string> CudaDevice::DescribeAll(const CudaOptions& options) 
   return lines;
 }
 
+// Loads the image, or the text where the driver is older than the image or the image has no code
+// for this GPU.
 absl::Status CudaDevice::LoadModule(const CudaOptions& options, int version) {
   const auto load = [&](ByteSpan from, const char* what) {
     return InContext([&] { return driver_.ModuleLoadData(&module_, from.data()); },
@@ -136,6 +144,7 @@ absl::Status CudaDevice::LoadModule(const CudaOptions& options, int version) {
   const absl::Status status =
       InContext([&] { return error = driver_.ModuleLoadData(&module_, options.image.data()); },
                 "cuModuleLoadData of the kernels for %s", name_);
+  // The driver can compile the text for a GPU that the image knows nothing of.
   const bool is_of_others = error == kNoBinaryForGpu || error == kUnsupportedPtx;
   return is_of_others && takes_text() ? load(options.text, "PTX") : status;
 }
@@ -149,8 +158,9 @@ absl::Status CudaDevice::LoadKernels(const CudaOptions& options) {
     BDN_RETURN_IF_ERROR(
         InContext([&] { return driver_.ModuleGetFunction(&functions_[i], module_, kSymbols[i]); },
                   "cuModuleGetFunction of %s", kSymbols[i]));
-    // Drivers load functions when they are first used. Loaded now, they do not need memory for it in the middle
-    // of a training, when there may be none.
+    // Drivers load a function when it is first used. Loaded now, it needs no memory in the middle
+    // of a training, when there may be none. Drivers without cuFuncLoad load a function to read an
+    // attribute of it.
     BDN_RETURN_IF_ERROR(InContext(
         [&] {
           if (driver_.FuncLoad != nullptr) return driver_.FuncLoad(functions_[i]);
@@ -162,7 +172,7 @@ absl::Status CudaDevice::LoadKernels(const CudaOptions& options) {
   return absl::OkStatus();
 }
 
-// What cannot be given back was lost with the context: nobody could do anything about it.
+// Errors are ignored: a module that cannot be given back was lost with the context.
 CudaDevice::~CudaDevice() {
   if (module_ != nullptr) {
     InContext([&] { return driver_.ModuleUnload(module_); }, "cuModuleUnload").IgnoreError();
@@ -196,7 +206,8 @@ absl::StatusOr<std::byte*> CudaDevice::AllocatePinned(size_t bytes) {
   const absl::Status status =
       InContext([&] { return error = driver_.MemHostAlloc(&memory, bytes, kPinnedForAllContexts); },
                 "cuMemHostAlloc of %d bytes", bytes);
-  // A system that bounds locked memory refuses it by an error of its own.
+  // Where a system limits locked memory, the driver returns an error of its own kind. To callers it
+  // means that memory is out.
   if (error == kOperatingSystem) return ResourceExhausted("%s", status.message());
   BDN_RETURN_IF_ERROR(status);
   return static_cast<std::byte*>(memory);
@@ -209,6 +220,8 @@ void CudaDevice::FreePinned(std::byte* memory) {
 
 absl::StatusOr<DeviceStream> CudaDevice::MakeStream() {
   DeviceStream stream;
+  // A stream that is not "non-blocking" would wait for the work that others put into the default
+  // stream.
   BDN_RETURN_IF_ERROR(InContext(
       [&] {
         return driver_.StreamCreateWithPriority(&stream.handle, kStreamNonBlocking,
@@ -259,6 +272,7 @@ absl::StatusOr<bool> CudaDevice::IsDone(DeviceEvent event) {
   bool is_done = true;
   BDN_RETURN_IF_ERROR(InContext(
       [&] {
+        // "Not ready" is an answer here, and not an error.
         const int error = driver_.EventQuery(event.handle);
         is_done = error != kNotReady;
         return is_done ? error : 0;
@@ -313,6 +327,8 @@ absl::Status CudaDevice::LaunchKernel(DeviceStream stream, KernelId kernel, uint
                                     parameters, nullptr);
       },
       "cuLaunchKernel of %s on %d blocks", kSymbols[i], blocks);
+  // After ResourceExhausted a caller would begin anew elsewhere, but kernels that were launched
+  // before may have changed memory already.
   if (absl::IsResourceExhausted(status)) return Internal("%s", status.message());
   return status;
 }

@@ -13,10 +13,11 @@
 
 namespace bdn {
 
+// The choices in opening a GPU.
 struct CudaOptions {
-  int ordinal = 0;  // which GPU, as CUDA numbers them
+  int ordinal = 0;  // the GPU's number, as CUDA numbers them
   uint32_t threads = device_kernels::kMostThreads;
-  // For tests: what stands for the driver, and what it is given to load.
+  // For tests: a library in place of the driver, and the kernels that it is given to load.
   std::string library = "libcuda.so.1";
   ByteSpan image = KernelImage();
   int image_version = KernelImageVersion();
@@ -26,19 +27,21 @@ struct CudaOptions {
 };
 
 // An NVIDIA GPU, in its primary context, which PyTorch and CUDA's runtime use too: their memory,
-// streams and events are ours. Each call leaves the calling thread's context as it found it. Calls are made in
-// the capture mode RELAXED, so that a graph that some thread captures in the mode "global" neither refuses nor
-// is spoilt by what our threads do in streams of their own.
+// streams and events can be used here. Thread-safe. Each call leaves the calling thread's context
+// as it found it. Calls are made in the capture mode RELAXED, so that a graph which some thread
+// captures in the mode "global" neither refuses nor is spoilt by the work that our threads put into
+// streams of their own.
 class CudaDevice final : public ComputeDevice {
  public:
-  // Opens the driver, and loads the kernels where they are there and it takes them: kernels() is
-  // FailedPrecondition where it was built without any, or the driver is too old for them. NotFound:
-  // no driver, or no such GPU. FailedPrecondition: the driver is older than all of this. Else as
-  // ComputeDevice.
+  // Opens the driver, and loads the kernels if this program has them and the driver takes them:
+  // kernels() is FailedPrecondition where the program was built without any, or where the driver is
+  // too old for them. Returns NotFound where there is no driver or no such GPU, FailedPrecondition
+  // where the driver is too old for all of this, and else errors as ComputeDevice's.
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const CudaOptions& options = {});
-  // A line for each GPU of this machine, whatever is wrong with another: its name, compute capability, the driver's
-  // version, and whether kernels for it are there. Makes no context, which would take memory of each GPU. Errors as
-  // Open, where there is no GPU at all.
+  // Returns a line for each GPU of this machine, whatever is wrong with another: its name, its
+  // compute capability, the driver's version, and whether there are kernels for it. Makes no
+  // context, which would take memory of each GPU. Errors are as those of Open, where there is no
+  // GPU at all.
   static absl::StatusOr<std::string> DescribeAll(const CudaOptions& options = {});
   // REQUIRES: its streams are done.
   ~CudaDevice() override;
@@ -55,7 +58,8 @@ class CudaDevice final : public ComputeDevice {
   absl::StatusOr<std::byte*> AllocatePinned(size_t bytes) override;
   void FreePinned(std::byte* memory) override;
 
-  // A stream of the greatest priority that the device has: what goes through it is short, and awaited.
+  // Returns a stream of the greatest priority that the device has, since the work in our streams is
+  // short, and somebody waits for it.
   absl::StatusOr<DeviceStream> MakeStream() override;
   void FreeStream(DeviceStream stream) override;
   absl::Status Synchronize(DeviceStream stream) override;
@@ -80,15 +84,15 @@ class CudaDevice final : public ComputeDevice {
   absl::Status Initialize(const CudaOptions& options);
   absl::Status LoadKernels(const CudaOptions& options);
   absl::Status LoadModule(const CudaOptions& options, int version);
-  // Calls the driver in our context, and says how it went. `format` and `arguments` name the call: they are
-  // made into a text only where it fails.
+  // Calls the driver in our context, and returns its error. `format` and `arguments` name the call;
+  // they become a text only where it fails.
   template <class Call, class... Arguments>
   absl::Status InContext(const Call& call, const absl::FormatSpec<Arguments...>& format,
                          const Arguments&... arguments) const;
 
   const CudaDriver driver_;
   const uint32_t threads_;
-  // Set by Initialize, const afterwards.
+  // These are set by Initialize, and const afterwards.
   int device_ = 0;
   std::string name_;
   void* context_ = nullptr;

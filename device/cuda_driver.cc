@@ -7,7 +7,7 @@
 namespace bdn {
 namespace {
 
-// CUresult's.
+// Errors of CUresult that callers tell apart.
 constexpr int kOutOfMemory = 2;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
@@ -34,6 +34,7 @@ absl::StatusOr<CudaDriver> CudaDriver::Open(const std::string& library) {
   BDN_FOR_EACH_CUDA_FUNCTION(BDN_FIND_CUDA_FUNCTION)
 #undef BDN_FIND_CUDA_FUNCTION
   if (!status.ok()) return status;
+  // Older drivers lack it, which is no error.
   driver.FuncLoad = reinterpret_cast<int (*)(void*)>(dlsym(handle, "cuFuncLoad"));
   return driver;
 }
@@ -42,6 +43,7 @@ absl::Status CudaDriver::Check(int error, const std::string& call) const {
   if (error == 0) return absl::OkStatus();
   const char* name = nullptr;
   const char* text = nullptr;
+  // Both stay null for an error that the driver does not know.
   GetErrorName(error, &name);
   GetErrorString(error, &text);
   const std::string message = absl::StrFormat(

@@ -10,8 +10,8 @@
 
 namespace bdn {
 
-// Every function of the driver that we call: its member of CudaDriver, and its symbol. A test holds their
-// parameters against cuda.h, where that is installed.
+// The list of the driver's functions that we call, with the name of each as a member of CudaDriver
+// and its symbol. A test compares their parameters with cuda.h, where that is installed.
 #define BDN_FOR_EACH_CUDA_FUNCTION(X)                                   \
   X(Init, cuInit)                                                       \
   X(DriverGetVersion, cuDriverGetVersion)                               \
@@ -52,9 +52,9 @@ namespace bdn {
   X(EventSynchronize, cuEventSynchronize)                               \
   X(LaunchKernel, cuLaunchKernel)
 
-// What we call of NVIDIA's driver, libcuda.so.1, declared here since nothing of CUDA is needed to
-// build or to start: CUresult is int, CUdevice int, CUdeviceptr uint64_t, every handle void*. The
-// names lack "cu", and the "_v2" that some have.
+// The functions of NVIDIA's driver, libcuda.so.1, that we call. They are declared here since
+// nothing of CUDA is needed to build or to start: CUresult is int, CUdevice int, CUdeviceptr
+// uint64_t, every handle void*. The names lack "cu", and the "_v2" that some symbols have.
 struct CudaDriver {
   int (*Init)(unsigned flags);
   int (*DriverGetVersion)(int* version);
@@ -97,16 +97,17 @@ struct CudaDriver {
                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                       void* stream, void** parameters, void** extra);
 
-  // Of drivers from 12.4 on; null in others.
+  // Drivers have it from CUDA 12.4 on; it is null in older ones.
   int (*FuncLoad)(void* function);
 
-  // Opens the library and looks every function up. It stays open as long as the process: drivers
-  // are not made to be unloaded. NotFound where there is none; FailedPrecondition names what it
-  // lacks.
+  // Opens the library and looks every function up. The library stays open as long as the process,
+  // as drivers are not made to be unloaded. Returns NotFound where there is none;
+  // FailedPrecondition names the function that it lacks.
   static absl::StatusOr<CudaDriver> Open(const std::string& library);
 
-  // "cuMemAlloc of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY (out of memory)": ResourceExhausted for
-  // that, NotFound where there is no GPU, else Internal. OK for 0.
+  // Returns OK for 0, else an error such as "cuMemAlloc of 4096 bytes: CUDA_ERROR_OUT_OF_MEMORY
+  // (out of memory)". It is ResourceExhausted where memory is out, NotFound where there is no GPU,
+  // else Internal.
   absl::Status Check(int error, const std::string& call) const;
 };
 

@@ -12,21 +12,22 @@
 
 namespace bdn {
 
-// A bound on what exchanges take of a device's memory, which they share with the model that is trained there.
-// Thread-safe.
+// A bound on the device memory that exchanges take, which they share with the model that is trained
+// there. Thread-safe.
 class DeviceBudget {
  public:
-  // At most `max_bytes`. 0: as much as leaves the larger of 2 GiB and a tenth of the device's memory free, for
-  // the model and whoever else uses the device.
+  // Lets exchanges take at most `max_bytes`. With 0 they may take as much as leaves the larger of 2
+  // GiB and a tenth of the device's memory free, for the model and for other users of the device.
   explicit DeviceBudget(size_t max_bytes) : max_bytes_(max_bytes) {}
   DeviceBudget(const DeviceBudget&) = delete;
   DeviceBudget& operator=(const DeviceBudget&) = delete;
 
-  // Memory of the device that counts from now on. ResourceExhausted: it would pass the bound, or the device has none;
-  // nothing is counted.
+  // Returns device memory, which counts from now on. Returns ResourceExhausted where it would pass
+  // the bound, or where the device has none; then nothing is counted.
   absl::StatusOr<void*> Allocate(ComputeDevice& device, size_t bytes);
   void Free(ComputeDevice& device, void* memory, size_t bytes);
-  // Never more than the bound, and never less than is there.
+  // Returns the bytes that count. They are never more than `max_bytes`, if that is not 0, and
+  // include all memory that callers hold.
   size_t taken() const { return taken_.load(std::memory_order_relaxed); }
 
  private:
@@ -34,16 +35,17 @@ class DeviceBudget {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t max_bytes_;
-  Mutex mu_;                      // of who allocates, so that two that ask at once see each other
-  std::atomic<size_t> taken_{0};  // a count alone: it publishes nothing; it grows under the lock
+  Mutex mu_;                      // orders allocations, so that two callers at once see each other
+  std::atomic<size_t> taken_{0};  // a count alone: it publishes nothing; grows under mu_
 };
 
-// Device memory of one owner, which counts against a budget if it has one. Movable; empty after it.
+// A piece of device memory with one owner, which counts against a budget if it has one. Movable;
+// empty after a move. Not thread-safe.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  // REQUIRES: `device` and `budget` outlive it. ResourceExhausted: the device has no such memory, or the
-  // budget forbids it.
+  // Allocates memory. Returns ResourceExhausted where the device has no such memory, or the budget
+  // forbids it. REQUIRES: `device` and `budget` outlive the result.
   static absl::StatusOr<DeviceMemory> Make(ComputeDevice& device, size_t bytes,
                                            DeviceBudget* budget = nullptr);
   ~DeviceMemory();
@@ -56,7 +58,7 @@ class DeviceMemory {
     return *this;
   }
 
-  // Null where it was made of 0 bytes.
+  // Returns the memory, or null for 0 bytes.
   void* get() const { return memory_; }
   size_t size() const { return bytes_; }
 

@@ -8,12 +8,13 @@
 namespace bdn {
 namespace {
 
+// The alignment that ComputeDevice::Allocate promises.
 constexpr size_t kAlignment = 256;
 
 }  // namespace
 
 absl::StatusOr<void*> HostDevice::Allocate(size_t bytes) {
-  // No more than asked for, so that a sanitizer sees who goes past it.
+  // The block is no longer than was asked for, so that a sanitizer sees accesses past its end.
   void* memory = nullptr;
   if (posix_memalign(&memory, kAlignment, bytes) == 0) return memory;
   return ResourceExhausted("the host has no %d bytes left", bytes);

@@ -8,9 +8,9 @@
 
 namespace bdn {
 
-// The host as a device: its memory is the heap, and whatever is put into a stream is done before the
-// call returns. For machines without an accelerator, and to test that kernels leave the same bytes
-// whatever the number and the order of threads. Thread-safe.
+// The host in the place of a device. Its memory is the heap, and the work that is put into a stream
+// is done before the call returns. It serves machines without an accelerator, and tests that
+// kernels leave the same bytes whatever the number and the order of threads. Thread-safe.
 class HostDevice final : public ComputeDevice {
  public:
   // REQUIRES: threads is from 1 to kMostThreads.
@@ -22,7 +22,7 @@ class HostDevice final : public ComputeDevice {
   uint32_t threads() const override { return threads_; }
   absl::Status kernels() const override { return absl::OkStatus(); }
 
-  // What the heap will give is not known: it is not bounded here.
+  // The memory that the heap can give is not known, so it is not bounded here.
   absl::StatusOr<Memory> memory() override { return Memory{kUnbounded, kUnbounded}; }
   absl::StatusOr<void*> Allocate(size_t bytes) override;
   void Free(void* memory) override;

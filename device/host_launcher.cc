@@ -14,6 +14,7 @@ namespace {
 using device_kernels::KernelId;
 using device_kernels::Thread;
 
+// The size and the order of a launch.
 struct Shape {
   uint32_t blocks;
   uint32_t threads;
@@ -24,12 +25,14 @@ struct Shape {
   }
 };
 
+// Fills the shared memory of a block with bytes that differ from block to block, as its first
+// contents are anything on a GPU: a kernel that reads them gives other results, and tests see it.
 template <class Kernel>
 void Dirty(uint32_t block, typename Kernel::Shared* shared) {
   std::memset(static_cast<void*>(shared), static_cast<int>(0x5a + block) & 0xff, sizeof(*shared));
 }
 
-// Thread `first` of a block and every `step`-th after it, through all phases.
+// Runs thread `first` of a block, and every `step`-th thread after it, through all phases.
 template <class Kernel, int kPhase, class EndOfPhase>
 void RunThreads(uint32_t block, uint32_t first, uint32_t step, const Shape& shape,
                 const typename Kernel::Arguments& arguments, typename Kernel::Shared& shared,
@@ -44,6 +47,8 @@ void RunThreads(uint32_t block, uint32_t first, uint32_t step, const Shape& shap
   }
 }
 
+// Runs all blocks on the calling thread. Nothing need wait at the end of a phase: all threads of
+// the block have done it by then.
 template <class Kernel>
 void LaunchInOrder(const Shape& shape, const typename Kernel::Arguments& arguments) {
   typename Kernel::Shared shared;
@@ -54,6 +59,8 @@ void LaunchInOrder(const Shape& shape, const typename Kernel::Arguments& argumen
   }
 }
 
+// Runs two blocks at a time, each by a team of two threads. The members of a team meet after each
+// phase, as __syncthreads() lets a block's threads meet.
 template <class Kernel>
 void LaunchTogether(const Shape& shape, const typename Kernel::Arguments& arguments) {
   constexpr uint32_t kTeams = 2;
@@ -71,6 +78,7 @@ void LaunchTogether(const Shape& shape, const typename Kernel::Arguments& argume
       const auto meet = [&] { team.meeting.arrive_and_wait(); };
       for (uint32_t block = t % kTeams; block < shape.blocks; block += kTeams) {
         if (member == 0) Dirty<Kernel>(block, &team.shared);
+        // No member may begin before the shared memory is filled.
         meet();
         RunThreads<Kernel, 0>(block, member, kMembers, shape, arguments, team.shared, meet);
       }
@@ -80,6 +88,7 @@ void LaunchTogether(const Shape& shape, const typename Kernel::Arguments& argume
 
 template <class Kernel>
 void LaunchOf(const Shape& shape, const void* from) {
+  // Arguments are copied as bytes, and nothing initializes the shared memory of a block.
   static_assert(std::is_trivially_copyable_v<typename Kernel::Arguments>);
   static_assert(std::is_trivially_default_constructible_v<typename Kernel::Shared>);
   static_assert(sizeof(typename Kernel::Shared) <= 48 * 1024, "more than every device has");

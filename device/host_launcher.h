@@ -8,18 +8,19 @@
 
 namespace bdn {
 
-// How the threads of a phase, and the blocks, follow each other. Kernels must not care.
+// The order in which the blocks, and the threads of a phase, follow each other. Kernels must not
+// depend on it.
 enum class LaunchOrder {
   kForward,
   kBackward,
-  // Two blocks at a time, and two threads of each, so that a thread sanitizer sees what they do to
-  // the same word: what a GPU could do otherwise each time.
+  // Two blocks run at a time, and two threads of each, so that a thread sanitizer sees their
+  // accesses to the same word: on a GPU these may come in another order each time.
   kTogether
 };
 
 // Runs a kernel: block after block, phase after phase, thread after thread, on the calling thread
-// unless the order is kTogether. Each block finds other bytes in what its threads share. REQUIRES:
-// threads is from 1 to kMostThreads.
+// unless the order is kTogether. The memory that the threads of a block share begins with other
+// bytes for each block. REQUIRES: threads is from 1 to kMostThreads.
 void LaunchOnHost(device_kernels::KernelId kernel, uint32_t blocks, uint32_t threads,
                   LaunchOrder order, const void* arguments);
 

@@ -1,7 +1,8 @@
 #include "device/kernel_image.h"
 
 #ifdef BDN_KERNEL_IMAGE
-// The bytes of the file, between two names.
+// The bytes of two files, the image and the text, each between two names. The assembler reads them,
+// so that the compiler need not. The driver expects a zero after the text.
 asm(R"(
   .pushsection .rodata
   .balign 64

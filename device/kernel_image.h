@@ -5,19 +5,23 @@
 
 namespace bdn {
 
-// The kernels as NVIDIA's driver loads them: a fat binary, part of this program. Empty where it was
-// built without CUDA (BANDONEON_CUDA).
+// Returns the kernels as NVIDIA's driver loads them: a fat binary, which is part of this program.
+// It is empty in a program that was built without CUDA (BANDONEON_CUDA).
 ByteSpan KernelImage();
-// The oldest driver that takes it, as cuDriverGetVersion counts: 13000 is CUDA 13.0's.
+// Returns the version of the oldest driver that takes the image, as cuDriverGetVersion counts:
+// 13000 is that of CUDA 13.0.
 int KernelImageVersion();
 
-// The same kernels as a text of PTX, which ends with a zero, for drivers that are older than the toolkit and for
-// GPUs that the fat binary has no code for: the driver compiles it when it is loaded, which takes some seconds.
+// Returns the same kernels as a text of PTX, which ends with a zero byte. It is for drivers that
+// are older than the toolkit and for GPUs that the fat binary has no code for: the driver compiles
+// the text when it loads it, which takes some seconds.
 ByteSpan KernelText();
-// The oldest driver that takes it: that of the oldest language that has all that the kernels need.
+// Returns the version of the oldest driver that takes the text: that of the oldest PTX language
+// with all that the kernels need.
 int KernelTextVersion();
 
-// The least compute capability of GPUs that have either: 75 is 7.5.
+// Returns the least compute capability of the GPUs for which there is an image or a text: 75 is
+// 7.5.
 int KernelLeastCapability();
 
 }  // namespace bdn

@@ -23,6 +23,8 @@ absl::StatusOr<PinnedPool::Block> PinnedPool::Take(size_t bytes) {
     return ResourceExhausted("%d bytes of pinned memory wanted, the pool has %d", bytes,
                              max_bytes_);
   }
+  // With powers of two there are few different sizes, so that most requests find a block of their
+  // size.
   const size_t size = std::bit_ceil(std::max(bytes, kLeastBlock));
   MutexLock lock(&mu_);
   if (const auto found = free_.find(size); found != free_.end()) {
@@ -36,6 +38,7 @@ absl::StatusOr<PinnedPool::Block> PinnedPool::Take(size_t bytes) {
     return ResourceExhausted("%d bytes of pinned memory wanted, %d of the pool's %d are in use",
                              size, held_bytes_, max_bytes_);
   }
+  // The lock is held while memory is pinned, so that the pool never passes its bound.
   BDN_ASSIGN_OR_RETURN(std::byte* const block, device_.AllocatePinned(size));
   held_bytes_ += size;
   return Block(this, {block, size});
@@ -52,6 +55,7 @@ void PinnedPool::GiveBack(MutableByteSpan bytes) {
 }
 
 void PinnedPool::MakeRoom(size_t bytes) {
+  // Freeing the largest blocks makes room with the fewest calls, each of which takes long.
   while (held_bytes_ + bytes > max_bytes_ && !free_.empty()) {
     const auto largest = std::prev(free_.end());
     device_.FreePinned(largest->second.back());

@@ -13,12 +13,12 @@
 
 namespace bdn {
 
-// Pinned host memory of a device, at most `max_bytes` of it. Blocks are of powers of two, and kept
-// when they are given back; those that nobody has go where others are needed. Thread-safe; never
-// waits for one to be given back.
+// A pool of pinned host memory of a device, at most `max_bytes` of it. Blocks have sizes of powers
+// of two, and are kept when they are given back; unused ones are freed where blocks of another size
+// need the room. Thread-safe; never waits for a block to be given back.
 class PinnedPool {
  public:
-  // A block, given back when it ends.
+  // A block of the pool, which is given back when the object ends.
   class Block {
    public:
     Block(PinnedPool* pool, MutableByteSpan bytes) : pool_(pool), bytes_(bytes) {}
@@ -29,7 +29,7 @@ class PinnedPool {
         : pool_(std::exchange(other.pool_, nullptr)), bytes_(other.bytes_) {}
     Block& operator=(Block&&) = delete;
 
-    // At least as long as was asked for.
+    // Returns the block's memory, which is at least as long as was asked for.
     MutableByteSpan bytes() const { return bytes_; }
 
    private:
@@ -43,15 +43,15 @@ class PinnedPool {
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  // A block of at least `bytes` bytes. ResourceExhausted where those that others have leave no room
-  // for it, or the host has no more.
+  // Returns a block of at least `bytes` bytes. Returns ResourceExhausted where the blocks in use
+  // leave no room for it, or the host has no more.
   absl::StatusOr<Block> Take(size_t bytes);
-  // Of all blocks, whoever has them.
+  // Returns the bytes of all blocks, in use or not.
   size_t held_bytes() const;
 
  private:
   void GiveBack(MutableByteSpan bytes);
-  // Frees what nobody has, the largest first, until `bytes` fit.
+  // Frees unused blocks, the largest first, until `bytes` fit or none is left.
   void MakeRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ComputeDevice& device_;
@@ -59,7 +59,7 @@ class PinnedPool {
 
   mutable Mutex mu_;
   size_t held_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // By size.
+  // The unused blocks, by size.
   std::map<size_t, std::vector<std::byte*>> free_ ABSL_GUARDED_BY(mu_);
 };
 

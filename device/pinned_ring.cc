@@ -15,6 +15,7 @@ PinnedRing::~PinnedRing() {
   }
 }
 
+// Makes all that is missing. After an error the next copy tries again.
 absl::Status PinnedRing::Prepare() {
   for (Block& block : blocks_) {
     if (block.memory == nullptr) BDN_RETURN_IF_ERROR(MakeMemory(&block));
@@ -32,7 +33,7 @@ absl::Status PinnedRing::MakeMemory(Block* block) {
     return absl::OkStatus();
   }
   if (!absl::IsResourceExhausted(pinned.status())) return pinned.status();
-  // A copy is the last that an exchange can go on by, so it must not end here.
+  // A copy is the last resort of an exchange, so it must not fail for want of pinned memory.
   if (not_pinned_ != nullptr) std::exchange(not_pinned_, nullptr)(pinned.status());
   block->ordinary = std::make_unique_for_overwrite<std::byte[]>(kBlockBytes);
   block->memory = block->ordinary.get();
@@ -43,7 +44,7 @@ absl::Status PinnedRing::CopyToDevice(DeviceStream stream, ByteSpan from, void* 
   MutexLock lock(&mu_);
   BDN_RETURN_IF_ERROR(Prepare());
   const absl::Status status = Upload(stream, from, static_cast<std::byte*>(to));
-  if (!status.ok()) device_->Synchronize(stream).IgnoreError();  // the blocks may still be in use
+  if (!status.ok()) device_->Synchronize(stream).IgnoreError();  // the blocks may be in use
   return status;
 }
 
@@ -60,7 +61,7 @@ absl::Status PinnedRing::Upload(DeviceStream stream, ByteSpan from, std::byte* t
   for (size_t at = 0; at < from.size(); ++pieces) {
     const ByteSpan piece = from.subspan(at, std::min(kBlockBytes, from.size() - at));
     const Block& block = blocks_[pieces % blocks_.size()];
-    // Its last piece must have left it before the next is written there.
+    // The block's last piece must have left it before the next piece is written into it.
     if (pieces >= blocks_.size()) BDN_RETURN_IF_ERROR(device_->Await(block.event));
     std::memcpy(block.memory, piece.data(), piece.size());
     BDN_RETURN_IF_ERROR(device_->CopyToDevice(stream, {block.memory, piece.size()}, to + at));
@@ -69,7 +70,7 @@ absl::Status PinnedRing::Upload(DeviceStream stream, ByteSpan from, std::byte* t
   }
   if (pieces == 0) return absl::OkStatus();
   return device_->Await(
-      blocks_[(pieces - 1) % blocks_.size()].event);  // the last is behind all others
+      blocks_[(pieces - 1) % blocks_.size()].event);  // the last piece comes after all others
 }
 
 absl::Status PinnedRing::Download(DeviceStream stream, const std::byte* from, MutableByteSpan to) {
@@ -78,6 +79,7 @@ absl::Status PinnedRing::Download(DeviceStream stream, const std::byte* from, Mu
     const size_t at = i * kBlockBytes;
     return to.subspan(at, std::min(kBlockBytes, to.size() - at));
   };
+  // Both blocks are ordered ahead: the device fills one while the other is emptied.
   for (size_t asked = 0, taken = 0; taken < pieces; ++taken) {
     for (; asked < std::min(pieces, taken + blocks_.size()); ++asked) {
       const Block& block = blocks_[asked % blocks_.size()];

@@ -15,37 +15,40 @@
 
 namespace bdn {
 
-// Copies between a device and any memory of the host by way of two pinned blocks, of which one is filled while
-// the other is copied. For what finds no pinned memory of its own: a copy that the driver makes from memory that
-// is not pinned keeps its caller waiting on a processor, and orders itself as the driver likes.
+// A way to copy between a device and any memory of the host, through two pinned blocks: one is
+// filled while the other is copied. It is for memory that is not pinned: a copy which the driver
+// makes from such memory keeps its caller waiting on a processor, and the driver orders it as it
+// likes.
 //
-// Thread-safe: one copy goes on at a time, and others wait for it. A call returns when its copy is done.
-// Errors: as ComputeDevice; then nothing of the copy is under way any more. Where no memory can be pinned it goes through
-// ordinary memory after all.
+// Thread-safe: one copy runs at a time, and others wait for it. A call returns when its copy is
+// done. Errors are as those of ComputeDevice; after one, nothing of the copy is under way any more.
+// Where no memory can be pinned, copies go through ordinary memory after all.
 class PinnedRing {
  public:
   static constexpr size_t kBlockBytes = size_t{8} << 20;
 
-  // Told, once at most, why no memory could be pinned. Makes no copy by the ring.
+  // A callback that is told, at most once, why no memory could be pinned. It must not copy by the
+  // ring.
   using NotPinnedFn = std::function<void(const absl::Status& why)>;
 
-  // REQUIRES: `device` outlives it. Pins no memory before the first copy.
+  // REQUIRES: `device` outlives the ring. Pins no memory before the first copy.
   explicit PinnedRing(ComputeDevice* device, NotPinnedFn not_pinned = nullptr)
       : device_(device), not_pinned_(std::move(not_pinned)) {}
   ~PinnedRing();
   PinnedRing(const PinnedRing&) = delete;
   PinnedRing& operator=(const PinnedRing&) = delete;
 
-  // What was put into the stream before comes before it.
+  // These copy, after all work that was put into the stream before.
   absl::Status CopyToDevice(DeviceStream stream, ByteSpan from, void* to);
   absl::Status CopyToHost(DeviceStream stream, const void* from, MutableByteSpan to);
 
  private:
+  // One of the two blocks.
   struct Block {
     std::byte* memory = nullptr;
-    std::unique_ptr<std::byte[]> ordinary;  // what memory is, where it is not pinned
+    std::unique_ptr<std::byte[]> ordinary;  // the memory, where it is not pinned
     bool has_event = false;
-    DeviceEvent event;  // passed when what was asked of it last is done
+    DeviceEvent event;  // passed when the last copy of the block is done
   };
 
   absl::Status Prepare() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

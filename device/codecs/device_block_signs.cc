@@ -16,7 +16,7 @@ using device_kernels::SumRuns;
 
 constexpr size_t kWordBytes = 4;
 
-// What sets one codec apart from the other.
+// OneBits and TwoBits hold all that the two codecs differ in.
 struct OneBits {
   using Encode = device_kernels::EncodeOneBit;
   using Decode = device_kernels::DecodeOneBit;
@@ -37,6 +37,7 @@ class DeviceBlockSigns final : public DeviceCodec {
  public:
   DeviceBlockSigns(size_t block, bool bfloat) : block_(block), bfloat_(bfloat) {}
 
+  // Each run has two sums: one of |p|, and one of |p| * 2^-8 for blocks whose first sum overflows.
   size_t ScratchBytes(size_t n) const override {
     return 2 * sizeof(double) * LayoutOf(static_cast<uint32_t>(n)).NumRuns();
   }
@@ -46,9 +47,12 @@ class DeviceBlockSigns final : public DeviceCodec {
     BDN_ASSIGN_OR_RETURN(const device_kernels::Source source, KernelSource(from));
     const RunLayout layout = LayoutOf(source.n);
     const size_t words = Bits::kBitmaps * RoundUpDivide(source.n, device_kernels::kWordElements);
+    // The payload has one size, whatever the input is.
     BDN_RETURN_IF_ERROR(
         BeginEncoding(device, stream, to, (WordsOfScales(layout) + words) * kWordBytes));
     if (source.n == 0) return absl::OkStatus();
+    // The kernels of a stream run one after the other: all sums are there before the first scale,
+    // and all scales before the first sign.
     auto* const sums = static_cast<double*>(to.scratch);
     const BlockScales scales = ScalesOf(to.payload, layout);
     BDN_RETURN_IF_ERROR(Launch<SumRuns>(
@@ -78,6 +82,7 @@ class DeviceBlockSigns final : public DeviceCodec {
     BDN_ASSIGN_OR_RETURN(const device_kernels::Target target, KernelTarget(to));
     if (target.n == 0) return absl::OkStatus();
     const RunLayout layout = LayoutOf(target.n);
+    // Decoding only reads; the types are also those of encoding.
     void* const read = const_cast<void*>(payload);
     return Launch<typename Bits::Decode>(
         device, stream, NumTiles(target.n),
@@ -91,6 +96,7 @@ class DeviceBlockSigns final : public DeviceCodec {
   BlockScales ScalesOf(void* payload, const RunLayout& layout) const {
     return {payload, bfloat_, layout.block};
   }
+  // bfloat16 scales are padded to whole words.
   size_t WordsOfScales(const RunLayout& layout) const {
     return bfloat_ ? RoundUpDivide(layout.NumBlocks(), 2) : layout.NumBlocks();
   }

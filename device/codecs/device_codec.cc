@@ -18,7 +18,7 @@
 namespace bdn {
 namespace {
 
-// The options of a codec as its spec, which is canonical, and the table of codecs have them.
+// Returns the options of a codec, as the table of codecs reads them from its canonical spec.
 absl::StatusOr<OptionValues> OptionsOf(std::string_view spec) {
   SpecReader reader("codec spec", spec);
   const std::string_view name = reader.Name();
@@ -28,6 +28,7 @@ absl::StatusOr<OptionValues> OptionsOf(std::string_view spec) {
   return Internal("%s is not in the table of codecs", std::string(spec));
 }
 
+// Values were checked when the codec was made, so that any is taken here.
 constexpr size_t kAny = ~size_t{0};
 
 std::unique_ptr<DeviceCodec> MakeIntegersOf(int bits, OptionValues& values) {

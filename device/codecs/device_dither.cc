@@ -28,6 +28,8 @@ class DeviceDither final : public DeviceCodec {
                 .natural = options.natural},
         l2_(options.l2) {}
 
+  // Scratch holds the bits of the maximum or, with norm=l2, three sums for each run: of p, and of p
+  // scaled down and up, for squares that overflow or vanish.
   size_t ScratchBytes(size_t n) const override {
     if (!l2_) return sizeof(double);
     return SumRuns::kMostFactors * sizeof(double) * NumRuns(static_cast<uint32_t>(n));
@@ -36,9 +38,11 @@ class DeviceDither final : public DeviceCodec {
   absl::Status Encode(ComputeDevice& device, DeviceStream stream, const DeviceSource& from,
                       const Draw& draw, const DeviceEncodeBuffers& to) const override {
     BDN_ASSIGN_OR_RETURN(const Source source, KernelSource(from));
+    // The maximum starts from 0. Sums are stored, and need not start from anything.
     BDN_RETURN_IF_ERROR(
         BeginEncoding(device, stream, to, PayloadBytes(source.n), to.scratch, l2_ ? 0 : 1));
     if (source.n == 0) return absl::OkStatus();
+    // The kernels leave the norm at its position in the payload, and read it there.
     auto* const norm = static_cast<float*>(to.payload);
     BDN_RETURN_IF_ERROR(FindNorm(device, stream, source, to, norm));
     return Launch<EncodeDither>(device, stream, NumTiles(source.n),

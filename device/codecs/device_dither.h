@@ -8,8 +8,9 @@
 
 namespace bdn {
 
-// `dither`: compressors/dither.h. Two passes over x and its memory, norm and codes; one to decode.
-// Scratch: 8 bytes, with norm=l2 24 for each 1024 elements, whose sums one thread adds in order.
+// Makes `dither` (compressors/dither.h). Encoding takes two passes over x and its residual or
+// replica, one for the norm and one for the codes; decoding takes one. Scratch: 8 bytes; with
+// norm=l2 it is 24 for each 1024 elements, whose sums one thread adds in order.
 std::unique_ptr<DeviceCodec> MakeDeviceDither(const DitherOptions& options);
 
 }  // namespace bdn

@@ -33,10 +33,14 @@ class DeviceDrawn final : public DeviceCodec {
                                            .draw = {draw.k0(), draw.k1()},
                                            .payload = static_cast<uint32_t*>(to.payload),
                                            .result = to.result};
+    // Without a residual or replica only the drawn elements are read, and they are checked as they
+    // are read. There are threads for the most values that a draw can have; the kernel finds how
+    // many there are.
     if (!HasMemory(source)) {
       const uint32_t tiles = std::max(1u, NumTiles(MostValues(source.n)));
       return Launch<GatherDrawn>(device, stream, tiles, arguments);
     }
+    // With a residual or replica every element is taken, so all of the input is checked first.
     BDN_RETURN_IF_ERROR(CheckBeforeTaking(device, stream, source, to));
     return Launch<TakeDrawn>(device, stream, NumTiles(source.n), arguments);
   }

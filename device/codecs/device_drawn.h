@@ -8,9 +8,9 @@
 
 namespace bdn {
 
-// `randomk` and `blocks`: compressors/drawn.h. Encoding reads what is drawn or, with a memory, x
-// twice and the memory once. Each element finds its own place among the values, by arithmetic: no
-// list is made. Decoding is one pass over y. No scratch.
+// Make `randomk` and `blocks` (compressors/drawn.h). Encoding reads the drawn elements alone or,
+// with a residual or replica, x twice and that once. Each element finds its own index among the
+// values by arithmetic, so no list is made. Decoding takes one pass over y. No scratch.
 std::unique_ptr<DeviceCodec> MakeDeviceRandomK(const RandomKOptions& options);
 std::unique_ptr<DeviceCodec> MakeDeviceBlocks(const BlocksOptions& options);
 

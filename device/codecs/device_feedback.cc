@@ -18,6 +18,7 @@ absl::Status UndoOnDevice(ComputeDevice& device, DeviceStream stream, const Devi
 
 absl::Status OweOnDevice(ComputeDevice& device, DeviceStream stream, const float* decoded, size_t n,
                          float* residual) {
+  // A source without arrays checks the number of elements as Encode does.
   BDN_ASSIGN_OR_RETURN(const device_kernels::Source source, KernelSource({.n = n}));
   if (source.n == 0) return absl::OkStatus();
   return Launch<OweDecoded>(device, stream, NumTiles(n), {decoded, residual, source.n});

@@ -6,10 +6,10 @@
 
 namespace bdn {
 
-// Undo and Owe of compressors/memory/error_feedback.h, with the same bits, of a residual in the
-// device's memory, as is `decoded`, float32[n]. They put one kernel into the stream and do not wait.
-// Errors as of DeviceCodec::Encode. REQUIRES: `step` as it was for Encode, with a residual; its
-// decay is not 0.
+// Do Undo and Owe of compressors/memory/error_feedback.h, with the same bits, for a residual in the
+// device's memory. `decoded`, float32[n], is there, too. They put one kernel into the stream and do
+// not wait. Errors are as those of DeviceCodec::Encode. REQUIRES: `step` is as it was for Encode,
+// with a residual; its decay is not 0.
 absl::Status UndoOnDevice(ComputeDevice& device, DeviceStream stream, const DeviceSource& step,
                           const float* decoded);
 absl::Status OweOnDevice(ComputeDevice& device, DeviceStream stream, const float* decoded, size_t n,

@@ -21,6 +21,7 @@ class DeviceFloats final : public DeviceCodec {
     BDN_ASSIGN_OR_RETURN(const device_kernels::Source source, KernelSource(from));
     BDN_RETURN_IF_ERROR(BeginEncoding(device, stream, to, source.n * DTypeSize(wire_)));
     if (source.n == 0) return absl::OkStatus();
+    // Without a residual or replica the encoding itself notes bad elements.
     if (HasMemory(source)) BDN_RETURN_IF_ERROR(CheckBeforeTaking(device, stream, source, to));
     return Launch<EncodeFloats>(device, stream, NumTiles(source.n),
                                 {source, to.payload, Wire(), to.result});

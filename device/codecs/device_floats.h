@@ -7,8 +7,9 @@
 
 namespace bdn {
 
-// `none`, `fp16` and `bf16`, of float32, float16 and bfloat16: compressors/dense_float.h. One pass
-// over x, or over x and then over x and its memory; one to decode. No scratch.
+// Makes `none`, `fp16` and `bf16`, of float32, float16 and bfloat16 (compressors/dense_float.h).
+// Encoding takes one pass over x; with a residual or replica, it takes one over x and then one over
+// x and that. Decoding takes one pass. No scratch.
 std::unique_ptr<DeviceCodec> MakeDeviceFloats(DType wire);
 
 }  // namespace bdn

@@ -31,6 +31,8 @@ class DeviceIntegers final : public DeviceCodec {
   absl::Status Encode(ComputeDevice& device, DeviceStream stream, const DeviceSource& from,
                       const Draw& draw, const DeviceEncodeBuffers& to) const override {
     BDN_ASSIGN_OR_RETURN(const device_kernels::Source source, KernelSource(from));
+    // Groups longer than a tile need their magnitudes before the first code, so these have a pass
+    // and scratch of their own. That pass also checks all of the input.
     auto* const magnitudes = HasLargeGroups() ? static_cast<uint32_t*>(to.scratch) : nullptr;
     BDN_RETURN_IF_ERROR(BeginEncoding(device, stream, to, PayloadBytes(source.n), magnitudes,
                                       HasLargeGroups() ? NumGroups(source.n) : 0));
@@ -65,7 +67,7 @@ class DeviceIntegers final : public DeviceCodec {
  private:
   bool HasLargeGroups() const { return format_.group > device_kernels::kTile; }
   size_t NumGroups(size_t n) const { return (n + format_.group - 1) / format_.group; }
-  // After the scales.
+  // Returns the codes, which come after the scales.
   uint8_t* Codes(void* payload, size_t n) const {
     return static_cast<uint8_t*>(payload) + sizeof(float) * NumGroups(n);
   }

@@ -8,9 +8,10 @@
 
 namespace bdn {
 
-// `int8`, `int4` and `int2`: compressors/integer.h. One pass over x, or over x and then over x and
-// its memory; another over both where groups are longer than 4096. One to decode. Scratch: 4 bytes
-// for each of such groups.
+// Makes `int8`, `int4` and `int2` (compressors/integer.h). Encoding takes one pass over x; with a
+// residual or replica, it takes one over x and then one over x and that. Where groups are longer
+// than 4096, it takes two passes over x and, if there is one, the residual or replica. Decoding
+// takes one pass. Scratch: 4 bytes for each group longer than 4096.
 std::unique_ptr<DeviceCodec> MakeDeviceIntegers(const IntegerOptions& options);
 
 }  // namespace bdn

@@ -20,6 +20,8 @@ class DeviceSign final : public DeviceCodec {
     BDN_ASSIGN_OR_RETURN(const device_kernels::Source source, KernelSource(from));
     if (source.n == 0) return BeginEncoding(device, stream, to, 0);
     auto* const payload = static_cast<uint32_t*>(to.payload);
+    // The first word becomes 1 if some tile has a zero, so it starts from 0. The size depends on
+    // it: EndSign sets that.
     BDN_RETURN_IF_ERROR(BeginEncoding(device, stream, to, 0, payload, 1));
     if (HasMemory(source)) BDN_RETURN_IF_ERROR(CheckBeforeTaking(device, stream, source, to));
     BDN_RETURN_IF_ERROR(

@@ -7,8 +7,8 @@
 
 namespace bdn {
 
-// `sign`: compressors/sign.h. One pass over x, or over x and then over x and its memory; one to
-// decode. No scratch.
+// Makes `sign` (compressors/sign.h). Encoding takes one pass over x; with a residual or replica, it
+// takes one over x and then one over x and that. Decoding takes one pass. No scratch.
 std::unique_ptr<DeviceCodec> MakeDeviceSign();
 
 }  // namespace bdn

@@ -46,7 +46,7 @@ TopKValueFormat FormatOf(TopKValues values) {
 
 constexpr TopKSample All(uint32_t n) { return {.period = 1, .count = n}; }
 
-// One encoding on its way: what all of its launches need.
+// One encoding on its way, with the arguments that all of its launches need.
 struct Selecting {
   ComputeDevice& device;
   DeviceStream stream;
@@ -55,18 +55,19 @@ struct Selecting {
   EncodeResult* result;
   bool taken = false;
 
-  // The first full reading of p takes it.
+  // Returns whether a reading takes p, as the first full reading does.
   bool Takes(const TopKSample& sample) {
     if (taken || sample.count < source.n) return false;
     taken = true;
     return true;
   }
 
-  // The threshold that `wanted` elements of the sample reach.
+  // Finds the threshold that `wanted` elements of the sample reach, and counts the elements of all
+  // of p that reach it.
   absl::Status FindThreshold(const TopKSample& sample, uint32_t wanted, bool all_ties) {
     for (uint32_t level = 0; level < kNumLevels; ++level) {
       const TopKSource from{source, taken};
-      // A sample is only looked at, though it may be all there is.
+      // A sample is only looked at, even where it is all of p.
       const bool takes = !all_ties && Takes(sample);
       BDN_RETURN_IF_ERROR(Launch<CountDigits>(device, stream, NumTiles(sample.count),
                                               {from, sample, {level}, scratch, takes, result}));
@@ -76,6 +77,7 @@ struct Selecting {
     return Count();
   }
 
+  // Counts, for each tile, the elements that reach the threshold.
   absl::Status Count() {
     const TopKSource from{source, taken};
     const bool takes = Takes(All(source.n));
@@ -96,9 +98,11 @@ class DeviceTopK final : public DeviceCodec {
                       const Draw& /*draw*/, const DeviceEncodeBuffers& to) const override {
     BDN_ASSIGN_OR_RETURN(const Source source, KernelSource(from));
     if (source.n == 0) {
-      // A payload of no elements is its count.
+      // The payload of no elements is a count of 0.
       return BeginEncoding(device, stream, to, sizeof(uint32_t), to.payload, 1);
     }
+    // The state and the counts of digits start from 0; the rest of scratch is written before it is
+    // read.
     BDN_RETURN_IF_ERROR(
         BeginEncoding(device, stream, to, 0, to.scratch, kStateWords + kMostDigits));
     if (HasMemory(source)) BDN_RETURN_IF_ERROR(CheckBeforeTaking(device, stream, source, to));
@@ -109,14 +113,20 @@ class DeviceTopK final : public DeviceCodec {
                         .result = to.result};
     const uint32_t k = NumSent(source.n);
     if (options_.sampled) BDN_RETURN_IF_ERROR(TrySample(selecting, k));
+    // The host does not wait to learn whether the sample's threshold is kept: if it is, these
+    // kernels return at once (TopKState::skips).
     BDN_RETURN_IF_ERROR(selecting.FindThreshold(All(source.n), k, false));
     auto* const payload = static_cast<uint8_t*>(to.payload);
+    // Each tile can write without waiting for the others, once it is known how many elements the
+    // tiles before it send.
     BDN_RETURN_IF_ERROR(Launch<PlaceChosen>(
         device, stream, 1, {source.n, format_, selecting.scratch, payload, to.result}));
     BDN_RETURN_IF_ERROR(
         Launch<WriteChosen>(device, stream, NumTiles(source.n),
                             {{source, true}, format_, selecting.scratch, payload, to.result}));
     if (format_ != TopKValueFormat::kTwoBit) return absl::OkStatus();
+    // The host does not know how many values a sample's threshold lets through, so there are
+    // threads for the most.
     const uint32_t of_block = TopKLayout::kShared * device.threads();
     return Launch<WriteSharedValues>(device, stream, RoundUpDivide(MostSent(source.n), of_block),
                                      {source, selecting.scratch, payload, to.result});
@@ -126,6 +136,7 @@ class DeviceTopK final : public DeviceCodec {
                       const DeviceTarget& to) const override {
     BDN_ASSIGN_OR_RETURN(const device_kernels::Target target, KernelTarget(to));
     if (target.n == 0) return absl::OkStatus();
+    // Elements that were not sent decode to 0. Adding leaves them alone.
     if (!target.adds) {
       BDN_RETURN_IF_ERROR(Launch<FillZeros>(device, stream, NumTiles(target.n), {target}));
     }
@@ -134,10 +145,12 @@ class DeviceTopK final : public DeviceCodec {
   }
 
  private:
-  // A threshold from the sample, which the exact one replaces where it lets too many through.
+  // Finds a threshold from the sample. The exact one replaces it where it lets too many elements
+  // through.
   static absl::Status TrySample(Selecting& selecting, uint32_t k) {
     const uint32_t n = selecting.source.n;
     const TopKSample sample = SampleOf(n);
+    // compressors/topk.h pins this rank, and the sample.
     const uint64_t wanted = uint64_t{k} * sample.count / n;
     BDN_RETURN_IF_ERROR(selecting.FindThreshold(
         sample, static_cast<uint32_t>(std::max<uint64_t>(1, wanted)), true));
@@ -167,7 +180,8 @@ class DeviceTopK final : public DeviceCodec {
   uint32_t MostSent(uint32_t n) const {
     return options_.sampled ? std::min(n, 2 * NumSent(n)) : NumSent(n);
   }
-  // How many values wait beside the payload until those that they share magnitudes with are there.
+  // Returns how many values wait in scratch until all values that they share magnitudes with are
+  // there.
   size_t NumKept(size_t n) const {
     return format_ == TopKValueFormat::kTwoBit ? MostSent(static_cast<uint32_t>(n)) : 0;
   }

@@ -13,6 +13,7 @@ using device_kernels::ElementType;
 using device_kernels::SourceKind;
 
 absl::StatusOr<ElementType> TypeOf(DType dtype) {
+  // The cast below needs equal numbers.
   static_assert(static_cast<int>(ElementType::kFloat32) == static_cast<int>(DType::kFloat32));
   static_assert(static_cast<int>(ElementType::kFloat16) == static_cast<int>(DType::kFloat16));
   static_assert(static_cast<int>(ElementType::kBFloat16) == static_cast<int>(DType::kBFloat16));
@@ -39,6 +40,7 @@ absl::StatusOr<device_kernels::Source> KernelSource(const DeviceSource& source) 
                                 .decay = source.options.decay,
                                 .momentum_factor = source.options.momentum,
                                 .n = n};
+  // With a replica the options are not read.
   if (source.replica != nullptr) {
     kernel.kind = SourceKind::kDifference;
     kernel.memory = source.replica;
@@ -64,6 +66,7 @@ absl::StatusOr<device_kernels::Target> KernelTarget(const DeviceTarget& target) 
 absl::Status BeginEncoding(ComputeDevice& device, DeviceStream stream,
                            const DeviceEncodeBuffers& to, size_t used_bytes, void* words,
                            size_t zeros) {
+  // There is at least one block, which sets up the result.
   return Launch<BeginEncode>(device, stream, std::max(1u, NumTiles(zeros)),
                              {.result = to.result,
                               .used_bytes = used_bytes,

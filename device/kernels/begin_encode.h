@@ -7,11 +7,12 @@
 #include "device/kernels/portable.h"
 #include "device/kernels/source_elements.h"
 
-// What encodings have in common before they begin.
+// The kernels that come before an encoding.
 
 namespace bdn::device_kernels {
 
-// Sets the result, and `zeros` words from `words` on to 0. One block for kTile words, at least one.
+// A kernel that sets up the result, and sets `zeros` words from `words` on to 0. One block for each
+// kTile words, at least one.
 struct BeginEncode {
   static constexpr KernelId kId = KernelId::kBeginEncode;
   static constexpr int kPhases = 1;
@@ -32,7 +33,7 @@ struct BeginEncode {
   }
 };
 
-// Notes the first element of the input that is not finite. A block a tile.
+// A kernel that notes the first element of the input that is not finite. One block for each tile.
 struct CheckInput {
   static constexpr KernelId kId = KernelId::kCheckInput;
   static constexpr int kPhases = 1;

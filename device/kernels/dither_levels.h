@@ -10,15 +10,16 @@
 #include "device/kernels/run_sums.h"
 #include "device/kernels/source_elements.h"
 
-// dither: compressors/dither.h.
+// The kernels of dither, whose levels and payload compressors/dither.h defines.
 
 namespace bdn::device_kernels {
 
 inline constexpr uint32_t kDitherLanes = 16;
-inline constexpr uint32_t kDitherColumn = 32;  // codes of a lane in a group
+inline constexpr uint32_t kDitherColumn = 32;  // codes of one lane in a group
 inline constexpr uint32_t kDitherGroup = kDitherLanes * kDitherColumn;
 static_assert(kTile % kDitherGroup == 0);
 
+// The options and the code length of a payload.
 struct DitherFormat {
   uint32_t levels;  // s
   uint32_t bits;    // b
@@ -27,14 +28,14 @@ struct DitherFormat {
   BDN_DEVICE uint32_t GroupWords() const { return bits * kDitherLanes; }
 };
 
-// A level and the sign bit of what it stands for.
+// A level, and the sign bit of the value that it stands for.
 struct DitherCode {
   uint32_t level;
   uint32_t sign;
 };
 
-// How each kind finds the level of an element, and what a level stands for. REQUIRES: norm > 0 to
-// find one.
+// The levels of one norm, of each kind. It finds the level of an element, and the value that a
+// level stands for. REQUIRES: norm > 0 to find a level.
 class DitherLevels {
  public:
   BDN_DEVICE DitherLevels(const DitherFormat& format, float norm)
@@ -75,12 +76,12 @@ class DitherLevels {
   }
 
  private:
-  // What g is in units of 1 / m.
+  // Returns g in units of 1 / m.
   BDN_DEVICE static float Unit(const DitherFormat& format) {
     if (format.natural) return 0x1p24f;
     return format.levels == 0 ? 32768.0f : 65536.0f * static_cast<float>(format.levels);
   }
-  // Of linear levels.
+  // Returns the distance of linear levels.
   BDN_DEVICE static float Step(const DitherFormat& format, float norm) {
     return format.levels == 0 ? norm : norm / static_cast<float>(format.levels);
   }
@@ -100,8 +101,8 @@ class DitherLevels {
   const float step_;
 };
 
-// *largest = the bits of the largest |p|. Notes what is not finite. One pass; a block a tile.
-// REQUIRES: it is 0 before.
+// A kernel that sets *largest to the bits of the largest |p|, and notes elements that are not
+// finite. One pass; one block for each tile. REQUIRES: *largest is 0 before.
 struct LargestMagnitude {
   static constexpr KernelId kId = KernelId::kLargestMagnitude;
   static constexpr int kPhases = 3;
@@ -134,8 +135,8 @@ struct LargestMagnitude {
   }
 };
 
-// m, of what LargestMagnitude left, or where `sums` are not null of the sums that SumRuns left with
-// these factors. One thread.
+// A kernel that sets the norm m. It takes the maximum that LargestMagnitude left or, where `sums`
+// is not null, the sums that SumRuns left with these factors. One thread.
 struct DitherNorm {
   static constexpr KernelId kId = KernelId::kDitherNorm;
   static constexpr int kPhases = 1;
@@ -165,7 +166,8 @@ struct DitherNorm {
   }
 };
 
-// Codes, and what the memory keeps. One pass. A block a tile.
+// A kernel that writes the codes, and updates the residual or replica. One pass; one block for each
+// tile.
 struct EncodeDither {
   static constexpr KernelId kId = KernelId::kEncodeDither;
   static constexpr int kPhases = 2;
@@ -202,7 +204,7 @@ struct EncodeDither {
             PackBits(a.format.bits, t % a.format.GroupWords() / kDitherLanes * 32, 32,
                      shared.codes + group * kDitherGroup + lane, kDitherLanes, kDitherColumn);
       }
-      // The rest of the last tile, as bytes.
+      // The rest of the last tile is packed as bytes.
       const uint32_t rest = count % kDitherGroup;
       auto* const bytes = reinterpret_cast<uint8_t*>(words + groups * a.format.GroupWords());
       for (uint32_t t = at.thread; t < RoundUpDivide(rest * a.format.bits, 8); t += at.threads) {
@@ -221,12 +223,12 @@ struct EncodeDither {
     }
     const DitherCode code = levels.Find(p, a.draw.Bits16(i));
     const float decoded = levels.Value(code);
-    // One of two points may lie across zero from the element.
+    // One of two points may lie across zero from the element, so the difference may overflow.
     a.format.levels == 0 ? LeaveClamped(a.source, i, p, decoded) : Leave(a.source, i, p, decoded);
     return levels.Pack(code);
   }
 
-  // Bits [from, from + width) of the string that `count` codes make, low bits first.
+  // Returns bits [from, from + width) of the string that `count` codes make, low bits first.
   BDN_DEVICE static uint32_t PackBits(uint32_t bits, uint32_t from, uint32_t width,
                                       const uint8_t* codes, uint32_t stride, uint32_t count) {
     uint32_t packed = 0;
@@ -238,7 +240,7 @@ struct EncodeDither {
   }
 };
 
-// One pass. A block a tile.
+// A kernel that decodes. One pass; one block for each tile.
 struct DecodeDither {
   static constexpr KernelId kId = KernelId::kDecodeDither;
   static constexpr int kPhases = 1;

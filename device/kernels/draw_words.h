@@ -7,7 +7,7 @@
 
 namespace bdn::device_kernels {
 
-// The numbers of a draw (common/base/draw.h) by its keys.
+// The generator of a draw's numbers (common/base/draw.h), made of the draw's keys.
 struct DrawKeys {
   uint32_t k0;
   uint32_t k1;

@@ -8,17 +8,18 @@
 #include "device/kernels/portable.h"
 #include "device/kernels/source_elements.h"
 
-// randomk and blocks: compressors/drawn.h.
+// The kernels of randomk and blocks, whose draw and payload compressors/drawn.h defines.
 
 namespace bdn::device_kernels {
 
+// The options of the codec.
 struct DrawnFormat {
   double ratio;
   uint32_t size;  // elements of a block
   float factor;   // f
 };
 
-// Which blocks a draw chooses of n elements.
+// The blocks that a draw chooses of n elements.
 struct DrawnChoice {
   DrawKeys draw;
   uint32_t size;
@@ -26,7 +27,7 @@ struct DrawnChoice {
   uint32_t num_blocks;  // B
   uint32_t count;       // K
   uint32_t phase;
-  uint32_t from;  // blocks of the strata from here on wrap round: they come first
+  uint32_t from;  // drawn blocks of the strata from here on wrap round, and come first
 
   BDN_DEVICE static DrawnChoice Of(DrawKeys draw, const DrawnFormat& format, uint32_t n) {
     DrawnChoice choice{draw, format.size, n, RoundUpDivide(n, format.size), 0, 0, 0};
@@ -46,25 +47,25 @@ struct DrawnChoice {
   BDN_DEVICE uint32_t ScaledWord(uint32_t j, uint32_t below) const {
     return static_cast<uint32_t>(uint64_t{draw.Word(j)} * below >> 32);
   }
-  // first[j]
+  // Returns first[j] of compressors/drawn.h.
   BDN_DEVICE uint32_t First(uint32_t j) const {
     return static_cast<uint32_t>(uint64_t{j} * num_blocks / count);
   }
-  // x[j]
+  // Returns x[j] of compressors/drawn.h.
   BDN_DEVICE uint32_t Drawn(uint32_t j) const {
     return First(j) + ScaledWord(2 + j, First(j + 1) - First(j));
   }
-  // The j with first[j] <= x < first[j + 1].
+  // Returns the j with first[j] <= x < first[j + 1].
   BDN_DEVICE uint32_t StratumOf(uint32_t x) const {
     return static_cast<uint32_t>(((uint64_t{x} + 1) * count - 1) / num_blocks);
   }
 
-  // The t-th of the drawn blocks, rising.
+  // Returns the t-th of the drawn blocks, rising.
   BDN_DEVICE uint32_t Block(uint32_t t) const {
     const uint32_t wrapped = count - from;
     return t < wrapped ? Drawn(from + t) + phase - num_blocks : Drawn(t - wrapped) + phase;
   }
-  // Which of the drawn blocks this one is; count where it is none.
+  // Returns the rank of a block among the drawn blocks, or count where it is not drawn.
   BDN_DEVICE uint32_t RankOf(uint32_t block) const {
     if (count == 0) return count;
     const uint32_t x = block < phase ? block + num_blocks - phase : block - phase;
@@ -72,28 +73,29 @@ struct DrawnChoice {
     if (Drawn(j) != x) return count;
     return j >= from ? j - from : j + (count - from);
   }
-  // Where element i lies among the values, or no index at all where it is not drawn.
+  // Returns the index of element i among the values, or kNotDrawn.
   static constexpr uint32_t kNotDrawn = ~uint32_t{0};
   BDN_DEVICE uint32_t ValueOf(uint32_t i) const {
     const uint32_t rank = RankOf(i / size);
     return rank == count ? kNotDrawn : rank * size + i % size;
   }
-  // Only the last block can be short.
+  // Returns the number of values. Only the last block can be short.
   BDN_DEVICE uint32_t NumValues() const {
     const bool has_short = n % size != 0 && RankOf(num_blocks - 1) != count;
     return has_short ? (count - 1) * size + n % size : count * size;
   }
 };
 
+// The choice, which one thread of a block makes for all of them.
 struct ChoiceOfBlock {
   DrawnChoice choice;
 };
 
-// d of the header, of a drawn element.
+// Returns d of compressors/drawn.h for a drawn element.
 BDN_DEVICE float SentOf(float p, float factor) { return ClampToFinite(p * factor) + 0.0f; }
 
-// Of a source without a memory: the drawn elements, and no other is read. A block for kTile values,
-// at least one.
+// A kernel for a source without residual or replica. It reads the drawn elements and no others. One
+// block for each kTile values, at least one.
 struct GatherDrawn {
   static constexpr KernelId kId = KernelId::kGatherDrawn;
   static constexpr int kPhases = 2;
@@ -134,8 +136,8 @@ struct GatherDrawn {
   }
 };
 
-// Of a source with a memory: the same, and what the memory keeps of every element. One pass; a
-// block a tile.
+// A kernel for a source with a residual or replica. It writes the same payload, and updates the
+// residual or replica for every element. One pass; one block for each tile.
 struct TakeDrawn {
   static constexpr KernelId kId = KernelId::kTakeDrawn;
   static constexpr int kPhases = 2;
@@ -169,7 +171,7 @@ struct TakeDrawn {
   }
 };
 
-// One pass over y. A block a tile.
+// A kernel that decodes. One pass over y; one block for each tile.
 struct DecodeDrawn {
   static constexpr KernelId kId = KernelId::kDecodeDrawn;
   static constexpr int kPhases = 2;

@@ -5,19 +5,21 @@
 
 #include "device/kernels/portable.h"
 
-// How elements of each floating type are read and written: to nearest even, subnormals kept, halves
-// at most 65504, bfloat16 at most the largest finite one (common/base/dtype.h).
+// The reading and writing of elements of each floating type. Values are rounded to nearest even,
+// subnormals are kept, halves are at most 65504, and bfloat16 is at most its largest finite number
+// (common/base/dtype.h).
 
 namespace bdn::device_kernels {
 
-// The numbers of DType.
+// The type of an element, with the numbers of DType.
 enum class ElementType : uint32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 BDN_DEVICE float WidenHalf(uint32_t half) {
   const uint32_t shifted = (half & 0x7fffu) << 13;
   const uint32_t sign = (half & 0x8000u) << 16;
   if (shifted >= (31u << 23)) return FloatOf((shifted + (224u << 23)) | sign);
-  // Exact: a subnormal's mantissa with the exponent of 2^-14 and its implicit bit, less that bit.
+  // This is exact: a subnormal's mantissa with the exponent of 2^-14 and its implicit bit, less
+  // that bit.
   const uint32_t subnormal = BitsOf(FloatOf(shifted + (113u << 23)) - 0x1p-14f);
   return FloatOf((shifted < (1u << 23) ? subnormal : shifted + (112u << 23)) | sign);
 }
@@ -29,7 +31,7 @@ BDN_DEVICE uint16_t NarrowToHalf(float value) {
   if (magnitude == 0x7f800000u) return static_cast<uint16_t>(0x7c00u | sign);
   const uint32_t finite = Least(magnitude, 0x477fe000u);  // 65504
   const uint32_t normal = (finite - (112u << 23) + 0xfffu + (finite >> 13 & 1u)) >> 13;
-  // The sum's last bit is worth 2^-24, the least subnormal half: the addition rounds to it.
+  // The last bit of the sum is worth 2^-24, the least subnormal half, so the addition rounds to it.
   const uint32_t subnormal = BitsOf(FloatOf(finite) + 0.5f) - BitsOf(0.5f);
   return static_cast<uint16_t>((finite < 0x38800000u ? subnormal : normal) | sign);
 }

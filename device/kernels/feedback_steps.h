@@ -7,11 +7,13 @@
 #include "device/kernels/portable.h"
 #include "device/kernels/source_elements.h"
 
-// What becomes of a residual whose payload came to nothing: compressors/memory/error_feedback.h.
+// The kernels that mend a residual after its payload never counted:
+// compressors/memory/error_feedback.h.
 
 namespace bdn::device_kernels {
 
-// Undo: AccumulateUndo of kernels/accumulate_kernels.h. One pass. A block a tile.
+// A kernel that does Undo: AccumulateUndo of kernels/accumulate_kernels.h. One pass; one block for
+// each tile.
 struct UndoStep {
   static constexpr KernelId kId = KernelId::kUndoStep;
   static constexpr int kPhases = 1;
@@ -39,7 +41,8 @@ struct UndoStep {
   }
 };
 
-// Owe: what was sent is owed as well. One pass. A block a tile.
+// A kernel that does Owe: it adds the values that were sent to the residual. One pass; one block
+// for each tile.
 struct OweDecoded {
   static constexpr KernelId kId = KernelId::kOweDecoded;
   static constexpr int kPhases = 1;

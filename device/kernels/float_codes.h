@@ -7,11 +7,13 @@
 #include "device/kernels/portable.h"
 #include "device/kernels/source_elements.h"
 
-// none, fp16 and bf16: every element, in order, as one floating type. A block a tile.
+// The kernels of none, fp16 and bf16, which send every element, in order, as one floating type. One
+// block for each tile.
 
 namespace bdn::device_kernels {
 
-// One pass. A source with a memory is left as it was where CheckInput found something.
+// A kernel that encodes. One pass. Where CheckInput found something, a residual or replica is left
+// as it was.
 struct EncodeFloats {
   static constexpr KernelId kId = KernelId::kEncodeFloats;
   static constexpr int kPhases = 1;
@@ -37,7 +39,7 @@ struct EncodeFloats {
   }
 };
 
-// One pass.
+// A kernel that decodes. One pass.
 struct DecodeFloats {
   static constexpr KernelId kId = KernelId::kDecodeFloats;
   static constexpr int kPhases = 1;

@@ -9,12 +9,13 @@
 #include "device/kernels/portable.h"
 #include "device/kernels/source_elements.h"
 
-// int8, int4 and int2: compressors/integer.h.
+// The kernels of int8, int4 and int2, whose arithmetic and payload compressors/integer.h defines.
 
 namespace bdn::device_kernels {
 
 inline constexpr uint32_t kIntegerRun = 32;
 
+// The options of the codec.
 struct IntegerFormat {
   uint32_t bits;
   uint32_t group;
@@ -24,18 +25,20 @@ struct IntegerFormat {
 
   BDN_DEVICE float MostCode() const { return static_cast<float>((1u << (bits - 1)) - 1); }  // L
   BDN_DEVICE uint32_t RunBytes() const { return 4 * bits; }
-  // The elements of a tile, whole groups where groups are shorter.
+  // Returns the number of elements in a tile, which are whole groups where groups are shorter than
+  // a tile.
   BDN_DEVICE uint32_t TileElements() const {
     return group <= kTile ? kTile / group * group : kTile;
   }
   BDN_DEVICE uint32_t NumTiles(uint32_t n) const { return RoundUpDivide(n, TileElements()); }
 };
 
-// Where a tile's element j is kept: a run begins in another bank than the run before it.
+// Returns the index at which a tile's element j is kept. A run begins in another bank than the run
+// before it, so that threads which walk through runs do not wait for each other.
 BDN_DEVICE uint32_t Spread(uint32_t j) { return j + j / kIntegerRun; }
 inline constexpr uint32_t kSpreadTile = kTile + kTile / kIntegerRun;
 
-// H of a block of 32.
+// Transforms a block of 32 by H.
 BDN_DEVICE void Transform(float (&run)[kIntegerRun]) {
   BDN_UNROLL
   for (uint32_t stride = 1; stride < kIntegerRun; stride *= 2) {
@@ -49,7 +52,7 @@ BDN_DEVICE void Transform(float (&run)[kIntegerRun]) {
     }
   }
 }
-// The same where it lies.
+// Does the same in place.
 BDN_DEVICE void TransformInPlace(float* c) {
   float run[kIntegerRun];
   BDN_UNROLL
@@ -59,7 +62,8 @@ BDN_DEVICE void TransformInPlace(float* c) {
   for (uint32_t j = 0; j < kIntegerRun; ++j) c[j] = run[j];
 }
 
-// c = what is quantized of the run's p, which it may be. Returns the bits of its largest magnitude.
+// Sets c to the values to quantize of a run p, and returns the bits of their largest magnitude. c
+// may be p.
 BDN_DEVICE uint32_t PrepareRun(const float* p, uint32_t count, bool hadamard, float* c) {
   float run[kIntegerRun];
   BDN_UNROLL
@@ -78,6 +82,7 @@ BDN_DEVICE uint32_t PrepareRun(const float* p, uint32_t count, bool hadamard, fl
   return largest;
 }
 
+// The part of the array that one block of threads works on.
 struct IntegerTile {
   uint32_t begin;
   uint32_t count;
@@ -96,8 +101,8 @@ struct IntegerTile {
   }
 };
 
-// For groups longer than a tile: magnitudes[g] = the bits of the group's largest |c|. Notes what is
-// not finite. One pass. REQUIRES: they are 0 before.
+// A kernel for groups longer than a tile. It sets magnitudes[g] to the bits of the group's largest
+// |c|, and notes elements that are not finite. One pass. REQUIRES: the magnitudes are 0 before.
 struct IntegerMagnitudes {
   static constexpr KernelId kId = KernelId::kIntegerMagnitudes;
   static constexpr int kPhases = 2;
@@ -130,8 +135,9 @@ struct IntegerMagnitudes {
   }
 };
 
-// Scales and codes, and what the memory keeps. One pass. `magnitudes` are null for groups that a
-// tile holds. A source with a memory is left as it was where its check found something.
+// A kernel that writes scales and codes, and updates the residual or replica. One pass.
+// `magnitudes` is null for groups that a tile holds. Where the check of the input found something,
+// a residual or replica is left as it was.
 struct EncodeIntegers {
   static constexpr KernelId kId = KernelId::kEncodeIntegers;
   static constexpr int kPhases = 6;
@@ -147,7 +153,7 @@ struct EncodeIntegers {
   };
   struct Shared {
     float p[kSpreadTile];
-    float c[kSpreadTile];  // what is quantized, then what is decoded
+    float c[kSpreadTile];  // values to quantize, then decoded values
     uint32_t run_magnitude[kMostRuns];
     float inverse[kMostRuns];  // by group: L / m
     float scale[kMostRuns];    // s
@@ -192,7 +198,7 @@ struct EncodeIntegers {
     }
   }
 
-  // Of the tile's group g.
+  // Sets the scale of the tile's group g.
   BDN_DEVICE static void SetScale(const Arguments& a, const IntegerTile& tile, uint32_t g,
                                   Shared& shared) {
     const uint32_t group = tile.first_group + g;
@@ -216,7 +222,7 @@ struct EncodeIntegers {
   BDN_DEVICE static void EncodeByte(const Arguments& a, const IntegerTile& tile, uint32_t run,
                                     uint32_t byte, Shared& shared) {
     const uint32_t run_count = tile.RunCount(run);
-    if (byte >= run_count) return;  // holds no element
+    if (byte >= run_count) return;  // such a byte holds no element
     const uint32_t run_begin = tile.begin + run * kIntegerRun;
     const uint32_t g = run_begin / a.format.group - tile.first_group;
     const uint32_t mask = (1u << a.format.bits) - 1;
@@ -232,21 +238,22 @@ struct EncodeIntegers {
     a.codes[run_begin / kIntegerRun * a.format.RunBytes() + byte] = static_cast<uint8_t>(packed);
   }
 
-  // Added to a small number, it rounds it to a whole one, ties to even, whose two's complement ends
-  // the sum's bits. Taken away again, it leaves +0 for 0.
+  // Added to a small number, kMagic rounds it to a whole number, ties to even, whose two's
+  // complement ends the bits of the sum. Taken away again, it leaves +0 for 0.
   static constexpr float kMagic = 12582912.0f;
 
-  // The code of element i, plus kMagic.
+  // Returns the code of element i, plus kMagic.
   BDN_DEVICE static float Round(const Arguments& a, uint32_t i, float z) {
     if (a.format.nearest) return z + kMagic;
-    // (bits + 0.5) / 65536, exactly: put in the mantissa of a number from 1 to 2.
+    // This is (bits + 0.5) / 65536, exactly: the bits are put in the mantissa of a number from 1 to
+    // 2.
     const float uniform = FloatOf(a.draw.Bits16(i) << 7 | 0x3f800040u) - 1.0f;
     const float most = a.format.MostCode();
     return Least(Most(floorf(z + uniform), -most), most) + kMagic;
   }
 };
 
-// One pass.
+// A kernel that decodes. One pass.
 struct DecodeIntegers {
   static constexpr KernelId kId = KernelId::kDecodeIntegers;
   static constexpr int kPhases = 3;
@@ -284,7 +291,7 @@ struct DecodeIntegers {
     const uint32_t e = i % kIntegerRun;
     const uint32_t byte = a.codes[i / kIntegerRun * bytes + e % bytes];
     const uint32_t code = byte >> (e / bytes * a.format.bits);
-    // Its sign is the field's highest bit.
+    // The sign of the code is the highest bit of its field.
     const auto q = static_cast<int32_t>(code << (32 - a.format.bits)) >> (32 - a.format.bits);
     return static_cast<float>(q) * a.scales[i / a.format.group];
   }

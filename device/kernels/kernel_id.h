@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// Every kernel. A new one is a line here and an include in kernel_list.h.
+// The list of all kernels. A new one needs a line here and an include in kernel_list.h.
 #define BDN_FOR_EACH_KERNEL(DO) \
   DO(BeginEncode)               \
   DO(CheckInput)                \
@@ -43,6 +43,7 @@
 namespace bdn::device_kernels {
 
 #define BDN_KERNEL_ID(Name) k##Name,
+// The number of a kernel.
 enum class KernelId : uint32_t { BDN_FOR_EACH_KERNEL(BDN_KERNEL_ID) };
 #undef BDN_KERNEL_ID
 

@@ -1,7 +1,7 @@
 #ifndef BANDONEON_DEVICE_KERNELS_KERNEL_LIST_H_
 #define BANDONEON_DEVICE_KERNELS_KERNEL_LIST_H_
 
-// All kernels of kernel_id.h, for those who make something of each.
+// All kernels of kernel_id.h, for code that does something with each.
 #include "device/kernels/begin_encode.h"
 #include "device/kernels/dither_levels.h"
 #include "device/kernels/drawn_values.h"
@@ -16,7 +16,7 @@
 
 namespace bdn::device_kernels {
 
-// Runs the phases from kPhase on, with end_of_phase() after each but the last.
+// Runs the phases from kPhase on, and calls end_of_phase() after each but the last.
 template <class Kernel, int kPhase, class EndOfPhase>
 BDN_DEVICE void RunPhases(const Thread& at, const typename Kernel::Arguments& arguments,
                           typename Kernel::Shared& shared, const EndOfPhase& end_of_phase) {

@@ -1,4 +1,5 @@
-// Every kernel for nvcc, named bdn_ and its name. It compiles nothing else.
+// Every kernel, compiled for GPUs and named bdn_ and its name. This is the only file that nvcc
+// compiles.
 
 #include "device/kernels/kernel_list.h"
 

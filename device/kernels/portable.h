@@ -4,21 +4,22 @@
 #include <bit>
 #include <cstdint>
 
-// What lets one text be a CUDA kernel and a function of the host. Nothing else in the tree asks
-// which of the two it is compiled for.
+// The language in which one text is a CUDA kernel and a function of the host. Nothing else in the
+// tree asks which of the two it is compiled for.
 //
 // A kernel is a struct with
 //   Arguments                              plain data, copied to the device with the launch
-//   Shared                                 what the threads of a block share; its first contents
-//                                          are anything
-//   kPhases                                how many phases it has
-//   Run<phase>(thread, arguments, shared)  what one thread does in a phase
+//   Shared                                 data that the threads of a block share; its first
+//                                          contents are anything
+//   kPhases                                the number of its phases
+//   Run<phase>(thread, arguments, shared)  the work of one thread in a phase
 // All threads of a block end a phase before one begins the next; blocks know nothing of each other.
-// What it leaves does not depend on the number of threads, nor on the order of threads or blocks.
+// The bytes that a kernel leaves do not depend on the number of threads, nor on the order of
+// threads or blocks.
 
 #ifdef __CUDACC__
 #define BDN_DEVICE __host__ __device__ __forceinline__
-// Before a loop over an array that is to lie in registers.
+// BDN_UNROLL stands before a loop over an array that must lie in registers.
 #define BDN_UNROLL _Pragma("unroll")
 #else
 #define BDN_DEVICE inline
@@ -27,12 +28,14 @@
 
 namespace bdn::device_kernels {
 
-// The most threads of a block.
+// The largest number of threads in a block.
 inline constexpr uint32_t kMostThreads = 256;
-// The elements that a block works on: a multiple of what codecs take together.
+// The number of elements that a block works on: a multiple of the elements that codecs take
+// together.
 inline constexpr uint32_t kTile = 4096;
 
-// Which thread of which block this is, and how many the block has.
+// The position of a thread: its block, its number in the block, and the number of the block's
+// threads.
 struct Thread {
   uint32_t block;
   uint32_t thread;
@@ -42,7 +45,7 @@ struct Thread {
 BDN_DEVICE uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 BDN_DEVICE float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 BDN_DEVICE uint32_t MagnitudeBits(float value) { return BitsOf(value) & 0x7fffffffu; }
-// Neither NaN nor infinite.
+// Returns whether `value` is neither NaN nor infinite.
 BDN_DEVICE bool IsFinite(float value) { return MagnitudeBits(value) < 0x7f800000u; }
 
 template <typename T>
@@ -55,8 +58,8 @@ BDN_DEVICE T Most(T a, T b) {
 }
 BDN_DEVICE uint32_t RoundUpDivide(uint32_t a, uint32_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// *to becomes the least (the greatest, the sum, the union) of itself and `value`, whoever else does
-// the same meanwhile: all of them give the same in any order.
+// Set *to to the least (the greatest, the sum, the union) of itself and `value`, while other
+// threads may do the same: all of these operations give the same result in any order.
 #ifdef __CUDA_ARCH__
 BDN_DEVICE void AtomicLeast(uint64_t* to, uint64_t value) {
   atomicMin(reinterpret_cast<unsigned long long*>(to), value);

@@ -8,19 +8,20 @@
 #include "device/kernels/source_elements.h"
 
 // The sums that kernels/norm_kernels.h pins: sixteen lanes of float32 in each run of 1024 elements,
-// joined in float64. Who wants the sum of all runs adds them in order.
+// joined in float64. Code that needs the sum of several runs adds them in order.
 
 namespace bdn::device_kernels {
 
 inline constexpr uint32_t kSumLanes = 16;
 inline constexpr uint32_t kSumRun = 1024;
 
-// How an array is cut into blocks of `block` elements, and those into runs, from their beginning.
+// The cutting of an array into blocks of `block` elements, and of these into runs, from their
+// beginning.
 struct RunLayout {
   uint32_t n;
   uint32_t block;
 
-  // Of all blocks but the last.
+  // Returns the number of runs in each block but the last.
   BDN_DEVICE uint32_t RunsOfBlock() const { return RoundUpDivide(block, kSumRun); }
   BDN_DEVICE uint32_t RunLength() const { return Least(block, kSumRun); }
   BDN_DEVICE uint32_t NumBlocks() const { return n == 0 ? 0 : RoundUpDivide(n, block); }
@@ -37,14 +38,14 @@ struct RunLayout {
   }
 };
 
-// sums[k * number of runs + run] = the run's sum of |factor[k] * p|, or of its squares. Notes what
-// is not finite. One pass; a block for RunsTogether runs. REQUIRES: the length of blocks is a
-// multiple of 32, or that of all elements.
+// A kernel that sets sums[k * number of runs + run] to the run's sum of |factor[k] * p|, or of the
+// squares of these, and notes elements that are not finite. One pass; one block of threads for
+// RunsTogether runs. REQUIRES: the length of blocks is a multiple of 32, or that of all elements.
 struct SumRuns {
   static constexpr KernelId kId = KernelId::kSumRuns;
   static constexpr int kPhases = 3;
   static constexpr uint32_t kMostFactors = 3;
-  static constexpr uint32_t kTogether = 2048;  // elements of a block's runs
+  static constexpr uint32_t kTogether = 2048;  // elements of the runs of one block of threads
   static constexpr uint32_t kMostRuns = kTogether / 32;
 
   struct Arguments {
@@ -81,7 +82,7 @@ struct SumRuns {
         if (!IsFinite(shared.p[j])) NoteNonFinite(a.source, i, a.result);
       }
     } else if constexpr (kPhase == 1) {
-      // Lane l of run r by factor k.
+      // Item t is lane l of run r, with factor k.
       for (uint32_t t = at.thread; t < a.num_factors * runs * kSumLanes; t += at.threads) {
         const uint32_t r = t / kSumLanes % runs;
         const uint32_t count = a.layout.End(first + r) - a.layout.Begin(first + r);

@@ -9,13 +9,14 @@
 #include "device/kernels/run_sums.h"
 #include "device/kernels/source_elements.h"
 
-// onebit and sign: compressors/onebit.h and compressors/sign.h.
+// The kernels of onebit and sign, whose payloads compressors/onebit.h and compressors/sign.h
+// define.
 
 namespace bdn::device_kernels {
 
 inline constexpr uint32_t kWordElements = 32;
 
-// Of a tile's flags the word that begins with element 32 t.
+// Returns the word that begins with element 32 t, made of a tile's flags.
 BDN_DEVICE uint32_t PackWord(const uint8_t* flags, uint32_t t, uint32_t count) {
   uint32_t word = 0;
   for (uint32_t j = 0; j < kWordElements && t * kWordElements + j < count; ++j) {
@@ -30,7 +31,7 @@ BDN_DEVICE bool BitAt(const uint32_t* words, uint32_t i) {
 // The scales at a payload's front, one for each block of elements.
 struct BlockScales {
   void* scales;
-  bool bfloat;  // bfloat16, of an even number of places; else float32
+  bool bfloat;  // bfloat16, an even number of them; else float32
   uint32_t block;
 
   BDN_DEVICE void Store(uint32_t b, float scale) const {
@@ -40,7 +41,7 @@ struct BlockScales {
       static_cast<float*>(scales)[b] = scale;
     }
   }
-  // Of element i.
+  // Returns the scale of element i.
   BDN_DEVICE float Of(uint32_t i) const {
     const uint32_t b = i / block;
     return bfloat ? WidenBFloat16(static_cast<const uint16_t*>(scales)[b])
@@ -48,8 +49,9 @@ struct BlockScales {
   }
 };
 
-// The scales, factor * the mean magnitude and at most `most`, of what SumRuns left with the factors
-// 1 and 2^-8; and their padding. A block for kTile scales; a scale is one thread's.
+// A kernel that writes the scales and their padding. A scale is factor * the mean magnitude, at
+// most `most`, from the sums that SumRuns left with the factors 1 and 2^-8. One block for each
+// kTile scales; one thread for each scale.
 struct ScaleBlocks {
   static constexpr KernelId kId = KernelId::kScaleBlocks;
   static constexpr int kPhases = 1;
@@ -82,7 +84,8 @@ struct ScaleBlocks {
   }
 };
 
-// The signs of onebit, and what the memory keeps. One pass. A block a tile.
+// A kernel that writes the signs of onebit, and updates the residual or replica. One pass; one
+// block for each tile.
 struct EncodeOneBit {
   static constexpr KernelId kId = KernelId::kEncodeOneBit;
   static constexpr int kPhases = 2;
@@ -118,7 +121,7 @@ struct EncodeOneBit {
   }
 };
 
-// One pass. A block a tile.
+// A kernel that decodes onebit. One pass; one block for each tile.
 struct DecodeOneBit {
   static constexpr KernelId kId = KernelId::kDecodeOneBit;
   static constexpr int kPhases = 1;
@@ -140,8 +143,8 @@ struct DecodeOneBit {
   }
 };
 
-// Both bitmaps of sign, whether there are zeros, and what the memory keeps. One pass. A block a
-// tile. REQUIRES: the payload's first word is 0.
+// A kernel that writes both bitmaps of sign and whether there are zeros, and updates the residual
+// or replica. One pass; one block for each tile. REQUIRES: the payload's first word is 0.
 struct EncodeSign {
   static constexpr KernelId kId = KernelId::kEncodeSign;
   static constexpr int kPhases = 2;
@@ -180,7 +183,7 @@ struct EncodeSign {
   }
 };
 
-// The size of what EncodeSign left. One block.
+// A kernel that sets the size of the payload that EncodeSign left. One block.
 struct EndSign {
   static constexpr KernelId kId = KernelId::kEndSign;
   static constexpr int kPhases = 1;
@@ -199,7 +202,7 @@ struct EndSign {
   }
 };
 
-// One pass. A block a tile.
+// A kernel that decodes sign. One pass; one block for each tile.
 struct DecodeSign {
   static constexpr KernelId kId = KernelId::kDecodeSign;
   static constexpr int kPhases = 1;

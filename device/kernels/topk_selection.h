@@ -7,10 +7,12 @@
 #include "device/kernels/portable.h"
 #include "device/kernels/source_elements.h"
 
-// topk: compressors/topk.h. The threshold is found digit by digit of the magnitudes' bits, from the
-// top: count how often each digit occurs among those that begin as was decided so far, decide the
-// next. Then each tile counts what it sends, and writes it where its turn is: into the payload, or,
-// where values share their magnitudes, beside it, and another kernel writes those.
+// The kernels of topk, whose selection and payload compressors/topk.h defines. They find the
+// threshold digit by digit of the magnitudes' bits, from the top: one kernel counts how often each
+// digit occurs among the magnitudes that begin with the digits decided so far, and one decides the
+// next digit. Then each tile counts the elements that it sends, and writes them at its own
+// position: into the payload or, where values share their magnitudes, beside it, and another kernel
+// writes those.
 
 namespace bdn::device_kernels {
 
@@ -19,7 +21,7 @@ inline constexpr uint32_t kNumLevels = 3;
 inline constexpr uint32_t kTopKBlock = 65536;
 static_assert(kTopKBlock % kTile == 0);
 
-// 11, 10 and 10 of the 31 bits of a magnitude.
+// The digits of a magnitude: 11, 10 and 10 of its 31 bits.
 struct TopKLevel {
   uint32_t level;
 
@@ -27,35 +29,37 @@ struct TopKLevel {
   BDN_DEVICE uint32_t Shift() const { return 20 - 10 * level; }
 };
 
-// What the kernels of one encoding know from each other; all 0 before. A threshold of key and ties
-// means every magnitude above the key, and the first ties equal to it.
+// The state that the kernels of one encoding hand on to each other; all 0 before. A threshold of
+// key and ties stands for every magnitude above the key, and the first ties equal to it.
 struct TopKState {
-  uint32_t prefix;  // the digits that were decided
-  uint32_t left;    // how many are wanted of those that begin so
+  uint32_t prefix;  // the digits decided so far
+  uint32_t left;    // the number wanted of those that begin with them
   uint32_t key;
   uint32_t ties;
-  uint32_t reached;  // how many reach the sample's key
-  uint32_t skips;    // whether the sample's threshold is the one
+  uint32_t reached;  // the number of elements that reach the sample's key
+  uint32_t skips;    // 1 where the sample's threshold is final
 };
 
-// All working memory of an encoding.
+// The working memory of an encoding.
 struct TopKScratch {
   TopKState* state;
   uint32_t* digits;  // kMostDigits counts
-  uint32_t* above;   // a tile's count of those above the key; then where its first one goes
-  uint32_t* equal;   // a tile's count of those equal to it; then how many are before
-  // With TopKValueFormat::kTwoBit, as many as can be sent, in order: which they are, and their p.
+  uint32_t* above;   // a tile's count of elements above the key; then the position of its first
+  uint32_t* equal;   // a tile's count of elements equal to it; then the count before the tile
+  // With TopKValueFormat::kTwoBit, room for as many elements as can be sent: their numbers, in
+  // order, and their p.
   uint32_t* chosen;
   float* p;
 };
 
+// The source of an encoding, and whether it was taken.
 struct TopKSource {
   Source source;
-  // Whether p of a source with a residual lies there already.
+  // True where p of a source with a residual lies in the residual already.
   bool taken;
 };
 
-// p, wherever it is by now: its first full reading takes it.
+// Read returns p, wherever it is by now; ReadFirst, the first full reading, takes it.
 BDN_DEVICE float Read(const TopKSource& from, uint32_t i) {
   const bool in_place = from.taken && from.source.kind == SourceKind::kFeedback;
   return in_place ? from.source.memory[i] : Peek(from.source, i);
@@ -67,7 +71,7 @@ BDN_DEVICE float ReadFirst(const Source& source, uint32_t i, EncodeResult* resul
   return p;
 }
 
-// Of a sample, element s: 64 of every `period`. period 1: of all.
+// A sample of `count` elements: the first 64 of every `period`, or with period 1 all elements.
 struct TopKSample {
   static constexpr uint32_t kRun = 64;
   uint32_t period;
@@ -78,7 +82,8 @@ struct TopKSample {
   }
 };
 
-// Adds to the counts of the level's digits. A block for kTile elements of the sample.
+// A kernel that adds to the counts of the level's digits. One block for each kTile elements of the
+// sample.
 struct CountDigits {
   static constexpr KernelId kId = KernelId::kCountDigits;
   static constexpr int kPhases = 3;
@@ -87,7 +92,7 @@ struct CountDigits {
     TopKSample sample;
     TopKLevel level;
     TopKScratch scratch;
-    bool takes;  // is the first full reading
+    bool takes;  // whether this is the first full reading
     EncodeResult* result;
   };
   struct Shared {
@@ -120,8 +125,8 @@ struct CountDigits {
   }
 };
 
-// Decides the level's digit, and leaves the counts 0; after the last level, the threshold. One
-// block.
+// A kernel that decides the level's digit, and leaves the counts 0; after the last level it sets
+// the threshold. One block.
 struct DecideDigit {
   static constexpr KernelId kId = KernelId::kDecideDigit;
   static constexpr int kPhases = 3;
@@ -129,8 +134,8 @@ struct DecideDigit {
   struct Arguments {
     TopKLevel level;
     TopKScratch scratch;
-    uint32_t wanted;  // how many are at or above the threshold, at least 1
-    bool all_ties;    // all of those equal to the key are
+    uint32_t wanted;  // the number at or above the threshold, at least 1
+    bool all_ties;    // whether all elements equal to the key count
   };
   struct Shared {
     uint32_t digits[kMostDigits];
@@ -172,14 +177,15 @@ struct DecideDigit {
   }
 };
 
-// How many of each tile are above the key and equal to it. A block a tile.
+// A kernel that counts the elements of each tile that are above the key, and those equal to it. One
+// block for each tile.
 struct CountChosen {
   static constexpr KernelId kId = KernelId::kCountChosen;
   static constexpr int kPhases = 3;
   struct Arguments {
     TopKSource from;
     TopKScratch scratch;
-    bool takes;  // is the first full reading
+    bool takes;  // whether this is the first full reading
     EncodeResult* result;
   };
   struct Shared {
@@ -215,7 +221,7 @@ struct CountChosen {
   }
 };
 
-// Keeps the sample's threshold where at most `most` reach it. One thread.
+// A kernel that keeps the sample's threshold where at most `most` elements reach it. One thread.
 struct JudgeSample {
   static constexpr KernelId kId = KernelId::kJudgeSample;
   static constexpr int kPhases = 1;
@@ -231,9 +237,10 @@ struct JudgeSample {
   }
 };
 
+// The format of the values, as TopKValues of compressors/topk.h.
 enum class TopKValueFormat : uint32_t { kFloat, kHalf, kTwoBit };
 
-// Where the parts of a payload begin.
+// The offsets of the parts of a payload.
 struct TopKLayout {
   static constexpr uint32_t kShared = 64;  // values of two bits that share their magnitudes
   uint32_t num_blocks;
@@ -251,13 +258,13 @@ struct TopKLayout {
     return ValuesEnd() + (format == TopKValueFormat::kHalf ? 2 * (k & 1) : 0);
   }
 
-  // Of values that are written one by one.
+  // Returns the type of values that are written one by one.
   BDN_DEVICE ElementType PlainType() const {
     return format == TopKValueFormat::kHalf ? ElementType::kFloat16 : ElementType::kFloat32;
   }
 
-  // Of values of two bits, from the payload's beginning: (low, high) of each kShared, and two
-  // bitmaps.
+  // Negative and Large return the offsets of the bitmaps of values of two bits, which come after
+  // (low, high) of each kShared values.
   BDN_DEVICE uint64_t Negative() const {
     return Values() + 4 * uint64_t{RoundUpDivide(k, kShared)};
   }
@@ -279,8 +286,8 @@ struct TopKLayout {
   }
 };
 
-// Turns the tiles' counts into places, and writes all of the payload that is neither index nor
-// value. One block.
+// A kernel that turns the tiles' counts into positions, and writes all of the payload that is
+// neither index nor value. One block.
 struct PlaceChosen {
   static constexpr KernelId kId = KernelId::kPlaceChosen;
   static constexpr int kPhases = 4;
@@ -299,7 +306,7 @@ struct PlaceChosen {
 
   template <int kPhase>
   BDN_DEVICE static void Run(const Thread& at, const Arguments& a, Shared& shared) {
-    // Nothing was counted then.
+    // With a bad input nothing was counted.
     if (!AllFinite(a.result)) return;
     const uint32_t tiles = RoundUpDivide(a.n, kTile);
     const uint32_t chunk = RoundUpDivide(tiles, at.threads);
@@ -359,8 +366,9 @@ struct PlaceChosen {
   }
 };
 
-// Indices, and values and what the memory keeps of them; with two bits a value, what
-// WriteSharedValues needs for these. A block a tile.
+// A kernel that writes the indices and the values, and updates the residual or replica; with two
+// bits a value, it writes the input of WriteSharedValues in place of values. One block for each
+// tile.
 struct WriteChosen {
   static constexpr KernelId kId = KernelId::kWriteChosen;
   static constexpr int kPhases = 4;
@@ -375,7 +383,7 @@ struct WriteChosen {
   };
   struct Shared {
     float p[kTile + kRuns];  // a run begins in another bank than the run before it
-    uint32_t above[kRuns];   // as of a tile in TopKScratch
+    uint32_t above[kRuns];   // as those of a tile in TopKScratch
     uint32_t equal[kRuns];
   };
 
@@ -451,7 +459,8 @@ struct WriteChosen {
   }
 };
 
-// Values of two bits, and what the memory keeps of them. A thread for each that share magnitudes.
+// A kernel that writes values of two bits, and updates the residual or replica. One thread for each
+// kShared values.
 struct WriteSharedValues {
   static constexpr KernelId kId = KernelId::kWriteSharedValues;
   static constexpr int kPhases = 1;
@@ -513,7 +522,7 @@ struct WriteSharedValues {
   }
 };
 
-// y = +0 everywhere. A block a tile.
+// A kernel that sets y = +0 everywhere. One block for each tile.
 struct FillZeros {
   static constexpr KernelId kId = KernelId::kFillZeros;
   static constexpr int kPhases = 1;
@@ -530,7 +539,8 @@ struct FillZeros {
   }
 };
 
-// What was sent, over that. A block for kTopKBlock elements.
+// A kernel that writes the elements that were sent over these zeros, or adds them. One block for
+// each kTopKBlock elements.
 struct DecodeTopK {
   static constexpr KernelId kId = KernelId::kDecodeTopK;
   static constexpr int kPhases = 3;

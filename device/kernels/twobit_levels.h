@@ -8,11 +8,13 @@
 #include "device/kernels/sign_bits.h"
 #include "device/kernels/source_elements.h"
 
-// twobit: compressors/twobit.h. Its scales are those of onebit, by another factor.
+// The kernels of twobit, whose levels and payload compressors/twobit.h defines. Its scales are
+// those of onebit, with another factor.
 
 namespace bdn::device_kernels {
 
-// Both bitmaps, and what the memory keeps. One pass. A block a tile.
+// A kernel that writes both bitmaps, and updates the residual or replica. One pass; one block for
+// each tile.
 struct EncodeTwoBit {
   static constexpr KernelId kId = KernelId::kEncodeTwoBit;
   static constexpr int kPhases = 2;
@@ -54,7 +56,7 @@ struct EncodeTwoBit {
   }
 };
 
-// One pass. A block a tile.
+// A kernel that decodes. One pass; one block for each tile.
 struct DecodeTwoBit {
   static constexpr KernelId kId = KernelId::kDecodeTwoBit;
   static constexpr int kPhases = 1;
