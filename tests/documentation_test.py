@@ -59,7 +59,7 @@ def enclosed(path: str, begin: str, end: str) -> str:
 
 CODECS = rows("compressors/codec_table.cc", r'CodecRow\{\s*"(\w+)"', "CodecRow{")
 RULES = rows("link/rule_spec.cc", r'RuleRow\{\s*Kind::k\w+,\s*"(\w+)"', "RuleRow{")
-SCHEMES = rows("common/transport/transport_factory.cc", r'Row\{"(\w+)", \w+, \w+, Make\w+,', 'Row{"')
+SCHEMES = rows("common/transport/transport_factory.cc", r'Row\{"(\w+)", Make\w+', 'Row{"')
 COMMANDS = [name for name in rows("cli/main.cc", r'\{\s*"([\w -]+)",\s*\w+Command\}', "Command}")
             if not name.endswith("worker")]  # those are for the benchmarks, not for people
 SETTINGS = re.findall(r'\{\s*"([\w-]+)",\s*"', text_of("common/cluster/settings.cc"))
