@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallestClass = 256;
-constexpr size_t kLeastTakes = 256;  // between two sweeps of a pool
+// The least number of blocks taken between two sweeps of a pool.
+constexpr size_t kLeastTakes = 256;
 
 std::byte* AlignedAlloc(size_t size) {
   return static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlignment}));
@@ -60,7 +61,7 @@ Buffer Buffer::Slice(size_t offset, size_t size) const {
 bool Buffer::IsUnique() const {
   if (owner_ == nullptr) return true;
   if (owner_.use_count() != 1) return false;
-  // Whoever dropped a copy released the count; counting up and down acquires it.
+  // The thread that dropped a copy released the count; counting up and down acquires it.
   const std::shared_ptr<void> acquire = owner_;
   return true;
 }
@@ -83,20 +84,20 @@ struct BufferPool::State {
     }
   }
 
-  // The free blocks of one size.
+  // The free blocks of one size class.
   struct Class {
     std::vector<std::byte*> blocks;
-    size_t fewest = 0;  // since the last sweep: so many were not needed
+    size_t fewest = 0;  // the fewest free blocks since the last sweep: that many were not needed
   };
 
-  // Eight sizes an octave.
+  // Rounds up to one of eight sizes an octave.
   static size_t ClassBytes(size_t size) {
     if (size <= kSmallestClass) return kSmallestClass;
     const size_t step = size_t{1} << (std::bit_width(size - 1) - 4);
     return (size + step - 1) / step * step;
   }
 
-  // A free block of a class, or a new one; null where the domain has no more.
+  // Returns a free block of a class, or a new one; null where the domain has no more.
   std::byte* Take(size_t bytes) {
     std::vector<Unneeded> unneeded;
     std::byte* block = nullptr;
@@ -112,6 +113,8 @@ struct BufferPool::State {
       }
       if (++takes_since_sweep > 4 * num_blocks + kLeastTakes) unneeded = Sweep();
     }
+    // The domain is called without the lock: it may take a system call, and other threads take
+    // blocks meanwhile.
     for (const Unneeded& old : unneeded) domain->Free(old.block, old.bytes);
     if (block != nullptr) return block;
     block = domain->Allocate(bytes);
@@ -136,10 +139,12 @@ struct BufferPool::State {
     domain->Free(block, bytes);
   }
 
+  // A block that a sweep has taken out of the pool, for its caller to free without the lock.
   struct Unneeded {
     std::byte* block;
     size_t bytes;
   };
+  // Takes the blocks out of the pool that lay idle since the last sweep.
   std::vector<Unneeded> Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     takes_since_sweep = 0;
     std::vector<Unneeded> unneeded;
@@ -158,8 +163,8 @@ struct BufferPool::State {
   const std::shared_ptr<MemoryDomain> domain;
   const size_t max_idle_bytes;
   mutable Mutex mu;
-  std::map<size_t, Class> classes ABSL_GUARDED_BY(mu);  // by bytes of a block
-  size_t num_blocks ABSL_GUARDED_BY(mu) = 0;            // used and idle
+  std::map<size_t, Class> classes ABSL_GUARDED_BY(mu);  // by the bytes of a block
+  size_t num_blocks ABSL_GUARDED_BY(mu) = 0;            // counts used and idle blocks
   size_t used_bytes ABSL_GUARDED_BY(mu) = 0;
   size_t idle_bytes ABSL_GUARDED_BY(mu) = 0;
   size_t takes_since_sweep ABSL_GUARDED_BY(mu) = 0;
@@ -176,6 +181,8 @@ Buffer BufferPool::Get(size_t size) {
   if (block == nullptr) return Buffer::Allocate(size);
   buffer.data_ = block;
   buffer.size_ = size;
+  // The buffer's owner keeps the state, and with it the domain, alive: buffers may outlive the
+  // pool.
   buffer.owner_ = std::shared_ptr<void>(block, [state = state_, bytes](void* freed) {
     state->GiveBack(static_cast<std::byte*>(freed), bytes);
   });

@@ -14,17 +14,18 @@
 
 namespace bdn {
 
-// A reference-counted block of bytes. Copying shares the block; the last copy to go returns it to
-// where it came from. Thread-safe as a shared_ptr is: distinct copies from distinct threads.
-// Writing is for the one holder that made it, before it is shared.
+// A reference-counted block of bytes. A copy shares the block; the last copy that is destroyed
+// returns the block to its origin. Thread-safe as a shared_ptr is: distinct copies may be used by
+// distinct threads. Only the holder that made a block writes to it, before the block is shared.
 class Buffer {
  public:
   Buffer() = default;  // empty: data() is null, size() is 0
 
-  // A fresh block from the heap, 64-byte aligned, contents unspecified.
+  // Returns a fresh block from the heap, 64-byte aligned, whose contents are unspecified.
   static Buffer Allocate(size_t size);
   static Buffer CopyOf(ByteSpan bytes);
-  // Somebody else's memory; `release` runs once, on whatever thread drops the last copy.
+  // Returns a buffer over memory that somebody else owns. `release` runs once, on whatever thread
+  // drops the last copy.
   static Buffer Wrap(MutableByteSpan bytes, std::function<void()> release);
 
   std::byte* data() const { return data_; }
@@ -33,13 +34,14 @@ class Buffer {
   ByteSpan span() const { return {data_, size_}; }
   MutableByteSpan mutable_span() const { return {data_, size_}; }
 
-  // The first `size` bytes, sharing the block. REQUIRES: size <= this->size().
+  // Returns the first `size` bytes, sharing the block. REQUIRES: size <= this->size().
   Buffer Prefix(size_t size) const;
-  // `size` bytes from `offset`, sharing the block. REQUIRES: they are inside.
+  // Returns `size` bytes from `offset`, sharing the block. REQUIRES: they are inside.
   Buffer Slice(size_t offset, size_t size) const;
 
-  // Whether nobody else has a copy (an empty buffer is nobody else's). Then whatever others did
-  // with theirs has happened before, and this holder may write.
+  // Returns whether no other copy exists (an empty buffer has no other copy). After true,
+  // everything that other holders did with their copies has happened before, and this holder may
+  // write.
   bool IsUnique() const;
 
  private:
@@ -50,14 +52,14 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Finds a buffer again for as long as somebody has a copy of it, and does not keep it. Thread-safe
-// as Buffer is.
+// A reference to a buffer that finds it again as long as a copy of it exists, but does not keep it
+// alive. Thread-safe as Buffer is.
 class WeakBuffer {
  public:
   WeakBuffer() = default;
   explicit WeakBuffer(const Buffer& buffer)
       : owner_(buffer.owner_), data_(buffer.data_), size_(buffer.size_) {}
-  // Empty when the last copy has gone.
+  // Returns the buffer, or an empty one when the last copy has been destroyed.
   Buffer Lock() const;
 
  private:
@@ -66,28 +68,29 @@ class WeakBuffer {
   size_t size_ = 0;
 };
 
-// Recycles blocks of one memory domain by size class, at most an eighth larger than what is asked
-// for, so that the data path neither calls malloc for large blocks nor faults pages. What was not
-// needed for a while is freed: of each class, the blocks that lay idle while four times as many as
-// there are were asked for. Thread-safe. Buffers may outlive the pool: the last of them takes the
-// domain along.
+// A pool of blocks of one memory domain, so that the data path neither calls malloc for large
+// blocks nor faults pages. Blocks are recycled by size class; a block is at most an eighth larger
+// than the size asked for. Blocks that were not needed for a while are freed: in each class, those
+// that lay idle while four times as many blocks were taken as the pool has. Thread-safe. Buffers
+// may outlive the pool: the last of them releases the domain.
 class BufferPool {
  public:
   struct Stats {
-    size_t bytes_used = 0;  // of blocks that buffers have
-    size_t bytes_idle = 0;  // of blocks that wait for one
+    size_t bytes_used = 0;  // bytes of blocks that buffers hold
+    size_t bytes_idle = 0;  // bytes of blocks that wait for a buffer
   };
 
-  // Keeps at most `max_idle_bytes` of free blocks; what comes back beyond that is freed.
+  // Keeps at most `max_idle_bytes` of free blocks; a block that comes back beyond that is freed.
   explicit BufferPool(std::shared_ptr<MemoryDomain> domain = HostMemory(),
                       size_t max_idle_bytes = size_t{256} << 20);
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // At least `size` bytes of capacity, of which the buffer shows `size`; 64-byte aligned. From the
-  // heap where the domain has no more.
+  // Returns a buffer of `size` bytes in a block of at least that capacity, 64-byte aligned. The
+  // block is from the heap where the domain has no more.
   Buffer Get(size_t size);
-  // `buffer`, or a copy of it in a smaller block where it fills less than half of its own.
+  // Returns `buffer`, or, where it is shorter than half of its block of `block_bytes`, a copy in a
+  // smaller block.
   Buffer Fit(Buffer buffer, size_t block_bytes);
 
   Stats stats() const;

@@ -5,7 +5,7 @@
 
 namespace bdn {
 
-// A number of bytes for people: "999 B", "1.5 MB".
+// Returns a number of bytes as people read it: "999 B", "1.5 MB".
 std::string ByteText(double bytes);
 
 }  // namespace bdn

@@ -7,9 +7,9 @@
 
 namespace bdn {
 
-// Ends the process because of a mistake in this program, and says which on stderr. It is never for
-// what a peer or a user can cause: that is a Status. Writes by itself, as the log's thread would not
-// come to it any more.
+// Ends the process because of a mistake in this program, and says on stderr which one. It is never
+// called for what a peer or a user can cause: that is a Status. It writes by itself, because the
+// log's thread would not get to the line before the process ends.
 [[noreturn]] inline void FailCheck(const std::string& mistake) {
   std::fprintf(stderr, "bandoneon has a bug: %s\n", mistake.c_str());
   std::abort();

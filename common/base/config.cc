@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "BANDONEON_";
 
+// Returns the variable of a setting: BANDONEON_LEASE_TIMEOUT for "lease-timeout".
 std::string VariableName(std::string_view setting) {
   std::string name(kPrefix);
   for (const char c : setting) {
@@ -24,12 +25,13 @@ std::string VariableName(std::string_view setting) {
   return name;
 }
 
+// Returns "; did you mean X?", or nothing where no known word is near.
 std::string Hint(std::string_view word, const std::vector<std::string>& known) {
   const std::string nearest = NearestName(word, known);
   return nearest.empty() ? std::string() : "; did you mean " + nearest + "?";
 }
 
-// Splits "200mbit" into 200 and "mbit". False when it does not start with a number.
+// Splits "200mbit" into 200 and "mbit". Returns false when the text does not start with a number.
 bool SplitNumber(std::string_view text, double* number, std::string* unit) {
   size_t digits = 0;
   while (digits < text.size() &&
@@ -79,7 +81,7 @@ absl::StatusOr<Config> Config::Load(std::span<const Setting> settings,
   for (const Setting& setting : elsewhere) variables.push_back(VariableName(setting.name));
   for (const auto& [name, unused] : environment) {
     if (std::find(variables.begin(), variables.end(), name) == variables.end()) {
-      // Without its value: it may be a secret whose name is misspelt.
+      // The message leaves the value out: it may be a secret whose name is misspelt.
       return InvalidArgument("unknown setting in the environment: %s%s", name,
                              Hint(name, variables));
     }
@@ -94,6 +96,7 @@ absl::StatusOr<Config> Config::Load(std::span<const Setting> settings,
     std::string value = "true";
     if (equals != std::string::npos) {
       value = arg.substr(equals + 1);
+      // A flag that follows is no value, so `--name --other` means true.
     } else if (i + 1 < args.size() && args[i + 1].substr(0, 2) != "--") {
       value = args[++i];
     }
@@ -118,6 +121,7 @@ bool Config::IsSet(std::string_view name) const {
 
 absl::Status Config::Bad(std::string_view name, std::string_view expected) const {
   const Value& value = Find(name);
+  // A secret's value stays out of the error, which goes into logs.
   return InvalidArgument("setting %s is '%s' (from the %s): expected %s", std::string(name),
                          value.secret ? "(hidden)" : value.text, value.source,
                          std::string(expected));

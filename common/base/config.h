@@ -15,7 +15,8 @@
 
 namespace bdn {
 
-// One setting of a process: flag --lease-timeout, environment BANDONEON_LEASE_TIMEOUT.
+// One setting of a process, read from a flag (--lease-timeout) or a variable of the environment
+// (BANDONEON_LEASE_TIMEOUT).
 struct Setting {
   const char* name;           // "lease-timeout"
   const char* default_value;  // "" where there is none
@@ -24,17 +25,19 @@ struct Setting {
 };
 
 using Environment = std::map<std::string, std::string>;
-// This process's variables that start with BANDONEON_. The only reader of the environment.
+// Returns this process's variables that start with BANDONEON_. Settings are read from the
+// environment here only.
 Environment ReadEnvironment();
-// One variable by its full name, "" where it is not set: for torchrun's RANK and its kin.
+// Returns one variable by its full name, "" where it is not set: for torchrun's RANK and the like.
 std::string ReadVariable(const char* name);
 
-// The settings of one process: defaults, then environment, then flags. Immutable; thread-safe.
-// An unknown or malformed one is InvalidArgument that names it, and the nearest known name.
+// The settings of one process: defaults, overridden by the environment, overridden by flags.
+// Immutable; thread-safe. An unknown or malformed setting is InvalidArgument that names it, and the
+// nearest known name.
 class Config {
  public:
-  // `args` are flags without the program's name: --name=value, --name value, or --name for true.
-  // `elsewhere` names settings of other processes, which the environment may hold.
+  // Reads the settings. `args` are flags without the program's name: --name=value, --name value, or
+  // --name for true. `elsewhere` names settings of other processes, which the environment may hold.
   static absl::StatusOr<Config> Load(std::span<const Setting> settings,
                                      std::span<const std::string> args,
                                      const Environment& environment,
@@ -42,15 +45,16 @@ class Config {
 
   // REQUIRES for all of these: `name` is one of the settings.
   const std::string& Text(std::string_view name) const;
-  bool IsSet(std::string_view name) const;  // by environment or flag
+  bool IsSet(std::string_view name) const;  // true where the environment or a flag gave it
   absl::StatusOr<int64_t> Int(std::string_view name, int64_t least, int64_t most) const;
   absl::StatusOr<bool> Bool(std::string_view name) const;
   absl::StatusOr<absl::Duration> Duration(std::string_view name) const;  // "500ms", "5s", "2m"
   absl::StatusOr<uint64_t> Bytes(std::string_view name) const;           // "65536", "64KiB", "4MiB"
-  // Bits a second as "200mbit", "1gbit"; "" or "0" is 0, for no limit. In bytes a second.
+  // Reads bits a second, such as "200mbit" or "1gbit", and returns bytes a second; "" and "0" are
+  // 0, for no limit.
   absl::StatusOr<double> Rate(std::string_view name) const;
 
-  // name = value, a line each, where the value came from behind it; of a secret, whether it is set.
+  // Returns lines of "name = value (source)"; the value of a secret that is set is hidden.
   std::string ToString() const;
   static std::string Help(std::span<const Setting> settings);
 
@@ -67,7 +71,7 @@ class Config {
   std::map<std::string, Value, std::less<>> values_;
 };
 
-// "200mbit" -> 25e6 bytes a second. InvalidArgument says what form it takes.
+// Turns "200mbit" into 25e6 bytes a second. InvalidArgument says which form is expected.
 absl::StatusOr<double> ParseRate(std::string_view text);
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 

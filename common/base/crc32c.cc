@@ -12,7 +12,7 @@
 namespace bdn {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82F63B78u;  // reflected
+constexpr uint32_t kPolynomial = 0x82F63B78u;  // in reflected bit order
 
 constexpr std::array<uint32_t, 256> MakeByteTable() {
   std::array<uint32_t, 256> table{};
@@ -33,8 +33,9 @@ uint32_t ExtendPortable(uint32_t crc, ByteSpan bytes) {
 }
 
 #if defined(__x86_64__)
-// Three independent chains hide the instruction's latency of three; appending kLane zero bytes to a
-// chain is a linear map, tabulated by byte.
+// The CRC instruction has a latency of three cycles and a throughput of one, so three independent
+// chains keep it busy. Appending kLane zero bytes to a chain is a linear map, which is tabulated by
+// byte; it joins the three chains.
 constexpr size_t kLane = 4096;
 
 constexpr uint32_t AppendZeros(uint32_t crc, size_t count) {
@@ -42,6 +43,7 @@ constexpr uint32_t AppendZeros(uint32_t crc, size_t count) {
   return crc;
 }
 
+// The map that appends kLane zero bytes to a CRC, as four tables of one byte each.
 struct ShiftTable {
   uint32_t entry[4][256];
   ShiftTable() {
@@ -77,6 +79,7 @@ __attribute__((target("sse4.2"))) uint32_t ExtendSse42(uint32_t crc, ByteSpan by
       b = _mm_crc32_u64(b, LoadLittle<uint64_t>(lanes, kLane + i));
       c = _mm_crc32_u64(c, LoadLittle<uint64_t>(lanes, 2 * kLane + i));
     }
+    // The CRC is linear: the chains' results, each moved past the lanes behind it, add up by xor.
     a = kShift(kShift(static_cast<uint32_t>(a)) ^ static_cast<uint32_t>(b)) ^ c;
     p += 3 * kLane;
     left -= 3 * kLane;
@@ -88,9 +91,10 @@ __attribute__((target("sse4.2"))) uint32_t ExtendSse42(uint32_t crc, ByteSpan by
   return static_cast<uint32_t>(a);
 }
 
-// What 64 bits are multiplied by, without carries, so that they stand for the same remainder
-// `distance` bits further on: x^distance modulo the polynomial, reflected. After Gopal and others,
-// Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction (Intel, 2009).
+// Returns the constant by which 64 bits are multiplied, without carries, so that they stand for the
+// same remainder `distance` bits further on: x^distance modulo the polynomial, reflected. After
+// Gopal and others, Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction
+// (Intel, 2009).
 constexpr uint64_t Forward(size_t distance) {
   uint32_t power = 1;
   for (size_t i = 0; i < distance; ++i) power = (power << 1) ^ (power >> 31 ? 0x1EDC6F41u : 0);
@@ -101,13 +105,16 @@ constexpr uint64_t Forward(size_t distance) {
 
 #define BDN_FOLDING __attribute__((target("avx512f,avx512dq,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 
-// For each 128 bits: of the earlier half and of the later, `kBits` further on.
+// Returns the constants of each 128 bits, for the earlier half and for the later, to move them
+// `kBits` further on.
 template <size_t kBits>
 BDN_FOLDING inline __m512i ForwardAll() {
   constexpr auto kEarlier = static_cast<long long>(Forward(kBits + 32));
   constexpr auto kLater = static_cast<long long>(Forward(kBits - 32));
   return _mm512_set_epi64(kLater, kEarlier, kLater, kEarlier, kLater, kEarlier, kLater, kEarlier);
 }
+// Moves `x` forward and adds it onto `onto`: the two products and `onto` are joined by one xor of
+// three.
 BDN_FOLDING inline __m512i Fold(__m512i x, __m512i forward, __m512i onto) {
   constexpr int kXorOfThree = 0x96;
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, forward, 0x00),
@@ -117,7 +124,8 @@ BDN_FOLDING inline __m512i Fold(__m512i x, __m512i forward, __m512i onto) {
 constexpr size_t kVector = 64;
 constexpr size_t kLeastToFold = 16 * kVector;
 
-// Four vectors at a time. REQUIRES: bytes.size() >= kLeastToFold.
+// Folds four vectors at a time, which hides the latency of the product. REQUIRES: bytes.size() >=
+// kLeastToFold.
 BDN_FOLDING uint32_t ExtendByFolding(uint32_t crc, ByteSpan bytes) {
   const std::byte* p = bytes.data();
   size_t left = bytes.size();
@@ -137,7 +145,8 @@ BDN_FOLDING uint32_t ExtendByFolding(uint32_t crc, ByteSpan bytes) {
   }
   const __m512i by_one = ForwardAll<8 * kVector>();
   d = Fold(Fold(Fold(a, by_one, b), by_one, c), by_one, d);
-  // What is left of 64 bytes is the remainder of the message so far: its checksum goes on from 0.
+  // The 64 bytes that remain stand for the whole message so far, including the initial value: so
+  // their checksum begins at 0.
   alignas(kVector) std::byte rest[kVector];
   _mm512_store_si512(rest, d);
   return ExtendSse42(ExtendSse42(0, rest), {p, left});

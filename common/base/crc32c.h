@@ -8,17 +8,18 @@
 
 namespace bdn {
 
-// CRC-32C (Castagnoli, reflected, as in iSCSI): Crc32c("123456789") == 0xE3069283. Uses
-// what the processor has: products without carry of 512 bits, or its instruction, three streams at a
-// time.
+// Returns the CRC-32C (Castagnoli, reflected, as in iSCSI) of the bytes: Crc32c("123456789") ==
+// 0xE3069283. Uses the fastest method that the processor has: carry-less products of 512 bits, or
+// its CRC instruction on three streams at a time.
 uint32_t Crc32c(ByteSpan bytes);
 
-// One way of it, all the same values, for tests; nothing where the processor does not have it.
+// The methods of computing the CRC. All give the same values.
 enum class Crc32cMethod {
   kTable,        // defines the values
   kInstruction,  // SSE 4.2
-  kFolding,      // products without carry, AVX-512; short runs by the instruction
+  kFolding,      // carry-less products, AVX-512; short runs go by the instruction
 };
+// Computes the CRC by one method, for tests; returns nothing where the processor lacks the method.
 std::optional<uint32_t> Crc32cBy(Crc32cMethod method, ByteSpan bytes);
 
 }  // namespace bdn

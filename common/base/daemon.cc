@@ -21,8 +21,9 @@ namespace bdn {
 namespace {
 
 constexpr unsigned kSecondsToEnd = 60;
-constexpr absl::Duration kLookInterval = absl::Seconds(1);  // for memory
+constexpr absl::Duration kLookInterval = absl::Seconds(1);  // between two looks at memory
 
+// Removes a flag from the arguments; returns whether it was there.
 bool Take(const char* flag, std::vector<std::string>* args) {
   const auto found = std::find(args->begin(), args->end(), flag);
   if (found == args->end()) return false;
@@ -54,9 +55,9 @@ absl::StatusOr<int> Run(const Daemon& daemon, std::vector<std::string> args) {
   return 0;
 }
 
-// A handler is given nothing but the number: what it knows lies here, and is the process's one MainLoop's.
-// The first signal publishes its number by the descriptor; the next one ends the process, whatever its
-// threads wait for.
+// A signal handler is given nothing but the signal's number, so its state lies here; it belongs to
+// the process's one MainLoop. The first signal publishes its number by the descriptor; the next one
+// ends the process, whatever its threads wait for.
 std::atomic<int> first_signal{0};
 std::atomic<int> signal_fd{-1};
 
@@ -69,7 +70,8 @@ void OnEndSignal(int number) {
   errno = saved;
 }
 
-// A handler, and not the default, which would not end the first process of a container.
+// Installs a handler instead of the default action, which would not end the first process of a
+// container.
 int HandleEndSignals() {
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   signal_fd.store(fd);
@@ -81,7 +83,7 @@ int HandleEndSignals() {
   return fd;
 }
 
-// For poll: never before the time is over; -1 for ever.
+// Converts for poll: rounded up, so that it never wakes before the time is over; -1 waits for ever.
 int MillisecondsUntil(absl::Duration left) {
   if (left == absl::InfiniteDuration()) return -1;
   return static_cast<int>(std::clamp(std::ceil(absl::ToDoubleMilliseconds(left)), 0.0, 1e9));
@@ -106,7 +108,7 @@ MainLoop::MainLoop(const Clock* clock)
                                                                            : absl::InfinitePast()),
       next_look_(MemoryReserve::IsLimited() ? absl::InfinitePast() : absl::InfiniteFuture()) {}
 
-// The handler stays: whatever is left to be done, the next signal ends it.
+// The handler stays installed: whatever is left to be done, the next signal ends the process.
 MainLoop::~MainLoop() {
   signal_fd.store(-1);
   close(signal_fd_);
@@ -117,6 +119,8 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
   for (;;) {
     const absl::Time now = clock_->Now();
     if (now >= next_alive_) {
+      // The pulse comes before the message: a daemon whose locks are stuck hangs here, and the
+      // supervisor hears nothing.
       if (pulse != nullptr) pulse();
       supervisor_.Alive();
       next_alive_ = now + supervisor_.alive_interval();
@@ -125,6 +129,8 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
       reserve_.Look();
       next_look_ = now + kLookInterval;
     }
+    // A descriptor that was reported once is left out (-1), or poll would return at once from then
+    // on.
     pollfd fds[] = {{event_fd, POLLIN, 0},
                     {signal_ == nullptr ? signal_fd_ : -1, POLLIN, 0},
                     {lacks_memory_ ? -1 : reserve_.fd(), POLLIN, 0}};
@@ -141,8 +147,8 @@ MainLoop::Woken MainLoop::Wait(int event_fd, absl::Time deadline,
       signal_ = "a lack of memory";
       LogError(
           "%s",
-          "this process is out of memory: it tells the others and ends. Give it more (ulimit -v, the "
-          "container's limit), or more servers to share it, or smaller models");
+          "this process is out of memory: it tells the others and ends. Give it more (ulimit -v, "
+          "the container's limit), or more servers to share it, or smaller models");
       return Woken::kBySignal;
     }
     if (clock_->Now() >= deadline) return Woken::kByTime;
@@ -163,10 +169,12 @@ void MainLoop::TakeSignal() {
 }
 
 void MainLoop::BeginToEnd() const {
+  // An alarm needs no thread, which a process that is short of memory could not start.
   struct sigaction action = {};
   action.sa_handler = [](int) {
     constexpr std::string_view kText =
         "bandoneon: this process did not come to its end within a minute, and ends now\n";
+    // Nobody may read standard error any more; a write that blocks would hold up the end for ever.
     pollfd standard_error = {STDERR_FILENO, POLLOUT, 0};
     if (poll(&standard_error, 1, 0) == 1) (void)!write(STDERR_FILENO, kText.data(), kText.size());
     _exit(1);

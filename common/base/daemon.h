@@ -13,35 +13,38 @@
 #include "common/base/memory_reserve.h"
 #include "common/base/supervisor.h"
 
-// What the daemons' main() have in common.
+// The parts that the daemons' main() functions share.
 
 namespace bdn {
 
+// The description of one daemon, from which RunDaemon makes a program.
 struct Daemon {
   const char* name;     // "bandoneon-server"
   const char* usage;    // before the settings in --help
   std::string version;  // after the name in --version
   std::span<const Setting> settings;
-  std::span<const Setting> elsewhere;  // what the environment may hold besides
-  // Whether the settings fit together: all that --check-config does beyond reading them.
+  // Other daemons' settings, which the environment may hold besides.
+  std::span<const Setting> elsewhere;
+  // Returns whether the settings fit together: all that --check-config does beyond reading them.
   std::function<absl::Status(const Config&)> check;
-  // Runs until the job's end; the exit code. An error is printed, and the exit code is 2.
+  // Runs until the job's end and returns the exit code. An error is printed, and the exit code is
+  // 2.
   std::function<absl::StatusOr<int>(const Config&)> serve;
 };
 
-// Answers --help, --version and --check-config, reads the settings, raises the limit of open
-// descriptors, serves. The process's exit code.
+// Answers --help, --version and --check-config; otherwise reads the settings, raises the limit of
+// open descriptors and serves. Returns the process's exit code.
 int RunDaemon(const Daemon& daemon, std::vector<std::string> args);
 
-// What a daemon's main thread waits for: the job, an end signal, time. While it waits it tells the
-// supervisor that the daemon is alive. Made and used by main() alone, once in a process: from then on the
-// first SIGTERM or SIGINT is told here, and the second ends the process at once, with 128 and its number,
-// whatever its threads do or wait for.
+// The loop in which a daemon's main thread waits for the job, an end signal or a time. While it
+// waits it tells the supervisor that the daemon is alive. Made and used by main() alone, once in a
+// process. From then on the first SIGTERM or SIGINT is reported by Wait, and the second ends the
+// process at once, with 128 plus its number, whatever its threads do or wait for. Not thread-safe.
 class MainLoop {
  public:
   enum class Woken { kByEvent, kBySignal, kByTime };
 
-  // `clock` is borrowed.
+  // Borrows `clock`, and installs the handlers of SIGTERM and SIGINT.
   explicit MainLoop(const Clock* clock);
   ~MainLoop();
   MainLoop(const MainLoop&) = delete;
@@ -49,27 +52,28 @@ class MainLoop {
 
   const Supervisor& supervisor() const { return supervisor_; }
 
-  // Until `event_fd` is readable (and is left so), SIGTERM or SIGINT comes, or the clock says `deadline`.
-  // That signal is told here once.
-  // `pulse` takes the locks that the daemon's work needs: the supervisor hears of a daemon only while
-  // that returns. May be null.
+  // Waits until `event_fd` is readable (which it leaves so), SIGTERM or SIGINT comes, memory has
+  // run out, or the clock says `deadline`. The signal is reported once. `pulse`, which may be null,
+  // takes the locks that the daemon's work needs: the supervisor hears of a daemon only while
+  // `pulse` returns.
   Woken Wait(int event_fd, absl::Time deadline, const std::function<void()>& pulse);
 
-  // After Wait said that a signal came: lets the job that runs end by itself for `timeout`, 0 for not at
-  // all, and says so in the log and to the supervisor. kByEvent when it has.
+  // Lets the running job end by itself for `timeout` (0: not at all) after Wait reported a signal,
+  // and says so in the log and to the supervisor. Returns kByEvent when the job has ended.
   Woken Drain(int event_fd, absl::Duration timeout, const std::function<void()>& pulse);
 
-  // "SIGTERM" or "SIGINT", or "a lack of memory", which Wait tells of as of a signal, after which nothing is
-  // drained; null until one has come.
+  // Returns "SIGTERM", "SIGINT", or "a lack of memory"; null until one has come. Wait reports a
+  // lack of memory as it reports a signal, but Drain does not wait after it.
   const char* signal() const { return signal_; }
   bool lacks_memory() const { return lacks_memory_; }
 
-  // From now on the process is to end, or to be ready for its next job, within a minute: it says so, and ends
-  // with 1, where it is not. Until EndedInTime.
+  // Starts a timer of one minute, in which the process is to end or to be ready for its next job;
+  // EndedInTime stops it. A process that is not in time says so and ends with exit code 1.
   void BeginToEnd() const;
   void EndedInTime() const;
-  // To be called when all is told and written. Where memory has run out the process ends here, with 1, and what
-  // it holds is not torn down: a library that had none for a thread of its own (gRPC) waits for its end for ever.
+  // Ends the process with exit code 1 where memory has run out, without tearing down what it holds:
+  // a library that found no memory for one of its threads (gRPC) would wait for that thread for
+  // ever. To be called when everything is told and written.
   void EndIfMemoryIsOut() const;
 
  private:
@@ -80,21 +84,22 @@ class MainLoop {
   const Supervisor supervisor_{Supervisor::FromEnvironment()};
   MemoryReserve reserve_;
   absl::Time next_alive_;
-  absl::Time next_look_;  // for memory
+  absl::Time next_look_;  // when memory is looked at next
   const char* signal_ = nullptr;
   bool lacks_memory_ = false;
 };
 
-// Of a process that a signal stops, or a lack of memory: Unavailable or ResourceExhausted, for all to hear.
+// Returns the error that all others are told when a signal (Unavailable) or a lack of memory
+// (ResourceExhausted) stops this process.
 absl::Status WhyStopped(const std::string& name, const MainLoop& main);
 
-// What came of one job.
+// The outcome of one job.
 struct ServedJob {
   absl::Status result;
   bool started = false;  // the job had begun
 };
-// Whether another job may end otherwise. What was wrong before one began, and was not that others
-// did not come, is wrong with this daemon.
+// Returns whether the next job may end otherwise. A failure before a job began, except that other
+// processes did not come, is a fault of this daemon, and would come again.
 bool MayServeNext(const ServedJob& served);
 
 }  // namespace bdn

@@ -7,7 +7,8 @@
 namespace bdn {
 namespace {
 
-// For files, threads' wake-ups, the control plane, and connections that come and go.
+// The descriptors for files, threads' wake-ups, the control plane, and connections that come and
+// go.
 constexpr uint64_t kOthers = 64;
 
 }  // namespace
@@ -16,7 +17,7 @@ void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);  // up to the hard limit everybody may
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // every process may raise its limit up to the hard one
 }
 
 absl::Status CheckDescriptors(uint64_t needed, const std::string& who) {

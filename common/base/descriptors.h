@@ -8,11 +8,13 @@
 
 namespace bdn {
 
-// Raises this process's soft limit of open descriptors to its hard one, once, at the start.
+// Raises this process's soft limit of open descriptors to its hard one. To be called once, at the
+// start.
 void RaiseDescriptorLimit();
 
-// ResourceExhausted where `needed` descriptors, and some for what every process has open, cannot be
-// open at once; names `who` needs them, the limit, and how to raise it.
+// Returns ResourceExhausted where `needed` descriptors, and some more for what every process has
+// open, cannot be open at once. The error names `who`, the process that needs them, the limit, and
+// how to raise it.
 absl::Status CheckDescriptors(uint64_t needed, const std::string& who);
 
 }  // namespace bdn

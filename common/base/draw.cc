@@ -13,6 +13,8 @@ uint64_t Mix(uint64_t x) {
   return x;
 }
 
+// Continues a chain of hashes. Each value is mixed before it is added, so that small values differ
+// in all bits.
 uint64_t Chain(uint64_t hash, uint64_t value) {
   return Mix(hash + 0x9E3779B97F4A7C15u + Mix(value + 0xD1B54A32D192ED03u));
 }

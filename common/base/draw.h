@@ -8,7 +8,8 @@
 
 namespace bdn {
 
-// Who draws: links of one partition must not share numbers.
+// The kinds of draws. Links of one partition must not share numbers, so each end and purpose has
+// its own.
 enum class DrawPurpose : uint32_t {
   kWorkerEncode = 1,
   kServerEncode = 2,
@@ -16,9 +17,9 @@ enum class DrawPurpose : uint32_t {
   kShared = 4
 };
 
-// All randomness of the system: a counter-based generator. The same identity draws the same numbers
-// on every machine, so a retry or a restart repeats itself, and codecs that share a choice between
-// nodes need not send it. A value type; thread-safe.
+// A counter-based generator, from which all randomness of the system comes. The same identity draws
+// the same numbers on every machine, so a retry or a restart repeats itself, and codecs that share
+// a choice between nodes need not send it. A value type; thread-safe.
 //
 // Pinned algorithm: a 64-bit chain hash of the identity gives two 32-bit keys; word j is
 //   x = j * 0x9E3779B9 + k0;  x ^= x >> 16;  x *= 0x21F0AAAD;  x ^= x >> 15;  x += k1;
@@ -26,7 +27,8 @@ enum class DrawPurpose : uint32_t {
 // and element i owns the low (i even) or high (i odd) 16 bits of word i / 2.
 class Draw {
  public:
-  // `rank` is the sender's, or kSharedRank where all nodes must draw alike.
+  // Everything that numbers are drawn for. `rank` is the sender's, or kSharedRank where all nodes
+  // must draw alike.
   static constexpr Rank kSharedRank = -1;
   struct Identity {
     uint64_t run_seed = 0;
@@ -39,10 +41,10 @@ class Draw {
 
   Draw() : Draw(Identity{}) {}
   explicit Draw(const Identity& identity);
-  // The draw whose keys are these: for receivers that were sent them.
+  // Returns the draw whose keys are these, for receivers to which they were sent.
   static Draw FromKeys(uint32_t k0, uint32_t k1);
 
-  // Another draw for the i-th part of what this one draws for; part 0 is this one.
+  // Returns another draw, for the i-th part of what this one draws for; part 0 is this draw.
   Draw Part(uint32_t i) const;
 
   uint32_t Word(uint32_t j) const {
@@ -60,7 +62,7 @@ class Draw {
   uint32_t k0() const { return k0_; }
   uint32_t k1() const { return k1_; }
 
-  // FNV-1a over the bytes, then a finalizer. Stable for ever.
+  // Returns FNV-1a over the bytes, followed by a finalizer. Stable for ever.
   static uint64_t HashName(std::string_view name);
 
  private:

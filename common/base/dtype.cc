@@ -40,10 +40,10 @@ uint16_t FloatToHalf(float value) {
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;  // NaN
   if (magnitude == 0x7f800000u) return sign | 0x7c00u;
   if (magnitude >= 0x477fe000u) return sign | 0x7bffu;  // saturates at 65504
-  if (magnitude < 0x33000001u) return sign;             // at most half of the least subnormal
+  if (magnitude < 0x33000001u) return sign;  // at most half of the least subnormal: rounds to zero
   const uint32_t exponent = magnitude >> 23;
   const uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
-  // Bits to drop: 13 for a normal half, more as the half gets subnormal.
+  // The number of bits to drop: 13 for a normal half, more as the half gets subnormal.
   const uint32_t shift = exponent >= 113 ? 13 : 126 - exponent;
   const uint32_t kept = mantissa >> shift;
   const uint32_t rest = mantissa & ((1u << shift) - 1);

@@ -9,7 +9,7 @@
 
 namespace bdn {
 
-// The values are on the wire and in the C API: never renumber.
+// An element type. The values are on the wire and in the C API: never renumber.
 enum class DType : uint8_t {
   kFloat32 = 0,
   kFloat16 = 1,
@@ -24,36 +24,37 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 10;
 
-// Bytes an element.
+// Returns the bytes of one element.
 size_t DTypeSize(DType dtype);
 const char* DTypeName(DType dtype);
-// kFloat32, kFloat16, kBFloat16, kFloat64: what can be averaged.
+// Returns whether values of the type can be averaged: kFloat32, kFloat16, kBFloat16, kFloat64.
 bool IsFloating(DType dtype);
-// InvalidArgument when `value` is no DType.
+// Returns InvalidArgument when `value` is no DType.
 absl::StatusOr<DType> DTypeFromNumber(int value);
 
-// IEEE half and bfloat16 from float, to nearest even, subnormals kept. Half saturates to the
-// largest finite half; NaN and infinity stay what they are. One element; the loops are in
-// kernels/.
+// Convert one element between float and IEEE half or bfloat16: to nearest even, subnormals kept. A
+// finite value beyond the largest finite half or bfloat16 saturates to it; NaN and infinity stay
+// what they are. The loops are in kernels/.
 uint16_t FloatToHalf(float value);
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToBFloat16(float value);
 float BFloat16ToFloat(uint16_t bits);
 
-// A flat array of n elements that somebody else owns, in memory of the host but where its user says
-// otherwise (PushRequest::device).
+// A view of a flat array of n elements that somebody else owns, in host memory except where its
+// user says otherwise (PushRequest::device).
 struct ConstView {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
   size_t n = 0;
 
   const float* f32() const { return static_cast<const float*>(data); }
-  // REQUIRES: offset + count <= n.
+  // Returns `count` elements from `offset`. REQUIRES: offset + count <= n.
   ConstView Sub(size_t offset, size_t count) const {
     return {static_cast<const char*>(data) + offset * DTypeSize(dtype), dtype, count};
   }
 };
 
+// A view as ConstView, through which the elements may be written.
 struct MutableView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;

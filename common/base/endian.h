@@ -8,13 +8,13 @@
 
 #include "common/base/bytes.h"
 
-// Everything on the wire is little-endian, and so is every machine we build for: loads and stores
-// are plain copies that need no alignment.
+// All numbers on the wire are little-endian, and so is every machine that we build for: loads and
+// stores are plain copies that need no alignment.
 static_assert(std::endian::native == std::endian::little);
 
 namespace bdn {
 
-// REQUIRES: offset + sizeof(T) <= bytes.size().
+// Reads a value at any alignment. REQUIRES: offset + sizeof(T) <= bytes.size().
 template <typename T>
 requires std::is_trivially_copyable_v<T> T LoadLittle(ByteSpan bytes, size_t offset = 0) {
   T value;
@@ -22,7 +22,7 @@ requires std::is_trivially_copyable_v<T> T LoadLittle(ByteSpan bytes, size_t off
   return value;
 }
 
-// REQUIRES: offset + sizeof(T) <= bytes.size().
+// Writes a value at any alignment. REQUIRES: offset + sizeof(T) <= bytes.size().
 template <typename T>
 requires std::is_trivially_copyable_v<T>
 void StoreLittle(MutableByteSpan bytes, size_t offset, T value) {

@@ -46,7 +46,8 @@ std::string NetworkUrl(const std::vector<Endpoint>& endpoints) {
 
 std::string SchemesOf(const std::vector<Endpoint>& endpoints) {
   std::string names;
-  for (const Endpoint& each : endpoints) names += (names.empty() ? "" : ", ") + Printable(each.scheme);
+  for (const Endpoint& each : endpoints)
+    names += (names.empty() ? "" : ", ") + Printable(each.scheme);
   return names.empty() ? "nothing" : names;
 }
 

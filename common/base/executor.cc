@@ -35,11 +35,12 @@ class PoolExecutor final : public Executor {
       MutexLock lock(&mu_);
       waiting_.push_back(std::move(task));
     }
-    wake_.Signal();  // costs no call of the kernel where nobody sleeps
+    wake_.Signal();  // needs no system call where no thread sleeps
   }
 
  private:
-  // What a task posts after the pool began to close is run by its own thread, if by no other.
+  // A task that is posted after the pool began to close is run by its own thread, if by no other: a
+  // thread ends only when it finds the queue empty.
   void Run() {
     while (const std::function<void()> task = TakeTask()) {
       const FloatGuard guard;
@@ -47,7 +48,7 @@ class PoolExecutor final : public Executor {
     }
   }
 
-  // Null once the pool closes and nothing waits.
+  // Waits for a task; returns null once the pool closes and no task waits.
   std::function<void()> TakeTask() {
     MutexLock lock(&mu_);
     while (waiting_.empty() && !closing_) wake_.Wait(&mu_);

@@ -6,7 +6,7 @@
 
 namespace bdn {
 
-// Runs tasks on threads of its own. Thread-safe.
+// A place to run tasks on threads other than the caller's. Thread-safe.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -15,8 +15,8 @@ class Executor {
   virtual void Post(std::function<void()> task) = 0;
 };
 
-// A pool of `num_threads` threads that sleep while there is nothing to do; each task runs under a
-// FloatGuard. The destructor waits for every task that was posted.
+// Makes a pool of `num_threads` threads that sleep while there is nothing to do; each task runs
+// under a FloatGuard. The destructor waits for every task that was posted.
 std::unique_ptr<Executor> MakePoolExecutor(int num_threads);
 
 }  // namespace bdn

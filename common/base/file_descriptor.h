@@ -7,7 +7,7 @@
 
 namespace bdn {
 
-// Closes a descriptor when it goes.
+// An owner of a file descriptor, which it closes when it is destroyed. Not thread-safe.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
@@ -23,7 +23,7 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
-  // Hands it over to who closes it.
+  // Hands the descriptor over to the caller, which closes it.
   int Release() { return std::exchange(fd_, -1); }
 
  private:

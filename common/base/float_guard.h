@@ -5,10 +5,10 @@
 
 namespace bdn {
 
-// While it lives, this thread rounds to nearest and keeps subnormals; then the caller's settings
-// come back. A library built with -ffast-math, or torch.set_flush_denormal, changes them for a
-// thread and its children, and bits would differ between workers. One at every API entry and pool
-// task; a few cycles. Not copyable; used on one thread.
+// A scope in which this thread rounds to nearest and keeps subnormals; its end restores the
+// caller's settings. A library built with -ffast-math, or torch.set_flush_denormal, changes the
+// settings of a thread and its children, and bits would differ between workers. Stands at every API
+// entry and pool task; costs a few cycles. Not copyable; used on one thread.
 class FloatGuard {
  public:
   FloatGuard();

@@ -10,17 +10,20 @@
 
 namespace bdn {
 
-// Given by the scheduler at Join and never reused in a job. 0 is nobody.
+// The number of a node, given by the scheduler at Join and never reused in a job. 0 is no node.
 using NodeId = uint32_t;
-// A node's place in its role, from 0. A replacement has a new node id and may take an old rank.
+// The number of a node among those of its role, from 0. A replacement has a new node id and may
+// take an old rank.
 using Rank = int32_t;
-// Rises with every exchange of a key, need not be contiguous. 0 is before the first.
+// The number of a step of a key: rises with every exchange, need not be contiguous. 0 is before the
+// first.
 using Step = uint64_t;
-// No step is greater: sums of steps do not overflow.
+// No step is greater, so that sums of steps do not overflow.
 inline constexpr Step kMaxStep = Step{1} << 62;
-// Version of the membership.
+// The version of the membership.
 using Epoch = uint32_t;
 
+// The role of a process in a job. The values are on the wire: never renumber.
 enum class Role : uint8_t { kScheduler = 0, kServer = 1, kWorker = 2 };
 
 inline const char* RoleName(Role role) {
@@ -35,8 +38,9 @@ inline const char* RoleName(Role role) {
   return "unknown role";
 }
 
-// One partition of a tensor, or one fused group of small ones: tensor number (high 32 bits) and
-// partition number (low 32 bits). A group carries the number of its first tensor.
+// The number of one partition of a tensor, or of one fused group of small tensors: the tensor
+// number (high 32 bits) and the partition number (low 32 bits). A group carries the number of its
+// first tensor.
 struct Key {
   uint64_t value = 0;
 

@@ -9,8 +9,9 @@
 namespace bdn {
 namespace {
 
-// Bytes of the character that `text` begins with; 0 where that is none: cut short, longer than it need
-// be, half of a pair of UTF-16, or past the last one there is.
+// Returns the bytes of the character that `text` begins with, or 0 where it begins with none: a
+// sequence that is cut short, longer than it needs to be, half of a UTF-16 pair, or past the last
+// code point.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -20,6 +21,9 @@ size_t CharacterBytes(std::string_view text) {
   for (size_t i = 1; i < bytes; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
+  // The first byte alone does not exclude, in this order: a longer form than needed of three bytes,
+  // a half of a UTF-16 pair, a longer form than needed of four bytes, and code points past
+  // U+10FFFF.
   if (first == 0xe0 && byte(1) < 0xa0) return 0;
   if (first == 0xed && byte(1) > 0x9f) return 0;
   if (first == 0xf0 && byte(1) < 0x90) return 0;

@@ -11,15 +11,15 @@
 
 namespace bdn {
 
-// The public half of the key pair (Curve25519) that a process makes for itself when it starts, and
-// is known by on the data plane. All zero is none.
+// The public half of the CURVE key pair (Curve25519) that a process makes for itself when it
+// starts, and by which it is known on the data plane. All zero is no key.
 struct PublicKey {
   static constexpr size_t kBytes = 32;
   std::array<unsigned char, kBytes> bytes{};
 
-  // InvalidArgument: neither 32 bytes nor empty, which is none.
+  // Parses 32 bytes, or an empty text as no key. Any other length is InvalidArgument.
   static absl::StatusOr<PublicKey> FromBytes(std::string_view text);
-  // Empty for none.
+  // Returns the 32 bytes; empty for no key.
   std::string_view view() const {
     return {reinterpret_cast<const char*>(bytes.data()), empty() ? 0 : kBytes};
   }
@@ -34,15 +34,15 @@ struct PublicKey {
   }
 };
 
-// What a server's data port asks of who connects, and how it speaks with him.
+// The proof that a server's data port asks of a process that connects, and whether it encrypts.
 enum class LinkSecurity : unsigned char {
-  kOpen = 0,           // nothing, in the clear
-  kAuthenticated = 1,  // the job's data secret and a key of the roster, in the clear
-  kEncrypted = 2,      // the private half of a key of the roster; encrypted
+  kOpen = 0,           // asks for nothing; in the clear
+  kAuthenticated = 1,  // asks for the job's data secret and a CURVE key of the roster; in the clear
+  kEncrypted = 2,      // asks for the private half of a CURVE key of the roster; encrypted
 };
 inline constexpr LinkSecurity kLastLinkSecurity = LinkSecurity::kEncrypted;
 
-// "open", "authenticated" or "encrypted".
+// Returns "open", "authenticated" or "encrypted".
 const char* LinkSecurityName(LinkSecurity security);
 
 }  // namespace bdn

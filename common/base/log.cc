@@ -16,12 +16,13 @@
 namespace bdn {
 namespace {
 
-// For lines that wait while a process ends.
+// The time that lines get to be written while a process ends.
 constexpr absl::Duration kTimeAtExit = absl::Seconds(1);
 
-// The one mutable global: the log. Never destroyed, so that late threads may still log.
+// The log of the process: the one mutable global. It is never destroyed, so that late threads may
+// still log.
 struct Log {
-  std::atomic<LogLevel> level{LogLevel::kWarning};  // publishes nothing
+  std::atomic<LogLevel> level{LogLevel::kWarning};  // publishes no other memory
   Mutex mu;
   std::string who ABSL_GUARDED_BY(mu) = "bandoneon";
 };
@@ -41,7 +42,8 @@ LogWriter* NewWriter() {
   }});
 }
 
-// Swapped in a child by fork, which has no thread of its parent's: acquired by whoever logs.
+// The process's writer. A child made by fork, which has none of its parent's threads, swaps in a
+// new one; a thread that logs acquires it.
 std::atomic<LogWriter*>& WriterPlace() {
   static auto* const place = [] {
     auto* made = new std::atomic<LogWriter*>(NewWriter());
@@ -53,7 +55,8 @@ std::atomic<LogWriter*>& WriterPlace() {
 }
 LogWriter& Writer() { return *WriterPlace().load(); }
 
-// Control characters would begin lines of others' making, or move a terminal's cursor.
+// Escapes control characters, which would begin lines that look like others' or move a terminal's
+// cursor.
 std::string OnOneLine(const std::string& text) {
   std::string line;
   line.reserve(text.size());
@@ -69,7 +72,7 @@ std::string OnOneLine(const std::string& text) {
   return line;
 }
 
-// "2026-05-01 12:00:00.123 W server 0: line", or an object of JSON, and the end of the line.
+// Returns "2026-05-01 12:00:00.123 W server 0: line" or a JSON object, with the end of the line.
 std::string Formatted(LogLevel level, const std::string& line) {
   std::string who;
   {

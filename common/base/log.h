@@ -10,20 +10,22 @@
 
 namespace bdn {
 
+// The severity of a line. A process writes the lines of its own level and above; at kOff none.
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// Sets the process's sink to standard error at `level`, each line tagged with `who` ("server 0").
-// Before it is called, lines of kWarning and up go to standard error untagged.
+// Sets the level of the process's log, which goes to standard error, and the tag `who` ("server 0")
+// of each line. Before it is called, lines of kWarning and up are written, tagged "bandoneon".
 void InitLog(LogLevel level, std::string_view who);
-// InvalidArgument names the word that is no level.
+// Parses a level. InvalidArgument names a word that is no level.
 absl::Status ParseLogLevel(std::string_view text, LogLevel* level);
-// One line whatever is in it: control characters are escaped. It is written when this returns, unless
-// nobody takes what is written to standard error: then it waits for its turn, up to a bound, beyond which
-// lines are dropped and counted. No caller waits for longer than a tenth of a second.
+// Writes one line, whatever is in it: control characters are escaped. The line is written when this
+// returns, unless nobody reads standard error: then it waits for its turn in a bounded queue,
+// beyond which lines are dropped and counted. No caller waits for longer than a tenth of a second.
 void LogLine(LogLevel level, const std::string& line);
-// Whole lines, as they are, at every level.
+// Writes whole lines as they are, whatever the level.
 void LogPlain(std::string text);
-// Until all lines are written; false when `most` passed before. At exit there is a second for it.
+// Waits until all lines are written; returns false when `most` passed before. At exit there is a
+// second for it.
 bool FlushLog(absl::Duration most);
 
 template <typename... Args>

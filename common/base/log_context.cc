@@ -12,14 +12,14 @@ namespace bdn {
 namespace {
 
 struct Context {
-  // Both stand alone: no other memory is published by them.
+  // The atomics publish no other memory.
   std::atomic<LogFormat> format{LogFormat::kText};
-  std::atomic<uint64_t> step{0};  // 0 where none is known: steps count from 1
+  std::atomic<uint64_t> step{0};  // 0 where no step is known: steps count from 1
   Mutex mu;
   LogPlace place ABSL_GUARDED_BY(mu);
 };
 
-// Part of the log's state, as its sink is, and like it never destroyed.
+// Returns the context, which is part of the log's state and therefore never destroyed either.
 Context& Now() {
   static auto* context = new Context;
   return *context;

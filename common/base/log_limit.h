@@ -13,15 +13,15 @@
 
 namespace bdn {
 
-// `text`, of anybody's, as it may go into a log: printable ASCII, the rest as \x.., and cut after 128
-// bytes.
+// Returns `text`, which may come from anybody, in a form that may go into a log: printable ASCII,
+// all else as \x.., cut after 128 bytes.
 std::string Printable(std::string_view text);
 
-// Lines that a peer can cause: at most one in an interval, and how many were left out in between.
-// Thread-safe.
+// A limit on log lines that a peer can cause: at most one line in an interval, with the number of
+// lines left out since the last one. Thread-safe.
 class LimitedLog {
  public:
-  // `clock` is borrowed.
+  // Borrows `clock`.
   explicit LimitedLog(const Clock* clock, absl::Duration interval = absl::Seconds(1))
       : clock_(clock), interval_(interval) {}
 
@@ -34,7 +34,8 @@ class LimitedLog {
     LogLine(LogLevel::kWarning, line);
   }
 
-  // False: not now, and it is counted. Else `left_out` is how often that was.
+  // Returns false where no line may be written now, and counts it. Otherwise returns true and sets
+  // `left_out` to the number of lines left out since the last one.
   bool MayLog(uint64_t* left_out);
 
  private:

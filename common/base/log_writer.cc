@@ -14,7 +14,8 @@
 namespace bdn {
 namespace {
 
-// A pipe that can be written to has room for so much.
+// A pipe that poll calls writable has room for so many bytes (PIPE_BUF), so that a write of no more
+// never blocks.
 constexpr size_t kMostAtOnce = 4096;
 
 }  // namespace
@@ -43,7 +44,10 @@ void LogWriter::Start() {
 void LogWriter::Write(std::string text) {
   MutexLock lock(&mu_);
   Start();
+  // Without a thread the caller writes by itself, and may wait for a slow reader: better than to
+  // lose the line.
   if (!thread_.joinable()) return (void)WriteOut(text);
+  // A text that finds the queue empty is taken whatever its length, or it could never be written.
   if (waiting_bytes_ + text.size() > options_.most_bytes && !waiting_.empty()) {
     ++num_dropped_;
     return;
@@ -74,7 +78,8 @@ void LogWriter::Run() {
   for (;;) {
     while (waiting_.empty() && !is_closed_) added_.Wait(&mu_);
     if (is_closed_) break;
-    // It stays in its place, and no other end of the queue touches it.
+    // The text stays at the front of the queue while it is written: only this thread removes texts,
+    // and a deque's push_back moves none.
     const std::string& text = waiting_.front();
     mu_.Unlock();
     const bool is_written = WriteOut(text);
@@ -83,6 +88,8 @@ void LogWriter::Run() {
     waiting_.pop_front();
     ++num_written_;
     num_dropped_ += is_written ? 0 : 1;
+    // The gap is told once the queue is empty: its line is written by itself and needs no room
+    // there.
     if (waiting_.empty() && is_written && num_dropped_ > 0) {
       const uint64_t dropped = std::exchange(num_dropped_, 0);
       mu_.Unlock();
@@ -102,7 +109,8 @@ bool LogWriter::WaitForRoom() const {
   return fds[1].revents == 0;
 }
 
-// Signals are blocked on this thread: where nobody reads any more there is an error, and no SIGPIPE.
+// Signals are blocked on this thread: where nobody reads any more, write returns an error, and
+// there is no SIGPIPE.
 bool LogWriter::WriteOut(const std::string& text) const {
   size_t done = 0;
   while (done < text.size()) {

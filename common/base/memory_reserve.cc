@@ -20,31 +20,34 @@ namespace {
 
 constexpr size_t kReserveBytes = size_t{48} << 20;
 constexpr int kTimeToEndMs = 5000;
-// A server near its limit may have no place at one moment, and work.
+// A server near its limit may have no room at one moment, and work on: only several looks in a row
+// count.
 constexpr int kFailuresInARow = 5;
 // The bytes that ZeroMQ and malloc keep for a message beside its own.
 constexpr size_t kMessageOverhead = 4096;
 constexpr std::string_view kLastWords =
-    "bandoneon: out of memory, and what was kept for a proper end is used up: this process ends now\n";
+    "bandoneon: out of memory, and what was kept for a proper end is used up: this process ends "
+    "now\n";
 
-// A new handler is given nothing: what it knows lies here, written before it is set.
+// A new handler is given no argument, so its state lies here, written before the handler is set.
 int exhausted_fd = -1;
 pthread_t main_thread;
 std::atomic<void*> reserve{nullptr};
-// These publish nothing else.
+// These publish no other memory.
 std::atomic<size_t> longest_message{0};
 std::atomic<bool> was_found{false};  // since the last look
 std::atomic<bool> was_missed{false};
 
+// Returns whether malloc finds so many bytes now.
 bool HasPlaceFor(size_t bytes) {
   if (bytes == 0) return true;
-  void* volatile place =
-      std::malloc(bytes + kMessageOverhead);  // volatile: or both calls are left out
+  // The pointer is volatile: otherwise the compiler may leave out both calls.
+  void* volatile place = std::malloc(bytes + kMessageOverhead);
   std::free(place);
   return place != nullptr;
 }
 
-// False where it was given back before.
+// Gives the reserve back; returns false where that was done before.
 bool GiveBack() {
   void* const kept = reserve.exchange(nullptr);
   if (kept == nullptr) return false;
@@ -72,6 +75,8 @@ MemoryReserve::MemoryReserve() {
   if (IsLimited()) mallopt(M_ARENA_MAX, 1);
   exhausted_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   main_thread = pthread_self();
+  // Address space alone: PROT_NONE pages take no memory, but count against a limit of address
+  // space, so that unmapping them makes room.
   void* const kept =
       mmap(nullptr, kReserveBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (kept == MAP_FAILED) return;
@@ -108,6 +113,7 @@ bool MemoryReserve::IsLimited() {
 }
 
 void MemoryReserve::Look() {
+  // Memory that was found by another caller since the last look shows that there is some.
   const bool has_missed = was_missed.exchange(false) && !was_found.load();
   was_found.store(false);
   failures_ = has_missed || !HasPlaceFor(longest_message.load()) ? failures_ + 1 : 0;

@@ -11,8 +11,8 @@
 
 namespace bdn {
 
-// std::mutex with clang's thread-safety annotations. Not absl::Mutex: Debian's build of it is
-// unknown to the thread sanitizer.
+// A std::mutex with clang's thread-safety annotations. It is not absl::Mutex because the thread
+// sanitizer does not know Debian's build of that.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;
@@ -20,7 +20,7 @@ class ABSL_LOCKABLE Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
-  // Not by who holds it.
+  // Takes the lock if it is free. Must not be called by the thread that holds it.
   bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mu_.try_lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
 
@@ -29,6 +29,7 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mu_;
 };
 
+// A scope that holds a Mutex.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
@@ -40,7 +41,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mu_;
 };
 
-// Wake-ups may be spurious: wait in a loop over the condition.
+// A condition variable for Mutex. Wake-ups may be spurious: wait in a loop over the condition.
+// Thread-safe.
 class CondVar {
  public:
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -48,7 +50,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False when `most` passed, by the steady clock.
+  // Waits for `most` at the longest, by the steady clock; returns false when that has passed.
   bool WaitFor(Mutex* mu, absl::Duration most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     if (most == absl::InfiniteDuration()) {
       Wait(mu);

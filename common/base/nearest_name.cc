@@ -8,8 +8,11 @@ namespace bdn {
 
 std::string NearestName(std::string_view word, std::span<const std::string> known) {
   std::string best;
+  // A third of the letters, and at least two, may be wrong; more would suggest names that were not
+  // meant.
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& name : known) {
+    // Levenshtein's distance, with one row of its table.
     std::vector<size_t> row(name.size() + 1);
     for (size_t j = 0; j <= name.size(); ++j) row[j] = j;
     for (size_t i = 1; i <= word.size(); ++i) {

@@ -7,7 +7,7 @@
 
 namespace bdn {
 
-// The name of `known` nearest to `word` in edit distance, or "" when none is near.
+// Returns the name of `known` nearest to `word` in edit distance, or "" when none is near.
 std::string NearestName(std::string_view word, std::span<const std::string> known);
 
 }  // namespace bdn

@@ -5,23 +5,23 @@
 
 namespace bdn {
 
-// Notices that this process itself was held up: stopped by a signal, paused with its machine, or left
-// without a processor for long. What others have not done meanwhile must not be held against them. A
-// state machine; not thread-safe.
+// A state machine that notices when this process itself was held up: stopped by a signal, paused
+// with its machine, or left without a processor for long. Omissions of others during that time must
+// not be held against them. Not thread-safe.
 class PauseWatch {
  public:
-  // Whoever has it promises to say OnAwake at least this often.
+  // The owner must call OnAwake at least once in each `interval`.
   explicit PauseWatch(absl::Duration interval) : interval_(interval) {}
 
-  // How long the process was held up before `now`: all the time since the last call, of which nothing
-  // is known, where that is more than twice the interval; else zero.
+  // Returns how long the process was held up before `now`: the time since the last call, where that
+  // is more than twice the interval, because nothing is known of all of it; otherwise zero.
   absl::Duration OnAwake(absl::Time now) {
     const absl::Duration gap = now - last_;
     const bool is_first = last_ == absl::InfinitePast();
     last_ = now;
     return is_first || gap <= 2 * interval_ ? absl::ZeroDuration() : gap;
   }
-  // When OnAwake is to be called again.
+  // Returns when OnAwake is to be called again.
   absl::Time NextTime() const { return last_ + interval_; }
 
  private:
@@ -29,7 +29,8 @@ class PauseWatch {
   absl::Time last_ = absl::InfinitePast();
 };
 
-// Of whoever watches leases of this length.
+// Makes the watch of a process that watches leases of this length: a tenth of a lease is its
+// interval.
 inline PauseWatch PauseWatchOfLeases(absl::Duration lease) { return PauseWatch(lease / 10); }
 
 }  // namespace bdn

@@ -32,13 +32,14 @@ std::optional<std::string> FirstLine(const std::string& path) {
   return line;
 }
 
-// What a control group may use, in processors; nothing where it has no limit.
+// Returns the limit of a control group, in processors; nothing where it has none.
 std::optional<double> LimitOf(const std::string& folder) {
   const std::optional<std::string> line = FirstLine(folder + "/cpu.max");
   if (!line.has_value()) return std::nullopt;
   std::istringstream words(*line);
   double quota = 0, period = 0;
-  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;  // "max"
+  // The quota is "max": no limit.
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
   return quota / period;
 }
 
@@ -76,6 +77,7 @@ std::string ProcessorListText(const std::vector<int>& processors) {
 }
 
 std::vector<int> AllowedProcessors() {
+  // Several sets in a row, because a machine may have more processors than one set holds.
   std::vector<cpu_set_t> sets(kMostProcessors / CPU_SETSIZE);
   const size_t bytes = sets.size() * sizeof(cpu_set_t);
   std::vector<int> processors;
@@ -89,7 +91,9 @@ std::vector<int> AllowedProcessors() {
 double UsableProcessors(const std::string& root) {
   double usable = static_cast<double>(AllowedProcessors().size());
   std::string group = FirstLine(root + "/proc/self/cgroup").value_or("");
-  group = group.starts_with("0::/") ? group.substr(3) : "/";  // of version 2
+  // A path of version 2; any other text leaves the root group.
+  group = group.starts_with("0::/") ? group.substr(3) : "/";
+  // Each group around this one may have a lower limit, so all of them are read, up to the root.
   for (;;) {
     const std::optional<double> limit =
         LimitOf(root + "/sys/fs/cgroup" + (group == "/" ? "" : group));
@@ -108,7 +112,7 @@ absl::StatusOr<std::vector<int>> ReadProcessors(const std::string& text, const s
     const auto list = FirstLine(root + "/sys/devices/system/node/" + text + "/cpulist");
     if (!list.has_value()) return InvalidArgument("processors '%s': there is no such node", text);
     BDN_ASSIGN_OR_RETURN(wanted, ParseProcessorList(*list));
-    // Of a node, those that there are for us.
+    // Of the node's processors, those on which this process may run are taken.
     std::erase_if(wanted,
                   [&](int i) { return !std::binary_search(allowed.begin(), allowed.end(), i); });
     if (wanted.empty()) {

@@ -11,7 +11,8 @@ namespace bdn {
 
 std::string RandomSecret() {
   std::string secret(32, '\0');
-  // So few bytes come at once or, interrupted before the generator is ready, not at all.
+  // getrandom returns so few bytes at once; interrupted before the generator is ready, it returns
+  // none.
   ssize_t got;
   do {
     got = getrandom(secret.data(), secret.size(), 0);
@@ -25,6 +26,7 @@ std::string RandomSecret() {
 
 bool IsSameSecret(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
+  // No early return: the time must not tell how many bytes agree.
   unsigned char differs = 0;
   for (size_t i = 0; i < a.size(); ++i) differs |= static_cast<unsigned char>(a[i] ^ b[i]);
   return differs == 0;

@@ -6,10 +6,11 @@
 
 namespace bdn {
 
-// 32 bytes that nobody can guess, of the kernel's generator. Ends the process where there is none.
+// Returns 32 random bytes of the kernel's generator, which nobody can guess. Ends the process where
+// it has none.
 std::string RandomSecret();
 
-// Whether both are the same. Takes as long for any two of the same lengths.
+// Returns whether both are the same. Takes equally long for any two texts of the same length.
 bool IsSameSecret(std::string_view a, std::string_view b);
 
 }  // namespace bdn

@@ -9,12 +9,13 @@
 
 namespace bdn {
 
-// A text that is never changed, and that its copies share: what thousands of values say alike, they
-// hold once. It reads as a std::string does. Thread-compatible; copies may be used by any thread.
+// A text that is never changed and that its copies share, so that thousands of values with the same
+// text hold it once. It reads as a std::string does. Thread-compatible; copies may be used by any
+// thread.
 class SharedText {
  public:
   SharedText() = default;  // empty
-  // Implicit, so that it is given as a std::string is.
+  // Implicit, so that callers may pass a std::string.
   SharedText(std::string text) : text_(std::make_shared<const std::string>(std::move(text))) {}
   SharedText(const char* text) : SharedText(std::string(text)) {}
 
@@ -27,7 +28,7 @@ class SharedText {
   bool empty() const { return str().empty(); }
   size_t size() const { return str().size(); }
 
-  // By content, which copies of one text need not read.
+  // Compares by content; copies of one text are equal without being read.
   friend bool operator==(const SharedText& a, const SharedText& b) {
     return a.text_ == b.text_ || a.str() == b.str();
   }

@@ -21,6 +21,7 @@ bool IsValueCharacter(char c) {
   return !IsSpace(c) && std::string_view("(),=;").find(c) == std::string_view::npos;
 }
 
+// Parses all of the text as a number; returns false where anything is left.
 template <typename Number>
 bool ParseAll(std::string_view text, Number* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
@@ -33,6 +34,7 @@ OptionValues::OptionValues(std::string_view owner, std::span<const SpecOption> o
     : owner_(owner), options_(options), values_(options.size()) {
   for (size_t i = 0; i < options.size(); ++i) {
     if (options[i].default_value != nullptr) values_[i].text = options[i].default_value;
+    // An error about an option that is not given shows its owner.
     values_[i].part = owner;
   }
 }
@@ -139,6 +141,7 @@ absl::Status SpecReader::Option(OptionValues* values) {
 
 absl::Status SpecReader::Bad(std::string_view part, const std::string& message) const {
   std::string shown(text_);
+  // One character each: carets stand below by position, and the message goes into logs.
   for (char& c : shown) {
     if (std::isprint(static_cast<unsigned char>(c)) == 0) c = '?';
   }

@@ -15,27 +15,28 @@
 //   spec   = name [ "(" [ option { "," option } ] ")" ]
 //   option = name "=" value
 //
-// Spaces are ignored. A mistake is shown: the spec, and carets under its bad part.
+// Spaces are ignored. An error shows the spec, with carets under its bad part.
 
 namespace bdn {
 
+// One option of a codec or rule, as a row of its table.
 struct SpecOption {
   const char* name;
   const char* default_value;  // null: the option must be given
   const char* expected;       // for errors and help: "ratio must be [expected]"
 };
 
-// The values of one name's options, by their place in its table: as given, else the defaults. Not
-// thread-safe. The spec and the table outlive it.
+// The values of one name's options, by their index in its table: as given, otherwise the defaults.
+// Not thread-safe. The spec and the table outlive it.
 class OptionValues {
  public:
-  // The value of option i. Where its text has another form, or is out of range, the option is
-  // remembered as bad if it is the first, and what is returned means nothing.
+  // Return the value of option i. Where the text has another form, or is out of range, the returned
+  // value means nothing, and the option is remembered as bad if it is the first such.
   size_t Whole(size_t i, size_t least, size_t most, size_t multiple_of = 1);
   double Real(size_t i, bool (*is_in_range)(double));
-  // The place of the value among `names`.
+  // Returns the index of the value among `names`.
   size_t OneOf(size_t i, std::span<const char* const> names);
-  bool Flag(size_t i);  // false or true
+  bool Flag(size_t i);  // "false" or "true"
 
   bool ok() const { return bad_ == kNone; }
 
@@ -44,61 +45,64 @@ class OptionValues {
   static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Value {
     std::string_view text;
-    std::string_view part;  // of the spec, to be shown where the value is bad
+    std::string_view part;  // the part of the spec to be shown where the value is bad
     bool is_given = false;
   };
 
   OptionValues(std::string_view owner, std::span<const SpecOption> options);
   void Fail(size_t i);
 
-  std::string_view owner_;  // in the spec
+  std::string_view owner_;  // a part of the spec
   std::span<const SpecOption> options_;
   std::vector<Value> values_;
   size_t bad_ = kNone;
 };
 
-// Reads a spec from left to right; the first error ends that. A part of the spec is a view into its
-// text, so that an error can show where it is. Not thread-safe.
+// A reader that goes through a spec from left to right; the first error ends that. A part of the
+// spec is a view into its text, so that an error can show where it is. Not thread-safe.
 class SpecReader {
  public:
-  // `kind` begins each error: "codec spec". Both outlive the reader.
+  // `kind` begins each error, e.g. "codec spec". Both arguments outlive the reader.
   SpecReader(const char* kind, std::string_view text) : kind_(kind), text_(text) {}
 
-  // Where the next thing that is no space begins.
+  // Skips spaces and returns the position of the next character.
   size_t SkipSpaces();
-  // What was read since.
+  // Returns the text read since position `begin`.
   std::string_view PartSince(size_t begin) const { return text_.substr(begin, at_ - begin); }
-  // Letters, digits and underscores; empty where there are none.
+  // Reads letters, digits and underscores; returns an empty text where there are none.
   std::string_view Name();
   void GoBack(size_t begin) { at_ = begin; }
 
-  // Steps over `wanted` where it is next.
+  // Steps over `wanted` if it is next, and returns whether it was.
   bool Next(char wanted);
   bool IsAtEnd() { return SkipSpaces() == text_.size(); }
-  // InvalidArgument "expected [expected]" where something else is next.
+  // Steps over `wanted`, or returns InvalidArgument "expected [expected]" where something else is
+  // next.
   absl::Status Expect(char wanted, const std::string& expected);
   absl::Status ExpectEnd();
 
-  // Nothing or the options of `owner`, in parentheses. InvalidArgument where one is unknown, given
-  // twice, or missing. REQUIRES: `owner` is a part of the spec.
+  // Reads the options of `owner` in parentheses, or nothing. InvalidArgument where an option is
+  // unknown, given twice, or missing. REQUIRES: `owner` is a part of the spec.
   absl::StatusOr<OptionValues> Options(std::string_view owner, std::span<const SpecOption> options);
-  // The same for who finds options elsewhere: all at their defaults, then one that is next.
+  // The two below do the same for a caller that finds options elsewhere: Defaults returns all at
+  // their defaults, Option reads one that is next.
   static OptionValues Defaults(std::string_view owner, std::span<const SpecOption> options) {
     return {owner, options};
   }
   absl::Status Option(OptionValues* values);
 
-  // InvalidArgument: the message, the spec, and carets under `part`, at least one.
+  // Returns InvalidArgument with the message, the spec, and carets under `part`, at least one.
   absl::Status Bad(std::string_view part, const std::string& message) const;
-  // OK, or says what the first bad option must be.
+  // Returns OK, or an error that says what the first bad option must be.
   absl::Status Check(const OptionValues& values) const;
-  // Says that `name` is no `what`, and which of the known ones is near, else all of them.
+  // Returns an error that says that `name` is no `what`, and which known one is near, or else all
+  // of them.
   absl::Status Unknown(std::string_view name, const std::string& what,
                        std::span<const std::string> known) const;
 
  private:
   std::string_view Value();
-  // What is next, for errors that expected something else.
+  // Returns the next character, for errors that expected another.
   std::string_view NextCharacter();
 
   const char* const kind_;
@@ -106,9 +110,9 @@ class SpecReader {
   size_t at_ = 0;
 };
 
-// "0.01": the shortest decimal that reads back as the same double.
+// Returns the shortest decimal that reads back as the same double: "0.01".
 std::string RealText(double value);
-// "topk(ratio=0.01,select=sampled)", or the name alone where no option is set.
+// Returns "topk(ratio=0.01,select=sampled)", or the name alone where no option is set.
 std::string SpecText(const std::string& name, std::span<const std::string> options);
 
 }  // namespace bdn

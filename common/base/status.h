@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 
-// Codes say what the caller does next: kUnavailable retry; kAborted redo the step;
-// kFailedPrecondition resync first; kInvalidArgument fix the call; kDataLoss drop the frame and
-// keep the peer's state; the others literally.
+// Status codes say what the caller does next: kUnavailable: retry; kAborted: redo the step;
+// kFailedPrecondition: resync first; kInvalidArgument: fix the call; kDataLoss: drop the frame and
+// keep the peer's state; the others mean what their names say.
 
 namespace bdn {
 
@@ -36,7 +36,7 @@ BDN_STATUS_MAKER(Unavailable, kUnavailable)
 BDN_STATUS_MAKER(Unimplemented, kUnimplemented)
 #undef BDN_STATUS_MAKER
 
-// The same code with `context: ` before the message. OK stays OK.
+// Returns the same code with `context: ` before the message. OK stays OK.
 inline absl::Status Annotate(const absl::Status& status, const std::string& context) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrFormat("%s: %s", context, status.message()));

@@ -16,7 +16,7 @@
 namespace bdn {
 namespace {
 
-// A connected descriptor, -1 with a reason in errno.
+// Returns a connected descriptor, or -1 with the reason in errno.
 int Connect(const std::string& address) {
   sockaddr_un place = {};
   if (address.size() < 2 || (address[0] != '/' && address[0] != '@') ||
@@ -58,7 +58,7 @@ Supervisor::Supervisor(const Variables& variables) {
   if (variables.watchdog_usec.empty()) return;
   int64_t pid = getpid();
   if (!variables.watchdog_pid.empty() && !absl::SimpleAtoi(variables.watchdog_pid, &pid)) pid = 0;
-  if (pid != getpid()) return;  // another process's
+  if (pid != getpid()) return;  // the watchdog is for another process
   int64_t microseconds = 0;
   if (!absl::SimpleAtoi(variables.watchdog_usec, &microseconds) || microseconds < 2) {
     LogWarning("WATCHDOG_USEC is '%s': expected microseconds", variables.watchdog_usec);
@@ -72,12 +72,12 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::Status(std::string_view text) const {
-  // A line break would begin a message of its own.
+  // The text ends at a line break, which would begin a message of its own.
   Send(absl::StrFormat("STATUS=%s", std::string(text.substr(0, text.find('\n')))));
 }
 
 void Supervisor::Send(std::string_view message) const {
-  // A message that is lost is one more missed watchdog: the supervisor's to judge.
+  // A message that is lost is one more missed sign of life, which the supervisor judges.
   if (fd_ >= 0) (void)!send(fd_, message.data(), message.size(), MSG_NOSIGNAL);
 }
 

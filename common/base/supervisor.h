@@ -8,19 +8,21 @@
 
 namespace bdn {
 
-// Tells who supervises this process what it does: the protocol of sd_notify(3), as systemd has it for
-// Type=notify, one datagram a message. Nothing is said where nobody listens, and nothing waits.
-// Thread-safe.
+// A link to the supervisor of this process, by which it tells what it does: the protocol of
+// sd_notify(3), as systemd has it for Type=notify, one datagram a message. It sends nothing where
+// no supervisor listens, and never waits. Thread-safe.
 class Supervisor {
  public:
+  // The variables of the environment by which a supervisor says where and how it listens.
   struct Variables {
-    std::string notify_socket;  // NOTIFY_SOCKET: /path or @name; empty: nobody listens
+    std::string notify_socket;  // NOTIFY_SOCKET: /path or @name; empty: no supervisor listens
     std::string watchdog_usec;  // WATCHDOG_USEC
-    std::string watchdog_pid;   // WATCHDOG_PID: whose watchdog it is; empty: this process's
+    // WATCHDOG_PID: the process whose watchdog it is; empty: this process.
+    std::string watchdog_pid;
   };
   static Variables FromEnvironment();
 
-  // Logs a warning about variables that mean nothing, and goes without them.
+  // Logs a warning about variables that mean nothing, and goes on without them.
   explicit Supervisor(const Variables& variables);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
@@ -29,16 +31,17 @@ class Supervisor {
   void Ready() const { Send("READY=1"); }
   void Stopping() const { Send("STOPPING=1"); }
   void Alive() const { Send("WATCHDOG=1"); }
-  // One line for people, as `systemctl status` shows it.
+  // Sends one line for people, as `systemctl status` shows it.
   void Status(std::string_view text) const;
 
-  // How often Alive is to be called: half of what the supervisor waits; infinite where it does not.
+  // Returns the interval at which Alive is to be called: half of the time that the supervisor
+  // waits; infinite where it waits for nothing.
   absl::Duration alive_interval() const { return alive_interval_; }
 
  private:
   void Send(std::string_view message) const;
 
-  int fd_ = -1;  // connected; -1: nobody listens
+  int fd_ = -1;  // a connected socket; -1: no supervisor listens
   absl::Duration alive_interval_ = absl::InfiniteDuration();
 };
 

@@ -11,7 +11,8 @@
 namespace bdn {
 namespace {
 
-// A thread inherits the mask of the one that makes it.
+// A scope in which this thread blocks all signals: a thread inherits the mask of the one that makes
+// it, so no signal can come before the new thread blocks it itself.
 class NoSignals {
  public:
   NoSignals() {
@@ -38,7 +39,8 @@ std::thread StartThread(const char* name, std::function<void()> body) {
   try {
     return std::thread(run);
   } catch (const std::system_error&) {
-    // Its stack found no place: it has that of the reserve, by which the process comes to its end.
+    // The stack found no room, so the reserve is given back for it; with that the process comes to
+    // its end.
     if (!MemoryReserve::IsLimited()) throw;
     MemoryReserve::OnExhausted();
     return std::thread(run);

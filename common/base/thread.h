@@ -6,9 +6,9 @@
 
 namespace bdn {
 
-// A thread that is called `name` (a literal, 15 characters at most) and takes no signals: those are
-// for the process's own threads, whose waits they are meant to interrupt. Throws std::system_error where the
-// system lets none start, and that is not for memory that a daemon has in reserve.
+// Starts a thread called `name` (a literal, 15 characters at most) that takes no signals: those are
+// for the process's own threads, whose waits they are meant to interrupt. Throws std::system_error
+// where the system lets none start, unless the reason is memory that a daemon has in reserve.
 std::thread StartThread(const char* name, std::function<void()> body);
 
 }  // namespace bdn
