@@ -15,10 +15,10 @@
 namespace bdn {
 namespace {
 
-// Clocks of the hosts may differ by this much.
+// The most by which the clocks of the machines may differ.
 constexpr absl::Duration kClockSkew = absl::Minutes(5);
 
-// What OpenSSL has to say about its last failure; empties its list of them.
+// Returns OpenSSL's text about its last failure, and empties its list of failures.
 std::string LastOpenSslError() {
   char text[256] = "unknown error";
   if (const unsigned long code = ERR_get_error(); code != 0) {
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<CertificateHandle>> LoadCertificates(const std::strin
   while (X509* certificate = PEM_read_bio_X509(reader.get(), nullptr, nullptr, nullptr)) {
     found.emplace_back(certificate);
   }
-  ERR_clear_error();  // the end of the file
+  ERR_clear_error();  // forgets the error by which the end of the file is reported
   if (found.empty()) return InvalidArgument("%s holds no certificate in PEM", path);
   return found;
 }
@@ -55,7 +55,8 @@ absl::StatusOr<std::vector<CertificateHandle>> LoadCertificates(const std::strin
 absl::StatusOr<KeyHandle> LoadKey(const std::string& path) {
   BDN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path));
   const BioHandle reader = ReaderOf(text);
-  // Nobody is asked for the password of an encrypted key.
+  // Reading an encrypted key must fail: by default OpenSSL would ask for its password at the
+  // terminal.
   const auto no_password = [](char*, int, int, void*) { return -1; };
   KeyHandle key(PEM_read_bio_PrivateKey(reader.get(), nullptr, no_password, nullptr));
   if (key == nullptr) {
@@ -77,6 +78,7 @@ absl::Time TimeOf(const ASN1_TIME* time) {
   return absl::FromTM(fields, absl::UTCTimeZone());
 }
 
+// Returns the roles among the subject's alternative names; names of other kinds are left out.
 std::vector<CertifiedRole> RolesOf(const X509* certificate) {
   std::vector<CertifiedRole> roles;
   const NamesHandle names(static_cast<GENERAL_NAMES*>(
@@ -125,19 +127,20 @@ struct Extension {
   std::string value;
 };
 
-// What differs between an authority's certificate and a node's.
+// The facts in which an authority's certificate and a node's differ.
 struct NewCertificate {
   std::string subject;
   std::vector<Extension> extensions;
   Validity validity;
 };
 
-// A certificate of `key`, signed by `issuer_key`; without an issuer it is its own.
+// Makes a certificate of `key`, signed by `issuer_key`; without an issuer it is its own issuer.
 absl::StatusOr<CertificateHandle> Sign(const NewCertificate& made, EVP_PKEY* key, X509* issuer,
                                        EVP_PKEY* issuer_key) {
   CertificateHandle certificate(X509_new());
   X509* const x509 = certificate.get();
   if (issuer == nullptr) issuer = x509;
+  // A random serial number: nothing has to remember the last one, and none repeats.
   const NumberHandle serial(BN_new());
   X509_NAME* name = x509 == nullptr ? nullptr : X509_get_subject_name(x509);
   const auto* subject = reinterpret_cast<const unsigned char*>(made.subject.c_str());
@@ -167,6 +170,7 @@ absl::Status WriteCertificate(const std::string& path, X509* certificate) {
 }
 
 absl::Status WriteKey(const std::string& path, EVP_PKEY* key) {
+  // Secure memory, which OpenSSL wipes when it is freed.
   const BioHandle out(BIO_new(BIO_s_secmem()));
   if (PEM_write_bio_PKCS8PrivateKey(out.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) {
     return OpenSslError("cannot write");
@@ -180,6 +184,8 @@ absl::Status MakeAuthority(const std::string& directory, const std::string& job,
                            Validity validity) {
   BDN_RETURN_IF_ERROR(CheckCertifiedName("job", job));
   BDN_RETURN_IF_ERROR(MakePrivateDirectory(directory));
+  // The key is looked for, too: a new authority would orphan every certificate that the old one
+  // signed.
   for (const char* file : {"ca-key.pem", "ca.pem"}) {
     if (access((directory + "/" + file).c_str(), F_OK) != 0) continue;
     return InvalidArgument("%s/%s is there already: remove it to begin anew", directory, file);
@@ -209,6 +215,7 @@ absl::StatusOr<TlsFiles> IssueCertificate(const std::string& directory, const st
     ERR_clear_error();
     return InvalidArgument("%s/ca-key.pem is not the key of %s/ca.pem", directory, directory);
   }
+  // The job's name is the authority's common name, so a certificate cannot name another job.
   char job[256] = "";
   X509_NAME_get_text_by_NID(X509_get_subject_name(authority), NID_commonName, job, sizeof(job));
   std::string uris;
@@ -216,6 +223,7 @@ absl::StatusOr<TlsFiles> IssueCertificate(const std::string& directory, const st
     BDN_RETURN_IF_ERROR(CheckCertifiedRole({job, role}));
     uris += (uris.empty() ? "URI:" : ",URI:") + ToUri({job, role});
   }
+  // A certificate must not outlive its authority: it would be refused from then on.
   validity.length = std::min(validity.length, TimeOf(X509_get0_notAfter(authority)) - validity.now);
   if (validity.length <= absl::ZeroDuration()) {
     return InvalidArgument("%s/ca.pem has expired: make another authority", directory);
@@ -237,6 +245,7 @@ absl::StatusOr<TlsFiles> IssueCertificate(const std::string& directory, const st
   BDN_RETURN_IF_ERROR(MakePrivateDirectory(folder));
   BDN_ASSIGN_OR_RETURN(const std::string trusted, ReadSmallFile(directory + "/ca.pem"));
   BDN_RETURN_IF_ERROR(WritePrivateFile(files.authority, trusted));
+  // The certificate comes last: where it is new, the key beside it is, too.
   BDN_RETURN_IF_ERROR(WriteKey(files.key, key.get()));
   BDN_RETURN_IF_ERROR(WriteCertificate(files.certificate, certificate.get()));
   return files;
@@ -257,6 +266,7 @@ absl::StatusOr<CertificateFacts> CheckTlsFiles(const TlsFiles& files, absl::Time
     return InvalidArgument("%s is not the key of %s", files.key, files.certificate);
   }
   const StoreHandle store(X509_STORE_new());
+  // Each of several authorities is trusted, so that one may take the place of another.
   for (const CertificateHandle& authority : authorities) {
     X509_STORE_add_cert(store.get(), authority.get());
   }

@@ -9,6 +9,7 @@ namespace bdn {
 namespace {
 
 constexpr std::string_view kScheme = "bandoneon://";
+// A common name in X.509 has 64 characters at most.
 constexpr size_t kMaxNameBytes = 64;
 
 }  // namespace

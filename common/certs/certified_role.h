@@ -10,7 +10,7 @@
 
 namespace bdn {
 
-// What a certificate says that its owner may be in which job: a URI of its subject's alternative
+// A role that a certificate lets its owner take in a job: a URI among its subject's alternative
 // names, bandoneon://<job>/<role>. A certificate may have several.
 struct CertifiedRole {
   std::string job;
@@ -21,12 +21,13 @@ struct CertifiedRole {
 
 inline constexpr std::string_view kCertifiedRoles[] = {"scheduler", "server", "worker", "observer"};
 
-// InvalidArgument where a name is more than one plain word of a path; `what` says which it is.
+// Returns InvalidArgument where a name is not one plain word of a path; `what` says which name it
+// is.
 absl::Status CheckCertifiedName(const char* what, const std::string& name);
-// InvalidArgument where the job is no such name, or the role is none.
+// Returns InvalidArgument where the job is no such name, or the role is not one of kCertifiedRoles.
 absl::Status CheckCertifiedRole(const CertifiedRole& role);
 std::string ToUri(const CertifiedRole& role);
-// Nothing for a URI that is not one of ours.
+// Returns nothing for a URI that is not one of ours.
 std::optional<CertifiedRole> ParseRoleUri(std::string_view uri);
 
 }  // namespace bdn

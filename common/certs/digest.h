@@ -8,9 +8,10 @@
 
 namespace bdn {
 
-// SHA-256 of bytes: who has it has them, as far as anybody knows how to make two with one.
+// The SHA-256 of some bytes. Equal digests mean equal bytes, as nobody is known to be able to make
+// two texts with one digest.
 using Digest = std::array<std::byte, 32>;
-// One pass.
+// Computes the digest in one pass.
 Digest DigestOf(ByteSpan bytes);
 
 }  // namespace bdn

@@ -11,7 +11,8 @@
 
 namespace bdn {
 
-// OpenSSL's objects, each freed by its own function.
+// A deleter that calls the function by which OpenSSL frees an object, and the handles that own such
+// objects.
 template <auto kFree>
 struct FreeWith {
   template <typename T>

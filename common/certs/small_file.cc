@@ -32,6 +32,8 @@ bool WriteAll(int fd, std::string_view text) {
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return Failed("read", path);
+  // One byte more than allowed, so that a file that is too long is told from one of exactly the
+  // limit.
   std::string text(kMostFileBytes + 1, '\0');
   size_t used = 0;
   ssize_t size = 0;
@@ -57,8 +59,9 @@ absl::Status MakePrivateDirectory(const std::string& path) {
 
 absl::Status WritePrivateFile(const std::string& path, const std::string& text) {
   std::string temporary = path + ".XXXXXX";
-  const int fd = mkostemp(temporary.data(), O_CLOEXEC);  // 0600
+  const int fd = mkostemp(temporary.data(), O_CLOEXEC);  // makes it with mode 0600
   if (fd < 0) return Failed("write", path);
+  // fsync before the rename: after a crash the name must not lead to a file without its content.
   const bool written = WriteAll(fd, text) && fsync(fd) == 0;
   if (close(fd) != 0 || !written || std::rename(temporary.c_str(), path.c_str()) != 0) {
     const absl::Status failed = Failed("write", path);

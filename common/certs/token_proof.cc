@@ -9,7 +9,7 @@ namespace bdn {
 std::string TokenProof(std::string_view token, std::string_view challenge) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;
-  // A key that is empty has to have an address all the same.
+  // HMAC wants a key that is not null, even where it is empty.
   const char* key = token.empty() ? "" : token.data();
   HMAC(EVP_sha256(), key, static_cast<int>(token.size()),
        reinterpret_cast<const unsigned char*>(challenge.data()), challenge.size(), digest, &size);

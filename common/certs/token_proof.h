@@ -6,10 +6,11 @@
 
 namespace bdn {
 
-// What shows that one has the token without saying it: HMAC-SHA256 of `challenge`, 32 bytes. Who has not
-// the token learns nothing of it but by guessing, so it has to be a random one.
+// Returns the proof that its maker has the token, without revealing it: the HMAC-SHA256 of
+// `challenge`, 32 bytes. A process without the token learns nothing of it except by guessing, so
+// the token has to be random.
 std::string TokenProof(std::string_view token, std::string_view challenge);
-// Takes as long for any two of the same length.
+// Compares two proofs, in the same time for any two of the same length.
 bool SameProof(std::string_view a, std::string_view b);
 
 }  // namespace bdn

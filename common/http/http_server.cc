@@ -23,14 +23,15 @@
 namespace bdn {
 namespace {
 
-// Of connections, of which each is one request: all are read and written on one thread, which waits for none.
+// Limits on connections, each of which carries one request. All are read and written on one thread,
+// which waits for none.
 constexpr size_t kMostConnections = 64;
 constexpr size_t kMostOfPeer = 16;  // of one address
 constexpr absl::Duration kMostTime = absl::Seconds(30);
 constexpr unsigned kIdleSeconds = 10;
 constexpr size_t kRequestBytes = 16384;
 
-// The address without the port.
+// Returns the bytes of the address without the port.
 std::string HostOfPeer(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
@@ -40,29 +41,33 @@ std::string HostOfPeer(const sockaddr* address) {
   return {reinterpret_cast<const char*>(&v6->sin6_addr), sizeof(v6->sin6_addr)};
 }
 
-// Who is connected. Cuts those that have been for longest where a new one finds too many: who asks is
-// answered within milliseconds, and only who is slow gets old. Confined to the server's thread.
+// The open connections. When a new one finds too many, those that have been open for longest are
+// cut: a regular request is answered within milliseconds, so only a slow client gets old. Confined
+// to the server's thread.
 class OpenConnections {
  public:
   struct Connection {
     int fd;
     std::string host;
     absl::Time since;
-    bool is_cut = false;  // by us; the library closes it
+    bool is_cut = false;  // by us; the library closes it later
   };
   using Place = std::list<Connection>::iterator;
 
+  // Adds a connection, and cuts the older ones for which it leaves no room.
   Place Add(int fd, std::string host) {
     const absl::Time now = clock_.Now();
     size_t all = 1;
     size_t of_host = 1;
-    for (auto next = open_.rbegin(); next != open_.rend(); ++next) {  // the youngest stay
+    // From the youngest, so that the oldest are cut.
+    for (auto next = open_.rbegin(); next != open_.rend(); ++next) {
       if (next->is_cut) continue;
       const bool is_same = next->host == host;
       const bool is_over = all + 1 > kMostConnections || (is_same && of_host + 1 > kMostOfPeer) ||
                            now - next->since > kMostTime;
       if (is_over) {
         next->is_cut = true;
+        // Only a shutdown: the library owns the descriptor, sees the end, and closes it.
         shutdown(next->fd, SHUT_RDWR);
         continue;
       }
@@ -76,7 +81,7 @@ class OpenConnections {
 
  private:
   const SteadyClock clock_;
-  std::list<Connection> open_;  // the oldest first
+  std::list<Connection> open_;  // oldest first
 };
 
 class HttpServerImpl final : public HttpServer {
@@ -95,18 +100,19 @@ class HttpServerImpl final : public HttpServer {
     port_ = ntohs(address.ss_family == AF_INET6
                       ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                       : reinterpret_cast<const sockaddr_in&>(address).sin_port);
-    // Its thread inherits the signals of the one that starts it: none.
+    // The library's thread inherits the signal mask of the thread that starts it; StartThread
+    // blocks all signals.
     StartThread("bdn-http-start", [this, fd] { Start(fd); }).join();
     if (daemon_ == nullptr)
       return Unavailable("cannot serve at %s: libmicrohttpd did not start", listen);
-    (void)listener.Release();  // the library's now
+    (void)listener.Release();  // the library owns it now
     return absl::OkStatus();
   }
 
   int port() const override { return port_; }
 
  private:
-  // Of one request.
+  // The state of one request.
   struct Request {
     std::string query;
     bool was_seen = false;
@@ -115,9 +121,11 @@ class HttpServerImpl final : public HttpServer {
   void Start(int fd) {
     daemon_ = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, nullptr, nullptr,
-        &HttpServerImpl::OnRequest, this,                                          //
-        MHD_OPTION_EXTERNAL_LOGGER, &HttpServerImpl::OnLog, nullptr,               //
-        MHD_OPTION_LISTEN_SOCKET, fd,                                              //
+        &HttpServerImpl::OnRequest, this,                             //
+        MHD_OPTION_EXTERNAL_LOGGER, &HttpServerImpl::OnLog, nullptr,  //
+        MHD_OPTION_LISTEN_SOCKET, fd,                                 //
+        // Twice the limit: connections that are cut here count in the library until it has closed
+        // them.
         MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned>(2 * kMostConnections),  //
         MHD_OPTION_CONNECTION_TIMEOUT, kIdleSeconds,                               //
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, kRequestBytes,                         //
@@ -148,7 +156,7 @@ class HttpServerImpl final : public HttpServer {
     *place = new OpenConnections::Place(server->open_.Add(fd, HostOfPeer(peer)));
   }
 
-  // The one that sees what is behind the "?" as it was sent.
+  // Keeps the query as it was sent; OnRequest is given it decoded only.
   static void* OnUri(void*, const char* uri, MHD_Connection*) {
     const char* const query = std::strchr(uri, '?');
     return new Request{.query = query == nullptr ? "" : query + 1};
@@ -165,7 +173,8 @@ class HttpServerImpl final : public HttpServer {
     const std::string_view method = said_method;
     HttpReply reply;
     if (method == "GET" || method == "HEAD") {
-      if (!std::exchange(request->was_seen, true)) return MHD_YES;  // it is called again
+      // The first call brings only the headers; the library calls again once the body has come.
+      if (!std::exchange(request->was_seen, true)) return MHD_YES;
       const auto header = [connection](const char* name) -> std::string {
         const char* const text = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
         return text == nullptr ? "" : text;
@@ -189,6 +198,7 @@ class HttpServerImpl final : public HttpServer {
       if (!value.empty()) MHD_add_response_header(response, name, value.c_str());
     };
     add("Content-Type", reply.content_type);
+    // One request a connection: an idle one would take the slot of another client.
     add("Connection", "close");
     add("Cache-Control", "no-store");
     add("X-Content-Type-Options", "nosniff");

@@ -32,10 +32,12 @@ MetricType TypeOf(Metric::Kind kind) {
 
 ClientMetric::Histogram HistogramOf(const Family& family, const Series& series) {
   ClientMetric::Histogram histogram;
+  // Prometheus wants cumulative buckets; ours count each item once.
   histogram.sample_sum = series.value;
   for (size_t i = 0; i < series.counts.size(); ++i) {
     histogram.sample_count += series.counts[i];
-    if (i >= family.bounds.size()) continue;  // the last bucket's count is all
+    // The last bucket is unbounded: its count is sample_count.
+    if (i >= family.bounds.size()) continue;
     histogram.bucket.push_back({histogram.sample_count, family.bounds[i]});
   }
   return histogram;
@@ -55,7 +57,7 @@ MetricFamily Translate(const std::string& prefix, const FamilySamples& samples) 
     if (family.label != nullptr) metric.label.push_back({family.label, series.label_value});
     if (family.kind == Metric::Kind::kHistogram) {
       metric.histogram = HistogramOf(family, series);
-    } else {  // the serializer reads the one that the type names
+    } else {  // the serializer reads the member that the type names
       metric.counter.value = series.value;
       metric.gauge.value = series.value;
     }
@@ -67,7 +69,7 @@ MetricFamily One(const char* name, Metric::Kind kind, const char* help, double v
   return Translate("", {{name, kind, help}, {{"", value}}});
 }
 
-// By the names that all of Prometheus' libraries give them.
+// Adds the process's figures, by the names that all of Prometheus' libraries give them.
 void AddProcess(std::vector<MetricFamily>* out) {
   constexpr auto kCounter = Metric::Kind::kCounter;
   constexpr auto kGauge = Metric::Kind::kGauge;

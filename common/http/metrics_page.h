@@ -10,18 +10,18 @@
 
 namespace bdn {
 
-// Whose numbers they are.
+// The source of the numbers on a metrics page.
 struct MetricsOrigin {
-  std::string role;     // "server": in front of all names
+  std::string role;     // "server": part of the prefix of all names
   std::string version;  // of the build
 };
 
-// What the registry has now, in Prometheus' text format, each name as bandoneon_ROLE_NAME, counters with
-// _total; besides, the build and the process.
+// Returns the registry's values as of now in Prometheus' text format: each name as
+// bandoneon_ROLE_NAME, counters with _total. Figures of the build and the process are added.
 std::string MetricsText(const MetricsOrigin& origin, const Registry& registry);
 
-// Serves that as GET /metrics to anybody who reaches `listen`; empty for no service, null. The registry
-// outlives it. Errors: as HttpServer::Start.
+// Serves MetricsText as GET /metrics to every client that reaches `listen`; returns null where that
+// is empty. The registry outlives the server. Errors are those of HttpServer::Start.
 absl::StatusOr<std::unique_ptr<HttpServer>> StartMetrics(const std::string& listen,
                                                          const MetricsOrigin& origin,
                                                          const Registry* registry);
