@@ -7,8 +7,8 @@
 
 namespace bdn {
 
-// What a daemon counted in one job, at its end: a line of the log, and as JSON in `metrics_file`, unless
-// that is empty. A file that cannot be written is logged.
+// Writes what a daemon counted in one job, at the job's end: as a line of the log, and as JSON in
+// `metrics_file`, unless that is empty. A file that cannot be written is logged.
 void ReportJob(const Registry& registry, const std::string& metrics_file);
 
 }  // namespace bdn

@@ -12,7 +12,8 @@
 namespace bdn {
 namespace {
 
-// Places in /proc/self/stat, counted from behind the program's name, which may have spaces.
+// The indices of words in /proc/self/stat, counted from behind the program's name, which may have
+// spaces.
 constexpr int kUserTicks = 11;
 constexpr int kKernelTicks = 12;
 constexpr int kThreads = 17;
@@ -25,9 +26,11 @@ uint64_t CountEntries(const char* path) {
   uint64_t count = 0;
   while (const dirent* entry = readdir(directory)) count += entry->d_name[0] != '.' ? 1 : 0;
   closedir(directory);
-  return count > 0 ? count - 1 : 0;  // without the one that reads
+  return count > 0 ? count - 1 : 0;  // without the descriptor that reads the directory
 }
 
+// Returns when the machine was booted, in seconds since 1970. The start of a process is told in
+// ticks since then.
 double BootSeconds() {
   std::ifstream file("/proc/stat");
   for (std::string word; file >> word;) {
@@ -44,6 +47,7 @@ ProcessFigures ReadProcessFigures() {
   figures.open_descriptors = CountEntries("/proc/self/fd");
   std::ifstream file("/proc/self/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // The last ")": the program's name may itself have one.
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return figures;
   std::istringstream rest(text.substr(name_end + 1));

@@ -5,10 +5,10 @@
 
 namespace bdn {
 
-// What the system says of this process. What it does not say is 0.
+// The system's figures about this process. A figure that the system does not give is 0.
 struct ProcessFigures {
   double cpu_seconds = 0;    // of all threads, in user and kernel mode
-  double start_seconds = 0;  // when it began, since 1970
+  double start_seconds = 0;  // when the process began, in seconds since 1970
   uint64_t resident_bytes = 0;
   uint64_t open_descriptors = 0;
   uint64_t threads = 0;

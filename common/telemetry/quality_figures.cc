@@ -13,14 +13,14 @@
 namespace bdn {
 namespace {
 
-// The worse of two, by `worse`; NaN is worst.
+// Returns the worse of two by `worse`; NaN is the worst.
 template <typename Worse>
 double Worst(double a, double b, const Worse& worse) {
   if (std::isnan(a) || std::isnan(b)) return std::nan("");
   return worse(a, b) ? a : b;
 }
 
-// JSON has no other numbers.
+// Returns null for a number that is not finite, which JSON cannot write.
 nlohmann::ordered_json NumberOrNull(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
@@ -34,6 +34,7 @@ double QualityFigures::nonfinite_share() const {
 void QualityFigures::Join(const QualityFigures& other) {
   encodings += other.encodings;
   nonfinite += other.nonfinite;
+  // A group shows the gravest action of its links: "fallen back" outranks "warned".
   if (*guard == '\0' || std::string_view(other.guard) == kGuardStates.back()) guard = other.guard;
   if (!other.is_measured) return;
   if (!std::exchange(is_measured, true)) {
@@ -70,6 +71,7 @@ std::vector<QualityGroup> JoinGroups(const std::vector<std::vector<QualityGroup>
   }
   std::map<uint64_t, QualityFigures> by_group;
   for (const auto& groups : nodes) {
+    // Sizes are powers of two, so every smaller group lies inside one of the largest size.
     for (const QualityGroup& group : groups) by_group[group.first / size].Join(group.figures);
   }
   std::vector<QualityGroup> joined;

@@ -9,7 +9,7 @@
 
 namespace bdn {
 
-// What was measured of one step of one link (compressors/memory/link_quality.h).
+// A measurement of one step of one link (compressors/memory/link_quality.h).
 struct QualitySample {
   uint64_t step = 0;
   double ratio = 0;
@@ -17,27 +17,29 @@ struct QualitySample {
   double owed_steps = 0;
 };
 
-// What the guard of a link may have done, for people; on the wire by its place here.
+// The actions that the guard of a link may have taken, for people to read; on the wire by their
+// index here.
 inline constexpr std::array<const char*, 3> kGuardStates = {"", "warned", "fallen back"};
 
-// The worst of several links: the largest ratio and owed_steps, the smallest cosine; NaN counts as
-// worst. Encodings add up.
+// The worst of several links: the largest ratio and owed_steps, and the smallest cosine; NaN counts
+// as worst. Encodings add up.
 struct QualityFigures {
   uint64_t encodings = 0;
   uint64_t nonfinite = 0;
   bool is_measured = false;
   QualitySample worst;
-  const char* guard = kGuardStates[0];  // one of them
+  const char* guard = kGuardStates[0];  // one of kGuardStates
 
   double nonfinite_share() const;
   void Join(const QualityFigures& other);
 };
 
-// An object in JSON (docs/metrics.md); what is not finite is null there.
+// Returns a JSON object (docs/metrics.md), in which a number that is not finite is null.
 std::string ToJson(const QualityFigures& figures);
 
-// Of the tensors with numbers from first to last: as many as a power of two, of which first is a
-// multiple. A node has at most kMostQualityGroups of them, all of a size, rising.
+// The figures of the tensors numbered `first` to `last`: their count is a power of two, of which
+// `first` is a multiple. A node has at most kMostQualityGroups groups, all of one size, in rising
+// order.
 struct QualityGroup {
   uint32_t first = 0;
   uint32_t last = 0;
@@ -48,7 +50,8 @@ struct QualityGroup {
 };
 inline constexpr size_t kMostQualityGroups = 32;
 
-// What several nodes have, in groups of the largest size among theirs: as many as a node may have.
+// Joins the groups of several nodes into groups of the largest size among theirs, so that there are
+// no more than one node may have.
 std::vector<QualityGroup> JoinGroups(const std::vector<std::vector<QualityGroup>>& nodes);
 
 }  // namespace bdn

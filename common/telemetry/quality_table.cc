@@ -39,7 +39,7 @@ constexpr Family kGuarded = {
 constexpr std::string_view kWarned = kGuardStates[1];
 constexpr std::string_view kFallenBack = kGuardStates[2];
 
-// Nothing where nothing was encoded.
+// Returns an empty text where nothing was encoded.
 std::string QualityJson(const QualityTable& table) {
   const std::vector<QualityTable::Named> tensors = table.Tensors();
   if (tensors.empty()) return "";
@@ -95,6 +95,7 @@ std::vector<QualityGroup> QualityTable::Groups() const {
   MutexLock lock(&mu_);
   uint32_t highest = 0;
   for (const auto& [link, owned] : links_) highest = std::max(highest, link->number_);
+  // The least power of two that puts the highest number into one of kMostQualityGroups groups.
   const uint32_t size = std::bit_ceil(highest / uint32_t{kMostQualityGroups} + 1);
   std::map<uint32_t, QualityFigures> by_group;
   for (const auto& [link, owned] : links_) by_group[link->number_ / size].Join(Read(*link));
@@ -110,6 +111,7 @@ std::vector<QualityTable::Named> QualityTable::Tensors() const {
   std::map<std::string, QualityFigures> by_name;
   {
     MutexLock lock(&mu_);
+    // A tensor may have several keys, and so several links.
     for (const auto& [link, owned] : links_) by_name[link->tensor_].Join(Read(*link));
   }
   std::vector<Named> tensors;
@@ -117,6 +119,7 @@ std::vector<QualityTable::Named> QualityTable::Tensors() const {
     if (figures.encodings > 0) tensors.push_back({name, figures});
   }
   if (tensors.size() <= kMostSeries) return tensors;
+  // NaN sorts first, as it is the worst.
   std::stable_sort(tensors.begin(), tensors.end(), [](const Named& a, const Named& b) {
     const double mine = a.figures.worst.ratio, other = b.figures.worst.ratio;
     return std::isnan(mine) ? !std::isnan(other) : mine > other;
@@ -142,6 +145,8 @@ std::vector<std::unique_ptr<Registry::Source>> AddQuality(const QualityTable* ta
     sources.push_back(registry->AddFamily(shown.family, [table, &shown] {
       std::vector<Series> all;
       for (const QualityGroup& group : table->Groups()) {
+        // A group may have encodings before its first measurement: then only the share that was not
+        // finite is known.
         if (!group.figures.is_measured && shown.family != &kNonfinite) continue;
         all.push_back({group.name(), shown.value(group.figures)});
       }

@@ -13,20 +13,20 @@
 
 namespace bdn {
 
-// The quality of a node's links that have a memory, at the end that encodes: the last sample of each,
-// and how many of its encodings were not finite. Tensors are shown in at most kMostQualityGroups runs of their
-// numbers, which count in the order of declaration, so that a job of any size has as many numbers.
-// Thread-safe.
+// The table of the quality of a node's links with ef(...) or delta(...), at the end that encodes:
+// the last sample of each, and how many of its encodings were not finite. Tensors are shown in at
+// most kMostQualityGroups runs of their numbers, which count in the order of declaration, so that
+// the size of a job does not change how many series it has. Thread-safe.
 class QualityTable {
  public:
-  // One link. The table's; thread-safe.
+  // One link. Owned by the table; thread-safe.
   class Link {
    public:
     Link(std::string tensor, uint32_t number) : tensor_(std::move(tensor)), number_(number) {}
 
     void CountEncoding(bool is_finite);
     void Note(const QualitySample& sample);
-    // What the guard has done about it: one of kGuardStates.
+    // Notes what the guard has done about the link: one of kGuardStates.
     void NoteGuard(const char* what);
 
    private:
@@ -45,17 +45,21 @@ class QualityTable {
   QualityTable(const QualityTable&) = delete;
   QualityTable& operator=(const QualityTable&) = delete;
 
-  // Of a key whose first tensor has that name and number. Lives until it is removed, or as long as the table.
+  // Adds the link of a key whose first tensor has this name and number. It lives until Remove, or
+  // as long as the table.
   Link* Add(const std::string& tensor, uint32_t number);
   void Remove(Link* link);
 
+  // The figures of one tensor, with its name.
   struct Named {
     std::string name;
     QualityFigures figures;
   };
-  // By the run of tensors' numbers, rising; without those of which nothing was encoded.
+  // Returns the figures by runs of tensor numbers, rising; leaves out runs of which nothing was
+  // encoded.
   std::vector<QualityGroup> Groups() const;
-  // By tensor, of more than kMostSeries those of the largest ratio.
+  // Returns the figures by tensor; where there are more than kMostSeries, those of the largest
+  // ratio.
   std::vector<Named> Tensors() const;
 
  private:
@@ -65,9 +69,9 @@ class QualityTable {
   std::map<const Link*, std::unique_ptr<Link>> links_ ABSL_GUARDED_BY(mu_);
 };
 
-// Reports the table, while the sources live: to exporters as residual_ratio, decoded_cosine, owed_steps,
-// nonfinite_share and guarded_tensors, and in JSON as the member "quality" (docs/metrics.md). Both are borrowed and
-// outlive them.
+// Reports the table as long as the sources live: to exporters as residual_ratio, decoded_cosine,
+// owed_steps, nonfinite_share and guarded_tensors, and in JSON as the member "quality"
+// (docs/metrics.md). Both arguments are borrowed and outlive the sources.
 std::vector<std::unique_ptr<Registry::Source>> AddQuality(const QualityTable* table,
                                                           Registry* registry);
 

@@ -36,6 +36,7 @@ std::unique_ptr<Registry::Source> Registry::AddObject(const char* member, ReadOb
 }
 
 Registry::Source::~Source() {
+  // Waits for a reader: once this returns, the source's functions run no more.
   MutexLock lock(&registry_->mu_);
   registry_->sources_.remove(this);
 }
@@ -72,6 +73,7 @@ std::vector<FamilySamples> Registry::CollectFamilies() const {
       const Metric& metric = *sample.metric;
       if (metric.of == &kNotExported) continue;
       const Family own = {metric.name, metric.kind, metric.help};
+      // Taken by name, so that series of one family from several sources end up together.
       const Family& family = metric.of == nullptr ? own : *metric.of;
       samples_of(family).push_back(
           {metric.label_value, static_cast<double>(sample.value) * family.unit});
@@ -82,6 +84,7 @@ std::vector<FamilySamples> Registry::CollectFamilies() const {
 
 void KeepLargest(std::vector<Series>* series, size_t most) {
   if (series->size() <= most) return;
+  // Stable, so that equal values keep their order from one look to the next.
   std::stable_sort(series->begin(), series->end(),
                    [](const Series& a, const Series& b) { return a.value > b.value; });
   series->resize(most);
@@ -93,6 +96,7 @@ nlohmann::ordered_json JsonOf(std::span<const Sample> samples) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Sample& sample : samples) {
     nlohmann::ordered_json* place = &json;
+    // Each "." of a name opens an object inside the last one.
     for (const absl::string_view part : absl::StrSplit(sample.metric->name, '.')) {
       place = &(*place)[std::string(part)];
     }
@@ -117,6 +121,7 @@ std::vector<std::pair<const char*, std::string>> Registry::Objects() const {
 std::string Registry::Json() const {
   nlohmann::ordered_json json = JsonOf(Collect());
   for (const auto& [member, text] : Objects()) {
+    // A source's text is not trusted: one bad object must not lose all numbers.
     auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (object.is_object()) json[member] = std::move(object);
   }

@@ -32,7 +32,8 @@ struct StageNumber {
   const char* name;
   const char* help;
   uint64_t StageCount::*value;
-  const Family* family;  // items and wall time are in the histogram
+  // The families of bytes and CPU time; items and wall time are in the histogram.
+  const Family* family;
 };
 constexpr StageNumber kNumbers[] = {
     {"items", "So many items have passed through this stage.", &StageCount::items, &kNotExported},
@@ -44,7 +45,8 @@ constexpr StageNumber kNumbers[] = {
      &StageCount::cpu_ns, &kStageCpu},
 };
 
-// A metric of each stage for each number, with the text of its name. Samples point into it.
+// A metric of each phase for each number, with the text of its name. Samples point into it, so it
+// is never moved.
 struct StageMetric {
   StageMetric(Stage of_stage, const StageNumber& of_number)
       : stage(of_stage),
@@ -61,6 +63,7 @@ struct StageMetric {
 
 const std::deque<StageMetric>& StageMetrics() {
   static const std::deque<StageMetric> metrics = [] {
+    // A deque, because the elements point into themselves and must not move.
     std::deque<StageMetric> all;
     for (size_t stage = 0; stage < kNumStages; ++stage) {
       for (const StageNumber& number : kNumbers) {
@@ -100,6 +103,7 @@ class MachineClock final : public StageClock {
   const bool with_cpu_;
 };
 
+// Never negative, whatever the clock does.
 uint64_t Elapsed(int64_t from, int64_t to) {
   return static_cast<uint64_t>(std::max<int64_t>(0, to - from));
 }
@@ -107,8 +111,10 @@ uint64_t Elapsed(int64_t from, int64_t to) {
 }  // namespace
 
 size_t StageBucketOf(uint64_t ns) {
-  const uint64_t us = ns / 1000 + (ns % 1000 > 0 ? 1 : 0);  // up: a bound is in its bucket
+  // Rounded up: a duration of exactly a bound is in that bound's bucket.
+  const uint64_t us = ns / 1000 + (ns % 1000 > 0 ? 1 : 0);
   if (us <= 1) return 0;
+  // Half the bits, as a bucket spans a factor of four.
   return std::min(kNumStageBounds, static_cast<size_t>(std::bit_width(us - 1) + 1) / 2);
 }
 
@@ -151,12 +157,16 @@ absl::StatusOr<const StageClock*> ParseStageTimes(std::string_view text) {
 
 void StageTimes::Add(Stage stage, const StageCount& more) {
   Cell& cell = cells_[static_cast<size_t>(stage)];
+  // A lap without items belongs to an item that another lap counts: its time goes into the sums
+  // only.
   if (more.items > 0) {
+    // The mean, because the duration of each single item is not known.
     cell.items[StageBucketOf(more.wall_ns / more.items)].fetch_add(more.items,
                                                                    std::memory_order_relaxed);
   }
   cell.bytes.fetch_add(more.bytes, std::memory_order_relaxed);
   cell.wall_ns.fetch_add(more.wall_ns, std::memory_order_relaxed);
+  // An atomic addition of 0 costs as much as any other, and most phases use no CPU time.
   if (more.cpu_ns > 0) cell.cpu_ns.fetch_add(more.cpu_ns, std::memory_order_relaxed);
 }
 
@@ -164,6 +174,7 @@ StageCounts StageTimes::Read() const {
   StageCounts counts;
   for (size_t i = 0; i < kNumStages; ++i) {
     uint64_t items = 0;
+    // Items are counted in their buckets only, so that a count costs one addition.
     for (const auto& bucket : cells_[i].items) items += bucket.load(std::memory_order_relaxed);
     counts.by_stage[i] = {.items = items,
                           .bytes = cells_[i].bytes.load(std::memory_order_relaxed),
@@ -213,6 +224,7 @@ std::vector<std::unique_ptr<Registry::Source>> AddStages(std::span<const Stage> 
   std::vector<std::unique_ptr<Registry::Source>> sources;
   for (const Stage stage : stages) {
     sources.push_back(registry->Add([times, stage](std::vector<Sample>* samples) {
+      // One reading for all numbers of the phase, so that they agree.
       const StageCount count = times->Read()[stage];
       for (const StageMetric& row : StageMetrics()) {
         if (row.stage == stage) samples->push_back({&row.metric, count.*row.number->value});

@@ -16,8 +16,9 @@
 
 namespace bdn {
 
-// What a key passes through in a step, in the order of the way. docs/thread_model.md says where
-// each begins and ends. The numbers go over the wire.
+// A phase of a key's step, in the order in which a key passes them. (Names in the code and on the
+// wire call a phase a stage.) docs/thread_model.md says where each begins and ends. The numbers are
+// on the wire: never renumber.
 enum class Stage : uint8_t {
   kQueue = 0,
   kHold = 1,
@@ -35,28 +36,29 @@ inline constexpr size_t kNumStages = 11;
 
 std::string_view StageName(Stage stage);  // "decode_queue"
 std::optional<Stage> FindStage(uint32_t number);
-// Those of a role, in order.
+// Return the phases of a role, in order.
 std::span<const Stage> WorkerStages();
 std::span<const Stage> ServerStages();
 
-// How long items took, by powers of four from a microsecond: bucket i has those that took at most 4^i us,
-// the last one all others.
-inline constexpr size_t kNumStageBounds = 14;  // to 67 s
+// Counts of items by how long they took, by powers of four from a microsecond: bucket i counts the
+// items that took at most 4^i us and more than the bucket before; the last one counts all longer
+// ones.
+inline constexpr size_t kNumStageBounds = 14;  // the last bound is 67 s
 using StageBuckets = std::array<uint64_t, kNumStageBounds + 1>;
 size_t StageBucketOf(uint64_t ns);
 std::span<const double> StageBoundsInSeconds();
 
-// What has passed through one stage.
+// The items that have passed through one phase, with their bytes and times.
 struct StageCount {
   uint64_t items = 0;
   uint64_t bytes = 0;
   uint64_t wall_ns = 0;
-  uint64_t cpu_ns = 0;  // of the threads that worked on it; 0 where it only waits
+  uint64_t cpu_ns = 0;  // CPU time of the threads that worked on them; 0 where items only wait
 
   bool operator==(const StageCount&) const = default;
 };
 
-// Of one node, since it began, by Stage.
+// The counts of one node since it began, by Stage.
 struct StageCounts {
   std::array<StageCount, kNumStages> by_stage;
 
@@ -65,21 +67,21 @@ struct StageCounts {
   bool operator==(const StageCounts&) const = default;
 };
 
-// What stages are timed by. Thread-safe.
+// A source of the times of phases. Thread-safe.
 class StageClock {
  public:
   virtual ~StageClock() = default;
   virtual int64_t WallNs() const = 0;       // never goes back; its zero is arbitrary
-  virtual int64_t ThreadCpuNs() const = 0;  // of the calling thread
+  virtual int64_t ThreadCpuNs() const = 0;  // CPU time of the calling thread
 };
-// The machine's. Without the CPU's time, which is a call of the kernel, that is 0.
+// Returns the machine's clock. Without `with_cpu`, which costs a system call, the CPU time is 0.
 const StageClock* MachineStageClock(bool with_cpu);
-// By setting stage-times: "cpu", "wall" (without the CPU's time) or "off" (null).
+// Parses setting stage-times: "cpu", "wall" (without CPU time) or "off" (null).
 absl::StatusOr<const StageClock*> ParseStageTimes(std::string_view text);
 
-// What a node counts of its stages. Its owner lends it to whoever a key passes; null counts nothing
-// and reads no clock. Thread-safe: numbers are exact, and those of one stage may be read between two
-// additions of one item.
+// The counters of a node's phases. The owner lends them to all code that a key passes; a null
+// pointer in their place counts nothing and reads no clock. Thread-safe: numbers are exact, but a
+// reader may see a phase between two of the additions for one item.
 class StageTimes {
  public:
   explicit StageTimes(const StageClock* clock) : clock_(clock) {}  // borrowed
@@ -87,18 +89,18 @@ class StageTimes {
   StageTimes& operator=(const StageTimes&) = delete;
 
   const StageClock& clock() const { return *clock_; }
-  // Everything that is counted comes by here: what records single spans hooks in here, now being
-  // their end.
+  // Adds to a phase. All counting comes through here, so a recorder of single spans belongs here:
+  // their end is the time of the call.
   void Add(Stage stage, const StageCount& more);
   StageCounts Read() const;
-  // Items of several that were added at once count as if each had taken the same. What was added
-  // without an item is in none.
+  // Returns the items by duration. Items that were added together count as if each had taken the
+  // same; time that was added without an item is in no bucket.
   StageBuckets ReadBuckets(Stage stage) const;
 
  private:
-  struct alignas(64) Cell {  // a line of the cache: stages run on different threads
-    // Relaxed: they publish nothing but themselves.
-    std::array<std::atomic<uint64_t>, kNumStageBounds + 1> items = {};  // by StageBucketOf
+  struct alignas(64) Cell {  // a cache line each: phases run on different threads
+    // Accessed relaxed: they publish no other memory.
+    std::array<std::atomic<uint64_t>, kNumStageBounds + 1> items = {};  // indexed by StageBucketOf
     std::atomic<uint64_t> bytes = 0;
     std::atomic<uint64_t> wall_ns = 0;
     std::atomic<uint64_t> cpu_ns = 0;
@@ -108,21 +110,21 @@ class StageTimes {
   std::array<Cell, kNumStages> cells_;
 };
 
-// Null where there is no clock.
+// Returns null where `clock` is null.
 std::unique_ptr<StageTimes> MakeStageTimes(const StageClock* clock);
 
-// An item on its way to the end of a stage, on whichever thread that is. A small value; may go with
-// what is on the way. `times` may be null and outlives it.
+// A measurement of an item on its way to the end of a phase, on whichever thread that comes. A
+// small value, which may travel with the item. `times` may be null and outlives it.
 class StageSpan {
  public:
   StageSpan() = default;
   explicit StageSpan(StageTimes* times) : StageSpan(times, Now(times)) {}
 
-  // How much later this one began, in ns; 0 where it did not.
+  // Returns by how many ns this span began later than `earlier`; 0 where it did not.
   uint64_t NsAfter(const StageSpan& earlier) const {
     return begun_ns_ > earlier.begun_ns_ ? static_cast<uint64_t>(begun_ns_ - earlier.begun_ns_) : 0;
   }
-  // The end: counts one item. The span that begins where this one ended.
+  // Ends the phase: counts one item, and returns the span that begins where this one ended.
   StageSpan End(Stage stage, uint64_t bytes) const;
 
  private:
@@ -135,15 +137,16 @@ class StageSpan {
   int64_t begun_ns_ = 0;
 };
 
-// What one thread does, one stage after the other without a gap. `times` may be null.
+// A measurement of the phases that one thread works on, one after the other without a gap. Not
+// thread-safe. `times` may be null.
 class StageLaps {
  public:
   explicit StageLaps(StageTimes* times);
   StageLaps(const StageLaps&) = delete;
   StageLaps& operator=(const StageLaps&) = delete;
 
-  // All since the beginning or the last call was of `stage`, for so many items; 0 where the item
-  // was or will be counted by another lap.
+  // Counts all the time since the beginning or the last call for `stage`, with so many items; 0
+  // items where the item was or will be counted by another lap.
   void End(Stage stage, uint64_t items, uint64_t bytes);
 
  private:
@@ -152,9 +155,9 @@ class StageLaps {
   int64_t cpu_ns_ = 0;
 };
 
-// Reports the stages as the metrics stages.NAME.items, .bytes, .wall_ns and .cpu_ns, and to exporters as
-// the histogram stage_seconds and what was counted of bytes and CPU time, while the
-// sources live. `times` and `registry` are borrowed and outlive them.
+// Reports the phases as long as the sources live: as the metrics stages.NAME.items, .bytes,
+// .wall_ns and .cpu_ns, and to exporters as the histogram stage_seconds and the counters of bytes
+// and CPU time. `times` and `registry` are borrowed and outlive the sources.
 std::vector<std::unique_ptr<Registry::Source>> AddStages(std::span<const Stage> stages,
                                                          const StageTimes* times,
                                                          Registry* registry);
