@@ -10,7 +10,7 @@
 namespace bdn {
 namespace {
 
-// Where each field of the header starts; proto/wire_format.md has the table.
+// The offset at which each field of the header starts; proto/wire_format.md has the table.
 enum Offset : size_t {
   kMagicAt = 0,
   kVersionAt = 4,
@@ -37,6 +37,7 @@ enum Offset : size_t {
   kHeaderCrcAt = 92,
 };
 
+// The header's CRC covers every byte before it, so it is last.
 uint32_t HeaderCrc(ByteSpan bytes) { return Crc32c(bytes.first(kHeaderCrcAt)); }
 
 bool IsFrameType(uint8_t value) {
@@ -44,7 +45,8 @@ bool IsFrameType(uint8_t value) {
          value <= static_cast<uint8_t>(FrameType::kTransport);
 }
 
-// What tells whether these bytes are a header of this version at all.
+// Checks whether these bytes are a header of this version at all. The CRC comes last: a header of
+// another version gets an error that says so.
 absl::Status CheckEnvelope(ByteSpan bytes) {
   if (bytes.size() != kHeaderBytes) {
     return InvalidArgument("frame header: %d bytes, expected %d", bytes.size(), kHeaderBytes);
@@ -66,7 +68,8 @@ absl::Status CheckEnvelope(ByteSpan bytes) {
   return absl::OkStatus();
 }
 
-// Fields that only some types of frame have.
+// Checks the fields that only some types of frame have: on all others they must be 0, so that a
+// later version may give them a meaning.
 absl::Status CheckOnlyOnSome(const FrameHeader& header) {
   const FrameType type = header.type;
   const bool is_of_round = type == FrameType::kPush || type == FrameType::kReply;
@@ -104,6 +107,7 @@ absl::Status CheckOnlyOnSome(const FrameHeader& header) {
   return absl::OkStatus();
 }
 
+// Checks that the flags are known, fit the type, and do not contradict each other.
 absl::Status CheckFlags(const FrameHeader& header) {
   if ((header.flags & ~kKnownFlags) != 0) {
     return InvalidArgument("frame header: unknown flags 0x%02x", header.flags & ~kKnownFlags);
@@ -112,6 +116,7 @@ absl::Status CheckFlags(const FrameHeader& header) {
   const uint8_t others = header.flags & ~(kFlagUnwanted | kFlagUncompressed);
   const bool is_of_round = header.type == FrameType::kPush || header.type == FrameType::kReply;
   const bool may_be_unwanted = is_of_round || header.type == FrameType::kProbe;
+  // The flags of a round: absent, non-finite and uncompressed.
   const uint8_t of_round = header.flags & ~(kFlagUnwanted | kFlagSame);
   const bool is_same = (header.flags & kFlagSame) != 0;
   if (is_same && (header.type != FrameType::kValue || header.flags != kFlagSame)) {
@@ -125,7 +130,8 @@ absl::Status CheckFlags(const FrameHeader& header) {
   if (others == (kFlagAbsent | kFlagNonFinite)) {
     return InvalidArgument("frame header: flags say absent and non-finite at once");
   }
-  // Only who has nothing to send may do without the result; a reply says it instead of all else.
+  // Only a worker that has nothing to send may do without the result; on a reply the flag stands
+  // instead of all others.
   const uint8_t beside = header.type == FrameType::kPush ? kFlagAbsent : 0;
   if (is_unwanted && others != beside) {
     return InvalidArgument("frame header: flags 0x%02x on a %s: unwanted goes with 0x%02x",
@@ -144,7 +150,9 @@ absl::Status CheckFloats(const FrameHeader& header) {
   return absl::OkStatus();
 }
 
+// Checks that a payload is there only where it may be, and is not too long.
 absl::Status CheckPayloadFields(const FrameHeader& header) {
+  // A peer must not make this process hold more than the type of the frame needs.
   if (const uint64_t most = MaxPayloadBytesOf(header.type); header.payload_bytes > most) {
     return InvalidArgument("frame header: payload_bytes %d, at most %d", header.payload_bytes,
                            most);
@@ -290,11 +298,13 @@ absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes) {
 
 Frame MakeFrame(FrameHeader header, Buffer payload, bool with_checksum) {
   header.payload_bytes = static_cast<uint32_t>(payload.size());
+  // The CRC of nothing is 0, as the header of an empty payload wants it.
   header.payload_crc = with_checksum ? Crc32c(payload.span()) : 0;
   return Frame{header, std::move(payload)};
 }
 
 void AddChecksum(Frame* frame) {
+  // A computed checksum may be 0, too: then it is computed again, and is 0 again.
   if (frame->payload.empty() || frame->header.payload_crc != 0) return;
   frame->header.payload_crc = Crc32c(frame->payload.span());
 }
@@ -310,6 +320,7 @@ absl::Status CheckPayload(const Frame& frame) {
     return DataLoss("%s: payload of %d bytes, the header says %d", Describe(frame.header),
                     frame.payload.size(), frame.header.payload_bytes);
   }
+  // Bytes that crossed no network are not checked: they cannot have changed on the way.
   if (frame.is_of_host) return absl::OkStatus();
   if (const uint32_t crc = Crc32c(frame.payload.span()); crc != frame.header.payload_crc) {
     return DataLoss("%s: payload crc 0x%08x, the header says 0x%08x", Describe(frame.header), crc,

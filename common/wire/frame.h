@@ -13,68 +13,73 @@
 #include "common/base/ids.h"
 
 // The data plane's frame: a header of 96 bytes, then the payload. proto/wire_format.md is the norm.
-// Here bytes become a header and back; there is no I/O.
+// This file turns headers into bytes and back; it does no I/O.
 
 namespace bdn {
 
 inline constexpr uint32_t kFrameMagic = 0x464E4442u;  // "BDNF" in the order of the bytes
 inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kHeaderBytes = 96;
-// Nobody sends more.
+// No process sends a longer payload.
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 30;
 
+// The type of a frame. The values are on the wire: never renumber.
 enum class FrameType : uint8_t {
-  kHello = 1,    // opens a connection; payload: Hello
-  kPush = 2,     // a worker's contribution to (key, step); subscribes to the reply
-  kReply = 3,    // the result of (key, step); also acknowledges init, then without payload
-  kProbe = 4,    // asks for the state of (key, step); header only
-  kInit = 5,     // sets a broadcast key's value or a StatePart; payload: raw bytes or counters
-  kFetch = 6,    // asks for a broadcast key's value or for a StatePart; payload: none, or a digest
-  kValue = 7,    // answers fetch; payload: as init, or none where the digest is its
-  kError = 8,    // answers any of the above; payload: ErrorBody
-  kWaiting = 9,  // answers probe, a repeated push or a fetch that is early; payload: missing ranks
-  // Between the transports of the two ends, which hand it to nobody else. The payload begins with a
-  // u32 that names the frame's sub-type, and with that the transport whose frame it is.
+  kHello = 1,  // opens a connection; payload: Hello
+  kPush = 2,   // a worker's contribution to (key, step); subscribes to the reply
+  kReply = 3,  // the result of (key, step); also acknowledges an init, then without payload
+  kProbe = 4,  // asks for the state of (key, step); header only
+  kInit = 5,   // sets a broadcast key's value or a StatePart; payload: raw bytes or counters
+  kFetch = 6,  // asks for a broadcast key's value or for a StatePart; payload: none, or a digest
+  // Answers a fetch; payload: as of an init, or none where the fetch's digest is the value's.
+  kValue = 7,
+  kError = 8,  // answers any of the above; payload: ErrorBody
+  // Answers a probe, a repeated push or a fetch that is early; payload: missing ranks.
+  kWaiting = 9,
+  // Passes between the transports of the two ends only. The payload begins with a u32 that names
+  // the frame's sub-type, and thereby the transport to which the frame belongs.
   kTransport = 10,
 };
 
-// What a server holds of one segment of a dense key, and an init, fetch or value is about.
+// One part of the state that a server holds of one segment of a dense key; an init, fetch or value
+// is about one. The values are on the wire: never renumber.
 enum class StatePart : uint8_t {
   kNone = 0,      // the frame is about no part: it belongs to a round or to a broadcast
-  kWeights = 1,   // f32, of rules that hold them
-  kReplica = 2,   // f32: what delta replies have told the workers so far
-  kResidual = 3,  // f32: of the replies' error feedback
+  kWeights = 1,   // f32, of rules that hold weights
+  kReplica = 2,   // f32: the weights as delta replies have told them to the workers so far
+  kResidual = 3,  // f32: the residual of the replies' error feedback
   kCounters = 4,  // StateCounters, 16 bytes
   kMoment0 = 5,   // f32: the rule's first moment
   kMoment1 = 6,
-  kRule = 7,  // the update rule in force, as text: of rules that hold weights and may be set
+  kRule = 7,  // the update rule in force, as text; of rules that hold weights and may be set
 };
 inline constexpr StatePart kLastStatePart = StatePart::kRule;
-// The longest text of a rule.
+// The most bytes of a rule's text.
 inline constexpr size_t kMaxRuleBytes = 256;
 
-// Bits of FrameHeader::flags. Unknown bits are refused.
+// A bit of FrameHeader::flags. Unknown bits are refused.
 enum FrameFlag : uint8_t {
   kFlagAbsent = 1 << 0,     // no gradient: header only
   kFlagNonFinite = 1 << 1,  // the gradient (or the sum) held NaN or infinity: header only
-  // Push that is absent, and its probe: a reply without its payload will do. Reply: the payload was
-  // left out for that.
+  // On a push that is absent, and on its probe: a reply without its payload will do. On a reply:
+  // the payload was left out for that reason.
   kFlagUnwanted = 1 << 2,
-  // From the next step on the key goes uncompressed both ways: asked for by a push, decided by a reply.
-  // Beside any other flag, and beside a payload.
+  // From the next step on the key goes uncompressed both ways: a push asks for it, a reply decides
+  // it. May stand beside any other flag, and beside a payload.
   kFlagUncompressed = 1 << 3,
-  // Value: it is what the fetch has the digest of, and was left out for that.
+  // On a value: the fetch has the digest of it, so it was left out.
   kFlagSame = 1 << 4,
 };
-// A fetch that has a payload says what the asker holds already: its SHA-256.
+// The bytes of a fetch's payload, if it has one: the SHA-256 of the value that the asker already
+// holds.
 inline constexpr size_t kDigestBytes = 32;
 inline constexpr uint8_t kKnownFlags =
     kFlagAbsent | kFlagNonFinite | kFlagUnwanted | kFlagUncompressed | kFlagSame;
-// Whether a push or reply with these flags has a payload.
+// Returns whether a push or reply with these flags has a payload.
 inline constexpr bool HasPayload(uint8_t flags) { return (flags & ~kFlagUncompressed) == 0; }
 
-// Every field means one thing, and is 0 on the types of frame that have no use for it.
-// common/wire/headers.h fills them in.
+// The fields of a frame's header. Each means one thing, and is 0 on the types of frame that have no
+// use for it. The functions of common/wire/headers.h fill them in.
 struct FrameHeader {
   FrameType type = FrameType::kHello;
   uint8_t codec = 0;  // push, reply: CodecId of the payload
@@ -83,63 +88,66 @@ struct FrameHeader {
   NodeId sender = 0;
   Key key;
   Step step = 0;
-  // Reply, value: the step that left the weights that the payload builds on, or that it is.
+  // Reply, value: the step that left the weights on which the payload builds, or which it is.
   Step base_step = 0;
   uint64_t num_elements = 0;
-  uint64_t element_offset = 0;  // where there is a part: where its segment begins in the key
+  // Where there is a part: the position in the key at which its segment begins.
+  uint64_t element_offset = 0;
   Epoch epoch = 0;
   uint32_t catalogue_version = 0;
-  float weight = 1.0f;  // push: the contribution's; reply: reserved, 0
+  float weight = 1.0f;  // push: the weight of the contribution; reply: reserved, 0
   float learning_rate = 0.0f;
   uint32_t payload_bytes = 0;
   uint32_t payload_crc = 0;  // Crc32c of the payload; 0 for an empty one
-  // Push: 1 + how many steps the pusher's program had ended; 0: not known. Those of one round agree
-  // (common/wire/program_steps.h).
+  // Push: 1 + the number of steps that the pusher's program had ended; 0: not known. All pushes of
+  // one round agree (common/wire/program_steps.h).
   uint32_t program_steps = 0;
-  int32_t priority = 0;  // push: higher goes first, of what waits at its server
+  int32_t priority = 0;  // push: of those that wait at a server, the highest goes first
   // Tells a worker's inits and fetches of one key's state apart; counts from 1, and every answer
-  // repeats it. 0 where the step does that: rounds and broadcasts.
+  // repeats it. 0 on rounds and broadcasts, which the step tells apart.
   uint32_t request = 0;
 
   bool operator==(const FrameHeader&) const = default;
 };
 
-// A whole frame, in memory. Copies share the payload.
+// A whole frame, in RAM. Copies share the payload.
 struct Frame {
   FrameHeader header;
   Buffer payload;
-  // It crossed no network: its checksum need not be there, and is not looked at.
+  // The frame crossed no network: its checksum may be missing, and is not checked.
   bool is_of_host = false;
-  // The payload is memory of the sender, who may change it while it is read: what is read twice may
-  // differ. Own() makes it a copy that does not.
+  // The payload is memory of the sender, which may change it while it is read, so that reading it
+  // twice may give different bytes. Own() replaces it by a copy that does not change.
   bool is_lent = false;
 };
 
 const char* FrameTypeName(FrameType type);
 const char* StatePartName(StatePart part);
-// "push key=7.0 step=12 from node 3": what errors and logs call a frame.
+// Returns "push key=7.0 step=12 from node 3", by which errors and logs name a frame.
 std::string Describe(const FrameHeader& header);
 
-// The 96 bytes, with the header's own CRC.
+// Returns the 96 bytes, with the header's own CRC.
 std::array<std::byte, kHeaderBytes> EncodeHeader(const FrameHeader& header);
 
-// The most that a frame of this type carries. Who connects may send a hello before anything is known
-// of him, so it is small.
+// Returns the most payload bytes of a frame of this type. A hello and a frame of the transports'
+// own are small, because a peer may send them before anything is known of it.
 uint64_t MaxPayloadBytesOf(FrameType type);
 
-// Checks everything a header can say about itself: length, magic, version, header length, CRC,
-// type, flags, fields that only some types have, floats finite and weight >= 0,
-// payload size. InvalidArgument names the field; DataLoss for a wrong CRC. `bytes` may be of any
-// size.
+// Checks everything that a header says about itself: length, magic, version, header length, CRC,
+// type, flags, fields that only some types have, finite floats and weight >= 0, payload size.
+// InvalidArgument names the field; a wrong CRC is DataLoss. `bytes` may be of any size.
 absl::StatusOr<FrameHeader> DecodeHeader(ByteSpan bytes);
 
-// Fills payload_bytes from `payload`, and payload_crc unless it crosses no network.
+// Makes a frame: fills in payload_bytes from `payload`, and payload_crc unless the frame crosses no
+// network.
 Frame MakeFrame(FrameHeader header, Buffer payload, bool with_checksum = true);
-// Fills payload_crc of a frame that was made without: it crosses a network after all.
+// Fills in payload_crc of a frame that was made without a checksum, and is to cross a network after
+// all.
 void AddChecksum(Frame* frame);
 // Replaces a payload that is lent by a copy of it.
 void Own(Frame* frame);
-// DataLoss when the payload's size or, unless it is of the same host, its CRC is not the header's.
+// Returns DataLoss when the payload's size is not the header's, or its CRC is not (which is not
+// checked where is_of_host).
 absl::Status CheckPayload(const Frame& frame);
 
 }  // namespace bdn

@@ -45,6 +45,8 @@ FrameHeader StateHeader(FrameType type, const StateSegment& segment, Step step, 
 
 std::optional<FrameHeader> ProbeFor(const FrameHeader& request) {
   if (request.type == FrameType::kFetch) {
+    // A digest is not repeated: without it the answer carries the whole value, which is right in
+    // any case.
     FrameHeader again = request;
     again.payload_bytes = 0;
     again.payload_crc = 0;

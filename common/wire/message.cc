@@ -12,7 +12,7 @@
 namespace bdn {
 namespace {
 
-// Hello: fixed fields, then the two strings.
+// The layout of a hello: fixed fields, then the two strings.
 enum HelloOffset : size_t {
   kNodeAt = 0,
   kRoleAt = 4,
@@ -26,12 +26,15 @@ enum HelloOffset : size_t {
 };
 constexpr size_t kMaxStringBytes = 255;
 
+// The layout of an error: code, length of the message, message.
 enum ErrorOffset : size_t { kCodeAt = 0, kMessageBytesAt = 4, kErrorFixedBytes = 8 };
 constexpr size_t kMaxMessageBytes = 4096;
 constexpr uint32_t kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
 
+// The layout of ranks: their number, then each.
 constexpr size_t kRanksFixedBytes = 4;
 
+// The layout of counters.
 enum CountersOffset : size_t {
   kUpdatesAt = 0,
   kPreviousRateAt = 8,
@@ -47,12 +50,13 @@ std::string LoadText(ByteSpan bytes, size_t offset, size_t size) {
   return std::string(reinterpret_cast<const char*>(bytes.data()) + offset, size);
 }
 
-// A string that is too long is cut so that its length fits the field and is still too long: the far
-// end must refuse it, not take half a token.
+// Cuts a string that is too long so that its length fits the field and is still too long: the far
+// end must refuse it, and not take half a token.
 std::string_view CutJustTooLong(const std::string& text) {
   return std::string_view(text).substr(0, kMaxStringBytes + 1);
 }
 
+// Reserved bytes must be 0, so that a later version may give them a meaning.
 absl::Status CheckHelloReserved(ByteSpan bytes, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     if (bytes[i] != std::byte{0}) return InvalidArgument("hello: reserved byte %d is not 0", i);
@@ -79,7 +83,7 @@ Buffer EncodeHello(const Hello& hello) {
   Buffer buffer = Buffer::Allocate(kHelloFixedBytes + job_id.size() + token.size());
   const MutableByteSpan out = buffer.mutable_span();
   StoreLittle(out, kNodeAt, hello.node);
-  // The role and three reserved bytes of zero.
+  // The role, and three reserved bytes of zero.
   StoreLittle(out, kRoleAt, uint32_t{static_cast<uint8_t>(hello.role)});
   StoreLittle(out, kIncarnationAt, hello.incarnation);
   StoreLittle(out, kHelloMoreReservedAt, uint32_t{0});
@@ -104,6 +108,7 @@ absl::StatusOr<Hello> DecodeHello(ByteSpan bytes) {
   if (token_bytes > kMaxStringBytes) {
     return InvalidArgument("hello: token of %d bytes, at most %d", token_bytes, kMaxStringBytes);
   }
+  // Compared exactly: bytes behind the strings would be data that nobody checks.
   if (const size_t expected = kHelloFixedBytes + job_id_bytes + token_bytes;
       bytes.size() != expected) {
     return InvalidArgument("hello: %d bytes, expected %d", bytes.size(), expected);
@@ -144,6 +149,7 @@ absl::Status DecodeError(ByteSpan bytes) {
   }
   const auto code = LoadLittle<uint32_t>(bytes, kCodeAt);
   const size_t message_bytes = LoadLittle<uint32_t>(bytes, kMessageBytesAt);
+  // Code 0 is OK, which is no error.
   if (code == 0 || code > kLargestCode) {
     return InvalidArgument("error frame: unknown code %d", code);
   }
@@ -180,6 +186,7 @@ absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes) {
                            expected, count);
   }
   std::vector<Rank> ranks(count);
+  // Rising ranks are distinct, so none is counted twice.
   Rank last = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     ranks[i] = LoadLittle<Rank>(bytes, kRanksFixedBytes + i * sizeof(Rank));
@@ -219,6 +226,7 @@ absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes) {
   }
   const StateCounters counters{LoadLittle<uint64_t>(bytes, kUpdatesAt),
                                LoadLittle<float>(bytes, kPreviousRateAt)};
+  // Counts are added to later: a larger one could overflow.
   if (counters.updates > kMaxStep) {
     return InvalidArgument("counters: %d updates, at most %d", counters.updates, kMaxStep);
   }

@@ -13,11 +13,12 @@
 #include "common/base/ids.h"
 #include "common/wire/frame.h"
 
-// Payloads of frames that carry no tensor: hello, error, waiting. proto/wire_format.md is the norm.
+// The payloads of frames that carry no tensor: hello, error, waiting. proto/wire_format.md is the
+// norm.
 
 namespace bdn {
 
-// The first frame on every connection.
+// The payload of the first frame on every connection.
 struct Hello {
   std::string job_id;  // at most 255 bytes
   NodeId node = 0;     // not 0 on the wire
@@ -29,35 +30,38 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-// Of a string over 255 bytes only 256 are sent: the far end then refuses it, and names the field.
+// Encodes a hello. Of a string over 255 bytes 256 are sent, so that the far end refuses it and
+// names the field.
 Buffer EncodeHello(const Hello& hello);
-// InvalidArgument names the field.
+// Decodes a hello. InvalidArgument names the field.
 absl::StatusOr<Hello> DecodeHello(ByteSpan bytes);
 
-// An absl status: code and message (cut at 4 KiB). REQUIRES: !status.ok().
+// Encodes an error: code and message (cut at 4 KiB). REQUIRES: !status.ok().
 Buffer EncodeError(const absl::Status& status);
-// The status that was sent, or InvalidArgument about the payload itself: never OK.
+// Returns the status that was sent, or InvalidArgument about the payload itself; never OK.
 absl::Status DecodeError(ByteSpan bytes);
 
-// Ranks whose contribution a round lacks, rising. A worker that finds its own among them sends the
-// same bytes again.
+// Encode and decode the ranks whose contribution a round lacks, rising. A worker that finds its own
+// among them sends the same bytes again.
 Buffer EncodeRanks(const std::vector<Rank>& ranks);
 absl::StatusOr<std::vector<Rank>> DecodeRanks(ByteSpan bytes);
 
-// float32, one after the other.
+// Encodes float32 values, one after the other.
 Buffer EncodeFloats(std::span<const float> values);
-// REQUIRES: bytes.size() == values.size_bytes().
+// Decodes them. REQUIRES: bytes.size() == values.size_bytes().
 void DecodeFloats(ByteSpan bytes, std::span<float> values);
 
-// What a server counts of one segment.
+// The counters that a server keeps of one segment.
 struct StateCounters {
-  uint64_t updates = 0;              // of the rule
-  float previous_learning_rate = 0;  // of the step that left the replies' residual
+  uint64_t updates = 0;  // updates that the rule has made
+  // The learning rate of the step that left the replies' residual.
+  float previous_learning_rate = 0;
 
   bool operator==(const StateCounters&) const = default;
 };
 Buffer EncodeCounters(const StateCounters& counters);
-// InvalidArgument: not 16 bytes, a rate that is not finite, or a reserved field that is not zero.
+// Decodes them. InvalidArgument: not 16 bytes, more updates than kMaxStep, a rate that is not
+// finite, or a reserved field that is not zero.
 absl::StatusOr<StateCounters> DecodeCounters(ByteSpan bytes);
 
 }  // namespace bdn

@@ -9,14 +9,15 @@
 
 namespace bdn {
 
-// Where a rank's program was when it pushed.
+// The number of steps that a rank's program had ended when it pushed.
 struct ProgramPlace {
   Rank rank = -1;
-  uint32_t steps = 0;  // as FrameHeader::program_steps: 1 + how many had ended; 0: not known
+  uint32_t steps = 0;  // as FrameHeader::program_steps: 1 + the steps that had ended; 0: not known
 };
 
-// Contributions to one round of a tensor belong to one step of the program, or their mean is none.
-// InvalidArgument names both ranks, their counts and what usually causes it; OK where one is not known.
+// Checks that two contributions to one round of a tensor belong to one step of the program, without
+// which their mean has no meaning. InvalidArgument names both ranks, their counts and the usual
+// cause. Returns OK where one count is not known.
 absl::Status CheckSameProgramSteps(const std::string& tensor, Step step, const ProgramPlace& first,
                                    const ProgramPlace& second);
 
