@@ -9,7 +9,8 @@
 namespace bdn {
 namespace {
 
-// One direction: its schedule, the codecs up to the last stage, and the last.
+// One direction of a link: its schedule, the codecs of all periods but the last, and the last
+// codec.
 struct Direction {
   CodecSchedule schedule;
   std::vector<CodecStage> stages;
@@ -26,7 +27,7 @@ absl::StatusOr<std::unique_ptr<const SegmentedCodec>> MakeSegmented(
                                                 options.dtype);
 }
 
-// The warm-up comes first, whatever the schedule says of its steps.
+// Makes one direction. The warm-up comes first, whatever the schedule says of its steps.
 absl::StatusOr<Direction> MakeDirection(const std::string& spec, const KeyCodecsOptions& options) {
   Direction made;
   BDN_ASSIGN_OR_RETURN(made.schedule, ParseCodecSchedule(spec));
@@ -39,6 +40,7 @@ absl::StatusOr<Direction> MakeDirection(const std::string& spec, const KeyCodecs
   for (const CodecSchedule::Stage& stage : made.schedule.stages) {
     BDN_ASSIGN_OR_RETURN(auto codec, MakeSegmented(stage.link, options));
     last_step += stage.steps;
+    // A period that the warm-up covers altogether never comes into use, and is left out.
     if (stage.steps == 0) {
       made.last = std::move(codec);
     } else if (last_step > options.warmup_steps) {
@@ -48,8 +50,9 @@ absl::StatusOr<Direction> MakeDirection(const std::string& spec, const KeyCodecs
   return made;
 }
 
-// Whether a reply would scale up once more what its pushes scaled up: they drew the same elements.
-// The last codecs may: payloads that add up are scaled by neither.
+// Returns whether a reply would scale up once more what its pushes scaled up, where both drew the
+// same elements. The last codecs of both ways are excepted if payloads add up encoded: then neither
+// scales.
 bool ScalesTwice(const CodecSchedule& push, const CodecSchedule& pull, bool last_add_up) {
   for (const CodecSchedule::Stage& up : push.stages) {
     for (const CodecSchedule::Stage& down : pull.stages) {
@@ -66,6 +69,8 @@ LinkFeedback FeedbackOf(const LinkCodec& link) {
           .learning_rate_correction = link.learning_rate_correction};
 }
 
+// Checks that the specs go with the update rule: delta(...) is for pulling weights that servers
+// hold, ef(...) for gradients.
 absl::Status CheckMemories(const LinkCodec& push, const LinkCodec& pull,
                            const KeyCodecsOptions& options) {
   if (push.delta || (pull.delta && !options.holds_weights)) {
@@ -107,6 +112,7 @@ size_t KeyCodecs::MaxEncodedBytes() const {
 void KeyCodecs::GoUncompressed(uint64_t first_step) const {
   if (uncompressed == nullptr) return;
   uint64_t known = uncompressed->first_step.load();
+  // The earliest step wins: replies to several steps may each have decided it.
   while (first_step < known && !uncompressed->first_step.compare_exchange_weak(known, first_step)) {
   }
 }
@@ -128,6 +134,8 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
   codecs.pull_feedback = FeedbackOf(pull_link);
   codecs.reply = ReplyOf(pull_link, options);
   const bool aggregate = codecs.reply == ReplyKind::kAggregate;
+  // Encoded payloads add up only where both ways use one linear codec, and nothing is left out that
+  // a residual must keep.
   codecs.adds_encoded = aggregate && push_link.codec->linear() &&
                         push_link.codec->spec() == pull_link.codec->spec() &&
                         !codecs.pull_feedback.on;
@@ -137,6 +145,8 @@ absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options) {
         "out of the pull",
         options.pull_spec, options.push_spec);
   }
+  // Only a link that keeps a residual or a replica can grow without bound, so only such keys may go
+  // uncompressed later.
   if (codecs.push_feedback.on || codecs.pull_has_memory()) {
     BDN_ASSIGN_OR_RETURN(const LinkCodec none, ParseCodecSpec("none"));
     codecs.uncompressed = std::make_unique<KeyCodecs::Uncompressed>(

@@ -13,30 +13,33 @@
 
 namespace bdn {
 
-// One direction's error feedback.
+// The error feedback of one direction of a link.
 struct LinkFeedback {
   bool on = false;
   float decay = 1.0f;
   bool learning_rate_correction = false;
 };
 
-// What the replies to a key carry.
+// The content of the replies to a key.
 enum class ReplyKind : uint8_t {
-  kAggregate,  // of the contributions
-  kWeights,    // that the server holds, encoded as they are
-  kDelta,      // what the weights differ by from the replica that every worker holds
-  kSigns,      // of a step that workers take on the weights that they hold (memory/sign_step.h)
+  kAggregate,  // the aggregate of the contributions
+  kWeights,    // the weights that the server holds, encoded as they are
+  kDelta,      // the difference between the weights and the replica that every worker holds
+  // The signs of a step, which workers take on the weights that they hold (memory/sign_step.h).
+  kSigns,
 };
 
-// The codec of the steps up to `last_step`, after the stage before it.
+// The codec of one period of a schedule: the steps up to `last_step`, after those of the period
+// before.
 struct CodecStage {
   uint64_t last_step = 0;
   std::unique_ptr<const SegmentedCodec> codec;
 };
 
-// What both ends of a key use, step by step: `none` during the warm-up, then the stages of the
-// declared schedules, then their last codecs. Where a link has a memory that may grow without bound, `none`
-// from a step on that both ends have agreed on meanwhile. Thread-safe; immutable but for that step.
+// The codecs that both ends of a key use, step by step: `none` during the warm-up, then the periods
+// of the declared schedules, then their last codecs. Where a link has ef(...) or delta(...), what
+// it leaves out may grow without bound; then `none` from a step on that both ends have agreed on
+// meanwhile. Thread-safe: immutable except for that step.
 struct KeyCodecs {
   std::unique_ptr<const SegmentedCodec> push;
   std::unique_ptr<const SegmentedCodec> pull;
@@ -47,24 +50,26 @@ struct KeyCodecs {
   ReplyKind reply = ReplyKind::kAggregate;
   uint64_t warmup_steps = 0;
 
-  // What the reply to a step carries: whole weights during the warm-up.
+  // Returns the content of the reply to a step; during the warm-up whole weights take the place of
+  // deltas and signs.
   ReplyKind Reply(uint64_t step) const {
     const bool whole = step <= warmup_steps && reply != ReplyKind::kAggregate;
     return whole ? ReplyKind::kWeights : reply;
   }
-  // Whether the server remembers what its replies left out.
+  // Returns whether the server keeps track of what its replies left out, by a residual or a
+  // replica.
   bool pull_has_memory() const { return pull_feedback.on || reply == ReplyKind::kDelta; }
-  // Whether workers hold what replies build on.
+  // Returns whether workers hold weights on which replies build.
   bool keeps_replica() const { return reply == ReplyKind::kDelta || reply == ReplyKind::kSigns; }
 
-  // Whether the reply to a step can be added up from its pushes without decoding them: one linear
-  // codec both ways, and no memory on the way back.
+  // Returns whether the reply to a step can be added up from its pushes without decoding them: one
+  // linear codec both ways, and no residual for the replies.
   bool AddsEncoded(uint64_t step) const {
     return adds_encoded && &Push(step) == push.get() && &Pull(step) == pull.get();
   }
   bool adds_encoded = false;
 
-  // Steps count from 1.
+  // Return the codec of a step. Steps count from 1.
   const SegmentedCodec& Push(uint64_t step) const {
     return IsUncompressed(step) ? uncompressed->codec : At(push_stages, *push, step);
   }
@@ -73,21 +78,23 @@ struct KeyCodecs {
     return At(pull_stages, *pull, step);
   }
 
-  // Both ways from `first_step` on, for good; later ones change nothing. Signs of weights stay signs, which
-  // lose nothing. No-op of links without a memory.
+  // Sends the key uncompressed both ways from `first_step` on, for good; a later step than one set
+  // before changes nothing. Signs of weights stay signs, which lose nothing. No-op where no link of
+  // the key has ef(...) or delta(...).
   void GoUncompressed(uint64_t first_step) const;
   bool IsUncompressed(uint64_t step) const {
     return uncompressed != nullptr &&
            step >= uncompressed->first_step.load(std::memory_order_relaxed);
   }
+  // The codec `none`, and the step from which on it is used.
   struct Uncompressed {
     explicit Uncompressed(SegmentedCodec none) : codec(std::move(none)) {}
     const SegmentedCodec codec;
-    // Publishes nothing but itself: who encodes a step has had its predecessor's reply.
+    // Publishes no other memory: an end that encodes a step has had the reply to the step before.
     std::atomic<uint64_t> first_step = UINT64_MAX;
   };
-  std::unique_ptr<Uncompressed> uncompressed;  // null: no link of the key has a memory
-  // Of a payload either way, at any step.
+  std::unique_ptr<Uncompressed> uncompressed;  // null: no link of the key has ef(...) or delta(...)
+  // Returns the most bytes of a payload, either way and at any step.
   size_t MaxEncodedBytes() const;
 
  private:
@@ -100,19 +107,21 @@ struct KeyCodecs {
   }
 };
 
+// The facts of which a key's codecs are made.
 struct KeyCodecsOptions {
   std::string push_spec;
   std::string pull_spec;
   uint64_t warmup_steps = 0;
   std::vector<size_t> segment_elements;
   DType dtype = DType::kFloat32;
-  // Of the update rule: whether the server holds the weights, and whether it steps by signs.
+  // Properties of the update rule: whether the server holds the weights, and whether it steps by
+  // signs.
   bool holds_weights = false;
   bool steps_by_signs = false;
 };
 
-// InvalidArgument shows a spec that is wrong, does not take the element type, or does not go with
-// the update rule.
+// Makes the codecs of a key. InvalidArgument shows a spec that is wrong, does not take the element
+// type, or does not go with the update rule.
 absl::StatusOr<KeyCodecs> MakeKeyCodecs(const KeyCodecsOptions& options);
 
 }  // namespace bdn

@@ -11,7 +11,8 @@ size_t LongestPayload(const std::vector<CodecStage>& stages, const SegmentedCode
   return most;
 }
 
-// Whether every reply is the very array of the weights.
+// Returns whether every reply is the very array of the weights, so that it needs no memory of its
+// own.
 bool TellsWeightsAsTheyLie(const KeyCodecs& codecs) {
   return codecs.reply == ReplyKind::kWeights && codecs.pull->num_segments() == 1 &&
          codecs.pull->codec().id() == CodecId::kNone;
@@ -22,6 +23,7 @@ bool TellsWeightsAsTheyLie(const KeyCodecs& codecs) {
 KeyCost CostOfKey(const KeyEntry& key, const RuleSpec& rule, const KeyCodecs& codecs,
                   size_t workers) {
   if (key.kind == KeyKind::kBroadcast) {
+    // One value and its successor, of any element type.
     return {.state = 2 * key.elements * DTypeSize(key.dtype)};
   }
   const uint64_t array = key.elements * sizeof(float);
@@ -35,6 +37,8 @@ KeyCost CostOfKey(const KeyEntry& key, const RuleSpec& rule, const KeyCodecs& co
   KeyCost cost;
   cost.state = arrays * array;
   cost.reply = TellsWeightsAsTheyLie(codecs) ? 0 : LongestPayload(codecs.pull_stages, *codecs.pull);
+  // Payloads are added to the sum once they take more than an eighth of it (PrefixSum); one more
+  // may just have come.
   cost.open = std::min(all_pushes, sum + sum / 8 + push);
   cost.late = all_pushes - cost.open;
   return cost;

@@ -39,6 +39,8 @@ absl::Status CanonicalizeSpecs(TensorDeclaration* tensor) {
   }
   BDN_ASSIGN_OR_RETURN(const RuleSpec rule, RuleSpec::Parse(tensor->rule));
   tensor->rule = rule.text();
+  // One key of the whole tensor stands for all its partitions: whether specs go together does not
+  // depend on their lengths.
   const KeyEntry whole{.dtype = tensor->dtype,
                        .push_spec = tensor->push_spec,
                        .pull_spec = tensor->pull_spec,

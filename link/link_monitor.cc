@@ -10,8 +10,8 @@ namespace bdn {
 namespace {
 
 constexpr int64_t kMostEvery = int64_t{1} << 40;
-// Codecs that settle may leave out more than they are given until they have: some with a few levels do so
-// while they come to owe tens of steps.
+// Some codecs leave out more than they are given until they have settled: those with few levels
+// come to owe tens of steps on the way. A thousand is far above that.
 constexpr double kMostOwedSteps = 1000;
 
 }  // namespace
@@ -47,6 +47,7 @@ void LinkMonitor::Begin(QualityWatch* watch, const KeyEntry& key, const std::str
   if (watch == nullptr || watch->options.every == 0) return;
   watch_ = watch;
   link_ = watch->table.Add(tensor, key.segments[0].tensor);
+  // Spread by key, so that the measurements of a job's keys do not all fall into one step.
   phase_ = key.key.value % watch->options.every;
 }
 
@@ -76,7 +77,7 @@ void LinkMonitor::Note(Step step, const LinkQuality& quality, const std::string&
 
 void LinkMonitor::Guard(Step step, const LinkQuality& quality, const std::string& tensor) {
   const double ratio = quality.ratio();
-  const bool is_over = !(ratio <= 1);  // Overflown, too.
+  const bool is_over = !(ratio <= 1);  // also true for NaN, after an overflow
   const bool grows = !(quality.residual < last_residual_);
   last_residual_ = quality.residual;
   num_over_ = is_over && grows ? num_over_ + 1 : 0;
@@ -85,8 +86,8 @@ void LinkMonitor::Guard(Step step, const LinkQuality& quality, const std::string
   wants_uncompressed_ = watch_->options.guard == QualityGuard::kFallBack;
   link_->NoteGuard(kGuardStates[1]);
   LogWarning(
-      "tensor '%s' step %d: what its %s leaves out grows without bound: %.3g times as much as it was "
-      "given, for %d samples in a row, and as much as %.3g steps bring in; %s",
+      "tensor '%s' step %d: what its %s leaves out grows without bound: %.3g times as much as it "
+      "was given, for %d samples in a row, and as much as %.3g steps bring in; %s",
       tensor, step, watch_->what, ratio, num_over_, quality.owed_steps(),
       wants_uncompressed_
           ? "all of its key goes uncompressed soon"

@@ -14,29 +14,31 @@
 
 namespace bdn {
 
-// What a node does about a link whose residual grows without bound.
+// The action of a node on a link whose residual grows without bound.
 enum class QualityGuard : uint8_t {
   kOff,
-  kWarn,      // says so once
-  kFallBack,  // and has the key sent uncompressed from a step on that all agree on
+  kWarn,      // logs it once
+  kFallBack,  // logs it, and has the key sent uncompressed from a step on that all agree on
 };
 
-// How a node watches the links that it encodes for: settings of servers and workers.
+// The settings by which a server or a worker watches the links that it encodes for.
 struct QualityOptions {
-  uint64_t every = 256;  // measures each link in one of so many steps; 0: never
+  uint64_t every = 256;  // each link is measured in one of so many steps; 0: never
   QualityGuard guard = QualityGuard::kWarn;
 };
-// By settings quality-every and quality-guard. InvalidArgument names the one that is wrong.
+// Reads the settings quality-every and quality-guard. InvalidArgument names the one that is wrong.
 absl::StatusOr<QualityOptions> ReadQualityOptions(const Config& config);
 
-// What a node watches its links by. Borrowed, and outlives the monitors.
+// The settings and the table with which a node watches its links. Borrowed by the monitors, and
+// outlives them.
 struct QualityWatch {
   QualityOptions options;
-  const char* what = "push";  // which way is encoded here, for people
+  const char* what = "push";  // the direction that is encoded here, for people to read
   QualityTable table;
 };
 
-// What was measured of the segments of a key, and which of them leaves out the largest part.
+// The measurements of the segments of a key joined, and the segment that leaves out the largest
+// part.
 struct WorstOf {
   void Add(size_t of_segment, const LinkQuality& quality);
 
@@ -45,33 +47,37 @@ struct WorstOf {
   double ratio = -1;
 };
 
-// Watches one key's link that has a memory, at the end that encodes. A value, of whoever has the key's
-// state: not thread-safe. What does nothing is made by default.
+// A watch of one key's link with ef(...) or delta(...), at the end that encodes. A value, kept by
+// the owner of the key's state: not thread-safe. A default-constructed monitor does nothing.
 //
-// A residual grows without bound where a codec adds more than it takes away: one that leaves out less than it
-// was given, |e| < |p|, owes a bounded number of steps. So the guard acts once, kLeastOver samples running,
-// |e| was above |p| and no smaller than before, and over a thousand steps are owed: there are codecs that
-// settle further down. Once a sample is over, every step is measured until one is not.
+// A residual e grows without bound where a codec adds more to it than it takes away; a codec that
+// leaves out less than the p that it was given, |e| < |p|, owes a bounded number of steps. So the
+// guard acts once, when in kLeastOver samples in a row |e| was above |p| and no smaller than
+// before, and over a thousand steps are owed: some codecs settle while they owe fewer. Once a
+// sample is over, every step is measured until one is not, or the guard has acted.
 class LinkMonitor {
  public:
-  // Whether anything is watched; else Begin may be called.
+  // Returns whether a link is watched; if not, Begin may be called.
   bool is_on() const { return link_ != nullptr; }
-  // From now on the link of this key, whose first tensor is called so. `watch` may be null: nothing.
+  // Begins to watch the link of this key, whose first tensor is `tensor`. Does nothing where
+  // `watch` is null or measures nothing.
   void Begin(QualityWatch* watch, const KeyEntry& key, const std::string& tensor);
-  // The link is no more, nor is what was measured of it. Not of a copy.
+  // Forgets the link and its measurements. Not to be called on a copy, because that shares the
+  // link's row of the table.
   void End();
 
-  // Whether the encoding of `step` is to be measured: at steps 1, 2, 4 and so on at first, later in one
-  // of `every`, which differs from key to key.
+  // Returns whether the encoding of `step` is to be measured: at steps 1, 2, 4 and so on at first,
+  // later in one of `every`, at a remainder that differs from key to key.
   bool IsDue(Step step) const;
-  // Every encoding, measured or not.
+  // Counts an encoding, whether it is measured or not.
   void CountEncoding(bool is_finite);
-  // `tensor` is whose part of the key does worst, for people.
+  // Notes the measurement of a step. `tensor` names the tensor whose part of the key does worst,
+  // for people to read.
   void Note(Step step, const LinkQuality& quality, const std::string& tensor);
 
-  // Whether the guard has found that the key had better go uncompressed.
+  // Returns whether the guard has found that the key should go uncompressed.
   bool WantsUncompressed() const { return wants_uncompressed_; }
-  // It was agreed that it does.
+  // Notes that all have agreed that it does.
   void NoteUncompressed();
 
   static constexpr int kLeastOver = 8;

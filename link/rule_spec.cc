@@ -12,7 +12,7 @@
 namespace bdn {
 namespace {
 
-// What an option may be. Numbers stay far from where float32 underflows and overflows.
+// The values that an option may have. Numbers stay far from where float32 underflows and overflows.
 struct Range {
   const char* expected;
   bool (*contains)(double);  // null: a flag
@@ -27,11 +27,11 @@ constexpr Range kNotNegative = {"a number from 0 to 1e6",
 
 struct RuleOption {
   const char* name;
-  const char* default_value;  // canonical
+  const char* default_value;  // in canonical form
   const Range& range;
 };
 
-// How many arrays as long as the weights a rule keeps besides them.
+// The number of arrays as long as the weights that a rule keeps beside them.
 struct Moments {
   int most = 0;
   const char* option = nullptr;  // the rule keeps none where this option is 0; null: it always does
@@ -98,7 +98,7 @@ absl::StatusOr<const RuleRow*> ReadName(SpecReader& spec) {
   return spec.Unknown(name, "rule", known);
 }
 
-// Flags as 0 and 1.
+// Reads the options of a rule; flags become 0 and 1.
 absl::StatusOr<std::vector<double>> ReadOptions(SpecReader& spec, const RuleRow& row,
                                                 std::string_view name) {
   std::vector<SpecOption> options;
@@ -110,13 +110,13 @@ absl::StatusOr<std::vector<double>> ReadOptions(SpecReader& spec, const RuleRow&
   for (size_t i = 0; i < options.size(); ++i) {
     const auto contains = row.options[i].range.contains;
     const double value = contains == nullptr ? values.Flag(i) : values.Real(i, contains);
-    numbers.push_back(value + 0.0);  // -0 becomes 0
+    numbers.push_back(value + 0.0);  // turns -0 into 0: one value must have one canonical text
   }
   BDN_RETURN_IF_ERROR(spec.Check(values));
   return numbers;
 }
 
-// Canonical, as the defaults of the table are.
+// Returns the value in canonical form, as the table has the defaults.
 std::string ValueText(const RuleOption& option, double value) {
   if (option.range.contains == nullptr) return value != 0 ? "true" : "false";
   return RealText(value);
