@@ -12,6 +12,7 @@
 namespace bdn {
 namespace {
 
+// So that no product of elements and bytes an element overflows 64 bits.
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 
 bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
@@ -27,7 +28,8 @@ absl::Status CheckDeclaration(const TensorDeclaration& tensor) {
   const auto bad = [&](const std::string& what) {
     return InvalidArgument("tensor '%s': %s", tensor.name, what);
   };
-  // Where text ends at its first NUL, two names or specs that differ behind it would be one.
+  // Code that ends a text at its first NUL would take two names or specs that differ behind it for
+  // one.
   const SharedText* const texts[] = {&tensor.push_spec, &tensor.pull_spec, &tensor.rule};
   if (HasNul(tensor.name) || std::any_of(std::begin(texts), std::end(texts),
                                          [](const auto* text) { return HasNul(text->str()); })) {
@@ -88,6 +90,7 @@ Uncompressed CountUncompressed(const CatalogueDelta& delta) {
     ++count.of_tensors;
     count.of_bytes += TensorBytes(tensor);
   }
+  // A tensor that is cut into several keys counts once.
   std::set<uint32_t> tensors;
   for (const KeyEntry& key : delta.keys) {
     if (has_codec(key)) continue;
@@ -111,7 +114,9 @@ absl::Status CheckDelta(const CatalogueDelta& delta) {
     if (delta.owners[i] == 0) return InvalidArgument("key %s has no owner", key.key.ToString());
     if (key.segments.empty()) return InvalidArgument("key %s is empty", key.key.ToString());
     for (const KeySegment& segment : key.segments) {
-      const uint32_t place = segment.tensor - delta.first_tensor;  // huge where it lies before
+      // Wraps to a huge index where the tensor lies before the first.
+      const uint32_t place = segment.tensor - delta.first_tensor;
+      // Compared by subtraction: offset + elements of a peer's message may overflow.
       if (place >= delta.tensors.size() || segment.elements == 0 ||
           segment.elements > delta.tensors[place].elements ||
           segment.offset > delta.tensors[place].elements - segment.elements) {

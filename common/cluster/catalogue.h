@@ -16,17 +16,20 @@
 
 namespace bdn {
 
-// Of names, specs and other texts that nodes send.
+// The most bytes of a name, a spec or another text that a node sends.
 inline constexpr size_t kMaxNameBytes = 4096;
 
+// The kind of a key: how its values travel. The values are on the wire: never renumber.
 enum class KeyKind : uint8_t {
   kDense = 0,      // push and reply, summed
   kBroadcast = 1,  // init and fetch: opaque bytes of one root
 };
 
-// What a worker says of a tensor before its first use. Every worker must say the same.
+// A worker's declaration of a tensor, made before its first use. Every worker must declare the
+// same.
 struct TensorDeclaration {
-  std::string name;  // unique in the job, at most 255 bytes
+  // Unique in the job, at most kMaxNameBytes, or as the scheduler's max-name-bytes allows.
+  std::string name;
   DType dtype = DType::kFloat32;
   uint64_t elements = 0;
   KeyKind kind = KeyKind::kDense;
@@ -35,27 +38,28 @@ struct TensorDeclaration {
   SharedText rule = "mean";
   uint64_t warmup_steps = 0;  // the first steps go both ways with `none`
   float momentum = 0.0f;      // applied by the workers before error feedback
-  // May share a frame with its neighbours of the same declaration call: all of them are then pushed
-  // (or said to be absent) together, step by step.
+  // Whether it may share a frame with its neighbours of the same declaration call. If so, all of
+  // them are pushed (or said to be absent) together, step by step.
   bool fuse = false;
-  uint32_t group = 0;  // only tensors of one group share a frame: one learning rate each
+  // Only tensors of one group share a frame, because a frame has one learning rate.
+  uint32_t group = 0;
 
   bool operator==(const TensorDeclaration&) const = default;
 };
 
-// A run of one tensor inside a key.
+// A run of elements of one tensor inside a key.
 struct KeySegment {
   uint32_t tensor = 0;  // its number in the catalogue
-  uint64_t offset = 0;  // first element, in the tensor
+  uint64_t offset = 0;  // index of the first element in the tensor
   uint64_t elements = 0;
 
   bool operator==(const KeySegment&) const = default;
 };
 
-// Most keys have one.
+// A key's segments. Most keys have one.
 using KeySegments = absl::InlinedVector<KeySegment, 1>;
 
-// One key: the unit that is encoded, sent, summed and answered.
+// One key: the unit that is encoded, sent, summed and answered as one.
 struct KeyEntry {
   Key key;
   DType dtype = DType::kFloat32;
@@ -71,55 +75,59 @@ struct KeyEntry {
   bool operator==(const KeyEntry&) const = default;
 };
 
-// Which keys are placed. Later ones compare greater: an epoch may move keys, and within an epoch the
-// placement only grows with the catalogue.
+// The version of a placement, which tells the keys that are placed. Later ones compare greater: an
+// epoch may move keys, and within an epoch the placement only grows with the catalogue.
 struct PlacementVersion {
-  Epoch epoch = 0;         // of the membership that has the servers
+  Epoch epoch = 0;         // epoch of the membership whose servers own the keys
   uint32_t catalogue = 0;  // version of the catalogue whose keys are placed
 
   auto operator<=>(const PlacementVersion&) const = default;
 };
 
-// The catalogue is everything declared so far: tensors, numbered in the order of rank 0's
-// declarations, and the keys made of them. It is a list of these, each what one version added to
-// those before, and who owns the keys of it. Immutable once it is shared.
+// The tensors and keys that one version adds to the catalogue, with the owners of its keys. The
+// catalogue is everything declared so far: tensors, numbered in the order of rank 0's declarations,
+// and the keys made of them; it is a list of these deltas. Immutable once it is shared.
 struct CatalogueDelta {
-  PlacementVersion version;   // of the catalogue with this; versions rise by one, from 1
+  // Version of the catalogue with this delta; versions rise by one, from 1.
+  PlacementVersion version;
   uint32_t first_tensor = 0;  // number of the first of `tensors`
   std::vector<TensorDeclaration> tensors;
-  std::vector<KeyEntry> keys;  // of these tensors; of one tensor contiguous, rising by partition
-  std::vector<NodeId> owners;  // servers, by place in `keys`
-  // Keys of earlier versions that are no more: all workers are done with their tensors.
+  // Keys of these tensors; those of one tensor are contiguous, rising by partition.
+  std::vector<KeyEntry> keys;
+  std::vector<NodeId> owners;  // servers, by index in `keys`
+  // Keys of earlier versions that are given up, because all workers are done with their tensors.
   std::vector<Key> retired;
 
   bool operator==(const CatalogueDelta&) const = default;
 };
 using SharedDelta = std::shared_ptr<const CatalogueDelta>;
 
-// InvalidArgument names the tensor and what is wrong with it: a name that is empty or too long, no
-// elements or more than can be addressed, a dense tensor of integers, specs on a broadcast.
+// Checks a declaration. InvalidArgument names the tensor and its fault: a name or spec that is
+// empty, too long or has a NUL, no elements or more than can be addressed, a momentum outside [0,
+// 1), a dense tensor of integers, specs on a broadcast.
 absl::Status CheckDeclaration(const TensorDeclaration& tensor);
-// The same of all of them, and that no two have one name.
+// Checks all of them, and that no two have one name.
 absl::Status CheckDeclarations(std::span<const TensorDeclaration> tensors);
 
-// Bytes a tensor or key stands for: float32 where it is dense, those of its type where it is a
-// broadcast.
+// Return the bytes that a tensor or key stands for: float32 elements where it is dense, elements of
+// its type where it is a broadcast.
 uint64_t TensorBytes(const TensorDeclaration& tensor);
 uint64_t KeyBytes(const KeyEntry& key);
 
-// How much of what is to be compressed is not, because its keys are under the job's
-// min-compress-bytes.
+// A count of the tensors that have a codec, and of those that go uncompressed all the same, because
+// their keys are under the job's min-compress-bytes.
 struct Uncompressed {
-  uint64_t tensors = 0;  // that have such a key
-  uint64_t bytes = 0;    // of such keys
+  uint64_t tensors = 0;  // tensors with a codec that have such a key
+  uint64_t bytes = 0;    // bytes of such keys
+  // All tensors with a codec, and their bytes.
   uint64_t of_tensors = 0;
   uint64_t of_bytes = 0;
 };
-// REQUIRES: CheckDelta(delta).ok().
+// Counts the tensors of a delta. REQUIRES: CheckDelta(delta).ok().
 Uncompressed CountUncompressed(const CatalogueDelta& delta);
 
-// InvalidArgument where `delta` contradicts itself: a key without an owner, without segments, or
-// with one outside the tensors of this delta.
+// Returns InvalidArgument where `delta` contradicts itself: a key without an owner, without
+// segments, or with a segment outside the tensors of this delta.
 absl::Status CheckDelta(const CatalogueDelta& delta);
 
 }  // namespace bdn

@@ -14,13 +14,13 @@ namespace {
 
 namespace wire = bandoneon::control;
 
-// At most, on the wire.
+// The most bytes that each takes on the wire.
 constexpr size_t kTensorBytes = 32;  // besides its name
 constexpr size_t kKeyBytes = 32;
 constexpr size_t kSegmentBytes = 32;
 constexpr size_t kTraitsBytes = 48;  // besides the specs
 
-// Cuts a delta into deltas.
+// A cutter that divides a delta into smaller ones, one for each piece. Used once.
 class Cutter {
  public:
   Cutter(const CatalogueDelta& delta, size_t piece_bytes)
@@ -42,16 +42,21 @@ class Cutter {
   }
 
  private:
+  // Every piece names the version and the first tensor, so that the reader can check that all
+  // belong together.
   void Begin() {
     pieces_.push_back({.version = delta_.version, .first_tensor = delta_.first_tensor});
     used_ = 0;
   }
+  // Begins another piece where this one has no room; a piece always takes at least one entry.
   void MakeRoom(size_t bytes) {
     if (used_ > 0 && used_ + bytes > piece_bytes_) Begin();
     used_ += bytes;
   }
 
   void Add(const KeyEntry& key, NodeId owner) {
+    // A key of very many segments goes on in the next pieces: each part repeats its number
+    // (ReadKey).
     const size_t most = std::max<size_t>(1, piece_bytes_ / 2 / kSegmentBytes);
     KeyEntry part = key;
     for (size_t first = 0; first < key.segments.size(); first += most) {
@@ -64,7 +69,8 @@ class Cutter {
     }
   }
 
-  // Each set of traits is there once in a piece. Those of the one before cost nothing again.
+  // Returns the bytes that the traits of `value` add to the piece, which holds each set of traits
+  // once. Those of the entry before cost nothing again.
   template <typename Value>
   size_t TraitsBytes(const Value& value) {
     const std::string specs =
@@ -78,7 +84,7 @@ class Cutter {
   const size_t piece_bytes_;
   std::vector<CatalogueDelta> pieces_;
   size_t used_ = 0;    // of the last piece
-  std::string specs_;  // of what came last
+  std::string specs_;  // specs of the entry added last
 };
 
 }  // namespace
@@ -102,7 +108,7 @@ absl::StatusOr<SharedDelta> ReadDelta(
   auto whole = std::make_shared<CatalogueDelta>();
   uint32_t pieces = 1;
   for (uint32_t i = 0; i < pieces; ++i) {
-    google::protobuf::Arena arena;  // tens of thousands of messages, which go together
+    google::protobuf::Arena arena;  // tens of thousands of messages, which are freed together
     auto& message = *google::protobuf::Arena::CreateMessage<wire::CataloguePiece>(&arena);
     BDN_RETURN_IF_ERROR(fetch(i, &message));
     const PlacementVersion its_version = Read(message.version());
@@ -111,6 +117,7 @@ absl::StatusOr<SharedDelta> ReadDelta(
       whole->version = its_version;
       whole->first_tensor = message.first_tensor();
     }
+    // Each piece comes by a call of its own: a piece of another version must not be mixed in.
     if (message.piece() != i || message.pieces() != pieces || its_version != whole->version ||
         its_version.catalogue != version || message.first_tensor() != whole->first_tensor) {
       return InvalidArgument("piece %d of catalogue %d is not what came for it", i, version);

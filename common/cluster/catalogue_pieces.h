@@ -17,14 +17,15 @@ class CataloguePiece;
 
 namespace bdn {
 
-// About as many bytes has a piece at most.
+// The most bytes that a piece has, approximately.
 inline constexpr size_t kPieceBytes = size_t{512} << 10;
 
-// What a version added, as serialised CataloguePiece messages: at least one.
+// Returns the additions of a version as serialised CataloguePiece messages, at least one.
 std::vector<std::string> PiecesOf(const CatalogueDelta& delta, size_t piece_bytes = kPieceBytes);
 
-// Puts a version together of its pieces, which `fetch` brings, one after the other. Returns its
-// error, or InvalidArgument where the pieces are not of one version or CheckDelta refuses it.
+// Puts a version together from its pieces, which `fetch` fetches one after the other. Returns the
+// error of `fetch`, or InvalidArgument where the pieces are not of one version or CheckDelta
+// refuses the whole.
 absl::StatusOr<SharedDelta> ReadDelta(
     uint32_t version,
     const std::function<absl::Status(uint32_t piece, bandoneon::control::CataloguePiece*)>& fetch);

@@ -22,8 +22,9 @@ FileDescriptor FileInMemory() {
   return file;
 }
 
-// Files in memory that no watch uses, for the next one. A thread of gRPC's may open the path of one when its
-// watch has ended: so its number must never be another file's, and it is not closed.
+// The files in RAM that no watch uses, kept for the next watch. A thread of gRPC may open the path
+// of one after its watch has ended, so its descriptor must never become another file's: it is never
+// closed.
 class UnusedFiles {
  public:
   FileDescriptor Take() {
@@ -48,11 +49,13 @@ UnusedFiles& Unused() {
   return *files;
 }
 
-// `text` takes the place of the file's, for who opens its path from now on.
+// Gives the file the content `text`, for code that opens its path from now on. A new file takes
+// over the descriptor at once, so that no reader sees half of a text.
 void Replace(const FileDescriptor& file, const std::string& text) {
   const FileDescriptor next = FileInMemory();
   for (size_t done = 0; done < text.size();) {
     const ssize_t count = write(next.get(), text.data() + done, text.size() - done);
+    // After a failed write the old content stays in place.
     if (count <= 0) return;
     done += static_cast<size_t>(count);
   }
@@ -96,7 +99,7 @@ int CertificateWatch::refusals() const {
   return refusals_;
 }
 
-// Empty where one cannot be read.
+// Reads the files; a text is empty where its file cannot be read.
 CertificateWatch::Texts CertificateWatch::ReadFiles() const {
   const auto read = [](const std::string& path) { return ReadSmallFile(path).value_or(""); };
   return {read(files_.authority), read(files_.certificate), read(files_.key)};
@@ -121,12 +124,14 @@ void CertificateWatch::Run() {
 
 void CertificateWatch::Look() {
   Texts now = ReadFiles();
-  // Whoever replaces them does so one after the other: what is the same at two looks is complete.
+  // Files are replaced one after the other, so only texts that two looks find the same are
+  // complete.
   const bool is_settled = now == changed_;
   changed_ = std::move(now);
   if (!is_settled || changed_ == seen_) return;
   const absl::Status status = CheckTlsFiles(files_, absl::Now()).status();
-  if (ReadFiles() != changed_) return;  // the next look sees what is there then
+  // They changed during the check: the next look decides about what it finds then.
+  if (ReadFiles() != changed_) return;
   seen_ = changed_;
   if (status.ok()) {
     Show(seen_);
@@ -135,9 +140,9 @@ void CertificateWatch::Look() {
     return;
   }
   LogError(
-      "the files of tls-ca, tls-cert and tls-key have changed and cannot be used: %s; connections go on with what "
-      "was there before. Put files there that belong together (bandoneon certs issue), and they are taken "
-      "within seconds",
+      "the files of tls-ca, tls-cert and tls-key have changed and cannot be used: %s; connections "
+      "go on with what was there before. Put files there that belong together (bandoneon certs "
+      "issue), and they are taken within seconds",
       status.message());
   MutexLock lock(&mu_);
   ++refusals_;

@@ -15,23 +15,24 @@
 
 namespace bdn {
 
-// A process's files of TLS as they were when they could last be used: what replaces them is taken once it has
-// been checked, all three together. gRPC, which takes whatever is there, is shown these in place of the files.
-// They lie in memory. Thread-safe.
+// A watch of the TLS files of a process, which keeps their last usable content. Files that replace
+// them are taken once all three have been checked together. gRPC, which takes whatever it finds, is
+// given paths to this content, in RAM, in place of the files. Thread-safe.
 class CertificateWatch {
  public:
-  // `interval`: between two looks at the files.
+  // Watches `files`, with `interval` between two looks at them.
   explicit CertificateWatch(TlsFiles files, absl::Duration interval = absl::Seconds(2));
   ~CertificateWatch();
   CertificateWatch(const CertificateWatch&) = delete;
   CertificateWatch& operator=(const CertificateWatch&) = delete;
 
-  // Paths for this process, while this lives.
+  // Returns paths that this process may open while the watch lives.
   TlsFiles shown() const;
-  // How often files that had changed could not be used.
+  // Returns how often files that had changed could not be used.
   int refusals() const;
 
  private:
+  // The content of the three files.
   struct Texts {
     std::string authority;
     std::string certificate;
@@ -41,16 +42,16 @@ class CertificateWatch {
   void Run();
   void Look();
   Texts ReadFiles() const;
-  // Each at once.
+  // Replaces the content shown, each file atomically.
   void Show(const Texts& texts);
 
   const TlsFiles files_;
   const absl::Duration interval_;
   const SteadyClock clock_;
-  Texts seen_;     // the last that were taken or refused
-  Texts changed_;  // what was there at the last look
+  Texts seen_;     // the texts that were taken or refused last
+  Texts changed_;  // the texts found at the last look
   FileDescriptor authority_;
-  FileDescriptor pair_;  // the certificate and its key, which change together
+  FileDescriptor pair_;  // the certificate and its key in one file, because they change together
   mutable Mutex mu_;
   CondVar closed_changed_;
   bool is_closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -23,19 +23,21 @@ namespace tls = grpc::experimental;
 
 // The metadata of every call that carries the job's token.
 constexpr char kTokenMetadata[] = "bandoneon-token";
-// Of every answer: the scheduler's version of control.
+// The metadata of every answer that carries the scheduler's version of control.
 constexpr char kVersionMetadata[] = "bandoneon-control-version";
 
-// How soon a file that has changed is read again. gRPC looks at them on a thread of its own.
+// The interval at which gRPC looks at the files, on a thread of its own, for a change.
 constexpr unsigned kReloadSeconds = 1;
 
+// Has gRPC look at the watch's files, which change only to content that has been checked.
 std::shared_ptr<tls::FileWatcherCertificateProvider> Watch(const CertificateWatch& watch) {
   const TlsFiles files = watch.shown();
   return std::make_shared<tls::FileWatcherCertificateProvider>(files.key, files.certificate,
                                                                files.authority, kReloadSeconds);
 }
 
-// Of the scheduler's certificate, behind gRPC's own check that the job's authority has signed it.
+// A check of the scheduler's certificate, after gRPC's own check that the job's authority has
+// signed it.
 class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
  public:
   explicit SchedulerVerifier(Credentials credentials) : credentials_(std::move(credentials)) {}
@@ -57,11 +59,11 @@ class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
   const Credentials credentials_;
 };
 
-// `part`, as long as anybody has it, with what it needs.
+// Returns `part` so that its last user also ends the watch that it needs.
 template <typename Part>
 std::shared_ptr<Part> Keep(std::shared_ptr<Part> part, std::shared_ptr<CertificateWatch> watch) {
   if (part == nullptr || watch == nullptr) return part;
-  // The watch goes last.
+  // The part is destroyed first: it still uses the watch.
   auto both = std::make_shared<std::pair<std::shared_ptr<CertificateWatch>, std::shared_ptr<Part>>>(
       std::move(watch), std::move(part));
   return {both, both->second.get()};
@@ -75,7 +77,7 @@ std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(const Credentials
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
-  options.set_check_call_host(false);  // the verifier asks for the role instead
+  options.set_check_call_host(false);  // the verifier checks the role instead
   options.set_certificate_verifier(
       tls::ExternalCertificateVerifier::Create<SchedulerVerifier>(credentials));
   return tls::TlsCredentials(options);
@@ -98,6 +100,7 @@ void ShowToken(const Credentials& credentials, grpc::ClientContext* context) {
 }
 
 void ShowControlVersion(grpc::ServerContextBase* context) {
+  // Trailing metadata, which an answer with an error carries, too.
   context->AddTrailingMetadata(kVersionMetadata, absl::StrFormat("%d", kControlVersion));
 }
 
@@ -140,13 +143,14 @@ std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address,
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // How long one attempt may take: where a thousand nodes begin at once, none is to give up and begin
-  // anew while it is waiting for its turn.
+  // The time that one attempt may take: where a thousand nodes begin at once, none should give up,
+  // and begin anew, while it waits for its turn.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A connection of its own: two nodes in one process must not share the fate of one.
+  // The connection is shared with nobody: two nodes in one process must not depend on one
+  // connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // The scheduler is reached directly, whatever the environment says of web proxies.
+  // The scheduler is reached directly, even where the environment names a web proxy.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   const auto watch =
       credentials.has_tls() ? std::make_shared<CertificateWatch>(credentials.tls()) : nullptr;

@@ -20,31 +20,33 @@ class ServerCredentials;
 
 namespace bdn {
 
-// The one place where credentials become gRPC's. With certificates every connection is mutual TLS,
-// and the files are read again when they change. The token goes with each call, as metadata: who
-// calls is known before a byte of the request is read.
+// Makes gRPC's credentials of ours; no other code does. With certificates every connection is
+// mutual TLS, and the files are read again when they change. The token goes with each call, as
+// metadata, so that a caller is known before a byte of its request is read.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Credentials& credentials);
 void ShowToken(const Credentials& credentials, grpc::ClientContext* context);
-// A scheduler says, with each answer to who may ask, what version of control it speaks; 0 where the one that
-// was asked did not. Of a caller, once its call has ended.
+// Add to an answer, and read from one, the version of control that the scheduler speaks. It goes
+// with each answer to a caller that may ask; ControlVersionOf is for the caller once its call has
+// ended, and returns 0 where the scheduler did not say.
 void ShowControlVersion(grpc::ServerContextBase* context);
 uint32_t ControlVersionOf(const grpc::ClientContext& context);
-// Whether the caller showed the job's token and, where there are certificates, one of the job's.
-// PermissionDenied says who it was.
+// Checks whether the caller showed the job's token and, where there are certificates, one of the
+// job's. PermissionDenied says who it was.
 absl::Status CheckCaller(const Credentials& credentials, const grpc::ServerContextBase& context);
-// Whether the caller's certificate, where there are certificates, lets it be `role`.
+// Checks whether the caller's certificate, where there are certificates, lets it be `role`.
 absl::Status CheckCallerRole(const Credentials& credentials, const grpc::ServerContextBase& context,
                              std::string_view role);
 
-// A connection of its own to the scheduler at `address`, made when it is first used and again when
-// it breaks. With certificates nothing is sent to who has none of a scheduler of the same job; the
-// name of its host does not matter.
+// Returns a connection to the scheduler at `address` that no other caller shares. It is made when
+// it is first used, and again when it breaks. With certificates nothing is sent to a peer without
+// one of a scheduler of the same job; the name of its machine does not matter.
 std::shared_ptr<grpc::Channel> ConnectChannel(const std::string& address,
                                               const Credentials& credentials);
 
-// `timeout` from now as gRPC takes it, by a clock that does not follow the system's.
+// Returns the time `timeout` from now as gRPC takes it, by a clock that does not follow the
+// system's.
 gpr_timespec GrpcDeadline(absl::Duration timeout);
-// Infinite is none.
+// Sets the deadline of a call; an infinite timeout sets none.
 void SetDeadline(absl::Duration timeout, grpc::ClientContext* context);
 
 }  // namespace bdn

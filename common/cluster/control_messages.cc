@@ -32,6 +32,7 @@ absl::StatusOr<DType> ReadDType(uint32_t value) {
   return static_cast<DType>(value);
 }
 
+// Reads the role of a node that joins, which is never a scheduler.
 absl::StatusOr<Role> ReadRole(uint32_t value) {
   if (value != static_cast<uint32_t>(Role::kServer) &&
       value != static_cast<uint32_t>(Role::kWorker)) {
@@ -40,14 +41,16 @@ absl::StatusOr<Role> ReadRole(uint32_t value) {
   return static_cast<Role>(value);
 }
 
-// The traits of the tensors and keys of a message, each of them once.
+// The traits of the tensors and keys of a message, each set written once. Traits are what many of
+// them have in common.
 class TraitsWriter {
  public:
   explicit TraitsWriter(google::protobuf::RepeatedPtrField<wire::Traits>* all) : all_(all) {}
 
-  // The place of what `value`, a tensor or a key, has in common with others.
+  // Returns the index of the traits of `value`, a tensor or a key; adds them where they are new.
   template <typename Value>
   uint32_t PlaceOf(const Value& value) {
+    // The momentum goes in by its bits, which have an order whatever its value is.
     Traits traits{static_cast<uint32_t>(value.dtype),
                   static_cast<uint32_t>(value.kind),
                   value.push_spec,
@@ -77,16 +80,17 @@ class TraitsWriter {
   std::map<Traits, uint32_t> places_;
 };
 
-// The traits of a message, each read once, when the first tensor or key has it.
+// The traits of a message, each read once, when the first tensor or key refers to it.
 class TraitsReader {
  public:
   // Borrows the message.
   explicit TraitsReader(const google::protobuf::RepeatedPtrField<wire::Traits>& messages)
       : messages_(messages) {}
 
-  // As a tensor of no name and no elements; lives as long as the reader.
+  // Returns the traits at an index, as a tensor of no name and no elements; it lives as long as the
+  // reader.
   absl::StatusOr<const TensorDeclaration*> At(uint32_t place) {
-    if (last_ != nullptr && place == last_place_) return last_;  // as most have
+    if (last_ != nullptr && place == last_place_) return last_;  // as for most
     if (place >= static_cast<uint32_t>(messages_.size())) {
       return InvalidArgument("traits %d of %d", place, messages_.size());
     }
@@ -109,12 +113,13 @@ class TraitsReader {
   }
 
   const google::protobuf::RepeatedPtrField<wire::Traits>& messages_;
-  std::map<uint32_t, TensorDeclaration> read_;  // by place
+  std::map<uint32_t, TensorDeclaration> read_;  // by index
   uint32_t last_place_ = 0;
   const TensorDeclaration* last_ = nullptr;
 };
 
-// Room for `more` elements, so that what comes in pieces is not moved at every one.
+// Makes room for `more` elements, and at least doubles the capacity, so that a list that comes in
+// pieces is not moved at every piece.
 template <typename Value>
 void MakeRoom(size_t more, std::vector<Value>* values) {
   const size_t size = values->size() + more;
@@ -150,7 +155,7 @@ absl::Status ReadTensors(const Message& message, TraitsReader* traits,
   return absl::OkStatus();
 }
 
-// A key whose segments did not fit goes on in the next piece.
+// Reads a key. A key whose segments did not fit into a piece goes on in the next one.
 absl::Status ReadKey(const wire::KeyEntry& from, TraitsReader* all_traits, CatalogueDelta* delta) {
   const Key number{from.key()};
   if (delta->keys.empty() || delta->keys.back().key != number) {
@@ -222,7 +227,7 @@ absl::StatusOr<NodeInfo> ReadNode(const wire::NodeInfo& message) {
   return node;
 }
 
-// Ranks are places in the list.
+// Reads nodes, whose ranks must be their positions in the list.
 absl::Status ReadNodes(const google::protobuf::RepeatedPtrField<wire::NodeInfo>& messages,
                        std::vector<NodeInfo>* nodes) {
   for (const wire::NodeInfo& message : messages) {
@@ -235,7 +240,8 @@ absl::Status ReadNodes(const google::protobuf::RepeatedPtrField<wire::NodeInfo>&
   return absl::OkStatus();
 }
 
-// REQUIRES: size is that of the first group; `least` is behind the one before.
+// Checks a group. REQUIRES: `size` is that of the first group; `least` is the number after the
+// group before.
 absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t least) {
   const auto name = [&] {
     return absl::StrFormat("quality of tensors %d to %d", group.first(), group.last());
@@ -246,7 +252,8 @@ absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t 
       group.first() < least) {
     return InvalidArgument("%s: these are no group of %d", name(), size);
   }
-  constexpr uint64_t kMostEncodings = uint64_t{1} << 48;  // those of all nodes can be added
+  // Small enough that those of all nodes can be added.
+  constexpr uint64_t kMostEncodings = uint64_t{1} << 48;
   if (group.encodings() == 0 || group.encodings() > kMostEncodings ||
       group.nonfinite() > group.encodings()) {
     return InvalidArgument("%s: %d of %d encodings", name(), group.nonfinite(), group.encodings());
@@ -255,7 +262,7 @@ absl::Status CheckGroup(const wire::QualityGroup& group, uint64_t size, int64_t 
     return InvalidArgument("%s: guard %d: there are %d", name(), group.guard(),
                            kGuardStates.size());
   }
-  // Numbers that are none pass.
+  // NaN passes these comparisons, and may: it says that a number overflowed.
   constexpr double kMostCosine = 1 + 1e-6;
   if (group.residual_ratio() < 0 || group.owed_steps() < 0 ||
       std::abs(group.decoded_cosine()) > kMostCosine) {
@@ -326,6 +333,7 @@ void Write(const HeldBytes& held, wire::HeldBytes* message) {
 void Write(const StageCounts& counts, wire::StageCounts* message) {
   for (size_t i = 0; i < kNumStages; ++i) {
     const StageCount& count = counts.by_stage[i];
+    // Phases without counts are left out: the reader takes them as zeros.
     if (count == StageCount()) continue;
     wire::StageCounts::Stage* stage = message->add_stages();
     stage->set_stage(static_cast<uint32_t>(i));
@@ -351,6 +359,7 @@ void Write(const QualityGroup& group, wire::QualityGroup* message) {
   message->set_last(group.last);
   message->set_encodings(figures.encodings);
   message->set_nonfinite(figures.nonfinite);
+  // The names are constants, so the pointer tells which one it is.
   const auto* const guard = std::find(kGuardStates.begin(), kGuardStates.end(), figures.guard);
   message->set_guard(static_cast<uint32_t>(guard - kGuardStates.begin()));
   message->set_is_measured(figures.is_measured);
@@ -427,6 +436,7 @@ absl::StatusOr<JobConfig> Read(const wire::JobConfig& message) {
   config.job_id = message.job_id();
   config.run_seed = message.run_seed();
   constexpr uint32_t kMost = std::numeric_limits<int>::max();
+  // The counts become int here, so a peer must not send more.
   if (message.num_workers() == 0 || message.num_workers() > kMost || message.num_servers() == 0 ||
       message.num_servers() > kMost) {
     return InvalidArgument("the job has %d workers and %d servers", message.num_workers(),
@@ -505,6 +515,7 @@ absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
   std::vector<QualityGroup> groups;
   groups.reserve(static_cast<size_t>(message.size()));
   for (const wire::QualityGroup& group : message) {
+    // All groups must have the size of the first.
     const uint64_t size = uint64_t{message[0].last()} - message[0].first() + 1;
     BDN_RETURN_IF_ERROR(
         CheckGroup(group, size, groups.empty() ? 0 : int64_t{groups.back().last} + 1));

@@ -35,20 +35,20 @@ template <typename Element>
 class RepeatedPtrField;
 }
 
-// Between our types and the generated messages, for both ends of the control plane. Reading checks
-// everything that a peer could have got wrong: InvalidArgument names the field.
+// The conversions between our types and the generated messages, for both ends of the control plane.
+// Reading checks everything that a peer could have got wrong: InvalidArgument names the field.
 
 namespace bdn {
 
-// Of one message, in either direction. What may be larger goes in pieces.
+// The most bytes of one message, in either direction. Larger data goes in pieces.
 inline constexpr int kMaxMessageBytes = 4 << 20;
-// Tensors that one heartbeat says are retired: within any limit on requests.
+// The most tensors that one heartbeat says are retired; they fit any limit on requests.
 inline constexpr size_t kMostRetired = 4096;
 
 absl::Status FromGrpc(const grpc::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
 
-// Negative is for ever.
+// Converts a timeout; a negative number is infinite.
 absl::Duration TimeoutFromMilliseconds(int64_t milliseconds);
 int64_t TimeoutToMilliseconds(absl::Duration timeout);
 
@@ -57,12 +57,13 @@ void Write(const NodeInfo& node, bandoneon::control::NodeInfo* message);
 void Write(const Membership& membership, bandoneon::control::Membership* message);
 void Write(const HeldBytes& held, bandoneon::control::HeldBytes* message);
 void Write(const StageCounts& counts, bandoneon::control::StageCounts* message);
-// Its reports alone.
+// Writes the reports of a heartbeat, and nothing else of it.
 void Write(const std::vector<ReportedValue>& reports,
            bandoneon::control::HeartbeatRequest* message);
 void Write(const QualityGroup& group, bandoneon::control::QualityGroup* message);
 void Write(PlacementVersion version, bandoneon::control::PlacementVersion* message);
-// Of the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts it.
+// Writes the one piece that has all of `delta`. PiecesOf (catalogue_pieces.h) cuts a delta into
+// several.
 void Write(const CatalogueDelta& delta, bandoneon::control::CataloguePiece* message);
 void Write(const DeclarationPart& part, bandoneon::control::DeclareRequest* message);
 void Write(const DeclarationAnswer& answer, bandoneon::control::DeclareReply* message);
@@ -81,16 +82,17 @@ absl::StatusOr<std::vector<QualityGroup>> ReadQuality(
 absl::StatusOr<std::vector<uint32_t>> ReadRetired(
     const bandoneon::control::HeartbeatRequest& message);
 PlacementVersion Read(const bandoneon::control::PlacementVersion& message);
-// Adds what one piece says to what those before it said: CheckDelta is for the whole. After an error
-// some of it was added.
+// Adds the content of one piece to that of the pieces before. CheckDelta is for the whole, not
+// called here. After an error part of the piece may have been added.
 absl::Status ReadMore(const bandoneon::control::CataloguePiece& message, CatalogueDelta* delta);
 absl::StatusOr<DeclarationPart> Read(const bandoneon::control::DeclareRequest& message);
 DeclarationAnswer Read(const bandoneon::control::DeclareReply& message);
 absl::StatusOr<std::vector<Rank>> Read(const bandoneon::control::Leaving& message);
 absl::StatusOr<JoinRequest> Read(const bandoneon::control::JoinRequest& message);
-// Of each worker, by rank.
+// Returns the number of processes of each worker, by rank.
 absl::StatusOr<std::vector<int>> ReadProcesses(const bandoneon::control::JoinReply& message);
-// A code that is none, or OK, becomes Unknown: it is a failure all the same.
+// Returns the failure that was sent. A code that is none, or OK, becomes Unknown, because it is a
+// failure all the same.
 absl::Status ReadFailure(const bandoneon::control::Failure& message);
 
 }  // namespace bdn

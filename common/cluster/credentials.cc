@@ -10,7 +10,7 @@
 namespace bdn {
 namespace {
 
-constexpr size_t kMaxTokenBytes = 255;  // as the data plane's hello has room for
+constexpr size_t kMaxTokenBytes = 255;  // the data plane's hello has room for no more
 constexpr char kWhatToDo[] =
     "set tls-ca, tls-cert and tls-key (bandoneon certs --help makes them), or, where nobody else "
     "can read the network, set token-file and say --insecure";
@@ -23,6 +23,7 @@ absl::StatusOr<std::string> LoadToken(const Config& config) {
   }
   absl::StatusOr<std::string> text = ReadSmallFile(path);
   if (!text.ok()) return Annotate(text.status(), "setting token-file");
+  // Editors and `echo` end a file with a line break, which is no part of the token.
   const size_t end = text->find_last_not_of("\r\n");
   text->resize(end == std::string::npos ? 0 : end + 1);
   if (text->empty()) return InvalidArgument("setting token-file: %s is empty", path);
@@ -41,9 +42,9 @@ absl::StatusOr<TlsFiles> LoadTlsFiles(const Config& config) {
   return files;
 }
 
-// The job that the certificate is of.
+// Returns the job for which the certificate was made.
 absl::StatusOr<std::string> CheckOwnRole(const TlsFiles& files, std::string_view role) {
-  // Whether a certificate has expired goes by the time of day, as its maker's did.
+  // Whether a certificate has expired is decided by the time of day, as its maker did.
   const absl::StatusOr<CertificateFacts> facts = CheckTlsFiles(files, absl::Now());
   if (!facts.ok()) return Annotate(facts.status(), "settings tls-ca, tls-cert and tls-key");
   for (const CertifiedRole& certified : facts->roles) {
@@ -65,7 +66,7 @@ absl::StatusOr<Credentials> Credentials::Load(const Config& config, std::string_
     return InvalidArgument("the token has %d bytes, more than %d", credentials.token_.size(),
                            kMaxTokenBytes);
   }
-  // What a header of HTTP/2 can carry, and nothing that is lost on the way.
+  // The characters that a header of HTTP/2 carries unchanged.
   if (!std::all_of(credentials.token_.begin(), credentials.token_.end(),
                    [](char c) { return c >= ' ' && c <= '~'; }) ||
       credentials.token_.starts_with(' ') || credentials.token_.ends_with(' ')) {
@@ -80,6 +81,7 @@ absl::StatusOr<Credentials> Credentials::Load(const Config& config, std::string_
 }
 
 bool Credentials::Admits(std::string_view token) const {
+  // A process without a token of its own asks for none.
   return token_.empty() || IsSameSecret(token, token_);
 }
 
@@ -109,9 +111,9 @@ absl::Status Credentials::CheckMayListenInClear(const std::string& setting,
                                                 const std::string& address) const {
   if (IsLocalAddress(address) || (insecure_ && !token_.empty())) return absl::OkStatus();
   return InvalidArgument(
-      "%s is %s, which other hosts reach, and what it shows goes in the clear: listen at 127.0.0.1 and "
-      "come through a tunnel, as ssh -L makes one, or give a token (token-file) and say insecure where "
-      "nobody else reads the network",
+      "%s is %s, which other hosts reach, and what it shows goes in the clear: listen at "
+      "127.0.0.1 and come through a tunnel, as ssh -L makes one, or give a token (token-file) and "
+      "say insecure where nobody else reads the network",
       setting, address);
 }
 

@@ -12,22 +12,23 @@
 namespace bdn {
 namespace {
 
-// Of one call: far below any limit on a message.
+// The most bytes of one call: far below any limit on a message.
 constexpr size_t kMaxPartBytes = size_t{256} << 10;
 
+// The finalizer of MurmurHash3: every input bit reaches every output bit.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
   return x ^ (x >> 33);
 }
 
-// 128 bits, of which neither half follows from the other.
+// A hash of 128 bits, of which neither half follows from the other.
 struct Hash {
   uint64_t halves[2] = {0, 0};
 };
 
-// A chain of numbers and texts; each text with its length, so that no two run into each other. Both
-// halves go on at once, which takes a processor little longer than one.
+// A chain of numbers and texts, hashed. Each text is preceded by its length, so that no two run
+// into each other. Both halves advance at once, which takes a processor little longer than one.
 class Chain {
  public:
   void Add(uint64_t value) {
@@ -61,7 +62,7 @@ Hash HashOfSpecs(const TensorDeclaration& tensor) {
   return chain.hash();
 }
 
-// Both zeros are equal.
+// Returns the bits of the momentum; both zeros count as equal, as they compare.
 uint32_t MomentumBits(const TensorDeclaration& tensor) {
   return std::bit_cast<uint32_t>(tensor.momentum == 0 ? 0.0f : tensor.momentum);
 }
@@ -78,12 +79,14 @@ Hash HashOf(const TensorDeclaration& tensor, const Hash& specs) {
   return chain.hash();
 }
 
+// Returns about how many bytes a tensor takes in a message.
 size_t BytesOf(const TensorDeclaration& tensor) {
   constexpr size_t kNumbers = 64;
   return kNumbers + tensor.name.size() + tensor.push_spec.size() + tensor.pull_spec.size() +
          tensor.rule.size();
 }
 
+// Fills a part with the tensors from `first` on: as many as fit, and at least one.
 void FillPart(std::span<const TensorDeclaration> tensors, uint32_t first, DeclarationPart* part) {
   part->first = first;
   size_t bytes = 0;
@@ -97,8 +100,8 @@ void FillPart(std::span<const TensorDeclaration> tensors, uint32_t first, Declar
 }  // namespace
 
 std::string DigestOf(std::span<const TensorDeclaration> tensors) {
-  uint64_t sums[2] = {tensors.size(), tensors.size()};  // in any order
-  // Most tensors have the specs of the one before.
+  uint64_t sums[2] = {tensors.size(), tensors.size()};  // sums, so that the order does not matter
+  // Most tensors have the specs of the one before, whose hash is used again.
   const TensorDeclaration* before = nullptr;
   Hash specs;
   for (const TensorDeclaration& tensor : tensors) {
@@ -163,6 +166,7 @@ absl::Status CompareDeclarations(std::span<const TensorDeclaration> a, const std
 
 absl::Status WithAdviceToClose(const absl::Status& failure, const std::string& tensor,
                                const std::string& done, const std::string& others) {
+  // A failure about the tensor begins with its name.
   if (!absl::StartsWith(failure.message(), "tensor '" + tensor + "':")) return failure;
   return absl::Status(
       failure.code(),
@@ -185,6 +189,8 @@ absl::StatusOr<DeclarationAnswer> SendDeclaration(
     if (answer.wanted_from.has_value()) FillPart(tensors, *answer.wanted_from, &part);
     const std::optional<uint32_t> before = answer.wanted_from;
     BDN_ASSIGN_OR_RETURN(answer, call(std::move(part)));
+    // The position must advance with every call, or a wrong scheduler would keep this loop going
+    // for ever.
     if (answer.wanted_from.has_value() &&
         (*answer.wanted_from >= tensors.size() ||
          (before.has_value() && *answer.wanted_from <= *before))) {

@@ -13,46 +13,51 @@
 
 namespace bdn {
 
-// A worker's list of tensors as it goes to the scheduler: a digest, and the list itself only where it
-// is wanted, in parts. So the scheduler reads and keeps one list of however many workers.
+// A worker's list of tensors as it is sent to the scheduler: a digest, and the list itself only
+// where it is wanted, in parts. So the scheduler reads and keeps one list, however many workers
+// there are.
 
 inline constexpr size_t kMaxDigestBytes = 32;
 
-// The same for the same tensors in any order; of two different lists it differs, but for accidents
-// that one need not expect (128 bits).
+// Returns a digest that is the same for the same tensors in any order. Two different lists have
+// different digests, except by an accident that need not be expected (128 bits).
 std::string DigestOf(std::span<const TensorDeclaration> tensors);
 
-// "elements=10, push=none": what `mine` says where it differs from `other`; empty where they agree.
+// Returns the facts of `mine` in which it differs from `other`, as "elements=10, push=none"; empty
+// where they agree.
 std::string DescribeDifference(const TensorDeclaration& mine, const TensorDeclaration& other);
-// InvalidArgument where two lists are not of the same tensors, in any order, with the same facts: names
-// the tensor and both who declared them ("worker 0").
+// Returns InvalidArgument where two lists are not of the same tensors, in any order, with the same
+// facts. It names the tensor and both workers that declared them ("worker 0").
 absl::Status CompareDeclarations(std::span<const TensorDeclaration> a, const std::string& name_of_a,
                                  std::span<const TensorDeclaration> b,
                                  const std::string& name_of_b);
 
-// The failure of a declaration; where it is about `tensor`, it says that those of `done` are done with what
-// exchanged it and those of `others` are not, and what to do.
+// Adds advice to the failure of a declaration. Where that is about `tensor`, the advice says that
+// the workers of `done` are done with the object that exchanged it and those of `others` are not,
+// and what to do.
 absl::Status WithAdviceToClose(const absl::Status& failure, const std::string& tensor,
                                const std::string& done, const std::string& others);
 
-// What one call says of the list.
+// The part of a declaration that one call sends.
 struct DeclarationPart {
-  uint64_t number = 0;                     // tells it from the worker's next one; 0: nothing does
-  std::string digest;                      // of the whole list
-  uint32_t count = 0;                      // tensors of the whole list
-  uint32_t first = 0;                      // place in it of tensors[0]
-  std::vector<TensorDeclaration> tensors;  // may be none
+  uint64_t number = 0;  // tells it from the worker's next declaration; 0: it is not told apart
+  std::string digest;   // of the whole list
+  uint32_t count = 0;   // tensors of the whole list
+  uint32_t first = 0;   // position of tensors[0] in the list
+  std::vector<TensorDeclaration> tensors;  // may be empty
 };
 
+// The answer to one part of a declaration.
 struct DeclarationAnswer {
-  // The list is wanted from this place on: nothing is declared yet. Else the declaration is done.
+  // The position from which on the list is wanted: nothing is declared yet. Without it the
+  // declaration is done.
   std::optional<uint32_t> wanted_from;
-  PlacementVersion version;  // once done: the first placement that has all of the tensors
+  PlacementVersion version;  // once done: the first placement that includes all of the tensors
 };
 
-// Says `tensors` by as many calls as it takes, and returns the answer to the last. `begins_with_list`
-// is of the worker of rank 0, whose list is wanted anyway. InvalidArgument as CheckDeclarations,
-// before any call.
+// Sends `tensors` by as many calls as it takes, and returns the answer to the last.
+// `begins_with_list` is for the worker of rank 0, whose list is wanted anyway. Returns
+// InvalidArgument as CheckDeclarations, before any call.
 absl::StatusOr<DeclarationAnswer> SendDeclaration(
     std::span<const TensorDeclaration> tensors, bool begins_with_list,
     const std::function<absl::StatusOr<DeclarationAnswer>(DeclarationPart)>& call);

@@ -14,6 +14,8 @@ absl::Status EventDelivery::Deliver(const wire::Event& event) {
   if (event.has_membership()) return DeliverMembership(event);
   if (event.has_placed()) return DeliverCatalogue(event);
   if (event.has_leaving()) return DeliverLeaving(event);
+  // A failure reaches no callback here: the caller ends all calls with it first, and then has it
+  // delivered.
   if (event.has_failure()) return ReadFailure(event.failure());
   if (event.has_done() && events_.on_finished) events_.on_finished();
   return absl::OkStatus();
@@ -33,6 +35,7 @@ absl::Status EventDelivery::DeliverMembership(const wire::Event& event) {
 
 absl::Status EventDelivery::DeliverCatalogue(const wire::Event& event) {
   const uint32_t latest = Read(event.placed()).catalogue;
+  // The stream tells the latest version only, so all versions up to it are fetched here, in order.
   while (delivered_ < latest) {
     BDN_ASSIGN_OR_RETURN(SharedDelta delta, fetch_(delivered_ + 1));
     ++delivered_;

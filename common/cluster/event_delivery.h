@@ -15,20 +15,21 @@ class Event;
 
 namespace bdn {
 
-// Hands the events of the scheduler's stream to callbacks, once each has been checked. Not
-// thread-safe: owned by the thread that reads the stream.
+// A translator of the scheduler's stream of events into callbacks, once each event has been
+// checked. Not thread-safe: owned by the thread that reads the stream.
 class EventDelivery {
  public:
-  // Brings what a version of the catalogue added.
+  // Fetches the additions of a version of the catalogue.
   using Fetch = std::function<absl::StatusOr<SharedDelta>(uint32_t version)>;
 
   EventDelivery(ControlPlane::Events events, Fetch fetch)
       : events_(std::move(events)), fetch_(std::move(fetch)) {}
 
-  // OK: there may be more. Else the job is over for this node, and nothing was called: the scheduler
-  // told of a failure, sent what cannot be, or did not let the catalogue be fetched.
+  // Delivers one event. After OK more may come. Otherwise the job is over for this node, and the
+  // event reached no callback: the scheduler told of a failure, sent an impossible event, or did
+  // not let the catalogue be fetched.
   absl::Status Deliver(const bandoneon::control::Event& event);
-  // Once, last.
+  // Delivers the failure of the job. To be called once, last.
   void DeliverFailure(const absl::Status& failure) const;
 
  private:
@@ -38,7 +39,7 @@ class EventDelivery {
 
   const ControlPlane::Events events_;
   const Fetch fetch_;
-  uint32_t delivered_ = 0;  // the version of the catalogue
+  uint32_t delivered_ = 0;  // the version of the catalogue delivered last
 };
 
 }  // namespace bdn

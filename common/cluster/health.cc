@@ -35,6 +35,7 @@ class HealthServerImpl final : public HealthServer {
     });
   }
   ~HealthServerImpl() override {
+    // The listener first, because it hands connections to the server.
     listener_->Close();
     server_->Shutdown(GrpcDeadline(absl::ZeroDuration()));
   }
@@ -64,7 +65,8 @@ absl::StatusOr<std::unique_ptr<HealthServer>> HealthServer::Start(const std::str
   BDN_ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener, Listener::Open(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  // A server of gRPC's does not start with its health service alone; this answers UNIMPLEMENTED.
+  // A gRPC server does not start with its health service alone; this service beside it answers
+  // UNIMPLEMENTED.
   auto nothing_else = std::make_unique<grpc::CallbackGenericService>();
   builder.RegisterCallbackGenericService(nothing_else.get());
   using Connections = grpc::ServerBuilder::experimental_type::ExternalConnectionType;

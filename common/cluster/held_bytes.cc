@@ -3,6 +3,7 @@
 namespace bdn {
 namespace {
 
+// The listed members; the assertion below notices a member that is missing here.
 constexpr uint64_t HeldBytes::*kPurposes[] = {
     &HeldBytes::weights, &HeldBytes::replicas, &HeldBytes::moments, &HeldBytes::residuals,
     &HeldBytes::sums,    &HeldBytes::waiting,  &HeldBytes::replies, &HeldBytes::values};

@@ -5,7 +5,7 @@
 
 namespace bdn {
 
-// What keys of a server hold, by purpose, in bytes of their arrays and payloads.
+// The bytes that the keys of a server hold in their arrays and payloads, by purpose.
 struct HeldBytes {
   uint64_t weights = 0;
   uint64_t replicas = 0;
@@ -13,8 +13,9 @@ struct HeldBytes {
   uint64_t residuals = 0;  // of the replies' error feedback
   uint64_t sums = 0;       // of open rounds
   uint64_t waiting = 0;    // pushes that are not added yet
-  uint64_t replies = 0;    // kept until the next step closes, but for those that are the weights
-  uint64_t values = 0;     // of broadcasts
+  // Kept until the next step closes; replies that are the weights are not counted.
+  uint64_t replies = 0;
+  uint64_t values = 0;  // of broadcasts
 
   uint64_t total() const {
     return weights + replicas + moments + residuals + sums + waiting + replies + values;

@@ -5,7 +5,7 @@
 
 namespace bdn {
 
-// "hostname:pid" of this process: what a node is called in messages for people.
+// Returns "hostname:pid" of this process, by which messages for people call a node.
 std::string HostAndPid();
 
 }  // namespace bdn

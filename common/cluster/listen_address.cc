@@ -15,7 +15,7 @@
 namespace bdn {
 namespace {
 
-// "host:port", or "[::1]:port".
+// Splits "host:port" or "[::1]:port".
 bool Split(const std::string& address, std::string* host, std::string* port) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return false;
@@ -25,7 +25,7 @@ bool Split(const std::string& address, std::string* host, std::string* port) {
   return !host->empty();
 }
 
-// The host of "host:port" or "tcp://host:port"; nothing where the address names none.
+// Returns the host of "host:port" or "tcp://host:port"; nothing where the address names none.
 std::string HostOf(std::string_view address) {
   constexpr std::string_view kTcp = "tcp://";
   if (address.substr(0, kTcp.size()) == kTcp) address.remove_prefix(kTcp.size());
@@ -73,7 +73,7 @@ bool IsWildcardAddress(std::string_view address) {
   const std::string host = HostOf(address);
   in_addr v4 = {};
   in6_addr v6 = {};
-  // As the system reads it, for which "0" is an address too.
+  // Read as the system does, for which "0" is an address, too.
   if (inet_aton(host.c_str(), &v4) != 0) return v4.s_addr == INADDR_ANY;
   if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_UNSPECIFIED(&v6) != 0;
   return host == "*";
@@ -91,11 +91,14 @@ absl::StatusOr<int> OpenListeningSocket(const std::string& address) {
   if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
     return InvalidArgument("cannot listen at %s: %s", address, gai_strerror(error));
   }
+  // Of several addresses of a name the first is taken.
   const int fd = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
                         found->ai_protocol);
   bool listens = false;
   if (fd >= 0) {
     const int on = 1;
+    // A daemon that starts again must not wait until the connections of the last one have timed
+    // out.
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     listens = bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
   }
@@ -110,6 +113,7 @@ absl::Status ListenError(const std::string& address) {
   const absl::StatusOr<int> fd = OpenListeningSocket(address);
   if (!fd.ok()) return fd.status();
   close(*fd);
+  // The library failed, but the address was free a moment later: no more is known.
   return Unavailable("cannot listen at %s: the address was refused", address);
 }
 

@@ -21,11 +21,11 @@
 namespace bdn {
 namespace {
 
-// Between two attempts at a connection for which there was no room.
+// The time between two attempts at a connection for which there was no room.
 constexpr int kRetryMs = 100;
-// Between two looks at newcomers, while there are any.
+// The time between two looks at newcomers, while there are any.
 constexpr absl::Duration kSweepInterval = absl::Seconds(1);
-// After so many have ended their memory goes back to the system.
+// After so many connections have ended, their memory is given back to the system.
 constexpr uint64_t kEndedUntilTrim = 256;
 
 int PortOf(int fd) {
@@ -71,6 +71,7 @@ void Listener::Close() {
   const uint64_t one = 1;
   (void)!write(stop_fd_, &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
+  // Stops listening: connections that still wait in the kernel are refused.
   shutdown(fd_, SHUT_RDWR);
 }
 
@@ -87,13 +88,13 @@ void Listener::WatchNewcomers() {
   const Newcomers::Counts now = newcomers_->counts();
   if (now.ended + now.cut - trimmed_at_ >= kEndedUntilTrim) {
     trimmed_at_ = now.ended + now.cut;
-    malloc_trim(0);  // which keeps what a wave of them took, else
+    malloc_trim(0);  // otherwise malloc keeps the memory of a wave of connections
   }
-  uint64_t left_out;  // which is in the counts already
+  uint64_t left_out;  // those are in the counts already
   if (now.ended + now.cut == told_.ended + told_.cut || !log_.MayLog(&left_out)) return;
   LogWarning(
-      "%d connection(s) ended before a call of theirs was let in, and %d were cut to make room: they do not "
-      "speak TLS as this job does, show no certificate of it, or are no nodes at all",
+      "%d connection(s) ended before a call of theirs was let in, and %d were cut to make room: "
+      "they do not speak TLS as this job does, show no certificate of it, or are no nodes at all",
       now.ended - told_.ended, now.cut - told_.cut);
   told_ = now;
 }
@@ -107,6 +108,7 @@ void Listener::Run() {
                ? -1
                : static_cast<int>(absl::ToInt64Milliseconds(kSweepInterval));
   };
+  // Without room the port is not polled: it stays readable, and the thread would spin.
   while (WaitUntilReady(/*for_connection=*/!is_starved && !is_crowded, timeout_ms())) {
     if (newcomers_ != nullptr) {
       WatchNewcomers();
@@ -116,13 +118,14 @@ void Listener::Run() {
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
       if (std::exchange(is_starved, false)) LogInfo("new connections are taken again");
+      // Calls are small and are waited for: Nagle's delay would add to each.
       SwitchOn(fd, IPPROTO_TCP, TCP_NODELAY);
       if (newcomers_ != nullptr) newcomers_->Add(fd);
       on_connection_(fd);
       continue;
     }
     const int error = errno;
-    // The peer has gone, or somebody's signal came.
+    // The peer has gone, or a signal has interrupted the call: neither is a lack of descriptors.
     if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) {
       is_starved = false;
       continue;

@@ -12,37 +12,39 @@
 
 namespace bdn {
 
-// Processes that one worker may push for.
+// The most processes that may push through one worker.
 inline constexpr int kMostProcesses = 1024;
 
+// The facts about one node that others are told.
 struct NodeInfo {
   NodeId id = 0;
   Role role = Role::kWorker;
   Rank rank = 0;
-  std::vector<Endpoint> endpoints;  // of a server, the preferred one first; none of workers
-  std::string host;                 // for people: "hostname:pid"
-  PublicKey public_key;             // of the data plane; no two nodes have the same one
-  int processes = 1;                // of a worker: how many processes push through it
+  std::vector<Endpoint> endpoints;  // of a server, the preferred one first; empty for workers
+  std::string host;                 // "hostname:pid", for people to read
+  PublicKey public_key;  // its CURVE key on the data plane; no two nodes have the same one
+  int processes = 1;     // of a worker: the number of processes that push through it
 
   bool operator==(const NodeInfo&) const = default;
 };
 
-// Who is in the job, at one epoch: to servers all nodes, to workers the servers. An immutable
-// snapshot, once MakeIndex was called.
+// The nodes of the job at one epoch: servers are told of all nodes, workers of the servers. An
+// immutable snapshot once MakeIndex was called.
 struct Membership {
   Epoch epoch = 0;
-  std::vector<NodeInfo> workers;               // by rank; the roster of every round
-  std::vector<NodeInfo> servers;               // by rank
-  absl::flat_hash_map<NodeId, size_t> places;  // by MakeIndex: in `workers`, then in `servers`
+  std::vector<NodeInfo> workers;  // by rank; the roster of every round
+  std::vector<NodeInfo> servers;  // by rank
+  // Made by MakeIndex: the index in `workers` followed by `servers`.
+  absl::flat_hash_map<NodeId, size_t> places;
 
-  // All nodes are in: Find knows them from now on.
+  // Makes Find know the nodes. To be called once all nodes are in the lists.
   void MakeIndex() {
     places.clear();
     places.reserve(workers.size() + servers.size());
     for (size_t i = 0; i < workers.size(); ++i) places[workers[i].id] = i;
     for (size_t i = 0; i < servers.size(); ++i) places[servers[i].id] = workers.size() + i;
   }
-  // Null where there is no such node. Takes as long in any membership.
+  // Returns a node; null where there is none of this id. Takes as long in any membership.
   const NodeInfo* Find(NodeId id) const {
     const auto found = places.find(id);
     if (found == places.end()) return nullptr;

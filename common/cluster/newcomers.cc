@@ -16,7 +16,7 @@
 namespace bdn {
 namespace {
 
-// "10.0.0.1:4711" or "[fd00::1]:4711"; empty where there is nobody at the other end.
+// Returns "10.0.0.1:4711" or "[fd00::1]:4711"; empty where no peer is connected.
 std::string PeerOf(int fd) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
@@ -37,7 +37,7 @@ std::string PeerOf(int fd) {
   return absl::StrFormat("[%s]:%d", text, port);
 }
 
-// The same of what gRPC says.
+// Returns the same form of a peer's name by gRPC, which escapes brackets.
 std::string PeerOf(std::string_view said) {
   const size_t scheme = said.find(':');
   if (scheme == std::string_view::npos) return "";
@@ -45,16 +45,18 @@ std::string PeerOf(std::string_view said) {
   return absl::StrReplaceAll({address.data(), address.size()}, {{"%5B", "["}, {"%5D", "]"}});
 }
 
-constexpr int kEstablished = 1;  // tcp_info's, which <netinet/tcp.h> names
+// ESTABLISHED, which <netinet/tcp.h> names but cannot be included beside <linux/tcp.h>.
+constexpr int kEstablished = 1;
 
 tcp_info InfoOf(int fd) {
-  tcp_info info{};  // an older kernel fills less of it
+  tcp_info info{};  // zeroed, because an older kernel fills less of it
   socklen_t size = sizeof(info);
+  // A connection whose state cannot be read is not given up for that.
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) info.tcpi_state = kEstablished;
   return info;
 }
 
-// For how long it has been the peer's turn; none where it is ours.
+// Returns for how long it has been the peer's turn to send; zero where it is ours.
 absl::Duration SilenceOf(const tcp_info& info, absl::Duration age) {
   if (info.tcpi_bytes_received == 0) return age;
   if (info.tcpi_data_segs_out == 0 || info.tcpi_last_data_sent > info.tcpi_last_data_recv) {
@@ -69,9 +71,10 @@ void Newcomers::Add(int fd) {
   Newcomer added{.fd = FileDescriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)),
                  .peer = PeerOf(fd),
                  .since = clock_->Now()};
-  // Without a descriptor, or a peer, there is nothing to follow.
+  // Without a descriptor or a peer there is nothing to follow: the connection is not counted.
   if (!added.fd.is_open() || added.peer.empty()) return;
   MutexLock lock(&mu_);
+  // The kernel gives an address to one connection at a time, so an older entry has ended.
   if (const auto before = by_peer_.find(added.peer); before != by_peer_.end()) {
     Forget(before->second);
   }
@@ -103,11 +106,13 @@ void Newcomers::Sweep() {
 bool Newcomers::MakeRoom() {
   MutexLock lock(&mu_);
   if (newcomers_.size() < limits_.most) return true;
+  // Ended connections are dropped before a living one is cut.
   SweepLocked();
   if (newcomers_.size() < limits_.most) return true;
   const Place found = std::find_if(newcomers_.begin(), newcomers_.end(),
                                    [this](const Newcomer& newcomer) { return MayCut(newcomer); });
   if (found == newcomers_.end()) return false;
+  // Only a shutdown: gRPC owns the connection, sees its end and closes it.
   shutdown(found->fd.get(), SHUT_RDWR);
   ++counts_.cut;
   Forget(found);

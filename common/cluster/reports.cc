@@ -41,6 +41,7 @@ absl::Status ReportBuffer::Add(const ReportedValue& value) {
   if (num_waiting_ >= kMostReports) Thin();
   Series& series = place->second;
   if (series.seen++ % stride_ != 0) {
+    // In place of the last point, so that the latest value is always kept.
     series.points.back() = {value.step, value.value};
     return absl::OkStatus();
   }
@@ -55,7 +56,7 @@ void ReportBuffer::Thin() {
   for (auto& [name, series] : waiting_) {
     std::vector<Point>& points = series.points;
     size_t kept = 0;
-    // From the second on: of two the later one stays.
+    // Of two points the later one stays; a single last one stays, too.
     for (size_t i = 1; i < points.size(); i += 2) points[kept++] = points[i];
     if (points.size() % 2 == 1) points[kept++] = points.back();
     points.resize(kept);
@@ -78,7 +79,7 @@ std::vector<ReportedValue> ReportBuffer::Take() {
 
 void ReportBuffer::GiveBack(const std::vector<ReportedValue>& values) {
   const std::vector<ReportedValue> later = Take();
-  // Their names are known: nothing of it is refused.
+  // Their names are known, so no value is refused.
   for (const ReportedValue& value : values) (void)Add(value);
   for (const ReportedValue& value : later) (void)Add(value);
 }

@@ -17,16 +17,17 @@ namespace {
 
 namespace wire = bandoneon::control;
 
-// Between two attempts at what a broken connection ended.
+// The time between two attempts at a call that a broken connection ended.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(200);
-// For what is only said in a log or an error.
+// The time for a call whose answer only goes into a log or an error.
 constexpr absl::Duration kReasonTimeout = absl::Seconds(2);
 // A heartbeat without an answer within this part of its time is tried over one more new connection.
 constexpr int kAttemptsOfHeartbeat = 4;
-constexpr size_t kMostAttempts = 5;  // with those by connections that there are
-// How long a connection may carry nothing while others do, in heartbeats' timeouts.
+constexpr size_t kMostAttempts = 5;  // includes those over existing connections
+// The number of heartbeats' timeouts for which a connection may carry nothing while others do.
 constexpr int kMostSilence = 6;
 
+// Returns whether a call failed for want of a connection, and not by an answer of the scheduler.
 bool IsBroken(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
@@ -35,13 +36,13 @@ bool IsBroken(const grpc::Status& status) {
 
 }  // namespace
 
-// gRPC's own, which a header cannot name.
+// gRPC's own class, which a header cannot name because it is nested.
 struct SchedulerCalls::Stub {
   explicit Stub(const std::shared_ptr<grpc::Channel>& channel) : rpc(channel) {}
   wire::Scheduler::Stub rpc;
 };
 
-// One in progress, which Close and Fail cancel.
+// One call in progress, which Close and Fail cancel.
 class SchedulerCalls::Call {
  public:
   Call(SchedulerCalls* calls, absl::Duration timeout) : calls_(calls) {
@@ -49,6 +50,7 @@ class SchedulerCalls::Call {
     ShowToken(calls->credentials_, &context_);
     MutexLock lock(&calls->mu_);
     calls->contexts_.insert(&context_);
+    // Close or Fail may have come before the context was in the set, and would have missed it.
     if (calls->closed_ || !calls->failure_.ok()) context_.TryCancel();
   }
   ~Call() {
@@ -103,6 +105,7 @@ void SchedulerCalls::Report(const char* what, absl::Duration waited) {
   SetCaller(&self);
   wire::WaitsReply reply;
   Call call(this, kReasonTimeout);
+  // This goes into the log only, so an error is not worth a line of its own.
   if (!stub_->rpc.Waits(call.context(), self, &reply).ok()) reply.clear_text();
   LogWarning("still waiting after %.0f s: %s, by the scheduler at %s%s%s", seconds, what, address_,
              reply.text().empty() ? "" : ": ", reply.text());
@@ -113,6 +116,8 @@ grpc::Status SchedulerCalls::Await(Start start, const char* what, const Request&
                                    Call* call, Reply* reply, absl::Time* report,
                                    absl::Time connected_by) {
   grpc::CompletionQueue queue;
+  // An asynchronous call on a queue of its own: this thread waits in slices, and can log in
+  // between.
   const auto reader = (stub_->rpc.*start)(call->context(), request, &queue);
   grpc::Status status;
   reader->Finish(reply, &status, nullptr);
@@ -124,6 +129,8 @@ grpc::Status SchedulerCalls::Await(Start start, const char* what, const Request&
         std::max(std::min(*report, connected_by) - clock_->Now(), absl::ZeroDuration());
     const auto next = queue.AsyncNext(&tag, &ok, GrpcDeadline(slice));
     if (next != grpc::CompletionQueue::TIMEOUT) break;
+    // Without a connection by then the join is given up; with one, the scheduler's answer is
+    // awaited.
     if (clock_->Now() >= connected_by) {
       connected_by = absl::InfiniteFuture();
       if (!IsConnected()) call->context()->TryCancel();
@@ -132,6 +139,7 @@ grpc::Status SchedulerCalls::Await(Start start, const char* what, const Request&
     Report(what, clock_->Now() - begun);
     *report = clock_->Now() + reports_.interval;
   }
+  // The queue must be empty before it is destroyed, even after a cancelled call.
   queue.Shutdown();
   while (queue.Next(&tag, &ok)) continue;
   return status;
@@ -143,7 +151,8 @@ absl::Status SchedulerCalls::AwaitOthers(Start start, const char* what, const Re
   Call call(this, timeout);
   absl::Time report = clock_->Now() + reports_.interval;
   const absl::Status end = FromGrpc(Await(start, what, request, &call, reply, &report));
-  // A scheduler that ends lets go of all calls. Why it does is said by its events, maybe later.
+  // A scheduler that ends lets go of all calls. Its events tell the reason, maybe a little later,
+  // so this waits for them.
   if (absl::IsCancelled(end)) (void)WaitInJob(clock_->Now() + kReasonTimeout);
   return Explain(end);
 }
@@ -152,6 +161,7 @@ absl::Status SchedulerCalls::Retry(absl::Time deadline,
                                    const std::function<absl::Status()>& attempt) {
   for (;;) {
     absl::Status status = attempt();
+    // Only Unavailable is repeated: every other code is an answer.
     if (status.code() != absl::StatusCode::kUnavailable || clock_->Now() >= deadline) return status;
     if (!WaitToRetry()) return status;
   }
@@ -186,12 +196,14 @@ std::string SchedulerCalls::WhyUnreachable() {
   Call call(this, kReasonTimeout);
   const grpc::Status status =
       stub_->rpc.Heartbeat(call.context(), wire::HeartbeatRequest(), &reply);
+  // A connection that is neither made nor refused leaves the deadline as the only reason.
   const bool is_silent = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   return is_silent ? "nothing answers at that address" : status.error_message();
 }
 
 absl::Status SchedulerCalls::ExplainJoin(const absl::Status& error, absl::Duration waited) {
   if (error.ok() || is_closed()) return Explain(error);
+  // Another gRPC service answers so.
   if (absl::IsUnimplemented(error)) {
     return Unavailable("what answers at %s is no bandoneon-scheduler: %s", address_,
                        error.message());
@@ -212,6 +224,7 @@ absl::Status SchedulerCalls::Join(const wire::JoinRequest& request, absl::Durati
                                   absl::Time connected_by, absl::Time* report,
                                   wire::JoinReply* reply) {
   Call call(this, timeout);
+  // A scheduler that is not up yet is waited for.
   call.context()->set_wait_for_ready(true);
   return FromGrpc(Await(&wire::Scheduler::Stub::AsyncJoin, "joining", request, &call, reply, report,
                         connected_by));
@@ -249,7 +262,7 @@ absl::Status SchedulerCalls::Catalogue(const wire::CatalogueRequest& request, ab
 }
 
 absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest& request) {
-  // The stream of events tells of a version once, so that nobody else would say it again.
+  // The stream of events tells of a version once, so nobody else would acknowledge it again.
   return Retry(absl::InfiniteFuture(), [&] {
     wire::Empty reply;
     Call call(this, absl::InfiniteDuration());
@@ -257,7 +270,7 @@ absl::Status SchedulerCalls::AcknowledgePlacement(const wire::AcknowledgeRequest
   });
 }
 
-// One way to say that this node lives: by a connection that there is, or by one that is made for it.
+// One attempt at a heartbeat, over a connection that exists or one that is made for it.
 struct SchedulerCalls::Attempt {
   Attempt(SchedulerCalls* calls, absl::Duration timeout, std::shared_ptr<Stub> by)
       : stub(std::move(by)), call(calls, timeout) {}
@@ -306,7 +319,8 @@ absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
   }
   const Attempt* const first = attempts.front().get();
   if (answered == nullptr) answered = first;
-  // The first may be only a little later, and all right.
+  // The first connection may be only a little later, and healthy; it is preferred, because all
+  // other calls depend on it.
   const absl::Time patient_until = clock_->Now() + patience;
   while (answered != first &&
          queue.AsyncNext(&tag, &ok, GrpcDeadline(patient_until - clock_->Now())) ==
@@ -321,7 +335,7 @@ absl::Status SchedulerCalls::Heartbeat(const wire::HeartbeatRequest& request,
   return OnHeartbeat(*answered, begun, timeout);
 }
 
-// Of the attempt that was answered first, or of the first connection's end.
+// Evaluates the attempt that was answered first, or that over the first connection where none was.
 absl::Status SchedulerCalls::OnHeartbeat(const Attempt& answered, absl::Time begun,
                                          absl::Duration timeout) {
   const bool by_first = answered.stub == stub_;
@@ -329,11 +343,14 @@ absl::Status SchedulerCalls::OnHeartbeat(const Attempt& answered, absl::Time beg
   MutexLock lock(&mu_);
   if (!by_first) {
     if (spare_ == nullptr) silent_since_ = begun;
+    // The connection that worked is kept: a new one for every heartbeat would cost a handshake
+    // each.
     spare_ = answered.stub;
     if (clock_->Now() - silent_since_ <= kMostSilence * timeout) return status;
     return Aborted("the connection to the scheduler at %s has carried nothing for %.0f s", address_,
                    absl::ToDoubleSeconds(clock_->Now() - silent_since_));
   }
+  // The first connection was answered, or has broken and will be made anew: no spare is needed.
   if (!absl::IsDeadlineExceeded(status)) spare_ = nullptr;
   return status;
 }

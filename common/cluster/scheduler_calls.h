@@ -39,11 +39,11 @@ class LeaveRequest;
 
 namespace bdn {
 
-// A node's calls to its scheduler, over one connection: who calls, what ends all of them, and waits
-// that say in the log what they wait for. Each call blocks. Thread-safe.
+// The calls of a node to its scheduler, over one connection. It fills in the caller, ends all calls
+// at once, and has waits say in the log what they wait for. Each call blocks. Thread-safe.
 //
-// Errors are explained but where it says raw: after Fail they are its failure, after Close Cancelled,
-// and an Unavailable one names the scheduler's address.
+// Errors are explained, except where a comment says "raw": after Fail they are its failure, after
+// Close they are Cancelled, and an Unavailable one names the scheduler's address.
 class SchedulerCalls {
  public:
   SchedulerCalls(const std::string& address, const Credentials& credentials, const Clock* clock,
@@ -55,19 +55,19 @@ class SchedulerCalls {
   const std::string& address() const { return address_; }
   bool IsConnected() const;
 
-  // Raw. Says at `*report`, which it moves on, whom it waits for. Cancelled where there is no
-  // connection by `connected_by`.
+  // Joins. The error is raw. Logs at `*report`, which it moves on, which nodes it waits for.
+  // Cancelled where there is no connection by `connected_by`.
   absl::Status Join(const bandoneon::control::JoinRequest& request, absl::Duration timeout,
                     absl::Time connected_by, absl::Time* report,
                     bandoneon::control::JoinReply* reply);
-  // What a raw error of Join means to who wanted to join.
+  // Explains a raw error of Join to the node that wanted to join.
   absl::Status ExplainJoin(const absl::Status& error, absl::Duration waited);
 
-  // Who calls, from the join on; and the same where a request asks for it.
+  // Sets the caller of all calls from the join on; SetCaller fills it into a request.
   void SetSelf(NodeId node, uint64_t incarnation);
   void SetCaller(bandoneon::control::Caller* caller) const;
 
-  // These wait for others, and say so after every interval.
+  // These wait for other nodes, and log that after every interval.
   absl::Status Declare(const bandoneon::control::DeclareRequest& request, absl::Duration timeout,
                        bandoneon::control::DeclareReply* reply);
   absl::Status Barrier(const bandoneon::control::BarrierRequest& request, absl::Duration timeout);
@@ -78,37 +78,40 @@ class SchedulerCalls {
                          bandoneon::control::CataloguePiece* piece);
   absl::Status AcknowledgePlacement(const bandoneon::control::AcknowledgeRequest& request);
 
-  // Raw. What has no answer within a part of the time is said once more, over a new connection: after a
-  // link was cut, TCP may wait as long again before it sends on, and a new one need not. One that was
-  // answered is used again. Aborted, where the first, on which all else waits, stays dead for long.
+  // Sends a heartbeat. The error is raw. Without an answer within a part of the time it is sent
+  // once more, over a new connection: after a link was cut, TCP may wait as long again before it
+  // sends, and a new connection need not. A new connection that was answered is used for the next
+  // heartbeats, too. Aborted where the first connection, on which all other calls wait, stays dead
+  // for long.
   absl::Status Heartbeat(const bandoneon::control::HeartbeatRequest& request,
                          absl::Duration timeout);
-  // Raw. Hands the stream's events to `deliver` until it ends, or `deliver` fails, which is then the
-  // failure of all calls.
+  // Hands the stream's events to `deliver` until the stream ends, or `deliver` fails, which is then
+  // the failure of all calls. The error is raw.
   absl::Status Watch(absl::FunctionRef<absl::Status(const bandoneon::control::Event&)> deliver);
 
-  // What may be said twice is said again while the scheduler cannot be reached.
+  // Repeats `attempt`, which must be harmless to repeat, while the scheduler cannot be reached.
   absl::Status Retry(absl::Time deadline, const std::function<absl::Status()>& attempt);
-  // Waits until then. False, at once, when this node's part in the job is over.
+  // Waits until that time. Returns false, at once, when this node's part in the job is over.
   bool WaitInJob(absl::Time until);
-  // The same until it is time for another attempt at what a broken connection ended.
+  // Waits likewise until it is time for another attempt at a call that a broken connection ended.
   bool WaitToRetry();
 
-  // Ends every call, with `failure`. Not once the node has left, or after Close or another failure.
+  // Ends every call with `failure`. Does nothing once the node has left, or after Close or another
+  // failure.
   void Fail(const absl::Status& failure);
-  // Ends every call; AwaitNone returns once none is in progress.
+  // Close ends every call; AwaitNone returns once no call is in progress.
   void Close();
   void AwaitNone();
 
   bool is_closed() const;
-  absl::Status failure() const;  // OK where the node left or closed before it heard of one
+  absl::Status failure() const;  // OK where the node left or closed before it heard of a failure
 
  private:
   class Call;
   struct Stub;
   struct Attempt;
 
-  // Makes a call that waits for others, `start`, and reports.
+  // Makes a call `start` that waits for others, and logs what it waits for.
   template <typename Start, typename Request, typename Reply>
   grpc::Status Await(Start start, const char* what, const Request& request, Call* call,
                      Reply* reply, absl::Time* report,
@@ -118,7 +121,7 @@ class SchedulerCalls {
                            absl::Duration timeout, Reply* reply);
   absl::Status OnHeartbeat(const Attempt& answered, absl::Time begun, absl::Duration timeout);
   absl::Status Explain(const absl::Status& error) const;
-  // What gRPC says of its last attempt to connect.
+  // Returns gRPC's reason why its last attempt to connect failed.
   std::string WhyUnreachable();
   void Report(const char* what, absl::Duration waited);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -136,9 +139,10 @@ class SchedulerCalls {
   mutable Mutex mu_;
   CondVar changed_;
   CondVar no_calls_;
-  std::shared_ptr<Stub> spare_
-      ABSL_GUARDED_BY(mu_);                       // answered where stub_ did not; null: not needed
-  absl::Time silent_since_ ABSL_GUARDED_BY(mu_);  // stub_, where there is a spare one
+  // A connection that was answered where stub_ was not; null: not needed.
+  std::shared_ptr<Stub> spare_ ABSL_GUARDED_BY(mu_);
+  // When the silence of stub_ began, while there is a spare.
+  absl::Time silent_since_ ABSL_GUARDED_BY(mu_);
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
   bool left_ ABSL_GUARDED_BY(mu_) = false;

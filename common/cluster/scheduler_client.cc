@@ -27,7 +27,8 @@ namespace {
 
 namespace wire = bandoneon::control;
 
-// The scheduler ends a wait by itself and says who was missing; this is for when it does not.
+// The time that a call waits beyond its timeout. The scheduler ends a wait by itself and says who
+// was missing; this is for when it does not.
 constexpr absl::Duration kAnswerGrace = absl::Seconds(5);
 uint64_t RandomNonce() {
   uint64_t nonce;
@@ -62,10 +63,11 @@ class GrpcControlPlane final : public ControlPlane {
 
   void RunHeartbeats();
   absl::Status SendHeartbeat(absl::Duration patience);
-  // Says what was retired, where the scheduler has not answered to all of it.
+  // Sends the retired tensors to which the scheduler has not answered yet.
   absl::Status FlushRetired(absl::Time deadline);
   bool HasRetired();
-  // What the program reported last, before the node leaves: no heartbeat comes after that.
+  // Sends the values that the program reported last, before the node leaves: no heartbeat comes
+  // after that.
   void FlushReports(bool is_failing);
 
   void ReadEvents(EventDelivery delivery);
@@ -77,13 +79,16 @@ class GrpcControlPlane final : public ControlPlane {
   Mutex mu_;
   Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
   JobConfig config_ ABSL_GUARDED_BY(mu_);
-  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;     // the catalogue that Declare has returned
-  uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;  // the number of the one whose end is not known
+  // The version of the catalogue that Declare has returned.
+  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;
+  // The number of the declaration whose end is not known yet.
+  uint64_t declaration_ ABSL_GUARDED_BY(mu_) = 1;
   NodeProgress progress_ ABSL_GUARDED_BY(mu_);
-  std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: nothing to say of them
-  std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);  // the same
+  std::function<StageCounts()> read_stages_ ABSL_GUARDED_BY(mu_);  // null: no phases are reported
+  // Null: no quality is reported.
+  std::function<std::vector<QualityGroup>()> read_quality_ ABSL_GUARDED_BY(mu_);
   ReportBuffer reports_waiting_ ABSL_GUARDED_BY(mu_);
-  std::set<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // tensors, until the scheduler has answered
+  std::set<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // kept until the scheduler has answered
   std::thread heartbeat_thread_ ABSL_GUARDED_BY(mu_);
   std::thread event_thread_ ABSL_GUARDED_BY(mu_);
 };
@@ -101,6 +106,8 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   absl::Time report = begun + reports_.first_of_join;
   do {
     const absl::Duration left = deadline - clock_->Now();
+    // A new nonce for each attempt: the scheduler refuses one that it has seen, because it may be a
+    // replay.
     message.set_nonce(RandomNonce());
     message.set_timeout_ms(TimeoutToMilliseconds(left));
     end = calls_.Join(message, left + kAnswerGrace, deadline, &report, &reply);
@@ -109,7 +116,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
                  end.message());
       report = clock_->Now() + reports_.interval;
     }
-    // A scheduler that is between two jobs, or went and comes again.
+    // Unavailable: the scheduler is between two jobs, or has gone and comes again.
   } while (absl::IsUnavailable(end) && clock_->Now() < deadline && calls_.WaitToRetry());
   if (!end.ok()) return calls_.ExplainJoin(end, clock_->Now() - begun);
   JoinResult result;
@@ -117,7 +124,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   result.rank = reply.rank();
   BDN_ASSIGN_OR_RETURN(result.config, Read(reply.config()));
   BDN_ASSIGN_OR_RETURN(Membership membership, Read(reply.membership()));
-  // A worker is told of the servers alone.
+  // A worker is told of the servers only, and cannot find itself.
   const NodeInfo* self = membership.Find(result.node);
   const bool has_place =
       request.role == Role::kWorker
@@ -144,6 +151,7 @@ absl::StatusOr<JoinResult> GrpcControlPlane::Join(const JoinRequest& request,
   if (calls_.is_closed()) return Cancelled("the connection to the scheduler was closed");
   rank_ = result.rank;
   config_ = result.config;
+  // From here on the scheduler expects to hear this node.
   heartbeat_thread_ = StartThread("bdn-heartbeat", [this] { RunHeartbeats(); });
   return result;
 }
@@ -162,7 +170,7 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
   }
   DeclarationAnswer answer;
   const absl::Status status = calls_.Retry(deadline, [&]() -> absl::Status {
-    // Else these names would be taken for what they were.
+    // Retired names are flushed first: otherwise these names would be taken for the old tensors.
     BDN_RETURN_IF_ERROR(FlushRetired(deadline));
     BDN_ASSIGN_OR_RETURN(answer, SendDeclaration(tensors, is_first, [&](DeclarationPart part) {
                            part.number = number;
@@ -170,6 +178,8 @@ absl::StatusOr<DeclareResult> GrpcControlPlane::Declare(
                          }));
     return absl::OkStatus();
   });
+  // Only a known end starts the next number: a declaration repeated with the same number is the
+  // same one to the scheduler, and not the next of this worker.
   const bool is_known = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) &&
                         !absl::IsCancelled(status);
   if (is_known) {
@@ -223,7 +233,7 @@ absl::Status GrpcControlPlane::FlushRetired(absl::Time deadline) {
   while (status.ok() && HasRetired()) {
     status = SendHeartbeat(deadline - clock_->Now() + kAnswerGrace);
   }
-  // Heartbeats are cancelled where the job has failed, which they do not know.
+  // Heartbeats are cancelled where the job has failed, but do not know the failure.
   if (absl::IsCancelled(status) && !calls_.failure().ok()) return calls_.failure();
   return status;
 }
@@ -275,6 +285,7 @@ absl::Status GrpcControlPlane::Leave(const absl::Status& reason, absl::Duration 
 
 void GrpcControlPlane::Close() {
   calls_.Close();
+  // The threads are joined without the lock, which they take.
   std::thread heartbeat_thread;
   std::thread event_thread;
   {
@@ -296,7 +307,7 @@ void GrpcControlPlane::FlushReports(bool is_failing) {
     if (reports_waiting_.is_empty()) return;
     patience = config_.lease_timeout / 2;
   }
-  // The scheduler may be what failed.
+  // The scheduler itself may have failed, so the node does not wait long for it.
   if (is_failing) patience = std::min(patience, absl::Seconds(1));
   const absl::Status status = SendHeartbeat(patience);
   if (!status.ok()) LogDebug("what was reported last is lost: %s", status.message());
@@ -323,13 +334,15 @@ absl::Status GrpcControlPlane::SendHeartbeat(absl::Duration patience) {
     read_stages = read_stages_;
     read_quality = read_quality_;
   }
+  // Called without the lock: the readers take locks of their own.
   if (read_stages) Write(read_stages(), message.mutable_stages());
   if (read_quality) {
     for (const QualityGroup& group : read_quality()) Write(group, message.add_quality());
   }
   Write(reports, &message);
   const absl::Status status = calls_.Heartbeat(message, patience);
-  // Those that arrived though the answer did not come a second time: a curve has a mean of the step.
+  // Values that arrived although the answer was lost do no harm a second time: a curve takes the
+  // mean of a step.
   MutexLock lock(&mu_);
   if (!status.ok() && !reports.empty()) reports_waiting_.GiveBack(reports);
   if (status.ok()) {
@@ -352,9 +365,10 @@ void GrpcControlPlane::RunHeartbeats() {
   int unanswered = 0;
   while (calls_.WaitInJob(begun + pause)) {
     begun = clock_->Now();
+    // Half a lease at most: a heartbeat without an answer leaves time for another.
     const absl::Status status = SendHeartbeat(lease / 2);
     ++unanswered;
-    // What is retired may be more than one takes.
+    // More tensors may be retired than one heartbeat takes, so the next follows at once.
     pause = status.ok() && HasRetired() ? absl::ZeroDuration() : interval;
     if (status.ok()) {
       answered = clock_->Now();
@@ -362,9 +376,9 @@ void GrpcControlPlane::RunHeartbeats() {
     } else if (status.code() != absl::StatusCode::kUnavailable &&
                status.code() != absl::StatusCode::kDeadlineExceeded &&
                status.code() != absl::StatusCode::kCancelled) {
-      return calls_.Fail(status);  // the job has failed, or the scheduler does not know us
+      return calls_.Fail(status);  // the job has failed, or the scheduler does not know this node
     } else if (clock_->Now() - answered > lease && unanswered > 1) {
-      // One alone may be because this process itself was held up.
+      // A single unanswered heartbeat may only mean that this process itself was held up.
       return calls_.Fail(Aborted("scheduler at %s stopped answering %.1f s ago", calls_.address(),
                                  absl::ToDoubleSeconds(clock_->Now() - answered)));
     }
@@ -390,9 +404,11 @@ void GrpcControlPlane::ReadEvents(EventDelivery delivery) {
       if (event.has_membership()) SetLogEpoch(event.membership().epoch());
       return delivery.Deliver(event);
     });
+    // A broken stream is opened again: events are told by state, so the scheduler repeats what
+    // counts.
     const bool is_broken =
         end.ok() || absl::IsUnavailable(end) || absl::IsCancelled(end) || absl::IsUnknown(end);
-    if (!is_broken) calls_.Fail(end);  // the scheduler does not know us
+    if (!is_broken) calls_.Fail(end);  // the scheduler does not know this node
   } while (calls_.WaitToRetry());
   const absl::Status failure = calls_.failure();
   if (!failure.ok()) delivery.DeliverFailure(failure);

@@ -11,21 +11,22 @@
 
 namespace bdn {
 
-// When waits say in the log what they wait for, and how often after that.
+// The times at which waits log what they wait for: the first, and the interval after that.
 struct WaitReports {
   absl::Duration first_of_join = absl::Seconds(5);
   absl::Duration interval = absl::Seconds(30);
 };
 
-// A node's connection to a scheduler over gRPC.
+// A factory of connections to a scheduler over gRPC.
 class SchedulerClient {
  public:
   SchedulerClient() = delete;
 
-  // `address` is host:port; InvalidArgument where it is not. `clock` is borrowed. Connects in Join,
-  // which waits for a scheduler that is not up yet, or that is not ready for another job. From Join
-  // on it sends heartbeats on a thread of its own; when the scheduler has not answered for a lease,
-  // every wait ends and on_failure says so. Closing it before Leave loses the node.
+  // Creates a control plane for the scheduler at `address`, which is host:port; InvalidArgument
+  // where it is not. `clock` is borrowed. It connects in Join, which waits for a scheduler that is
+  // not up yet, or not ready for another job. From Join on it sends heartbeats on a thread of its
+  // own; when the scheduler has not answered for a lease, every wait ends and on_failure says so.
+  // Closing it before Leave loses the node.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Create(const std::string& address,
                                                               const Credentials& credentials,
                                                               const Clock* clock,

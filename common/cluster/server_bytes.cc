@@ -7,15 +7,17 @@ namespace {
 
 constexpr uint64_t kFloat = sizeof(float);
 
-// Of one element: the reply that is kept, and what the pull's memory keeps.
+// Returns the bytes of one element for the kept reply, and for the pull's residual or replica.
 uint64_t PullBytes(std::string_view spec) {
   if (spec == "none") return kFloat;
   const bool has_memory = spec.starts_with("ef(") || spec.starts_with("delta(");
   const bool is_half = spec.find("fp16") != spec.npos || spec.find("bf16") != spec.npos;
+  // Half precision takes two bytes an element; any other lossy codec is taken as one byte, which is
+  // an estimate.
   return (is_half ? 2 : 1) + (has_memory ? kFloat : 0);
 }
 
-// Of one element: the weights and the moments of a rule.
+// Returns the bytes of one element for the weights and the moments of a rule.
 uint64_t RuleBytes(std::string_view rule) {
   if (rule == "mean") return 0;
   return kFloat + (rule.starts_with("adamw") ? 2 * kFloat : kFloat);

@@ -7,9 +7,10 @@
 
 namespace bdn {
 
-// About how many bytes the servers hold for a tensor or key between steps: the sum and the kept
-// reply, what a lossy pull owes, and of a rule the weights and its moments; of a broadcast its value.
-// An estimate by the names of specs and rules, from above for the rules that keep less.
+// Return about how many bytes the servers hold for a tensor or key between steps: the sum and the
+// kept reply, what a lossy pull leaves out, and with a rule the weights and its moments; for a
+// broadcast its value. An estimate by the names of specs and rules, too high for the rules that
+// keep less.
 uint64_t ServerBytes(const TensorDeclaration& tensor);
 uint64_t ServerBytes(const KeyEntry& key);
 

@@ -32,12 +32,12 @@ constexpr Setting kIoThreads = {
     "io-threads", "0", "threads that move bytes, and encrypt them; 0 chooses by the machine"};
 constexpr Setting kTransport = {
     "transport", "auto",
-    "auto: shared memory with processes of this user on this host, the network with all others; shm: "
-    "shared memory or an error; rdma: a fabric of libfabric's or an error; or network"};
+    "auto: shared memory with processes of this user on this host, the network with all others; "
+    "shm: shared memory or an error; rdma: a fabric of libfabric's or an error; or network"};
 constexpr Setting kFabricProvider = {
     "fabric-provider", "",
-    "libfabric's provider for transport=rdma, e.g. verbs;ofi_rxm, efa or tcp;ofi_rxm; empty for an RDMA "
-    "device's. With auto and one of them payloads go over it, too"};
+    "libfabric's provider for transport=rdma, e.g. verbs;ofi_rxm, efa or tcp;ofi_rxm; empty for "
+    "an RDMA device's. With auto and one of them payloads go over it, too"};
 constexpr Setting kFabricDomain = {"fabric-domain", "",
                                    "its device, e.g. mlx5_0 or eth0; empty for its first"};
 constexpr Setting kFabricInterface = {
@@ -51,17 +51,19 @@ constexpr Setting kStageTimes = {
     "(CPU time, too) or off"};
 constexpr Setting kQualityEvery = {
     "quality-every", "256",
-    "measure what each link with ef(...) or delta(...) leaves out in one of so many steps; 0 for never"};
+    "measure what each link with ef(...) or delta(...) leaves out in one of so many steps; 0 for "
+    "never"};
 constexpr Setting kQualityGuard = {
     "quality-guard", "warn",
-    "where that grows without bound: warn, fall-back (send that key uncompressed from then on) or off"};
+    "where that grows without bound: warn, fall-back (send that key uncompressed from then on) "
+    "or off"};
 constexpr Setting kConnectionTimeout = {
     "connection-timeout", "10s",
     "replace a connection whose other end was silent for so long; 0s for never"};
 constexpr Setting kMaxBytesInFlight = {
     "max-bytes-in-flight", "16MiB",
-    "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the rest "
-    "goes by urgency"};
+    "encoded bytes being sent at once: of a worker's pushes, and of replies to one worker; the "
+    "rest goes by urgency"};
 constexpr Setting kWaitTimeout = {
     "wait-timeout", "1800s",
     "how long a server may owe an answer; for workers that are alive waits go on"};
@@ -74,8 +76,8 @@ constexpr Setting kExitWhenDone = {
     "end when the job has ended, done or failed; else serve the next one"};
 constexpr Setting kDrainTimeout = {
     "drain-timeout", "0s",
-    "after SIGTERM, how long a job that runs may go on until it ends by itself; a second signal ends it "
-    "at once"};
+    "after SIGTERM, how long a job that runs may go on until it ends by itself; a second signal "
+    "ends it at once"};
 constexpr Setting kMetricsListen = {
     "metrics-listen", "",
     "host:port of GET /metrics for Prometheus, in the clear, e.g. 0.0.0.0:7090; empty for none"};
@@ -88,10 +90,12 @@ constexpr Setting kSchedulerSettings[] = {
     {"listen", "127.0.0.1:0", "host:port to listen at; port 0 takes a free one"},
     {"port-file", "", "write the port listened at to this file"},
     {"http-listen", "",
-     "host:port of the status page for browsers, in the clear, e.g. 127.0.0.1:7070; empty for none"},
+     "host:port of the status page for browsers, in the clear, e.g. 127.0.0.1:7070; empty for "
+     "none"},
     {"http-port-file", "", "write the port of the status page to this file"},
     {"failure-file", "",
-     "when the job has failed, write to this file who went before, in order, an empty line and why"},
+     "when the job has failed, write to this file who went before, in order, an empty line and "
+     "why"},
     {"workers", "1", "number of workers of the job"},
     {"servers", "1", "number of servers of the job"},
     {"seed", "0", "seed of every random draw of the run"},
@@ -175,8 +179,8 @@ constexpr Setting kHostSettings[] = {
     {"threads", "0",
      "threads that encode and decode; 0 takes a quarter of the processors it may use"},
     {"cpus", "",
-     "processors that these threads keep to, e.g. 0-3,8 or node0 for those of a NUMA node; empty for "
-     "any"},
+     "processors that these threads keep to, e.g. 0-3,8 or node0 for those of a NUMA node; empty "
+     "for any"},
     kTransport,
     kFabricProvider,
     kFabricDomain,
@@ -223,7 +227,8 @@ constexpr Setting kWorkerSettings[] = {
     {"push", "none", "codec of gradients to the servers, e.g. ef(onebit(block=256))"},
     {"pull", "none", "codec of sums to the workers, e.g. ef(onebit(block=256))"},
     {"attach", "",
-     "take part through this host's bandoneon-worker, which listens there: unix:@NAME or unix:/PATH"},
+     "take part through this host's bandoneon-worker, which listens there: unix:@NAME or "
+     "unix:/PATH"},
     {"host", "",
      "codec of gradients on their way to bandoneon-worker, e.g. int8(group=128); empty for none"},
     {"local-rank", "-1", "place among the processes of this host; -1 for any free one"},
@@ -232,12 +237,13 @@ constexpr Setting kWorkerSettings[] = {
     kProbeInterval,
     kMaxBytesInFlight,
     {"codec-device", "auto",
-     "where gradients of GPUs are encoded: cpu, gpu, or auto: on the GPU where the codec has kernels and its "
-     "payload is at most half of the gradient"},
+     "where gradients of GPUs are encoded: cpu, gpu, or auto: on the GPU where the codec has "
+     "kernels and its payload is at most half of the gradient"},
     {"max-pinned-bytes", "1GiB",
      "of the host's memory that each GPU's gradients go through; beyond it they go more slowly"},
     {"max-device-bytes", "0",
-     "of each GPU's memory that exchanges may take; 0 leaves the larger of 2 GiB and a tenth of it free"},
+     "of each GPU's memory that exchanges may take; 0 leaves the larger of 2 GiB and a tenth of "
+     "it free"},
     {"cuda-driver", "libcuda.so.1",
      "NVIDIA's driver, opened when the first tensor of a GPU is pushed"},
     kStageTimes,
@@ -256,6 +262,8 @@ constexpr Setting kWorkerSettings[] = {
     kLogFormat,
 };
 
+// A setting may be here several times, once for each process that has it: readers look for names
+// only.
 constexpr auto kAllSettings = [] {
   std::array<Setting, std::size(kSchedulerSettings) + std::size(kServerSettings) +
                           std::size(kHostSettings) + std::size(kWorkerSettings)>

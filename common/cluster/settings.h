@@ -7,14 +7,14 @@
 
 namespace bdn {
 
-// The settings of each kind of process: one table a process, so that a flag, its variable, its
-// default and its help are said once.
+// Return the settings of each kind of process. There is one table for a process, so that a flag,
+// its variable, its default and its help are written once.
 std::span<const Setting> SchedulerSettings();
 std::span<const Setting> ServerSettings();
-std::span<const Setting> HostSettings();  // of bandoneon-worker, the daemon of a host
+std::span<const Setting> HostSettings();  // of bandoneon-worker, the host daemon
 std::span<const Setting> WorkerSettings();
 
-// All of them, for Config::Load's `elsewhere`: one environment serves a whole job.
+// Returns all settings, for Config::Load's `elsewhere`: one environment serves a whole job.
 std::span<const Setting> AllSettings();
 
 }  // namespace bdn

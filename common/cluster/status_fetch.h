@@ -9,11 +9,12 @@
 
 namespace bdn {
 
-// The state of the job whose scheduler listens at `address`, as StatusToJson (status_json.h) has it, with
-// two members more: "control_version" is what the scheduler speaks, 0 where it does not say;
-// "own_control_version" what this process speaks: nodes join only where they are the same.
-// InvalidArgument for a malformed address; PermissionDenied for a wrong token; Unavailable or
-// DeadlineExceeded where nobody answers in time.
+// Returns the state of the job whose scheduler listens at `address`, as StatusToJson
+// (status_json.h) returns it, with two more members: "control_version", the version that the
+// scheduler speaks, 0 where it does not say; and "own_control_version", the version of this
+// process. Nodes join only where they are the same. InvalidArgument for a malformed address;
+// PermissionDenied for a wrong token; Unavailable or DeadlineExceeded where no scheduler answers in
+// time.
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             const Credentials& credentials, absl::Duration timeout);
 

@@ -17,8 +17,8 @@ namespace wire = bandoneon::control;
 
 using Json = nlohmann::ordered_json;
 
-// JSON is UTF-8, and names here are bytes of no known encoding: each becomes the character of its
-// number, as in Latin-1.
+// Makes UTF-8, as JSON wants it, of a name, whose bytes are of no known encoding: each becomes the
+// character of its number, as in Latin-1.
 std::string AsUtf8(const std::string& bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -52,7 +52,7 @@ Json StagesJson(const StageCounts& counts, Role role) {
   return json;
 }
 
-// Empty where there is none.
+// Returns the node's first endpoint of a network; an empty one where there is none.
 Endpoint NetworkEndpointOf(const wire::NodeInfo& info) {
   for (const wire::Endpoint& each : info.endpoints()) {
     if (!each.bound().empty()) return {each.scheme(), each.address(), {}, each.bound()};
@@ -97,7 +97,7 @@ Json WindowJson(const wire::History::Window& window, Role role) {
 Json CurveJson(const wire::History::Curve& curve) {
   Json points = Json::array();
   for (const wire::History::Point& point : curve.points()) {
-    // JSON has no number that is none.
+    // JSON has no number for NaN and infinity.
     points.push_back(Json::array(
         {point.step(), std::isfinite(point.value()) ? Json(point.value()) : Json(nullptr)}));
   }
@@ -141,6 +141,7 @@ absl::StatusOr<Json> HistoryJson(const wire::StatusReply& status) {
   }
   BDN_ASSIGN_OR_RETURN(Json pushes, QualityJson(history.pushes()));
   BDN_ASSIGN_OR_RETURN(Json replies, QualityJson(history.replies()));
+  // A negative rate means that none is known yet.
   const double rate = history.steps_per_second();
   return Json{{"steps_per_second", rate < 0 ? Json(nullptr) : Json(rate)},
               {"waits", std::move(waits)},

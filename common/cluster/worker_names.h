@@ -8,12 +8,14 @@
 
 namespace bdn {
 
-// A worker that so many processes push through, the first of rank `first_process`, as errors call it:
-// "worker 1"; "host 1 (ranks 2-3)" where its rank is not that of its only process.
+// Returns the name by which errors call a worker through which so many processes push, the first of
+// them of rank `first_process`: "worker 1"; "host 1 (ranks 2-3)" where its rank is not that of its
+// only process.
 std::string NameOfWorker(Rank rank, Rank first_process, int processes);
-// Its processes alone: "rank 2", "ranks 2-3".
+// Returns the name of its processes: "rank 2", "ranks 2-3".
 std::string RanksOfWorker(Rank first_process, int processes);
-// Of all workers' processes, by their ranks; empty: one each.
+// Returns the same from the numbers of processes of all workers, by rank; an empty list means one
+// each.
 std::string NameOfWorker(Rank rank, std::span<const int> processes);
 
 }  // namespace bdn
