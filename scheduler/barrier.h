@@ -9,16 +9,17 @@
 
 namespace bdn {
 
-// The members that are expected at one place, and those of them that have arrived. Not thread-safe.
+// The members that are expected at one meeting, and those of them that have arrived. Not
+// thread-safe.
 class Barrier {
  public:
   explicit Barrier(Roster expected) : missing_(std::move(expected)) {}
 
-  // Coming twice is coming once. REQUIRES: `member` is expected.
+  // Notes that a member has come; coming twice is coming once. REQUIRES: `member` is expected.
   void Arrive(const RosterMember& member) {
     if (auto node = missing_.extract(member); !node.empty()) present_.insert(std::move(node));
   }
-  // REQUIRES: `member` is expected.
+  // Notes that a member has gone away again. REQUIRES: `member` is expected.
   void Withdraw(const RosterMember& member) {
     if (auto node = present_.extract(member); !node.empty()) missing_.insert(std::move(node));
   }
@@ -27,7 +28,7 @@ class Barrier {
   bool full() const { return missing_.empty(); }
   bool empty() const { return present_.empty(); }
   const Roster& present() const { return present_; }
-  // "worker 1, worker 3"; empty where nobody is missing.
+  // Returns "worker 1, worker 3"; empty where nobody is missing.
   std::string Missing() const { return NamesOf(missing_); }
 
  private:

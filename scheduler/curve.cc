@@ -8,10 +8,10 @@ namespace bdn {
 
 void Curve::Add(Step step, double value) {
   Sum& sum = sums_[step >> shift_];
-  // Finite values may add up to infinity: what is shown is a gap, too.
+  // Finite values may still add up to infinity, which is shown as a gap, too.
   sum.total += std::isfinite(value) ? value : std::numeric_limits<double>::quiet_NaN();
   ++sum.count;
-  // Ends: with one bit of the step left there are two points.
+  // The loop ends: with one bit of the step left there are at most two points.
   while (sums_.size() > kMostPoints) Halve();
 }
 

@@ -17,11 +17,13 @@ absl::Status DeclarationBatch::Add(const RosterMember& member, DeclarationPart p
                               NameOf(member));
   }
   if (Wants(member)) {
+    // A part from 0 may be a repetition after a lost answer, so it replaces what came before.
     const size_t known = part.first == 0 ? 0 : said.tensors.size();
     if (part.first != known || part.tensors.size() > said.count - known) {
       absl::Status status = InvalidArgument(
           "%s: a part of %d tensors from %d of %d, where %d came before", NameOf(member),
           part.tensors.size(), part.first, said.count, said.tensors.size());
+      // Check first, then change: a member that was unknown is unknown again.
       if (is_new) said_.erase(found);
       return status;
     }
@@ -50,9 +52,11 @@ void DeclarationBatch::OnList(const RosterMember& member, Said* said) {
   if (!failure_.ok()) return;
   if (member == first_) {
     has_list_ = true;
+    // Digests that came before the first list had nothing to be compared with.
     for (const auto& [other, others] : said_) CompareDigest(other, others);
   } else {
     failure_ = CompareLists(member, *said);
+    // The list served for the comparison only; one list in RAM is enough.
     said->tensors = {};
     differing_.erase(member);
     asked_.reset();
@@ -69,6 +73,7 @@ void DeclarationBatch::CompareDigest(const RosterMember& member, const Said& sai
 void DeclarationBatch::AskNext() {
   if (asked_.has_value() || differing_.empty()) return;
   asked_ = *differing_.begin();
+  // The member had arrived by its digest, and now has to send its list before the batch is full.
   arrived_.Withdraw(*asked_);
 }
 

@@ -17,60 +17,64 @@
 
 namespace bdn {
 
-// The n-th declaration of every worker of a roster, gathered and compared: they must name the same
-// tensors, in any order, and say the same of each. It keeps one list, that of the lowest rank, and a
-// digest of each other worker's. Of those whose digest differs one after the other is asked for its
-// list, so that what differs can be named. Not thread-safe.
+// The n-th declarations of all workers of a roster, gathered and compared: they must name the same
+// tensors, in any order, and say the same of each. A batch keeps one list, that of the lowest rank,
+// and a digest of each other worker's. Workers whose digest differs are asked for their list one
+// after the other, so that the error can name the difference. Not thread-safe.
 class DeclarationBatch {
  public:
-  // What is checked of a list alone.
+  // A check of one list by itself.
   using Check =
       std::function<absl::Status(const RosterMember&, const std::vector<TensorDeclaration>&)>;
 
-  // REQUIRES: somebody is expected.
+  // REQUIRES: `expected` is not empty.
   DeclarationBatch(Roster expected, Check check)
       : first_(*expected.begin()), check_(std::move(check)), arrived_(std::move(expected)) {}
 
-  // `member` says a part of its declaration; a part from the beginning begins anew. FailedPrecondition:
-  // it said something else before. InvalidArgument: the part does not follow those before. After
-  // either nothing has changed. REQUIRES: `member` is expected.
+  // Adds a part of a member's declaration; a part that begins at 0 starts the list anew.
+  // FailedPrecondition: the member declared something else before. InvalidArgument: the part does
+  // not follow those before. After either nothing has changed. REQUIRES: `member` is expected.
   absl::Status Add(const RosterMember& member, DeclarationPart part);
-  // Once it is not OK the batch is of no more use. InvalidArgument names two workers, the tensor and
-  // what differs; or it is what the check said of a list.
+  // Returns why the batch failed, or OK. A failed batch is of no more use. InvalidArgument names
+  // two workers, the tensor and the difference; or it is the error of the check of a list.
   const absl::Status& failure() const { return failure_; }
   void Fail(absl::Status failure) { failure_ = std::move(failure); }
 
-  // The member's list is wanted from this place on.
+  // Returns the position from which on the member's list is wanted; nothing where it is not wanted.
   std::optional<uint32_t> WantedFrom(const RosterMember& member) const;
-  // Whose list is wanted because its digest differs.
+  // Returns the member whose list is wanted because its digest differs.
   const std::optional<RosterMember>& asked() const { return asked_; }
-  // Whether it has said what is needed of it.
+  // Returns whether the member has sent all that is needed of it.
   bool Has(const RosterMember& member) const { return arrived_.Has(member); }
   bool full() const { return arrived_.full(); }
   std::string Missing() const { return arrived_.Missing(); }
 
-  // The list of the lowest rank, whose order is the catalogue's. REQUIRES: full(). Once.
+  // Returns the list of the lowest rank, whose order is the catalogue's. REQUIRES: full(). To be
+  // called once.
   std::vector<TensorDeclaration> TakeTensors() { return std::move(said_.at(first_).tensors); }
 
  private:
+  // The declaration of one member, as far as it has come.
   struct Said {
     std::string digest;
     uint32_t count = 0;
-    std::vector<TensorDeclaration> tensors;  // so far; only where they are wanted
+    std::vector<TensorDeclaration> tensors;  // the list so far; only where it is wanted
   };
 
   bool Wants(const RosterMember& member) const;
+  // Handles a list that is complete.
   void OnList(const RosterMember& member, Said* said);
   void CompareDigest(const RosterMember& member, const Said& said);
+  // Asks the next member whose digest differs for its list.
   void AskNext();
   absl::Status CompareLists(const RosterMember& member, const Said& said) const;
 
   const RosterMember first_;
   const Check check_;
-  bool has_list_ = false;  // the first's, all of it
+  bool has_list_ = false;  // all of the list of first_ has come
   std::map<RosterMember, Said> said_;
   std::set<RosterMember> differing_;
-  std::optional<RosterMember> asked_;  // one of these
+  std::optional<RosterMember> asked_;  // one of differing_
   Barrier arrived_;
   absl::Status failure_;
 };

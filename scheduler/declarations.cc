@@ -15,7 +15,7 @@
 namespace bdn {
 namespace {
 
-// What no setting goes beyond: no sum of so many bytes overflows.
+// A bound above every setting, with which no sum of bytes overflows.
 constexpr uint64_t kMostBytes = uint64_t{1} << 60;
 
 }  // namespace
@@ -55,7 +55,8 @@ absl::Status Declarations::Check(const RosterMember& member,
       continue;
     }
     const TensorDeclaration& before = *tensors_.at(known->second).declaration;
-    if (done_with_.contains(known->second)) {  // it is no more by the time that this is planned
+    // The tensor will be retired by the time that this batch is planned.
+    if (done_with_.contains(known->second)) {
       fresh.push_back(&tensor);
       replaced.push_back(&before);
     } else if (!(before == tensor)) {
@@ -100,6 +101,7 @@ Declarations::Batch* Declarations::BatchOf(const RosterMember& member, uint64_t 
   const auto [found, is_new] = batches_.try_emplace(
       number, roster_,
       [this](const RosterMember& of, const auto& list) { return Check(of, list); });
+  // A worker that was leaving before the batch began will never declare in it.
   if (is_new) {
     for (const RosterMember& other : leaving_) {
       if (other != member) FailWithout(number, &found->second, other);
@@ -129,17 +131,20 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   }
   Latest& latest = latest_[member.node];
   const uint64_t number = latest.next_batch;
+  // An open batch may still be ended: the worker may be in it already.
   if (leaving_.count(member) > 0 && batches_.count(number) == 0) {
     return Aborted("declaring tensors: %s is leaving the job", NameOf(member));
   }
   Batch& batch = *BatchOf(member, number);
   DeclarationBatch& declared = batch.declared;
+  // The call is remembered only once it has changed something, so that an error leaves no trace.
   const auto remember = [&latest, number = part.number, digest = part.digest, count = part.count] {
     latest.number = number;
     latest.digest = digest;
     latest.count = count;
     latest.answer.reset();
   };
+  // The batch has failed: the answer is known, and nothing is added.
   if (!declared.failure().ok()) {
     remember();
     return number;
@@ -147,6 +152,7 @@ absl::StatusOr<uint64_t> Declarations::Declare(const RosterMember& member, Decla
   const std::optional<RosterMember> asked = declared.asked();
   BDN_RETURN_IF_ERROR(declared.Add(member, std::move(part)));
   remember();
+  // The member that is asked now may be leaving, and would never send its list.
   if (declared.asked() != asked && declared.asked().has_value() &&
       leaving_.count(*declared.asked()) > 0) {
     FailWithout(number, &batch, *declared.asked());
@@ -186,6 +192,7 @@ void Declarations::MarkDone(uint32_t number, const RosterMember& member) {
   const auto [found, is_first] = done_with_.try_emplace(number);
   Done& done = found->second;
   if (is_first) {
+    // All workers that are leaving are done with every tensor.
     done.by_rank.resize(roster_.size());
     for (const RosterMember& gone : leaving_) done.Add(gone);
   }
@@ -194,6 +201,7 @@ void Declarations::MarkDone(uint32_t number, const RosterMember& member) {
 
 absl::Status Declarations::Retire(const RosterMember& member,
                                   const std::vector<uint32_t>& tensors) {
+  // Check first, then change: one wrong number retires nothing.
   for (const uint32_t number : tensors) {
     if (number < next_tensor_) continue;
     return InvalidArgument("%s retires tensor %d, of %d", NameOf(member), number, next_tensor_);
@@ -205,8 +213,9 @@ absl::Status Declarations::Retire(const RosterMember& member,
   return absl::OkStatus();
 }
 
-// Workers declare what they do not have. So where some are done with a tensor, and all declare its name,
-// the others have never heard of it: their declaration was given up.
+// Retires the old tensors whose names all workers declare anew. Workers declare the tensors that
+// they do not have, so where some are done with a tensor and all declare its name, the others have
+// never read it: their declaration was given up.
 void Declarations::RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors) {
   std::vector<uint32_t> replaced;
   for (const TensorDeclaration& tensor : tensors) {
@@ -214,7 +223,7 @@ void Declarations::RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>
     if (known == numbers_.end() || !done_with_.contains(known->second)) continue;
     replaced.push_back(known->second);
     for (const RosterMember& member : roster_) MarkDone(known->second, member);
-    // Those have yet to read it.
+    // The workers that gave up have yet to read that version, so its delta is never emptied.
     ++tensors_left_[tensors_.at(known->second).version - 1];
   }
   RemoveRetired(replaced);
@@ -224,7 +233,7 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
   std::map<uint32_t, std::set<uint32_t>> gone;  // by the version that added them
   for (const uint32_t number : tensors) {
     const auto done = done_with_.find(number);
-    if (done == done_with_.end()) continue;  // more than once, or long ago
+    if (done == done_with_.end()) continue;  // named more than once, or retired long ago
     if (done->second.count < roster_.size()) continue;
     done_with_.erase(done);
     const auto tensor = tensors_.find(number);
@@ -238,6 +247,7 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
   auto news = std::make_shared<CatalogueDelta>();
   for (const auto& [version, numbers] : gone) {
     const CatalogueDelta& delta = *deltas_[version - 1];
+    // A fused key is retired with the last of its tensors.
     for (size_t i = 0; i < delta.keys.size(); ++i) {
       const KeySegments& segments = delta.keys[i].segments;
       const auto is_now = [&](const KeySegment& one) { return numbers.contains(one.tensor); };
@@ -252,6 +262,7 @@ void Declarations::RemoveRetired(const std::vector<uint32_t>& tensors) {
     }
     tensors_left_[version - 1] -= numbers.size();
     if (tensors_left_[version - 1] > 0) continue;
+    // A version stays in the list, so that versions keep their indices; only its content is freed.
     auto empty = std::make_shared<CatalogueDelta>();
     empty->version = delta.version;
     empty->first_tensor = delta.first_tensor;
@@ -275,6 +286,7 @@ absl::Status Declarations::Plan(Batch* batch) {
   auto delta = std::make_shared<CatalogueDelta>();
   std::vector<TensorDeclaration> declared = batch->declared.TakeTensors();
   RetireWhatIsDeclaredAnew(declared);
+  // Tensors that are declared already keep their keys; only new names are planned.
   for (TensorDeclaration& tensor : declared) {
     if (!numbers_.contains(tensor.name)) delta->tensors.push_back(std::move(tensor));
   }
@@ -284,6 +296,7 @@ absl::Status Declarations::Plan(Batch* batch) {
       return ResourceExhausted("the job needs more than %d keys", kMaxKeys);
     }
     delta->owners = placer_->Place(delta->keys);
+    // The names that numbers_ views lie in the delta, which deltas_ keeps.
     for (size_t i = 0; i < delta->tensors.size(); ++i) {
       const TensorDeclaration& tensor = delta->tensors[i];
       const auto number = static_cast<uint32_t>(next_tensor_ + i);
@@ -317,6 +330,7 @@ void Declarations::MarkAnswered(uint64_t number, const RosterMember& member) {
   const auto batch = batches_.find(number);
   Latest& latest = latest_[member.node];
   latest.next_batch = number + 1;
+  // Kept for a repetition of the call, whose answer may be lost on the way.
   latest.answer = AnswerOf(number, member);
   batch->second.answered.Arrive(member);
   if (batch->second.answered.full()) batches_.erase(batch);
@@ -352,6 +366,7 @@ absl::Status Declarations::Acknowledge(NodeId server, PlacementVersion version) 
   installed_versions_.erase(installed_versions_.find(found->second));
   installed_versions_.insert(version);
   found->second = version;
+  // Only the slowest server's progress can end a batch.
   if (InstalledEverywhere() == before) return absl::OkStatus();
   for (const auto& [number, batch] : batches_) {
     if (batch.version.has_value()) changed_.insert(number);
@@ -374,7 +389,8 @@ void Declarations::OnLeaving(const RosterMember& member) {
   RemoveRetired(retired);
 }
 
-// `member` is leaving, and will neither declare what it has not nor ask how that ended.
+// Fails the batch if it still needs `member`, which is leaving, and will neither declare nor ask
+// how the batch ended.
 void Declarations::FailWithout(uint64_t number, Batch* batch, const RosterMember& member) {
   if (batch->version.has_value() || batch->declared.Has(member)) return;
   batch->answered.Arrive(member);

@@ -23,13 +23,13 @@
 
 namespace bdn {
 
-// What the workers of a job declare, on its way to keys that every server has installed: gathers
-// the n-th declarations of all workers into batches, has the planner cut and the placer place what
-// is new, and keeps which placement each server has acknowledged. A declaration costs what it says,
-// not what was declared before. Not thread-safe.
+// The declarations of a job's workers, on their way to keys that every server has installed. It
+// gathers the n-th declarations of all workers into batches, has the planner cut and the placer
+// place the new tensors, and keeps which placement each server has acknowledged. The cost of a
+// declaration is that of its tensors, not of those declared before. Not thread-safe.
 class Declarations {
  public:
-  // What all of it has come to, without what is retired.
+  // The sums over everything declared, without retired tensors.
   struct Totals {
     uint64_t tensors = 0;
     uint64_t tensor_bytes = 0;  // as TensorBytes
@@ -39,47 +39,51 @@ class Declarations {
 
   explicit Declarations(const JobOptions& options);
 
-  // All nodes have joined. Once, before anything is declared.
+  // Takes the membership, once all nodes have joined. To be called once, before anything is
+  // declared.
   void Begin(std::shared_ptr<const Membership> membership);
 
-  // Whether `member` has said that before, in its last declaration; its number says so.
+  // Returns whether this is the member's last declaration again, which its number tells.
   bool IsRepeated(const RosterMember& member, const DeclarationPart& part) const;
-  // How that one ended, if `member` was told so before.
+  // Returns how that declaration ended, if the member was told so before.
   std::optional<absl::StatusOr<DeclarationAnswer>> LastAnswerOf(const RosterMember& member) const;
-  // Puts what `member` says of its next declaration into that one's batch and returns the number of
-  // the batch. The same again, before the answer, is the same declaration. Aborted: it is leaving. InvalidArgument,
-  // ResourceExhausted or FailedPrecondition: this call changed nothing. What is wrong with a list, or
-  // between workers, fails the batch instead.
+  // Puts a part of the member's next declaration into the batch of that, and returns the batch's
+  // number. The same declaration again, before its answer, is the same one. Aborted: the member is
+  // leaving. InvalidArgument, ResourceExhausted or FailedPrecondition: this call changed nothing.
+  // An error in a list, or a difference between workers, fails the batch instead.
   absl::StatusOr<uint64_t> Declare(const RosterMember& member, DeclarationPart part);
-  // What this worker is to be told of the batch: how it ended, or that its list is wanted. Nothing
-  // while it is waited for.
+  // Returns the answer to this worker about the batch: how it ended, or that its list is wanted.
+  // Nothing while it has to wait.
   std::optional<absl::StatusOr<DeclarationAnswer>> AnswerOf(uint64_t batch,
                                                             const RosterMember& member) const;
-  // `member` was told how the batch ended: its next declaration is of the next one.
+  // Notes that the member was told how the batch ended: its next declaration belongs to the next
+  // batch.
   void MarkAnswered(uint64_t batch, const RosterMember& member);
-  // The batches of which somebody besides the last caller may have something to be told.
+  // Returns the batches of which workers besides the last caller may have something to be told.
   std::set<uint64_t> TakeChanged() { return std::exchange(changed_, {}); }
-  // "waiting for worker 1 to declare the same tensors".
+  // Returns "waiting for worker 1 to declare the same tensors".
   std::string WaitedFor(uint64_t batch) const;
 
-  // A server has installed its keys of this placement. InvalidArgument: it is no server, or there
-  // is no such placement yet.
+  // Notes that a server has installed its keys of this placement. InvalidArgument: the node is no
+  // server, or there is no such placement yet.
   absl::Status Acknowledge(NodeId server, PlacementVersion version);
-  // `member` is done with these tensors, by number. Those that all others who are not leaving are done with
-  // are no more: a new version of the catalogue says so, and their names may be declared anew.
-  // InvalidArgument, and nothing has changed: there is no such tensor yet.
+  // Notes that the member is done with these tensors, by number. Tensors with which all members
+  // that are not leaving are done are removed: a new version of the catalogue says so, and their
+  // names may be declared anew. InvalidArgument, after which nothing has changed: there is no such
+  // tensor yet.
   absl::Status Retire(const RosterMember& member, const std::vector<uint32_t>& tensors);
-  // Fails what waits for this worker to declare, who will not; also what begins later. It is done with all
-  // tensors.
+  // Notes that this worker is leaving: fails the batches that wait for it to declare, also those
+  // that begin later. The worker counts as done with all tensors.
   void OnLeaving(const RosterMember& member);
-  // Forgets what is waited for: the job has failed.
+  // Forgets all batches, because the job has failed.
   void Abandon() { batches_.clear(); }
 
-  // The latest.
+  // The latest placement.
   PlacementVersion version() const { return version_; }
-  // Batches of which somebody is still to be told how they ended.
+  // The number of batches whose end some worker has still to be told.
   size_t num_batches() const { return batches_.size(); }
-  // What each version added, from version 1. Empty where all of it is retired and all have read it.
+  // The additions of each version, from version 1. A delta is emptied once all its tensors are
+  // retired and all workers have read it.
   const std::vector<SharedDelta>& deltas() const { return deltas_; }
   const Totals& totals() const { return totals_; }
   Placer::Load LoadOf(NodeId server) const;
@@ -91,12 +95,12 @@ class Declarations {
         : declared(expected, std::move(check)), answered(expected) {}
     DeclarationBatch declared;
     Barrier answered;                         // workers that know how it ended
-    std::optional<PlacementVersion> version;  // once planned: the first placement that has it
+    std::optional<PlacementVersion> version;  // once planned: the first placement that includes it
   };
 
-  // A worker's last declaration, by its own account, and what it was told of it.
+  // A worker's last declaration, by its own account, and the answer that it was given.
   struct Latest {
-    uint64_t next_batch = 0;  // of its next declaration
+    uint64_t next_batch = 0;  // the batch of its next declaration
     uint64_t number = 0;
     std::string digest;
     uint32_t count = 0;
@@ -105,35 +109,40 @@ class Declarations {
 
   // A tensor that is not retired.
   struct Tensor {
-    const TensorDeclaration* declaration = nullptr;  // in its delta
-    uint32_t version = 0;                            // of the catalogue, which added it
+    const TensorDeclaration* declaration = nullptr;  // lies in its delta
+    uint32_t version = 0;                            // the version of the catalogue that added it
   };
 
-  // Workers that are done with a tensor; those that are leaving are done with all.
+  // The workers that are done with a tensor; those that are leaving are done with all.
   struct Done {
     void Add(const RosterMember& member);
     std::vector<bool> by_rank;
     size_t count = 0;
   };
 
+  // Returns the batch, made where it is new.
   Batch* BatchOf(const RosterMember& member, uint64_t number);
+  // Fails a batch that waits for a member that is leaving.
   void FailWithout(uint64_t number, Batch* batch, const RosterMember& member);
+  // Checks a list against the limits and against what is declared already.
   absl::Status Check(const RosterMember& member,
                      const std::vector<TensorDeclaration>& tensors) const;
-  // `fresh` are new, and those of `replaced` will be retired by then.
+  // Checks the limits. `fresh` are new tensors, and `replaced` those that will be retired by then.
   absl::Status CheckRoom(const std::vector<const TensorDeclaration*>& fresh,
                          const std::vector<const TensorDeclaration*>& replaced) const;
-  // The failure; where it names a tensor that only some are done with, it says who, and what to do.
+  // Returns the failure; where it names a tensor with which only some workers are done, it says
+  // which, and what to do.
   absl::Status WithAdvice(absl::Status failure) const;
+  // Cuts and places the new tensors of a full batch, and publishes them.
   absl::Status Plan(Batch* batch);
-  // REQUIRES: the tensor is not retired.
+  // Notes that a member is done with a tensor. REQUIRES: the tensor is not retired.
   void MarkDone(uint32_t number, const RosterMember& member);
   void RetireWhatIsDeclaredAnew(const std::vector<TensorDeclaration>& tensors);
-  // Those of the tensors that everybody is done with are no more.
+  // Removes those of the tensors with which all workers are done.
   void RemoveRetired(const std::vector<uint32_t>& tensors);
-  // As the next version.
+  // Publishes a delta as the next version.
   void Publish(std::shared_ptr<CatalogueDelta> delta);
-  // What all servers have installed.
+  // Returns the latest placement that all servers have installed.
   PlacementVersion InstalledEverywhere() const { return *installed_versions_.begin(); }
 
   const JobConfig config_;
@@ -145,15 +154,18 @@ class Declarations {
   PlacementVersion version_;
   std::vector<SharedDelta> deltas_;
   Totals totals_;
-  uint32_t next_tensor_ = 0;                                 // number
-  absl::flat_hash_map<uint32_t, Tensor> tensors_;            // by number
-  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // of these, by name
-  // Of each version, by its place in deltas_: tensors that somebody may still ask for.
+  uint32_t next_tensor_ = 0;                       // the number of the next new tensor
+  absl::flat_hash_map<uint32_t, Tensor> tensors_;  // by number
+  // By name; the views point into deltas_.
+  absl::flat_hash_map<std::string_view, uint32_t> numbers_;
+  // For each version, by its index in deltas_: the number of its tensors that a worker may still
+  // ask for.
   std::vector<size_t> tensors_left_;
-  std::map<uint32_t, Done> done_with_;  // tensors that some are done with, and others are not
-  std::optional<Placer> placer_;        // from Begin
+  // Tensors with which some workers are done, and others are not.
+  std::map<uint32_t, Done> done_with_;
+  std::optional<Placer> placer_;                        // set by Begin
   std::map<NodeId, PlacementVersion> installed_;        // by server
-  std::multiset<PlacementVersion> installed_versions_;  // the same, by version
+  std::multiset<PlacementVersion> installed_versions_;  // the values of installed_, sorted
 
   std::map<uint64_t, Batch> batches_;
   std::set<uint64_t> changed_;

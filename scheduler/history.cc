@@ -8,14 +8,18 @@
 namespace bdn {
 namespace {
 
+// The time over which the speed is a mean.
 constexpr absl::Duration kPaceWindow = absl::Seconds(10);
+// The least time between two entries from which the speed is computed.
 constexpr absl::Duration kPaceInterval = absl::Milliseconds(500);
 
-// Of all nodes together, and of one.
+// The most samples of all nodes together, and the bounds for one node.
 constexpr uint64_t kMostSamples = 32768;
 constexpr uint64_t kMostOfNode = 10;
 constexpr uint64_t kLeastOfNode = 2;
 
+// Returns the steps between samples: the more nodes, the fewer samples of each, so that all
+// together stay bounded.
 uint64_t StepsApart(int num_nodes) {
   const uint64_t nodes = static_cast<uint64_t>(std::max(num_nodes, 1));
   return History::kWindowSteps / std::clamp(kMostSamples / nodes, kLeastOfNode, kMostOfNode);
@@ -46,9 +50,11 @@ void History::Happened(absl::Time now, const char* kind, std::string text) {
 
 void History::Progressed(absl::Time now, NodeId node, Role role, const NodeProgress& progress) {
   if (role == Role::kWorker) {
+    // The highest number of any worker, which never falls.
     const uint64_t steps =
         pace_.empty() ? progress.ended : std::max(pace_.back().steps, progress.ended);
-    // The latest one moves on until it is far enough from the one before.
+    // The latest entry moves on until it is far enough from the one before, so that their number is
+    // bounded.
     const size_t size = pace_.size();
     if (size >= 2 && pace_[size - 1].when - pace_[size - 2].when < kPaceInterval) pace_.pop_back();
     pace_.push_back({now, steps});
@@ -56,7 +62,8 @@ void History::Progressed(absl::Time now, NodeId node, Role role, const NodeProgr
   }
   std::deque<Sample>& samples = samples_[node];
   const Sample latest = {progress.ended, WallTimesOf(progress.stages)};
-  // What counts goes on: a node that says otherwise is not to be subtracted from.
+  // Totals never fall: where they do, the node counts anew, and must not be subtracted from older
+  // ones.
   if (!samples.empty() && (latest.steps < samples.back().steps ||
                            !NeverFalls(samples.back().wall_ns, latest.wall_ns))) {
     samples.clear();
@@ -108,6 +115,7 @@ std::vector<History::Window> History::Windows() const {
   for (const auto& [node, samples] : samples_) {
     const Sample& first = samples.front();
     const Sample& last = samples.back();
+    // There is no step between the samples to divide by.
     if (last.steps == first.steps) continue;
     Window window = {.node = node, .steps = last.steps - first.steps};
     for (size_t i = 0; i < kNumStages; ++i) {

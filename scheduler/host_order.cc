@@ -11,7 +11,7 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// The digits at the beginning of `text`, which loses them, without leading zeros.
+// Takes the digits at the beginning of `text`, and returns them without leading zeros.
 std::string_view TakeNumber(std::string_view* text) {
   const size_t size =
       static_cast<size_t>(std::find_if_not(text->begin(), text->end(), IsDigit) - text->begin());
@@ -21,7 +21,7 @@ std::string_view TakeNumber(std::string_view* text) {
   return number;
 }
 
-// Of numbers of any length.
+// Compares numbers of any length, written without leading zeros.
 std::strong_ordering CompareNumbers(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return a.size() <=> b.size();
   return a <=> b;
@@ -42,7 +42,7 @@ std::strong_ordering CompareNames(std::string_view a, std::string_view b) {
   return a.size() <=> b.size();
 }
 
-// The name, and the process id or nothing.
+// Splits "hostname:pid" into the name and the process id, which may be empty.
 std::pair<std::string_view, std::string_view> SplitHost(std::string_view host) {
   const size_t colon = host.rfind(':');
   if (colon == host.npos) return {host, {}};

@@ -5,9 +5,10 @@
 
 namespace bdn {
 
-// Whether `a` comes before `b` where ranks are given out. By the host's name, with runs of digits as
-// numbers, so that node2 comes before node10; then by process id; then by data address; then by id,
-// which is the order of coming. `host` is "hostname:pid", and all of it a name where it is not.
+// Returns whether `a` comes before `b` where ranks are given out: by the machine's name, with runs
+// of digits as numbers, so that node2 comes before node10; then by process id; then by data
+// address; then by node id, which is the order of joining. `host` is "hostname:pid"; where it is
+// not, all of it is the name.
 bool ComesBefore(const NodeInfo& a, const NodeInfo& b);
 
 }  // namespace bdn

@@ -8,7 +8,9 @@
 namespace bdn {
 namespace {
 
+// Only open barriers count: a name costs nothing once its barrier has ended.
 constexpr size_t kMaxBarriers = 4096;
+// The most texts of waits that the history shows.
 constexpr size_t kMostWaits = 8;
 
 }  // namespace
@@ -54,7 +56,8 @@ void Job::CompleteAll(const std::vector<CallId>& calls, const absl::Status& stat
 std::vector<Job::Completion> Job::TakeCompletions() { return std::exchange(completions_, {}); }
 
 void Job::Withdraw(const WaitingCall& call) {
-  if (calls_.Has(call.subject, call.node)) return;  // asked twice, given up once
+  // The node asked twice and has given up one call: the other still waits.
+  if (calls_.Has(call.subject, call.node)) return;
   switch (call.subject.kind) {
     case WaitSubject::Kind::kJoin:
       if (table_.Find(call.node)->info.role == Role::kWorker && options_.is_followed &&
@@ -65,11 +68,11 @@ void Job::Withdraw(const WaitingCall& call) {
                MembershipTable::Describe(table_.Find(call.node)->info) + " gave up joining");
       table_.Remove(call.node);
       return;
-    case WaitSubject::Kind::kDeclare:  // a later call with the same list goes on with the batch
+    case WaitSubject::Kind::kDeclare:  // A later call with the same list goes on with the batch.
       return;
     case WaitSubject::Kind::kBarrier: {
       const auto barrier = barriers_.find(call.subject.barrier);
-      if (barrier == barriers_.end()) return;  // it has ended meanwhile
+      if (barrier == barriers_.end()) return;  // the barrier has ended meanwhile
       const RosterMember member = MemberOf(call.node);
       barrier->second.Withdraw(member);
       if (barrier->second.empty()) {
@@ -80,6 +83,7 @@ void Job::Withdraw(const WaitingCall& call) {
       return;
     }
     case WaitSubject::Kind::kLeave:
+      // A worker that gives up waiting for the others has left without them.
       leaving_.Withdraw(MemberOf(call.node));
       Lost(call.node, "gave up waiting to leave");
       return;
@@ -122,6 +126,7 @@ void Job::Cancel(CallId call_id) {
 
 void Job::EndWait(CallId call_id, const absl::Status& status) {
   const WaitingCall call = *calls_.Find(call_id);
+  // The answer is given first: Withdraw may end the job, and would answer the call once more.
   Complete(call_id, status);
   Withdraw(call);
 }
@@ -147,7 +152,8 @@ absl::Status Job::CheckWorker(NodeId node, const char* call) const {
   return InvalidArgument("%s: only workers do, node %d is a server", call, node);
 }
 
-// What they mean is for the transports of those that connect.
+// Checks the form of endpoints only: their meaning is left to the transports of the processes that
+// connect.
 absl::Status Job::CheckEndpoints(const JoinRequest& request) {
   const std::vector<Endpoint>& endpoints = request.endpoints;
   if (request.role == Role::kServer && endpoints.empty()) {
@@ -176,6 +182,7 @@ absl::Status Job::CheckEndpoints(const JoinRequest& request) {
 
 absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const {
   const JobConfig& config = options_.config;
+  // The version comes first: the fields of another version may mean something else.
   if (version != kControlVersion) {
     return FailedPrecondition("the scheduler speaks control version %d, %s speaks %d",
                               kControlVersion, request.host, version);
@@ -192,6 +199,7 @@ absl::Status Job::CheckJoin(const JoinRequest& request, uint32_t version) const 
 
 absl::Status Job::CheckTakesMore() const {
   const std::string& id = options_.config.job_id;
+  // Unavailable, because the caller is to come again for the next job.
   if (options_.is_followed && state() != State::kWaiting) {
     return Unavailable("job '%s' has all its nodes; the next one begins when it has ended", id);
   }
@@ -206,6 +214,7 @@ absl::Status Job::CheckTakesMore() const {
 
 CallId Job::Join(const JoinRequest& request, uint32_t version, absl::Time deadline,
                  absl::Time now) {
+  // Time first: a deadline that is over must not be beaten by the call that comes after it.
   Advance(now);
   const absl::Status status = CheckJoin(request, version);
   if (!status.ok()) return AnswerNow(status);
@@ -224,6 +233,7 @@ void Job::StartIfFull(absl::Time now) {
   if (!table_.full()) return;
   table_.Freeze(now);
   const Membership& all = *table_.membership();
+  // Workers speak with servers only, so they are not told of each other.
   auto servers = std::make_shared<Membership>();
   servers->epoch = all.epoch;
   servers->servers = all.servers;
@@ -251,7 +261,7 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
       if (answer->ok()) completions_.back().declared = **answer;
       return call_id;
     }
-    // Nobody reads the answer to the call before any more.
+    // The earlier call's answer would reach nobody: its caller has repeated the call.
     for (const CallId call_id : calls_.Of(node)) {
       if (calls_.Find(call_id)->subject.kind != WaitSubject::Kind::kDeclare) continue;
       Complete(call_id, Cancelled("the same declaration came again"));
@@ -265,6 +275,7 @@ CallId Job::Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl
   if (declarations_.version() != before) ChangeForServers();
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kDeclare, *batch}, node, deadline});
   AnswerDeclaration(call_id);
+  // The batch may have ended by this call, which answers the calls of all workers in it.
   AnswerChangedDeclarations();
   return call_id;
 }
@@ -290,7 +301,7 @@ void Job::AnswerChangedDeclarations() {
 }
 
 absl::Status Job::Retire(NodeId node, const std::vector<uint32_t>& tensors, absl::Time now) {
-  // As of heartbeats.
+  // As in Heartbeat: a heartbeat, which brings this, may come after its node was let go.
   const MembershipTable::Member* member = table_.Find(node);
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckWorker(node, "retire tensors"));
@@ -327,7 +338,8 @@ CallId Job::ArriveAtBarrier(NodeId node, const std::string& name, absl::Time dea
   if (barrier->second.full()) {
     EndBarrier(name, absl::OkStatus());
   } else if (is_new) {
-    // To the others who are leaving already all open barriers have been shown.
+    // The other workers that are leaving were checked against all open barriers when they said so;
+    // this one is new, and one of them is enough to end it.
     for (const RosterMember& leaving : leaving_.present()) {
       if (leaving == member) continue;
       AbortIfLeaving(name, leaving);
@@ -351,11 +363,12 @@ CallId Job::Leave(NodeId node, const absl::Status& reason, absl::Time deadline, 
   Advance(now);
   const MembershipTable::Member* member = table_.Find(node);
   if (!failure_.ok()) {
+    // After a failure a node that leaves only has to be counted.
     table_.MarkLeft(node);
     ++revision_.job;
     return AnswerNow(reason.ok() ? failure_ : absl::OkStatus());
   }
-  // The answer to its first call was lost.
+  // The node asks again, because the answer to its first call was lost.
   if (member != nullptr && member->left && reason.ok()) return AnswerNow(absl::OkStatus());
   if (const absl::Status status = CheckMember(node); !status.ok()) return AnswerNow(status);
   if (!reason.ok()) {
@@ -379,11 +392,12 @@ CallId Job::LeaveAsServer(NodeId node) {
 
 CallId Job::LeaveAsWorker(const RosterMember& member, absl::Time deadline) {
   const CallId call_id = calls_.Add({{WaitSubject::Kind::kLeave}, member.node, deadline});
-  if (leaving_.Has(member)) return call_id;  // it asks again
+  if (leaving_.Has(member)) return call_id;  // it asks again, and waits in both calls
   leaving_.Arrive(member);
   leaving_ranks_.push_back(member.rank);
   Happened("leaving", NameOf(member));
   ChangeForServers();
+  // Barriers and declarations that wait for this worker would wait for ever.
   for (auto next = barriers_.begin(); next != barriers_.end();) {
     const std::string name = (next++)->first;
     AbortIfLeaving(name, member);
@@ -400,7 +414,9 @@ void Job::EndWork() {
   work_done_ = true;
   auto view = std::make_shared<Membership>(*servers_view_);
   ++view->epoch;
+  // Servers see one more epoch, without workers, which tells them that their work is done.
   last_view_ = std::move(view);
+  // All workers count as left at once, even if the answer to one of them is lost.
   for (const NodeInfo& worker : table_.membership()->workers) table_.MarkLeft(worker.id);
   ChangeForAll();
   Happened("done", "all workers have left");
@@ -414,12 +430,14 @@ void Job::Fail(absl::Status failure) {
   Happened("failed", std::string(failure_.message()));
   ChangeForAll();
   CompleteAll(calls_.All(), failure_);
+  // After all calls are answered nothing waits at a barrier or for a batch.
   barriers_.clear();
   declarations_.Abandon();
 }
 
 void Job::Lost(NodeId node, const std::string& how) {
   const MembershipTable::Member* member = table_.Find(node);
+  // Before the freeze a lost node is one that gives up joining, which Withdraw handles.
   if (member == nullptr || !table_.frozen() || !failure_.ok()) return;
   if (work_done_) {
     table_.MarkLeft(node);
@@ -454,7 +472,7 @@ void Job::Stop(const std::string& why) {
 }
 
 absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now) {
-  // A heartbeat may cross the answer that lets its node go, and be read after it.
+  // A heartbeat may cross the answer that lets its node go, and be read after that.
   const MembershipTable::Member* member = table_.Find(node);
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckMember(node));
@@ -467,7 +485,7 @@ absl::Status Job::Heartbeat(NodeId node, const NodeProgress& progress, absl::Tim
 
 absl::Status Job::ReportQuality(NodeId node, const std::vector<QualityGroup>& groups,
                                 absl::Time now) {
-  // As of heartbeats.
+  // As in Heartbeat.
   const MembershipTable::Member* member = table_.Find(node);
   if (failure_.ok() && member != nullptr && member->left) return absl::OkStatus();
   BDN_RETURN_IF_ERROR(CheckMember(node));
@@ -478,7 +496,7 @@ absl::Status Job::ReportQuality(NodeId node, const std::vector<QualityGroup>& gr
 
 absl::Status Job::Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now) {
   const MembershipTable::Member* member = table_.Find(node);
-  // As of heartbeats.
+  // As in Heartbeat.
   const bool has_left = failure_.ok() && member != nullptr && member->left;
   if (!has_left) BDN_RETURN_IF_ERROR(CheckWorker(node, "report"));
   now_ = now;
@@ -497,7 +515,8 @@ void Job::WasHeldUp(absl::Duration pause) {
 void Job::ExpireCalls(absl::Time now) {
   for (const CallId call_id : calls_.Due(now)) {
     const WaitingCall* call = calls_.Find(call_id);
-    if (call == nullptr) continue;  // an earlier one failed the job
+    // An earlier call in the list has failed the job, which answered all.
+    if (call == nullptr) continue;
     EndWait(call_id, absl::DeadlineExceededError(WaitedFor(*call)));
   }
 }
@@ -516,6 +535,7 @@ void Job::ExpireLeases(absl::Time now) {
 
 void Job::Advance(absl::Time now) {
   now_ = now;
+  // Leases first: a lost node explains why others wait, and its error names it.
   ExpireLeases(now);
   ExpireCalls(now);
   if (state() == State::kWaiting && now >= join_deadline_) {

@@ -20,14 +20,16 @@
 
 namespace bdn {
 
-// One job, from the first node to the last: everything the scheduler decides, as a state machine.
-// Calls that wait return a call_id at once; its answer appears among the completions, exactly once,
-// by the events that bring it, by its deadline or by the job's failure. Not thread-safe; no thread,
-// no clock, no socket: time is an argument and never goes back.
+// One job, from the first node to the last: a state machine with everything that the scheduler
+// decides. Calls that wait return a call_id at once; the answer appears among the completions
+// exactly once: by the events that bring it, by its deadline or by the job's failure. Not
+// thread-safe. It has no thread, clock or socket: time is an argument and never goes back.
 class Job {
  public:
+  // The state of the job. kDone: all workers have left regularly.
   enum class State { kWaiting, kRunning, kFailed, kDone };
 
+  // The answer to one call.
   struct Completion {
     CallId call_id = 0;
     absl::Status status;         // of all calls
@@ -35,18 +37,18 @@ class Job {
     DeclarationAnswer declared;  // of Declare
   };
 
-  // What a node is told of. Members are null or OK until there is something to tell.
+  // The facts that a node is told. Members are null or OK until there is something to tell.
   struct View {
     std::shared_ptr<const Membership> membership;
-    PlacementVersion placed;  // to servers: the latest
+    PlacementVersion placed;  // to servers: the latest placement
     absl::Status failure;
-    bool done = false;   // all workers left in order
-    size_t leaving = 0;  // to servers: how many of LeavingRanks
-    bool left = false;   // the node itself
+    bool done = false;   // all workers left regularly
+    size_t leaving = 0;  // to servers: how many of LeavingRanks they are to know
+    bool left = false;   // the node itself has left
   };
 
-  // Counts what may be new: in the views of all nodes, in those of the servers besides, and of the job
-  // where it is in nobody's view.
+  // Counters of changes: in the views of all nodes, in those of the servers only, and of the job
+  // where no view shows it.
   struct Revision {
     uint64_t all = 0;
     uint64_t servers = 0;
@@ -58,38 +60,38 @@ class Job {
   // REQUIRES: CheckJobOptions(options).ok().
   Job(JobOptions options, absl::Time now);
 
-  // See ControlPlane for what each call means. `deadline` ends the wait with DeadlineExceeded,
-  // which names who is missing.
+  // The calls of ControlPlane, which describes them. `deadline` ends the wait with
+  // DeadlineExceeded, which names the nodes that are missing.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Time deadline, absl::Time now);
   CallId Declare(NodeId node, DeclarationPart part, absl::Time deadline, absl::Time now);
   CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Time deadline, absl::Time now);
   CallId Leave(NodeId node, const absl::Status& reason, absl::Time deadline, absl::Time now);
-  // Nobody waits for this answer any more: it is Cancelled, and what the call stood for is
-  // withdrawn (a node that was joining is forgotten).
+  // Gives up a call whose answer nobody waits for any more: the answer is Cancelled, and the call's
+  // effect is withdrawn (a node that was joining is forgotten).
   void Cancel(CallId call_id);
 
   absl::Status Retire(NodeId node, const std::vector<uint32_t>& tensors, absl::Time now);
   absl::Status AcknowledgePlacement(NodeId node, PlacementVersion version, absl::Time now);
   absl::Status Heartbeat(NodeId node, const NodeProgress& progress, absl::Time now);
-  // Of the links that the node encodes for, by groups that are right; all that it has.
+  // Takes all quality figures of the links that the node encodes for. The groups have been checked.
   absl::Status ReportQuality(NodeId node, const std::vector<QualityGroup>& groups, absl::Time now);
-  // What a worker's program reported, of names that are right.
+  // Takes values that a worker's program reported. Their names have been checked.
   absl::Status Report(NodeId node, const std::vector<ReportedValue>& values, absl::Time now);
-  // The node's connection broke: it has a short while to be heard again.
+  // Notes that the node's connection broke: the node has a short while to be heard again.
   void ConnectionBroke(NodeId node, absl::Time now);
-  // The scheduler itself was held up for so long, and heard nobody: leases have that time again.
+  // Lengthens all leases by the time that the scheduler itself was held up and could hear no node.
   void WasHeldUp(absl::Duration pause);
-  // The node is known to be gone. The job fails unless its work is done.
+  // Notes that the node is known to be gone. The job fails unless its work is done.
   void Lost(NodeId node, const std::string& how);
 
-  // Ends the job for everybody, unless it is over already.
+  // Ends the job for all nodes, unless it is over already.
   void Stop(const std::string& why);
 
-  // Lets time pass: ends what has a deadline or a lease that is over.
+  // Lets time pass: ends the waits and nodes whose deadline or lease is over.
   void Advance(absl::Time now);
-  // When Advance has something to do next.
+  // Returns when Advance has something to do next.
   absl::Time NextDeadline() const;
-  // Whether some node's lease may end.
+  // Returns whether some node's lease may end.
   bool watches_leases() const {
     return failure_.ok() && table_.NextExpiry() < absl::InfiniteFuture();
   }
@@ -98,40 +100,45 @@ class Job {
   bool has_completions() const { return !completions_.empty(); }
   Revision revision() const { return revision_; }
   View ViewOf(NodeId node) const;
-  // Workers that are leaving while others are not, in the order in which they said so. Grows.
+  // The workers that are leaving while others are not, in the order in which they said so. Only
+  // grows.
   const std::vector<Rank>& LeavingRanks() const { return leaving_ranks_; }
 
   State state() const;
-  // Every node has left or was found gone after the work was done.
+  // Returns whether every node has left, or was found gone after the work was done.
   bool finished() const;
   const absl::Status& failure() const { return failure_; }
-  // "worker 1": those without whom the job failed, who went first coming first: workers that were
-  // leaving, then the node that was lost.
+  // Returns the nodes without which the job failed ("worker 1"), in the order in which they went:
+  // first the workers that were leaving, then the node that was lost.
   std::vector<std::string> WhoWent() const;
-  // Whom the job waits for; REQUIRES: state() is kWaiting.
+  // Returns the nodes that the job waits for. REQUIRES: state() is kWaiting.
   std::string MissingNodes() const { return table_.Missing(); }
-  // What the node's open calls wait for: "barrier 'b': waiting for worker 1". Empty where it has none.
+  // Returns what the node's open calls wait for: "barrier 'b': waiting for worker 1". Empty where
+  // it has none.
   std::string WaitsOf(NodeId node) const;
-  // The same of one call; empty once it is answered.
+  // Returns the same of one call; empty once it is answered.
   std::string WaitedForBy(CallId call_id) const;
 
   const JobConfig& config() const { return options_.config; }
   const JobOptions& options() const { return options_; }
   const MembershipTable& table() const { return table_; }
   const Declarations& declarations() const { return declarations_; }
-  // Null where the options want none.
+  // Null where the options ask for no history.
   const History* history() const { return history_.get(); }
-  // What open calls wait for, each text once, some of them.
+  // Returns what open calls wait for, each text once, but not more than a few.
   std::vector<std::string> Waits() const;
 
  private:
   // Answers a call that does not wait, with OK or an error. Returns the call's number.
   CallId AnswerNow(const absl::Status& status);
+  // Answers a call that waits.
   void Complete(CallId call_id, absl::Status status);
   void CompleteAll(const std::vector<CallId>& calls, const absl::Status& status);
-  // REQUIRES: all nodes have joined, and it is a worker.
+  // Returns the member of a worker. REQUIRES: all nodes have joined, and the node is a worker.
   RosterMember MemberOf(NodeId node) const;
+  // Checks that the job goes on and the node is part of it.
   absl::Status CheckMember(NodeId node) const;
+  // Checks likewise, and that the node is a worker; `call` names the call for the error.
   absl::Status CheckWorker(NodeId node, const char* call) const;
   static absl::Status CheckEndpoints(const JoinRequest& request);
   absl::Status CheckJoin(const JoinRequest& request, uint32_t version) const;
@@ -145,36 +152,40 @@ class Job {
   // Answers every waiting declaration whose batch changed, if there is something to tell.
   void AnswerChangedDeclarations();
   void EndBarrier(const std::string& name, const absl::Status& status);
-  // Ends the barrier if this worker, who is leaving, has not come to it.
+  // Ends the barrier if this worker, which is leaving, has not come to it.
   void AbortIfLeaving(const std::string& name, const RosterMember& member);
+  // Ends the job regularly: all workers are leaving.
   void EndWork();
   void ChangeForAll() { ++revision_.all; }
   void ChangeForServers() { ++revision_.servers; }
   void Fail(absl::Status failure);
-  // What a call's deadline or cancellation undoes, and what it was waiting for.
+  // Undoes the effect of a call whose wait has ended without an answer.
   void Withdraw(const WaitingCall& call);
-  // The call's deadline has come, or it is cancelled.
+  // Ends the wait of a call whose deadline has come, or which is cancelled.
   void EndWait(CallId call_id, const absl::Status& status);
   std::string WaitedFor(const WaitingCall& call) const;
   void ExpireCalls(absl::Time now);
   void ExpireLeases(absl::Time now);
 
-  // Keeps it for who looks, as of the latest time that was told.
+  // Adds an event to the history, if there is one, at the latest time that was told.
   void Happened(const char* kind, std::string text);
 
   const JobOptions options_;
   absl::Time now_;
   const std::unique_ptr<History> history_;  // may be null
+  // Infinite, where another job follows, until a worker joins.
   absl::Time join_deadline_;
   int workers_joining_ = 0;
 
   MembershipTable table_;
-  Roster roster_;  // whom barriers, declarations and leaving wait for; empty until all have joined
+  // The workers for which barriers, declarations and leaving wait; empty until all have joined.
+  Roster roster_;
   absl::Status failure_;
-  const NodeInfo* lost_ = nullptr;                  // of the table: who failed the job
-  bool work_done_ = false;                          // all workers are leaving
-  std::shared_ptr<const Membership> servers_view_;  // what workers are told
-  std::shared_ptr<const Membership> last_view_;     // for servers, once the work is done
+  const NodeInfo* lost_ = nullptr;  // the node whose loss failed the job; of the table
+  bool work_done_ = false;          // all workers are leaving
+  std::shared_ptr<const Membership> servers_view_;  // the membership that workers are told
+  // The membership that servers are told once the work is done.
+  std::shared_ptr<const Membership> last_view_;
   Revision revision_;
 
   Declarations declarations_;

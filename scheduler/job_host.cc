@@ -10,6 +10,7 @@
 namespace bdn {
 namespace {
 
+// Makes the job's data secret where none is given.
 JobOptions WithSecret(JobOptions options) {
   if (options.data_secret.empty()) options.data_secret = RandomSecret();
   return options;
@@ -86,7 +87,8 @@ absl::Status JobHost::AcknowledgePlacement(NodeId node, PlacementVersion version
 }
 
 absl::Status JobHost::Heartbeat(NodeId node, const NodeProgress& progress) {
-  // It only moves a deadline out: the thread finds out when it wakes.
+  // This thread does not wake JobHost's: a heartbeat only moves a deadline out, which that thread
+  // finds when it wakes.
   MutexLock lock(&mu_);
   return job_.Heartbeat(node, progress, Awake());
 }
@@ -116,7 +118,8 @@ void JobHost::ConnectionBroke(NodeId node) {
 
 void JobHost::Lost(NodeId node, const std::string& how) {
   MutexLock lock(&mu_);
-  job_.Advance(Awake());  // events of its end have their time
+  // Deadlines that are over come first, and the events of this end get the right time.
+  job_.Advance(Awake());
   job_.Lost(node, how);
   changed_.SignalAll();
 }
@@ -169,6 +172,7 @@ void JobHost::WaitForWork() {
     job_.Advance(Awake());
     if (job_.has_completions() || !new_observers_.empty() || job_.revision() != seen_) return;
     absl::Time next = job_.NextDeadline();
+    // The thread must call PauseWatch in time, or every long sleep would look like a pause.
     if (job_.watches_leases()) next = std::min(next, pauses_.NextTime());
     clock_->WaitUntil(&changed_, &mu_, next);
   }
@@ -204,7 +208,9 @@ std::vector<std::function<void()>> JobHost::TakeWork() {
     if (!HasNews(observed)) continue;
     for (const auto& [id, observer] : observers) add(observer);
   }
+  // Under the same lock as the revision was read, so that no change falls between.
   seen_ = job_.revision();
+  // The job keeps these calls, but nobody will end their waits any more.
   if (closed_) {
     for (auto& [call_id, done] : waiting_) {
       work.push_back([done = std::move(done), call_id = call_id] {
@@ -225,6 +231,7 @@ void JobHost::Run() {
       work = TakeWork();
       closed = closed_;
     }
+    // Without the lock: callbacks may call this JobHost.
     for (const auto& item : work) item();
   }
 }

@@ -18,14 +18,14 @@
 
 namespace bdn {
 
-// A job with a clock and a thread: the shell that gRPC and a local cluster share. Thread-safe.
-// All callbacks run on the host's thread, one at a time, without a lock, never inside the call that
+// A job with a clock and a thread: the shell that gRPC and a local cluster share. Thread-safe. All
+// callbacks run on JobHost's thread, one at a time, without a lock, never inside the call that
 // registered them. The thread sleeps until the next deadline or event.
 class JobHost {
  public:
   using Done = std::function<void(const Job::Completion&)>;
 
-  // `clock` is borrowed. REQUIRES: CheckJobOptions(options).ok().
+  // Borrows `clock`. REQUIRES: CheckJobOptions(options).ok().
   JobHost(JobOptions options, const Clock* clock);
   // As Close.
   ~JobHost();
@@ -34,8 +34,8 @@ class JobHost {
 
   const Clock* clock() const { return clock_; }
 
-  // See Job. `done` runs exactly once, at the latest in Close. After Close: it never runs, and the
-  // call_id is 0.
+  // The calls of Job. `done` runs exactly once, at the latest in Close. After Close it never runs,
+  // and the call_id is 0.
   CallId Join(const JoinRequest& request, uint32_t version, absl::Duration timeout, Done done);
   CallId Declare(NodeId node, DeclarationPart part, absl::Duration timeout, Done done);
   CallId ArriveAtBarrier(NodeId node, const std::string& name, absl::Duration timeout, Done done);
@@ -51,31 +51,34 @@ class JobHost {
   void Lost(NodeId node, const std::string& how);
   void Stop(const std::string& why);
 
-  // Whose changes an observer wants to know of.
+  // The changes that an observer wants to know of.
   enum class Observed { kWorkers, kServers, kJob };
-  // `observer` runs once soon and then after every change of the view of such nodes, or of anything
-  // of the job; it may run once more while or just after it is removed.
+  // Adds an observer, which runs once soon, and then after every change of the view of such nodes,
+  // or of anything of the job. It may run once more while it is removed, or just after.
   uint64_t AddObserver(Observed observed, std::function<void()> observer);
   void RemoveObserver(uint64_t id);
   Job::View ViewOf(NodeId node) const;
-  // What this version added to the catalogue. Null where there is no such version yet.
+  // Returns the additions of this version of the catalogue; null where there is no such version
+  // yet.
   SharedDelta DeltaOf(uint32_t version) const;
-  // The ranks of workers that are leaving, from the one at `first`.
+  // Returns the ranks of workers that are leaving, from index `first` on.
   std::vector<Rank> LeavingRanks(size_t first) const;
 
-  // Reads anything of the job, under the lock: `reader` must be quick and call nothing of this
-  // host.
+  // Calls `reader` with the job, under the lock: it must be quick, and must call nothing of this
+  // JobHost.
   void Read(const std::function<void(const Job&, absl::Time now)>& reader) const;
 
-  // Fails what waits with Cancelled and stops the thread, after its last callback. Idempotent.
+  // Fails waiting calls with Cancelled, and stops the thread after its last callback. Idempotent.
   void Close();
 
  private:
   template <typename Start>
   CallId Call(Done done, Start start);
   void Run();
-  // The time, of which the job is told first if there was none for it.
+  // Returns the time. If the process was held up, the job is told first, so that leases are
+  // lengthened before they are checked.
   absl::Time Awake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits until TakeWork has something to return, or Close.
   void WaitForWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasNews(Observed observed) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<std::function<void()>> TakeWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -92,8 +95,10 @@ class JobHost {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::map<CallId, Done> waiting_ ABSL_GUARDED_BY(mu_);
   std::map<Observed, Observers> observers_ ABSL_GUARDED_BY(mu_);
-  std::vector<Observer> new_observers_ ABSL_GUARDED_BY(mu_);  // to run for the first time
+  // Those that have yet to run for the first time.
+  std::vector<Observer> new_observers_ ABSL_GUARDED_BY(mu_);
   uint64_t next_observer_ ABSL_GUARDED_BY(mu_) = 1;
+  // The revision of which observers were told.
   Job::Revision seen_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

@@ -60,7 +60,8 @@ std::vector<Series> NodesOf(const Job& job) {
   return {{"server", servers}, {"worker", workers}};
 }
 
-// Of a job that runs: who waits for others to join has no rank yet.
+// Returns the ages of leases of a job that runs: a node that waits for others to join has no rank
+// yet.
 std::vector<Series> LeasesOf(const Job& job, absl::Time now) {
   std::vector<Series> all;
   if (job.state() != Job::State::kRunning) return all;

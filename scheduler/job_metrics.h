@@ -11,25 +11,26 @@
 
 namespace bdn {
 
-// Reports a job as its scheduler sees it, for exporters, while the sources live: its state, who is there,
-// when each was heard, what was refused. Both are borrowed and outlive them.
+// Reports a job as its scheduler sees it to exporters, as long as the sources live: its state, its
+// nodes, when each was heard, the calls refused. Both arguments are borrowed and outlive the
+// sources.
 std::vector<std::unique_ptr<Registry::Source>> AddJobMetrics(SchedulerService* service,
                                                              Registry* registry);
 
-// How many jobs of a scheduler have ended, one after the other, and how. Thread-safe.
+// The counters of a scheduler's ended jobs, by result. Thread-safe.
 class JobsEnded {
  public:
-  explicit JobsEnded(Registry* registry);  // borrowed; outlives it
+  explicit JobsEnded(Registry* registry);  // Borrows `registry`, which outlives it.
   JobsEnded(const JobsEnded&) = delete;
   JobsEnded& operator=(const JobsEnded&) = delete;
 
   void Count(bool failed) { (failed ? failed_ : done_).fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  // Relaxed: they publish nothing but themselves.
+  // Accessed relaxed: they publish no other memory.
   std::atomic<uint64_t> done_ = 0;
   std::atomic<uint64_t> failed_ = 0;
-  std::unique_ptr<Registry::Source> source_;  // last: it reads the above
+  std::unique_ptr<Registry::Source> source_;  // last, because it reads the counters above
 };
 
 }  // namespace bdn

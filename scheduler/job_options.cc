@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kMaxNodes = 4096;  // of a role
 constexpr uint64_t kMostTensors = uint64_t{1} << 20;
-constexpr size_t kMaxJobIdBytes = 255;  // as the data plane's hello has room for
+constexpr size_t kMaxJobIdBytes = 255;  // the data plane's hello has room for no more
 
 absl::Status CheckRange(const char* setting, uint64_t value, uint64_t least, uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
@@ -23,7 +23,8 @@ absl::Status CheckText(const DeclarationLimits& limits, const char* what, const 
   }
   if (text.size() <= limits.max_name_bytes) return absl::OkStatus();
   return InvalidArgument(
-      "%s '%s...' has %d bytes, more than %d: make it shorter, or raise max-name-bytes of the scheduler",
+      "%s '%s...' has %d bytes, more than %d: make it shorter, or raise max-name-bytes of the "
+      "scheduler",
       what, text.substr(0, 32), text.size(), limits.max_name_bytes);
 }
 
@@ -44,7 +45,7 @@ absl::Status CheckJobOptions(const JobOptions& options) {
   const DeclarationLimits& limits = options.limits;
   BDN_RETURN_IF_ERROR(CheckRange("max-tensors", limits.max_tensors, 1, kMostTensors));
   BDN_RETURN_IF_ERROR(CheckRange("max-name-bytes", limits.max_name_bytes, 64, kMaxNameBytes));
-  // What nodes send with names as long as they may be must fit.
+  // The least values: requests of nodes with names as long as they may be must fit.
   const RequestLimits& requests = options.request_limits;
   BDN_RETURN_IF_ERROR(
       CheckRange("max-request-bytes", requests.max_request_bytes, 32 << 10, 4 << 20));
@@ -54,6 +55,7 @@ absl::Status CheckJobOptions(const JobOptions& options) {
     return InvalidArgument("heartbeat-interval is %s: expected at least 1ms",
                            absl::FormatDuration(config.heartbeat_interval));
   }
+  // One lost heartbeat must not end a lease.
   if (config.lease_timeout < 2 * config.heartbeat_interval) {
     return InvalidArgument("lease-timeout (%s) must be at least twice heartbeat-interval (%s)",
                            absl::FormatDuration(config.lease_timeout),

@@ -17,7 +17,7 @@
 namespace bdn {
 namespace {
 
-// Waits say what they wait for this often.
+// The interval at which waits log what they wait for.
 constexpr absl::Duration kReportInterval = absl::Seconds(30);
 
 class LocalControlPlane final : public ControlPlane {
@@ -46,8 +46,8 @@ class LocalControlPlane final : public ControlPlane {
   void Watch(Events events) override {
     MutexLock lock(&mu_);
     if (closed_ || event_thread_.joinable()) return;
-    // An observer runs on the host's thread, for all nodes: it only wakes this node's own, where
-    // the events are delivered.
+    // An observer runs on JobHost's thread, for all nodes: so it only wakes this node's own thread,
+    // which delivers the events.
     observer_ = host_->AddObserver(
         role_ == Role::kWorker ? JobHost::Observed::kWorkers : JobHost::Observed::kServers,
         [signal = signal_] { signal->Raise(); });
@@ -76,7 +76,8 @@ class LocalControlPlane final : public ControlPlane {
   }
 
   void Retire(const std::vector<uint32_t>& tensors) override {
-    (void)host_->Retire(node(), tensors);  // a job that is over keeps nothing
+    // An error means that the job is over, and then nothing is kept.
+    (void)host_->Retire(node(), tensors);
   }
 
   absl::Status AcknowledgePlacement(PlacementVersion version) override {
@@ -99,9 +100,11 @@ class LocalControlPlane final : public ControlPlane {
       read = read_stages_;
       read_quality = read_quality_;
     }
+    // Called without the lock: the readers take locks of their own.
     if (read) all.stages = read();
     if (read_quality) (void)host_->ReportQuality(node(), read_quality());
-    (void)host_->Heartbeat(node(), all);  // a job that is over needs none
+    // An error means that the job is over, and then no heartbeat is needed.
+    (void)host_->Heartbeat(node(), all);
   }
 
   void ReportStages(std::function<StageCounts()> read) override {
@@ -143,7 +146,7 @@ class LocalControlPlane final : public ControlPlane {
     for (const CallId call_id : open) host_->Cancel(call_id);
     if (observer != 0) host_->RemoveObserver(observer);
     if (lost) host_->Lost(node(), "closed its connection without leaving");
-    // Two threads may close at once; one of them joins.
+    // Two threads may close at once; one of them gets the thread to join.
     std::thread event_thread;
     {
       MutexLock lock(&mu_);
@@ -154,7 +157,8 @@ class LocalControlPlane final : public ControlPlane {
   }
 
  private:
-  // Raised by the host, waited for by the thread of events. Outlives both.
+  // A flag that JobHost raises and the thread of events waits for. Outlives both, because they
+  // share it.
   class Signal {
    public:
     void Raise() {
@@ -167,7 +171,7 @@ class LocalControlPlane final : public ControlPlane {
       closed_ = true;
       changed_.SignalAll();
     }
-    // False once closed.
+    // Waits until raised; returns false once closed.
     bool Wait() {
       MutexLock lock(&mu_);
       while (!raised_ && !closed_) changed_.Wait(&mu_);
@@ -182,6 +186,7 @@ class LocalControlPlane final : public ControlPlane {
     bool closed_ ABSL_GUARDED_BY(mu_) = false;
   };
 
+  // The answer to one call, shared with its callback, which may run after the caller has given up.
   struct Answer {
     Mutex mu;
     CondVar arrived;
@@ -197,7 +202,7 @@ class LocalControlPlane final : public ControlPlane {
     return node_;
   }
 
-  // Starts a call and blocks until its answer, which Close brings as Cancelled.
+  // Starts a call, and blocks until its answer, which Close brings as Cancelled.
   template <typename Start>
   Job::Completion Wait(Start start) {
     const auto answer = std::make_shared<Answer>();
@@ -213,6 +218,7 @@ class LocalControlPlane final : public ControlPlane {
       closed = closed_;
       open_.insert(call_id);
     }
+    // Close may have read the list of calls before this one was in it.
     if (closed) host_->Cancel(call_id);
     Job::Completion completion;
     {
@@ -230,7 +236,7 @@ class LocalControlPlane final : public ControlPlane {
     return completion;
   }
 
-  // False where it is not there by then.
+  // Waits for the answer; returns false where it has not come by then.
   bool AwaitAnswer(Answer* answer, absl::Time until) const {
     MutexLock lock(&answer->mu);
     while (!answer->completion.has_value()) {
@@ -259,13 +265,14 @@ class LocalControlPlane final : public ControlPlane {
           events.on_membership) {
         events.on_membership(view.membership);
       }
+      // The view tells the latest version only, so all versions up to it are fetched, in order.
       for (uint32_t version = told.placed.catalogue; version < view.placed.catalogue;) {
         const SharedDelta delta = host_->DeltaOf(++version);
         if (events.on_catalogue) events.on_catalogue(delta);
       }
       if (view.leaving > told.leaving && events.on_leaving) {
         std::vector<Rank> ranks = host_->LeavingRanks(told.leaving);
-        ranks.resize(view.leaving - told.leaving);  // more may have come since the view
+        ranks.resize(view.leaving - told.leaving);  // more may have left since the view was taken
         events.on_leaving(std::move(ranks));
       }
       if (told.failure.ok() && !view.failure.ok() && events.on_failure) {
@@ -285,7 +292,8 @@ class LocalControlPlane final : public ControlPlane {
   NodeId node_ ABSL_GUARDED_BY(mu_) = 0;
   Role role_ ABSL_GUARDED_BY(mu_) = Role::kWorker;
   Rank rank_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;  // the catalogue that Declare has returned
+  // The version of the catalogue that Declare has returned.
+  uint32_t declared_ ABSL_GUARDED_BY(mu_) = 0;
   bool left_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::set<CallId> open_ ABSL_GUARDED_BY(mu_);

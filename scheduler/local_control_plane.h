@@ -11,15 +11,15 @@
 
 namespace bdn {
 
-// A scheduler for a cluster that lives in one process: no sockets, no heartbeats, no leases. A node
-// whose control plane is closed before it left is lost at once. Thread-safe.
+// A scheduler for a local cluster, which lives in one process: no sockets, no heartbeats, no
+// leases. A node whose control plane is closed before it left is lost at once. Thread-safe.
 class LocalScheduler {
  public:
-  // `clock` is borrowed. REQUIRES: CheckJobOptions of it is OK.
+  // Borrows `clock`. REQUIRES: CheckJobOptions of the options is OK.
   LocalScheduler(const JobConfig& config, const Clock* clock);
   LocalScheduler(JobOptions options, const Clock* clock);
 
-  // A connection for one node. The scheduler must outlive it.
+  // Makes a connection for one node. The scheduler must outlive it.
   std::unique_ptr<ControlPlane> Connect(Credentials credentials = {});
 
   JobHost* host() { return &host_; }

@@ -38,18 +38,23 @@ constexpr char kUsage[] =
     "  bandoneon-scheduler --listen 127.0.0.1:7000 --workers 2 --servers 2\n"
     "  bandoneon-scheduler --workers 2 --port-file /tmp/port   # takes a free port and says which\n"
     "  bandoneon-scheduler --workers 2 --http-listen 127.0.0.1:7070   # with a page for browsers\n"
-    "  bandoneon-scheduler --workers 2 --exit-when-done=false   # one job after another, as restarts need\n"
+    "  bandoneon-scheduler --workers 2 --exit-when-done=false   # one job after another, as "
+    "restarts need\n"
     "  BANDONEON_WORKERS=8 BANDONEON_LEASE_TIMEOUT=10s bandoneon-scheduler --check-config\n"
     "\n"
-    "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when it\n"
-    "could not start. With --exit-when-done=false only a signal ends it. A second signal ends it at once.\n"
+    "Ends with 0 when all nodes have left or on SIGTERM, with 1 when the job failed, with 2 when "
+    "it\n"
+    "could not start. With --exit-when-done=false only a signal ends it. A second signal ends it "
+    "at once.\n"
     "\n"
     "settings:\n";
 
+// The interval of log lines about missing nodes.
 constexpr absl::Duration kMissingInterval = absl::Seconds(5);
+// The time for telling the nodes of a failure before the process ends.
 constexpr absl::Duration kDeliveryTimeout = absl::Seconds(2);
 
-// Whoever waits for the file sees all of it or nothing.
+// Writes a file by a rename, so that a process that waits for the file sees all of it or nothing.
 absl::Status WriteFile(const char* setting, const std::string& path, const std::string& text) {
   const std::string temporary = absl::StrFormat("%s.%d", path, getpid());
   std::FILE* file = std::fopen(temporary.c_str(), "w");
@@ -64,7 +69,7 @@ absl::Status WriteFile(const char* setting, const std::string& path, const std::
   return absl::OkStatus();
 }
 
-// The daemon after its start: waits for the job's end or a signal.
+// The loop of the daemon after its start, which waits for the job's end or a signal.
 class DaemonLoop {
  public:
   DaemonLoop(SchedulerService* service, MainLoop* main, HealthServer* health, const Clock* clock,
@@ -79,13 +84,14 @@ class DaemonLoop {
   DaemonLoop(const DaemonLoop&) = delete;
   DaemonLoop& operator=(const DaemonLoop&) = delete;
 
-  // Until the job has ended, where another one follows; else until the process is to end.
+  // Runs until the job has ended, where another one follows; otherwise until the process is to end.
   void Run() {
     const uint64_t observer = service_->host()->AddObserver(JobHost::Observed::kJob, [this] {
       const uint64_t one = 1;
       (void)!write(changed_fd_, &one, sizeof(one));
     });
     while (!over_) HandleNext();
+    // From here on the end has a time limit: closing must not hang unnoticed.
     main_->BeginToEnd();
     service_->host()->RemoveObserver(observer);
     WriteFailureFile();
@@ -97,6 +103,7 @@ class DaemonLoop {
   void HandleNext() {
     const absl::Time next_report =
         waiting_ ? clock_->Now() + kMissingInterval : absl::InfiniteFuture();
+    // Taking JobHost's lock proves that it is not stuck.
     const auto pulse = [this] { service_->host()->Read([](const Job&, absl::Time) {}); };
     switch (main_->Wait(changed_fd_, std::min(next_report, drained_by_), pulse)) {
       case MainLoop::Woken::kByTime:
@@ -107,6 +114,7 @@ class DaemonLoop {
         break;
     }
     uint64_t count;
+    // Reset before the job is read: a change in between raises it again.
     (void)!read(changed_fd_, &count, sizeof(count));
     OnChange();
   }
@@ -122,6 +130,7 @@ class DaemonLoop {
   }
 
   void OnSignal() {
+    // Readiness ends at once, although the job may go on to its end.
     service_->EndHealth();
     if (health_ != nullptr) health_->SetServing(false);
     LogInfo("ending on %s", main_->signal());
@@ -187,8 +196,8 @@ class DaemonLoop {
   const SchedulerOptions& options_;
   bool waiting_ = true;
   bool failed_ = false;
-  absl::Time drained_by_ =
-      absl::InfiniteFuture();  // a signal has come, and until then the job may run
+  // Infinite until a signal has come; then the time until which the job may run.
+  absl::Time drained_by_ = absl::InfiniteFuture();
   bool over_ = false;
 };
 
@@ -215,7 +224,7 @@ absl::StatusOr<int> Serve(const Config& config) {
   }
   std::string listen = options.listen;
   for (bool is_first = true;; is_first = false) {
-    // Each job has a service of its own: nothing of one, secrets included, is left in the next.
+    // Each job has a service of its own: nothing of one job, secrets included, is left in the next.
     BDN_ASSIGN_OR_RETURN(const auto service, SchedulerService::Start(listen, options.job, &clock));
     const auto counted = AddJobMetrics(service.get(), &telemetry);
     const StatusPage::Shown shown(page.get(), service->host());
@@ -236,6 +245,7 @@ absl::StatusOr<int> Serve(const Config& config) {
     ended.Count(loop.failed());
     if (options.exit_when_done) return loop.failed() ? 1 : 0;
     LogInfo("ready for the next job");
+    // The next job listens at the same port, even where the first took a free one: nodes know it.
     listen = absl::StrFormat("%s:%d", listen.substr(0, listen.find_last_of(':')), service->port());
   }
 }

@@ -26,6 +26,7 @@ absl::StatusOr<NodeId> MembershipTable::Add(const JoinRequest& request, absl::Ti
     return InvalidArgument("%s rank %d: this job has %d %s(s), ranks 0 to %d", role,
                            request.wanted_rank, nodes.expected, role, nodes.expected - 1);
   }
+  // A taken rank or key comes first: it is the better reason where the role is also full.
   if (const auto holder = nodes.wanted.find(request.wanted_rank); holder != nodes.wanted.end()) {
     return AlreadyExists("%s rank %d is taken by node %d (%s)", role, request.wanted_rank,
                          holder->second, members_.at(holder->second).info.host);
@@ -82,7 +83,8 @@ std::string MembershipTable::Missing() const {
   size_t more = 0;
   size_t named = 0;
   for (const Role role : {Role::kWorker, Role::kServer}) {
-    // Those who take any rank will have some of the free ones; say the last, for as many are missing.
+    // Nodes that take any rank will get some of the free ones. As many ranks as nodes are missing;
+    // the last of the free ones are named.
     const std::vector<Rank> ranks = FreeRanks(role);
     const auto missing = static_cast<size_t>(Of(role).expected - Of(role).joined);
     for (size_t i = ranks.size() - missing; i < ranks.size(); ++i) {
@@ -106,6 +108,7 @@ void MembershipTable::Freeze(absl::Time now) {
   membership->servers = GiveRanks(Role::kServer);
   membership->MakeIndex();
   membership_ = std::move(membership);
+  // The leases begin at the freeze: before it a node only waits, and sends no heartbeats.
   for (const auto& entry : members_) Heard(entry.first, now);
 }
 
@@ -135,6 +138,7 @@ std::vector<int> MembershipTable::ProcessesOfWorkers() const {
 void MembershipTable::SetLeaseEnd(Member* member, absl::Time end) {
   leases_.erase({member->lease_end, member->info.id});
   member->lease_end = end;
+  // A node that left has no lease, but may be heard once more.
   if (!member->left) leases_.insert({end, member->info.id});
 }
 

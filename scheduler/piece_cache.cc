@@ -10,6 +10,8 @@ namespace bdn {
 absl::StatusOr<grpc::ByteBuffer> PieceCache::Get(uint32_t version, uint32_t piece) {
   const SharedDelta delta = host_->DeltaOf(version);
   if (delta == nullptr) return NotFound("there is no catalogue %d", version);
+  // Serialising under the lock is intended: all nodes ask for a version at once, and one of them
+  // makes it.
   MutexLock lock(&mu_);
   if (versions_.size() < version) versions_.resize(version);
   std::vector<grpc::Slice>& pieces = versions_[version - 1];

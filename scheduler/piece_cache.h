@@ -13,19 +13,20 @@
 
 namespace bdn {
 
-// The catalogue as it goes over the wire: each version is serialised once, and all who read it share
-// the bytes. Thread-safe.
+// The catalogue in its form on the wire: each version is serialised once, and all readers share the
+// bytes. Thread-safe.
 class PieceCache {
  public:
   explicit PieceCache(const JobHost* host) : host_(host) {}
 
-  // A CataloguePiece. NotFound: there is no such version yet, or it has fewer pieces.
+  // Returns a serialised CataloguePiece. NotFound: there is no such version yet, or it has fewer
+  // pieces.
   absl::StatusOr<grpc::ByteBuffer> Get(uint32_t version, uint32_t piece);
 
  private:
   const JobHost* const host_;
   Mutex mu_;
-  std::vector<std::vector<grpc::Slice>> versions_ ABSL_GUARDED_BY(mu_);  // from version 1
+  std::vector<std::vector<grpc::Slice>> versions_ ABSL_GUARDED_BY(mu_);  // by version, from 1
 };
 
 }  // namespace bdn

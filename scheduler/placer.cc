@@ -7,7 +7,8 @@
 namespace bdn {
 namespace {
 
-// Servers this close to the least loaded, as a share of the mean load, count as level with it.
+// The share of the mean load, as one over this number, by which servers may differ from the least
+// loaded and still count as level with it.
 constexpr uint64_t kLevelShare = 100;
 
 constexpr size_t kNobody = ~size_t{0};
@@ -24,6 +25,7 @@ Placer::Placer(const std::vector<NodeInfo>& servers) : loads_(servers.size()), l
 
 std::vector<NodeId> Placer::Place(std::span<const KeyEntry> keys) {
   std::vector<size_t> owners(keys.size(), kNobody);
+  // Kinds are levelled apart: dense keys cost a server time in every step, broadcasts do not.
   for (const KeyKind kind : {KeyKind::kDense, KeyKind::kBroadcast}) PlaceKind(kind, keys, &owners);
   std::vector<NodeId> nodes;
   nodes.reserve(keys.size());
@@ -46,11 +48,15 @@ void Placer::PlaceKind(KeyKind kind, std::span<const KeyEntry> keys, std::vector
     loads.total += KeyBytes(keys[i]);
     fresh.push_back(i);
   }
+  // Largest first: small keys then even out what large ones leave uneven. Stable, so that every run
+  // places alike.
   std::stable_sort(fresh.begin(), fresh.end(),
                    [&](size_t a, size_t b) { return KeyBytes(keys[a]) > KeyBytes(keys[b]); });
+  // The loads by rank, to find a rank's entry among those sorted by bytes.
   std::vector<uint64_t> bytes(servers_.size());
   for (const auto& [load, rank] : loads.lightest) bytes[rank] = load;
   for (const size_t i : fresh) {
+    // The next key may be placed already, because keys are placed by size.
     const size_t rank = Choose(loads, i == 0 ? last_ : (*owners)[i - 1],
                                i + 1 == keys.size() ? kNobody : (*owners)[i + 1]);
     (*owners)[i] = rank;
@@ -60,7 +66,8 @@ void Placer::PlaceKind(KeyKind kind, std::span<const KeyEntry> keys, std::vector
   }
 }
 
-// Looks at three servers at most: of these one is no neighbour.
+// Chooses the server of a key. It looks at three servers at most, because of three one holds
+// neither neighbour.
 size_t Placer::Choose(const Loads& loads, size_t before, size_t after) const {
   const uint64_t level =
       loads.lightest.begin()->first + loads.total / servers_.size() / kLevelShare;
@@ -85,6 +92,7 @@ void Placer::Remove(const KeyEntry& key, NodeId owner) {
   load.server_bytes -= ServerBytes(key);
   Loads& kind = kinds_[static_cast<size_t>(key.kind)];
   kind.total -= KeyBytes(key);
+  // A linear search is enough: servers are few, and keys are seldom removed.
   const auto found = std::find_if(kind.lightest.begin(), kind.lightest.end(),
                                   [rank](const auto& one) { return one.second == rank; });
   auto node = kind.lightest.extract(found);

@@ -13,36 +13,36 @@
 
 namespace bdn {
 
-// Places keys on servers, for as long as they are. Remembers what each server has, so that placing costs what is
-// placed. Deterministic. Not thread-safe.
+// An assignment of keys to servers, for as long as the keys exist. It remembers the load of each
+// server, so that the cost of placing is that of the new keys. Deterministic. Not thread-safe.
 class Placer {
  public:
-  // What a server owns.
+  // The keys that a server owns, summed up.
   struct Load {
     uint64_t keys = 0;
     uint64_t key_bytes = 0;     // as KeyBytes
     uint64_t server_bytes = 0;  // as ServerBytes
   };
 
-  // REQUIRES: there are servers.
+  // REQUIRES: `servers` is not empty.
   explicit Placer(const std::vector<NodeInfo>& servers);
 
-  // The owners of `keys`, which follow those placed before in the catalogue. The largest key comes
-  // first, and each goes to the server with the fewest bytes of its kind; among servers that are
-  // nearly level, to one that does not hold the keys next to it, then to the lighter, then to that of
-  // the lower rank.
+  // Returns the owners of `keys`, which follow those placed before in the catalogue. The largest
+  // key is placed first, and each goes to the server with the fewest bytes of its kind; among
+  // servers that are nearly level, to one that does not hold the keys next to it, then to the
+  // lighter, then to that of the lower rank.
   std::vector<NodeId> Place(std::span<const KeyEntry> keys);
 
-  // The key, which `owner` has by Place, is no more.
+  // Removes a key, which `owner` has by Place.
   void Remove(const KeyEntry& key, NodeId owner);
 
-  // Of nothing, where it is no server.
+  // Returns an empty load where the node is no server.
   Load LoadOf(NodeId server) const;
 
  private:
-  // Of one kind of keys.
+  // The loads of all servers by one kind of keys.
   struct Loads {
-    std::set<std::pair<uint64_t, size_t>> lightest;  // bytes and rank
+    std::set<std::pair<uint64_t, size_t>> lightest;  // pairs of bytes and rank
     uint64_t total = 0;
   };
 
@@ -53,7 +53,7 @@ class Placer {
   absl::flat_hash_map<NodeId, size_t> ranks_;
   std::vector<Load> loads_;  // by rank
   Loads kinds_[2];           // by KeyKind
-  size_t last_;              // the rank that has the last key of the catalogue
+  size_t last_;              // the rank that owns the last key of the catalogue
 };
 
 }  // namespace bdn

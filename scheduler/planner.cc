@@ -10,8 +10,8 @@
 namespace bdn {
 namespace {
 
-// Partitions begin at a multiple of this many elements where they are large enough: a block of the
-// reductions and of every codec's default.
+// Partitions begin at a multiple of this many elements where they are large enough: it is a block
+// of the reductions, and of every codec's default.
 constexpr uint64_t kAlignment = 1024;
 
 uint64_t RoundUp(uint64_t value, uint64_t multiple) {
@@ -34,7 +34,7 @@ void AddSegment(const KeySegment& segment, KeyEntry* key) {
   key->elements += segment.elements;
 }
 
-// What tensors of one group must agree on.
+// The attributes on which tensors of one group must agree.
 using Attributes = std::tuple<DType, std::string_view, std::string_view, std::string_view, uint32_t,
                               uint64_t, float>;
 Attributes AttributesOf(const TensorDeclaration& tensor) {
@@ -42,6 +42,8 @@ Attributes AttributesOf(const TensorDeclaration& tensor) {
           tensor.group, tensor.warmup_steps, tensor.momentum};
 }
 
+// Returns the elements of one partition: even parts no larger than partition_bytes, in whole blocks
+// where that fits.
 uint64_t PartitionElements(const TensorDeclaration& tensor, uint64_t partition_bytes) {
   const uint64_t size = TensorBytes(tensor) / tensor.elements;
   const uint64_t most = std::max<uint64_t>(1, partition_bytes / size);
@@ -64,8 +66,8 @@ absl::Status Cut(const TensorDeclaration& tensor, uint32_t number, uint64_t part
   return absl::OkStatus();
 }
 
-// The groups that still take tensors, at most one for each set of attributes, which are views of the
-// tensors.
+// The groups that still take tensors, at most one for each set of attributes. The sets are views of
+// the tensors, which outlive this.
 class OpenGroups {
  public:
   OpenGroups(uint64_t fusion_bytes, std::vector<KeyEntry>* keys)
@@ -73,6 +75,7 @@ class OpenGroups {
 
   void Add(const TensorDeclaration& tensor, uint32_t number) {
     size_t& key = groups_.try_emplace(AttributesOf(tensor), kNone).first->second;
+    // A tensor that does not fit closes the group, and begins the next.
     if (key == kNone || KeyBytes((*keys_)[key]) + TensorBytes(tensor) > fusion_bytes_) {
       key = keys_->size();
       keys_->push_back(EmptyKey(tensor, number, 0));
@@ -84,13 +87,14 @@ class OpenGroups {
   static constexpr size_t kNone = ~size_t{0};
   const uint64_t fusion_bytes_;
   std::vector<KeyEntry>* const keys_;
-  std::map<Attributes, size_t> groups_;  // places in keys_
+  std::map<Attributes, size_t> groups_;  // indices in keys_
 };
 
 }  // namespace
 
 absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration> tensors,
                                                uint32_t first_tensor, const JobConfig& config) {
+  // A group must fit into one partition.
   const uint64_t fusion_bytes = std::min(config.fusion_bytes, config.partition_bytes);
   std::vector<KeyEntry> keys;
   OpenGroups groups(fusion_bytes, &keys);
@@ -107,6 +111,7 @@ absl::StatusOr<std::vector<KeyEntry>> PlanKeys(std::span<const TensorDeclaration
       return ResourceExhausted("the declaration needs more than %d keys", kMaxKeys);
     }
   }
+  // After fusing: a group counts by its own size, and not by those of its tensors.
   for (KeyEntry& key : keys) {
     if (key.kind == KeyKind::kDense && KeyBytes(key) < config.min_compress_bytes) {
       key.push_spec = "none";

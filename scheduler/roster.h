@@ -11,11 +11,12 @@
 
 namespace bdn {
 
-// A worker of which something is expected. Another node of the same rank is another member.
+// A worker from which something is expected. Another node of the same rank is another member.
 struct RosterMember {
   Rank rank = 0;
   NodeId node = 0;
-  // Of those who push through it; people count processes where this is not the node's own rank.
+  // The first of the processes that push through it. People count processes where this is not the
+  // node's own rank.
   Rank first_process = rank;
   int processes = 1;
 
@@ -30,13 +31,16 @@ struct RosterMember {
 // Members in the order of their ranks.
 using Roster = std::set<RosterMember>;
 
-// All workers of a membership.
+// Returns all workers of a membership.
 Roster RosterOf(const Membership& membership);
-// "worker 1"; "host 1 (ranks 2-3)" where processes push through it, or through those before it.
+// Returns "worker 1"; "host 1 (ranks 2-3)" where several processes push through it, or through a
+// worker before it.
 std::string NameOf(const RosterMember& member);
-// The same with where it runs: "worker 1 (node 5, host:pid)", "host 1 (ranks 2-3; node 5, host:pid)".
+// Returns the same with the process: "worker 1 (node 5, host:pid)", "host 1 (ranks 2-3; node 5,
+// host:pid)".
 std::string NameOf(const RosterMember& member, const NodeInfo& info);
-// "worker 1, worker 3"; of many the first and how many more. Empty where there is nobody.
+// Returns "worker 1, worker 3"; of many members the first, and how many more. Empty where the
+// roster is.
 std::string NamesOf(const Roster& roster);
 
 }  // namespace bdn

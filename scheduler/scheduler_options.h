@@ -10,7 +10,7 @@
 
 namespace bdn {
 
-// The daemon's settings, checked.
+// The settings of the scheduler's daemon, checked.
 struct SchedulerOptions {
   std::string listen;
   std::string port_file;
@@ -25,8 +25,8 @@ struct SchedulerOptions {
   LogLevel log_level = LogLevel::kInfo;
 };
 
-// `config` is of SchedulerSettings(). A job without a name gets one that no other job has.
-// InvalidArgument names the setting that is wrong or contradicts another.
+// Reads the settings; `config` is of SchedulerSettings(). A job without a name gets one that no
+// other job has. InvalidArgument names the setting that is wrong or contradicts another.
 absl::StatusOr<SchedulerOptions> ReadSchedulerOptions(const Config& config);
 
 }  // namespace bdn

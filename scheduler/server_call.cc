@@ -12,18 +12,21 @@
 namespace bdn {
 
 ServerCall::ServerCall(ServiceCore* core) : core_(core) {
+  // The notice of the end must be asked for before the call is requested.
   context_.AsyncNotifyWhenDone(&done_);
   core_->generic_service()->RequestCall(&context_, &stream_, core_->queue(), core_->queue(),
                                         &arrived_);
 }
 
 void ServerCall::OnArrival(bool ok) {
-  if (!ok) {  // the service is closing: no call came, and no notice of its end will
+  if (!ok) {  // the service is closing: no call came, and so no notice of an end will come
     delete this;
     return;
   }
   if (core_->is_closing()) return Release();
+  // The next call is accepted before this one is served, so that it does not wait for that.
   AcceptNext(core_);
+  // Nothing of the request is read from a caller that may not ask.
   if (const absl::Status status = core_->Authorize(context_); !status.ok()) return Finish(status);
   method_ = core_->FindMethod(context_.method());
   if (method_ == nullptr) {
@@ -43,6 +46,8 @@ void ServerCall::OnRead(bool ok) {
   }
   core_->requests_read.fetch_add(1, std::memory_order_relaxed);
   Serve([this] {
+    // The version goes with every answer, errors included, so it is set before the handler can
+    // answer.
     ShowControlVersion(&context_);
     handler_ = method_->serve(this);
     handler_->OnRequest(std::exchange(request_, grpc::ByteBuffer()));
@@ -71,7 +76,8 @@ void ServerCall::Release() {
 void ServerCall::Write(const grpc::ByteBuffer& message) { stream_.Write(message, &written_); }
 
 void ServerCall::Finish(const absl::Status& status) {
-  if (core_->is_closing()) {  // from OnDone, which still has its own part: nothing can be started
+  // Called from OnDone, which gives up its own part itself: nothing can be started on the queue.
+  if (core_->is_closing()) {
     --pending_;
     return;
   }
@@ -84,6 +90,7 @@ void ServerCall::FinishWith(const grpc::ByteBuffer& reply) {
 
 absl::Status ParseRequest(const grpc::ByteBuffer& buffer, google::protobuf::MessageLite* message) {
   using google::protobuf::MessageLite;
+  // Reading consumes a buffer, so it works on a copy, which shares the bytes.
   grpc::ByteBuffer consumed(buffer);
   const grpc::Status status =
       grpc::GenericDeserialize<grpc::ProtoBufferReader, MessageLite>(&consumed, message);

@@ -28,12 +28,12 @@ namespace {
 
 namespace wire = bandoneon::control;
 
-// For answers that are on their way when the service closes.
+// The time for answers that are on their way when the service closes.
 constexpr absl::Duration kClosingGrace = absl::Milliseconds(500);
-// Who has not shown by then that it speaks our protocol, or has nothing more to ask, is cut off.
+// A peer that has not completed the handshake by then, or has no call open for so long, is cut off.
 constexpr int kHandshakeTimeoutMs = 10000;
 constexpr int kIdleConnectionMs = 30000;
-// Of one connection: a node needs a handful.
+// The most calls of one connection at a time: a node needs a handful.
 constexpr int kMostCallsAtOnce = 64;
 
 class ServiceImpl final : public SchedulerService {
@@ -92,7 +92,7 @@ class ServiceImpl final : public SchedulerService {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Listener> listener_;
   std::thread thread_;
-  std::atomic<bool> closed_{false};  // the first Close wins; publishes nothing
+  std::atomic<bool> closed_{false};  // the first Close wins; publishes no other memory
 };
 
 CallId ServiceImpl::OnJoin(JoinCall* call) {
@@ -218,6 +218,7 @@ CallId ServiceImpl::OnAcknowledge(AcknowledgeCall* call) {
 
 CallId ServiceImpl::OnWaits(WaitsCall* call) {
   const NodeId node = call->request().node();
+  // A caller that has not joined has no secret to show, and is told only who is missing.
   const absl::Status status = node == 0 ? absl::OkStatus() : core_.CheckCaller(call->request());
   if (!status.ok()) return call->FinishNow(status);
   core_.host()->Read([call, node](const Job& job, absl::Time) {
@@ -272,13 +273,14 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
   BDN_ASSIGN_OR_RETURN(listener_, Listener::Open(listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  // A host that vanished without a word, while its node waits for the others to join.
+  // Finds a machine that vanished without a word while its node waits for the others to join.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleConnectionMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsAtOnce);
-  // What is sent before it is read waits in memory: 64 KiB a call, however fast the connection is.
+  // Bytes that are sent before they are read wait in RAM: without this probe no more than 64 KiB a
+  // call, however fast the connection is.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(std::max(limits_.max_declaration_bytes, limits_.max_request_bytes)));
@@ -299,12 +301,15 @@ absl::Status ServiceImpl::Listen(const std::string& listen) {
     connection.fd = fd;
     acceptor_->HandleNewConnection(&connection);
   };
+  // Last, so that the first connection finds everything in place.
   listener_->Start(take, core_.newcomers());
   return absl::OkStatus();
 }
 
 void ServiceImpl::Close() {
   if (closed_.exchange(true)) return;
+  // No new connections first; then calls are ended, and then the threads that serve them, so that
+  // none can start an operation on the queue once it is shut.
   if (listener_ != nullptr) listener_->Close();
   if (server_ != nullptr) server_->Shutdown(GrpcDeadline(kClosingGrace));
   core_.host()->Close();
@@ -315,7 +320,7 @@ void ServiceImpl::Close() {
     core_.RunQueue();
     return;
   }
-  // The queue is shut on its own thread, so that no handler can be starting something on it
+  // The queue is shut on its own thread, so that no handler can be starting an operation on it
   // meanwhile.
   Tag shut([this](bool) { core_.ShutQueue(); });
   grpc::Alarm alarm;

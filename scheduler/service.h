@@ -14,16 +14,18 @@
 
 namespace bdn {
 
-// The job behind gRPC, with the standard health service beside it. One thread takes calls, decides by
-// their metadata whether they may be made, and serves heartbeats; another one parses and serves all
-// other calls and the streams. A call that waits costs memory only, and an idle service does
-// nothing. Thread-safe.
+// The gRPC service of a job, with the standard health service beside it. One thread takes calls,
+// decides by their metadata whether they may be made, and serves heartbeats; another one parses and
+// serves all other calls and the streams. A call that waits costs memory only, and an idle service
+// uses no processor time. Thread-safe.
 class SchedulerService {
  public:
+  // The counters of the service.
   struct Counts {
     uint64_t calls_refused = 0;  // of callers without the job's secret
     uint64_t requests_read = 0;  // of callers with it
-    // Connections of which no call was let in: that ended so, and that were cut to make room.
+    // Connections of which no call was admitted: those that ended so, and those that were cut to
+    // make room.
     uint64_t connections_without_call = 0;
     uint64_t connections_cut = 0;
   };
@@ -37,21 +39,23 @@ class SchedulerService {
   virtual ~SchedulerService() = default;
 
   virtual int port() const = 0;
-  // The health service beside it says NOT_SERVING from now on; all else goes on.
+  // Sets the health service beside it to NOT_SERVING from now on; everything else goes on.
   virtual void EndHealth() = 0;
   virtual JobHost* host() = 0;
-  // Runs `task` where calls are served, but for heartbeats: those that come wait until it is done.
+  // Runs `task` on the thread that serves all calls except heartbeats: calls that come wait until
+  // it is done.
   virtual void PostWork(std::function<void()> task) = 0;
 
-  // How often a connection had to wait because this process had no descriptor free for it.
+  // Returns how often a connection had to wait because this process had no descriptor free for it.
   virtual uint64_t accept_failures() const = 0;
 
-  // Waits until every node of a job that has begun was told that it failed; false when `timeout` passed.
+  // Waits until every node of a job that has begun was told that it failed; returns false when
+  // `timeout` passed.
   virtual bool AwaitFailureDelivered(absl::Duration timeout) = 0;
 
   virtual Counts counts() const = 0;
 
-  // Ends every call and waits for the threads. Idempotent.
+  // Ends every call, and waits for the threads. Idempotent.
   virtual void Close() = 0;
 };
 

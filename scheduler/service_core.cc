@@ -9,7 +9,7 @@
 namespace bdn {
 namespace {
 
-// Joins that are told apart from their repetitions: several of every node that there can be.
+// The most nonces that are kept: several for every node that a job can have.
 constexpr size_t kMostNonces = size_t{1} << 17;
 
 }  // namespace

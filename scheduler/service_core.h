@@ -26,7 +26,7 @@
 
 namespace bdn {
 
-// What the completion queue hands back: one operation of a call that has ended.
+// A completion that the queue hands back: one operation of a call that has ended.
 class Tag {
  public:
   explicit Tag(std::function<void(bool ok)> run) : run_(std::move(run)) {}
@@ -41,18 +41,19 @@ class Tag {
 class ServerCall;
 class CallHandler;
 
-// How calls of one name are served.
+// The way in which calls of one name are served.
 struct Method {
-  size_t most_bytes = 0;                      // of a request
-  const char* setting = "max-request-bytes";  // that says so
-  // On the queue's thread, past whatever other calls keep busy with: for what is quick and must not
-  // wait. All others are served on the thread of work.
+  size_t most_bytes = 0;                      // most bytes of a request
+  const char* setting = "max-request-bytes";  // the setting that decides most_bytes
+  // Serves on the queue's thread, past the work that keeps other calls busy: for calls that are
+  // quick and must not wait. All others are served on the work thread.
   bool is_urgent = false;
   std::function<std::unique_ptr<CallHandler>(ServerCall*)> serve;
 };
 
-// What every call and stream of a service uses. Owned by the service, and there until the last
-// operation has come back from the queue.
+// The objects that all calls and streams of a service use. Owned by the service, and there until
+// the last operation has come back from the queue. Thread-safe once the service listens, except
+// where a comment names a thread.
 class ServiceCore {
  public:
   ServiceCore(JobOptions options, const Clock* clock);
@@ -65,31 +66,33 @@ class ServiceCore {
   Newcomers* newcomers() { return &newcomers_; }
   const Newcomers& newcomers() const { return newcomers_; }
 
-  // Before the service listens. `name` is gRPC's: "/package.Service/Method".
+  // Adds a method, before the service listens. `name` is gRPC's: "/package.Service/Method".
   void AddMethod(const std::string& name, Method method) { methods_[name] = std::move(method); }
-  // Null where there is none.
+  // Returns null where there is no such method.
   const Method* FindMethod(const std::string& name) const;
 
-  // Whether the call shows what the job asks of every caller. Logs refusals, one a second.
+  // Checks whether the call shows the proofs that the job asks of every caller. Logs refusals, one
+  // a second.
   absl::Status Authorize(const grpc::ServerContext& context);
-  // The secret of a node that has joined: who calls in its name shows it.
+  // Returns the secret of a node that has joined, which a caller in its name shows.
   uint64_t SecretOf(NodeId node);
-  // Whether the caller is a node of this job, and not of one that another scheduler ran here.
+  // Checks whether the caller is a node of this job, and not of one that another scheduler ran
+  // here.
   absl::Status CheckCaller(const bandoneon::control::Caller& caller) const;
-  // AlreadyExists where a Join with that number came before.
+  // Takes the nonce of a Join. AlreadyExists where a Join with that number came before.
   absl::Status TakeNonce(uint64_t nonce);
 
   // The completion queue. Null until the service listens.
   void set_queue(std::unique_ptr<grpc::ServerCompletionQueue> queue) { queue_ = std::move(queue); }
   grpc::ServerCompletionQueue* queue() const { return queue_.get(); }
-  // Runs what comes back from the queue, until it is shut and empty.
+  // Runs the completions of the queue, until it is shut and empty.
   void RunQueue();
-  // From then on nothing may be started on the queue. On the queue's thread, or without one; once
-  // the host and the thread of work have ended.
+  // Shuts the queue: from then on no operation may be started on it. To be called on the queue's
+  // thread, or without one, once JobHost and the work thread have ended.
   void ShutQueue();
   bool is_closing() const { return is_closing_; }
 
-  // What the service has done: counters that are published by nothing but themselves.
+  // Counters of what the service has done; they publish no other memory.
   std::atomic<uint64_t> calls_refused{0};
   std::atomic<uint64_t> requests_read{0};
 
@@ -107,7 +110,7 @@ class ServiceCore {
   mutable Mutex mu_;
   std::map<NodeId, uint64_t> secrets_ ABSL_GUARDED_BY(mu_);
   std::set<uint64_t> nonces_ ABSL_GUARDED_BY(mu_);
-  WorkThread work_;  // goes first: its tasks use all of the above
+  WorkThread work_;  // destroyed first: its tasks use all of the above
 };
 
 }  // namespace bdn

@@ -16,12 +16,12 @@
 
 namespace bdn {
 
-// Of page/status_page.html, made by the build.
+// The text of page/status_page.html, which the build turns into a source file.
 std::string_view StatusPageText();
 
 namespace {
 
-// The token that a header Authorization shows; empty where it shows none.
+// Returns the token that an Authorization header shows; empty where it shows none.
 std::string TokenOf(const std::string& authorization) {
   const size_t space = authorization.find(' ');
   if (space == std::string::npos) return "";
@@ -37,7 +37,7 @@ std::string TokenOf(const std::string& authorization) {
   return colon == std::string::npos ? "" : user_and_password.substr(colon + 1);
 }
 
-// Of the header Host, whose port may be missing.
+// Returns whether a Host header, whose port may be missing, names this machine.
 bool MeansThisHost(const std::string& host) {
   return host.empty() || IsLocalAddress(host) || IsLocalAddress(host + ":80");
 }
@@ -45,12 +45,12 @@ bool MeansThisHost(const std::string& host) {
 HttpReply Page() {
   HttpReply reply;
   reply.content_type = "text/html; charset=utf-8";
-  // The page's own script and style know the number, and what somebody slipped in does not.
+  // The page's own script and style carry the number; anything that somebody slipped in does not.
   const std::string nonce = absl::BytesToHexString(RandomSecret());
   reply.body = absl::StrReplaceAll(std::string(StatusPageText()), {{"@NONCE@", nonce}});
   reply.content_policy = absl::StrFormat(
-      "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; img-src data:; connect-src 'self'; "
-      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+      "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; img-src data:; "
+      "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
       nonce, nonce);
   return reply;
 }
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const std::string&
 
 bool StatusPage::Admits(const HttpRequest& request) const {
   if (is_local_) return MeansThisHost(request.host);
-  // An empty token would admit everybody.
+  // Credentials without a token admit every caller.
   return !credentials_.token().empty() && credentials_.Admits(TokenOf(request.authorization));
 }
 
@@ -111,6 +111,7 @@ HttpReply StatusPage::Status() {
     if (host_ == nullptr) return {.code = 503, .body = "between two jobs\n"};
     reply = StatusOf(host_);
   }
+  // Converted without the lock: a job of thousands of nodes has a long text.
   absl::StatusOr<std::string> json = StatusToJson(reply);
   if (!json.ok()) return {.code = 500, .body = std::string(json.status().message()) + "\n"};
   return {.content_type = "application/json", .body = *std::move(json)};
@@ -131,6 +132,7 @@ StatusPage::Shown::Shown(StatusPage* page, JobHost* host) : page_(page) {
 StatusPage::Shown::~Shown() {
   if (page_ == nullptr) return;
   MutexLock lock(&page_->mu_);
+  // Kept as text: the JobHost goes with its job, and the page outlives it.
   if (absl::StatusOr<std::string> json = StatusToJson(StatusOf(page_->host_)); json.ok()) {
     page_->previous_ = *std::move(json);
   }

@@ -13,23 +13,24 @@
 
 namespace bdn {
 
-// The job in a browser: "/" is a page that asks "/api/status" every second, both over HTTP in the clear.
-// At an address that other hosts reach every request shows the job's token (Bearer, or Basic with any user
-// name); at one of this host, whoever asks must mean this host: a page of the web that has its name lead here
-// does not. Outlives jobs, and shows the present one. Thread-safe.
+// The status page of a job for browsers: "/" is a page that asks "/api/status" every second, both
+// over HTTP in the clear. At an address that other machines reach, every request must show the
+// job's token (Bearer, or Basic with any user name). At a local address, the request's Host header
+// must name this machine: a page of the web that has its own name lead here is refused. Outlives
+// jobs, and shows the present one. Thread-safe.
 class StatusPage {
  public:
-  // Null where `listen` is empty. InvalidArgument for an address of other hosts' reach without a token;
-  // Unavailable: nobody can listen there.
+  // Starts to serve; returns null where `listen` is empty. InvalidArgument for an address that
+  // other machines reach, without a token; Unavailable: the address cannot be listened at.
   static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const std::string& listen,
                                                            Credentials credentials);
-  // Without a listener: Answer is all there is.
+  // Makes a page without a listener, of which only Answer is used.
   StatusPage(Credentials credentials, bool is_local);
 
   int port() const { return server_->port(); }
   HttpReply Answer(const HttpRequest& request);
 
-  // The job that is shown meanwhile; `page` may be null. `host` is borrowed.
+  // A scope in which a job is shown; `page` may be null. `host` is borrowed.
   class Shown {
    public:
     Shown(StatusPage* page, JobHost* host);
@@ -51,7 +52,7 @@ class StatusPage {
   Mutex mu_;
   JobHost* host_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::string previous_ ABSL_GUARDED_BY(mu_);  // the job before, as it ended; JSON
-  std::unique_ptr<HttpServer> server_;         // goes first: it calls Answer
+  std::unique_ptr<HttpServer> server_;         // destroyed first: it calls Answer
 };
 
 }  // namespace bdn

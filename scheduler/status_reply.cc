@@ -25,6 +25,7 @@ const char* StateName(Job::State state) {
 void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* message) {
   if (job.history() == nullptr) return;
   const History& history = *job.history();
+  // -1 says that the speed is not known yet.
   message->set_steps_per_second(history.StepsPerSecond().value_or(-1));
   for (const std::string& text : job.Waits()) message->add_waits(text);
   for (const History::Window& window : history.Windows()) {

@@ -11,9 +11,9 @@ class StatusReply;
 
 namespace bdn {
 
-// The state of the job for people and tools.
+// Writes the state of the job, for people and tools.
 void WriteStatus(const Job& job, absl::Time now, bandoneon::control::StatusReply* reply);
-// What it went through; nothing where the job keeps none.
+// Writes the job's history; nothing where the job keeps none.
 void WriteHistory(const Job& job, absl::Time now, bandoneon::control::History* message);
 
 }  // namespace bdn

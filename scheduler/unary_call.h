@@ -10,8 +10,8 @@
 
 namespace bdn {
 
-// A call with one request and one reply, from its request to its answer. Finish may come from the
-// host's thread.
+// A call with one request and one reply, from its request to its answer. Finish may be called on
+// JobHost's thread; all else runs on the thread that serves the call.
 template <typename Request, typename Reply>
 class UnaryCall final : public CallHandler {
  public:
@@ -24,7 +24,7 @@ class UnaryCall final : public CallHandler {
   const Request& request() const { return request_; }
   const grpc::ServerContext& context() const { return call_->context(); }
   Reply* reply() { return &reply_; }
-  // Once.
+  // Answers. To be called once.
   void Finish(const absl::Status& status) {
     if (status.ok()) {
       call_->FinishWith(ToBuffer(reply_));
@@ -32,12 +32,13 @@ class UnaryCall final : public CallHandler {
       call_->Finish(status);
     }
   }
-  // For handlers: the answer is this.
+  // For handlers that answer at once.
   CallId FinishNow(const absl::Status& status) {
     Finish(status);
     return 0;
   }
-  // For handlers: the answer comes when that wait ends, by Finish. 0 is of a host that is closed.
+  // For handlers whose answer comes when that wait ends, by Finish. `wait` is 0 where JobHost is
+  // closed.
   CallId FinishLater(CallId wait) {
     if (wait == 0) Finish(Cancelled("the scheduler is closing"));
     return wait;

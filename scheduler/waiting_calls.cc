@@ -44,6 +44,7 @@ std::vector<CallId> WaitingCalls::WaitingFor(const WaitSubject& subject) const {
   const auto found = by_subject_.find(subject);
   if (found == by_subject_.end()) return ids;
   for (const auto& [node, id] : found->second) ids.push_back(id);
+  // The index sorts by node, the caller wants the order in which calls came.
   std::sort(ids.begin(), ids.end());
   return ids;
 }

@@ -14,10 +14,10 @@
 
 namespace bdn {
 
-// One call that waits for its answer. 0 is none.
+// The number of a call that waits for its answer. 0 is no call.
 using CallId = uint64_t;
 
-// What calls wait for.
+// The event that calls wait for.
 struct WaitSubject {
   enum class Kind { kJoin, kDeclare, kBarrier, kLeave } kind;
   uint64_t batch = 0;   // kDeclare
@@ -26,7 +26,7 @@ struct WaitSubject {
   auto operator<=>(const WaitSubject&) const = default;
 };
 
-// Who waits for what, and until when.
+// A call that waits: its node, the event, and the deadline.
 struct WaitingCall {
   WaitSubject subject;
   NodeId node = 0;
@@ -34,30 +34,30 @@ struct WaitingCall {
 };
 
 // The calls of a job that have no answer yet. Each operation takes the logarithm of their number,
-// and as long again as what it returns. Not thread-safe.
+// and time in proportion to what it returns. Not thread-safe.
 class WaitingCalls {
  public:
-  // The id of a call that is answered at once.
+  // Returns the id for a call that is answered at once.
   CallId NewId() { return next_id_++; }
   CallId Add(WaitingCall call);
-  // Null once it is answered.
+  // Returns null once the call is answered.
   const WaitingCall* Find(CallId id) const;
   // Forgets the call, which is being answered. REQUIRES: Find(id) is not null.
   WaitingCall Take(CallId id);
 
-  // In the order in which they came.
+  // These return calls in the order in which they came.
   std::vector<CallId> All() const;
   std::vector<CallId> WaitingFor(const WaitSubject& subject) const;
-  // Those of one node; a node waits in few calls.
+  // Returns those of one node; a node waits in few calls.
   std::vector<CallId> Of(const WaitSubject& subject, NodeId node) const;
-  // All of one node.
+  // Returns all of one node.
   std::vector<CallId> Of(NodeId node) const;
-  // Whether a node waits in some call for that.
+  // Returns whether some call of the node waits for that.
   bool Has(const WaitSubject& subject, NodeId node) const { return !Of(subject, node).empty(); }
-  // Whether it waits for any batch.
+  // Returns whether the node waits for any batch.
   bool Declares(NodeId node) const { return declaring_.count(node) > 0; }
 
-  // Those whose deadline has come, in the order in which they came.
+  // Returns the calls whose deadline has come, in the order in which they came.
   std::vector<CallId> Due(absl::Time now) const;
   absl::Time NextDeadline() const;
 

@@ -28,7 +28,7 @@ bool WatchStreams::OwesFailure(const std::vector<NodeId>& nodes) const {
 
 bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
   const absl::Time deadline = core_->clock()->Now() + timeout;
-  // Before a job has begun its nodes are told by the answers to their joins.
+  // Before a job has begun, its nodes are told by the answers to their joins.
   std::vector<NodeId> nodes;
   core_->host()->Read([&](const Job& job, absl::Time) {
     if (!job.table().frozen()) return;
@@ -36,6 +36,7 @@ bool WatchStreams::AwaitFailureDelivered(absl::Duration timeout) {
       if (!member.left) nodes.push_back(id);
     }
   });
+  // JobHost's lock was released above: the streams' lock is taken before it, never inside.
   MutexLock lock(&mu_);
   while (OwesFailure(nodes)) {
     if (!core_->clock()->WaitUntil(&changed_, &mu_, deadline)) return !OwesFailure(nodes);
@@ -54,6 +55,7 @@ void WatchStream::OnRequest(const grpc::ByteBuffer& request) {
   if (status.ok()) status = core_->CheckCaller(caller_);
   Role role = Role::kWorker;
   core_->host()->Read([&](const Job& job, absl::Time) {
+    // A node that is not of this job gets no stream, and its role does not matter.
     const MembershipTable::Member* member = job.table().Find(caller_.node());
     if (member != nullptr) role = member->info.role;
   });
@@ -72,7 +74,7 @@ void WatchStream::OnWritten(bool ok) {
   writing_ = false;
   all_->changed_.SignalAll();
   if (ok) Step();
-  // OnDone tells of a broken connection.
+  // A broken connection is reported by OnDone; here only the answer is still owed.
   if ((!ok || over_) && !finishing_ && !writing_) Finish(absl::OkStatus());
 }
 
@@ -81,6 +83,7 @@ void WatchStream::OnDone(bool cancelled) {
   {
     MutexLock lock(&all_->mu_);
     over_ = true;
+    // A node that was told of the failure may go without being lost.
     broke = accepted_ && cancelled && !sent_.failure;
     if (!writing_ && !finishing_) Finish(absl::OkStatus());
   }
@@ -88,6 +91,7 @@ void WatchStream::OnDone(bool cancelled) {
 }
 
 bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
+  // One event at a time, in a fixed order; the next one follows when this is written.
   if (view.membership != nullptr && view.membership != sent_.membership) {
     sent_.membership = view.membership;
     Write(*view.membership, event->mutable_membership());
@@ -99,6 +103,7 @@ bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
     return true;
   }
   if (view.leaving > sent_.leaving) {
+    // The ranks may be more than the view counted, so the count goes by what is sent.
     const std::vector<Rank> ranks = core_->host()->LeavingRanks(sent_.leaving);
     sent_.leaving += ranks.size();
     Write(ranks, event->mutable_leaving());
@@ -120,6 +125,7 @@ bool WatchStream::NextEvent(const Job::View& view, wire::Event* event) {
 void WatchStream::Step() {
   if (writing_ || finishing_ || over_) return;
   const Job::View view = core_->host()->ViewOf(caller_.node());
+  // After its failure, or once it has left, a node is told nothing more: the stream ends.
   if (view.left || sent_.failure) return Finish(absl::OkStatus());
   wire::Event event;
   if (!NextEvent(view, &event)) return;

@@ -17,33 +17,34 @@ namespace bdn {
 
 class WatchStream;
 
-// The streams of all nodes that watch, and the lock that guards them and all that is theirs.
+// The streams of all nodes that watch, and the lock that guards them and all that belongs to them.
 // Thread-safe. Outlives the streams.
 class WatchStreams {
  public:
   explicit WatchStreams(ServiceCore* core) : core_(core) {}
 
-  // Something that nodes of this role are told of has changed.
+  // Tells the streams that something has changed that nodes of this role are told.
   void Step(Role role);
-  // Waits until every node was told that the job failed, those of a job that has begun whose stream
-  // has yet to come, too; false when `timeout` passed.
+  // Waits until every node was told that the job failed, including the nodes of a job that has
+  // begun whose stream has yet to come. Returns false when `timeout` passed.
   bool AwaitFailureDelivered(absl::Duration timeout);
 
  private:
   friend class WatchStream;
 
-  // Whether a node may not have heard of the failure; `nodes` are those of the job.
+  // Returns whether some node may not have heard of the failure; `nodes` are those of the job.
   bool OwesFailure(const std::vector<NodeId>& nodes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ServiceCore* const core_;
-  Mutex mu_;  // taken before the host's own lock
+  Mutex mu_;  // taken before JobHost's own lock
   CondVar changed_;
   std::map<Role, std::set<WatchStream*>> accepted_ ABSL_GUARDED_BY(mu_);  // by the node's role
-  std::set<NodeId> watchers_ ABSL_GUARDED_BY(mu_);  // that have or had a stream
+  std::set<NodeId> watchers_ ABSL_GUARDED_BY(mu_);  // nodes that have or had a stream
 };
 
-// One node's stream of events. Level-triggered: it compares what the node was told with what is, so
-// a slow node skips states and nothing queues up.
+// One node's stream of events. Level-triggered: it compares what the node was told with the present
+// state, so that a slow node skips states and nothing queues up. Its calls are serialised by the
+// lock of the streams.
 class WatchStream final : public CallHandler {
  public:
   WatchStream(WatchStreams* all, ServerCall* call) : all_(all), core_(all->core_), call_(call) {}
@@ -56,11 +57,11 @@ class WatchStream final : public CallHandler {
   // Sends the next event if there is one and none is on its way. REQUIRES: the lock of the streams
   // is held.
   void Step();
-  // A failure of the job has still to reach this node. REQUIRES: as Step.
+  // Returns whether a failure of the job has still to reach this node. REQUIRES: as Step.
   bool owes_failure() const { return !finishing_ && !(sent_.failure && !writing_); }
 
  private:
-  // What the node was told so far.
+  // The facts that the node was told so far.
   struct Sent {
     std::shared_ptr<const Membership> membership;
     PlacementVersion placed;
@@ -77,9 +78,9 @@ class WatchStream final : public CallHandler {
   ServerCall* const call_;
   bandoneon::control::Caller caller_;
 
-  // Guarded by the lock of the streams.
+  // These are guarded by the lock of the streams.
   Role role_ = Role::kWorker;
-  bool accepted_ = false;  // it is a node's of this job
+  bool accepted_ = false;  // the stream is a node's of this job
   bool writing_ = false;
   bool finishing_ = false;
   bool over_ = false;  // the notice of the end has come

@@ -22,6 +22,8 @@ void WorkThread::Run() {
     {
       MutexLock lock(&mu_);
       while (tasks_.empty() && !closing_) changed_.Wait(&mu_);
+      // Set under the lock with the queue empty: a task posted later runs on its poster's thread
+      // and is not lost.
       if (tasks_.empty()) {
         ended_ = true;
         return;

@@ -11,8 +11,8 @@
 
 namespace bdn {
 
-// Runs tasks one after the other, on a thread of its own; once it is closed and all have run, on
-// the thread that posts. Thread-safe.
+// A thread that runs tasks one after the other. Once it is closed and all tasks have run, a task
+// runs on the thread that posts it. Thread-safe.
 class WorkThread {
  public:
   WorkThread() : thread_(StartThread("bdn-work", [this] { Run(); })) {}
@@ -22,7 +22,8 @@ class WorkThread {
   WorkThread& operator=(const WorkThread&) = delete;
 
   void Post(std::function<void()> task);
-  // Returns when what was posted has run. Idempotent; not on the thread itself.
+  // Returns when all posted tasks have run. Idempotent; must not be called on the work thread
+  // itself.
   void Close();
 
  private:
