@@ -45,11 +45,11 @@ class AutoTransport final : public ForwardingTransport {
     return Of(connection)->KeyOf(IdWithin(connection));
   }
   void Send(ConnectionId to, Frame frame, SendDone done) override {
-    // One that was made when all peers were of this host.
+    // The frame may have been made when all peers were on this machine, and so without a checksum.
     if (KindOf(to) == kNetwork) AddChecksum(&frame);
     Of(to)->Send(IdWithin(to), std::move(frame), std::move(done));
   }
-  // Of the network's nothing is asked but that it can be read.
+  // The network needs no memory of its own: it sends whatever it can read.
   std::shared_ptr<MemoryDomain> memory() override { return host_->memory(); }
   TransportStats stats() const override;
   void Close() override {
@@ -62,7 +62,8 @@ class AutoTransport final : public ForwardingTransport {
   }
 
  private:
-  // The lowest bit of a connection's name.
+  // The lowest bit of a connection's name says which transport it belongs to, so no table is
+  // needed.
   enum Kind : ConnectionId { kNetwork = 0, kHost = 1 };
   static Kind KindOf(ConnectionId connection) { return connection % 2 == 0 ? kNetwork : kHost; }
   static ConnectionId IdWithin(ConnectionId connection) { return connection / 2; }
@@ -87,10 +88,11 @@ class AutoTransport final : public ForwardingTransport {
   const bool always_host_;
   const std::string socket_directory_;
   const std::unique_ptr<ShmTransport> host_;
-  // A frame has come by the network, or a connection was made by it. Publishes nothing else.
+  // Whether a frame has come by the network, or a connection was made by it. Publishes nothing
+  // else.
   std::atomic<bool> has_network_{false};
   mutable Mutex mu_;
-  // By the address that it connects to: the last connection of host_.
+  // The last connection of host_, by the address that it connects to.
   absl::flat_hash_map<std::string, ConnectionId> tried_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -99,6 +101,7 @@ absl::StatusOr<std::vector<Endpoint>> AutoTransport::Listen(const std::string& a
   if (!endpoints.ok()) return endpoints;
   const absl::StatusOr<std::vector<Endpoint>> host =
       host_->Listen(NewShmAddress(socket_directory_));
+  // First in the list, so that connectors on this machine prefer it.
   if (host.ok()) {
     endpoints->insert(endpoints->begin(), host->begin(), host->end());
   } else if (always_host_) {
@@ -114,6 +117,8 @@ absl::StatusOr<ConnectionId> AutoTransport::ConnectOnHost(const Endpoint& endpoi
                                                           const Peer& peer) {
   {
     MutexLock lock(&mu_);
+    // The last connection to this listener never came up: it may be of another version, or not
+    // admit us over shared memory. The network is then the way that works.
     const auto former = tried_.find(endpoint.address);
     if (!always_host_ && former != tried_.end() && !host_->WasUp(former->second)) {
       return Unavailable("it has not taken the connection before");
@@ -130,7 +135,8 @@ absl::StatusOr<ConnectionId> AutoTransport::Connect(const Peer& peer) {
   const std::string address = NetworkUrl(peer.endpoints);
   if (always_host_ && host == nullptr) {
     return Unavailable(
-        "%s shares no memory, and transport is shm: is it of another user, or is its transport network?",
+        "%s shares no memory, and transport is shm: is it of another user, or is its transport "
+        "network?",
         address);
   }
   if (host != nullptr) {
@@ -141,6 +147,8 @@ absl::StatusOr<ConnectionId> AutoTransport::Connect(const Peer& peer) {
           connection.status(),
           absl::StrFormat("%s shares no memory with this process, and transport is shm", address));
     }
+    // Nobody listens at that name on this machine, so the peer is on another one. That is the usual
+    // case, and no warning.
     if (absl::IsNotFound(connection.status())) {
       LogDebug("to %s over the network: %s", address, connection.status().message());
     } else {

@@ -10,8 +10,9 @@
 
 namespace bdn {
 
-// A transport around another one, which it owns and to which it forwards every call. A class that changes
-// some calls derives from it and overrides these; its destructor closes and joins, as every transport's.
+// A transport around another one, which it owns and to which it forwards every call. A class that
+// changes some calls derives from it and overrides these; its destructor closes and joins, as that
+// of every transport does. Thread-safe as the inner transport is.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}

@@ -16,6 +16,7 @@ std::optional<size_t> FreeRanges::Take(size_t size) {
 }
 
 void FreeRanges::Give(size_t offset, size_t size) {
+  // The next range is joined first, so that the range before takes both along.
   auto range = free_.emplace(offset, size).first;
   const auto next = std::next(range);
   if (next != free_.end() && offset + size == next->first) {

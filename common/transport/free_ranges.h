@@ -7,7 +7,7 @@
 
 namespace bdn {
 
-// What is free of an array, as ranges of which neighbours are joined. The first that is long enough is
+// The free ranges of an array. Neighbours are joined, and the first range that is long enough is
 // taken from. Not thread-safe.
 class FreeRanges {
  public:
@@ -15,9 +15,10 @@ class FreeRanges {
     if (size > 0) free_[0] = size;
   }
 
-  // Where `size` of it begin; nothing where no range is so long. REQUIRES: size > 0.
+  // Takes `size` elements and returns the index of the first; nothing where no range is so long.
+  // REQUIRES: size > 0.
   std::optional<size_t> Take(size_t size);
-  // REQUIRES: they were taken.
+  // Gives back `size` elements from `offset` on. REQUIRES: they were taken.
   void Give(size_t offset, size_t size);
 
  private:

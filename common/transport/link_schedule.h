@@ -8,22 +8,23 @@
 
 namespace bdn {
 
-// One direction of a link of a fixed rate: when frames that share it get through. Time is an
-// argument and must not go back. Not thread-safe.
+// One direction of a link of a fixed rate: computes when the frames that share it get through. Time
+// is an argument and must not go back. Not thread-safe.
 class LinkSchedule {
  public:
   // REQUIRES: bytes_per_second > 0.
   explicit LinkSchedule(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
-  // When the last byte of a frame handed over at `now` has left, behind all that came before it.
+  // Returns when the last byte of a frame handed over at `now` has left, behind all frames that
+  // came before it.
   absl::Time Depart(absl::Time now, uint64_t bytes) {
     free_at_ = std::max(now, free_at_) + Duration(bytes);
     return free_at_;
   }
 
-  // When a frame whose last byte reached our end at `now` is in. It flowed in while its sender's
-  // link let it out, so on a link that was idle that is at once: frames are cut through, not
-  // stored.
+  // Returns when a frame whose last byte reached our end at `now` is in. The frame flowed in while
+  // its sender's link let it out, so on a link that was idle the answer is `now`: frames are cut
+  // through, not stored.
   absl::Time Arrive(absl::Time now, uint64_t bytes) {
     free_at_ = std::max(now, free_at_ + Duration(bytes));
     return free_at_;

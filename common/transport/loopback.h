@@ -9,7 +9,7 @@
 
 namespace bdn {
 
-// An in-process network that delivers, in order and without faults, on one thread of its own.
+// A network in one process that delivers in order and without faults, on one thread of its own.
 // Addresses are "loopback://name". Payloads are shared, never copied. Thread-safe; outlives its
 // transports.
 class LoopbackNetwork final {

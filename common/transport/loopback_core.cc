@@ -17,7 +17,7 @@ absl::Status CheckAddress(const std::string& address) {
   return InvalidArgument("address \"%s\": expected loopback://name", address);
 }
 
-// One transport: an identity in the network, and nothing else.
+// A transport of the network: an identity in it, and nothing else.
 class LoopbackTransport final : public Transport {
  public:
   explicit LoopbackTransport(LoopbackCore* core) : core_(core), id_(core->AddEndpoint()) {}
@@ -105,6 +105,7 @@ void LoopbackCore::BindListener(const std::shared_ptr<Link>& link, EndpointId li
   while (!link->waiting.empty()) {
     PendingSend send = std::move(link->waiting.front());
     link->waiting.pop_front();
+    // A fault may cut the link with any of these frames; those behind it then find it gone.
     if (link->is_open) {
       Enqueue(link.get(), 0, std::move(send));
     } else {
@@ -121,6 +122,7 @@ void LoopbackCore::Send(EndpointId id, ConnectionId to, Frame frame, Transport::
   if (endpoint.is_closed) {
     EnqueueDone(id, std::move(done), Unavailable("send: the transport is closed"));
   } else if (it == endpoint.ends.end()) {
+    // Names rise from 1, so one that was ever given is gone, and any other was never a connection.
     const bool is_gone = to != 0 && to <= endpoint.last_connection;
     EnqueueDone(id, std::move(done),
                 is_gone ? Unavailable("send: connection %d is gone", to)
@@ -213,6 +215,8 @@ void LoopbackCore::Close(EndpointId id) {
     EndWaiting(end.link.get());
   }
   for (Event& event : queue_) {
+    // Completions in the queue are changed, not dropped: each SendDone must run, and none of them
+    // with OK after Close.
     if (event.kind != Event::Kind::kDone || event.endpoint != id || !event.status.ok()) continue;
     event.status = Unavailable("send: the transport was closed");
     ++endpoint.stats.sends_failed;
@@ -225,6 +229,8 @@ void LoopbackCore::Join(EndpointId id) {
     {
       MutexLock lock(&mu_);
       const EndpointState& endpoint = endpoints_.at(id);
+      // Nobody may step any more, so this thread runs the completions that are left. A callback
+      // that runs on another thread is waited for.
       const auto is_mine = [id](const Event& e) {
         return e.kind == Event::Kind::kDone && e.endpoint == id;
       };
@@ -318,7 +324,8 @@ void LoopbackCore::Run(Event event) {
 }
 
 void LoopbackCore::RunFrame(Event event) {
-  // As over a socket: what would not survive the wire does not arrive here either.
+  // A frame is encoded and decoded as over a socket: one that would not survive the wire does not
+  // arrive here either.
   absl::StatusOr<FrameHeader> header = DecodeHeader(EncodeHeader(event.frame.header));
   const bool is_well_formed = header.ok() && header->payload_bytes == event.frame.payload.size();
   const Transport::FrameHandler* handler = nullptr;
@@ -360,6 +367,7 @@ void LoopbackCore::RunGone(const Event& event) {
 }
 
 void LoopbackCore::RunDone(Event event) {
+  // No check whether the endpoint is closed: each SendDone runs exactly once, also after Close.
   event.done(std::move(event.status));
   event.done = nullptr;  // what it holds must be gone before Join returns
   MutexLock lock(&mu_);

@@ -14,29 +14,30 @@
 
 namespace bdn {
 
-// Changes what a network in one process delivers: for tests of what a worse network does. Called under
-// the network's lock, and so must not call it.
+// Faults that a network in one process is to have, for tests of what a worse network does. Called
+// under the network's lock, and so must not call it.
 class LoopbackFaults {
  public:
   enum class Fate { kDeliver, kDrop, kDuplicate, kHold, kCut };
 
   virtual ~LoopbackFaults() = default;
-  // Decides about a frame that is being sent, and may put another payload into it. kHold keeps it back
-  // until Release; kCut ends its connection, both ways.
+  // Decides about a frame that is being sent, and may put another payload into it. kHold keeps it
+  // back until Release; kCut ends its connection, for both ends.
   virtual Fate Decide(Frame* frame) = 0;
-  // Says which of `size` pending events is next. REQUIRES: size > 0.
+  // Returns the index of the event to run next, of `size` pending ones. REQUIRES: size > 0.
   virtual size_t ChooseNext(size_t size) = 0;
 };
 
-// An in-process network without a thread: transports that reach each other by "loopback://name", and
-// whose events (a frame's delivery, a send's completion) wait in one queue until somebody steps. What
-// steps runs the callbacks, on its own thread and not under the network's lock. Payloads are shared,
-// never copied. Thread-safe. Outlives its transports.
+// A network in one process, without a thread: transports that reach each other by
+// "loopback://name". Its events (a frame's delivery, a send's completion, a connection's end) wait
+// in one queue until somebody steps. The caller of a step runs the callbacks, on its own thread and
+// not under the network's lock. Payloads are shared, never copied. Thread-safe. Outlives its
+// transports.
 class LoopbackCore {
  public:
   using EndpointId = uint64_t;
 
-  // `faults` is borrowed; null: everything is delivered, in order.
+  // Makes a network whose `faults` are borrowed; with null every frame is delivered, in order.
   explicit LoopbackCore(LoopbackFaults* faults = nullptr) : faults_(faults) {}
   LoopbackCore(const LoopbackCore&) = delete;
   LoopbackCore& operator=(const LoopbackCore&) = delete;
@@ -77,17 +78,17 @@ class LoopbackCore {
 
   // ---- Delivery ----
 
-  // Runs the next event. False when there was none.
+  // Runs the next event. Returns false when there was none.
   bool Step();
-  // Delivers the oldest pending frame that matches, out of turn. False when there was none.
+  // Delivers the oldest pending frame that matches, out of turn. Returns false when there was none.
   bool StepFrame(const std::function<bool(const FrameHeader& header)>& match);
-  // Waits for an event and runs it; false once Interrupt was called.
+  // Waits for an event and runs it. Returns false once Interrupt was called.
   bool WaitAndStep();
   void Interrupt();
   size_t num_pending() const;
-  // Frames on their way, oldest first; not those that are held.
+  // Returns the frames on their way, oldest first; not those that are held.
   std::vector<FrameHeader> PendingFrames() const;
-  // Puts the frames that are held at the end of the queue; returns how many.
+  // Puts the held frames at the end of the queue, and returns how many they were.
   size_t Release();
 
  private:
@@ -96,12 +97,13 @@ class LoopbackCore {
     Transport::SendDone done;
   };
 
-  // Two ends that know each other. Side 0 connected, side 1 listens (and is 0 until somebody does).
+  // A connection with its two ends. Side 0 connected; side 1 listens, and is 0 until a listener is
+  // there.
   struct Link {
     EndpointId endpoint[2] = {0, 0};
     ConnectionId id[2] = {0, 0};
     bool is_open = true;
-    std::deque<PendingSend> waiting;  // for a listener, from side 0
+    std::deque<PendingSend> waiting;  // sends of side 0 that wait for a listener
   };
 
   struct LinkEnd {
@@ -111,21 +113,21 @@ class LoopbackCore {
 
   struct Event {
     enum class Kind { kFrame, kGone, kDone };
-    EndpointId endpoint = 0;  // whose callback it is
+    EndpointId endpoint = 0;  // the one whose callback runs
     Kind kind = Kind::kDone;
-    // A frame, or its connection's end:
+    // Of a frame, or of a connection's end:
     ConnectionId from = 0;
     Frame frame = {};
-    // Or a completion:
+    // Of a completion:
     Transport::SendDone done = {};
     absl::Status status = {};
   };
 
   struct EndpointState {
-    Transport::FrameHandler handler;  // const after Start
-    Transport::GoneHandler gone;      // as well
+    Transport::FrameHandler handler;  // not changed after Start
+    Transport::GoneHandler gone;      // not changed after Start
     bool is_closed = false;
-    int running = 0;      // callbacks on some thread now
+    int running = 0;      // callbacks that run now, on any thread
     int outstanding = 0;  // Sends whose `done` has not returned
     ConnectionId last_connection = 0;
     std::map<ConnectionId, LinkEnd> ends;
@@ -140,13 +142,13 @@ class LoopbackCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BindListener(const std::shared_ptr<Link>& link, EndpointId listener)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The link is over: its listener, if it wants to know, is told.
+  // Ends a link, and tells its listener if that has a GoneHandler.
   void EndLink(Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What waits on it for a listener ends.
+  // Ends the sends that wait for a listener on this link.
   void EndWaiting(Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Event TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  // Run one event's callback on this thread.
+  // Runs one event's callback on this thread; the other three do so for one kind of event.
   void Run(Event event) ABSL_LOCKS_EXCLUDED(mu_);
   void RunFrame(Event event) ABSL_LOCKS_EXCLUDED(mu_);
   void RunGone(const Event& event) ABSL_LOCKS_EXCLUDED(mu_);
@@ -154,7 +156,7 @@ class LoopbackCore {
 
   LoopbackFaults* const faults_;
   mutable Mutex mu_;
-  CondVar changed_;  // an event came, a callback returned, or Interrupt
+  CondVar changed_;  // signalled when an event comes, a callback has returned, or by Interrupt
   EndpointId last_endpoint_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<EndpointId, EndpointState> endpoints_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, EndpointId> listeners_ ABSL_GUARDED_BY(mu_);

@@ -16,7 +16,8 @@
 namespace bdn {
 namespace {
 
-// Departures and arrivals wait in two queues, each in order of time, for one thread.
+// A transport behind a link of a fixed rate. Departures and arrivals wait in two queues, each in
+// order of time, for one thread.
 class ThrottledTransport final : public ForwardingTransport {
  public:
   ThrottledTransport(std::unique_ptr<Transport> inner, double bytes_per_second, const Clock* clock)
@@ -63,11 +64,12 @@ class ThrottledTransport final : public ForwardingTransport {
         return;
       }
     }
-    inner()->Send(to, std::move(frame), std::move(done));  // which is closed, and says so
+    // the inner transport is closed, and ends the send with that
+    inner()->Send(to, std::move(frame), std::move(done));
   }
 
   void Close() override {
-    inner()->Close();  // first: what still waits must find it closed
+    inner()->Close();  // first, so that frames that still wait find it closed
     MutexLock lock(&mu_);
     is_closed_ = true;
     changed_.Signal();
@@ -82,7 +84,8 @@ class ThrottledTransport final : public ForwardingTransport {
   }
 
  private:
-  // Frames by memory of the host or by a fabric's card would not take as long as the link says.
+  // Removes the endpoints that the link's rate cannot slow: a frame that goes by shared memory or a
+  // fabric's card would not take as long as the link says.
   static void DropFast(std::vector<Endpoint>* endpoints) {
     std::erase_if(*endpoints, [](const Endpoint& each) {
       return each.scheme == "shm" || each.scheme == "fabric";
@@ -98,7 +101,7 @@ class ThrottledTransport final : public ForwardingTransport {
   struct Arrival {
     absl::Time due;
     ConnectionId from;
-    std::optional<Frame> frame;  // nothing: the connection is gone
+    std::optional<Frame> frame;  // nothing where the connection is gone
   };
 
   static uint64_t WireBytes(const Frame& frame) { return kHeaderBytes + frame.payload.size(); }
@@ -106,14 +109,16 @@ class ThrottledTransport final : public ForwardingTransport {
   void Receive(ConnectionId from, std::optional<Frame> frame) {
     MutexLock lock(&mu_);
     if (is_closed_) return;
+    // A connection's end takes no time on the wire, but waits in the queue behind the frames of its
+    // connection.
     const uint64_t bytes = frame.has_value() ? WireBytes(*frame) : 0;
     const absl::Time due = ingress_.Arrive(clock_->Now(), bytes);
     arrivals_.push_back({due, from, std::move(frame)});
     changed_.Signal();
   }
 
-  // Moves what is due into the lists, or waits until something is. False when closed: then
-  // everything that had not left is in `departures`.
+  // Moves the items that are due into the lists, or waits until one is. Returns false when closed:
+  // then `departures` has every frame that had not left.
   bool WaitForDue(std::deque<Departure>* departures, std::deque<Arrival>* arrivals)
       ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
@@ -127,6 +132,8 @@ class ThrottledTransport final : public ForwardingTransport {
       if (!arrivals_.empty()) next = std::min(next, arrivals_.front().due);
       clock_->WaitUntil(&changed_, &mu_, next);
     }
+    // Frames not yet sent go to the closed inner transport, which runs their SendDone. Arrivals
+    // have no callback that must run.
     departures->swap(departures_);
     arrivals_.clear();
     return false;
@@ -162,8 +169,8 @@ class ThrottledTransport final : public ForwardingTransport {
   }
 
   const Clock* const clock_;
-  FrameHandler handler_;  // const after Start
-  GoneHandler gone_;      // as well
+  FrameHandler handler_;  // not changed after Start
+  GoneHandler gone_;      // not changed after Start
 
   Mutex mu_;
   CondVar changed_;

@@ -8,7 +8,8 @@
 
 namespace bdn {
 
-// One number of a transport's statistics: it publishes nothing else, so all accesses are relaxed.
+// One number of a transport's statistics. It publishes nothing else, so all accesses are relaxed.
+// Thread-safe.
 class TransportCounter {
  public:
   void Add(uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
@@ -20,7 +21,7 @@ class TransportCounter {
   std::atomic<uint64_t> value_{0};
 };
 
-// What TransportStats says of each.
+// The live counters behind TransportStats, whose fields say what each one counts. Thread-safe.
 struct TransportCounters {
   TransportCounter frames_sent;
   TransportCounter frames_received;

@@ -16,7 +16,7 @@ absl::Status ReadWays(const Config& config, TransportOptions* options) {
                            transport);
   }
   if (transport == "auto") {
-    // A link that is to be slow is one that frames take.
+    // A link's rate is for trials of a slow network, so no frame may go around it.
     if (has_link) return absl::OkStatus();
     options->use_shared_memory = Use::kWherePossible;
     options->use_fabric = Use::kWherePossible;
@@ -31,12 +31,14 @@ absl::Status ReadWays(const Config& config, TransportOptions* options) {
   return absl::OkStatus();
 }
 
-// Payloads on a fabric are not encrypted: only who has said that they need not be goes there by itself.
+// A fabric does not encrypt payloads, so a process takes it by itself only where a setting says
+// that they need not be encrypted.
 absl::Status CheckFabricSecurity(const Config& config, TransportOptions* options) {
   const bool asks_for_it = options->security == LinkSecurity::kEncrypted;
   if (options->use_fabric == Use::kAlways && asks_for_it) {
     return InvalidArgument(
-        "setting data-security is %s, and transport is rdma: a fabric does not encrypt payloads. Say "
+        "setting data-security is %s, and transport is rdma: a fabric does not encrypt payloads. "
+        "Say "
         "data-security=authenticated on a network that nobody else reads, or another transport",
         config.Text("data-security"));
   }
@@ -86,7 +88,7 @@ absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const
         "setting data-security is '%s': expected auto, encrypted, authenticated or open", security);
   }
   BDN_RETURN_IF_ERROR(CheckFabricSecurity(config, &options));
-  // Of the user's session, or of a service.
+  // The directory of a service or of the user's session; the latter, where both are set.
   for (const char* variable : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"}) {
     const char* directory = std::getenv(variable);
     if (directory != nullptr) options.socket_directory = directory;

@@ -15,33 +15,38 @@
 
 namespace bdn {
 
-// Whether frames go some way besides the network.
+// The use of a faster way than the network, shared memory or a fabric.
 enum class Use {
   kNever,
-  kWherePossible,  // else the network, and the log says why
-  kAlways,         // a peer with which that is not possible is not connected to
+  kWherePossible,  // else the network is used, and the log says why
+  kAlways,         // a peer with which it is not possible is not connected to
 };
 
+// The settings of a process's transports.
 struct TransportOptions {
   double link_bytes_per_second = 0;  // each way, for trials of a slow link; 0 is no limit
   const Clock* clock = nullptr;      // borrowed
-  // Of listeners; unset: encrypted, but where they listen on this machine alone authenticated.
+  // The security of listeners. Unset: encrypted, but authenticated where they listen on this
+  // machine alone.
   std::optional<LinkSecurity> security = std::nullopt;
-  int io_threads = 0;  // 0 chooses by the machine
+  int io_threads = 0;  // 0: chosen by the machine
   absl::Duration connection_timeout = absl::Seconds(10);
-  uint64_t max_bytes_queued = uint64_t{2} << 30;  // to one peer of a listener
-  int max_frames_queued = 65536;                  // as well
-  uint64_t max_frame_bytes = kMaxPayloadBytes;    // of a payload, either way
+  // that may wait to be sent to one peer of a listener
+  uint64_t max_bytes_queued = uint64_t{2} << 30;
+  int max_frames_queued = 65536;                // the same limit in frames
+  uint64_t max_frame_bytes = kMaxPayloadBytes;  // of a payload, in both directions
   Use use_shared_memory = Use::kNever;
-  std::string socket_directory = {};  // where listeners put theirs for this host, if it is private
+  // of listeners' socket files for this machine; used only if private
+  std::string socket_directory = {};
   Use use_fabric = Use::kNever;
   FabricSettings fabric;
 };
 
-// Of the settings that have them: link, io-threads, connection-timeout, transport, fabric-*, data-security,
-// max-bytes-queued, max-frames-queued and max-frame-bytes. InvalidArgument names the one that is wrong.
+// Reads the options of a listener from these settings: link, io-threads, connection-timeout,
+// transport, fabric-*, data-security, max-bytes-queued, max-frames-queued and max-frame-bytes.
+// InvalidArgument names the setting that is wrong.
 absl::StatusOr<TransportOptions> ReadListenerOptions(const Config& config, const Clock* clock);
-// As above, of the first five.
+// Reads the options of a connector, from the first five of these settings.
 absl::StatusOr<TransportOptions> ReadConnectorOptions(const Config& config, const Clock* clock);
 
 }  // namespace bdn

@@ -26,8 +26,8 @@ void FdPoller::Wait(int timeout_ms) {
 void FdPoller::Run() {
   for (const int fd : std::exchange(ready_, {})) {
     const auto found = sources_.find(fd);
-    if (found == sources_.end()) continue;  // one before it has forgotten it
-    const Source source = found->second;    // which may forget itself
+    if (found == sources_.end()) continue;  // a source before it has forgotten this one
+    const Source source = found->second;    // a copy, as a source may forget itself
     source();
   }
 }

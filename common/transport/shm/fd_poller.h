@@ -10,21 +10,24 @@
 
 namespace bdn {
 
-// Descriptors, and what is done when one of them can be read. Used by one thread.
+// Descriptors, each with a function to run when it can be read. Not thread-safe: used by one
+// thread.
 class FdPoller {
  public:
   using Source = std::function<void()>;
 
-  // `epoll` is one of epoll_create1.
+  // Takes over a descriptor that epoll_create1 has made.
   explicit FdPoller(FileDescriptor epoll) : epoll_(std::move(epoll)) {}
 
   bool Watches(int fd) const { return sources_.contains(fd); }
   void Watch(int fd, Source source);
-  // To be called before the descriptor is closed. No-op for one that is not watched.
+  // Stops watching a descriptor. To be called before it is closed. No-op for one that is not
+  // watched.
   void Forget(int fd);
-  // Waits so long (-1 is for ever) until some can be read.
+  // Waits until some descriptors can be read, for `timeout_ms` at most; -1 is for ever.
   void Wait(int timeout_ms);
-  // Runs the sources of those. They may watch and forget any.
+  // Runs the functions of the descriptors that Wait found. They may watch and forget any
+  // descriptor.
   void Run();
 
  private:

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kLeastSegment = size_t{32} << 20;
-constexpr size_t kMostSegment = size_t{1} << 30;  // but for a block that is larger
-// The more there is, the larger the next: so that a connection need not know of many.
+constexpr size_t kMostSegment = size_t{1} << 30;  // unless a block is larger
+// The next segment is an eighth of all so far: a connection then need not know of many.
 constexpr size_t kGrowth = 8;
 
 size_t RoundUp(size_t size, size_t to) { return (size + to - 1) / to * to; }
@@ -30,6 +30,8 @@ ShmArena::Taken ShmArena::Take(Segment* segment, size_t size) {
   const std::optional<size_t> offset = segment->free.Take(size);
   if (!offset.has_value()) return {};
   const size_t end = *offset + size;
+  // Blocks come from the first range that is long enough, so the pages below the highest block so
+  // far are those that were asked for before.
   const size_t untouched = std::min(size, end - std::min(end, segment->touched));
   segment->touched = std::max(segment->touched, end);
   return {segment->memory.get(), *offset, untouched};
@@ -50,7 +52,8 @@ ShmArena::Segment* ShmArena::AddSegment(size_t size) {
   size_t bytes = RoundUp(std::max(wanted, size), kPage);
   if (segments_.size() == kMaxSegments || bytes > max_segment_bytes_) return nullptr;
   auto memory = SharedMemory::Create("bandoneon-payloads", bytes);
-  if (!memory.ok() && bytes > RoundUp(size, kPage)) {  // near a limit: what is needed now
+  // Near a limit of the system, a smaller one may do.
+  if (!memory.ok() && bytes > RoundUp(size, kPage)) {
     bytes = RoundUp(size, kPage);
     memory = SharedMemory::Create("bandoneon-payloads", bytes);
   }
@@ -75,6 +78,7 @@ std::byte* ShmArena::Allocate(size_t size) {
     taken = TakeAnywhere(size);
   }
   if (taken.memory == nullptr) return nullptr;
+  // Without the lock: pages take long, and the block is ours already.
   std::byte* const block = taken.memory->data() + taken.offset;
   const size_t end = taken.offset + size;
   if (taken.memory->Populate(end - taken.untouched, taken.untouched)) {
@@ -86,7 +90,7 @@ std::byte* ShmArena::Allocate(size_t size) {
   return nullptr;
 }
 
-// segments_.size() where it is of none.
+// Returns the index of the segment that has `data`; segments_.size() where none has.
 size_t ShmArena::IndexOf(const std::byte* data) const {
   for (size_t i = 0; i < segments_.size(); ++i) {
     const std::byte* const begin = segments_[i].memory->data();

@@ -16,46 +16,50 @@
 
 namespace bdn {
 
-// Memory that peers on this host can read: segments, each a memfd, made as they are needed and kept.
-// It is of payloads that are sent, which peers read where they are. It has no limit of its own: these
-// payloads are there until they are answered wherever they lie. Thread-safe.
+// Memory that peers on this machine can read: segments, each a memfd, made as they are needed and
+// kept. It holds payloads to be sent, which peers read in place. It has no limit of its own: these
+// payloads exist until they are answered, in whatever memory they are. Thread-safe.
 class ShmArena final : public MemoryDomain {
  public:
+  // The position of a block in the arena.
   struct Place {
     uint32_t segment;
     uint64_t offset;
   };
 
-  // No segment is larger.
+  // Makes an arena of which no segment is larger than this.
   explicit ShmArena(uint64_t max_segment_bytes = kMaxSegmentBytes)
       : max_segment_bytes_(max_segment_bytes) {}
 
-  // It has none to give before it is enabled: a process without a peer on its host needs none.
+  // Lets Allocate give memory; before that it gives none, as a process without a peer on its
+  // machine needs none.
   void Enable();
 
   std::byte* Allocate(size_t size) override;
   void Free(std::byte* block, size_t size) override;
 
-  // Where these bytes lie; nothing if they are of other memory, or not aligned to kShmAlignment.
+  // Returns the position of these bytes; nothing if they are in other memory, or not aligned to
+  // kShmAlignment.
   std::optional<Place> Find(ByteSpan bytes) const;
-  // Segment `index`; null if there is none yet.
+  // Returns segment `index`; null if there is none yet.
   std::shared_ptr<SharedMemory> segment(uint32_t index) const;
 
  private:
   struct Segment {
     std::shared_ptr<SharedMemory> memory;
     FreeRanges free;
-    size_t touched = 0;             // up to here its pages are there
+    size_t touched = 0;  // its pages up to here are present
   };
-  // A block, and what of it has no pages yet.
+  // A block, and its part that has no pages yet.
   struct Taken {
-    SharedMemory* memory = nullptr;  // null: there is none
+    SharedMemory* memory = nullptr;  // null where there is no room
     size_t offset = 0;
-    size_t untouched = 0;  // its last so many bytes
+    size_t untouched = 0;  // so many bytes at its end
   };
   static Taken Take(Segment* segment, size_t size);
   Taken TakeAnywhere(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Null where there is none, or no more memory.
+  // Makes a segment for a block of `size`. Returns null where the arena has as many as it may, the
+  // block is too large, or the system has no more memory.
   Segment* AddSegment(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   size_t IndexOf(const std::byte* data) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -64,10 +68,12 @@ class ShmArena final : public MemoryDomain {
   bool is_enabled_ ABSL_GUARDED_BY(mu_) = false;
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<Segment> segments_ ABSL_GUARDED_BY(mu_);
-  bool has_said_ ABSL_GUARDED_BY(mu_) = false;  // that there is no memory
+  // Whether the log says already that there is no memory.
+  bool has_said_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Blocks of `arena`, and of the heap while it has none: for pools, whose blocks may be of either.
+// Returns a domain that takes blocks of `arena`, or of the heap where the arena gives none. It is
+// for pools, whose blocks may be of either.
 std::shared_ptr<MemoryDomain> ArenaOrHeap(std::shared_ptr<ShmArena> arena);
 
 }  // namespace bdn

@@ -11,7 +11,8 @@
 namespace bdn {
 namespace {
 
-// Frames of a connection that are handed over without a copy at a time.
+// Frames of a connection that may be lent at a time, that is handed over in the peer's memory and
+// not yet released. Receivers may hold them for long.
 constexpr int kMaxLent = kShmSlots / 4;
 
 }  // namespace
@@ -23,6 +24,7 @@ ShmChannel::ShmChannel(FileDescriptor socket, std::shared_ptr<SharedMemory> mine
       peers_(std::move(peers)),
       arena_(std::move(arena)),
       in_flight_(kShmSlots) {
+  // The first frames then wait for no pages. Where it fails, pages come when they are touched.
   (void)mine_->Populate(0, mine_->size());
   (void)peers_->Populate(0, peers_->size());
   for (uint32_t token = kShmSlots; token > 0; --token) free_tokens_.push_back(token - 1);
@@ -43,29 +45,35 @@ ShmChannel::SendResult ShmChannel::Send(const Frame& frame) {
   MutexLock lock(&send_mu_);
   if (!ReapLocked()) return SendResult::kBroken;
   if (free_tokens_.empty()) {
-    // What is released from now on wakes us; what was just before, maybe not.
+    // A release from now on wakes us. One just before may not have seen the flag, so there is a
+    // second look; the fence keeps it from being made before the flag is set (Release has its
+    // counterpart).
     own().wants_releases.store(1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!ReapLocked()) return SendResult::kBroken;
     if (free_tokens_.empty()) return SendResult::kFull;
   }
   own().wants_releases.store(0, std::memory_order_relaxed);
-  // That the peer is gone is told by its end of the socket.
+  // The peer may be gone: the end of its socket says so, and not this send.
   if (entry.bytes > 0 && !SendSegments(entry.segment)) return SendResult::kFull;
   entry.token = free_tokens_.back();
   free_tokens_.pop_back();
   in_flight_[entry.token] = {true, frame.payload};
-  // Fewer than there are slots are published and not released, so the peer has read this one.
+  // Fewer frames than there are slots are published and not released, so the peer has read the
+  // frame that this slot held.
   ShmFrameWords& slot = own().frames[published_ % kShmSlots];
   std::array<uint64_t, std::tuple_size_v<ShmFrameWords>> words;
   std::memcpy(words.data(), &entry, sizeof(entry));
   for (size_t i = 0; i < words.size(); ++i) slot[i].store(words[i], std::memory_order_relaxed);
+  // Publishes the words of the slot to the acquire load in Receive.
   own().published.store(++published_, std::memory_order_release);
   WakePeer();
   return SendResult::kSent;
 }
 
 bool ShmChannel::SendSegments(uint32_t last) {
+  // Segments go in order and before the first frame in them is published, so that a receiver that
+  // meets an unknown segment finds it at its socket.
   for (; segments_sent_ <= last; ++segments_sent_) {
     const std::shared_ptr<SharedMemory> memory = arena_->segment(segments_sent_);
     const ShmSegment packet{.index = segments_sent_, .bytes = memory->size()};
@@ -81,6 +89,8 @@ bool ShmChannel::Reap() {
 
 bool ShmChannel::ReapLocked() {
   const uint64_t released = peer().released.load(std::memory_order_acquire);
+  // Nothing that the peer writes is believed: it cannot release more frames than were published,
+  // nor a frame twice. Unsigned differences catch a count that goes back, too.
   if (released - reaped_ > published_ - reaped_) return false;
   for (; reaped_ < released; ++reaped_) {
     const uint32_t token = peer().tokens[reaped_ % kShmSlots].load(std::memory_order_relaxed);
@@ -91,13 +101,16 @@ bool ShmChannel::ReapLocked() {
   return true;
 }
 
-// Once for each time that it falls asleep.
+// Wakes a peer that sleeps, once for each sleep. The fence orders what was published before the
+// look at `sleeps`, as the one in FallAsleep orders the announcement before the look for work. So
+// either this end sees that the peer sleeps, or the peer sees the frame.
 void ShmChannel::WakePeer() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const uint32_t sleeps = peer().sleeps.load(std::memory_order_relaxed);
   if (sleeps % 2 == 0 || woken_from_.exchange(sleeps, std::memory_order_relaxed) == sleeps) return;
   const ShmPacket wake = ShmPacket::kWake;
-  // Where the peer takes none now, many are there to be taken, or the next frame tries again.
+  // Where the socket takes no packet, it is full of packets that wake the peer as well; if the peer
+  // is gone, its end of the socket says so. Cleared, so that the next frame tries again.
   if (!SendPacket(socket(), BytesOf(wake))) woken_from_.store(0, std::memory_order_relaxed);
 }
 
@@ -107,12 +120,15 @@ void ShmChannel::SayClosing() {
   is_closing_ = true;
   const ShmPacket closing = ShmPacket::kClosing;
   (void)SendPacket(socket(), BytesOf(closing));
+  // The end of our side promises that we read nothing any more. While payloads are lent, Release
+  // does it with the last one.
   if (lent_ == 0) shutdown(socket(), SHUT_WR);
 }
 
 // ---- Receiving
 
 ShmFrame ShmChannel::ReadFrame(uint64_t number) const {
+  // Each word is read once, into a copy that the peer cannot change after it was checked.
   const ShmFrameWords& slot = peer().frames[number % kShmSlots];
   std::array<uint64_t, std::tuple_size_v<ShmFrameWords>> words;
   for (size_t i = 0; i < words.size(); ++i) words[i] = slot[i].load(std::memory_order_relaxed);
@@ -136,6 +152,8 @@ ShmChannel::ReceiveResult ShmChannel::Receive(Frame* frame) {
       return ReceiveResult::kBroken;
     }
   }
+  // The frame is taken from here on, and its token released on every way out. Before this, nothing
+  // has changed: a frame whose segment is not there yet is read again.
   ++received_;
   bool lends_more;
   {
@@ -159,13 +177,17 @@ ShmChannel::ReceiveResult ShmChannel::Receive(Frame* frame) {
   frame->payload =
       Buffer::Wrap({segment->data() + entry.offset, entry.bytes},
                    [self = shared_from_this(), segment, token] { self->Release(token); });
-  // Places are left for what those wait for that are lent.
+  // More than kMaxLent are copied and released at once. So slots are left for the frames without
+  // which the holders of lent ones would never give them back.
   if (!lends_more) Own(frame);
   return ReceiveResult::kFrame;
 }
 
 void ShmChannel::Release(uint32_t token) {
   MutexLock lock(&release_mu_);
+  // Releases are counted in the order of their slots, so the token is written before the count
+  // publishes it. The fence orders the release before the look at wants_releases (Send has its
+  // counterpart).
   own().tokens[released_ % kShmSlots].store(token, std::memory_order_relaxed);
   own().released.store(++released_, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -186,16 +208,19 @@ absl::Status ShmChannel::AddSegment(const ShmSegment& segment, FileDescriptor fd
 
 // ---- Sleeping
 
-// A peer that publishes after this sees it; one that published before is seen by HasWork.
+// Announces the sleep. A peer that publishes after the fence sees it; a frame published before is
+// seen by HasWork.
 void ShmChannel::FallAsleep() {
   own().sleeps.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
+// No fence: a peer that sees this late sends a wake too many, which costs a packet.
 void ShmChannel::WakeUp() { own().sleeps.fetch_add(1, std::memory_order_relaxed); }
 
 bool ShmChannel::HasWork() const {
   if (peer().published.load(std::memory_order_acquire) != received_) return true;
+  // Releases are work only for an end whose frames wait for them.
   if (own().wants_releases.load(std::memory_order_relaxed) == 0) return false;
   MutexLock lock(&send_mu_);
   return peer().released.load(std::memory_order_acquire) != reaped_;

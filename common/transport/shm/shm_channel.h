@@ -17,19 +17,22 @@
 
 namespace bdn {
 
-// Two processes of one host that share memory: frames both ways, each end writing to memory of its own
-// alone and reading the other's. What the peer wrote is believed no further than it was checked on a
-// copy of it; payloads are handed over where they are, and may change while they are read
-// (Frame::is_lent).
+// One end of a connection between two processes of one machine that share memory. Frames go both
+// ways: each end writes to memory of its own alone and reads the other's. Nothing that the peer
+// wrote is believed further than it was checked on a copy of it. Payloads are handed over in place,
+// and may change while they are read (Frame::is_lent).
 //
-// Payloads that were sent are kept until the peer has released them. The socket wakes an end that
-// sleeps and carries descriptors; its end is the promise to read nothing any more.
+// A payload that was sent is kept until the peer has released it. The socket wakes an end that
+// sleeps, and carries descriptors; when an end closes its side, it promises to read nothing any
+// more.
+//
+// Sending and the release of payloads are thread-safe; one thread receives and sleeps.
 class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
  public:
   static absl::StatusOr<std::shared_ptr<SharedMemory>> MakeControl() {
     return SharedMemory::Create("bandoneon-control", sizeof(ShmControl));
   }
-  // `mine` was made by MakeControl, as `peers` was by the peer.
+  // Makes an end. `mine` was made by MakeControl, and `peers` by the MakeControl of the peer.
   ShmChannel(FileDescriptor socket, std::shared_ptr<SharedMemory> mine,
              std::shared_ptr<SharedMemory> peers, std::shared_ptr<ShmArena> arena);
   ShmChannel(const ShmChannel&) = delete;
@@ -40,15 +43,17 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   // ---- Sending. Thread-safe.
 
   enum class SendResult {
-    kSent,    // its payload is kept until it was read
-    kFull,    // later: the peer wakes us when it has released something, or takes packets again
-    kBroken,  // the peer is gone, or does not keep to the rules
+    kSent,  // the payload is kept until the peer has read it
+    // Later: on the peer's wake for a release, or when its socket takes packets again.
+    kFull,
+    kBroken,  // the peer is gone, or breaks the rules
   };
-  // REQUIRES: the payload is empty or of the arena.
+  // Publishes a frame. REQUIRES: the payload is empty or in the arena.
   SendResult Send(const Frame& frame);
-  // Lets go of what the peer has released. False: it does not keep to the rules.
+  // Drops the payloads that the peer has released. Returns false where the peer breaks the rules.
   bool Reap();
-  // No more frames will come, and nothing is lent once what is now has been given back.
+  // Tells the peer that no more frames come from here, and closes our side of the socket once every
+  // payload that is lent to us now has been given back.
   void SayClosing();
 
   // ---- Receiving. By one thread.
@@ -56,12 +61,13 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   enum class ReceiveResult {
     kFrame,
     kNothing,
-    kMalformed,     // it was no frame, and is passed over
-    kNeedsSegment,  // that comes by the socket; the frame stays
-    kBroken,        // the peer does not keep to the rules
+    kMalformed,     // not a frame; it is skipped
+    kNeedsSegment,  // its segment comes by the socket; the frame stays
+    kBroken,        // the peer breaks the rules
   };
   ReceiveResult Receive(Frame* frame);
-  // A segment of the peer's, in its order.
+  // Maps the peer's next segment. InvalidArgument: it is out of order, too large, or not sealed.
+  // ResourceExhausted: the system cannot map it.
   absl::Status AddSegment(const ShmSegment& segment, FileDescriptor fd);
 
   // ---- Sleeping. By the same thread: FallAsleep, then HasWork, and only if there is none wait.
@@ -83,7 +89,8 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   const std::shared_ptr<SharedMemory> mine_;
   const std::shared_ptr<SharedMemory> peers_;
   const std::shared_ptr<ShmArena> arena_;
-  // The peer's sleep that it was woken from last: once is enough.
+  // The peer's `sleeps` when we last woke it: one wake for each sleep is enough. Publishes nothing
+  // else.
   std::atomic<uint32_t> woken_from_{0};
 
   mutable Mutex send_mu_;
@@ -97,8 +104,8 @@ class ShmChannel : public std::enable_shared_from_this<ShmChannel> {
   };
   std::vector<InFlight> in_flight_ ABSL_GUARDED_BY(send_mu_);  // by token
 
-  uint64_t received_ = 0;                                // the receiving thread's
-  std::vector<std::shared_ptr<SharedMemory>> segments_;  // as well
+  uint64_t received_ = 0;                                // used by the receiving thread alone
+  std::vector<std::shared_ptr<SharedMemory>> segments_;  // used by the receiving thread alone
 
   Mutex release_mu_;
   uint64_t released_ ABSL_GUARDED_BY(release_mu_) = 0;

@@ -12,9 +12,13 @@ uint64_t BytesOf(const Frame& frame) { return kHeaderBytes + frame.payload.size(
 }  // namespace
 
 ShmConnection::Sent ShmConnection::Send(Frame frame, Transport::SendDone* done) {
-  (void)owner_.copies->Replace(&frame.payload);  // with no lock held, if it can be
+  // A copy takes long, so it is made before the lock is taken. Where there is no memory now,
+  // TrySend tries again later.
+  (void)owner_.copies->Replace(&frame.payload);
   MutexLock lock(&mu_);
   if (is_gone_) return {.status = Gone()};
+  // Otherwise the frame goes behind those that wait: overtaken again and again, they might wait for
+  // ever.
   if (waiting_.empty()) {
     const TryResult result = TrySend(&frame);
     if (result == TryResult::kSent) return {};
@@ -47,6 +51,8 @@ absl::Status ShmConnection::CheckMayWait(uint64_t bytes) const {
   const ShmOptions& options = *owner_.options;
   const bool is_too_much = waiting_bytes_ + bytes > options.max_bytes_queued ||
                            waiting_.size() >= static_cast<size_t>(options.max_frames_queued);
+  // Peers of a listener are many and may never read again; the frames of a connector are bounded by
+  // the layers above.
   if (is_connector_ || !is_too_much) return absl::OkStatus();
   return ResourceExhausted("send: %d frames of %d bytes wait for connection %d already",
                            waiting_.size(), waiting_bytes_, id_);
@@ -65,6 +71,7 @@ ShmConnection::Flushed ShmConnection::Flush() {
     }
     waiting_bytes_ -= bytes;
     owner_.counters->bytes_queued.Remove(bytes);
+    // Returned and not run: no callback runs under a lock.
     flushed.done.push_back(
         {std::move(next.done), result == TryResult::kSent ? absl::OkStatus() : Broken()});
     waiting_.pop_front();

@@ -16,23 +16,24 @@
 
 namespace bdn {
 
-// The way of frames to one peer over shared memory: at once into the ring of its channel, and while
-// that is full, or there is none, into a queue in front of it. Thread-safe.
+// One peer's connection as senders see it: a frame goes at once into the ring of the channel, or
+// while the ring is full, or there is no channel, into a queue in front of it. Thread-safe.
 class ShmConnection {
  public:
-  // How a send ended.
+  // A send that has ended: its callback, not yet run, and its status.
   struct Done {
     Transport::SendDone done;
     absl::Status status;
   };
-  // All are borrowed.
+  // The parts of the transport that a connection uses. All are borrowed.
   struct Owner {
     const ShmOptions* options;
     ShmCopies* copies;
     TransportCounters* counters;
   };
 
-  // A connector's frames wait without bound while it is not connected: the layers above bound them.
+  // Makes a connection without a channel. A connector's frames wait without bound while it is not
+  // connected: the layers above bound them.
   ShmConnection(Owner owner, ConnectionId id, bool is_connector)
       : owner_(owner), id_(id), is_connector_(is_connector) {}
   ShmConnection(const ShmConnection&) = delete;
@@ -41,31 +42,35 @@ class ShmConnection {
   ConnectionId id() const { return id_; }
   bool is_connector() const { return is_connector_; }
 
+  // The outcome of Send.
   struct Sent {
-    bool waits = false;   // `done` was taken, and is told by a later Flush or Close
-    absl::Status status;  // else how it ended
-    std::shared_ptr<ShmChannel> broken{};  // its peer breaks the rules
+    bool waits = false;                    // `done` was taken; a later Flush or Close returns it
+    absl::Status status;                   // otherwise the status of the send
+    std::shared_ptr<ShmChannel> broken{};  // set where its peer breaks the rules
   };
-  // Takes `frame`, and `done` where it must wait.
+  // Sends `frame`, and takes `done` where the frame must wait. The caller runs `done` otherwise.
   Sent Send(Frame frame, Transport::SendDone* done);
 
+  // The outcome of Flush.
   struct Flushed {
     std::vector<Done> done;
-    bool is_stuck = false;  // something waits, for memory or for the peer to release places
+    bool is_stuck = false;  // frames wait for memory, or for the peer to release slots
   };
-  // Sends what waits, as far as it can be now.
+  // Sends waiting frames, in order, as far as it can be done now.
   Flushed Flush();
 
-  // Null while it is not connected.
+  // Returns the channel; null while there is no connection.
   std::shared_ptr<ShmChannel> channel() const;
   void Connect(std::shared_ptr<ShmChannel> channel);
-  // Takes the channel away; what waits goes on waiting for the next.
+  // Takes the channel away and returns it. Waiting frames stay for the next channel.
   std::shared_ptr<ShmChannel> Disconnect();
-  // For good: what is sent from now on is Unavailable, as is what waited.
+  // The outcome of Close.
   struct Closed {
     std::shared_ptr<ShmChannel> channel;
     std::vector<Done> done;
   };
+  // Closes the connection for good: frames that wait, and those sent from now on, end in
+  // Unavailable.
   Closed Close();
 
  private:

@@ -6,7 +6,7 @@
 namespace bdn {
 namespace {
 
-// What is smaller is copied faster than it is found.
+// A smaller payload is copied faster than its copy is found.
 constexpr size_t kWorthFinding = 4096;
 
 }  // namespace
@@ -18,7 +18,7 @@ bool ShmCopies::Replace(Buffer* payload) {
   const std::byte* const original = payload->data();
   const bool is_shared = payload->size() >= kWorthFinding;
   if (is_shared) {
-    Buffer found;  // outlives the lock, which its end takes
+    Buffer found;  // outlives the lock: the end of a copy takes it (OnGone)
     MutexLock lock(&state_->mu);
     const auto entry = state_->entries.find(original);
     if (entry != state_->entries.end()) found = entry->second.copy.Lock();
@@ -35,7 +35,7 @@ bool ShmCopies::Replace(Buffer* payload) {
       OnGone(state.get(), original, block.data());
     });
   }
-  Entry former;  // as above
+  Entry former;  // outlives the lock, too
   {
     MutexLock lock(&state_->mu);
     state_->bytes_copied += copy.size();
@@ -51,6 +51,7 @@ void ShmCopies::OnGone(State* state, const std::byte* original, const std::byte*
   Entry gone;
   MutexLock lock(&state->mu);
   const auto entry = state->entries.find(original);
+  // Another payload may have come to the original's address since, with a copy of its own.
   if (entry == state->entries.end() || entry->second.place != place) return;
   gone = std::move(entry->second);
   state->entries.erase(entry);
@@ -59,6 +60,7 @@ void ShmCopies::OnGone(State* state, const std::byte* original, const std::byte*
 void ShmCopies::Forget() {
   absl::flat_hash_map<const std::byte*, Entry> gone;
   MutexLock lock(&state_->mu);
+  // Swapped out, so that the originals are freed after the lock is given back.
   gone.swap(state_->entries);
 }
 

@@ -12,26 +12,28 @@
 
 namespace bdn {
 
-// Copies in an arena of payloads that are of other memory: one of each, however many peers it is sent
-// to, for as long as some of them have not read it. Thread-safe.
+// Copies in an arena of payloads that are in other memory: one copy of each payload, however many
+// peers it is sent to, for as long as one of them has not read it. (A payload of less than 4 KiB is
+// copied for each peer.) Thread-safe.
 class ShmCopies {
  public:
   explicit ShmCopies(std::shared_ptr<ShmArena> arena);
 
-  // Makes it a copy, unless it is of the arena. False: there is no memory for it now. While a copy is
-  // there, its original is held, too, so that it stays as it was copied.
+  // Replaces a payload by its copy, unless it is in the arena. Returns false where there is no
+  // memory for a copy now. While a copy for several peers exists its original is held, too, so that
+  // it stays as it was copied.
   bool Replace(Buffer* payload);
-  // Lets go of all originals.
+  // Drops all originals.
   void Forget();
 
-  // Bytes that were copied so far.
+  // Returns the bytes copied so far.
   size_t bytes_copied() const;
 
  private:
   struct Entry {
     Buffer original;
     WeakBuffer copy;
-    const std::byte* place = nullptr;  // the copy's
+    const std::byte* place = nullptr;  // of the copy
   };
   struct State {
     Mutex mu;
@@ -42,7 +44,8 @@ class ShmCopies {
 
   const std::shared_ptr<ShmArena> arena_;
   BufferPool pool_;
-  const std::shared_ptr<State> state_ = std::make_shared<State>();  // copies may outlive us
+  // Shared, as copies may outlive this object.
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 }  // namespace bdn

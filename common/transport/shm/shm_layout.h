@@ -9,24 +9,24 @@
 #include "common/base/link_security.h"
 #include "common/wire/frame.h"
 
-// What two processes of one host share, and say to each other over their socket: proto/wire_format.md,
-// section 2. Both ends are of one build's layout, or the version differs.
+// The memory that two processes of one machine share, and the packets of their socket:
+// proto/wire_format.md, section 2. Both ends have the same layout, or their versions differ.
 
 namespace bdn {
 
 inline constexpr uint32_t kShmMagic = 0x4D484442u;  // "BDHM" in the order of the bytes
 inline constexpr uint32_t kShmVersion = 1;
-// Frames of one direction that are published and not released yet; a power of two.
+// The most frames of one direction that are published and not yet released; a power of two.
 inline constexpr uint32_t kShmSlots = 1024;
-inline constexpr size_t kShmAlignment = 8;     // of payloads
-inline constexpr uint32_t kMaxSegments = 256;  // of one end
+inline constexpr size_t kShmAlignment = 8;     // of payloads, in bytes
+inline constexpr uint32_t kMaxSegments = 256;  // that one end may have
 inline constexpr uint64_t kMaxSegmentBytes = kMaxPayloadBytes + 4096;
 
-// A published frame, as 64-bit words so that each is read once and whole.
+// A published frame, copied as 64-bit words so that each word is read once and whole.
 struct ShmFrame {
   std::array<std::byte, kHeaderBytes> header;
-  uint32_t token;    // to be released by
-  uint32_t segment;  // of the sender's arena
+  uint32_t token;    // names the frame when it is released
+  uint32_t segment;  // index in the sender's arena
   uint64_t offset;   // in the segment
   uint64_t bytes;    // of the payload
   uint64_t reserved;
@@ -34,28 +34,31 @@ struct ShmFrame {
 static_assert(sizeof(ShmFrame) == 128);
 using ShmFrameWords = std::array<std::atomic<uint64_t>, sizeof(ShmFrame) / sizeof(uint64_t)>;
 
-// What one end writes and the other reads. Each count is of this connection and only rises.
+// The control memory of one end, which that end writes and the other reads. Each count is of this
+// connection and only rises.
 struct ShmControl {
-  alignas(64) std::atomic<uint64_t> published;  // frames
-  alignas(64) std::atomic<uint64_t> released;   // of the peer's frames
+  alignas(64) std::atomic<uint64_t> published;  // frames that this end has published
+  alignas(64) std::atomic<uint64_t> released;   // frames of the peer that this end has released
   alignas(64) std::atomic<uint32_t> sleeps;     // odd while this end waits on its socket
-  // Not 0: this end waits for releases; else they may be noticed with the next frame.
+  // Not 0 where this end waits for releases; else it notices them with its next frame.
   std::atomic<uint32_t> wants_releases;
-  alignas(64) std::array<ShmFrameWords, kShmSlots> frames;          // the last published
-  alignas(64) std::array<std::atomic<uint32_t>, kShmSlots> tokens;  // the last released
+  alignas(64) std::array<ShmFrameWords, kShmSlots> frames;  // the last kShmSlots published ones
+  // Of the last kShmSlots released frames.
+  alignas(64) std::array<std::atomic<uint32_t>, kShmSlots> tokens;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-// Packets of the socket. Each begins with its kind.
+// The kinds of packets of the socket. Each packet begins with its kind.
 enum class ShmPacket : uint32_t {
-  kHello = 1,    // of who connects: ShmHello and the descriptor of its ShmControl
-  kWelcome = 2,  // the answer: a descriptor of the listener's
-  kSegment = 3,  // ShmSegment, and its descriptor: of the next segment
-  kWake = 4,     // there is something to read, or was
+  kHello = 1,    // from the connector: ShmHello and the descriptor of its ShmControl
+  kWelcome = 2,  // the answer: the descriptor of the listener's ShmControl
+  kSegment = 3,  // ShmSegment and the descriptor of the sender's next segment
+  kWake = 4,     // there is something to read, or there was
   kClosing = 5,  // no more frames come from this end
 };
 inline constexpr size_t kMaxSecretBytes = 64;
+// The first packet of a connection: the connector shows its key and the job's secret.
 struct ShmHello {
   ShmPacket kind = ShmPacket::kHello;
   uint32_t magic = kShmMagic;
@@ -64,6 +67,7 @@ struct ShmHello {
   std::array<unsigned char, PublicKey::kBytes> key{};
   std::array<char, kMaxSecretBytes> secret{};
 };
+// The packet that hands over a segment.
 struct ShmSegment {
   ShmPacket kind = ShmPacket::kSegment;
   uint32_t index = 0;

@@ -12,10 +12,11 @@
 namespace bdn {
 namespace {
 
-// Connections that are taken in one turn of the poller.
+// Connections accepted in one turn of the poller, which brings frames besides.
 constexpr int kAcceptsPerTurn = 16;
-// After so many that came to nothing, or where there is no descriptor for one, none is taken for so long.
-// Anybody on the host may connect to a socket of the abstract kind, and hang up.
+// After so many connections that came to nothing, or where there is no descriptor for one, none is
+// accepted for so long. Any process of the machine may connect to a socket of the abstract kind and
+// hang up, again and again.
 constexpr int kRefusalsBeforeRest = 16;
 constexpr absl::Duration kRestDelay = absl::Milliseconds(50);
 
@@ -39,7 +40,7 @@ void ShmListener::Close() {
 
 absl::Time ShmListener::NextTime() const {
   absl::Time next = accept_at_;
-  // They are in the order in which they came.
+  // Newcomers are in the order in which they came, and all have the same time.
   if (!newcomers_.empty()) next = std::min(next, newcomers_.front().deadline);
   return next;
 }
@@ -69,8 +70,10 @@ void ShmListener::Accept(int listener) {
       continue;
     }
     if (!socket.ok()) {
+      // The socket stays ready while its connections wait for a descriptor: watched, it would keep
+      // the poller busy.
       owner_.log->Warning("connections over shared memory wait: %s", socket.status().message());
-      return Rest();  // it would be ready all the time
+      return Rest();
     }
     if (!socket->is_open()) return;
     if (newcomers_.size() >= static_cast<size_t>(owner_.options->max_newcomers)) {
@@ -96,6 +99,7 @@ void ShmListener::OnPacket(Place newcomer) {
   Packet packet = ReceivePacket(newcomer->socket.get());
   if (packet.result == Packet::Result::kNothing) return;
   const auto hello = ReadAs<ShmHello>(packet, ShmPacket::kHello);
+  // One hello and nothing else, in our version; all further packets are for an admitted connection.
   if (packet.result == Packet::Result::kEnd || !hello.has_value() || newcomer->hello.has_value() ||
       hello->magic != kShmMagic || hello->version != kShmVersion ||
       hello->secret_bytes > kMaxSecretBytes) {
@@ -124,10 +128,11 @@ bool ShmListener::MayCome(const ShmHello& hello) const {
          Admits(PublicKey{hello.key});
 }
 
-// Those who have said who they are, once it is known who may connect.
+// Admits or refuses the newcomers whose hello has come, once it is known which peers may connect.
 void ShmListener::LetIn() {
   if (owner_.options->security != LinkSecurity::kOpen && !admission_.has_value()) return;
   for (Place newcomer = newcomers_.begin(); newcomer != newcomers_.end();) {
+    // Both ways take the newcomer out of the list.
     const Place next = std::next(newcomer);
     if (newcomer->hello.has_value() && MayCome(*newcomer->hello)) {
       Welcome(newcomer);
@@ -140,6 +145,7 @@ void ShmListener::LetIn() {
 }
 
 void ShmListener::Welcome(Place newcomer) {
+  // The peer's memory is mapped only here, after the peer was admitted.
   auto peers = SharedMemory::MapPeers(std::move(newcomer->control), sizeof(ShmControl));
   auto mine = ShmChannel::MakeControl();
   const absl::Status status = peers.ok() ? mine.status() : peers.status();
@@ -152,6 +158,8 @@ void ShmListener::Welcome(Place newcomer) {
   const bool is_open = owner_.options->security == LinkSecurity::kOpen;
   const PublicKey key = is_open ? PublicKey() : PublicKey{newcomer->hello->key};
   owner_.poller->Forget(newcomer->socket.get());
+  // The new owner watches the socket with a source of its own.
+  // The new owner watches the socket with a source of its own.
   Guest guest{std::move(newcomer->socket), key, *std::move(mine), *std::move(peers)};
   newcomers_.erase(newcomer);
   owner_.counters->connections_new.Set(newcomers_.size());

@@ -21,12 +21,14 @@
 
 namespace bdn {
 
-// Who connects over shared memory, until he is known and admitted; nothing of his is mapped before.
-// Used by one thread, the poller's, which brings frames besides: in one of its turns few connections are
-// taken, and after some that came to nothing none for a while.
+// The handshakes of new connections over shared memory. No memory of a peer is mapped before the
+// peer is authenticated and admitted. Not thread-safe: used by the poller's thread alone, which
+// brings frames besides. So few connections are accepted in one of its turns, and after some that
+// came to nothing none for a while.
 class ShmListener {
  public:
-  // One that was let in. `key` is what he has shown; none where anybody may connect.
+  // A connection that was admitted. `key` is the CURVE key that the peer has shown; none where
+  // anybody may connect.
   struct Guest {
     FileDescriptor socket;
     PublicKey key;
@@ -34,7 +36,7 @@ class ShmListener {
     std::shared_ptr<SharedMemory> peers;
   };
 
-  // All are borrowed.
+  // The parts of the transport that a listener uses. All are borrowed.
   struct Owner {
     const ShmOptions* options;
     const Clock* clock;
@@ -48,29 +50,32 @@ class ShmListener {
   ShmListener(const ShmListener&) = delete;
   ShmListener& operator=(const ShmListener&) = delete;
 
-  // Of ListenAt.
+  // Accepts connections at a socket of ListenAt.
   void Add(ShmListeningSocket socket);
-  // From now on these may connect; those who wait for it are let in or refused.
+  // Sets the peers that may connect from now on; connections that wait for this are admitted or
+  // refused.
   void SetAdmission(Admission admission);
   bool Admits(const PublicKey& key) const;
   void Close();
 
-  // When OnTime has something to do next.
+  // Returns the time from which OnTime has something to do.
   absl::Time NextTime() const;
+  // Ends handshakes that took too long, and accepts connections again after a rest.
   void OnTime(absl::Time now);
 
  private:
+  // A connection in its handshake.
   struct Newcomer {
     FileDescriptor socket;
     absl::Time deadline;
     std::optional<ShmHello> hello;
-    FileDescriptor control;  // of his, with the hello
+    FileDescriptor control;  // the peer's ShmControl, not yet mapped; it comes with the hello
   };
   using Place = std::list<Newcomer>::iterator;
 
   void Watch(int socket);
   void Accept(int socket);
-  // No connection is taken until `accept_at_`.
+  // Accepts no connection until `accept_at_`.
   void Rest();
   void OnPacket(Place newcomer);
   void LetIn();
@@ -80,8 +85,9 @@ class ShmListener {
 
   const Owner owner_;
   std::vector<ShmListeningSocket> sockets_;
-  absl::Time accept_at_ = absl::InfiniteFuture();  // again, where it rests
-  int refusals_ = 0;                               // since it rested
+  // When the listener rests: the time to accept again.
+  absl::Time accept_at_ = absl::InfiniteFuture();
+  int refusals_ = 0;  // since the last rest
   std::list<Newcomer> newcomers_;
   std::optional<Admission> admission_;
 };

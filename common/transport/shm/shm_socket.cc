@@ -20,8 +20,8 @@ namespace bdn {
 namespace {
 
 constexpr std::string_view kScheme = "shm://";
-constexpr std::string_view kPrefix = "bandoneon-";  // of names that we make
-// Of a file that is about to have such a name: it is not listened at yet.
+constexpr std::string_view kPrefix = "bandoneon-";  // of the names that NewShmAddress makes
+// The ending of a file's name before its socket listens.
 constexpr char kUnfinished[] = ".new";
 constexpr int kBacklog = 1024;
 constexpr size_t kMostNameBytes = sizeof(sockaddr_un::sun_path) - 1;
@@ -36,7 +36,7 @@ bool IsFile(const std::string& name) { return name[0] == '/'; }
 Address AddressOf(const std::string& name) {
   Address to;
   to.address.sun_family = AF_UNIX;
-  // Where the first byte is zero it is no path, but a name.
+  // Linux takes a path with a first byte of zero as a name of the abstract kind.
   std::copy(name.begin(), name.end(), to.address.sun_path + (IsFile(name) ? 0 : 1));
   to.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return to;
@@ -52,7 +52,7 @@ bool IsOurUsers(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Whether it is of our user, and nobody else may so much as enter it.
+// Returns whether a directory is of our user, and no other user may so much as enter it.
 bool IsPrivate(const std::string& directory) {
   struct stat found = {};
   return stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
@@ -63,6 +63,8 @@ absl::Status NoDescriptor(const char* call) {
   return ResourceExhausted("%s: %s", call, std::strerror(errno));
 }
 
+// Removes the files of listeners that are gone, as a killed process removes none. Such a file
+// refuses connections; any other error says nothing about its listener, and leaves the file.
 void RemoveWhatIsLeftIn(const std::string& directory) {
   DIR* const entries = opendir(directory.c_str());
   if (entries == nullptr) return;
@@ -99,7 +101,8 @@ ShmListeningSocket::~ShmListeningSocket() {
   if (!file_.empty()) unlink(file_.c_str());
 }
 
-// A file has its name once it is listened at: who finds one that nobody listens at may remove it.
+// The socket is bound under another name, and the file gets its own only once the socket listens.
+// Otherwise a process that finds the file in between would see that nobody listens, and remove it.
 absl::StatusOr<ShmListeningSocket> ListenAt(const std::string& name) {
   FileDescriptor listener = OpenSocket();
   if (!listener.is_open()) return NoDescriptor("socket");
@@ -116,7 +119,8 @@ absl::StatusOr<ShmListeningSocket> ListenAt(const std::string& name) {
   absl::Status status;
   if (listen(listener.get(), kBacklog) != 0) {
     status = InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
-  } else if (IsFile(name) && link(bound.c_str(), name.c_str()) != 0) {  // unless one is there
+    // Link fails where the file exists; rename would replace it.
+  } else if (IsFile(name) && link(bound.c_str(), name.c_str()) != 0) {
     status = errno == EEXIST
                  ? AlreadyExists("shm://%s: the address is in use", name)
                  : InvalidArgument("listen at shm://%s: %s", name, std::strerror(errno));
@@ -141,6 +145,7 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name) {
   if (!connector.is_open()) return NoDescriptor("socket");
   const Address to = AddressOf(name);
   if (connect(connector.get(), reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0) {
+    // The listener's backlog is full.
     if (errno == EAGAIN) return Unavailable("shm://%s takes no connection now", name);
     return NotFound("nobody listens at shm://%s on this host: %s", name, std::strerror(errno));
   }
@@ -153,6 +158,8 @@ absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name) {
 absl::StatusOr<FileDescriptor> AcceptFrom(int listener) {
   FileDescriptor taken(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!taken.is_open()) {
+    // The connection may have been given up before it was accepted: then there is none, which is no
+    // error.
     const bool is_none = errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED;
     if (!is_none && errno != EINTR) return NoDescriptor("accept");
     return taken;
@@ -189,16 +196,18 @@ Packet ReceivePacket(int socket) {
   msghdr message = {};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
-  // Where more descriptors come than have room here, the kernel drops the others.
+  // The kernel drops descriptors that have no room here, so a peer cannot use ours up.
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control = {};
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   ssize_t size;
   do {
+    // With MSG_TRUNC the size is that of the packet, also where it is longer than `bytes`.
     size = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
   } while (size < 0 && errno == EINTR);
   const bool is_nothing = size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
   if (is_nothing) return packet;
+  // A packet of no bytes counts as the end: no end of ours sends one.
   packet.result = size > 0 ? Packet::Result::kPacket : Packet::Result::kEnd;
   packet.size = size > 0 ? static_cast<size_t>(size) : 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
@@ -209,6 +218,7 @@ Packet ReceivePacket(int socket) {
       int fd;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
       FileDescriptor received(fd);
+      // Each is owned at once, so that those beyond the first are closed.
       if (!packet.fd.is_open()) packet.fd = std::move(received);
     }
   }

@@ -13,16 +13,16 @@
 #include "common/base/file_descriptor.h"
 #include "common/transport/shm/shm_layout.h"
 
-// Unix sockets of whole packets, which carry descriptors. Names are paths of files, where they begin with
-// a slash; else of the abstract kind: seen by the processes of one network namespace, in no file system,
-// and gone with their listener. None of the sockets blocks.
+// Unix sockets of whole packets, which can carry descriptors. A name that begins with a slash is
+// the path of a file. Any other is of the abstract kind: the processes of one network namespace see
+// it, it is in no file system, and it goes with its listener. None of the sockets blocks.
 
 namespace bdn {
 
-// "shm://name" to name. InvalidArgument names the address.
+// Returns the name in "shm://name". InvalidArgument names the address.
 absl::StatusOr<std::string> ParseShmAddress(const std::string& address);
 
-// A listener; its file, if it has one, is there until it goes.
+// A socket that listens. Its file, if it has one, is removed with it. Not thread-safe.
 class ShmListeningSocket {
  public:
   explicit ShmListeningSocket(FileDescriptor socket, std::string file = "")
@@ -34,23 +34,25 @@ class ShmListeningSocket {
 
  private:
   FileDescriptor socket_;
-  std::string file_;  // to remove; empty: none
+  std::string file_;  // to be removed; empty where there is none
 };
-// AlreadyExists: somebody listens at that name.
+// Listens at a name. AlreadyExists: another process listens there. InvalidArgument: nothing can
+// listen there. ResourceExhausted: no descriptors are left.
 absl::StatusOr<ShmListeningSocket> ListenAt(const std::string& name);
-// "shm://name", at which nobody listens and which nobody guesses: of a file in `directory`, if only this
-// process's user comes there and the path fits, and the files of listeners that are gone are removed from it;
-// else of the abstract kind.
+// Returns an address "shm://name" at which nobody listens and which nobody can guess. The name is
+// of a file in `directory` if only this process's user can enter that and the path fits; files
+// there of listeners that are gone are removed. Else the name is of the abstract kind.
 std::string NewShmAddress(const std::string& directory);
-// NotFound: nobody listens there. PermissionDenied: another user's process does. Unavailable: too many
-// wait to be taken. ResourceExhausted: no descriptors are left.
+// Connects to a name. NotFound: nobody listens there. PermissionDenied: another user's process
+// does. Unavailable: too many connections wait to be accepted. ResourceExhausted: no descriptors
+// are left.
 absl::StatusOr<FileDescriptor> ConnectTo(const std::string& name);
-// The next who connects; a closed one where there is none. PermissionDenied: it was another user's,
-// and is cut. ResourceExhausted: no descriptors are left.
+// Accepts the next connection; returns a closed descriptor where there is none. PermissionDenied:
+// it was another user's, and is cut. ResourceExhausted: no descriptors are left.
 absl::StatusOr<FileDescriptor> AcceptFrom(int listener);
 
-// Sends a packet, with a descriptor where `fd` is not negative. False: the peer is gone, or takes
-// none now.
+// Sends a packet, with a descriptor where `fd` is not negative. Returns false where the peer is
+// gone, or takes no packet now.
 bool SendPacket(int socket, ByteSpan packet, int fd = -1);
 
 template <typename T>
@@ -58,15 +60,16 @@ ByteSpan BytesOf(const T& packet) {
   return {reinterpret_cast<const std::byte*>(&packet), sizeof(packet)};
 }
 
+// A received packet; kEnd where the peer has closed its side.
 struct Packet {
   enum class Result { kNothing, kPacket, kEnd };
   Result result = Result::kNothing;
-  size_t size = 0;  // of what was sent, which may be more than there is
+  size_t size = 0;  // as sent, which may be more than `bytes` holds
   std::array<std::byte, 256> bytes{};
-  FileDescriptor fd;  // the first that came with it
+  FileDescriptor fd;  // the first descriptor that came with the packet
 };
 Packet ReceivePacket(int socket);
-// Nothing: it is a packet of another kind or size.
+// Reads a packet as a T. Returns nothing for a packet of another kind or size.
 template <typename T>
 std::optional<T> ReadAs(const Packet& packet, ShmPacket kind) {
   if (packet.size != sizeof(T)) return std::nullopt;

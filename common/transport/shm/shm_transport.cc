@@ -31,13 +31,15 @@
 namespace bdn {
 namespace {
 
-// Between two attempts to connect, and to find memory for what is to be copied.
+// The time between two attempts to connect, or to find memory for payloads that must be copied.
+// Neither a listener nor memory that comes back gives a sign.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(50);
+// Frames taken from one connection before the others get their turn.
 constexpr int kReceiveBatch = 64;
-// Of the packets that wait at a time, so that nobody keeps the poller.
+// Packets read from one socket at a time, so that a peer that sends many cannot keep the poller.
 constexpr int kPacketBatch = 1024;
 
-// Why a connection ends.
+// The reason for which a connection ends.
 enum class EndReason { kPeerEnded, kBrokeRules, kNoMemory, kNotAdmitted };
 
 // Completes "cut connection 3 over shared memory: ".
@@ -55,20 +57,20 @@ const char* TextOf(EndReason reason) {
   return "";
 }
 
-// What the poller knows of a connection besides its way of frames.
+// A connection with what the poller knows of it besides its queue and channel.
 struct ShmPeer : ShmConnection {
   using ShmConnection::ShmConnection;
 
-  std::string name;    // that it connects to
-  std::string secret;  // for who is there
-  PublicKey key;       // of who connected
+  std::string name;    // of the listener that it connects to
+  std::string secret;  // to be shown to that listener
+  PublicKey key;       // the CURVE key of a listener's peer
 
   // The poller's:
-  FileDescriptor greeting;  // a connector's, until it is welcome
+  FileDescriptor greeting;  // a connector's socket during its handshake
   std::shared_ptr<SharedMemory> mine;
   absl::Time retry_at = absl::InfiniteFuture();
-  bool peer_closes = false;  // no more than what is published comes
-  bool peer_reads = true;    // until its end of the socket has ended
+  bool peer_closes = false;  // no frames come but those already published
+  bool peer_reads = true;    // until it has closed its side of the socket
 };
 absl::StatusOr<std::string> NameOf(const Peer& peer) {
   const Endpoint* const endpoint = FindEndpoint(peer.endpoints, kShmScheme);
@@ -123,7 +125,7 @@ class ShmTransportImpl final : public ShmTransport {
 
  private:
   using Done = ShmConnection::Done;
-  // What other threads ask of the poller.
+  // The requests of other threads to the poller.
   struct Requests {
     std::vector<ShmListeningSocket> listeners;
     std::vector<ConnectionPtr> connectors;
@@ -149,11 +151,12 @@ class ShmTransportImpl final : public ShmTransport {
   int TimeoutMs() const;
 
   bool Service(const ConnectionPtr& connection);
-  // False: it had to end the connection.
+  // Reads the packets that have come. Returns false where it had to end the connection.
   bool ReadPackets(const ConnectionPtr& connection);
   void Tell(std::vector<Done>* done);
-  // A connector's connection comes back; a listener's does not.
+  // Ends a connection. A connector's comes back later, a listener's does not.
   void End(const ConnectionPtr& connection, EndReason reason);
+  // Ends a connection for good.
   void Drop(const ConnectionPtr& connection, bool broke_rules = false);
   void KeepUntilRead(std::shared_ptr<ShmChannel> channel);
 
@@ -173,14 +176,14 @@ class ShmTransportImpl final : public ShmTransport {
   const std::shared_ptr<ShmArena> arena_;
   const std::shared_ptr<MemoryDomain> lent_;
   ShmCopies copies_;
-  FrameHandler handler_;  // const after Start
-  GoneHandler gone_;      // as well
+  FrameHandler handler_;  // not changed after Start
+  GoneHandler gone_;      // not changed after Start
   TransportCounters counters_;
 
   mutable Mutex mu_;
   ConnectionId last_connection_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<ConnectionId, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<ConnectionId> were_up_ ABSL_GUARDED_BY(mu_);  // of connectors
+  absl::flat_hash_set<ConnectionId> were_up_ ABSL_GUARDED_BY(mu_);  // those of connectors
   Requests requests_ ABSL_GUARDED_BY(mu_);
   bool is_asked_ ABSL_GUARDED_BY(mu_) = false;
   bool is_asleep_ ABSL_GUARDED_BY(mu_) = false;
@@ -191,8 +194,8 @@ class ShmTransportImpl final : public ShmTransport {
   ShmListener listener_;
   std::vector<ConnectionPtr> connectors_;  // those that are not connected now
   std::vector<ConnectionPtr> up_;
-  bool lacks_memory_ = false;  // for what waits
-  // Their connections are over; peers may still read what was sent.
+  bool lacks_memory_ = false;  // or slots: some frames wait
+  // Channels of connections that are over, by socket: their peers may still read what was sent.
   absl::flat_hash_map<int, std::shared_ptr<ShmChannel>> closing_;
 
   Mutex join_mu_;
@@ -204,6 +207,8 @@ class ShmTransportImpl final : public ShmTransport {
 
 void ShmTransportImpl::Wake() {
   is_asked_ = true;
+  // An awake poller looks at is_asked_ before it sleeps. One that sleeps needs a single write,
+  // however many requests come before it wakes.
   if (!is_asleep_) return;
   is_asleep_ = false;
   const uint64_t one = 1;
@@ -296,7 +301,7 @@ void ShmTransportImpl::Join() {
     Wake();
   }
   poller_.join();
-  copies_.Forget();  // peers may still read the copies
+  copies_.Forget();  // peers may still read the copies, but originals are ours to free
   is_joined_ = true;
 }
 
@@ -305,6 +310,7 @@ void ShmTransportImpl::Join() {
 void ShmTransportImpl::Finish(SendDone done, absl::Status status) {
   if (!status.ok()) counters_.sends_failed.Add();
   MutexLock lock(&mu_);
+  // A SendDone must not run inside Send, so the poller runs it.
   requests_.done.push_back({std::move(done), std::move(status)});
   Wake();
 }
@@ -328,11 +334,14 @@ void ShmTransportImpl::Send(ConnectionId to, Frame frame, SendDone done) {
   ShmConnection::Sent sent = connection->Send(std::move(frame), &done);
   if (sent.broken != nullptr) {
     MutexLock lock(&mu_);
+    // Only the poller ends connections. It compares channels, since by then the connection may have
+    // another one.
     requests_.broken.emplace_back(connection, std::move(sent.broken));
     Wake();
   }
   if (!sent.waits) return Finish(std::move(done), std::move(sent.status));
-  // The poller may have looked for releases, or for memory, just before.
+  // The poller may have looked for releases, or for memory, just before the frame was queued, and
+  // would otherwise sleep without another look.
   MutexLock lock(&mu_);
   Wake();
 }
@@ -350,6 +359,7 @@ void ShmTransportImpl::RunPoller() {
     {
       MutexLock lock(&mu_);
       requests = std::exchange(requests_, Requests());
+      // These two are states, and not requests that are done once.
       requests_.is_closed = requests.is_closed;
       requests_.is_joining = requests.is_joining;
       is_asked_ = false;
@@ -362,11 +372,13 @@ void ShmTransportImpl::RunPoller() {
     for (Done& done : requests.done) done.done(std::move(done.status));
     if (requests.is_joining) {
       MutexLock lock(&mu_);
+      // A request that came meanwhile, as a Send that has just failed, has a SendDone to run first.
       if (!is_asked_) return;
       continue;
     }
     bool was_busy = false;
     lacks_memory_ = false;
+    // A copy, as Service may end a connection, which takes it out of up_.
     const std::vector<ConnectionPtr> up = up_;
     for (const ConnectionPtr& connection : up) was_busy |= Service(connection);
     Sleep(!was_busy);
@@ -394,15 +406,20 @@ int ShmTransportImpl::TimeoutMs() const {
   if (lacks_memory_) next = std::min(next, clock_->Now() + kRetryDelay);
   for (const ConnectionPtr& connector : connectors_) next = std::min(next, connector->retry_at);
   if (next == absl::InfiniteFuture()) return -1;
+  // Rounded up: a wait that ends a little early would be followed by many of 0 ms. A long one is
+  // cut to what an int holds, and computed anew after it.
   const int64_t left = absl::ToInt64Milliseconds(next - clock_->Now()) + 1;
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
 void ShmTransportImpl::Sleep(bool may_wait) {
-  // Each connection says that it sleeps, and only then looks once more for work. A peer that publishes
-  // before that look is found by it, and one that publishes after it has seen the announcement and sends
-  // a wake. In the other order a frame that comes in between would wait until the timeout.
-  const bool falls_asleep = may_wait;  // else nobody need wake it
+  // Each connection says that it sleeps, and only then looks once more for work. A peer that
+  // publishes before that look is found by it, and one that publishes after it has seen the
+  // announcement and sends a wake. In the other order a frame that comes in between would wait
+  // until the timeout.
+  //
+  // A poller that had work comes back at once, so it announces no sleep, and nobody need wake it.
+  const bool falls_asleep = may_wait;
   for (const ConnectionPtr& connection : up_) {
     if (!falls_asleep) break;
     const std::shared_ptr<ShmChannel> channel = connection->channel();
@@ -411,9 +428,13 @@ void ShmTransportImpl::Sleep(bool may_wait) {
   }
   {
     MutexLock lock(&mu_);
+    // The same for requests of other threads: one that came before is seen here, and one that comes
+    // after finds is_asleep_ set, and writes to wake_.
     is_asleep_ = may_wait && !is_asked_;
     may_wait = is_asleep_;
   }
+  // Without a wait, too, packets must be read: a busy connection must not keep others from their
+  // handshake or their end.
   fds_.Wait(may_wait ? TimeoutMs() : 0);
   {
     MutexLock lock(&mu_);
@@ -421,6 +442,8 @@ void ShmTransportImpl::Sleep(bool may_wait) {
   }
   for (const ConnectionPtr& connection : up_) {
     if (!falls_asleep) break;
+    // Before any source runs: sources may end connections, and a peer need not wake an end that is
+    // awake.
     connection->channel()->WakeUp();
   }
   fds_.Run();
@@ -434,17 +457,20 @@ void ShmTransportImpl::Sleep(bool may_wait) {
 
 // ---- A connection's frames
 
-// False: there was nothing to do.
+// Receives and sends what there is. Returns whether a frame came or the connection ended: then
+// there may be more to do at once.
 bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
   const std::shared_ptr<ShmChannel> channel = connection->channel();
   if (channel == nullptr) return false;
   int received = 0;
-  bool has_asked = false;  // for a segment
+  bool has_asked = false;  // for the next segment
   while (received < kReceiveBatch) {
     Frame frame;
     const ShmChannel::ReceiveResult result = channel->Receive(&frame);
     if (result == ShmChannel::ReceiveResult::kNothing) break;
     if (result == ShmChannel::ReceiveResult::kNeedsSegment && !has_asked) {
+      // The peer sends a segment before it publishes a frame in it. So the segment is at the socket
+      // now, or the peer breaks the rules.
       has_asked = true;
       if (!ReadPackets(connection)) return true;
       continue;
@@ -466,16 +492,19 @@ bool ShmTransportImpl::Service(const ConnectionPtr& connection) {
     counters_.bytes_received.Add(kHeaderBytes + frame.payload.size());
     handler_(connection->id(), std::move(frame));
   }
+  // Only when nothing is left to receive, so that no frame is lost that the peer published before
+  // its end.
   if (received == 0 && connection->peer_closes) {
     End(connection, EndReason::kPeerEnded);
     return true;
   }
+  // Before Flush, which needs the slots that the peer has released.
   if (!channel->Reap()) {
     End(connection, EndReason::kBrokeRules);
     return true;
   }
   ShmConnection::Flushed flushed = connection->Flush();
-  lacks_memory_ |= flushed.is_stuck;  // or places, of whose release the peer tells
+  lacks_memory_ |= flushed.is_stuck;  // slots may be lacking instead; the peer tells of those
   Tell(&flushed.done);
   return received > 0;
 }
@@ -487,6 +516,8 @@ bool ShmTransportImpl::ReadPackets(const ConnectionPtr& connection) {
     Packet packet = ReceivePacket(channel->socket());
     if (packet.result == Packet::Result::kNothing) return true;
     if (packet.result == Packet::Result::kEnd) {
+      // The peer reads nothing any more, so the channel need not be kept for it. Service ends the
+      // connection, once it has received the frames that are still there.
       connection->peer_reads = false;
       connection->peer_closes = true;
       fds_.Forget(channel->socket());
@@ -522,7 +553,9 @@ void ShmTransportImpl::Tell(std::vector<Done>* done) {
 
 // ---- The end of one
 
-// The peer may still read what was sent; what is lent to us, others may still read.
+// Keeps the channel of a connection that is over until its peer has closed its side, as the peer
+// may still read payloads that were sent. Payloads lent to us need no such care: each of them holds
+// the channel itself.
 void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
   const int fd = channel->socket();
   fds_.Watch(fd, [this, fd] {
@@ -542,6 +575,7 @@ void ShmTransportImpl::KeepUntilRead(std::shared_ptr<ShmChannel> channel) {
 void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
   const bool broke_rules = reason == EndReason::kBrokeRules;
   if (reason != EndReason::kPeerEnded) {
+    // Counted at listeners alone, as TransportStats has it.
     if (!connection->is_connector()) counters_.connections_cut.Add();
     log_.Warning("cut connection %d over shared memory: %s", connection->id(), TextOf(reason));
   }
@@ -561,10 +595,12 @@ void ShmTransportImpl::End(const ConnectionPtr& connection, EndReason reason) {
   RetryLater(connection.get());
 }
 
-// For good.
+// Ends a connection for good.
 void ShmTransportImpl::Drop(const ConnectionPtr& connection, bool broke_rules) {
   {
     MutexLock lock(&mu_);
+    // First out of the table, so that no Send finds it any more; Close then ends the sends that
+    // found it before.
     connections_.erase(connection->id());
   }
   ShmConnection::Closed closed = connection->Close();
@@ -607,7 +643,7 @@ void ShmTransportImpl::Greet(const ConnectionPtr& connection) {
       if (!absl::IsNotFound(socket.status())) log_.Warning("%s", socket.status().message());
       return RetryLater(connection.get());
     }
-    // Its counts are of one connection.
+    // Control memory is new for each connection, because its counts begin at 0.
     absl::StatusOr<std::shared_ptr<SharedMemory>> mine = ShmChannel::MakeControl();
     if (!mine.ok()) {
       log_.Warning("connect to shm://%s: %s", connection->name, mine.status().message());
@@ -629,6 +665,8 @@ void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
   Packet packet = ReceivePacket(connection->greeting.get());
   if (packet.result == Packet::Result::kNothing) return;
   fds_.Forget(connection->greeting.get());
+  // A listener that refuses us closes the socket without a reason. It may admit us later, so this
+  // ends in another attempt as well.
   if (packet.result == Packet::Result::kEnd || !ReadAs<ShmPacket>(packet, ShmPacket::kWelcome)) {
     return RetryLater(connection.get());
   }
@@ -638,6 +676,7 @@ void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
     return RetryLater(connection.get());
   }
   connectors_.erase(std::find(connectors_.begin(), connectors_.end(), connection));
+  // The listener has the memory mapped; without our descriptor nothing but the mappings holds it.
   connection->mine->CloseDescriptor();
   Up(connection, std::make_shared<ShmChannel>(std::exchange(connection->greeting, FileDescriptor()),
                                               std::exchange(connection->mine, nullptr),
@@ -645,6 +684,7 @@ void ShmTransportImpl::OnGreeted(const ConnectionPtr& connection) {
 }
 
 void ShmTransportImpl::Up(const ConnectionPtr& connection, std::shared_ptr<ShmChannel> channel) {
+  // From now on there is a peer that can read payloads of the arena in place.
   arena_->Enable();
   if (connection->is_connector()) {
     MutexLock lock(&mu_);
@@ -674,7 +714,7 @@ void ShmTransportImpl::OnGuest(ShmListener::Guest guest) {
                                               std::move(guest.peers), arena_));
 }
 
-// And cuts who no longer may.
+// Applies the new list of admitted keys; ends connections whose key is not on it.
 void ShmTransportImpl::ApplyAdmission(Admission admission) {
   listener_.SetAdmission(std::move(admission));
   const std::vector<ConnectionPtr> up = up_;
@@ -692,7 +732,8 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::Make(const ShmOption
       options.handshake_timeout < absl::Milliseconds(1) ||
       options.handshake_timeout > absl::Hours(1)) {
     return InvalidArgument(
-        "shm options: security %s (open or authenticated), max_newcomers %d, max_frames_queued %d (at "
+        "shm options: security %s (open or authenticated), max_newcomers %d, max_frames_queued %d "
+        "(at "
         "least 1), max_payload_bytes %d, handshake_timeout %s (1ms to 1h)",
         LinkSecurityName(options.security), options.max_newcomers, options.max_frames_queued,
         options.max_payload_bytes, absl::FormatDuration(options.handshake_timeout));

@@ -15,39 +15,44 @@ namespace bdn {
 
 inline constexpr std::string_view kShmScheme = "shm";
 
+// The options of a transport over shared memory.
 struct ShmOptions {
-  // kOpen or kAuthenticated: listeners ask for the secret and a key that is admitted. In any case
-  // both ends are processes of one user.
+  // kOpen, or kAuthenticated: listeners then ask for the secret and a CURVE key that is admitted.
+  // In either case both ends are processes of one user.
   LinkSecurity security = LinkSecurity::kAuthenticated;
-  // Shown by connectors. Not empty where listeners ask for it.
+  // The CURVE key that connectors show. Not empty where listeners ask for one.
   PublicKey key;
-  // Sending more ends in InvalidArgument; a peer that sends more loses its connection.
+  // The longest payload. Sending a longer one ends in InvalidArgument; a peer that sends one loses
+  // its connection.
   uint64_t max_payload_bytes = kMaxPayloadBytes;
-  // Waiting to go to one peer of a listener. Frames beyond them end in ResourceExhausted.
+  // The most that may wait to be sent to one peer of a listener. Frames beyond it end in
+  // ResourceExhausted.
   uint64_t max_bytes_queued = uint64_t{2} << 30;
   int max_frames_queued = 65536;
   absl::Duration handshake_timeout = absl::Seconds(5);
-  int max_newcomers = 4096;      // connections in their handshake
-  const Clock* clock = nullptr;  // borrowed; null for one of its own
+  int max_newcomers = 4096;      // connections in their handshake; then the oldest is ended
+  const Clock* clock = nullptr;  // borrowed; null: a clock of its own
 };
 
-// Shared memory between the processes of one user on one host, at "shm://name". Frames are read where
-// their sender wrote them (Frame::is_lent): a payload of the memory that the transport lends is never
-// copied, another once for all peers. One thread polls, by blocking; a peer that dies, stops, or writes what it
-// likes costs its own connection.
+// A transport by shared memory between the processes of one user on one machine, at "shm://name".
+// Frames are read in the memory in which their sender wrote them (Frame::is_lent): a payload of the
+// memory that the transport lends is never copied, another one once for all peers. One thread
+// polls, by blocking. A peer that dies, stops, or writes whatever it likes costs its own connection
+// alone. Thread-safe.
 //
 // SendDone says that a frame was handed over; its payload is shared until the peer has read it.
-// Connections come back by themselves; what had not been read then is lost.
+// Connections come back by themselves; frames not yet read by then are lost.
 class ShmTransport : public Transport {
  public:
-  // InvalidArgument: options out of range; ResourceExhausted: no descriptors are left.
+  // Makes a transport. InvalidArgument: options are out of range; ResourceExhausted: no descriptors
+  // are left.
   static absl::StatusOr<std::unique_ptr<ShmTransport>> Make(const ShmOptions& options);
 
-  // As Connect, if somebody of this user listens there now; else why not.
+  // Connects as Connect does if a process of this user listens there now; else returns why not.
   virtual absl::StatusOr<ConnectionId> ConnectNow(const Peer& peer) = 0;
-  // Whether frames could ever go by a connection; of one that is gone, too.
+  // Returns whether frames could ever go by a connection, also by one that is gone.
   virtual bool WasUp(ConnectionId connection) const = 0;
-  // Bytes of payloads of other memory that were copied so far.
+  // Returns the bytes of payloads of other memory that were copied so far.
   virtual size_t bytes_copied() const = 0;
 };
 

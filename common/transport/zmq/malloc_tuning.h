@@ -3,9 +3,9 @@
 
 namespace bdn {
 
-// Keeps blocks of up to 32 MiB in malloc's own heaps instead of mapping and unmapping each: ZeroMQ
-// allocates every body it receives, and fresh pages cost more than the copy. For main(), once,
-// before threads start: it changes the whole process.
+// Keeps blocks of up to 32 MiB in malloc's own heaps, where it would map and unmap each. ZeroMQ
+// allocates every payload that it receives, and fresh pages cost more than the copy. To be called
+// by main() once, before threads start: it changes the whole process.
 void TuneMallocForLargeBlocks();
 
 }  // namespace bdn

@@ -11,7 +11,7 @@ PeerTable::Peer* PeerTable::OnAccepted(int fd, absl::Time now) {
     waiting = found->second.peer;
     untold_.erase(found);
   }
-  OnClosed(fd);  // a descriptor that is given again was closed, whether we were told or not
+  OnClosed(fd);  // a descriptor that is used again was closed before, whether we were told or not
   closed_before_a_frame_.erase(fd);
   connections_[fd].peer = waiting;
   if (waiting != nullptr) {
@@ -72,11 +72,11 @@ PeerTable::Peer* PeerTable::Add(ConnectionId id, std::string name, int fd, const
   peers_[id] = std::move(added);
   by_name_[peer->name] = peer;
   ForgetNewcomer(fd);
-  // Whoever was found on the descriptor before has gone.
+  // A peer that was found on the descriptor before has gone.
   if (const auto untold = untold_.find(fd); untold != untold_.end()) Close(untold->second.peer);
   const auto connection = connections_.find(fd);
   if (connection == connections_.end()) {
-    if (closed_before_a_frame_.erase(fd) != 0) {  // The frame is read late.
+    if (closed_before_a_frame_.erase(fd) != 0) {  // the frame is read late
       Close(peer);
       return peer;
     }
@@ -94,13 +94,14 @@ void PeerTable::CloseUntoldBefore(absl::Time time) {
   for (const auto& [fd, untold] : untold_) {
     if (untold.since < time) late.push_back(untold.peer);
   }
-  for (Peer* peer : late) Close(peer);
+  for (Peer* peer : late) Close(peer);  // takes them out of untold_
 }
 
 void PeerTable::Close(Peer* peer) {
   if (peer->is_closed) return;
   peer->is_closed = true;
   peer->closed_in = turn_;
+  // The descriptor may belong to another connection by now, which stays.
   const auto found = connections_.find(peer->fd);
   if (found != connections_.end() && found->second.peer == peer) connections_.erase(found);
   const auto untold = untold_.find(peer->fd);
@@ -114,6 +115,8 @@ void PeerTable::OnRead(Peer* peer) {
 }
 
 std::vector<PeerTable::Peer> PeerTable::EndTurn() {
+  // A peer that was closed during this turn may have a message that the turn has passed by, and one
+  // that had a message read may have more.
   const auto stays = [this](ConnectionId id) {
     const Peer& peer = *peers_.at(id);
     return peer.closed_in == turn_ || peer.read_in == turn_;
@@ -150,6 +153,8 @@ std::vector<PeerTable::Weight> PeerTable::Weigh(Weighed weighed,
     Peer* const peer = connection.peer;
     if (weighed == Weighed::kWatched && peer != nullptr && !connection.is_heavy) continue;
     const bool was_read = peer != nullptr && std::exchange(peer->was_read, false);
+    // The weight is that of the last weighing: if a message had ended in these bytes, the turn
+    // since then would have read one of this peer.
     const uint64_t unread =
         connection.at_weighing - std::min(connection.at_weighing, connection.at_read);
     if (!was_read && unread > (peer == nullptr ? most.first_bytes : most.bytes)) {
@@ -167,10 +172,12 @@ std::vector<PeerTable::Weight> PeerTable::Weigh(Weighed weighed,
   }
   std::sort(first.begin(), first.end(),
             [](const Weight& a, const Weight& b) { return a.unread < b.unread; });
+  // The heaviest first: a slow but honest connection has sent little.
   for (; sum > most.first_bytes_together; first.pop_back()) {
     sum -= first.back().unread;
     heavy.push_back(first.back());
   }
+  // Each is reported once; the caller ends the connection, whose closing takes a while to be told.
   for (const Weight& weight : heavy) {
     Connection& connection = connections_.at(weight.fd);
     connection.at_read = connection.at_weighing;

@@ -53,10 +53,11 @@ void PollerMailbox::SayJoining() {
 }
 
 void PollerMailbox::Wake() {
+  // One write wakes the poller, however many requests come before it looks.
   if (is_woken_) return;
   is_woken_ = true;
   const uint64_t one = 1;
-  // Cannot fail: the counter is far from full. A short write does not exist on an eventfd.
+  // The write cannot fail: the counter is far from full, and an eventfd knows no short write.
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
 
@@ -70,6 +71,8 @@ PollerMailbox::Requests PollerMailbox::Take() {
   std::swap(taken.have_admissions_changed, requests_.have_admissions_changed);
   taken.is_closed = requests_.is_closed;
   taken.is_joining = requests_.is_joining;
+  // Under the same lock as the requests: one that comes later writes to the descriptor, so the
+  // poller's next wait ends at once.
   is_woken_ = false;
   return taken;
 }
@@ -79,6 +82,7 @@ void PollerMailbox::SetAwake(bool was_woken) {
     MutexLock lock(&mu_);
     is_woken_ = true;
   }
+  // Without a wake there is nothing to read, and the call is saved.
   if (!was_woken) return;
   uint64_t count;
   [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof(count));

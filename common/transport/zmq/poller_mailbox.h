@@ -12,36 +12,40 @@
 
 namespace bdn {
 
-// What other threads ask of a transport's poller, and the descriptor that wakes it. Thread-safe.
+// The requests of other threads to a transport's poller, and the descriptor that wakes it.
+// Thread-safe.
 class PollerMailbox {
  public:
+  // A socket that connects, with the name of its connection.
   struct Connector {
     void* socket = nullptr;
     ConnectionId connection = 0;
   };
+  // A frame to be sent.
   struct Outgoing {
     ConnectionId to;
     Frame frame;
     Transport::SendDone done;
   };
+  // All requests that came since the last Take; the last two are states, which stay.
   struct Requests {
     std::vector<Connector> connectors;
     std::vector<std::unique_ptr<ZmqListener>> listeners;
     std::vector<Outgoing> frames;
-    std::vector<ConnectionId> ended;  // connectors that are to be closed, after the frames
+    std::vector<ConnectionId> ended;  // connectors to be closed, after the frames are sent
     bool have_admissions_changed = false;
     bool is_closed = false;
     bool is_joining = false;
   };
 
-  // `wake_fd` is an eventfd, and its own from here on.
+  // Makes a mailbox that owns `wake_fd`, an eventfd.
   explicit PollerMailbox(int wake_fd) : wake_fd_(wake_fd) {}
   ~PollerMailbox();
   PollerMailbox(const PollerMailbox&) = delete;
   PollerMailbox& operator=(const PollerMailbox&) = delete;
 
-  // Hand a socket over, with the full fence that it takes to change threads: the lock's. False, and
-  // it stays the caller's, when closed.
+  // Hand a socket over. The lock is the full fence that ZeroMQ asks for when a socket changes
+  // threads. Return false when closed; the socket then stays the caller's.
   bool Add(Connector connector);
   bool Add(std::unique_ptr<ZmqListener>* listener);
   void Add(Outgoing outgoing);
@@ -50,8 +54,9 @@ class PollerMailbox {
   void Close();
   void SayJoining();
 
-  // The poller's: what to poll, what was asked until now, and that it is awake (woken by us or not):
-  // what is asked from now on is taken before the next wait.
+  // For the poller: the descriptor to poll, the requests until now, and a note that it is awake, by
+  // our wake or for another reason. Requests from then on write nothing to the descriptor, as the
+  // poller takes them before its next wait.
   int wake_fd() const { return wake_fd_; }
   Requests Take();
   void SetAwake(bool was_woken);

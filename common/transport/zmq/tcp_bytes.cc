@@ -20,15 +20,15 @@ uint64_t TcpBytesReceived(int fd) {
 
 uint64_t TcpBytesRead(int fd) {
   const uint64_t received = TcpBytesReceived(fd);
-  int waiting = 0;  // asked last: what comes in between makes the difference smaller
+  int waiting = 0;  // asked last: bytes that come in between make the difference smaller
   if (ioctl(fd, SIOCINQ, &waiting) != 0 || waiting < 0) return 0;
   return received - std::min(received, static_cast<uint64_t>(waiting));
 }
 
 void EndConnection(int fd) {
-  shutdown(fd, SHUT_RDWR);  // first: from here on nothing more comes in
-  // Of TCP this throws away without copying, all that there is in one call; the others are for what was just
-  // on its way in.
+  shutdown(fd, SHUT_RDWR);  // first, so that nothing more comes in
+  // On TCP this drops bytes without copying them, all of them in one call. The other calls are for
+  // bytes that were just on their way in.
   constexpr int kMostCalls = 16;
   constexpr size_t kAll = size_t{1} << 30;
   for (int i = 0; i < kMostCalls; ++i) {

@@ -12,8 +12,8 @@
 namespace bdn {
 namespace {
 
-// The parts of a message: who asks and an empty one, then the request by RFC 27, whose credentials
-// follow.
+// The parts of a question: the asking socket's name and an empty part, then the request by RFC 27,
+// which the credentials follow.
 enum Part : size_t {
   kAsker,
   kDelimiter,
@@ -63,7 +63,7 @@ PublicKey Admissions::Decide(const Request& request) const {
   MutexLock lock(&mu_);
   if (request.security == LinkSecurity::kAuthenticated) {
     if (request.mechanism != "PLAIN" || shown.size() != 2) return {};
-    // A job without a secret admits nobody by it.
+    // A job without a secret admits nobody by an empty one.
     if (secret_.empty() || !IsSameSecret(shown[1], secret_)) return {};
     key = PublicKeyFromZ85(shown[0]);
   } else {
@@ -97,6 +97,7 @@ std::optional<std::vector<std::string>> ZapHandler::ReadMessage() {
     do {
       got = zmq_msg_recv(&message, socket_, ZMQ_DONTWAIT);
     } while (got < 0 && errno == EINTR);
+    // All parts are read, but no more kept than a question has.
     if (got >= 0 && parts.size() <= kMaxParts) {
       parts.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
     }
@@ -104,7 +105,8 @@ std::optional<std::vector<std::string>> ZapHandler::ReadMessage() {
     zmq_msg_close(&message);
     if (got < 0) return std::nullopt;
   }
-  // libzmq itself asks: a message of another form is none of its.
+  // Only libzmq asks, so a message of another form does not occur. If it did, empty parts would
+  // refuse it.
   parts.resize(std::max<size_t>(parts.size(), kFixedParts));
   return parts;
 }
@@ -121,7 +123,7 @@ bool ZapHandler::Answer(const std::vector<std::string>& message, const Admission
                                "",
                                key.empty() ? "" : ToZ85(key.view()),
                                ""};
-  // Who has gone in the meantime gets no answer.
+  // A connector that has gone meanwhile gets no answer: the send fails, which changes nothing.
   for (size_t i = 0; i < std::size(reply); ++i) {
     const int more = i + 1 < std::size(reply) ? ZMQ_SNDMORE : 0;
     zmq_send(socket_, reply[i].data(), reply[i].size(), ZMQ_DONTWAIT | more);
@@ -132,7 +134,7 @@ bool ZapHandler::Answer(const std::vector<std::string>& message, const Admission
 int ZapHandler::AnswerAll(const Admissions& admissions, std::string* address) {
   while (auto message = ReadMessage()) {
     waiting_.push_back(*std::move(message));
-    // The oldest have gone long since: a handshake does not take for ever.
+    // The connections of the oldest are gone long since, as a handshake does not take for ever.
     if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
   }
   if (!admissions.is_known()) return 0;

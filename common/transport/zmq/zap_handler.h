@@ -14,19 +14,21 @@
 
 namespace bdn {
 
-// Who may connect, decided. Thread-safe: who is asked about after Set is judged by it.
+// The rule by which connections are admitted. Thread-safe: a request that comes after Set is
+// decided by it.
 class Admissions {
  public:
+  // A question of ZeroMQ about one connection.
   struct Request {
-    LinkSecurity security = LinkSecurity::kEncrypted;  // what the listener asks for
+    LinkSecurity security = LinkSecurity::kEncrypted;  // the listener's
     std::string mechanism;                             // "CURVE", "PLAIN" or "NULL"
     std::vector<std::string> credentials;
   };
 
   void Set(const Admission& admission);
-  // Whether anybody has said yet who may connect.
+  // Returns whether Set was called: before that nobody is admitted or refused.
   bool is_known() const;
-  // The key of who is admitted; none for who is not.
+  // Returns the public key of a connector that is admitted; none for one that is not.
   PublicKey Decide(const Request& request) const;
   bool Admits(const PublicKey& key) const;
 
@@ -34,19 +36,21 @@ class Admissions {
   mutable Mutex mu_;
   bool is_known_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_set<PublicKey> keys_ ABSL_GUARDED_BY(mu_);
-  std::string secret_ ABSL_GUARDED_BY(mu_);  // in Z85, as it is shown
+  std::string secret_ ABSL_GUARDED_BY(mu_);  // in Z85, as connectors show it
 };
 
-// The end of ZeroMQ's authentication protocol (RFC 27) that answers: all listeners of a context ask
-// it about whoever has shown that he holds a key, or says a password, before they read one of his
-// frames. Not thread-safe, but for the constructor's thread and the others'.
+// The answering end of ZeroMQ's authentication protocol (RFC 27). All listeners of a context ask it
+// about each connector that has shown that it holds a CURVE key, or has said a password, before
+// they read a frame of it. Not thread-safe; it may be used by another thread than the one that made
+// it.
 class ZapHandler {
  public:
+  // Makes the one handler of a context.
   static absl::StatusOr<ZapHandler> Bind(void* context);
 
   void* socket() const { return socket_; }
-  // Answers all that have come, or keeps them until it is known who may connect. Returns how many
-  // were denied, of which the last came from `address`.
+  // Answers all questions that have come, or keeps them until it is known which connectors are
+  // admitted. Returns how many were refused; the last of them came from `address`.
   int AnswerAll(const Admissions& admissions, std::string* address);
   void Close();
 
@@ -56,10 +60,11 @@ class ZapHandler {
   bool Answer(const std::vector<std::string>& message, const Admissions& admissions);
 
   void* socket_;
-  std::deque<std::vector<std::string>> waiting_;  // of messages
+  std::deque<std::vector<std::string>> waiting_;  // questions not yet answered
 };
 
-// What a listener's requests are marked with, so that nobody comes by a weaker way.
+// Returns the domain that marks the questions of a listener, so that no connector comes in by a
+// weaker way.
 const char* ZapDomainOf(LinkSecurity security);
 
 }  // namespace bdn

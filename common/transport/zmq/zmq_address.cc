@@ -67,12 +67,13 @@ absl::StatusOr<ZmqAddress> ParseTcp(const std::string& address) {
 
 absl::Status RemoveStaleSocketFile(const std::string& path) {
   struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();  // bind will say what else is wrong
+  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();  // bind says what else is wrong
   if (!S_ISSOCK(info.st_mode)) {
     return InvalidArgument("ipc://%s: a file that is no socket is there", path);
   }
   const sockaddr_un name = NameOf(path);
   BDN_ASSIGN_OR_RETURN(const FileDescriptor fd, OpenSocket(path));
+  // Only a refused connection shows that nobody listens; a full backlog, for one, is another error.
   const bool refused =
       connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 &&
       errno == ECONNREFUSED;
@@ -94,7 +95,8 @@ absl::StatusOr<FileDescriptor> ListenAtSocketFile(const std::string& path) {
   BDN_RETURN_IF_ERROR(RemoveStaleSocketFile(path));
   const sockaddr_un name = NameOf(path);
   BDN_ASSIGN_OR_RETURN(FileDescriptor fd, OpenSocket(path));
-  // Before it has a name, which then has this mode: there is no moment with another.
+  // The mode is set before the socket has a name, so there is no moment at which the file has
+  // another.
   if (fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0 ||
       bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {

@@ -16,9 +16,10 @@
 namespace bdn {
 namespace {
 
-// A turn that has begun and ended since is the second to end.
+// The turns that end between two weighings: the first of them may have begun before the last
+// weighing; the second has both begun and ended since.
 constexpr int kTurnsOfWeighing = 2;
-// Of a message: its header, ZeroMQ's and encryption's.
+// Bytes of a message besides its payload: its header, and what ZeroMQ and encryption add.
 constexpr uint64_t kMessageOverhead = uint64_t{64} << 10;
 // Within this time ZeroMQ tells of a connection that it has accepted, on the busiest machine.
 constexpr absl::Duration kToldOfWithin = absl::Seconds(2);
@@ -34,6 +35,8 @@ absl::StatusOr<std::unique_ptr<ZmqListener>> ZmqListener::Open(const Owner* owne
   BDN_ASSIGN_OR_RETURN(listener->socket_, OpenListener(owner->context, *owner->options, parsed,
                                                        listener->security_, *owner->keys));
   BDN_ASSIGN_OR_RETURN(listener->monitor_, OpenMonitor(owner->context, listener->socket_));
+  // ZeroMQ would take any file's place, and leave its mode to the umask, so the listening
+  // descriptor is made here and handed over.
   FileDescriptor file;
   if (parsed.is_ipc) {
     BDN_ASSIGN_OR_RETURN(file, ListenAtSocketFile(parsed.path));
@@ -45,7 +48,7 @@ absl::StatusOr<std::unique_ptr<ZmqListener>> ZmqListener::Open(const Owner* owne
     if (errno == EADDRINUSE) return AlreadyExists("%s: the address is in use", address);
     return InvalidArgument("listen at %s: %s", address, zmq_strerror(errno));
   }
-  (void)file.Release();  // ZeroMQ's now
+  (void)file.Release();  // ZeroMQ closes it from now on
   char endpoint[256] = {};
   size_t size = sizeof(endpoint);
   zmq_getsockopt(listener->socket_, ZMQ_LAST_ENDPOINT, endpoint, &size);
@@ -54,7 +57,7 @@ absl::StatusOr<std::unique_ptr<ZmqListener>> ZmqListener::Open(const Owner* owne
 }
 
 ZmqListener::~ZmqListener() {
-  // While it is still bound: nobody else can have taken the path.
+  // Removed while the socket is still bound: so nobody else can have taken the path.
   if (!socket_file_.empty()) unlink(socket_file_.c_str());
   if (monitor_ != nullptr) {
     zmq_socket_monitor(socket_, nullptr, 0);
@@ -66,15 +69,17 @@ ZmqListener::~ZmqListener() {
 // ---- Receiving
 
 void ZmqListener::OnReady(bool monitor_is_ready, bool socket_is_ready) {
+  // Events first: a peer then seldom has to wait for its connection to be told of (PeerTable).
   if (monitor_is_ready) FollowConnections();
   if (!monitor_is_ready && !socket_is_ready && !has_ended()) {
+    // Nothing can be read, so every message that had ended has been.
     turns_since_weighing_ = kTurnsOfWeighing;
     return;
   }
   std::string name;
   for (int i = 0; i < kReceiveBatch; ++i) {
     if (!ReadPeerName(socket_, &name)) {
-      // What has ended is forgotten once nothing of it is left to read.
+      // All messages were read, so closed peers can be forgotten, and every turn is over.
       EndTurn();
       turns_since_weighing_ = kTurnsOfWeighing;
       return Forget(peers_.TakeClosed());
@@ -84,7 +89,8 @@ void ZmqListener::OnReady(bool monitor_is_ready, bool socket_is_ready) {
   }
 }
 
-// ZeroMQ reads of all who have something in turn.
+// ZeroMQ takes messages of the connections that have some in turn, so after PeerTable::turn_length
+// messages each of these had one read.
 void ZmqListener::EndTurn() {
   read_in_turn_ = 0;
   ++turns_since_weighing_;
@@ -96,6 +102,7 @@ void ZmqListener::ReadFrom(const std::string& name) {
   Frame frame;
   FrameOrigin origin;
   const ReadResult result = ReadFrame(socket_, &frame, peer == nullptr ? &origin : nullptr);
+  // A message that is no frame makes a peer, too: without one its connection could not be cut.
   if (peer == nullptr) peer = AddPeer(name, origin);
   peers_.OnRead(peer);
   if (result != ReadResult::kFrame) owner_->counters->frames_malformed.Add();
@@ -105,12 +112,13 @@ void ZmqListener::ReadFrom(const std::string& name) {
 }
 
 PeerTable::Peer* ZmqListener::AddPeer(const std::string& name, const FrameOrigin& origin) {
-  // ZeroMQ has told of the connections that had the descriptor before, and nearly always of this one.
+  // ZeroMQ has told of the connections that had the descriptor before, and nearly always of this
+  // one.
   FollowConnections();
   PeerTable::Peer* const peer = peers_.Add(owner_->on_new(this, origin.key), name, origin.fd,
                                            origin.key, owner_->clock->Now());
   owner_->counters->connections_open.Add();
-  // It was admitted, and has left the roster since.
+  // It was admitted in its handshake, and its key has left the list since.
   if (security_ != LinkSecurity::kOpen && !owner_->admissions->Admits(origin.key)) {
     Cut(peer, "its key has left the job");
   }
@@ -128,6 +136,8 @@ void ZmqListener::FollowConnections() {
         break;
       }
       case MonitorEvent::Kind::kClosed:
+        // A connection that ends before it brings a message was refused, or never finished its
+        // handshake.
         if (!peers_.OnClosed(event->value)) owner_->counters->connections_refused.Add();
         break;
     }
@@ -141,17 +151,21 @@ void ZmqListener::Forget(const std::vector<PeerTable::Peer>& closed) {
   }
 }
 
-// Until a connection's handshake is over ZeroMQ reads what it sends, whoever it is.
+// Until a connection's handshake is over ZeroMQ reads all that its peer sends, whatever peer that
+// is.
 void ZmqListener::LimitNewcomers() {
   const ZmqOptions& options = *owner_->options;
   if (!has_newcomers()) return;
-  FollowConnections();  // as late as can be: a descriptor may be another connection's by now
+  FollowConnections();  // as late as can be: a descriptor may belong to another connection by now
   peers_.CloseUntoldBefore(owner_->clock->Now() - kToldOfWithin);
+  // ZeroMQ ends a handshake that takes longer than handshake_timeout; twice that time leaves room
+  // for its threads to be late.
   peers_.ForgetNewcomersBefore(owner_->clock->Now() - 2 * options.handshake_timeout);
   while (peers_.newcomers().size() > static_cast<size_t>(options.max_newcomers)) {
     CutNewcomer(peers_.newcomers().begin()->second.fd);
   }
-  if (security_ == LinkSecurity::kOpen) return;  // whose frames are as good as any
+  // Anybody's frames are welcome, so there is nothing to protect.
+  if (security_ == LinkSecurity::kOpen) return;
   if (owner_->clock->Now() < next_weighing_) return;
   next_weighing_ = owner_->clock->Now() + kWeighingInterval;
   uint64_t sum = 0;
@@ -161,6 +175,7 @@ void ZmqListener::LimitNewcomers() {
     sum += sent.back().first;
   }
   if (sum <= options.max_newcomer_bytes) return;
+  // The largest senders go first, so that few connections must go.
   std::sort(sent.begin(), sent.end());
   for (; sum > options.max_newcomer_bytes; sent.pop_back()) {
     sum -= sent.back().first;
@@ -193,15 +208,17 @@ void ZmqListener::LimitMessages() {
     } else {
       CutNewcomer(weight.fd);
       owner_->log->Warning(
-          "cut a connection that had brought no frame: it sent %d bytes without ending its first message, "
+          "cut a connection that had brought no frame: it sent %d bytes without ending its first "
+          "message, "
           "where one has at most %d, and all such connections together %d",
           weight.unread, most.first_bytes, most.first_bytes_together);
     }
   }
 }
 
-// ZeroMQ closes what nobody can read from or write to. Where the descriptor has just been given to
-// another connection, that one is replaced.
+// Ends the connection of a descriptor; ZeroMQ closes it when it can neither read nor write. Where
+// the descriptor was just given to another connection, that one is ended in its place, and its peer
+// connects again.
 void ZmqListener::CutNewcomer(int fd) {
   owner_->counters->connections_cut.Add();
   EndConnection(fd);
@@ -212,7 +229,8 @@ void ZmqListener::Cut(PeerTable::Peer* peer, const std::string& why) {
   if (peer->is_cut) return;
   peer->is_cut = true;
   owner_->counters->connections_cut.Add();
-  // A descriptor that is not told of may be anything by now.
+  // The descriptor of a closed peer, or of one that is not told of, may belong to another
+  // connection by now.
   if (!peer->is_closed && peer->is_told_of) EndConnection(peer->fd);
   owner_->log->Warning("cut connection %d: %s", peer->id, why);
 }
@@ -234,6 +252,7 @@ absl::StatusOr<std::shared_ptr<SendQueue>> ZmqListener::BeginFrame(ConnectionId 
   const uint64_t most = owner_->options->max_bytes_queued;
   const uint64_t queued = peer->queue->bytes.load();
   absl::Status status;
+  // An empty queue takes any frame, so that one longer than the limit can go at all.
   if (queued > 0 && queued + frame.payload.size() > most) {
     status = ResourceExhausted("%s: %d bytes wait for connection %d, at most %d (max-bytes-queued)",
                                Describe(frame.header), queued, to, most);
@@ -241,7 +260,7 @@ absl::StatusOr<std::shared_ptr<SendQueue>> ZmqListener::BeginFrame(ConnectionId 
     status = WriteHeader(socket_, &peer->name, frame);
   }
   if (status.ok()) return peer->queue;
-  // A peer that has gone does not come back under this name.
+  // A peer that has gone does not come back under this name, so further sends need not try.
   if (absl::IsUnavailable(status)) peers_.Close(peer);
   if (absl::IsResourceExhausted(status) && HasStalled(*peer->queue)) {
     Cut(peer, "it takes nothing of what is sent to it");

@@ -17,11 +17,12 @@
 
 namespace bdn {
 
-// A socket that listens: reads what its peers send, follows who is connected, and cuts who may not
-// be or breaks the rules. Used by one thread at a time: the poller's, once it is opened.
+// A listening socket with its peers. It reads their frames, follows which of them are connected,
+// and cuts those that may not be, or that break the rules. Not thread-safe: used by one thread at a
+// time, the poller's once it is open.
 class ZmqListener {
  public:
-  // What a transport lends to its listeners, and is told by them.
+  // The parts of a transport that its listeners use, and its callbacks. The pointers are borrowed.
   struct Owner {
     void* context;
     const ZmqOptions* options;
@@ -30,56 +31,58 @@ class ZmqListener {
     const Admissions* admissions;
     TransportCounters* counters;
     LimitedLog* log;
-    // A connection's first frame has come: gives it a name.
+    // Runs when the first frame of a connection has come; returns the connection's name.
     std::function<ConnectionId(ZmqListener* listener, const PublicKey& key)> on_new;
     std::function<void(ConnectionId from, Frame frame)> on_frame;
     std::function<void(ConnectionId connection)> on_gone;
   };
 
-  // As Transport::Listen.
+  // Opens a listener, with the errors of Transport::Listen.
   static absl::StatusOr<std::unique_ptr<ZmqListener>> Open(const Owner* owner,
                                                            const std::string& address);
-  // Closes it, on whatever thread has it then.
+  // Closes the socket, on the thread that has it then.
   ~ZmqListener();
   ZmqListener(const ZmqListener&) = delete;
   ZmqListener& operator=(const ZmqListener&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }
   LinkSecurity security() const { return security_; }
-  // To poll; something can be read from the second, or the first.
+  // The sockets to poll. The monitor tells of connections, and is read first.
   void* socket() const { return socket_; }
   void* monitor() const { return monitor_; }
 
-  // Reads some of what there is.
+  // Reads some of the events and messages that have come.
   void OnReady(bool monitor_is_ready, bool socket_is_ready);
-  // Connections that have brought no frame may be anybody's: cuts those that are too many or send
-  // too much. To be called every few milliseconds while there are any.
+  // Cuts newcomers (connections that have brought no frame, and may be anybody's) where they are
+  // too many or send too much. To be called every few milliseconds while there are any.
   void LimitNewcomers();
   size_t num_newcomers() const { return peers_.newcomers().size(); }
-  // Whether LimitNewcomers has something to look at.
+  // Returns whether LimitNewcomers has something to look at.
   bool has_newcomers() const { return num_newcomers() > 0 || peers_.has_untold(); }
-  // Whether connections have ended that on_gone was not called for: OnReady does it.
+  // Returns whether connections have ended for which on_gone was not called: OnReady calls it.
   bool has_ended() const { return peers_.has_closed(); }
-  // ZeroMQ hands over no part of a message before it has all, however many there are: cuts those
-  // that have sent more than a frame without ending a message. To be called ten times a second while
-  // there are messages to limit, and every few milliseconds while some are watched.
+  // Cuts connections that have sent more than a frame without ending a message: ZeroMQ hands over
+  // no part of a message before it has all parts, however many they are. To be called ten times a
+  // second while there are messages to limit, and every few milliseconds while some are watched.
   void LimitMessages();
   bool has_messages_to_limit() const { return socket_file_.empty() && peers_.has_connections(); }
   bool has_messages_to_watch() const { return has_messages_to_limit() && peers_.has_watched(); }
-  // Cuts whose key is not admitted any more.
+  // Cuts connections whose CURVE key is no longer admitted.
   void ApplyAdmissions();
 
-  // Begins a frame; its payload is to be written to the socket, and counted in the queue meanwhile.
-  // Unavailable: the connection is gone; ResourceExhausted: too much waits for it already.
+  // Writes a frame's header. The caller then writes the payload to the socket, and counts it in the
+  // returned queue meanwhile. Unavailable: the connection is gone; ResourceExhausted: too much
+  // waits for it already.
   absl::StatusOr<std::shared_ptr<SendQueue>> BeginFrame(ConnectionId to, const Frame& frame);
 
  private:
   explicit ZmqListener(const Owner* owner) : owner_(owner) {}
 
-  // Of what newcomers have sent, and of messages that are watched: some system calls for each of them. ZeroMQ
-  // reads up to 300 KB of empty parts meanwhile, which take 10 MB of memory.
+  // The time between two weighings of newcomers, and of messages that are watched: each costs some
+  // system calls a connection. In that time ZeroMQ reads up to 300 KB of empty parts, for which it
+  // takes 10 MB of memory.
   static constexpr absl::Duration kWeighingInterval = absl::Milliseconds(10);
-  // Of the messages of all, which may be a thousand connections.
+  // The time between two weighings of all connections, which may be a thousand.
   static constexpr absl::Duration kMessageWeighingInterval = absl::Milliseconds(100);
 
   void ReadFrom(const std::string& name);
@@ -96,10 +99,10 @@ class ZmqListener {
   void* monitor_ = nullptr;
   LinkSecurity security_ = LinkSecurity::kEncrypted;
   std::string endpoint_;
-  std::string socket_file_;  // over ipc: ours to remove
+  std::string socket_file_;  // over ipc; removed by the destructor
   PeerTable peers_;
   uint64_t read_in_turn_ = 0;
-  int turns_since_weighing_ = 0;  // of messages
+  int turns_since_weighing_ = 0;  // since the last weighing of messages
   absl::Time next_weighing_ = absl::InfinitePast();
   absl::Time next_watched_weighing_ = absl::InfinitePast();  // of messages
   absl::Time next_message_weighing_ = absl::InfinitePast();

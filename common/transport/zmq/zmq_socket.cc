@@ -14,18 +14,23 @@
 namespace bdn {
 namespace {
 
+// ZeroMQ doubles the time between two attempts to connect up to this.
 constexpr int kMaxReconnectMs = 2000;
+// The kernel's own probes find a peer that is gone within a minute, also where heartbeats are off.
 constexpr int kKeepaliveIdleSeconds = 30;
 constexpr int kKeepaliveIntervalSeconds = 10;
 constexpr int kKeepaliveProbes = 3;
-// Of one peer, read by ZeroMQ and not yet by us; then it reads no more of him.
+// Frames of one peer that ZeroMQ has read and we have not; at this many it reads no more from that
+// peer.
 constexpr int kMaxFramesUnread = 1000;
+// One late heartbeat must not end a connection.
 constexpr int kHeartbeatsInSilence = 5;
-// A heartbeat's answer comes behind the frames that are on their way, and those take long where many
-// share a link: that it is late is a weaker sign than that nobody acknowledges what was sent.
+// The answer to a heartbeat comes behind the frames that are on their way, and those take long
+// where many share a link. So a late answer is a weaker sign than bytes that nobody acknowledges,
+// and may take so many times as long.
 constexpr int kAnswerSilences = 6;
 
-// One part of a message, on its way in.
+// A part of a message that is read. Not thread-safe.
 class Part {
  public:
   Part() { zmq_msg_init(&message_); }
@@ -33,7 +38,7 @@ class Part {
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
 
-  // False when there is none (or the socket is gone).
+  // Receives a part. Returns false when there is none (or the socket is gone).
   bool Receive(void* socket) {
     int rc;
     do {
@@ -56,7 +61,7 @@ class Part {
   zmq_msg_t message_;
 };
 
-// The socket's bytes as a buffer, which owns the part from here on.
+// Makes a buffer of a part without a copy; the buffer owns the part from then on.
 Buffer ToBuffer(std::unique_ptr<Part> part) {
   const MutableByteSpan bytes = part->bytes();
   return Buffer::Wrap(bytes, [owned = part.release()] { delete owned; });
@@ -66,7 +71,8 @@ void SetOption(void* socket, int option, int value) {
   zmq_setsockopt(socket, option, &value, sizeof(value));
 }
 
-// False where libzmq refuses it, which for what security stands on is an error.
+// Sets a text option. Returns false where libzmq refuses it, which is an error for options that
+// security stands on.
 bool SetText(void* socket, int option, const std::string& text) {
   return zmq_setsockopt(socket, option, text.data(), text.size()) == 0;
 }
@@ -80,6 +86,7 @@ absl::StatusOr<void*> OpenSocket(void* context, int type, const ZmqOptions& opti
   void* socket = zmq_socket(context, type);
   if (socket == nullptr) return ResourceExhausted("zmq_socket: %s", zmq_strerror(errno));
   SetOption(socket, ZMQ_LINGER, Milliseconds(options.linger));
+  // The limit is of each part, and the header is a part.
   const int64_t max_bytes = static_cast<int64_t>(std::max(options.max_payload_bytes, kHeaderBytes));
   zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes));
   SetOption(socket, ZMQ_RECONNECT_IVL_MAX, kMaxReconnectMs);
@@ -93,7 +100,7 @@ absl::StatusOr<void*> OpenSocket(void* context, int type, const ZmqOptions& opti
     SetOption(socket, ZMQ_HEARTBEAT_IVL, std::max(1, silence / kHeartbeatsInSilence));
     SetOption(socket, ZMQ_TCP_MAXRT, silence);
     SetOption(socket, ZMQ_HEARTBEAT_TIMEOUT, silence * kAnswerSilences);
-    // In tenths of a second, 16 bits of them.
+    // The peer is told this time in tenths of a second, of which 16 bits hold so many milliseconds.
     SetOption(socket, ZMQ_HEARTBEAT_TTL, std::min(silence * kAnswerSilences, 6'553'599));
   }
   if (address.is_ipv6) SetOption(socket, ZMQ_IPV6, 1);
@@ -134,6 +141,7 @@ absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,
                                    const KeyPair& keys) {
   BDN_ASSIGN_OR_RETURN(void* const socket, OpenSocket(context, ZMQ_ROUTER, options, address));
+  // Without it a frame to a peer that is gone is dropped as if it were sent.
   SetOption(socket, ZMQ_ROUTER_MANDATORY, 1);
   SetOption(socket, ZMQ_SNDHWM, options.max_frames_queued);
   SetOption(socket, ZMQ_RCVHWM, kMaxFramesUnread);
@@ -147,7 +155,7 @@ absl::StatusOr<void*> OpenConnector(void* context, const ZmqOptions& options,
                                     const ZmqAddress& address, const PeerSecurity& peer,
                                     const KeyPair& keys) {
   BDN_ASSIGN_OR_RETURN(void* const socket, OpenSocket(context, ZMQ_DEALER, options, address));
-  // Nothing is dropped for being too much: the layers above bound what is in flight.
+  // No frame is dropped because too many wait: the layers above bound what is in flight.
   SetOption(socket, ZMQ_SNDHWM, 0);
   SetOption(socket, ZMQ_RCVHWM, 0);
   if (SecureConnector(socket, peer, keys)) return socket;
@@ -165,7 +173,7 @@ absl::StatusOr<void*> OpenMonitor(void* context, void* listener) {
   void* const monitor = zmq_socket(context, ZMQ_PAIR);
   if (monitor == nullptr) return ResourceExhausted("zmq_socket: %s", zmq_strerror(errno));
   SetOption(monitor, ZMQ_LINGER, 0);
-  SetOption(monitor, ZMQ_RCVHWM, 0);  // of fixed size, a few for each connection
+  SetOption(monitor, ZMQ_RCVHWM, 0);  // events are small, and few for each connection
   if (zmq_connect(monitor, name.c_str()) == 0) return monitor;
   const int error = errno;
   zmq_close(monitor);
@@ -176,7 +184,7 @@ std::optional<MonitorEvent> ReadMonitor(void* monitor) {
   for (;;) {
     Part part;
     if (!part.Receive(monitor)) return std::nullopt;
-    // 16 bits of the event, 32 of its value; the address follows in a part of its own.
+    // An event has 16 bits, its value 32; the address follows in a part of its own.
     const MutableByteSpan bytes = part.bytes();
     uint16_t event = 0;
     uint32_t value = 0;

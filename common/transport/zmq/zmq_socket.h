@@ -13,60 +13,63 @@
 
 namespace bdn {
 
-// One socket of ZeroMQ: how it is opened, and frames read from it and written to it. Each socket is
-// used by one thread at a time; a full fence lies between two.
+// Functions that open a socket of ZeroMQ, and read frames from it and write them to it. Each socket
+// is used by one thread at a time, and a full fence lies between two threads.
 
-// Frames taken from one socket before the others get their turn.
+// Frames read from one socket before the others get their turn.
 inline constexpr int kReceiveBatch = 64;
 
-// Of a socket that is then closed: what was not sent is dropped at once.
+// Makes a socket drop unsent frames when it is closed, which must follow.
 void DropUnsent(void* socket);
-// What a connector knows of the listener at one endpoint.
+// A connector's knowledge of the listener at one endpoint.
 struct PeerSecurity {
   LinkSecurity security = LinkSecurity::kOpen;
   PublicKey key;       // the listener's, where it is kEncrypted
-  std::string secret;  // what is shown where it is kAuthenticated
+  std::string secret;  // shown where it is kAuthenticated
 };
 
-// Listens at `address`, or is to be connected. The caller closes it.
+// Open a socket that is to listen at `address`, or to connect to it. The caller binds or connects
+// the socket, and closes it.
 absl::StatusOr<void*> OpenListener(void* context, const ZmqOptions& options,
                                    const ZmqAddress& address, LinkSecurity security,
                                    const KeyPair& keys);
 absl::StatusOr<void*> OpenConnector(void* context, const ZmqOptions& options,
                                     const ZmqAddress& address, const PeerSecurity& peer,
                                     const KeyPair& keys);
-// The other end of what a listener tells of its connections. The caller closes it.
+// Opens the socket on which a listener tells of its connections. The caller closes it.
 absl::StatusOr<void*> OpenMonitor(void* context, void* listener);
 
-// What the connections of a listener do.
+// An event of a listener's connections.
 struct MonitorEvent {
   enum class Kind { kAccepted, kClosed };
   Kind kind;
-  int value;  // the descriptor; of a failure, errno
+  int value;  // the descriptor
 };
-// Nothing when there is no more.
+// Reads the next event; nothing when there is none.
 std::optional<MonitorEvent> ReadMonitor(void* monitor);
 
-// Whose connection a frame came on.
+// The connection on which a frame came.
 struct FrameOrigin {
   int fd = -1;
-  PublicKey key;  // none where nothing was asked
+  PublicKey key;  // none where the listener is kOpen
 };
 
+// The outcome of ReadFrame.
 enum class ReadResult { kNothing, kFrame, kNoFrame, kTooManyParts };
 
-// Reads what begins each message of a listener: ZeroMQ's name for the connection. False when there
-// is no message.
+// Reads the first part of a listener's message, ZeroMQ's name for the connection. Returns false
+// when there is no message.
 bool ReadPeerName(void* listener, std::string* name);
-// Reads the rest of a listener's message, or a connector's whole one, whatever it is. `origin` may
-// be null.
+// Reads the rest of a listener's message, or a connector's whole one, whatever it contains.
+// `origin` may be null.
 ReadResult ReadFrame(void* socket, Frame* frame, FrameOrigin* origin);
 
-// Begins a frame: to `peer` of a listener, or where it is null by a connector. Its payload is to
-// follow, unless it has none. Unavailable: nobody is there; ResourceExhausted: too many wait.
+// Writes a frame's header, to `peer` of a listener, or with null to a connector's listener. The
+// payload is to follow, unless it is empty. Unavailable: nobody is there; ResourceExhausted: too
+// many frames wait.
 absl::Status WriteHeader(void* socket, const std::string* peer, const Frame& frame);
-// `freed` runs once, on any thread, when the payload is no longer read. Where it could not be sent
-// `error` is set before, to errno.
+// Writes a payload. `freed` runs once, on any thread, when the payload is no longer read. Where it
+// cannot be sent `error` is set to errno before that.
 void WritePayload(void* socket, ByteSpan payload, void (*freed)(void* data, void* hint), void* hint,
                   int* error);
 

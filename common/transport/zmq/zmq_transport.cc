@@ -30,13 +30,13 @@
 namespace bdn {
 namespace {
 
-// How often newcomers are looked at while there are any, and messages that are watched.
+// The longest poll while there are newcomers, or messages that are watched.
 constexpr int kNewcomerPollMs = 10;
-// And how often messages that have not ended, while there are connections.
+// The longest poll while there are connections, whose messages may not end.
 constexpr int kMessagePollMs = 100;
-// Places among what is polled; the second is there where there are listeners.
+// The positions of the first polled items; the second is there where there are listeners.
 enum PollItem : size_t { kWakeItem, kZapItem };
-// A connector has one for each server.
+// Each connection to a server takes a socket of its own.
 constexpr int kMaxSockets = 16384;
 
 class ZmqTransport final : public Transport {
@@ -92,12 +92,12 @@ class ZmqTransport final : public Transport {
   using Outgoing = PollerMailbox::Outgoing;
   using Requests = PollerMailbox::Requests;
 
-  // A payload that ZeroMQ reads.
+  // A payload while ZeroMQ reads it.
   struct PayloadInFlight {
     ZmqTransport* transport;
     Buffer payload;
     SendDone done;
-    std::shared_ptr<SendQueue> queue;  // null of a connector
+    std::shared_ptr<SendQueue> queue;  // null for a connector
     int error = 0;                     // 0 while none is known
   };
 
@@ -121,7 +121,7 @@ class ZmqTransport final : public Transport {
   void ApplyAdmissions();
   void AnswerZap();
 
-  // On whatever thread of ours or ZeroMQ's drops the last reference.
+  // Run on the thread, ours or ZeroMQ's, that drops the last reference.
   static void OnPayloadFreed(void* data, void* hint);
   void Finish(SendDone done, absl::Status status);
 
@@ -130,11 +130,11 @@ class ZmqTransport final : public Transport {
   const KeyPair keys_;
   const SteadyClock own_clock_;
   const Clock* const clock_;
-  FrameHandler handler_;  // const after Start
-  GoneHandler gone_;      // as well
+  FrameHandler handler_;  // not changed after Start
+  GoneHandler gone_;      // not changed after Start
   TransportCounters counters_;
-  // Set by Close before the poller closes its sockets; what ZeroMQ frees afterwards ends in
-  // Unavailable. Publishes nothing else.
+  // Set by Close before the poller closes its sockets, so that frames that ZeroMQ frees afterwards
+  // end in Unavailable. Publishes nothing else.
   std::atomic<bool> is_closed_{false};
 
   mutable Mutex mu_;
@@ -233,7 +233,7 @@ void ZmqTransport::Join() {
   if (is_joined_) return;
   mailbox_.SayJoining();
   poller_.join();
-  // Waits for the lingering frames and the I/O threads, and so for the last SendDone.
+  // Waits for the frames that linger and for ZeroMQ's threads, and so for the last SendDone.
   while (zmq_ctx_term(context_) != 0 && errno == EINTR) {
   }
   is_joined_ = true;
@@ -245,6 +245,8 @@ void ZmqTransport::RunPoller() {
   bool sockets_closed = false;
   while (true) {
     Requests requests = mailbox_.Take();
+    // Sockets first: the frames may be for connections that were made just before. Disconnect and
+    // Close come after the frames that were handed over before them.
     AddSockets(&requests);
     if (requests.have_admissions_changed && !requests.is_closed) ApplyAdmissions();
     for (Outgoing& outgoing : requests.frames) SendOne(std::move(outgoing));
@@ -282,6 +284,7 @@ void ZmqTransport::CloseSockets() {
   for (const Connector& connector : connectors_) zmq_close(connector.socket);
   connectors_.clear();
   listeners_.clear();
+  // After the listeners, which ask it.
   zap_.Close();
 }
 
@@ -289,10 +292,12 @@ void ZmqTransport::WaitForWork() {
   const auto add = [this](void* socket) {
     poll_items_.push_back({.socket = socket, .fd = 0, .events = ZMQ_POLLIN, .revents = 0});
   };
+  // Made anew each time, as sockets come and go; the cost is small beside the poll.
   poll_items_.clear();
   poll_items_.push_back(
       {.socket = nullptr, .fd = mailbox_.wake_fd(), .events = ZMQ_POLLIN, .revents = 0});
   int timeout_ms = -1;
+  // Only listeners are asked for admission; without one nobody writes to this socket.
   if (!listeners_.empty()) add(zap_.socket());
   const size_t first_listener = poll_items_.size();
   for (const auto& listener : listeners_) {
@@ -310,7 +315,9 @@ void ZmqTransport::WaitForWork() {
   const size_t first_connector = poll_items_.size();
   for (const Connector& connector : connectors_) add(connector.socket);
   zmq_poll(poll_items_.data(), static_cast<int>(poll_items_.size()), timeout_ms);
+  // At once after the poll: from here on other threads need not wake this one.
   mailbox_.SetAwake(poll_items_[kWakeItem].revents != 0);
+  // Handshakes wait for this answer, so it comes before the frames.
   if (!listeners_.empty() && poll_items_[kZapItem].revents != 0) AnswerZap();
   size_t newcomers = 0;
   for (size_t i = 0; i < listeners_.size(); ++i) {
@@ -320,6 +327,7 @@ void ZmqTransport::WaitForWork() {
     newcomers += listeners_[i]->num_newcomers();
   }
   counters_.connections_new.Set(newcomers);
+  // After the reading, so that messages that could be read are not weighed as unended.
   for (const auto& listener : listeners_) listener->LimitMessages();
   for (size_t i = 0; i < connectors_.size(); ++i) {
     if (poll_items_[first_connector + i].revents != 0) ReceiveAsConnector(connectors_[i]);
@@ -361,9 +369,11 @@ void ZmqTransport::SendPayload(void* socket, Outgoing outgoing, std::shared_ptr<
   counters_.bytes_sent.Add(kHeaderBytes + bytes);
   if (bytes == 0) return Finish(std::move(outgoing.done), absl::OkStatus());
   if (queue != nullptr) {
+    // A queue that was empty has moved until now: its time begins with this payload.
     if (queue->bytes.fetch_add(bytes) == 0) queue->moved_at_ns = NowNanoseconds();
     counters_.bytes_queued.Add(bytes);
   }
+  // ZeroMQ keeps no more for us than this pointer; OnPayloadFreed deletes it.
   auto* in_flight = new PayloadInFlight{this, std::move(outgoing.frame.payload),
                                         std::move(outgoing.done), std::move(queue)};
   WritePayload(socket, in_flight->payload.span(), OnPayloadFreed, in_flight, &in_flight->error);
@@ -373,6 +383,7 @@ void ZmqTransport::OnPayloadFreed(void* /*data*/, void* hint) {
   const std::unique_ptr<PayloadInFlight> in_flight(static_cast<PayloadInFlight*>(hint));
   ZmqTransport* const transport = in_flight->transport;
   if (in_flight->queue != nullptr) {
+    // The time before the bytes: as long as the queue counts bytes its time is right.
     in_flight->queue->moved_at_ns = transport->NowNanoseconds();
     in_flight->queue->bytes -= in_flight->payload.size();
     transport->counters_.bytes_queued.Remove(in_flight->payload.size());
@@ -383,7 +394,7 @@ void ZmqTransport::OnPayloadFreed(void* /*data*/, void* hint) {
   } else if (transport->is_closed_.load(std::memory_order_relaxed)) {
     status = Unavailable("send: the transport was closed");
   }
-  in_flight->payload = Buffer();  // released before it is said to be
+  in_flight->payload = Buffer();  // released before its SendDone runs
   transport->Finish(std::move(in_flight->done), std::move(status));
 }
 
@@ -433,7 +444,7 @@ void ZmqTransport::OnGone(ConnectionId connection) {
 }
 
 void ZmqTransport::ApplyAdmissions() {
-  AnswerZap();  // who came before it was known
+  AnswerZap();  // questions that came before anybody was admitted wait there
   for (const auto& listener : listeners_) listener->ApplyAdmissions();
 }
 
