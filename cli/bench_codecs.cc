@@ -22,7 +22,8 @@ constexpr char kUsageText[] =
     "usage: bandoneon bench codecs [options]\n"
     "\n"
     "Measures codecs alone: encode, encode with error feedback, decode-add of one payload and\n"
-    "decode of four into one sum, in GB/s of float32, beside a memcpy of the same bytes in the same run.\n"
+    "decode of four into one sum, in GB/s of float32, beside a memcpy of the same bytes in the "
+    "same run.\n"
     "docs/journal/codec_speed.md explains each figure. Without options it takes about a minute.\n";
 
 constexpr char kExamples[] =
@@ -48,7 +49,8 @@ int BenchCodecsCommand(Arguments args) {
   for (const auto* number : {&elements, &threads}) {
     if (!number->ok()) return UsageError("bench codecs", number->status());
   }
-  // Codecs are not ours to know: a program beside this one does the work, and checks the specs.
+  // This command does not link the codecs: a program beside this one does the work, and checks the
+  // specs.
   const std::string program = ProgramBeside("bandoneon-bench-codecs");
   std::vector<std::string> words = {program};
   for (const std::string& spec : flags->All("codec")) words.push_back("--codec=" + spec);

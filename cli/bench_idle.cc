@@ -20,16 +20,18 @@ constexpr Flag kFlags[] = {
 constexpr char kUsageText[] =
     "usage: bandoneon bench idle [options]\n"
     "\n"
-    "Starts a job whose workers have exchanged once and then do nothing, and says how much of a core\n"
+    "Starts a job whose workers have exchanged once and then do nothing, and says how much of a "
+    "core\n"
     "each role uses meanwhile.\n";
 
 constexpr char kExamples[] =
     "  bandoneon bench idle --seconds 10 --json\n"
     "  bandoneon bench idle --workers 4 --servers 2\n";
 
-// What is left of joining and of the exchange dies down before the watch begins.
+// The time for work left over from joining and from the exchange to end before the watch begins.
 constexpr std::chrono::milliseconds kSettle{500};
 
+// The CPU time so far of each role.
 struct Cpu {
   std::chrono::nanoseconds scheduler;
   std::chrono::nanoseconds servers;
@@ -40,6 +42,7 @@ struct Cpu {
   }
 };
 
+// A job that idles, and the watch over it. Not thread-safe.
 class IdleBench {
  public:
   IdleBench(JobOptions options, int64_t seconds)

@@ -54,20 +54,22 @@ constexpr char kUsageText[] =
     "docs/journal/exchanges.md explains each figure.\n";
 
 constexpr char kExamples[] =
-    "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 --json\n"
+    "  bandoneon bench pushpull --workers 2 --servers 1 --tensors 16 --bytes 4194304 --iters 20 "
+    "--json\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --transport tcp\n"
     "  bandoneon bench pushpull --transport rdma --provider 'tcp;ofi_rxm'\n"
     "  bandoneon bench pushpull --workers 4 --hosts 1 --push 'ef(onebit)' --pull 'ef(onebit)'\n"
     "  bandoneon bench pushpull --push 'topk(ratio=0.01)' --pull 'topk(ratio=0.01)' --link 1gbit\n";
 
+// Of memcpy, whose rate varies from run to run.
 constexpr int kRepeats = 5;
-// Of a long run of short iterations.
+// A long run of short iterations has enough with these.
 constexpr size_t kMostRoofSteps = 200;
-// Heartbeats tell of the servers' stages, each second by default.
+// The scheduler learns of the servers' phases by heartbeats, each second by default.
 constexpr std::chrono::milliseconds kStagesInterval{50};
 constexpr std::chrono::seconds kStagesTimeout{10};
-// Of the mean of values under 0.14, in float32.
+// The rounding of a mean of values under 0.14 in float32.
 constexpr double kLargestDenseError = 1e-6;
 
 struct BenchOptions {
@@ -85,12 +87,13 @@ struct BenchOptions {
   std::string transport;
   std::string provider;  // of a fabric
 
-  // Whoever sends and receives for workers: each for itself, or a host's daemon.
+  // Returns the number of nodes that send and receive for workers: the workers themselves, or the
+  // host daemons.
   int nodes() const { return job.hosts > 0 ? job.hosts : job.workers; }
   double parameters() const {
     return static_cast<double>(tensors) * static_cast<double>(bytes) / sizeof(float);
   }
-  double dense_bytes() const {  // of one worker, one direction, the timed part
+  double dense_bytes() const {  // of one worker, in one direction, in the timed part
     return static_cast<double>(tensors) * static_cast<double>(bytes) * static_cast<double>(iters);
   }
 };
@@ -167,10 +170,10 @@ absl::StatusOr<BenchOptions> ReadOptions(const CommandFlags& flags) {
   return options;
 }
 
-// What a worker says of its run.
+// A worker's report of its run.
 struct WorkerResult {
   int rank = 0;
-  std::vector<double> seconds;  // by iteration
+  std::vector<double> seconds;  // of each iteration
   double cpu_seconds = 0;
   double page_faults = 0;
   double context_switches = 0;
@@ -205,14 +208,14 @@ absl::StatusOr<WorkerResult> ParseResult(int rank, std::string_view line) {
   }
 }
 
-// What came out of one run, and how it is said.
+// The result of a run.
 struct Outcome {
   std::vector<double> iteration_seconds;  // of the slowest worker
   double scheduler_cpu = 0;
   double servers_cpu = 0;
   double workers_cpu = 0;
-  double hosts_cpu = 0;  // of their daemons
-  // A step: of one server and of one worker, on average.
+  double hosts_cpu = 0;  // of the host daemons
+  // In a step, of one server and of one worker, on average.
   double server_faults = 0;
   double server_switches = 0;
   double worker_faults = 0;
@@ -220,14 +223,15 @@ struct Outcome {
   double bytes_pushed = 0;  // of one worker on average, headers included
   double bytes_pulled = 0;
   double memcpy_rate = 0;
-  // Of steps of the codecs alone, between the iterations; none where there is no roof.
+  // The times of steps of the codecs alone, between the iterations; none where there is no roof.
   std::vector<double> roof_seconds;
-  double roof_cpu = 0;  // of all of them
+  double roof_cpu = 0;  // of all these steps
   JobMemory memory;
   JobStages stages;
 };
 
-// A size as settings have it, 65536 or 64KiB; `otherwise` where it is not set, or the servers refuse it.
+// Returns a size that settings have as 65536 or 64KiB; `otherwise` where it is not set, or the
+// servers would refuse it.
 size_t SizeSetting(const BenchOptions& options, const char* variable, size_t otherwise) {
   for (const auto& [name, value] : options.job.settings) {
     if (name != variable) continue;
@@ -243,7 +247,8 @@ size_t SizeSetting(const BenchOptions& options, const char* variable, size_t oth
   return otherwise;
 }
 
-// Without a pause, in which processes would fall asleep and their caches cool: short ones.
+// Returns the number of iterations between two pauses. In a pause processes fall asleep and their
+// caches cool, so short iterations go in blocks.
 int64_t IterationsInABlock(const BenchOptions& options) {
   constexpr size_t kBytes = size_t{16} << 20;
   constexpr size_t kMost = 100;
@@ -251,10 +256,11 @@ int64_t IterationsInABlock(const BenchOptions& options) {
   return std::min(static_cast<int64_t>(block), options.iters);
 }
 
-// Null for update rules: their servers' work is the rule's.
+// Starts the roof. Null for update rules, as the work of their servers is the rule's.
 std::unique_ptr<KernelRoof> StartRoof(const BenchOptions& options) {
   if (options.rule != "mean") return nullptr;
   const size_t least = SizeSetting(options, "BANDONEON_MIN_COMPRESS_BYTES", size_t{64} << 10);
+  // A tensor below min-compress-bytes goes uncompressed, unless it is fused.
   const bool compressed = options.fuse || options.bytes >= least;
   return KernelRoof::Start(
       {.workers = options.job.workers,
@@ -265,7 +271,8 @@ std::unique_ptr<KernelRoof> StartRoof(const BenchOptions& options) {
        .pull = compressed ? options.pull : "none"});
 }
 
-// Leads the workers through the run: all of them are ready, go, all are done, report, leave.
+// Leads the workers through the run: all are ready, go, all are done, report, leave. Not
+// thread-safe.
 class Controller {
  public:
   explicit Controller(const BenchOptions& options) : options_(options) {}
@@ -308,6 +315,8 @@ class Controller {
       if (!result.ok()) return job_->Fail(1, std::string(result.status().message()));
       results_.push_back(*std::move(result));
     }
+    // Every worker says the same lines in the same order, and waits after each: so the last of them
+    // ends a phase of the run.
     if (++lines_ % options_.job.workers != 0) return;
     if (line == "block") {
       MeasureRoof();
@@ -319,7 +328,8 @@ class Controller {
     Advance(line);
   }
 
-  // What the servers count of the stages before the timed part, which goes on then.
+  // Asks for the servers' counts before the timed part, until they have the whole warm-up, and then
+  // lets the timed part begin.
   void AwaitStages(Clock::time_point deadline) {
     auto stages = AskServerStages(*job_, options_.job, options_.warmup);
     if (absl::IsUnavailable(stages.status()) && Clock::now() < deadline) {
@@ -354,7 +364,8 @@ class Controller {
     for (int rank = 0; rank < options_.job.workers; ++rank) job_->WriteToWorker(rank, "go on\n");
   }
 
-  // Between two blocks, while the job waits: the machine's speed changes within seconds.
+  // Measured between two blocks, while the job waits: the machine's speed changes within seconds,
+  // so only neighbours compare.
   void MeasureRoof() {
     if (roof_ == nullptr || outcome_.roof_seconds.size() >= kMostRoofSteps) return;
     const std::optional<KernelRoof::Cost> cost = roof_->Step();
@@ -369,14 +380,14 @@ class Controller {
   const BenchOptions& options_;
   LocalJob* job_ = nullptr;
   int lines_ = 0;
-  std::unique_ptr<KernelRoof> roof_;  // null: it has none
+  std::unique_ptr<KernelRoof> roof_;  // null where there is none
   StageRows stages_before_;
   std::vector<std::string> metrics_files_;
   Outcome outcome_;
   std::vector<WorkerResult> results_;
 };
 
-// Empty when the results are right.
+// Returns the mistake in the results; empty when they are right.
 std::string FindMistake(const BenchOptions& options, const std::vector<WorkerResult>& results) {
   const bool dense = options.push == "none" && options.pull == "none" && options.rule == "mean";
   for (size_t i = 0; i < results.size(); ++i) {
@@ -384,6 +395,7 @@ std::string FindMistake(const BenchOptions& options, const std::vector<WorkerRes
       return absl::StrFormat("workers disagree: hash %s and %s", results[0].hash, results[i].hash);
     }
     const double error = results[i].largest_error;
+    // Written so that NaN is a mistake.
     if (dense && !(error <= kLargestDenseError)) {
       return absl::StrFormat("a result is off the mean of the inputs by %g", error);
     }
@@ -398,6 +410,7 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
   for (const WorkerResult& result : results) {
     const size_t count = std::min(result.seconds.size(), outcome.iteration_seconds.size());
     for (size_t i = 0; i < count; ++i) {
+      // An iteration has ended when the slowest worker has its results.
       outcome.iteration_seconds[i] = std::max(outcome.iteration_seconds[i], result.seconds[i]);
     }
     outcome.workers_cpu += result.cpu_seconds;
@@ -407,7 +420,7 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
     outcome.bytes_pushed += result.bytes_pushed / workers;
     outcome.bytes_pulled += result.bytes_pulled / workers;
     outcome.memory.worker_resident += result.resident_grown / workers / options.parameters();
-    // Its daemon counts the stages for all of a host: once.
+    // A host's daemon counts the phases for all its workers, so they are added once.
     const bool counts =
         options.job.hosts == 0 || result.rank % (options.job.workers / options.job.hosts) == 0;
     if (counts) AddStages(result.stages, &outcome.stages.workers);
@@ -421,7 +434,7 @@ Outcome AddUp(const BenchOptions& options, const std::vector<WorkerResult>& resu
   return outcome;
 }
 
-// GB/s of a worker, slowest first.
+// Returns the GB/s of a worker, slowest first.
 std::vector<double> RatesOf(const BenchOptions& options, std::vector<double> seconds) {
   const double bytes = static_cast<double>(options.tensors) * static_cast<double>(options.bytes);
   for (double& each : seconds) each = bytes / each / 1e9;
@@ -429,7 +442,7 @@ std::vector<double> RatesOf(const BenchOptions& options, std::vector<double> sec
   return seconds;
 }
 
-// The value that `share` of them are at most. REQUIRES: there are some.
+// Returns the value that a `share` of the values does not exceed. REQUIRES: there are some.
 double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
@@ -448,7 +461,8 @@ void Print(const BenchOptions& options, const Outcome& outcome, const std::strin
   const double work = options.job.workers * options.dense_bytes() / 1e9;
   if (!json) {
     printf(
-        "%d workers%s, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, transport %s\n\n",
+        "%d workers%s, %d servers, %d tensors of %d bytes, push %s, pull %s, %d iterations, "
+        "transport %s\n\n",
         options.job.workers,
         options.job.hosts > 0 ? absl::StrFormat(" on %d hosts", options.job.hosts).c_str() : "",
         options.job.servers, static_cast<int>(options.tensors), static_cast<int>(options.bytes),

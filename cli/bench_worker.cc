@@ -1,6 +1,6 @@
 // Worker processes of the benchmarks. They speak with their parent in lines: they print "joined",
-// "ready", "block" after so many iterations that are timed, "done" and one line of JSON, and wait for a
-// line after each.
+// "ready", "block" after so many timed iterations, "done" and one line of JSON, and wait for a line
+// after each.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -47,7 +47,7 @@ double CpuSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Of all threads, so far.
+// Counts so far, of all threads.
 struct Events {
   int64_t page_faults = 0;
   int64_t context_switches = 0;
@@ -58,7 +58,7 @@ Events CountEvents() {
   return {usage.ru_minflt + usage.ru_majflt, usage.ru_nvcsw + usage.ru_nivcsw};
 }
 
-// What statistics have gained of each stage; nothing where none are counted.
+// Returns what statistics have gained of each phase; nothing where none are counted.
 Json StagesGrown(const Json& before, const Json& after) {
   Json grown = Json::object();
   if (!after.contains("stages")) return grown;
@@ -71,7 +71,7 @@ Json StagesGrown(const Json& before, const Json& after) {
   return grown;
 }
 
-// The parent's next line; false when it is gone.
+// Waits for the parent's next line. Returns false when the parent is gone.
 bool AwaitParent() {
   std::string line;
   return static_cast<bool>(std::getline(std::cin, line));
@@ -79,12 +79,13 @@ bool AwaitParent() {
 
 void Tell(const std::string& line) {
   printf("%s\n", line.c_str());
+  // The parent waits for the line, and standard output is a pipe, which is buffered.
   fflush(stdout);
 }
 
 absl::Status Check(int code) { return code == BDN_OK ? absl::OkStatus() : LastError(code); }
 
-// Values like a gradient's, the same for the same rank and index: near normal, small.
+// Returns a value like a gradient's, near normal and small; the same for the same rank and index.
 float Value(int rank, size_t tensor, size_t i) {
   uint64_t x = (static_cast<uint64_t>(rank) << 56) ^ (static_cast<uint64_t>(tensor) << 40) ^ i;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -95,6 +96,7 @@ float Value(int rank, size_t tensor, size_t i) {
   return static_cast<float>(sum) * 1e-6f;
 }
 
+// A worker of a benchmark. Not thread-safe.
 class BenchWorker {
  public:
   BenchWorker(bdn_worker* worker, const CommandFlags& flags)
@@ -125,6 +127,7 @@ class BenchWorker {
       data_.emplace_back(static_cast<float*>(data), fresh.size());
       std::copy(fresh.begin(), fresh.end(), data_.back().begin());
     }
+    // After the tensors are filled: their memory is the caller's, and not counted.
     resident_before_ = ResidentBytesOf("self");
     for (size_t t = 0; t < tensors; ++t) {
       bdn_declaration& declaration = declarations[t];
@@ -140,7 +143,7 @@ class BenchWorker {
     ids_.resize(tensors);
     absl::Status status =
         Check(bdn_declare(worker_, declarations.data(), tensors, ids_.data(), kTimeout));
-    // The first weights of rules that need some.
+    // Rules other than mean need first weights.
     for (size_t t = 0; status.ok() && rule_ != "mean" && rank == 0 && t < tensors; ++t) {
       status = Check(bdn_set_server_state(worker_, ids_[t], "weights", fresh_[t].data(), elements,
                                           /*step=*/0, kTimeout));
@@ -148,11 +151,12 @@ class BenchWorker {
     return status;
   }
 
-  // One exchange of all tensors. Refilling them and meeting the others before is not timed.
+  // Exchanges all tensors once. Refilling them and meeting the other workers before is not timed.
   absl::Status Exchange() {
     for (size_t t = 0; t < data_.size(); ++t) {
       memcpy(data_[t].data(), fresh_[t].data(), fresh_[t].size() * sizeof(float));
     }
+    // All begin at once, so that no worker's time includes another's refilling.
     if (absl::Status met = Check(bdn_barrier(worker_, "bench", kTimeout)); !met.ok()) return met;
     const double cpu = CpuSeconds();
     const Events events = CountEvents();
@@ -189,7 +193,7 @@ class BenchWorker {
     return absl::OkStatus();
   }
 
-  // Now, at the end of an exchange.
+  // Measures the memory now, at the end of an exchange.
   void MeasureMemory() { resident_grown_ = ResidentBytesOf("self") - resident_before_; }
 
   void Restart() {
@@ -226,7 +230,7 @@ class BenchWorker {
     return Json::parse(text);
   }
 
-  // Of the bits of all results, so that workers can be compared.
+  // Returns a hash of the bits of all results, by which workers are compared.
   uint64_t Hash() const {
     uint64_t hash = 0xcbf29ce484222325u;
     for (const std::span<float> tensor : data_) {
@@ -239,7 +243,8 @@ class BenchWorker {
     return hash;
   }
 
-  // Of the results against the mean of what all workers pushed. Meaningful without lossy codecs.
+  // Returns the largest error of the results against the mean of all workers' values. Meaningful
+  // without lossy codecs.
   double LargestError() const {
     const int size = bdn_size(worker_);
     double largest = 0;
@@ -248,6 +253,7 @@ class BenchWorker {
         double sum = 0;
         for (int rank = 0; rank < size; ++rank) sum += Value(rank, t, i);
         const double error = std::abs(data_[t][i] - sum / size);
+        // Written so that NaN is the largest error.
         if (!(error <= largest)) largest = error;
       }
     }
@@ -262,7 +268,7 @@ class BenchWorker {
   int64_t resident_before_ = 0;
   int64_t resident_grown_ = 0;
   std::vector<std::vector<float>> fresh_;
-  std::vector<std::span<float>> data_;  // of bdn_alloc
+  std::vector<std::span<float>> data_;  // made by bdn_alloc
   std::vector<uint32_t> ids_;
   std::vector<double> seconds_;
   double cpu_seconds_ = 0;
@@ -307,7 +313,7 @@ absl::Status RunBenchWorker(const CommandFlags& flags) {
   return Check(bdn_leave(created, kTimeout));
 }
 
-// Joins, exchanges once so that every connection stands, and does nothing.
+// Joins, exchanges once so that every connection is made, and does nothing more.
 absl::Status RunIdleWorker() {
   bdn_worker* created = nullptr;
   if (const int code = bdn_create(nullptr, &created)) return Check(code);

@@ -25,7 +25,8 @@ constexpr Flag kShowFlags[] = {
 
 constexpr char kInitUsage[] =
     "usage: bandoneon certs init --job NAME [options]\n\n"
-    "Makes a job's own certificate authority: PATH/ca.pem, which every node gets, and PATH/ca-key.pem,\n"
+    "Makes a job's own certificate authority: PATH/ca.pem, which every node gets, and "
+    "PATH/ca-key.pem,\n"
     "which stays where it is. Who has that key can take any part in the job.\n";
 constexpr char kInitExamples[] =
     "  bandoneon certs init --job gpt-7\n"
@@ -33,7 +34,8 @@ constexpr char kInitExamples[] =
 
 constexpr char kIssueUsage[] =
     "usage: bandoneon certs issue --role ROLE [--role ROLE ...] [options]\n\n"
-    "Makes PATH/NAME with ca.pem, cert.pem and key.pem: all that a process needs to take part as ROLE.\n"
+    "Makes PATH/NAME with ca.pem, cert.pem and key.pem: all that a process needs to take part as "
+    "ROLE.\n"
     "Replaces what is there of that name, which running processes notice within seconds.\n";
 constexpr char kIssueExamples[] =
     "  bandoneon certs issue --role scheduler\n"
@@ -102,7 +104,8 @@ int CertsIssueCommand(Arguments args) {
   const auto files = IssueCertificate(flags->Text("dir", "certs"), name, roles, *validity);
   if (!files.ok()) return Failed(kName, files.status());
   printf(
-      "made %s. Copy the folder to the process's host, readable by its user alone, and start it with\n"
+      "made %s. Copy the folder to the process's host, readable by its user alone, and start it "
+      "with\n"
       "  --tls-ca %s --tls-cert %s --tls-key %s\n"
       "or BANDONEON_TLS_CA, BANDONEON_TLS_CERT and BANDONEON_TLS_KEY.\n",
       files->certificate.c_str(), files->authority.c_str(), files->certificate.c_str(),

@@ -16,7 +16,7 @@ absl::Status Bad(const absl::FormatSpec<Args...>& format, const Args&... args) {
   return absl::InvalidArgumentError(absl::StrFormat(format, args...));
 }
 
-// The flag that `arg` ("--push", "--push=fp16", "-n") names, or null.
+// Returns the flag that `arg` ("--push", "--push=fp16", "-n") names, or null.
 const Flag* FindFlag(std::span<const Flag> flags, std::string_view arg) {
   const auto named = [&](const Flag& flag) {
     if (arg.substr(0, 2) == "--") return arg.substr(2, arg.find('=') - 2) == flag.name;
@@ -31,7 +31,7 @@ absl::Status UnknownFlag(std::span<const Flag> flags, std::string_view arg) {
   std::vector<std::string> names;
   for (const Flag& flag : flags) names.push_back(std::string("--") + flag.name);
   names.emplace_back("--help");
-  // To a single letter every other one is equally near, so that no suggestion would mean anything.
+  // Every other letter is equally near to a single one, so a suggestion would mean nothing.
   const bool is_word = given.size() > 2;
   return Bad("unknown option %s%s", given, is_word ? DidYouMean(given, names) : "");
 }
@@ -43,6 +43,7 @@ std::string DidYouMean(std::string_view word, std::span<const std::string> known
   for (const std::string& name : known) {
     if (name.starts_with(word)) longer.push_back(name);
   }
+  // A word that is cut short is a surer sign than one that is misspelt.
   const std::string best = longer.size() == 1 ? longer[0] : NearestName(word, known);
   return best.empty() ? "" : absl::StrFormat("; did you mean '%s'?", best);
 }
@@ -68,6 +69,7 @@ absl::StatusOr<CommandFlags> CommandFlags::Parse(std::span<const Flag> flags,
       if (equals != std::string::npos) return Bad("option --%s takes no value", flag->name);
     } else if (equals != std::string::npos) {
       value = arg.substr(equals + 1);
+      // A value may begin with a dash; only "--" never is one.
     } else if (i + 1 < args.size() && args[i + 1] != "--") {
       value = args[++i];
     } else {

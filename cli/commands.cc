@@ -11,7 +11,7 @@
 namespace bdn::cli {
 namespace {
 
-// Settings that a local job decides itself, and what to say instead.
+// A setting that a local job decides itself, and the advice in place of it.
 struct Reserved {
   const char* name;
   const char* instead;
@@ -63,6 +63,7 @@ int UsageError(const std::string& command, const absl::Status& status) {
 
 bool PrintedHelp(Arguments args, const std::string& usage, std::span<const Flag> flags,
                  const std::string& examples) {
+  // Behind "--" is the command to run, whose --help is its own.
   const auto end = std::find(args.begin(), args.end(), "--");
   const auto asked = [](const std::string& arg) { return arg == "--help" || arg == "-h"; };
   if (std::none_of(args.begin(), end, asked)) return false;
@@ -106,6 +107,8 @@ void AddFabricProvider(const CommandFlags& flags, bool local, Variables* setting
   settings->emplace_back(VariableName("fabric-provider"), provider);
   const std::string interface = VariableName("fabric-interface");
   const auto same = [&](const auto& other) { return other.first == interface; };
+  // A user who says an interface knows better, also by the environment, which the processes
+  // inherit.
   const bool is_said =
       getenv(interface.c_str()) != nullptr || std::any_of(settings->begin(), settings->end(), same);
   if (local && !is_said && provider.rfind("tcp", 0) == 0) {

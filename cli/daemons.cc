@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNotRunnable = 127;
 
-// Becomes the daemon beside this program.
+// Becomes the daemon beside this program, so that signals and the exit code are the daemon's own.
 int Become(const char* role, Arguments args) {
   std::vector<std::string> texts = {ProgramBeside(std::string("bandoneon-") + role)};
   texts.insert(texts.end(), args.begin(), args.end());

@@ -42,10 +42,13 @@ constexpr std::string_view kRepeated[] = {"peer"};
 
 constexpr char kUsageText[] =
     "usage: bandoneon doctor [options]\n\n"
-    "Looks for what keeps jobs from starting, or makes them slow: on this machine, and with --scheduler on the\n"
-    "way to a job: its name, port, certificates and token, version, who is missing, each server's address.\n"
+    "Looks for what keeps jobs from starting, or makes them slow: on this machine, and with "
+    "--scheduler on the\n"
+    "way to a job: its name, port, certificates and token, version, who is missing, each server's "
+    "address.\n"
     "With --listen on one host and --peer on others it measures the network between them.\n\n"
-    "Each finding is ok, a note, a warning or an error, with what to do. Returns 0 where nothing is worse than\n"
+    "Each finding is ok, a note, a warning or an error, with what to do. Returns 0 where nothing "
+    "is worse than\n"
     "a note, 1 for warnings, 2 for errors.\n";
 
 constexpr char kExamples[] =
@@ -55,6 +58,7 @@ constexpr char kExamples[] =
     "  bandoneon doctor --peer 10.0.0.1:7300 --token-file job/token      # on the other\n"
     "  bandoneon doctor --json | python3 -m json.tool\n";
 
+// Odd, so that the median is one of them.
 constexpr int kRoundTrips = 21;
 
 std::string Setting(const CommandFlags& flags, const std::string& flag, const char* variable) {
@@ -71,7 +75,7 @@ std::vector<std::string> AskSettings(const CommandFlags& flags) {
   return settings;
 }
 
-// Of those that workers can reach over the network, with a connection to each.
+// Connects to each server that workers can reach over the network.
 std::vector<JobFacts::Server> VisitServers(const std::string& status, bool with_rates,
                                            std::chrono::milliseconds timeout) {
   std::vector<JobFacts::Server> servers;
@@ -99,7 +103,7 @@ std::vector<JobFacts::Server> VisitServers(const std::string& status, bool with_
       }
     }
   } catch (const Json::exception&) {
-    // CheckJob says that the answer is not understood.
+    // CheckJob says that the answer is not understood; the servers before that stay.
   }
   return servers;
 }
@@ -165,12 +169,13 @@ void PrintRates(const Rates& rates, bool as_json, bool with_latency) {
   printf("%s\n", as_json ? json.dump().c_str() : text.c_str());
 }
 
-// 0 once so many peers were served.
+// Serves peers. Returns 0 once so many were served.
 int Listen(const CommandFlags& flags, const HostAndPort& place, const std::string& token,
            std::chrono::milliseconds timeout, int64_t peers) {
   const auto addresses = Resolve(place);
   if (!addresses.ok()) return Fail(addresses.status());
   const std::string numbers = addresses->front().ToString();
+  // Without a token any host could take up this one's link.
   if (token.empty() && numbers.rfind("127.", 0) != 0 && numbers != "::1") {
     return Fail(absl::InvalidArgumentError(absl::StrFormat(
         "%s is reached by other hosts, and there is no token: give both ends --token-file",
@@ -195,12 +200,13 @@ int Listen(const CommandFlags& flags, const HostAndPort& place, const std::strin
       if (rates.status().code() == absl::StatusCode::kDeadlineExceeded) break;
     }
   }
+  // Before the socket is closed: the queue accepts once more, and tells the peers that still wait.
   queue.reset();
   close(*listener);
   return peers == 0 ? 0 : 2;
 }
 
-// 2 where one of them could not be measured; the others are.
+// Measures with each place. Returns 2 where one could not be measured; the others are.
 int Measure(const CommandFlags& flags, const std::vector<HostAndPort>& places,
             const std::string& token, std::chrono::milliseconds timeout) {
   int code = 0;

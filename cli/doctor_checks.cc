@@ -12,9 +12,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kContainersShm = 64 * kMiB;  // what container engines give unless told otherwise
+constexpr uint64_t kContainersShm = 64 * kMiB;  // the default of container engines
 constexpr uint64_t kEnoughShm = 512 * kMiB;
+// Connections take a few for each worker and server.
 constexpr uint64_t kFewestOpenFiles = 4096;
+// In seconds. Logs of several machines are compared by their clocks.
 constexpr double kMostClockError = 0.1;
 constexpr int kJumboMtu = 9000;
 
@@ -26,7 +28,7 @@ std::string Size(uint64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / static_cast<double>(kMiB));
 }
 
-// One line each; a helper that adds to a list.
+// A list of findings that is being made. Not thread-safe.
 class Report {
  public:
   void Ok(std::string subject, std::string seen) { Add(Severity::kOk, subject, seen, ""); }
@@ -214,7 +216,7 @@ void CheckNetwork(const MachineFacts& facts, Report* report) {
   CheckFabrics(facts, report);
 }
 
-// Why one TCP connection was not made, and what to do.
+// Returns what to do about a TCP connection that was not made.
 std::string WayRemedy(Reached reached, const std::string& what) {
   switch (reached) {
     case Reached::kYes:
@@ -244,7 +246,7 @@ std::string WayName(const TcpAttempt& attempt) {
   return "";
 }
 
-// Whether the scheduler was reached.
+// Reports each attempt to reach the scheduler. Returns whether one succeeded.
 bool CheckWay(const JobFacts& facts, Report* report) {
   if (!facts.name_failure.empty()) {
     report->Error("name", facts.name_failure, "DNS, /etc/hosts, or the address as numbers");
@@ -257,6 +259,8 @@ bool CheckWay(const JobFacts& facts, Report* report) {
       report->Ok("scheduler", seen);
       return true;
     }
+    // A name may have an IPv6 and an IPv4 address of which one works, so only the last failure is
+    // an error.
     const bool is_last = &attempt == &facts.attempts.back().second;
     if (is_last) {
       report->Error("scheduler", seen, WayRemedy(attempt.reached, "bandoneon-scheduler"));
@@ -301,7 +305,7 @@ bool CheckAnswer(const JobFacts& facts, Report* report) {
 }
 
 void CheckServer(const JobFacts::Server& server, Report* report) {
-  // Before all have joined, who was started without one has no rank.
+  // A server that was started without a rank gets one when all have joined.
   const std::string subject =
       server.rank < 0 ? "server ?" : absl::StrFormat("server %d", server.rank);
   if (server.address.rfind("tcp://", 0) != 0) {

@@ -9,13 +9,15 @@
 
 #include "cli/tcp_probe.h"
 
-// What `bandoneon doctor` makes of what it has seen. Pure: facts come in, findings go out.
+// The checks of `bandoneon doctor`. They are pure: facts come in, findings go out.
 
 namespace bdn::cli {
 
+// The severity of a finding.
 enum class Severity { kOk, kNote, kWarning, kError };
 const char* SeverityName(Severity severity);  // "ok", "note", "warning", "error"
 
+// A finding of a check, with the remedy.
 struct Finding {
   Severity severity = Severity::kOk;
   std::string subject;  // "memlock"
@@ -24,70 +26,74 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-// What a machine says of itself. What could not be read is empty.
+// The facts of this machine. A fact that could not be read is empty.
 struct MachineFacts {
-  std::vector<std::string> cpu_features;  // of those that kernels are built for
-  std::string server_version;             // what `bandoneon-server --version` printed
-  std::string server_failure;             // why it printed nothing
+  std::vector<std::string> cpu_features;  // those for which kernels are built
+  std::string server_version;             // the output of `bandoneon-server --version`
+  std::string server_failure;             // why there is none
   std::string own_version;
   std::vector<std::pair<std::string, std::string>> libraries;  // name, version
   std::optional<uint64_t> memlock_bytes;                       // UINT64_MAX: no limit
   std::optional<uint64_t> open_files;  // the hard limit, to which daemons raise theirs
-  std::optional<uint64_t> huge_pages;  // reserved ones
+  std::optional<uint64_t> huge_pages;  // reserved
   std::string transparent_huge_pages;  // "always", "madvise", "never"
   std::optional<bool> clock_synchronised;
   std::string clock_failure;
-  double clock_error_seconds = 0;  // at most, as the kernel has it
+  double clock_error_seconds = 0;  // the largest error, as the kernel reckons it
   std::optional<uint64_t> shm_bytes;
   uint64_t shm_free_bytes = 0;
-  int processors = 0;                       // that this process may run on
-  std::optional<double> cgroup_processors;  // of its time, where that is limited
+  int processors = 0;                       // cores that this process may run on
+  std::optional<double> cgroup_processors;  // cores' worth of time, where that is limited
   uint64_t memory_bytes = 0;
   std::optional<uint64_t> cgroup_memory_bytes;
-  std::string devices;  // as bdn_describe_devices
+  std::string devices;  // as bdn_describe_devices has it
   std::vector<std::string> rdma_devices;
   struct Fabric {
     std::string name;     // provider, domain and address
-    std::string why_not;  // it cannot be used; empty where it can
+    std::string why_not;  // why it cannot be used; empty where it can
     bool is_rdma = false;
-    bool has_device_memory = false;  // it offers to register it (FI_HMEM)
+    bool has_device_memory = false;  // whether it offers to register devices' memory (FI_HMEM)
   };
-  std::vector<Fabric> fabrics;  // what libfabric offers
-  std::string fabric_failure;   // why that is not known
+  std::vector<Fabric> fabrics;  // those that libfabric offers
+  std::string fabric_failure;   // why they are not known
   struct Interface {
     std::string name;
     int mtu = 0;
   };
-  std::vector<Interface> interfaces;  // that are up, but for loopback
+  std::vector<Interface> interfaces;  // those that are up, without loopback
 };
+// Returns the findings about a machine.
 Findings CheckMachine(const MachineFacts& facts);
 
-// What was seen of a job, in the order in which it was looked for; what comes after a failure is empty.
+// The facts of a job, in the order in which they are looked for; all facts after a failure are
+// empty.
 struct JobFacts {
   std::string scheduler;     // HOST:PORT
   std::string name_failure;  // why the name has no address
   std::vector<std::pair<std::string, TcpAttempt>>
-      attempts;  // at each address, until one was reached
+      attempts;  // one for each address, until one was reached
   bool asked = false;
   int ask_code = 0;  // a status code
   std::string ask_failure;
   bool with_certificates = false;
   std::string status;  // bdn_status_json
   struct Server {
-    int rank = 0;  // -1: not known before all have joined
+    int rank = 0;  // -1 while it is not known, before all have joined
     std::string address;
-    std::string failure;  // of its address or its name
+    std::string failure;  // why its address or name is of no use
     TcpAttempt attempt;
-    std::vector<double> round_trips_ms;  // of more connections, where rates were asked for
+    std::vector<double> round_trips_ms;  // of further connections, where --rates asks for them
   };
   std::vector<Server> servers;
 };
+// Returns the findings about a job.
 Findings CheckJob(const JobFacts& facts);
 
-// 0: nothing worse than a note; 1: warnings; 2: errors.
+// Returns the exit code: 0 where nothing is worse than a note, 1 for warnings, 2 for errors.
 int ExitCodeOf(const Findings& findings);
+// Returns the findings as text for people.
 std::string DescribeFindings(const Findings& findings);
-// [{"level", "subject", "seen", "remedy"}]
+// Returns the findings as JSON: [{"level", "subject", "seen", "remedy"}].
 std::string FindingsJson(const Findings& findings);
 
 }  // namespace bdn::cli

@@ -32,6 +32,7 @@ std::vector<std::string> EchoFilter::Pass(size_t process, std::string_view line)
     return {};
   }
   held->second.emplace_back(line);
+  // Lines of a traceback are indented; the first that is not names the exception.
   const bool goes_on = line.empty() || line.front() == ' ';
   if (goes_on && held->second.size() < kMostLines) return {};
   std::vector<std::string> all = Flush(process);
@@ -58,12 +59,11 @@ bool EchoFilter::IsEchoOfLog(size_t process, std::string_view line) {
   const size_t colon = line.find(": ", kLevelAt);
   if (level != 'E' || colon == std::string_view::npos) return false;
   std::string_view message = line.substr(colon + 2);
-  for (const std::string_view prefix :
-       {"the job failed: ", "leaving the job: "}) {
+  for (const std::string_view prefix : {"the job failed: ", "leaving the job: "}) {
     if (message.rfind(prefix, 0) == 0) message.remove_prefix(prefix.size());
   }
   if (is_interrupted_ && Contains(message, "KeyboardInterrupt")) return true;
-  // One process may well say the same twice: it happened twice.
+  // Only other processes repeat: when one process says the same twice it has happened twice.
   for (const auto& [other, said] : said_) {
     if (other == process) continue;
     if (Contains(said, message) || Contains(message, said)) return true;

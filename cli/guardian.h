@@ -6,13 +6,13 @@
 
 namespace bdn::cli {
 
-// Runs `body` in a child process, the guardian, and returns what it returned (128 + the signal when
-// it was killed). `body` gets a private temporary directory, gone afterwards, and supervises
-// processes by a ProcessGroup. Signals that come for this process are passed on to the guardian.
+// Runs `body` in a child process, the guardian, and returns its result (128 + the signal if it was
+// killed). `body` gets a private temporary directory, which is removed afterwards, and supervises
+// processes by a ProcessGroup. Signals for this process are passed on to the guardian.
 //
-// Of the two processes each cleans up after the other: a guardian whose parent was killed gets
-// SIGUSR2, at which `body` must end everything at once; when the guardian is killed, this process
-// inherits what it left, and ends that. So whichever of them gets SIGKILL, nothing stays behind.
+// Each of the two processes cleans up after the other. A guardian whose parent was killed gets
+// SIGUSR2, at which `body` must end everything at once. When the guardian is killed, this process
+// inherits its children, and ends them. So nothing stays behind when either of them gets SIGKILL.
 //
 // REQUIRES: no other thread runs in this process.
 int RunGuarded(const std::function<int(const std::string& directory)>& body);

@@ -11,6 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The names of the servers' gauges, without "bytes_".
 constexpr const char* kPurposes[] = {"weights",   "replicas",  "moments",  "residuals",
                                      "sums",      "waiting",   "replies",  "values",
                                      "held_most", "pool_used", "pool_idle"};
@@ -38,6 +39,7 @@ absl::StatusOr<std::vector<std::pair<std::string, double>>> ReadPurposes(
 std::string MemoryText(const JobMemory& memory) {
   std::string purposes;
   for (const auto& [name, bytes] : memory.server_purposes) {
+    // Less would be printed as 0.00.
     if (bytes >= 0.005) absl::StrAppendFormat(&purposes, ", %s %.2f", name, bytes);
   }
   return absl::StrFormat(

@@ -10,20 +10,23 @@
 
 namespace bdn::cli {
 
-// What the processes of a role hold, in bytes a parameter. Servers' are of all of them together, as
-// each parameter is on one; workers' are of one on average.
+// The memory that the processes of a role hold, in bytes a parameter. The servers' is that of all
+// servers together, as each parameter is on one of them; the workers' is that of one worker on
+// average.
 struct JobMemory {
   double server_resident = 0;  // growth of the resident set since the workers joined
   double worker_resident = 0;  // the same, without the caller's tensors
-  // As the servers count it: the metrics bytes_... of their last report, by name without bytes_.
+  // The servers' own count by purpose: the metrics bytes_... of their last report, by name without
+  // "bytes_".
   std::vector<std::pair<std::string, double>> server_purposes;
 };
 
-// Adds up the gauges of the files that servers wrote (setting metrics-file).
+// Adds up the gauges of the files that servers wrote (setting metrics-file). Internal names a file
+// that cannot be understood.
 absl::StatusOr<std::vector<std::pair<std::string, double>>> ReadPurposes(
     const std::vector<std::string>& metrics_files, double parameters);
 
-// For people and for --json: what JobMemory says of whom.
+// Return the same as text for people, and for --json.
 std::string MemoryText(const JobMemory& memory);
 std::string MemoryJson(const JobMemory& memory);
 

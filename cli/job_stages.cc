@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kTimeout = 5;  // seconds
 
-// What shows the scheduler of a job that we may ask.
+// Returns the settings by which the scheduler of a job lets us ask.
 std::vector<std::string> AskerSettings(const LocalJob& job, const JobOptions& options) {
   std::vector<std::string> settings = {"scheduler=" + job.scheduler_address()};
   if (!job.token_file().empty()) settings.push_back("token-file=" + job.token_file());
@@ -67,6 +67,8 @@ absl::StatusOr<StageRows> AskServerStages(const LocalJob& job, const JobOptions&
     const Json status = Json::parse(*answer);
     auto sum = SumServers(status);
     if (!sum.ok()) return sum.status();
+    // A reply is the last phase of a key at a server: with all replies counted, all earlier phases
+    // of those steps are, too.
     const uint64_t replies = status.at("keys").get<uint64_t>() *
                              static_cast<uint64_t>(options.workers) * static_cast<uint64_t>(steps);
     if (ItemsOf(*sum, "reply") < replies) return absl::UnavailableError("not all of them yet");

@@ -10,23 +10,24 @@
 
 namespace bdn::cli {
 
-// What a benchmark's nodes count of the stages that keys pass through: of all nodes of a role.
+// The counts of the telemetry phases through which keys pass, of all nodes of a role in a
+// benchmark's job.
 struct JobStages {
   StageRows workers;
   StageRows servers;
 };
 
-// Whether the nodes of a job with these settings count at all.
+// Returns whether the nodes of a job with these settings count phases at all.
 bool CountStages(const Variables& settings);
 
-// The servers' stages once the scheduler knows of `steps` whole steps of all workers, by the
-// servers' heartbeats. Unavailable: it does not yet.
+// Returns the servers' phases once the scheduler knows, by their heartbeats, of `steps` whole steps
+// of all workers. Unavailable: it does not yet.
 absl::StatusOr<StageRows> AskServerStages(const LocalJob& job, const JobOptions& options,
                                           int64_t steps);
-// The same at the job's end, from the files that the servers wrote (setting metrics-file).
+// Returns the same at the job's end, from the files that the servers wrote (setting metrics-file).
 absl::StatusOr<StageRows> ReadServerStages(const std::vector<std::string>& metrics_files);
 
-// For people and for --json.
+// Return the phases as text for people, and for --json.
 std::string JobStagesText(const JobStages& stages);
 std::string JobStagesJson(const JobStages& stages);
 

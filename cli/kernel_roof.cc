@@ -23,7 +23,7 @@ extern char** environ;
 namespace bdn::cli {
 namespace {
 
-// That this process may run on.
+// Returns the number of cores on which this process may run.
 int NumProcessors() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -63,7 +63,7 @@ std::unique_ptr<KernelRoof> KernelRoof::Start(const Options& options) {
   return std::unique_ptr<KernelRoof>(new KernelRoof(pid, ends[0]));
 }
 
-// It ends with its input.
+// The program ends when its input does.
 KernelRoof::~KernelRoof() {
   close(socket_);
   waitpid(pid_, nullptr, 0);

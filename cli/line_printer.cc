@@ -22,13 +22,15 @@ std::string_view TextOf(ProcessGroup::End end) {
 std::string LinePrinter::Put(Stream stream, std::string_view tag, std::string_view text, End end) {
   Line& line = LineOf(stream);
   const bool is_own = line.tag == tag;
-  // A bar begins with a carriage return as often as it ends with one: that of nothing says nothing.
+  // Some progress bars begin with a carriage return, others end with one. A carriage return without
+  // text matters only behind a piece of the same process.
   const bool says_nothing = text.empty() && end == End::kReturn;
   if (says_nothing && !(is_own && line.end == End::kNone)) return "";
   std::string out;
   const bool goes_on = is_own && line.end == End::kNone;
   const bool ends_bar = is_own && line.end == End::kReturn && text.empty();
-  // Bars overwrite each other; anything else leaves the bar or the open line of another as it is.
+  // A bar may overwrite a bar. Any other text begins on a new line, so that the bar or the open
+  // line of another process stays.
   const bool overwrites = line.end == End::kReturn && (is_own || end == End::kReturn);
   if (line.end != End::kNewline && !goes_on && !ends_bar && !overwrites) out = "\n";
   if (!goes_on && !ends_bar) out.append("[").append(tag).append("] ");

@@ -8,14 +8,15 @@
 
 namespace bdn::cli {
 
-// Puts what several processes print onto two streams, "[worker 0] line", so that lines stay whole where
-// some of them come in pieces, as progress bars and prompts do. Not thread-safe.
+// A printer that merges the output of several processes into two streams, as "[worker 0] line".
+// Lines stay whole even where some come in pieces, as those of progress bars and prompts do. Not
+// thread-safe.
 class LinePrinter {
  public:
   using Stream = ProcessGroup::Stream;
   using End = ProcessGroup::End;
 
-  // `is_one_screen`: both streams are one terminal or one file.
+  // Makes a printer; `is_one_screen` says that both streams are one terminal or one file.
   explicit LinePrinter(bool is_one_screen) : is_one_screen_(is_one_screen) {}
 
   // Returns the text to write to the stream for a piece of the output of `tag`.
@@ -25,12 +26,10 @@ class LinePrinter {
 
  private:
   struct Line {
-    std::string tag;           // whose piece was put last
-    End end = End::kNewline;  // and how that ended
+    std::string tag;          // the tag of the last piece
+    End end = End::kNewline;  // the end of that piece
   };
-  Line& LineOf(Stream stream) {
-    return lines_[is_one_screen_ ? 0 : static_cast<size_t>(stream)];
-  }
+  Line& LineOf(Stream stream) { return lines_[is_one_screen_ ? 0 : static_cast<size_t>(stream)]; }
 
   const bool is_one_screen_;
   Line lines_[2];

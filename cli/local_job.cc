@@ -28,17 +28,19 @@
 namespace bdn::cli {
 namespace {
 
+// A machine under load may take seconds to load the daemon's libraries.
 constexpr std::chrono::seconds kSchedulerStart{30};
+// The exit code of ssh where it fails itself; any other is the remote command's.
 constexpr int kSshFailed = 255;
 constexpr char kLoopback4[] = "127.0.0.1";
 constexpr char kLoopback6[] = "::1";
-// After so long a line is shown as far as it is there.
+// A line that does not end is shown after this time as far as it has come.
 constexpr std::chrono::milliseconds kPatience{200};
-constexpr size_t kMostOthers = 8;  // who are named besides the cause
+constexpr size_t kMostOthers = 8;  // named besides the cause
 
 using Json = nlohmann::ordered_json;
 
-// Lines of daemons are such objects already.
+// Returns a line as a JSON object. Lines of daemons are such objects already, and stay as they are.
 std::string AsJson(std::string_view tag, std::string_view line) {
   if (!line.empty() && line.front() == '{' && Json::accept(line)) return std::string(line);
   const Json object = {
@@ -55,7 +57,7 @@ std::string RandomJobId() {
   return absl::StrFormat("job-%016x", number);
 }
 
-// Whether the environment or the settings say it.
+// Returns whether the environment or the settings give the variable a value.
 bool IsSaid(const char* name, const Variables& settings) {
   const char* exported = getenv(name);
   if (exported != nullptr && *exported != '\0') return true;
@@ -65,7 +67,7 @@ bool IsSaid(const char* name, const Variables& settings) {
   return false;
 }
 
-// Whether both are one terminal, pipe or file.
+// Returns whether two descriptors are one terminal, pipe or file.
 bool IsOneFile(int one, int other) {
   struct stat first = {};
   struct stat second = {};
@@ -86,8 +88,9 @@ bool CanListenAt(const std::string& address) {
   return can;
 }
 
-// A socket that is bound to a port of the kernel's choice at all addresses, and never listens: the
-// kernel gives the port to nobody else, and who binds it with SO_REUSEADDR, as torch does, may listen.
+// Returns a socket that is bound to a port of the kernel's choice at all addresses and never
+// listens. The kernel then gives the port to no other process, but one that binds it with
+// SO_REUSEADDR, as torch does, may listen at it.
 int HoldPort(std::string* port) {
   const int on = 1;
   const int off = 0;
@@ -110,12 +113,13 @@ int HoldPort(std::string* port) {
     size = sizeof(sockaddr_in);
     held = bind_it();
   }
-  // A sockaddr_in has its port in the same place.
+  // A sockaddr_in has its port at the same offset.
   *port = absl::StrFormat("%d", held ? ntohs(address.sin6_port) : 0);
   return fd;
 }
 
-// A port of another host, where none can be held: below those that kernels choose from.
+// Returns a port for another machine, where none can be held: one below those from which kernels
+// choose, so that no connection there takes it by chance.
 std::string PortBelowChosenOnes() {
   constexpr int kFirst = 10000;
   int first_chosen = 32768;
@@ -126,18 +130,19 @@ std::string PortBelowChosenOnes() {
   return absl::StrFormat("%d", kFirst + static_cast<int>(number % static_cast<unsigned>(count)));
 }
 
-// Whether a host's daemon names the process of it as the cause.
+// Returns whether the reason of a host daemon names a process of it as the cause.
 bool Names(const std::string& reason, const std::string& process) {
   return reason.find(process + " (process") != std::string::npos;
 }
 
-// False when nobody reads `fd` any more.
+// Writes all of `text`. Returns false when `fd` has no reader any more.
 bool WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
     if (size > 0) {
       text.remove_prefix(static_cast<size_t>(size));
     } else if (errno == EAGAIN) {
+      // Another process may have made the terminal or pipe that we share non-blocking.
       pollfd polled = {fd, POLLOUT, 0};
       poll(&polled, 1, -1);
     } else if (errno != EINTR) {
@@ -168,11 +173,10 @@ LocalJob::LocalJob(JobOptions options, std::string directory, WorkerLine worker_
       worker_line_(std::move(worker_line)),
       job_id_(RandomJobId()),
       printer_(IsOneFile(STDOUT_FILENO, STDERR_FILENO)),
-      group_(
-          [this](size_t process, ProcessGroup::Stream stream, std::string_view text,
-                 ProcessGroup::End end) { HandleText(process, stream, text, end); },
-          // A caller that reads lines, or objects of JSON, needs them whole.
-          worker_line_ || options_.json_lines ? std::chrono::milliseconds(0) : kPatience) {
+      group_([this](size_t process, ProcessGroup::Stream stream, std::string_view text,
+                    ProcessGroup::End end) { HandleText(process, stream, text, end); },
+             // A caller that reads lines, or objects of JSON, needs them whole.
+             worker_line_ || options_.json_lines ? std::chrono::milliseconds(0) : kPatience) {
   if (options_.remote.empty()) {
     master_port_fd_ = HoldPort(&master_port_);
   } else {
@@ -189,6 +193,8 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
   if (worker_line_ && is_worker(process) && stream == ProcessGroup::Stream::kOut) {
     return worker_line_(static_cast<int>(process - worker(0)), text);
   }
+  // Standard error is filtered by whole lines. A piece passes unless the filter holds lines of its
+  // process back, before which it must not be printed.
   const bool is_whole = end == ProcessGroup::End::kNewline;
   if (options_.json_lines || stream == ProcessGroup::Stream::kOut ||
       (!is_whole && !echoes_.Holds(process))) {
@@ -201,14 +207,15 @@ void LocalJob::HandleText(size_t process, ProcessGroup::Stream stream, std::stri
 
 void LocalJob::Print(ProcessGroup::Stream stream, std::string_view tag, std::string_view text,
                      ProcessGroup::End end) {
-  Write(stream, options_.json_lines ? AsJson(tag, text) + "\n"
-                                    : printer_.Put(stream, tag, text, end));
+  Write(stream,
+        options_.json_lines ? AsJson(tag, text) + "\n" : printer_.Put(stream, tag, text, end));
 }
 
 void LocalJob::Write(ProcessGroup::Stream stream, std::string_view text) {
   const int fd = stream == ProcessGroup::Stream::kOut ? STDOUT_FILENO : STDERR_FILENO;
   if (output_lost_ || WriteAll(fd, text)) return;
-  // As a program ends by SIGPIPE when its reader goes, but with everything it started.
+  // A program ends by SIGPIPE when its reader has gone; so does this one, but with everything that
+  // it started.
   output_lost_ = true;
   kill(getpid(), SIGTERM);
 }
@@ -245,6 +252,7 @@ absl::Status LocalJob::StartDaemon(const std::string& name, std::vector<std::str
 absl::Status LocalJob::StartDaemons() {
   if (absl::Status made = MakeToken(); !made.ok()) return made;
   const std::string port_file = directory_ + "/port";
+  // The watch begins before the scheduler does, so that its file is not missed.
   const int watch_fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
   if (watch_fd < 0 ||
       inotify_add_watch(watch_fd, directory_.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO) < 0) {
@@ -272,8 +280,7 @@ absl::Status LocalJob::StartDaemons() {
                                    : "tcp://" + Advertised(0);
     argv = {"bandoneon-server", absl::StrFormat("--rank=%d", i), "--listen=" + listen};
     if (options_.counts) argv.push_back("--metrics-file=" + MetricsFile(i));
-    if (options_.advertise == kLoopback6 &&
-        !IsSaid("BANDONEON_HEALTH_LISTEN", options_.settings)) {
+    if (options_.advertise == kLoopback6 && !IsSaid("BANDONEON_HEALTH_LISTEN", options_.settings)) {
       argv.push_back("--health-listen=" + Advertised(0));
     }
     status = StartDaemon(absl::StrFormat("server %d", i), argv);
@@ -313,6 +320,8 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
     switch (event.kind) {
       case ProcessGroup::Event::Kind::kReadable: {
         char drained[4096];
+        // The event may be of another file of the directory, so it is drained and the port file
+        // read anyhow.
         while (read(watch_fd, drained, sizeof(drained)) > 0) {
         }
         int port = 0;
@@ -339,7 +348,7 @@ absl::Status LocalJob::AwaitPort(int watch_fd, const std::string& port_file) {
 }
 
 void LocalJob::ReadPageUrl() {
-  // The scheduler writes it before the other file.
+  // The scheduler writes this file before the port file, which has been read.
   int port = 0;
   if (!(std::ifstream(PagePortFile()) >> port)) return;
   const std::string host = options_.http_listen.substr(0, options_.http_listen.find_last_of(':'));
@@ -357,7 +366,7 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
   ProcessSpec spec = {"worker " + rank, argv, options_.settings, wants_input, options_.input};
   Variables variables = {{"BANDONEON_SCHEDULER", scheduler_address_},
                          {"BANDONEON_JOB_ID", job_id_},
-                         // What torch.distributed looks for, so that DDP runs as it is.
+                         // The variables of torch.distributed, so that DDP runs unchanged.
                          {"RANK", rank},
                          {"LOCAL_RANK", local_rank},
                          {"GROUP_RANK", absl::StrFormat("%d", host)},
@@ -365,7 +374,7 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
                          {"LOCAL_WORLD_SIZE", local_size},
                          {"MASTER_ADDR", is_here ? options_.advertise : HostOf(options_.remote[0])},
                          {"MASTER_PORT", master_port_},
-                         // Python would keep its lines back: its output is a pipe.
+                         // Python would hold its lines back, as its output is a pipe.
                          {"PYTHONUNBUFFERED", "1"}};
   if (options_.hosts == 0) {
     variables.emplace_back("BANDONEON_RANK", rank);
@@ -379,6 +388,7 @@ absl::Status LocalJob::StartWorker(const std::vector<std::string>& argv, bool wa
   ++workers_started_;
   std::string input;
   if (!is_here) {
+    // Ours come behind those of the environment: of two equal names the last one counts.
     Variables all = HandedOver();
     all.insert(all.end(), spec.variables.begin(), spec.variables.end());
     input = RemoteInput(std::filesystem::current_path().string(), all, argv);
@@ -411,6 +421,8 @@ void LocalJob::SignalAll(bool workers, int signal) {
   for (size_t i = 0; i < group_.size(); ++i) {
     if (is_worker(i) != workers) continue;
     if (is_remote(i)) {
+      // A signal to ssh itself would end the connection; the script there takes names of signals
+      // from its input.
       group_.Write(i, absl::StrFormat("%s\n", sigabbrev_np(signal)));
     } else {
       group_.Signal(i, signal);
@@ -437,11 +449,14 @@ void LocalJob::HandleEnd(size_t process, int code) {
     Print(ProcessGroup::Stream::kError, group_.name(process), line);
   }
   const bool told = phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons;
+  // A process that was told to end may end by the signal that told it; one that was killed
+  // otherwise has failed.
   const bool by_signal = code == 128 + SIGTERM || (code > 128 && code == code_);
   const bool expected = code == 0 || (told && (code <= 128 || by_signal));
   if (expected) return;
   failures_.push_back({process, code});
-  // Of all who end because of one the cause is named last; who ends first is said at once.
+  // The cause, which is known when all have ended, is named last. Until then the first to end is
+  // said at once, as the others may take a while.
   if (failures_.size() == 1 && is_worker(process)) {
     Say(absl::StrFormat("%s (pid %d) %s", group_.name(process), group_.pid(process),
                         DescribeCode(code)));
@@ -452,7 +467,7 @@ void LocalJob::HandleEnd(size_t process, int code) {
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, options_.linger);
 }
 
-// A node of the job is a host, and goes when one of its workers does.
+// With hosts, a node of the job is a host daemon, which is lost when one of its workers is.
 bool LocalJob::IsNode(size_t process, const std::string& name) const {
   if (is_remote(process)) return group_.name(process).rfind(name + " at ", 0) == 0;
   if (options_.hosts == 0) return group_.name(process) == name;
@@ -469,7 +484,7 @@ std::optional<LocalJob::Failure> LocalJob::FindCause(const std::vector<std::stri
     std::optional<Failure> found;
     for (const Failure& failure : failures_) {
       if (!IsNode(failure.process, name)) continue;
-      // A host's daemon ends because of the process of it that its reason names.
+      // A host daemon ends because of one of its processes, which its reason names.
       const bool is_named = Names(reason, group_.name(failure.process));
       if (is_named || !found || (is_worker(failure.process) && !is_worker(found->process))) {
         found = failure;
@@ -479,7 +494,7 @@ std::optional<LocalJob::Failure> LocalJob::FindCause(const std::vector<std::stri
     if (found) return found;
   }
   if (names.empty()) return std::nullopt;
-  // It hangs, or it has ended as if all were well.
+  // The process hangs, or has ended as if all were well.
   std::optional<Failure> lost;
   for (size_t i = 0; i < group_.size(); ++i) {
     if (!IsNode(i, names.back())) continue;
@@ -503,7 +518,7 @@ void LocalJob::SayOthers(const Failure& cause) {
 
 void LocalJob::SayCause() {
   if (code_ != 0) return;
-  // Who went, a line each, then an empty line and the reason.
+  // The file has the names of the nodes that went, a line each, then an empty line and the reason.
   std::ifstream file(FailureFile());
   std::vector<std::string> names;
   std::string reason;
@@ -521,8 +536,10 @@ void LocalJob::SayCause() {
 }
 
 bool LocalJob::HandleSignal(int signal) {
-  if (signal == SIGUSR2) return false;  // our parent was killed
+  if (signal == SIGUSR2) return false;  // our parent was killed, so nobody waits for an orderly end
+  // The second signal, or one while the daemons end already: the user wants no more grace.
   if (phase_ == Phase::kEndingWorkers || phase_ == Phase::kEndingDaemons) return false;
+  // A failure that came before stays the cause.
   if (failures_.empty() && code_ == 0) code_ = 128 + signal;
   echoes_.Interrupt();
   Say(absl::StrFormat("%s: passed on to the workers; once more kills everything",
@@ -536,9 +553,10 @@ bool LocalJob::HandleTimeout() {
   const auto now = Clock::now();
   if (timer_ && *timer_ <= now) {
     timer_.reset();
-    std::exchange(timer_task_, nullptr)();  // which may set the next
+    std::exchange(timer_task_, nullptr)();  // the task may set the next timer
   }
   if (!deadline_ || *deadline_ > now) return true;
+  // The grace of those that were told to end is over: all are killed.
   if (phase_ != Phase::kLingering) return false;
   SignalAll(true, SIGTERM);
   Enter(Phase::kEndingWorkers, options_.grace);
@@ -548,6 +566,7 @@ bool LocalJob::HandleTimeout() {
 int LocalJob::Wait() {
   bool go_on = true;
   while (go_on && group_.num_alive() > 0) {
+    // Daemons end last: a server that ended earlier would make its workers fail.
     if (phase_ != Phase::kEndingDaemons && !WorkersAlive()) {
       SignalAll(false, SIGTERM);
       Enter(Phase::kEndingDaemons, options_.grace);

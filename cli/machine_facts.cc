@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line of a file of /proc or /sys; empty where there is none.
+// Returns the first line of a file of /proc or /sys; empty where there is none.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -70,7 +70,7 @@ void AskServer(MachineFacts* facts) {
     facts->server_failure = absl::StrFormat("%s: %s", program, strerror(errno));
     return;
   }
-  // Not a shell's line: the path may hold anything.
+  // Without a shell, as the path may have any characters.
   int ends[2];
   if (pipe(ends) != 0) return;
   const pid_t pid = fork();
@@ -95,7 +95,7 @@ void AskServer(MachineFacts* facts) {
   (status == 0 ? facts->server_version : facts->server_failure) = text;
 }
 
-// The version behind a library's name, where the file is libname.so.VERSION.
+// Returns the version in a library's file name, libname.so.VERSION; empty for another name.
 std::string VersionOfFile(const std::string& path) {
   std::error_code error;
   const std::string real = fs::canonical(path, error).filename().string();
@@ -103,8 +103,9 @@ std::string VersionOfFile(const std::string& path) {
   return error || at == std::string::npos ? "" : real.substr(at + 4);
 }
 
-// Of the library that daemons serve browsers and scrapers with, where they do; empty else. This program does
-// not link it, so it is asked whether the daemon's file names it, and then loaded.
+// Returns the version of the library with which daemons serve browsers and scrapers; empty where
+// they do not. This program does not link it: the file of the daemon is searched for the library's
+// name, and the library then loaded.
 std::string HttpLibraryVersion() {
   std::ifstream file(ProgramBeside("bandoneon-scheduler"), std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -119,7 +120,8 @@ std::string HttpLibraryVersion() {
 
 std::vector<std::pair<std::string, std::string>> Libraries() {
   std::vector<std::pair<std::string, std::string>> found;
-  // Linked by libbandoneon.so, and so loaded here; a build may have them inside, which says nothing.
+  // libbandoneon.so links it, so it is loaded here; a build may have it linked statically, which
+  // tells nothing.
   using ZmqVersion = void (*)(int*, int*, int*);
   if (const auto ask = reinterpret_cast<ZmqVersion>(dlsym(RTLD_DEFAULT, "zmq_version"))) {
     int major = 0;
@@ -173,7 +175,7 @@ void AskLimits(MachineFacts* facts) {
 }
 
 void AskClock(MachineFacts* facts) {
-  timex now = {};  // no modes: it is read only
+  timex now = {};  // no modes, so that the clock is only read
   const int state = adjtimex(&now);
   if (state < 0) {
     facts->clock_failure = strerror(errno);
@@ -183,7 +185,8 @@ void AskClock(MachineFacts* facts) {
   facts->clock_error_seconds = static_cast<double>(now.maxerror) / 1e6;
 }
 
-// The tightest of this process's cgroup and those above it, which a container may not see.
+// Finds the tightest limits of this process's cgroup and those above it, which a container may not
+// see.
 void AskCgroup(MachineFacts* facts) {
   std::string own;
   std::ifstream file("/proc/self/cgroup");
@@ -204,7 +207,7 @@ void AskCgroup(MachineFacts* facts) {
     }
     if (path == path.parent_path()) break;
   }
-  // The first version of cgroups.
+  // The first version of cgroups has its files elsewhere.
   const auto quota = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
   const auto period = NumberIn("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
   if (quota && period && *period > 0) {

@@ -5,7 +5,8 @@
 
 namespace bdn::cli {
 
-// Asks this machine, and runs the daemon beside this program for its version. Opens the driver of GPUs.
+// Gathers the facts of this machine. Runs the daemon beside this program for its version, and opens
+// the driver of GPUs.
 MachineFacts GatherMachineFacts();
 
 }  // namespace bdn::cli

@@ -32,6 +32,7 @@ constexpr char kHelp[] =
     "  bandoneon doctor --scheduler 127.0.0.1:7000\n"
     "  bandoneon bench pushpull --push 'ef(onebit)' --pull 'ef(onebit)' --json\n";
 
+// A command of the table below.
 struct Command {
   std::string_view name;
   int (*run)(Arguments);
@@ -50,12 +51,12 @@ constexpr Command kCommands[] = {
     {"bench pushpull", BenchPushPullCommand},
     {"bench idle", BenchIdleCommand},
     {"bench codecs", BenchCodecsCommand},
-    // Not for people: what the benchmarks run as workers.
+    // Not for people: these are the workers of the benchmarks.
     {"bench-worker", BenchWorkerCommand},
     {"idle-worker", IdleWorkerCommand},
 };
 
-// Of the commands for people, and what some of them begin with.
+// Returns the names of the commands for people, and the first words of those with two words.
 std::vector<std::string> CommandNames() {
   std::vector<std::string> names = {"bench", "certs"};
   for (const Command& command : kCommands) {

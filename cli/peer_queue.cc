@@ -18,12 +18,14 @@ namespace bdn::cli {
 namespace {
 
 constexpr std::chrono::seconds kStrangersTime{10};
-// A waiting end gives up a listener that says nothing for 10 s.
+// A waiting peer gives up a listener that says nothing for 10 s.
 constexpr std::chrono::seconds kReminder{2};
-// Where the system has no descriptor free.
+// The pause after an accept for which the system had no descriptor: the listener would be readable
+// all the time.
 constexpr std::chrono::seconds kNoDescriptor{1};
 
-// Few bytes to who has read all before: what does not fit at once is for nobody.
+// Sends a few bytes to a peer that has read all bytes before them, so they fit at once; if they do
+// not, the peer does not read.
 bool SendNow(int fd, const std::string& bytes) {
   return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(bytes.size());
@@ -52,7 +54,7 @@ PeerQueue::~PeerQueue() {
 void PeerQueue::Tend() {
   LookAround(std::chrono::milliseconds(0));
   const auto now = SteadyClock::now();
-  size_t before = 1;  // who is measured
+  size_t before = 1;  // the one that is measured
   for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
     const bool is_news = waiting->told != before || now - waiting->told_at >= kReminder;
     if (is_news && !SendNow(waiting->peer.fd, NoteBytes(Note::kWait, before))) {
@@ -70,6 +72,7 @@ absl::StatusOr<PeerQueue::Peer> PeerQueue::Next(std::chrono::milliseconds timeou
   const auto deadline = SteadyClock::now() + timeout;
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now());
+    // A second at most, so that strangers' time is looked at, too.
     const std::chrono::milliseconds most(waiting_.empty() ? 1000 : 0);
     LookAround(std::clamp(left, std::chrono::milliseconds(0), most));
     if (!waiting_.empty()) break;
@@ -79,6 +82,7 @@ absl::StatusOr<PeerQueue::Peer> PeerQueue::Next(std::chrono::milliseconds timeou
   }
   Peer peer = std::move(waiting_.front().peer);
   waiting_.pop_front();
+  // The caller measures with calls that block; their timeouts are socket options.
   fcntl(peer.fd, F_SETFL, fcntl(peer.fd, F_GETFL) & ~O_NONBLOCK);
   return peer;
 }
@@ -87,6 +91,7 @@ void PeerQueue::LookAround(std::chrono::milliseconds most) {
   std::vector<pollfd> polled;
   const bool accepts = SteadyClock::now() >= accepts_again_;
   if (accepts) polled.push_back({listener_, POLLIN, 0});
+  // Waiting peers need no poll: while there are some, this does not wait.
   for (const Stranger& stranger : strangers_) polled.push_back({stranger.peer.fd, POLLIN, 0});
   poll(polled.data(), polled.size(), static_cast<int>(most.count()));
   const auto now = SteadyClock::now();
@@ -120,6 +125,7 @@ void PeerQueue::Accept(SteadyClock::time_point now) {
       Refuse(peer, nonce.ok() ? absl::UnavailableError("it went at once") : nonce.status());
       continue;
     }
+    // The oldest goes, so that connections that say nothing cannot shut others out.
     if (strangers_.size() == kMostStrangers) {
       Refuse(strangers_.front().peer,
              absl::UnavailableError("it does not say its token, and others came"));
@@ -152,6 +158,7 @@ void PeerQueue::Admit(const Stranger& stranger) {
   }
   SendNow(stranger.peer.fd,
           std::string("y").append(RateProof("listener", token_, stranger.nonce, peers)));
+  // Only after the proofs: a peer without the token learns nothing of the queue.
   if (waiting_.size() == kMostWaiting) {
     SendNow(stranger.peer.fd, NoteBytes(Note::kFull, kMostWaiting));
     Refuse(stranger.peer,
@@ -162,7 +169,7 @@ void PeerQueue::Admit(const Stranger& stranger) {
 }
 
 bool PeerQueue::HasLeft(const Waiting& waiting) {
-  // Until its turn it has nothing to say: what comes is its end, or something else.
+  // Until its turn a peer has nothing to say: bytes to read are its end, or break the rules.
   if (!IsReadable(waiting.peer.fd)) return false;
   Refuse(waiting.peer, absl::UnavailableError("it left while it waited"));
   return true;

@@ -25,8 +25,9 @@
 namespace bdn::cli {
 namespace {
 
-// A line longer than this is handed over in pieces.
+// A longer line is handed over in pieces, so that a child cannot fill our memory with one.
 constexpr size_t kLongestLine = size_t{1} << 16;
+// As shells have it.
 constexpr int kNotRunnable = 127;
 
 std::vector<std::string> EnvironmentWith(const Variables& variables) {
@@ -67,13 +68,16 @@ void CloseBoth(const PipeEnds& ends) {
   if (ends.write >= 0) close(ends.write);
 }
 
-// Between fork and exec: only what is safe there. Tells `failure` why exec failed.
+// Runs between fork and exec, and calls only functions that are safe there. Writes errno to
+// `failure` where exec failed.
 [[noreturn]] void Become(pid_t parent, int input, int out, int error, int failure,
                          char* const* argv, char* const* environment) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kNotRunnable);  // it died before the line above
-  // What is ignored would stay so: SIGPIPE by us, SIGINT by a shell that runs us in the background.
+  // It died before the line above, and no signal comes.
+  if (getppid() != parent) _exit(kNotRunnable);
+  // Signals that are ignored would stay so: SIGPIPE by us, SIGINT by a shell that runs us in the
+  // background.
   for (const int signal_number : {SIGPIPE, SIGINT, SIGQUIT}) signal(signal_number, SIG_DFL);
   const sigset_t none = {};
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -86,7 +90,7 @@ void CloseBoth(const PipeEnds& ends) {
   _exit(kNotRunnable);
 }
 
-// The processes whose parent is this one.
+// Returns the processes whose parent is this one.
 std::vector<pid_t> DirectChildren() {
   std::vector<pid_t> children;
   DIR* proc = opendir("/proc");
@@ -99,7 +103,7 @@ std::vector<pid_t> DirectChildren() {
     char line[512] = {};
     const size_t size = fread(line, 1, sizeof(line) - 1, stat);
     fclose(stat);
-    // "pid (name) state ppid ...", where the name may hold anything.
+    // The line is "pid (name) state ppid ...", where the name may have any characters.
     const char* name_end = size == 0 ? nullptr : strrchr(line, ')');
     int parent = 0;
     if (name_end != nullptr && sscanf(name_end + 1, " %*c %d", &parent) == 1 &&
@@ -119,6 +123,7 @@ sigset_t SupervisedSignals() {
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR2}) sigaddset(&set, signal);
   struct sigaction hangup = {};
   sigaction(SIGHUP, nullptr, &hangup);
+  // Under nohup a job must survive its terminal.
   if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   return set;
 }
@@ -133,8 +138,8 @@ std::string DescribeCode(int code) {
 }
 
 void KillDescendants(const std::function<void(pid_t, int)>& on_reaped) {
-  // Only direct children are signalled: nobody else can reap them, so their numbers are still
-  // theirs. Each one's own children then become ours, until there are none.
+  // Only direct children are signalled: no other process can reap them, so their numbers still
+  // belong to them. The children of each then become ours, until there are none.
   while (true) {
     for (const pid_t pid : DirectChildren()) kill(pid, SIGKILL);
     int status;
@@ -146,9 +151,12 @@ void KillDescendants(const std::function<void(pid_t, int)>& on_reaped) {
 
 ProcessGroup::ProcessGroup(LineHandler on_line, std::chrono::milliseconds patience)
     : on_line_(std::move(on_line)), patience_(patience) {
+  // Grandchildren whose parent dies come to us, so that KillAll reaches them.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal(SIGPIPE, SIG_IGN);
   const sigset_t ours = SupervisedSignals();
+  // Blocked before any child starts: from then on signals wait in the descriptor, and none
+  // interrupts us.
   sigprocmask(SIG_BLOCK, &ours, nullptr);
   signal_fd_ = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
 }
@@ -183,7 +191,8 @@ absl::StatusOr<size_t> ProcessGroup::Start(const ProcessSpec& spec) {
   if (pid > 0) {
     close(failure.write);
     failure.write = -1;
-    // End of file, and so `why` untouched, once exec has closed the child's end.
+    // exec closes the child's end, so this reads an end of file where exec worked, and errno where
+    // it failed.
     if (read(failure.read, &why, sizeof(why)) <= 0) why = 0;
     if (why != 0) waitpid(pid, nullptr, 0);
   }
@@ -195,6 +204,7 @@ absl::StatusOr<size_t> ProcessGroup::Start(const ProcessSpec& spec) {
         absl::StrFormat("%s: cannot run %s: %s", spec.name, spec.argv[0], strerror(why)));
   }
   for (const int fd : {input.read, out.write, error.write}) close(fd);
+  // Our ends alone: the child's would be non-blocking for its whole program.
   fcntl(out.read, F_SETFL, O_NONBLOCK);
   fcntl(error.read, F_SETFL, O_NONBLOCK);
   Child& child = children_.emplace_back();
@@ -216,7 +226,7 @@ ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline
       event.kind = Event::Kind::kLines;
       return event;
     }
-    // Asked here too: poll does not time out while a child prints without pause.
+    // The deadline is checked here, too: poll does not time out while a child prints without pause.
     if (deadline && Clock::now() >= *deadline) return event;
     std::vector<pollfd> polled = {{signal_fd_, POLLIN, 0}, {watched, POLLIN, 0}};
     std::vector<std::pair<size_t, Stream>> sources;
@@ -232,17 +242,19 @@ ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline
     const std::optional<Clock::time_point> wake =
         !due || (deadline && *deadline < *due) ? deadline : due;
     if (wake) {
+      // Rounded up, so that poll does not end just before the deadline and spin until it.
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*wake - Clock::now());
       timeout = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
     }
-    if (poll(polled.data(), polled.size(), timeout) <= 0) continue;  // the deadline, or EINTR
+    // The deadline has passed, or a signal came.
+    if (poll(polled.data(), polled.size(), timeout) <= 0) continue;
     for (size_t i = 0; i < sources.size(); ++i) {
       if (polled[i + 2].revents == 0) continue;
       ReadPipe(sources[i].first, sources[i].second);
       event.kind = Event::Kind::kLines;
     }
     if (polled[1].revents != 0) event.kind = Event::Kind::kReadable;
-    // After lines too: their handler may have moved the caller's deadline.
+    // Also after lines, whose handler may have moved the caller's deadline.
     if (event.kind != Event::Kind::kTimeout) return event;
   }
 }
@@ -250,12 +262,13 @@ ProcessGroup::Event ProcessGroup::Next(std::optional<Clock::time_point> deadline
 bool ProcessGroup::ReapOne(Event* event) {
   while (true) {
     int status;
+    // Any child: as a subreaper we have others to reap as well, which are no event.
     const pid_t pid = waitpid(-1, &status, WNOHANG);
     if (pid <= 0) return false;
     for (size_t i = 0; i < children_.size(); ++i) {
       if (children_[i].pid != pid || !children_[i].alive) continue;
       children_[i].alive = false;
-      // What it said last belongs before the news of its end.
+      // The last output of a child belongs before the news of its end.
       ReadPipe(i, Stream::kOut);
       ReadPipe(i, Stream::kError);
       *event = {Event::Kind::kEnded, i, ExitCode(status), 0};
@@ -268,6 +281,7 @@ bool ProcessGroup::ReadSignal(Event* event) {
   signalfd_siginfo info;
   while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGCHLD) {
+      // One SIGCHLD may stand for several children; Next asks again before it blocks.
       if (ReapOne(event)) return true;
       continue;
     }
@@ -279,7 +293,7 @@ bool ProcessGroup::ReadSignal(Event* event) {
 
 void ProcessGroup::ReadPipe(size_t process, Stream stream) {
   char chunk[1 << 14];
-  // More than a pipe holds, and an end for a child that prints without pause.
+  // More than a pipe holds, but bounded, for a child that prints without pause.
   for (int i = 0; i < 32; ++i) {
     Pipe& pipe = children_[process].pipes[static_cast<size_t>(stream)];
     if (pipe.fd < 0) return;
@@ -289,7 +303,7 @@ void ProcessGroup::ReadPipe(size_t process, Stream stream) {
     if (size <= 0) return ClosePipe(process, stream);
     if (pipe.partial.empty()) pipe.since = Clock::now();
     pipe.partial.append(chunk, static_cast<size_t>(size));
-    // The handler may start a child, which moves `pipe`: work on a copy of the text.
+    // The handler may start a child, which moves `pipe`: so it gets a copy of the text.
     std::string text = std::exchange(pipe.partial, "");
     const size_t num_bytes = text.size();
     std::string rest = HandOverEnded(process, stream, std::move(text));
@@ -309,7 +323,7 @@ std::string ProcessGroup::HandOverEnded(size_t process, Stream stream, std::stri
   size_t begin = 0;
   for (size_t end; (end = text.find_first_of(ends, begin)) != std::string::npos; begin = end + 1) {
     const std::string_view line = std::string_view(text).substr(begin, end - begin);
-    // "\r\n" is one end.
+    // "\r\n" counts as one end.
     if (text[end] == '\r' && end + 1 < text.size() && text[end + 1] == '\n') ++end;
     on_line_(process, stream, line, text[end] == '\n' ? End::kNewline : End::kReturn);
   }
@@ -350,12 +364,14 @@ void ProcessGroup::Write(size_t process, std::string_view text) {
   while (fd >= 0 && !text.empty()) {
     const ssize_t size = write(fd, text.data(), text.size());
     if (size < 0 && errno == EINTR) continue;
+    // The child has closed its input or ended, which is its own affair (SIGPIPE is ignored).
     if (size <= 0) return;
     text.remove_prefix(static_cast<size_t>(size));
   }
 }
 
 void ProcessGroup::Signal(size_t process, int signal) {
+  // Only while it is not reaped: its number may belong to another process afterwards.
   if (children_[process].alive) kill(-children_[process].pid, signal);
 }
 
@@ -406,8 +422,8 @@ int64_t PageFaultsOf(const std::string& stat_file) {
   std::ifstream file(stat_file);
   std::string line;
   std::getline(file, line);
-  // After the name, which may hold anything: the state, 6 numbers, then faults of both kinds, each
-  // with its children's.
+  // Behind the name, which may have any characters, come the state, 6 numbers, and then the faults
+  // of both kinds, each followed by that of the children.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(line.substr(name_end + 1));

@@ -20,40 +20,42 @@ namespace bdn::cli {
 using Clock = std::chrono::steady_clock;
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Something to run as a child.
+// A program to run as a child.
 struct ProcessSpec {
-  std::string name;               // "worker 0": what its lines are tagged with
+  std::string name;               // "worker 0", the tag of its lines
   std::vector<std::string> argv;  // argv[0] is looked for on the PATH
-  Variables variables;            // over this process's environment
-  bool wants_input = false;       // whether its standard input is a pipe for Write; else `input`
-  int input = -1;                 // a descriptor for its standard input; -1: /dev/null
+  Variables variables;            // added to this process's environment
+  bool wants_input = false;  // whether its standard input is a pipe for Write; else it is `input`
+  int input = -1;            // a descriptor for its standard input; -1: /dev/null
 };
 
-// Memory of a process ("self", or its id) that is there now, of pages that several have each one's
-// share; 0 once it has ended.
+// Returns the memory of a process ("self", or its id) now; of pages that several processes have,
+// its share. 0 once it has ended.
 int64_t ResidentBytesOf(const std::string& process);
 
-// Children of this process, each in a process group of its own, with the lines they print and the
-// signals that come for us, as one stream of events. Nothing polls: Next blocks in the kernel.
-// A child dies with us, however we end (PR_SET_PDEATHSIG); its own children then come to this
-// process, which is made a subreaper, or to the one above it (see guardian.h).
+// The children of this process, each in a process group of its own, whose lines and ends come, with
+// the signals for us, as one stream of events. Nothing polls: Next blocks in the kernel. A child
+// dies with us, however we end (PR_SET_PDEATHSIG); its own children then come to this process,
+// which is made a subreaper, or to the one above it (guardian.h).
 //
-// Not thread-safe: owned by the thread that made it, of a process that has no other while one
-// starts. One at a time in a process: it owns the process's SIGCHLD.
+// Not thread-safe: owned by the thread that made it, and the process has no other thread while a
+// child is started. One at a time in a process, as it owns the process's SIGCHLD.
 class ProcessGroup {
  public:
   enum class Stream { kOut, kError };
-  // What ends a piece of text. kNone: nothing yet; the line goes on with the next piece.
+  // The end of a piece of text. kNone: the line goes on with the next piece.
   enum class End { kNewline, kReturn, kNone };
-  // A line, or a piece of one, without its end. `process` counts from 0 in the order of Start.
+  // Handles a line, or a piece of one, without its end. `process` counts from 0 in the order of
+  // Start.
   using LineHandler =
       std::function<void(size_t process, Stream stream, std::string_view text, End end)>;
 
+  // An event.
   struct Event {
     enum class Kind {
       kEnded,     // `process` ended with `code`
       kSignal,    // `signal` (SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2) came for us
-      kReadable,  // the descriptor given to Next is readable
+      kReadable,  // the descriptor that was given to Next is readable
       kLines,     // lines were handed over
       kTimeout,   // `deadline` passed
     };
@@ -63,10 +65,11 @@ class ProcessGroup {
     int signal = 0;
   };
 
-  // A line that has not ended for `patience` is handed over as far as it is there, as is one that
-  // ends with a carriage return: progress bars and prompts. 0: lines are handed over whole.
+  // Makes a group without children. A line that has not ended for `patience` is handed over as far
+  // as it has come, as is one that ends with a carriage return: these are progress bars and
+  // prompts. 0: all lines are handed over whole.
   explicit ProcessGroup(LineHandler on_line, std::chrono::milliseconds patience = {});
-  // Kills what still runs.
+  // Kills the children that still run.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -74,16 +77,16 @@ class ProcessGroup {
   // Starts a child and returns its number. NotFound names a program that cannot be run.
   absl::StatusOr<size_t> Start(const ProcessSpec& spec);
 
-  // The next thing that happens; lines are handed to the handler meanwhile. -1 watches no
-  // descriptor.
+  // Waits for the next event and returns it; lines are handed to the handler meanwhile. -1 watches
+  // no descriptor.
   Event Next(std::optional<Clock::time_point> deadline, int watched = -1);
 
-  // Writes to a child's standard input. What it cannot take any more is dropped.
+  // Writes to a child's standard input. Text that it can no longer take is dropped.
   void Write(size_t process, std::string_view text);
-  // To a running child and all of its process group. Nothing when it has ended.
+  // Sends a signal to a running child and all of its process group. Does nothing when it has ended.
   void Signal(size_t process, int signal);
-  // Ends every descendant with SIGKILL, grandchildren that left their group too, reaps them, and
-  // hands over the lines they left behind. Idempotent.
+  // Ends every descendant with SIGKILL, also grandchildren that left their group, reaps them, and
+  // hands over the lines that they left. Idempotent.
   void KillAll();
 
   size_t size() const { return children_.size(); }
@@ -91,11 +94,11 @@ class ProcessGroup {
   size_t num_alive() const;
   pid_t pid(size_t process) const { return children_[process].pid; }
   const std::string& name(size_t process) const { return children_[process].name; }
-  // CPU time so far of all threads of a child that has not been reaped.
+  // Returns the CPU time so far of all threads of a child that has not been reaped.
   std::chrono::nanoseconds CpuTime(size_t process) const;
-  // Its memory now; 0 when it has been reaped.
+  // Returns a child's memory now; 0 when it has been reaped.
   int64_t ResidentBytes(size_t process) const;
-  // So far, of all its threads; 0 once it has ended.
+  // Counts of a child so far, of all its threads; 0 once it has ended.
   struct Events {
     int64_t page_faults = 0;
     int64_t context_switches = 0;
@@ -103,10 +106,11 @@ class ProcessGroup {
   Events CountEvents(size_t process) const;
 
  private:
+  // The output of a child on one stream.
   struct Pipe {
     int fd = -1;
-    std::string partial;  // of the line that has not ended yet, what was not handed over
-    Clock::time_point since;  // when its first byte came
+    std::string partial;      // the part of an unended line that was not handed over
+    Clock::time_point since;  // when the first byte of that came
   };
   struct Child {
     std::string name;
@@ -116,13 +120,15 @@ class ProcessGroup {
     Pipe pipes[2];  // by Stream
   };
 
-  // Reaps every child that has ended; true, and `event`, for the first of ours.
+  // Reaps children that have ended, until one of ours is met; returns true, with its event, for
+  // that.
   bool ReapOne(Event* event);
   bool ReadSignal(Event* event);
   void ReadPipe(size_t process, Stream stream);
-  // Hands over all of `text` that has ended; the rest.
+  // Hands over the lines of `text` that have ended, and returns the rest.
   std::string HandOverEnded(size_t process, Stream stream, std::string text);
-  // Hands over what has waited too long, and tells whether there was any; `next`: when there will be.
+  // Hands over the parts of lines that have waited too long, and returns whether there were any;
+  // sets `next` to the time when others will have.
   bool HandOverPartial(std::optional<Clock::time_point>* next);
   void ClosePipe(size_t process, Stream stream);
 
@@ -132,17 +138,17 @@ class ProcessGroup {
   int signal_fd_ = -1;
 };
 
-// Ends every descendant of this process with SIGKILL and reaps it. REQUIRES: it is a subreaper.
-// Calls `on_reaped` (may be null) for each direct child.
+// Ends every descendant of this process with SIGKILL and reaps it. Calls `on_reaped` (which may be
+// null) for each direct child. REQUIRES: this process is a subreaper.
 void KillDescendants(const std::function<void(pid_t, int wait_status)>& on_reaped);
 
-// SIGCHLD and the signals that end a job: SIGINT, SIGTERM, SIGQUIT, SIGUSR2, and SIGHUP unless it
-// is ignored (nohup).
+// Returns SIGCHLD and the signals that end a job: SIGINT, SIGTERM, SIGQUIT, SIGUSR2, and SIGHUP
+// unless it is ignored (nohup).
 sigset_t SupervisedSignals();
 
-// 3 for exit(3), 128 + the signal for a killed process.
+// Returns 3 for exit(3), 128 + the signal for a killed process.
 int ExitCode(int wait_status);
-// "exited with code 3", "was killed by signal 9 (Killed)".
+// Returns "exited with code 3" or "was killed by signal 9 (Killed)".
 std::string DescribeCode(int code);
 
 }  // namespace bdn::cli

@@ -33,6 +33,7 @@ absl::StatusOr<std::string> Nonce() {
 
 std::string RateProof(std::string_view who, const std::string& token, std::string_view listeners,
                       std::string_view peers) {
+  // With both nonces no proof can be used again, and with `who` none can be sent back to its maker.
   return TokenProof(token, std::string(who).append(listeners).append(peers));
 }
 

@@ -7,10 +7,11 @@
 
 #include "absl/status/statusor.h"
 
-// How the two ends of `bandoneon doctor --listen` and `--peer` begin, which either side bounds by itself:
+// The beginning of a connection between `bandoneon doctor --listen` and `--peer`, whose length
+// either side knows:
 //   listener: kHello, a nonce                peer: a nonce, its proof
 //   listener: 'y' or 'n', its proof          listener: notes, until the peer's turn
-// A note is a byte that says which, and a number of 16 bits, the low byte first.
+// A note is a byte that names it and a number of 16 bits, the low byte first.
 
 namespace bdn::cli {
 
@@ -19,23 +20,26 @@ constexpr size_t kNonceBytes = 32;
 constexpr size_t kProofBytes = 32;
 constexpr size_t kNoteBytes = 3;
 
+// The notes of a listener to a peer.
 enum class Note : char {
-  kWait = 'w',   // so many are before this peer, one at least
-  kGo = 'g',     // it is measured now
-  kFull = 'f',   // so many wait already: closed
-  kEnded = 'e',  // the listener ends: closed
+  kWait = 'w',   // so many peers are before this one, at least one
+  kGo = 'g',     // the peer is measured now
+  kFull = 'f',   // so many wait already; the connection is closed
+  kEnded = 'e',  // the listener ends; the connection is closed
 };
+// Returns a note's kNoteBytes.
 std::string NoteBytes(Note note, size_t number = 0);
-// Of kNoteBytes. InvalidArgument where they are no note.
+// A note that was read.
 struct ReadNote {
   Note note;
   size_t number;
 };
+// Parses kNoteBytes. InvalidArgument where they are no note.
 absl::StatusOr<ReadNote> ParseNote(std::string_view bytes);
 
-// Random bytes of the system's.
+// Returns kNonceBytes random bytes of the system. Unavailable: it has none.
 absl::StatusOr<std::string> Nonce();
-// What shows that `who`, "listener" or "peer", has the token, for both nonces.
+// Returns the proof that `who`, "listener" or "peer", has the token, for both nonces.
 std::string RateProof(std::string_view who, const std::string& token, std::string_view listeners,
                       std::string_view peers);
 

@@ -31,23 +31,27 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr int kEchoes = 1000;
 constexpr size_t kEchoBytes = 64;
 constexpr size_t kChunkBytes = size_t{1} << 18;
+// A peer that never sends its last chunk must end some time.
 constexpr uint64_t kMostBytes = uint64_t{64} << 30;
 constexpr char kMore = 'm';
 constexpr char kLast = 'l';
 constexpr int kPatienceSeconds = 10;
-// Of all of it; who has not shown the token yet has less.
+// The time for a whole measurement, and the shorter time for an end that has not shown the token
+// yet.
 constexpr std::chrono::seconds kStranger{10};
 constexpr std::chrono::seconds kLifetime{60};
-// One of those before a peer takes no longer, so it waits no longer for its next place.
+// The measurement of a peer takes no longer, so a waiting one moves up within this time.
 constexpr std::chrono::seconds kTurn{70};
 constexpr std::chrono::milliseconds kTendInterval{200};
 
-// One connection, closed with it. It lets `tend` do something else every 200 ms, as long as it sends or receives.
+// A connection, which is closed with it. It calls `tend` every 200 ms, as long as it sends or
+// receives. Not thread-safe.
 class Line {
  public:
   explicit Line(int fd, std::function<void()> tend = {})
       : fd_(fd), tend_(std::move(tend)), deadline_(SteadyClock::now() + kStranger) {
     const int on = 1;
+    // Calls return this often, to look at the time and to tend the others.
     const timeval interval = {0, std::chrono::microseconds(kTendInterval).count()};
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &interval, sizeof(interval));
@@ -57,7 +61,7 @@ class Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  // From now on.
+  // Sets the time that is left, from now on.
   void GiveTime(std::chrono::seconds time) { deadline_ = SteadyClock::now() + time; }
 
   absl::Status Send(std::string_view bytes) {
@@ -127,6 +131,7 @@ absl::StatusOr<uint64_t> SendFor(Line* line, std::chrono::milliseconds time) {
   std::string chunk(kChunkBytes, '\0');
   const auto begun = SteadyClock::now();
   for (uint64_t sent = 0;; sent += kChunkBytes) {
+    // This chunk is the last, too, if one more would exceed kMostBytes.
     const bool last = SteadyClock::now() - begun >= time || sent + 2 * kChunkBytes > kMostBytes;
     chunk[0] = last ? kLast : kMore;
     if (absl::Status status = line->Send(chunk); !status.ok()) return status;
@@ -199,9 +204,11 @@ absl::Status AwaitTurn(Line* line, const std::function<void(size_t before)>& on_
       case Note::kWait:
         break;
     }
+    // A queue never grows before a peer; an end that says so would keep it waiting for ever.
     if (read->number == 0 || read->number > last) {
       return absl::InvalidArgumentError("the other end sent something else");
     }
+    // A reminder that the listener lives, which gives no more time.
     if (read->number == last) continue;
     last = read->number;
     line->GiveTime(kTurn);
@@ -252,6 +259,7 @@ absl::StatusOr<Rates> ServeRates(PeerQueue* peers, std::chrono::milliseconds tim
   const auto received = ReceiveAll(&line);
   if (!received.ok()) return WithWhom(received.status(), rates.address);
   rates.received_gbit = Gbit(*received, Seconds(begun));
+  // The peer stops its clock at this byte.
   status = line.Send("k");
   if (!status.ok()) return WithWhom(status, rates.address);
   begun = SteadyClock::now();
@@ -292,7 +300,8 @@ absl::StatusOr<Rates> MeasureRates(const HostAndPort& place, const std::string& 
   auto begun = SteadyClock::now();
   const auto sent = SendFor(&line, each_way);
   if (!sent.ok()) return WithWhom(sent.status(), rates.address);
-  // What was sent is what the other end has, once it says so: until then it may lie in this host.
+  // The bytes count as sent when the other end says that it has them: until then they may be in
+  // this machine's buffers.
   if (absl::Status status = line.Receive(1).status(); !status.ok()) {
     return WithWhom(status, rates.address);
   }

@@ -11,11 +11,13 @@
 #include "cli/peer_queue.h"
 #include "cli/tcp_probe.h"
 
-// A short exchange between two hosts by plain TCP, on one connection: what a job's data connections have to
-// live on. Both ends show that they have the same token, and neither says it; what is exchanged is zeros.
+// A measurement between two machines over one plain TCP connection, such as a job's data
+// connections are. Both ends show that they have the same token, and neither says it; the bytes
+// that are measured are zeros.
 
 namespace bdn::cli {
 
+// The result of a measurement.
 struct Rates {
   std::string address;   // of the other end
   double median_us = 0;  // of a round trip of 64 bytes
@@ -24,14 +26,17 @@ struct Rates {
   double received_gbit = 0;
 };
 
-// A non-blocking socket that listens at `place`, whose port may be 0; `*port` is the one it has. The caller closes it.
+// Returns a non-blocking socket that listens at `place`, whose port may be 0; `*port` is the one
+// that it has. The caller closes it.
 absl::StatusOr<int> ListenTcp(const HostAndPort& place, int* port);
-// Serves the next of `peers`, and tends the others meanwhile. Who is not done in a minute, stands still for 10 s, or sends
-// more than it may, is given up. DeadlineExceeded when none came in `timeout`; after any other error the next may be served.
+// Serves the next of `peers`, and tends the others meanwhile. A peer that is not done in a minute,
+// stands still for 10 s, or sends more than it may, is given up. DeadlineExceeded when none came
+// within `timeout`; after any other error the next may be served.
 absl::StatusOr<Rates> ServeRates(PeerQueue* peers, std::chrono::milliseconds timeout);
-// Measures with who listens at `place`. It sends for `each_way`, and is sent
-// to for 1 s. `on_waiting` hears how many are measured before, each time that they are fewer. PermissionDenied where the tokens
-// differ, InvalidArgument where that is no bandoneon doctor, ResourceExhausted where too many wait there.
+// Measures with the listener at `place`: sends to it for `each_way`, and receives from it for 1 s.
+// `on_waiting` is called with the number of peers that are measured before, each time that it has
+// fallen. PermissionDenied where the tokens differ, InvalidArgument where no bandoneon doctor
+// listens there, ResourceExhausted where too many wait there.
 absl::StatusOr<Rates> MeasureRates(const HostAndPort& place, const std::string& token,
                                    std::chrono::milliseconds timeout,
                                    std::chrono::milliseconds each_way,

@@ -7,7 +7,7 @@
 
 namespace bdn {
 
-// Of python/bandoneon/recipes.json, which CMake puts in here.
+// Returns the text of python/bandoneon/recipes.json, which CMake builds into this program.
 std::string_view RecipesText();
 
 namespace cli {
@@ -18,8 +18,10 @@ constexpr Flag kFlags[] = {{"json", 0, nullptr, "print the table as JSON"}};
 constexpr char kUsageText[] =
     "usage: bandoneon recipes [options]\n"
     "\n"
-    "Lists the recipes of bandoneon.torch.recipe(NAME): what they are for, what they are made of, about\n"
-    "how many times fewer bytes they move, their limits, and the rows of docs/journal/convergence.md that they rest on.\n";
+    "Lists the recipes of bandoneon.torch.recipe(NAME): what they are for, what they are made of, "
+    "about\n"
+    "how many times fewer bytes they move, their limits, and the rows of "
+    "docs/journal/convergence.md that they rest on.\n";
 
 constexpr char kExamples[] =
     "  bandoneon recipes\n"
@@ -27,7 +29,7 @@ constexpr char kExamples[] =
 
 using Json = nlohmann::ordered_json;
 
-// The composition, as its repr in Python has it, on one line.
+// Returns the composition on one line, as its repr in Python has it.
 std::string Composition(const Json& recipe) {
   const auto text = [&recipe](const char* name) { return recipe.at(name).get<std::string>(); };
   std::string how =

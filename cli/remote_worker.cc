@@ -14,12 +14,13 @@
 namespace bdn::cli {
 namespace {
 
-constexpr int kMostWorkers = 1024;  // of one host
+constexpr int kMostWorkers = 1024;  // on one machine
 
-// For sh, whatever shell the user has there, and so without a single quote. $1 is the grace, in tenths of a
-// second. `go` ends what is evaluated: less than that is a connection that broke. The command has a process
-// group of its own, and is no background job, whose SIGINT a shell ignores; so its number and then its exit
-// code go to the other half of a pipe. A signal that comes before it has its group goes to the process alone.
+// A script for sh, whatever shell the user has there, and so without a single quote. $1 is the
+// grace, in tenths of a second. `go` ends the lines to be evaluated: without it the connection has
+// broken. The command has a process group of its own, and is no background job, because a shell
+// ignores SIGINT for those; so its number and then its exit code go to the other half of a pipe. A
+// signal that comes before the group exists goes to the process alone.
 constexpr char kScript[] = R"(
 nl=$(printf "\nx"); nl=${nl%x}; grace=$1
 while IFS= read -r line && [ "$line" != go ]; do eval "$line" || exit 126; done
@@ -41,7 +42,7 @@ exec 3<&0 4>&1
 }
 )";
 
-// For the remote sh; its variable nl is a line's end.
+// Quotes text for the remote sh, whose variable nl is a line's end: the input is read by lines.
 std::string Quoted(std::string_view text) {
   std::string quoted = "'";
   for (const char c : text) {
@@ -101,7 +102,7 @@ std::string HostOf(const RemoteHost& host) {
 std::vector<std::string> RemoteArgv(const RemoteHost& host, const std::vector<std::string>& options,
                                     std::chrono::milliseconds grace) {
   std::vector<std::string> argv = {"ssh", "-T"};
-  // Of options that are given twice ssh takes the first.
+  // ssh takes the first of options that are given twice, so the user's come before ours.
   for (const std::string& option : options) argv.insert(argv.end(), {"-o", option});
   for (const char* option : {"BatchMode=yes", "ServerAliveInterval=5", "ServerAliveCountMax=3"}) {
     argv.insert(argv.end(), {"-o", option});

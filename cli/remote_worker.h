@@ -8,34 +8,37 @@
 #include "absl/status/statusor.h"
 #include "cli/process_group.h"
 
-// A worker on another host, by ssh. Its command line there says nothing but a small shell script; the
-// directory, the variables, which may be secret, and the command come by its standard input. What then
-// comes by it are names of signals, a line each. When it ends, as it does with the connection, the
-// command and its process group are ended.
+// A worker on another machine, by ssh. Its command line there shows nothing but a small shell
+// script: the directory, the variables, which may be secret, and the command come by its standard
+// input, and after these names of signals, a line each. When the script ends, as it does with the
+// connection, the command and its process group are ended.
 
 namespace bdn::cli {
 
+// A machine that workers run on.
 struct RemoteHost {
   std::string destination;  // as ssh takes it: "host" or "user@host"
   int workers = 0;
 };
 
-// Of "a:2,b:2"; a host without a number has one worker. InvalidArgument names the part that is wrong.
+// Parses "a:2,b:2"; a machine without a number has one worker. InvalidArgument names the part that
+// is wrong.
 absl::StatusOr<std::vector<RemoteHost>> ParseRemoteHosts(const std::string& text);
-// "user@a" -> "a".
+// Returns the address without the user: "a" for "user@a".
 std::string HostOf(const RemoteHost& host);
 
-// The command that runs here. `options` are as of ssh -o; `grace` is from SIGTERM to SIGKILL there.
+// Returns the ssh command to run here. `options` are as those of ssh -o; `grace` is the time from
+// SIGTERM to SIGKILL there.
 std::vector<std::string> RemoteArgv(const RemoteHost& host, const std::vector<std::string>& options,
                                     std::chrono::milliseconds grace);
-// What it is to read first. Of variables that are there twice the last one counts.
-// REQUIRES: IsVariableName of each.
+// Returns the input for the script to read first. Of variables that are given twice the last one
+// counts. REQUIRES: IsVariableName of each.
 std::string RemoteInput(const std::string& directory, const Variables& variables,
                         const std::vector<std::string>& command);
-// Whether a shell takes it: letters, digits and underscores.
+// Returns whether a shell takes the name: letters, digits and underscores, and no digit first.
 bool IsVariableName(const std::string& name);
-// What of this process's environment a worker elsewhere needs: where programs and modules lie, and all
-// settings.
+// Returns the part of this process's environment that a worker elsewhere needs: the paths of
+// programs and modules, and all settings.
 Variables HandedOver();
 
 }  // namespace bdn::cli

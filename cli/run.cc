@@ -37,34 +37,47 @@ constexpr Flag kFlags[] = {
 
 constexpr char kUsageText[] =
     "usage: bandoneon run -n WORKERS -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n"
-    "       bandoneon run --hosts HOSTS --procs-per-host WORKERS -s SERVERS [options] -- COMMAND ...\n"
+    "       bandoneon run --hosts HOSTS --procs-per-host WORKERS -s SERVERS [options] -- COMMAND "
+    "...\n"
     "       bandoneon run --ssh HOST:WORKERS,... -s SERVERS [options] -- COMMAND [ARGUMENT ...]\n"
     "\n"
-    "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT and\n"
-    "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of the\n"
-    "process that failed first (128 + N when signal N ended it, 1 when it did not end by itself); the last\n"
-    "line says which that was and why, and of the others' errors what only repeats it is left out. The only\n"
-    "worker of a job reads this command's input, several have none. The job has a secret of its own, made\n"
-    "anew, unless BANDONEON_TOKEN or BANDONEON_TOKEN_FILE says another. Workers find the job by BANDONEON_...\n"
-    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as well.\n"
+    "Starts a scheduler, servers and workers on this machine, tags each one's lines, passes SIGINT "
+    "and\n"
+    "SIGTERM on, and ends all when one fails. Returns 0 when all workers did, else the code of "
+    "the\n"
+    "process that failed first (128 + N when signal N ended it, 1 when it did not end by itself); "
+    "the last\n"
+    "line says which that was and why, and of the others' errors what only repeats it is left out. "
+    "The only\n"
+    "worker of a job reads this command's input, several have none. The job has a secret of its "
+    "own, made\n"
+    "anew, unless BANDONEON_TOKEN or BANDONEON_TOKEN_FILE says another. Workers find the job by "
+    "BANDONEON_...\n"
+    "variables; RANK, WORLD_SIZE, MASTER_ADDR and the others of torch.distributed are set as "
+    "well.\n"
     "\n"
-    "With --ssh the scheduler and the servers are here, and workers there: in this directory, which all hosts\n"
-    "share, with this PATH, PYTHONPATH, LD_LIBRARY_PATH and BANDONEON_... variables, and no terminal. Keys must\n"
-    "be set up: ssh asks nothing. Other hosts are served only with --set tls-ca=, tls-cert= and tls-key=, or,\n"
-    "on a network that nobody else reads, --set insecure=true. When a connection ends, so do its workers.\n";
+    "With --ssh the scheduler and the servers are here, and workers there: in this directory, "
+    "which all hosts\n"
+    "share, with this PATH, PYTHONPATH, LD_LIBRARY_PATH and BANDONEON_... variables, and no "
+    "terminal. Keys must\n"
+    "be set up: ssh asks nothing. Other hosts are served only with --set tls-ca=, tls-cert= and "
+    "tls-key=, or,\n"
+    "on a network that nobody else reads, --set insecure=true. When a connection ends, so do its "
+    "workers.\n";
 
 constexpr char kExamples[] =
     "  bandoneon run -n 2 -s 2 -- python train.py\n"
     "  bandoneon run -n 2 -s 1 --push 'ef(onebit(block=256))' --pull 'ef(onebit(block=256))' \\\n"
     "    --link 200mbit -- python train.py --epochs 3\n"
-    "  bandoneon run -n 2 -s 1 --http-listen 127.0.0.1:0 -- python train.py   # with a page for browsers\n"
+    "  bandoneon run -n 2 -s 1 --http-listen 127.0.0.1:0 -- python train.py   # with a page for "
+    "browsers\n"
     "  bandoneon run --hosts 2 --procs-per-host 2 -s 2 -- python train.py\n"
     "  bandoneon run --ssh a:2,b:2 -s 2 --set insecure=true -- python train.py\n"
     "  bandoneon run -n 4 -s 2 --seed 7 --set threads=1 --set lease-timeout=10s -- ./train\n";
 
 constexpr int64_t kMostPerHost = 1024;
 
-// Whether the job's log is to be JSON: then so is what is printed of its processes.
+// Returns whether the job's log is to be JSON; the output of its processes is then printed so, too.
 bool WantsJson(const Variables& settings) {
   const char* exported = getenv("BANDONEON_LOG_FORMAT");
   std::string format = exported == nullptr ? "" : exported;
@@ -85,6 +98,7 @@ absl::Status ReadRemote(const CommandFlags& flags, JobOptions* options) {
     options->advertise = flags.Text("advertise");
     return absl::OkStatus();
   }
+  // The address by which the first machine is reached; the port plays no part in it.
   const auto addresses = Resolve({HostOf(options->remote[0]), "22"});
   auto own = addresses.ok() ? LocalAddressTowards(addresses->front())
                             : absl::StatusOr<std::string>(addresses.status());
@@ -156,8 +170,9 @@ absl::StatusOr<JobOptions> ReadOptions(const CommandFlags& flags) {
   return options;
 }
 
-// What the only worker reads: this process's standard input. A terminal lets only the processes in its
-// foreground read it, of which the worker is none: there a child of ours reads, and hands it on.
+// Returns the input of the only worker: this process's standard input. A terminal lets only
+// processes in its foreground read it, and the worker is none of them; there a child of ours reads
+// it and passes it on.
 int OpenWorkerInput() {
   if (isatty(STDIN_FILENO) == 0) return STDIN_FILENO;
   int fds[2];
@@ -166,7 +181,8 @@ int OpenWorkerInput() {
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // Ctrl-C is for the job. In the background a read fails instead of stopping this process.
+    // Ctrl-C is meant for the job. With SIGTTIN ignored, a read in the background fails and does
+    // not stop this process.
     for (const int number : {SIGINT, SIGQUIT, SIGTTIN}) signal(number, SIG_IGN);
     signal(SIGPIPE, SIG_DFL);
     if (getppid() != front) _exit(0);
@@ -212,6 +228,7 @@ int RunCommand(Arguments args) {
   if (!flags.ok()) return UsageError("run", flags.status());
   auto options = ReadOptions(*flags);
   if (!options.ok()) return UsageError("run", options.status());
+  // Before RunGuarded, as the guardian is in no foreground group.
   if (options->workers == 1 && options->remote.empty()) options->input = OpenWorkerInput();
   return RunGuarded(
       [&](const std::string& directory) { return RunJob(*options, flags->command(), directory); });

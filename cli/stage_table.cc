@@ -11,6 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// A count of a row, by its name in JSON.
 struct Number {
   const char* name;
   uint64_t StageRow::*value;

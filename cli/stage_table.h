@@ -11,29 +11,30 @@
 
 namespace bdn::cli {
 
-// What passed through one stage of a node, or of all nodes of a role.
+// The counts of one telemetry phase of a node, or of all nodes of a role.
 struct StageRow {
   std::string name;
   uint64_t items = 0;
   uint64_t bytes = 0;
   uint64_t wall_ns = 0;
-  uint64_t cpu_ns = 0;  // 0 where an item only waits
+  uint64_t cpu_ns = 0;
 
   bool operator==(const StageRow&) const = default;
 };
-using StageRows = std::vector<StageRow>;  // in the order of the way
+using StageRows = std::vector<StageRow>;  // in the order in which items pass them
 
-// The object "stages" of statistics, metrics files and the status. InvalidArgument where it is none.
+// Parses the object "stages" of statistics, metrics files and the status. InvalidArgument where it
+// is none.
 absl::StatusOr<StageRows> ParseStages(std::string_view json);
 std::string StagesJson(const StageRows& rows);
 
-// Adds rows of the same names.
+// Adds `more` to the rows of the same names.
 void AddStages(const StageRows& more, StageRows* sum);
-// What was added to `before`; never below 0.
+// Returns what `after` has more than `before`; never below 0.
 StageRows StagesSince(const StageRows& before, StageRows after);
 
-// For people, by node or role: a row for each stage that had an item, with wall and CPU time an
-// item, and the share that the stage has of the wall time of all its stages. Empty without items.
+// Returns a table for people, by node or role: a row for each phase that had an item, with its wall
+// and CPU time an item, and its share of the wall time of all phases. Empty without items.
 std::string StageTable(const std::vector<std::pair<std::string, StageRows>>& nodes);
 
 }  // namespace bdn::cli

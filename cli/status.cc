@@ -31,7 +31,8 @@ constexpr Flag kFlags[] = {
 
 constexpr char kUsageText[] =
     "usage: bandoneon status [options]\n\n"
-    "Asks a scheduler about its job: who is in it, how far each node is, when it was last heard, what servers hold.\n";
+    "Asks a scheduler about its job: who is in it, how far each node is, when it was last heard, "
+    "what servers hold.\n";
 
 constexpr char kExamples[] =
     "  bandoneon status --scheduler 127.0.0.1:7000\n"
@@ -40,7 +41,7 @@ constexpr char kExamples[] =
     "  bandoneon status --scheduler 10.0.0.1:7000 --tls-ca certs/anna/ca.pem \\\n"
     "    --tls-cert certs/anna/cert.pem --tls-key certs/anna/key.pem\n";
 
-// What is asked of the environment, unless a flag says it.
+// Returns the settings that flags give; the environment gives the others.
 std::vector<std::string> SettingsOf(const CommandFlags& flags) {
   std::vector<std::string> settings;
   for (const char* name : {"scheduler", "token", "token-file", "tls-ca", "tls-cert", "tls-key"}) {
@@ -50,7 +51,8 @@ std::vector<std::string> SettingsOf(const CommandFlags& flags) {
   return settings;
 }
 
-// Rows of equal length, the first is the heading: columns as wide as they need.
+// Returns rows of equal length as a table, with columns as wide as they need be. The first row is
+// the heading.
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths(rows[0].size(), 0);
   for (const auto& row : rows) {
@@ -69,12 +71,13 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string Number(const Json& value) { return absl::StrFormat("%d", value.get<int64_t>()); }
 
-// Who was started without one has a rank once all have joined.
+// A node that was started without a rank has one when all have joined.
 std::string RankOf(const Json& node) {
   return node.at("rank").get<int64_t>() < 0 ? "?" : Number(node.at("rank"));
 }
 
-// Where workers reach a server and, where it differs, where it listens.
+// Returns the address at which workers reach a server and, where it differs, the one at which it
+// listens.
 std::string AddressOf(const Json& node) {
   const auto advertised = node.at("address").get<std::string>();
   const auto listened = node.at("listen_address").get<std::string>();
@@ -82,7 +85,7 @@ std::string AddressOf(const Json& node) {
   return advertised + " (listens at " + listened + ")";
 }
 
-// "server 0 holds weights 4.0 MB, moments 8.0 MB"; empty where it holds nothing.
+// Returns "server 0 holds weights 4.0 MB, moments 8.0 MB"; empty where it holds nothing.
 std::string HeldBy(const Json& node) {
   std::string text;
   if (!node.contains("held")) return text;
@@ -120,7 +123,7 @@ std::string Describe(const Json& job) {
   return text;
 }
 
-// Since each node joined.
+// Returns the table of phases since each node joined.
 absl::StatusOr<std::string> DescribeStages(const Json& job) {
   std::vector<std::pair<std::string, StageRows>> nodes;
   for (const Json& node : job.at("nodes")) {
@@ -133,7 +136,7 @@ absl::StatusOr<std::string> DescribeStages(const Json& job) {
                        : table;
 }
 
-// What to say beside a refusal.
+// Returns the advice beside a refusal.
 std::string TokenHint(const CommandFlags& flags, const absl::Status& refusal) {
   if (refusal.code() != absl::StatusCode::kPermissionDenied) return "";
   const auto given = [&](const char* flag, const char* variable) {
@@ -164,7 +167,7 @@ absl::StatusOr<std::string> AskScheduler(const std::vector<std::string>& setting
       text.resize(needed == 0 ? 0 : needed - 1);  // without the NUL
       return text;
     }
-    text.assign(needed + 4096, '\0');  // it may grow until we ask again
+    text.assign(needed + 4096, '\0');  // more than needed: it may grow until we ask again
   }
 }
 

@@ -19,6 +19,7 @@ Reached ReachedBy(int error) {
     case 0:
       return Reached::kYes;
     case ECONNREFUSED:
+    // Some firewalls and proxies reset a connection in place of a refusal.
     case ECONNRESET:
       return Reached::kRefused;
     case ETIMEDOUT:
@@ -87,6 +88,7 @@ TcpAttempt ConnectTcp(const SocketAddress& address, std::chrono::milliseconds ti
   if (error == EINPROGRESS) {
     pollfd polled = {fd, POLLOUT, 0};
     socklen_t size = sizeof(error);
+    // The kernel's own timeout is minutes.
     if (poll(&polled, 1, static_cast<int>(timeout.count())) == 0) {
       error = ETIMEDOUT;
     } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
@@ -107,7 +109,7 @@ TcpAttempt ConnectTcp(const SocketAddress& address, std::chrono::milliseconds ti
 }
 
 absl::StatusOr<std::string> LocalAddressTowards(const SocketAddress& address) {
-  // A datagram socket's connect sends nothing: it only looks for the route.
+  // The connect of a datagram socket sends nothing: it only looks for the route.
   const int fd = socket(address.get()->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   SocketAddress own;
   own.size = sizeof(own.storage);
